@@ -48,10 +48,10 @@ _ENCODER = Kind("models.encoders", ("Encoder", "Config", "SIZES"))
 _SOURCE = Kind("corpora", ("Source",))
 _ANNOTATOR = Kind("corpora.annotators", ("Annotator",))
 _TASK = Kind("tasks", ("Task", "Config"))
-_READER = Kind("examples", ("Reader", "Options"))
+_READER = Kind("examples", ("Reader",))
 _LOGGER = Kind("reporting.loggers", ("Logger",))
 
-_KEYED = frozenset({"Config", "Arrangement", "Source", "Annotator", "Options"})  # their fields are keys of a recipe
+_KEYED = frozenset({"Config", "Arrangement", "Source", "Annotator", "Reader"})  # their fields are keys of a recipe
 
 # Every key of a recipe that names a component (* is any key, or any place of a tuple) -> the component's kind.
 KEYS = {
@@ -70,7 +70,6 @@ KEYS = {
     "training.loggers.*": _LOGGER,
     "task.name": _TASK,
     "data.format": _READER,
-    "loggers.*": _LOGGER,
 }
 
 

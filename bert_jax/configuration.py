@@ -33,49 +33,96 @@ def choose(kind: str, name: str, table: Mapping[str, T]) -> T:
 WHOLE_BITS = 63  # integers in a config must fit into this many bits, because numpy and jax take no larger ones
 INFINITE = 2.0**128 - 2.0**103  # numbers from here on are infinite in float32, to which devices round them
 ONE = 1 - 2.0**-25  # numbers from here to 1 are 1 in float32
+# Keys of a group that say the same thing in other words: of each tuple, one is given, and it takes the others' place.
+IN_PLACE_OF = (
+    ("num_steps", "num_tokens", "num_epochs"),
+    ("warmup_steps", "warmup_fraction"),
+    ("eval_every_steps", "evaluations_per_epoch"),
+    ("log_every_steps", "logs_per_evaluation"),
+)
 
 
-def build(cls: type[T], mapping: Mapping[str, Any], where: str, also: Iterable[str] = ()) -> T:
+def completed(given: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tree ``given`` with the keys of ``base`` that it lacks, but for those whose place one of its takes."""
+    replaced = {other for keys in IN_PLACE_OF if any(given.get(key) is not None for key in keys) for other in keys}
+    both = {key for key in given.keys() & base.keys() if _are_groups(given[key], base[key])}
+    kept = {key: value for key, value in base.items() if key not in replaced}
+    return {**kept, **given, **{key: completed(given[key], base[key]) for key in both}}
+
+
+def _are_groups(*values: Any) -> bool:
+    return all(isinstance(value, Mapping) for value in values)
+
+
+def build(cls: type[T], mapping: Mapping[str, Any], where: str, also: Iterable[str] = (), base: T | None = None) -> T:
     """Return the frozen dataclass ``cls`` made from a config sub-tree called ``where``.
 
     Nested mappings become nested dataclasses, and lists become tuples. Integers are accepted for floats; no other type
-    is converted. ``also`` lists keys of the sub-tree that are valid because other code reads them. Raises ``UserError``
-    naming every unknown key with the nearest valid one, every missing required key, and every value of a wrong type.
+    is converted. A class that stands at several paths has ``where: InitVar[str]``, for its own messages.
+
+    Args:
+      also: keys of the sub-tree that are valid because other code reads them.
+      base: has the values of the keys that ``mapping`` lacks. If None, these are the defaults of ``cls``. The default
+        of a nested group is such a base for the keys of the group.
+
+    Raises:
+      UserError: names every unknown key with the nearest valid one, every missing required key, every value of a wrong
+        type, and keys of which one takes the place of the other.
     """
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     hints = typing.get_type_hints(cls)
     valid = [*fields, *also]
     problems = [f"unknown key {where}.{key}; {nearest(str(key), valid)}" for key in mapping if key not in valid]
+    for keys in IN_PLACE_OF:
+        given = [key for key in keys if mapping.get(key) is not None]
+        if len(given) > 1 and all(key in fields and _default(fields[key]) is not dataclasses.MISSING for key in keys):
+            problems.append(f"{where} has {' and '.join(given)}, of which one is allowed; leave the other out")
+    if base is not None:
+        mapping = completed(mapping, vars(base))
     values = {}
     for name, field in fields.items():
+        default = _default(field) if base is None else getattr(base, name)
         if name in mapping:
             try:
-                values[name] = _convert(mapping[name], hints[name], f"{where}.{name}")
+                values[name] = _convert(mapping[name], hints[name], f"{where}.{name}", default)
             except UserError as error:
                 problems.append(str(error))
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+        elif default is dataclasses.MISSING:
             problems.append(f"missing key {where}.{name}")
     if problems:
         raise UserError("; ".join(problems))
-    made = cls(**values)
+    told = {"where": where} if isinstance(hints.get("where"), dataclasses.InitVar) else {}
+    made = cls(**values, **told)
     floats = [name for name, value in values.items() if isinstance(value, float)]
     check_fields(made, where, "below 3.4e38 is needed, for float32", *floats, sound=lambda value: abs(value) < INFINITE)
     return made
 
 
-def _convert(value: Any, hint: Any, where: str) -> Any:
+def replaced(config: T, changes: Mapping[str, Any], where: str) -> T:
+    """Return ``config`` with the fields in the sub-tree ``changes``, called ``where``; see ``build``."""
+    kept = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}  # type: ignore[arg-type]
+    return build(type(config), {**kept, **changes}, where)
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    """Return the default of a field; ``MISSING`` if it is required."""
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def _convert(value: Any, hint: Any, where: str, default: Any = None) -> Any:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if value in (None, "None") and type(None) in arguments:  # "None": typed in place of a text
             return None
         [hint] = [a for a in arguments if a is not type(None)]
-        return _convert(value, hint, where)
+        return _convert(value, hint, where, default)
     if origin is typing.Literal:
         if value not in arguments:
             raise UserError(f"{where} is {value!r}; allowed: {', '.join(map(repr, arguments))}")
         return value
-    if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
-        return build(hint, value, where)  # type: ignore[arg-type]
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
+        plain = not isinstance(default, hint) or default == hint()  # then the class says what is not given
+        return build(hint, value, where, base=None if plain else default)
     if origin is tuple and arguments[0] is str and isinstance(value, str):
         return (value,)
     if origin is tuple and isinstance(value, (list, tuple)):
@@ -84,7 +131,9 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
         if not math.isfinite(value):
             raise UserError(f"{where} is {value}; a finite number is needed")
         return float(value)
-    if hint is Any or (origin in (dict, Mapping) and isinstance(value, Mapping)):
+    if origin in (dict, Mapping) and isinstance(value, Mapping):
+        return completed(value, default) if isinstance(default, Mapping) and default else value
+    if hint is Any:
         return value
     if isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
         if hint is int and isinstance(value, int) and abs(value) >= 2**WHOLE_BITS:
@@ -143,54 +192,26 @@ def check_choices(config: Any, where: str) -> None:
         raise UserError("; ".join(wrong))
 
 
-def differences(
-    old: Any, new: Any, where: str = "config", absent: Mapping[str, Any] = types.MappingProxyType({})
-) -> list[str]:
+def differences(old: Any, new: Any, where: str = "config") -> list[str]:
     """Return the values that differ between two nested plain structures, as ``name: old -> new``.
 
-    Args:
-      absent: for keys missing from ``old``, the value that each key stood for when ``old`` was recorded (see
-        ``old_defaults``). A key missing from ``absent`` too stands for None.
+    A key that one of them lacks stands for None.
     """
     if isinstance(old, Mapping) and isinstance(new, Mapping):
-        found = []
-        for key in dict.fromkeys([*old, *new]):
-            inner = absent.get(key)
-            meant = inner if isinstance(inner, Mapping) else {}
-            found += differences(old.get(key, inner), new.get(key), f"{where}.{key}", meant)
-        return found
+        keys = dict.fromkeys([*old, *new])
+        return [d for key in keys for d in differences(old.get(key), new.get(key), f"{where}.{key}")]
     if isinstance(old, (list, tuple)) and isinstance(new, (list, tuple)) and len(old) == len(new):
         return [d for i, (o, n) in enumerate(zip(old, new, strict=True)) for d in differences(o, n, f"{where}[{i}]")]
     return [] if old == new else [f"{where}: {old!r} -> {new!r}"]
 
 
-BEFORE = "before"
-
-
-def changed(default: Any, before: Any) -> Any:
-    """Return a field of a frozen dataclass whose default was changed from ``before`` to ``default``.
-
-    If a recorded config has no value for the field, the field is read as ``before``, not as ``default``.
-    """
-    return dataclasses.field(default=default, metadata={BEFORE: before})
-
-
-def old_defaults(config: Any) -> dict[str, Any]:
-    """Return, as a plain tree, the value that each key stands for if a recorded config lacks the key.
-
-    The value is the key's default, or ``before`` if the field was made by ``changed``.
-
-    Args:
-      config: a dataclass type or an instance. Required fields of a type are left out.
-    """
+def defaults(cls: type) -> dict[str, Any]:
+    """Return the defaults of the fields of a dataclass as a plain tree, without the fields that have none."""
     found = {}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name, dataclasses.MISSING)
-        if isinstance(config, type) and field.default_factory is not dataclasses.MISSING:
-            value = field.default_factory()
-        value = field.metadata.get(BEFORE, value)
+    for field in dataclasses.fields(cls):
+        value = _default(field)
         if value is not dataclasses.MISSING:
-            found[field.name] = old_defaults(value) if dataclasses.is_dataclass(value) else value
+            found[field.name] = dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
     return found
 
 
@@ -202,25 +223,6 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return {**base, **over, **{key: merged(base[key], over[key]) for key in both}}
 
 
-def recall(cls: type[T], recorded: Mapping[str, Any], where: str) -> T:
-    """Return the config built from ``recorded``, a dictionary saved by this or an earlier version of this library.
-
-    A key that did not exist in that version gets the value that matches how that version behaved.
-    """
-    return build(cls, merged(old_defaults(cls), recorded), where)
-
-
-def unknown_keys(cls: type, recorded: Mapping[str, Any], where: str = "config") -> list[str]:
-    """Return the recorded keys that ``cls`` no longer has, with their values."""
-    hints, found = typing.get_type_hints(cls), []
-    for name, value in recorded.items():
-        if name not in hints:
-            found.append(f"{where}.{name} ({value!r})")
-        elif dataclasses.is_dataclass(hints[name]) and isinstance(value, Mapping):
-            found += unknown_keys(hints[name], value, f"{where}.{name}")  # type: ignore[arg-type]
-    return found
-
-
 def unnamed_kept(cls: type, config: Any, named: Any, recorded: Mapping[str, Any]) -> Any:
     """Return ``config`` plus the ``recorded`` value of each key of ``cls`` that is neither in it nor in ``named``."""
     if not isinstance(config, Mapping) or not isinstance(named, Mapping):
@@ -230,6 +232,6 @@ def unnamed_kept(cls: type, config: Any, named: Any, recorded: Mapping[str, Any]
         if dataclasses.is_dataclass(hints.get(name)):
             if isinstance(value, Mapping):
                 kept[name] = unnamed_kept(hints[name], config.get(name, {}), named.get(name, {}), value)
-        elif name in hints and name not in config and name not in named:
+        elif name in hints and name not in config and name not in named and name in completed(config, {name: value}):
             kept[name] = value
     return kept

@@ -38,6 +38,7 @@ class Losses(NamedTuple):
 class Step:
     """The rows that a training step reads. Each row is a pure function of its epoch and its index."""
 
+    number: int  # the step, counted through all phases
     kind: str  # a key of Task.batch_specs
     phase: int
     epochs: np.ndarray  # [B] int64, the epoch of each row: a batch may have rows of two epochs

@@ -28,11 +28,11 @@ tools bert-jax
 
 free() { ! (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
-free_port() { # below the range that the system hands out by itself; the heartbeat takes the port before it
+free_port() { # below the range that the system hands out by itself
   local tried
   for _ in {1..50}; do
     tried=$((20001 + RANDOM % 12000))
-    if free "$tried" && free $((tried - 1)); then echo "$tried" && return; fi
+    if free "$tried"; then echo "$tried" && return; fi
   done
   die "no free port between 20000 and 32000; give one with --port=N"
 }

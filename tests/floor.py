@@ -22,15 +22,15 @@ from safetensors.numpy import load_file
 
 from bert_jax import configuration
 from bert_jax.cli.main import run
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.hugging_face import export_model
-from bert_jax.runs.inputs import Inputs
-from bert_jax.runs.model_choice import choose_model
-from bert_jax.runs.pretraining import PretrainingSettings, checked, open_inputs
+from bert_jax.runs.preparation import check_pretraining
+from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.learn_sentencepiece import learn_sentencepiece
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import wordpiece
 from tests import toy
 from tests.interchange import test_families as exported
 from tests.tasks import questions, toy_tasks
@@ -111,11 +111,8 @@ def tree(task: Any) -> str:
 def made(folder: Path, config: dict[str, Any]) -> Any:
     """Return the objective of a recipe, with its corpus built in ``folder``."""
     settings = configuration.build(PretrainingSettings, config, "config")
-    tokenizer, corpus = open_inputs(
-        Inputs(str(folder), settings.vocab, settings.corpus, None, False), lambda line: None
-    )
-    model = choose_model(settings.model, tokenizer.size, None)
-    return checked(settings, settings.experiment())(corpus, tokenizer, model, settings.seed)
+    recipe = check_pretraining(settings)
+    return recipe.with_text(*recipe.inputs(str(folder), bound=False).open(lambda line: None)).task
 
 
 def rows_and_trees(folder: Path) -> dict[str, str]:
@@ -211,7 +208,7 @@ def tokenizers_of(folder: Path) -> dict[str, tokenizers.Tokenizer]:
     """Return a tokenizer of each kind, from each form of file that can be read."""
     texts = [*strings(400), *toy.write_text(folder / "text.txt").read_text().splitlines()]
     made: dict[str, tokenizers.Tokenizer] = {
-        f"wordpiece {case}": WordPiece(learn_wordpiece(texts, 600, case == "uncased", 1), case == "uncased")
+        f"wordpiece {case}": wordpiece(learn_wordpiece(texts, 600, case == "uncased", 1), case == "uncased")
         for case in ("cased", "uncased")
     }
     made["byte_bpe learned"] = learn_byte_bpe(texts, 500)
@@ -246,7 +243,9 @@ def exports(folder: Path) -> dict[str, str]:
     for encoder, ending in exported.CLASSES:
         config, head = exported.config_of(encoder), exported.head_of(encoder, ending)
         output = folder / f"{encoder}{ending}"
-        export_model(exported.params_of(config, head), config, exported.TOKENIZER, output, "card", head)
+        export_model(
+            TrainedModel("", exported.params_of(config, head), config, exported.TOKENIZER, head), output, "card"
+        )
         hashes[f"export {encoder} {ending}"] = arrays(load_file(output / "model.safetensors"))
     return hashes
 

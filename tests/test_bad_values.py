@@ -49,7 +49,11 @@ LINES = {
     "--config.model.dropout_rate=0.99999999999": "config.model.dropout_rate is 0.99999999999; 0 or more and below 1",
     "--config.model..size=small": "--config.model..size is not a key; write one such as --config.model.size=VALUE",
     "--config.model.hidden_size=32#c": "config.model.hidden_size is '32#c'; expected int",
-    "--learning_rate=1e-4": "a key of the recipe is --config.schedule.peak_learning_rate=VALUE or --config.probe.",
+    "--peak_learning_rate=1e-4": "a key of the recipe is --config.schedule.peak_learning_rate=VALUE",
+    "--learning_rate=fast": "config.schedule.peak_learning_rate is 'fast'; expected a number",
+    "--batch_size=8": "give --config.phases.phase1.batch_size=VALUE or --config.phases.phase2.batch_size=VALUE",
+    "--config.train.batch_size=8": "config.train.batch_size is now config.phases.train.batch_size",
+    "--config.schedule={'warmup_steps': 5, 'warmup_fraction': 0.1}": "has warmup_steps and warmup_fraction, of which",
     "--hidden_sise=64": "a key of the recipe is --config.model.hidden_size=VALUE",
     "--workdir=/": "--workdir=/ is not a place for one run",
     "--workdir=a\0b": "is not UTF-8 text",
@@ -124,10 +128,13 @@ def test_an_error_takes_no_work_away(made, error, tmp_path):
 
 def test_epochs_beyond_number(tmp_path, capsys):
     recipe = toy_tasks.recipe("classification")
-    recipe["train"]["num_epochs"] = 1e308
+    recipe["phases"]["train"]["num_epochs"] = 1e308
     (tmp_path / "recipe.json").write_text(json.dumps(recipe))
     assert toy_tasks.finetune(tmp_path) == 2
-    assert "config.train.num_epochs is 1e+308; more than 0 and at most 1,000,000 is allowed" in capsys.readouterr().err
+    assert (
+        "config.phases.train.num_epochs is 1e+308; more than 0 and at most 1,000,000 is allowed"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_kernel_for_other_devices_is_refused_before_training(tmp_path, capsys):
@@ -151,7 +158,7 @@ def test_a_split_to_predict_is_found_wrong_before_training(tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("content", ["{}", '{"identity": 5}', "[]", "{", None])
+@pytest.mark.parametrize("content", ["{}", '{"format": 1, "identity": 5}', "[]", "{", None])
 def test_a_run_that_has_steps_and_no_record_of_what_it_is(content, tmp_path, capsys):
     recipe = toy.write_recipe(tmp_path / "recipe.json", toy.recipe(toy.write_text(tmp_path / "text.txt")))
     step = tmp_path / "run" / "checkpoints" / "7"

@@ -9,11 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax import catalogue, configuration
-from bert_jax.runs.inputs import Inputs
-from bert_jax.runs.model_choice import choose_model
-from bert_jax.runs.pretraining import PretrainingSettings, checked, open_inputs
+from bert_jax import catalogue
 from bert_jax.task import Variables, is_weight
+from bert_jax.text import tokenizer as tokenizers
 from bert_jax.training.mesh import unbox
 from tests import floor, toy
 from tests.tasks import questions, test_sentence_embeddings, toy_tasks
@@ -26,9 +24,7 @@ def make_task(name: str) -> Any:
         asked = [questions.question(f"anna met {word} here", word) for word in ("boris", "clara")]
         return questions.make_task({"train": [*asked, questions.question("nobody came", None)]}, version_2=True)
     if name == "sentence_embeddings":
-        tokenizer = test_sentence_embeddings.WordPiece(
-            [*test_sentence_embeddings.SPECIAL_TOKENS, *test_sentence_embeddings.LETTERS]
-        )
+        tokenizer = tokenizers.wordpiece([*test_sentence_embeddings.SPECIAL_TOKENS, *test_sentence_embeddings.LETTERS])
         return test_sentence_embeddings.make(tokenizer, {"train": test_sentence_embeddings.pairs()})
     if name == "feature_tagging":
         config, examples = {"layers": "weighted_sum_all", "lstm_size": 16}, toy_tasks.examples("tagging", ROWS)
@@ -74,8 +70,4 @@ def test_counts_of_objectives(
     recipe = floor.recipe(toy.write_text(folder / "text.txt", documents=120), objective, packing, 64)
     if catalogue.find("objectives", objective).Objective.arrangement == "sentences":
         del recipe["objective"]["short_row_probability"]  # of pairs alone
-    settings = configuration.build(PretrainingSettings, recipe, "config")
-    inputs = Inputs(str(folder), settings.vocab, settings.corpus, None, False)
-    tokenizer, corpus = open_inputs(inputs, lambda line: None)
-    model = choose_model(settings.model, tokenizer.size, None)
-    assert_same_counts(checked(settings, settings.experiment())(corpus, tokenizer, model, settings.seed), "phase1")
+    assert_same_counts(floor.made(folder, recipe), "phase1")

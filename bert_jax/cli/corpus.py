@@ -6,10 +6,11 @@ import argparse
 import sys
 import time
 
+from bert_jax import configuration
 from bert_jax.cli.main import add_config
 from bert_jax.cluster import exit_codes
-from bert_jax.corpora.prepare import prepare_corpus
-from bert_jax.corpora.verify import verify
+from bert_jax.corpora.manifest import verify
+from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig, prepare_corpus
 from bert_jax.corpora.workplace import parents_removed
 from bert_jax.errors import UserError
 from bert_jax.program import program
@@ -49,16 +50,18 @@ def verified(store: str) -> int:
 
 def build(arguments: argparse.Namespace) -> None:
     config = arguments.config.to_dict()
-    config["private"] = arguments.private or config.get("private", False)
-    vocabulary = config.setdefault("vocab", {}).get("path", "")
-    if not vocabulary:
+    private = arguments.private or config.get("private", False)
+    vocab = configuration.build(VocabularyConfig, config.get("vocab", {}), "config.vocab")
+    tokenizer, progress = vocab.given(), show if sys.stderr.isatty() else None
+    if tokenizer is None:
         raise UserError(
             "config.vocab.path is empty; learn a vocabulary with `bert-jax vocab --config=RECIPE --output=vocab.txt`, "
             "then add --config.vocab.path=vocab.txt"
         )
+    corpus = configuration.build(CorpusConfig, config.get("corpus", {}), "config.corpus")
     start = time.monotonic()
     with parents_removed(arguments.output):
-        manifest = prepare_corpus(config, vocabulary, arguments.output, show if sys.stderr.isatty() else None)
+        manifest = prepare_corpus(corpus, tokenizer, arguments.output, progress, private)
     seconds = time.monotonic() - start
     manifests = {"": manifest} if "splits" in manifest else manifest  # a mixture has a manifest for each part
     for part, facts in manifests.items():
@@ -70,9 +73,9 @@ def build(arguments: argparse.Namespace) -> None:
     num_bytes = sum(facts["text_bytes"] for facts in manifests.values())
     print(f"{num_bytes / 1e6:,.1f} MB of text in {seconds:.1f} s ({num_bytes / 1e6 / seconds:.1f} MB/s)")
     first = arguments.output if "" in manifests else f"{arguments.output}/{min(manifests)}"
-    print(f"next: {program()} inspect --corpus={first} --vocab={vocabulary}")
+    print(f"next: {program()} inspect --corpus={first} --vocab={vocab.path}")
     print(
-        f"then: {program()} pretrain --config=RECIPE --workdir=DIR --config.vocab.path={vocabulary}"
+        f"then: {program()} pretrain --config=RECIPE --workdir=DIR --config.vocab.path={vocab.path}"
         f" --config.corpus.path={arguments.output}"
     )
 

@@ -19,19 +19,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from bert_jax.runs.prediction import Predictor, read_examples, write_output
+    from bert_jax.runs.prediction import load_tuned, predict, read_examples, write_output
 
     if arguments.output:
         files.check_writable(arguments.output)
 
-    predictor = Predictor.load(arguments.workdir, arguments.step, arguments.option)
-    examples = read_examples(predictor, arguments.input, arguments.format, "dev", say)
-    metrics, records = predictor.predict(examples, note=say, progress=progress_notes(say))
+    model = load_tuned(arguments.workdir, arguments.step, arguments.option)
+    examples = read_examples(model, arguments.input, arguments.format, "dev", say)
+    metrics, records = predict(model, examples, note=say, progress=progress_notes(say))
     if arguments.output:
         write_output(records, arguments.output)
     if arguments.json:
         print(json.dumps(metrics))
         return
-    print(f"{len(examples):,} examples, step {predictor.step:,}")
+    print(f"{len(examples):,} examples, step {model.step:,}")
     for name, value in metrics.items():
         print(f"  {name:<24}{value:.4f}")

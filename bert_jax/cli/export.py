@@ -29,12 +29,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from bert_jax.errors import UserError
+    from bert_jax.interchange.loading import load
     from bert_jax.interchange.tensors import MAX_SHARD_BYTES
-    from bert_jax.interchange.workdir import export_workdir
+    from bert_jax.interchange.workdir import export_trained
 
     size = MAX_SHARD_BYTES if arguments.max_shard_bytes is None else arguments.max_shard_bytes
     if size < 1:
         raise UserError(f"--max_shard_bytes={size}: at least 1 is needed")
     files.check_new(arguments.output)
     a = arguments
-    print(export_workdir(a.workdir, a.output, a.step, a.architecture, a.pooling, size))
+    print(export_trained(load(a.workdir, a.step), a.output, a.architecture, a.pooling, size))

@@ -13,9 +13,9 @@ from bert_jax.errors import UserError
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the flags that choose the model."""
-    parser.add_argument("--workdir", help="folder of a run, pretrained or fine-tuned")
+    of_any = "folder of a run, pretrained or fine-tuned, or WORKDIR@step, or a Hugging Face directory"
+    parser.add_argument("--workdir", "--init", dest="workdir", metavar="DIR", required=True, help=of_any)
     parser.add_argument("--step", type=whole(0), help="a saved step of --workdir (default: the best, else the newest)")
-    parser.add_argument("--init", help="in place of --workdir: a Hugging Face directory, or WORKDIR[@step]")
     add_trust(parser)
     parser.add_argument("--max_length", type=int, help="most tokens of a text; the rest is cut (default: the model's)")
     parser.add_argument("--batch_size", type=int, default=32, help="texts of a batch, over all devices (default: 32)")
@@ -51,10 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from bert_jax.features.run import FeatureRequest, write_features
+    from bert_jax.runs.features import FeatureRequest, write_features
 
     layers = tuple(name for name in arguments.layers.split(",") if name)
-    keys = ("output", "workdir", "init", "step", "max_length", "batch_size", "dtype", "part_mb")
+    keys = ("output", "workdir", "step", "max_length", "batch_size", "dtype", "part_mb")
     given = {name: getattr(arguments, name) for name in keys}
     request = FeatureRequest(source(arguments), layers=layers, weights=_numbers(arguments.weights), **given)
     write_features(request, lambda line: print(line, file=sys.stderr))

@@ -23,9 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from bert_jax.features.fill_mask import as_record, as_table, fill_mask
-    from bert_jax.features.loaded_model import load_model
+    from bert_jax.interchange.loading import load
 
-    at = "" if arguments.step is None else f"@{arguments.step}"
-    model = load_model(f"{arguments.workdir}{at}")
-    for filled in fill_mask(model.params, model.config, model.tokenizer, arguments.texts):
+    for filled in fill_mask(load(arguments.workdir, arguments.step), arguments.texts):
         print(json.dumps(as_record(filled), ensure_ascii=False) if arguments.json else as_table(filled))

@@ -13,7 +13,7 @@ import resource
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from absl import logging
 from absl.flags import argparse_flags
@@ -26,7 +26,7 @@ from bert_jax.configuration import nearest
 from bert_jax.errors import OF_MACHINE, Preempted, UserError, first_line
 from bert_jax.program import say
 from bert_jax.reporting.profiled_steps import ProfiledSteps
-from bert_jax.runs import own_code, recipes
+from bert_jax.runs import key_names, own_code, recipes
 from bert_jax.storage import reading, write_errors
 from bert_jax.storage.retries import is_passing
 
@@ -164,6 +164,20 @@ def add_config(parser: argparse.ArgumentParser, required: bool = True) -> None:
     add_trust(parser)
 
 
+class _ShortKey(argparse.Action):
+    """Adds ``--epochs=3`` to the overrides of the recipe, as ``--config.epochs=3``."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, value: Any, option: str | None = None) -> None:
+        namespace.short = [*getattr(namespace, "short", []), f"--config.{self.dest}={value}"]
+
+
+def add_short_keys(parser: argparse.ArgumentParser) -> None:
+    """Add a flag for each short key of ``key_names.SHORT``."""
+    for name, key in key_names.SHORT.items():
+        shown = f"--config.{key.format('PHASE')}"
+        parser.add_argument(f"--{name}", action=_ShortKey, metavar="VALUE", default=argparse.SUPPRESS, help=shown)
+
+
 def add_again(parser: argparse.ArgumentParser) -> None:
     """Add the flag ``--again`` of commands that run a grid."""
     parser.add_argument(
@@ -244,9 +258,10 @@ def in_processes(arguments: argparse.Namespace, work: Callable[[], object], alik
 
         return supervise([*sys.argv[1:], "--restarts=0"], arguments.restarts)
     from bert_jax.cluster import distributed
+    from bert_jax.cluster.processes import find
     from bert_jax.training import compile_cache
 
-    processes = distributed.find(vars(arguments), arguments.distributed)
+    processes = find(vars(arguments), arguments.distributed)
     with signals.heard(*signals.TOLD_TO_END):
         try:
             if processes is not None:
@@ -349,7 +364,7 @@ def _keys_like(name: str, options: Sequence[str], arguments: argparse.Namespace)
     Args:
       arguments: those that were understood, perhaps with ``--config``.
     """
-    if name.partition(".")[0] in (*recipes.PRETRAINING, *recipes.FINETUNING):
+    if name.partition(".")[0] in (*key_names.PRETRAINING, *key_names.FINETUNING):
         return [name]
     if not getattr(arguments, "config", None):
         return []
@@ -381,6 +396,7 @@ def _parse(parser: CommandParser, argv: list[str]) -> argparse.Namespace:
         if keys := _keys_like(name.lstrip("-"), options, arguments):
             hint = f"a key of the recipe is {' or '.join(f'--config.{key}=VALUE' for key in keys)}"
         raise UserError(f"unexpected argument {text!r}; {hint}")
+    overrides += getattr(arguments, "short", [])
     place = getattr(arguments, "workdir", None) or ""
     if hasattr(arguments, "step") and (at := re.fullmatch(r"(.+)@(\d+)", place)):
         arguments.workdir, arguments.step = at[1], int(at[2])  # WORKDIR@STEP, as --init takes it

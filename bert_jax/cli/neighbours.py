@@ -20,16 +20,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from bert_jax.features.extract import Extractor, load_encoder
-    from bert_jax.features.inputs import check
+    from bert_jax.features.extract import Extractor
+    from bert_jax.features.inputs import read_texts
     from bert_jax.features.neighbours import as_record, as_table, check_layer, find_neighbours, summary
+    from bert_jax.interchange.loading import load
 
     check_layer(arguments.layer)
-    corpus = source(arguments)
-    check(corpus)
-    encoder = load_encoder(arguments.workdir, arguments.init, arguments.step)
-    extractor = Extractor(encoder, [arguments.layer], arguments.max_length, arguments.batch_size)
-    lowercase = encoder.tokenizer.lowercase
+    corpus = read_texts(source(arguments))
+    model = load(arguments.workdir, arguments.step)
+    extractor = Extractor(model, [arguments.layer], arguments.max_length, arguments.batch_size)
+    lowercase = model.tokenizer.lowercase
     found, counts = find_neighbours(extractor, arguments.word, arguments.texts, corpus, arguments.best, lowercase)
     for one in found:
         print(json.dumps(as_record(one), ensure_ascii=False) if arguments.json else as_table(one))

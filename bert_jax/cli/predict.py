@@ -36,16 +36,17 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError(f"--submission={arguments.submission} writes a file; give its folder with --output=DIR")
     if arguments.output:
         files.check_writable(arguments.output, folder=bool(arguments.submission))
-    from bert_jax.runs.prediction import Predictor, check_submission, read_examples, texts_as_examples, write_output
+    from bert_jax.runs import prediction
+    from bert_jax.runs.prediction import read_examples, texts_as_examples, write_output
 
-    predictor = Predictor.load(arguments.workdir, arguments.step, arguments.option)
+    model = prediction.load_tuned(arguments.workdir, arguments.step, arguments.option)
     if arguments.submission:
-        check_submission(predictor, arguments.submission)
+        prediction.check_submission(model, arguments.submission)
     if arguments.texts:
-        examples = texts_as_examples(predictor, arguments.texts)
+        examples = texts_as_examples(model, arguments.texts)
     else:
-        examples = read_examples(predictor, arguments.input, arguments.format, "test", say)
-    _, records = predictor.predict(examples, note=say, progress=progress_notes(say))
+        examples = read_examples(model, arguments.input, arguments.format, "test", say)
+    _, records = prediction.predict(model, examples, note=say, progress=progress_notes(say))
     if arguments.output:
         print(write_output(records, arguments.output, arguments.submission))
         return

@@ -10,6 +10,7 @@ from bert_jax.cli.main import add_config, add_processes, in_processes
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     parser.add_argument("--workdir", required=True, help="the folder for the run")
+    parser.add_argument("--init", help="the model from which the run starts, as in pretrain")
     add_processes(parser)
 
 
@@ -21,7 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = []
 
     def check() -> None:
-        found.extend(preflight(arguments.config.to_dict(), arguments.workdir))
+        found.extend(preflight(arguments.config.to_dict(), arguments.workdir, arguments.init))
         if distributed.is_first():
             print(table(found))
 

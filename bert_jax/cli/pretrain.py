@@ -6,12 +6,13 @@ import argparse
 import shlex
 import sys
 
-from bert_jax.cli.main import add_config, add_processes, add_profile, in_processes
+from bert_jax.cli.main import add_config, add_processes, add_profile, add_short_keys, in_processes
 from bert_jax.runs import recipes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
+    add_short_keys(parser)
     parser.add_argument("--workdir", required=True, help="the run's folder: checkpoints, metrics, report, export")
     parser.add_argument("--init", help="start from a Hugging Face directory, or from WORKDIR[@step]")
     parser.add_argument(

@@ -40,12 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     from bert_jax.errors import UserError
     from bert_jax.examples.collection import of_documents, read_collection, read_documents, read_squad
-    from bert_jax.features.retrieval import RetrievalRequest, as_records, as_table, retrieve
+    from bert_jax.features.retrieval import RetrievalRequest, as_records, as_table, check_bm25, retrieve
+    from bert_jax.interchange.loading import load
     from bert_jax.runs.own_text import own_sentences
     from bert_jax.runs.prediction import write_predictions
 
     given = arguments
-    request = RetrievalRequest(given.workdir, given.step, given.top, given.pooling, given.max_length, given.batch_size)
+    request = RetrievalRequest(given.top, given.pooling, given.max_length, given.batch_size)
     if bool(given.squad) == bool(given.corpus or given.queries or given.query or given.qrels):
         raise UserError("give --corpus with --query or --queries, with --qrels to score the search; or only --squad")
     if not given.squad and bool(given.queries) == bool(given.query):
@@ -66,7 +67,10 @@ def run(arguments: argparse.Namespace) -> None:
         collection = read_documents(given.corpus, given.query)
     else:
         collection = read_collection(given.corpus, given.queries, given.qrels)
-    found = retrieve(collection, request, given.baseline, progress_notes(say, what="texts encoded"))
+    if given.baseline == "bm25" and collection.relevances:
+        check_bm25()
+    model = load(given.workdir, given.step)
+    found = retrieve(model, collection, request, given.baseline, progress_notes(say, what="texts encoded"))
     if found.note:
         say(found.note)
     records = as_records(collection, found.rankings)
@@ -80,7 +84,7 @@ def run(arguments: argparse.Namespace) -> None:
         print(json.dumps(found.metrics))
         return
     print(
-        f"{len(collection.documents):,} documents, {len(collection.queries):,} queries; step {found.step:,}, "
+        f"{len(collection.documents):,} documents, {len(collection.queries):,} queries; step {model.step:,}, "
         f"{found.pooling} pooling, at most {found.max_length} tokens"
     )
     print("  ".join([f"{'':<8}", *(f"{name:>10}" for name in found.metrics["model"])]))

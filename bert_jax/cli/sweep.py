@@ -6,19 +6,20 @@ import argparse
 import shlex
 import sys
 
-from bert_jax.cli.main import add_again, add_config
+from bert_jax.cli.main import add_again, add_config, add_short_keys
 from bert_jax.errors import UserError
 from bert_jax.runs.own_code import trust_copies
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
+    add_short_keys(parser)
     parser.add_argument(
         "--vary",
         action="append",
         default=[],
         metavar="KEY=V1,V2",
-        help="a key of the config and its values, such as train.learning_rate=2e-5,5e-5 or weights=pretrained,fresh or"
+        help="a key of the config and its values, such as learning_rate=2e-5,5e-5 or weights=pretrained,fresh or"
         " data.train_fraction=0.01,0.1,1; also init=DIR,none; may be repeated",
     )
     parser.add_argument(

@@ -8,7 +8,6 @@ import json
 
 from bert_jax.cli.main import whole
 from bert_jax.errors import UserError
-from bert_jax.text import added_tokens
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.encoded import Encoded
 
@@ -29,7 +28,6 @@ def run(arguments: argparse.Namespace) -> None:
     if len(arguments.texts) > 2:
         raise UserError(f"found {len(arguments.texts)} texts, at most two are allowed; put quotes around each")
     tokenizer = tokenizers.load(arguments.vocab, lowercase=False if arguments.cased else None)
-    added_tokens.check(tokenizer, added_tokens.declared(arguments.vocab), arguments.vocab)
     text, pair = [*arguments.texts, None][:2]
     encoded = tokenizer.encode(text, pair, max_length=arguments.max_length)
     print(json.dumps(dataclasses.asdict(encoded), ensure_ascii=False) if arguments.json else table(encoded))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 
 from bert_jax.cli.main import add_config
-from bert_jax.corpora.prepare import prepare_vocabulary
+from bert_jax.configuration import build
+from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig, prepare_vocabulary
 from bert_jax.corpora.workplace import parents_removed
+from bert_jax.errors import UserError
 from bert_jax.program import program
 
 
@@ -20,15 +22,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    config = arguments.config.to_dict()
+    vocab = build(VocabularyConfig, config.get("vocab", {}), "config.vocab")
+    if "task" in config and not vocab.path:
+        raise UserError(
+            "this recipe is one for fine-tuning (it has config.task) and names no corpus to learn a vocabulary from; "
+            "choose one of configs/pretrain"
+        )
+    corpus = build(CorpusConfig, config.get("corpus", {}), "config.corpus")
     with parents_removed(arguments.output):
-        tokenizer = prepare_vocabulary(arguments.config.to_dict(), arguments.output, print)
-    asked = arguments.config.get("vocab", {})
-    path = asked.get("path")
-    size = asked.get("size", 0)
+        tokenizer = prepare_vocabulary(vocab, corpus, arguments.output, print)
     shortfall = (
-        f", fewer than the {size:,} asked for: nothing else in the text is frequent enough"
-        if tokenizer.size < size
+        f", fewer than the {vocab.size:,} asked for: nothing else in the text is frequent enough"
+        if tokenizer.size < vocab.size
         else ""
     )
-    print(f"{tokenizer.size:,} pieces in {arguments.output}{f', a copy of {path}' if path else shortfall}")
+    print(f"{tokenizer.size:,} pieces in {arguments.output}{f', a copy of {vocab.path}' if vocab.path else shortfall}")
     print(f'next: {program()} tokenize --vocab={arguments.output} "some text"')

@@ -17,7 +17,7 @@ from typing import TypeVar
 from jax.experimental import multihost_utils
 
 from bert_jax.cluster import signals
-from bert_jax.cluster.heartbeat_client import HeartbeatClient
+from bert_jax.cluster.job import Job
 from bert_jax.errors import Interrupted, Preempted
 
 SAME_SECONDS = (
@@ -51,7 +51,7 @@ class Termination:
     def __enter__(self) -> Termination:
         if threading.current_thread() is threading.main_thread():
             own = [signal.SIGINT, *signals.TOLD_TO_END]
-            if HeartbeatClient.open is not None:
+            if Job.open is not None:
                 own.remove(signal.SIGTERM)
             self._contexts.enter_context(signals.heard(*own))
         signals.hearers.append(self)
@@ -77,7 +77,7 @@ class Termination:
             self._insisted = self._insisted or now
             if number == signal.SIGTERM and now - self._insisted > SAME_SECONDS:
                 signals.end_at_once(128 + number)
-        if HeartbeatClient.open is not None:
+        if Job.open is not None:
             if first and number != signal.SIGTERM:
                 os.kill(os.getpid(), signal.SIGTERM)  # JAX handles it
         elif self._waits:
@@ -92,7 +92,7 @@ class Termination:
         process stops at that call. This works only if all processes make the same sequence of calls. Call numbers start
         at 1, even in a resumed run.
         """
-        if HeartbeatClient.open is None:
+        if Job.open is None:
             return self._signalled
         if not self._reached:
             self._asked += 1
@@ -113,7 +113,7 @@ class Termination:
         while True:
             try:
                 self._waits = True
-                if HeartbeatClient.open is None and self._signalled:
+                if Job.open is None and self._signalled:
                     return
                 item = next(iterator)
                 self._waits = False
@@ -129,7 +129,7 @@ class Termination:
         If one process received Ctrl-C, all processes act as if they had received it: none is started again.
         """
         interrupted = self.interrupted
-        if HeartbeatClient.open is not None:
-            interrupted = any(map(json.loads, HeartbeatClient.open.exchange("the ending", json.dumps(interrupted))))
+        if Job.open is not None:
+            interrupted = any(map(json.loads, Job.open.exchange("the ending", json.dumps(interrupted))))
         kind = Interrupted if interrupted else Preempted
         return kind(f"told to end: {saved}, and the same command goes on from there")

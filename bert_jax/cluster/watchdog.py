@@ -1,25 +1,55 @@
-"""Ends a process that makes no progress, and prints the stacks of all its threads. It is for jobs of one process.
+"""Notes what this process is doing and since when; ends it, with the stacks of all its threads, if it stands still.
 
-Several processes watch each other by heartbeats instead. The timer is a C thread, so it ends even a process that hangs
-inside a library. The exit code is ``CRASHED``, after which ``--restarts`` and launchers start the command again.
+The timer is a C thread, so it ends even a process that hangs inside a library. The exit code is ``CRASHED``, after
+which ``--restarts`` and launchers start the command again. In a job of several processes all wait for the one that
+stands still, so process 0 names that one (see ``job``); the timer is only for a process of which no thread can run.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import faulthandler
 import time
+from collections.abc import Iterator
 from types import TracebackType
-from typing import ClassVar
-
-from bert_jax.cluster.messages import Activity
+from typing import ClassVar, Literal
 
 STDERR = 2
 MOST_SECONDS = 1e7  # the largest limit, a third of a year; much larger ones overflow the system's timers
-# States watched from the first time on; others from the second time.
+Activity = Literal[  # what a process says that it is doing
+    "starting", "restoring", "compiling", "first step", "reading", "training", "evaluating", "probing",
+    "profiling", "saving", "exporting", "reporting", "finishing",
+]  # fmt: skip
+# States that a process that is alone may be in for ``FIRST_SECONDS`` the first time; others have no limit then.
 STEPS: tuple[Activity, ...] = ("first step", "training", "reading")
-FIRST_SECONDS = 3600.0  # how long the states in ``STEPS`` may last the first time
+# States that several processes may always be in for ``stall_seconds``: compiling or using a store is not faster the
+# second time, and reading the first row of an epoch or a phase may include planning it.
+UNEVEN: tuple[Activity, ...] = (
+    "compiling", "first step", "restoring", "reading", "profiling", "saving", "finishing",
+)  # fmt: skip
+FIRST_SECONDS = 3600.0  # how long a state may last the first time
 TIMES_LONGEST = 20.0  # a repeated state may last this many times its longest duration so far
+TIMES_LONGEST_TOGETHER = 5.0  # the same in a job of several processes, of which all wait for one
 ARMED_SECONDS = 1.0  # least time before the timer is set again, since each setting starts a thread
+SILENT_TIMES = 2.0  # a process of several in which no thread runs ends after this many times ``heartbeat_seconds``
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """What a process is doing.
+
+    Attributes:
+      moves: how often the process has reported progress.
+      age: seconds since the last progress.
+      limit: seconds that may pass from one progress to the next.
+    """
+
+    step: int
+    moves: int
+    state: str
+    age: float
+    limit: float
 
 
 class Watchdog:
@@ -27,13 +57,15 @@ class Watchdog:
 
     Args:
       stall_seconds: a repeated state may always last this long.
+      heartbeat_seconds: in a job of several processes, the same for states that are not ``UNEVEN``.
     """
 
     open: ClassVar[Watchdog | None] = None
 
-    def __init__(self, stall_seconds: float):
-        self._least = stall_seconds
-        self._state, self._since = "", time.monotonic()
+    def __init__(self, stall_seconds: float = 900.0, heartbeat_seconds: float | None = None):
+        self.stall_seconds = stall_seconds
+        self._heartbeat_seconds = heartbeat_seconds
+        self._now = 0, "starting", time.monotonic(), 0  # step, state, since when, number of reports
         self._longest: dict[str, float] = {}
         self._armed: tuple[float, float] | None = None  # when the timer was set, and its limit
 
@@ -47,12 +79,15 @@ class Watchdog:
         Watchdog.open = None
         faulthandler.cancel_dump_traceback_later()
 
-    def at(self, state: Activity) -> None:
-        """Report progress: the process is now doing ``state``, such as "saving"."""
-        now = time.monotonic()
-        if self._state:
-            self._longest[self._state] = max(self._longest.get(self._state, 0.0), now - self._since)
-        self._state, self._since = state, now
+    def at(self, step: int, state: Activity) -> None:
+        """Report progress: the process is at ``step`` and is now doing ``state``, such as "saving"."""
+        (before, left, since, moves), now = self._now, time.monotonic()
+        if moves:
+            self._longest[left] = max(self._longest.get(left, 0.0), now - since)
+        # A caller that reports a save may know only the step that was logged last.
+        self._now = max(step, before), state, now, moves + 1
+        if self._heartbeat_seconds is not None:
+            return
         limit = self._limit(state)
         if limit is None:
             faulthandler.cancel_dump_traceback_later()
@@ -61,8 +96,31 @@ class Watchdog:
             faulthandler.dump_traceback_later(limit, exit=True, file=STDERR)
             self._armed = now, limit
 
+    def progress(self) -> Progress:
+        """Return what this process is doing now.
+
+        In a job of several processes a thread calls this again and again, which sets the timer again.
+        """
+        if self._heartbeat_seconds is not None:
+            faulthandler.dump_traceback_later(SILENT_TIMES * self._heartbeat_seconds, exit=True, file=STDERR)
+        step, state, since, moves = self._now
+        return Progress(step, moves, state, time.monotonic() - since, self._limit(state) or MOST_SECONDS)
+
     def _limit(self, state: str) -> float | None:
         """Return the number of seconds for which ``state`` may last, or None if there is no limit."""
+        alone = self._heartbeat_seconds is None
         if state in self._longest:
-            return max(self._least, TIMES_LONGEST * self._longest[state])
-        return FIRST_SECONDS if state in STEPS else None
+            least = self.stall_seconds if alone or state in UNEVEN else self._heartbeat_seconds
+            return max(least or 0.0, (TIMES_LONGEST if alone else TIMES_LONGEST_TOGETHER) * self._longest[state])
+        return FIRST_SECONDS if state in STEPS or not alone else None
+
+
+@contextlib.contextmanager
+def watched(stall_seconds: float) -> Iterator[None]:
+    """Context manager: watch this process in the block; in a job of several processes the job's watchdog goes on."""
+    if Watchdog.open is not None:
+        Watchdog.open.stall_seconds = stall_seconds
+        yield
+    else:
+        with Watchdog(stall_seconds):
+            yield

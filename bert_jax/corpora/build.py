@@ -23,14 +23,14 @@ from bert_jax.corpora import duplicates, engine, hits, part_job
 from bert_jax.corpora.assembly import join_columns, join_splits, write_offsets, write_tfds_metadata
 from bert_jax.corpora.card import CARD, write_card
 from bert_jax.corpora.columns import Column
-from bert_jax.corpora.manifest import FORMAT_VERSION, HELDOUT_DOCUMENTS, MANIFEST, SPLITS, fingerprint, sealed
+from bert_jax.corpora.manifest import HELDOUT_DOCUMENTS, MANIFEST, SPLITS, fingerprint, sealed
 from bert_jax.corpora.part_job import PartJob, extremes
 from bert_jax.corpora.parts import Part, group
 from bert_jax.corpora.privacy import is_private, private_manifest
 from bert_jax.corpora.source import Source
 from bert_jax.corpora.workplace import Workplace, working
 from bert_jax.errors import UserError
-from bert_jax.storage import files
+from bert_jax.storage import file_formats, files
 from bert_jax.text.tokenizer import Tokenizer
 
 FEWEST_DOCUMENTS = 4  # 2 to train on and 2 to hold out: next-sentence prediction draws from another document
@@ -41,7 +41,7 @@ Progress = Callable[[int, int, int], None]  # documents, bytes of text, tokens s
 
 @dataclasses.dataclass(frozen=True)
 class BuildConfig:
-    """The settings of a build. All but ``num_workers`` and ``beam_options`` decide the content of the store."""
+    """The settings of a build. All but the last three decide the content of the store."""
 
     heldout_fraction: float = 0.05  # the share of the documents to hold out, chosen by their hash
     block_tokens: int = 4096  # the number of tokens of a record
@@ -49,6 +49,7 @@ class BuildConfig:
     duplicates: duplicates.Kind = "keep"  # "exact" and "near" drop documents that repeat an earlier one
     num_workers: int = 0  # processes on this machine; 0 means one per core
     beam_options: tuple[str, ...] = ()  # flags of an Apache Beam runner on a cluster
+    where: str = "config.corpus"  # the path of the keys that describe the source, for messages
 
     def __post_init__(self) -> None:
         if not 0 < self.heldout_fraction < 1:
@@ -70,7 +71,7 @@ class BuildConfig:
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that decide the content of the store."""
-        free = ("num_workers", "beam_options")
+        free = ("num_workers", "beam_options", "where")
         return {name: value for name, value in dataclasses.asdict(self).items() if name not in free}
 
 
@@ -101,7 +102,7 @@ def build(
     facts = {"source": source.describe(), "source_fingerprint": source.fingerprint()}
     parts = group(source.pieces(), config.part_bytes)
     dtype = np.dtype(np.uint16 if tokenizer.size <= 1 << 16 else np.uint32)
-    identity: list[Any] = [FORMAT_VERSION, facts, config.identity(), tokenizer.sha256, _versions()]
+    identity: list[Any] = [file_formats.CORPUS.number, facts, config.identity(), tokenizer.sha256, _versions()]
     identity += [[column.name, column.identity()] for column in columns]
     target = os.fspath(files.as_path(output))
     root = target if files.is_remote(target) else f"{target}.partial"
@@ -125,10 +126,10 @@ def build(
         )
         run(job, _Watch(workplace, parts, progress))
         made = [workplace.facts(part_job.STAGE, part) for part in parts]
-        _check(made, config.heldout_fraction)
+        _check(made, config)
         splits, beside = join_splits(made), join_columns(columns, made)
         manifest: Facts = {
-            "format_version": FORMAT_VERSION,
+            file_formats.KEY: file_formats.CORPUS.number,
             "fingerprint": fingerprint(tokenizer.sha256, splits, beside),
             "tokenizer_sha256": tokenizer.sha256,
             "vocab_size": tokenizer.size,
@@ -143,7 +144,7 @@ def build(
             HELDOUT_DOCUMENTS: [name for part in made for name in part.get("heldout", ())][: part_job.LISTED],
             **(remarks or {}),
             "splits": splits,
-            **({"columns": beside} if beside else {}),
+            "columns": beside,
             **facts,
             "versions": _versions(),
         }
@@ -208,28 +209,30 @@ class _Watch:
         self._progress(*self._counts)
 
 
-def _check(made: Sequence[Facts], heldout_fraction: float) -> None:
+def _check(made: Sequence[Facts], config: BuildConfig) -> None:
     """Raise ``UserError`` if the corpus or a split has too few documents: next-sentence prediction draws from two."""
     found = {split: sum(part["splits"][split]["num_documents"] for part in made) for split in SPLITS}
     total = sum(found.values())
-    begin = f"the corpus has {total} document{'s' * (total != 1)} with text"
+    name = "the corpus" if config.where == "config.corpus" else config.where.rpartition(".")[2]
+    begin, options = f"{name} has {total} document{'s' * (total != 1)} with text", f"{config.where}.options"
+    share = config.heldout_fraction
     skipped = ", ".join(f"{facts['count']:,} x {reason}" for reason, facts in _skipped(made).items())
     left_out = f" (left out: {skipped})" if skipped else ""
     if total == 0:
-        raise UserError(f"the corpus is empty: no document has text{left_out}; check config.corpus.options")
+        raise UserError(f"{name} is empty: no document has text{left_out}; check {options}")
     if total < FEWEST_DOCUMENTS:
         raise UserError(
             f"{begin}{left_out}; at least {FEWEST_DOCUMENTS} are needed, 2 to train on and 2 to hold out: add files, or"
-            " see in config.corpus.options what ends a document (text_files: document_boundary='blank_line', or 'line')"
+            f" see in {options} what ends a document (text_files: document_boundary='blank_line', or 'line')"
         )
     draws = extremes([draw for part in made for draw in part["draws"]])
     for split, count in found.items():
         if count < 2:
             third = sorted(draws, reverse=split == "train")[1:3]
             raise UserError(
-                f"{begin}, and heldout_fraction={heldout_fraction} puts {count} of them into the split {split!r}, which"
+                f"{begin}, and heldout_fraction={share} puts {count} of them into the split {split!r}, which"
                 f" needs 2; --config.corpus.heldout_fraction={sum(third) / 2:.4f} does, and so do more documents"
-                " (text_files: more files, or --config.corpus.options.document_boundary=blank_line, line or title)"
+                f" (text_files: more files, or --{options}.document_boundary=blank_line, line or title)"
             )
 
 

@@ -93,11 +93,11 @@ def check(columns: Mapping[str, Any]) -> None:
         if not isinstance(options, Mapping) or "annotator" not in options:
             raise UserError(
                 f"config.corpus.columns.{name} is {options!r}; it needs an annotator, such as"
-                f" {{'annotator': 'segmenter'}}; valid: {', '.join(names())}"
+                f" {{'annotator': 'segmenter'}}; valid: {', '.join(_names())}"
             )
 
 
-def names() -> list[str]:
+def _names() -> list[str]:
     """Return the names of all annotators."""
     return sorted(catalogue.parts(PACKAGE, having="Annotator"))
 
@@ -145,7 +145,7 @@ def unit_values(units: Iterable[tuple[int, int]], spans: np.ndarray) -> np.ndarr
 
 def made_as_asked(columns: Iterable[Column], manifest: Mapping[str, Any]) -> bool:
     """Return whether the store with this ``manifest`` has exactly ``columns``, made in the same way."""
-    there = manifest.get("columns", {})
+    there = manifest["columns"]
     wanted = {column.name: column.identity() for column in columns}
     return there.keys() == wanted.keys() and all(there[name] == there[name] | facts for name, facts in wanted.items())
 
@@ -156,5 +156,6 @@ def lacking(folder: Any, name: str, there: Iterable[str]) -> UserError:
     return UserError(
         f"the corpus {folder} has no column {name!r} ({has}); build it with the column: {program()} corpus"
         f" --config=RECIPE --config.vocab.path=VOCAB --output=NEW"
-        f" --config.corpus.columns=\"{{'{name}': {{'annotator': 'NAME'}}}}\", where NAME is one of {', '.join(names())}"
+        f" --config.corpus.columns=\"{{'{name}': {{'annotator': 'NAME'}}}}\", where NAME is one of"
+        f" {', '.join(_names())}"
     )

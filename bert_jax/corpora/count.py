@@ -20,7 +20,7 @@ STAGE = "words"
 
 
 @dataclasses.dataclass(frozen=True)
-class CountJob:
+class _CountJob:
     """Job that counts the words of one part and writes the counts to the shared work folder."""
 
     source: Source
@@ -28,12 +28,9 @@ class CountJob:
     lowercase: bool
 
     def __call__(self, part: Part) -> None:
-        if self.workplace.failed or self.workplace.finished(STAGE, part):
-            return
-        with self.workplace.reporting(part):
-            read = documents(self.source, part.pieces)
-            sentences = (sentence for document in read for sentence in document.sentences)
-            self.workplace.finish(STAGE, part, learn.count_words(sentences, self.lowercase))
+        read = documents(self.source, part.pieces)
+        sentences = (sentence for document in read for sentence in document.sentences)
+        self.workplace.once(STAGE, part, lambda _: learn.count_words(sentences, self.lowercase))
 
 
 def count_words(
@@ -57,7 +54,7 @@ def count_words(
     identity = [source.fingerprint(), lowercase, part_bytes]
     target = os.fspath(files.as_path(output))
     with working(f"{target}.partial", target, hashlib.sha256(json.dumps(identity).encode()).hexdigest()) as workplace:
-        engine.run(CountJob(source, workplace, lowercase), parts, num_workers, beam_options)
+        engine.run(_CountJob(source, workplace, lowercase), parts, num_workers, beam_options)
         workplace.raise_failures()
         words = learn.merge(workplace.facts(STAGE, part) for part in parts)
         workplace.remove()

@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
@@ -57,22 +58,22 @@ class FingerprintJob:
     kind: Kind
 
     def __call__(self, part: Part) -> None:
-        if self.workplace.failed or self.workplace.finished(STAGE, part):
-            return
-        with self.workplace.reporting(part), self.workplace.scratch() as folder:
-            digests, signatures = [EMPTY], [np.zeros(PERMUTATIONS, np.uint32)]
-            for document in documents(self.source, part.pieces):
-                text = " ".join(document.sentences)
-                digests.append(digest(text))
-                if self.kind == "near":
-                    signatures.append(signature(text))
-            for name, rows in (("digests", digests), ("signatures", signatures)):
-                np.save(folder / f"{name}.npy", np.stack(rows)[1:])
-                self.workplace.put(folder / f"{name}.npy", f"parts/{part.name}.{name}.npy")
-            self.workplace.finish(STAGE, part, {"documents": len(digests) - 1})
+        self.workplace.once(STAGE, part, lambda folder: self._make(part, folder))
+
+    def _make(self, part: Part, folder: Path) -> dict[str, int]:
+        digests, signatures = [EMPTY], [np.zeros(PERMUTATIONS, np.uint32)]
+        for document in documents(self.source, part.pieces):
+            text = " ".join(document.sentences)
+            digests.append(_digest(text))
+            if self.kind == "near":
+                signatures.append(signature(text))
+        for name, rows in (("digests", digests), ("signatures", signatures)):
+            np.save(folder / f"{name}.npy", np.stack(rows)[1:])
+            self.workplace.put(folder / f"{name}.npy", f"parts/{part.name}.{name}.npy")
+        return {"documents": len(digests) - 1}
 
 
-def digest(text: str) -> np.ndarray:
+def _digest(text: str) -> np.ndarray:
     """Return a digest of the words of ``text``, uint64 [2]: equal for texts that differ only in white space.
 
     It is zero if there are no words.

@@ -1,24 +1,26 @@
-"""Runs the work of a build: in this process, or with Apache Beam in worker processes of this machine or on a cluster.
+"""Runs the work of a build: in this process, in processes of this machine, or with Apache Beam on a cluster.
 
-Each element of the Beam pipeline describes a part of the source. The worker that gets an element reads that part and
-writes the result to files. Nothing else passes between workers, so memory does not grow with the corpus.
+A worker gets the description of a part of the source. It reads that part and writes the result to files. Nothing else
+passes between workers, so memory does not grow with the corpus.
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import contextlib
+import functools
 import logging
+import multiprocessing
+import multiprocessing.connection
 import os
-import shlex
 import signal
-import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from types import FrameType
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any, NoReturn
+
+import cloudpickle
 
 from bert_jax import catalogue
 from bert_jax.cluster import signals
@@ -41,39 +43,97 @@ def run(
 
     Args:
       num_workers: processes on this machine. 0 means one per core, or fewer if there is little text. With 1 this
-        process does the work, without Beam.
+        process does the work.
       beam_options: flags of a Beam runner (``--runner=DataflowRunner``, ...). If given, ``num_workers`` is ignored.
       tick: called about once a second and after the last part, to show progress.
     """
     num_bytes = sum(piece.num_bytes for part in parts for piece in part.pieces)
-    worth = min(cores(), max(1, num_bytes // BYTES_WORTH_A_WORKER))
+    worth = min(_cores(), max(1, num_bytes // BYTES_WORTH_A_WORKER))
     workers = min(num_workers or worth, len(parts))
-    if not beam_options and workers <= 1:
+    if beam_options:
+        with _ticking(tick):
+            _run_beam(work, parts, beam_options)
+    elif workers > 1:
+        _run_processes(work, parts, workers, tick)
+    else:
         for part in parts:
             work(part)
             tick()
-        return
-    with _ticking(tick):
-        _run_beam(work, parts, workers, beam_options)
 
 
-def cores() -> int:
+def _cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _run_beam(work: Work, parts: Sequence[Part], workers: int, beam_options: Sequence[str]) -> None:
-    with _quiet(), tempfile.TemporaryDirectory(prefix="bert_jax-") as folder:
-        import apache_beam as beam
-        from apache_beam.internal.cloudpickle import cloudpickle
-        from apache_beam.options.pipeline_options import PipelineOptions
+def _run_processes(work: Work, parts: Sequence[Part], workers: int, tick: Callable[[], None]) -> None:
+    """Do the work in processes of this machine. However this function ends, they end."""
+    for module in catalogue.own_modules():  # workers cannot import it
+        cloudpickle.register_pickle_by_value(module)
+    context, before = multiprocessing.get_context("spawn"), multiprocessing.active_children()
+    pool = concurrent.futures.ProcessPoolExecutor(workers, context, _begin, (cloudpickle.dumps(work),))
+    processes: list[Any] = []
+    try:
+        with signals.shielded():
+            pending = {pool.submit(_do, part) for part in parts}
+            processes = [process for process in multiprocessing.active_children() if process not in before]
+        while pending:
+            done, pending = concurrent.futures.wait(pending, POLL_SECONDS, concurrent.futures.FIRST_EXCEPTION)
+            for future in done:
+                future.result()
+            tick()
+    except BrokenProcessPool as error:
+        pool.shutdown()  # the other workers end, and all exit codes are known
+        codes = [process.exitcode for process in processes if process.exitcode not in (None, 0, -signal.SIGTERM)]
+        code = codes[0] if codes else -signal.SIGTERM  # which the pool sends to all when one has died
+        raise UserError(
+            f"a worker process of the build was killed (exit code {128 - code if code < 0 else code}; 137 may be a lack"
+            " of memory); the same command goes on with the parts that are missing, perhaps with a smaller"
+            " config.corpus.num_workers"
+        ) from error
+    finally:
+        for process in processes:
+            process.kill()
+        pool.shutdown(cancel_futures=True)
 
-        runner, flags = (None, [*beam_options]) if beam_options else _local_runner(workers, Path(folder))
+
+def _begin(work: bytes) -> None:
+    """Prepare a worker process: it prints nothing, leaves Ctrl-C to its parent, and ends with its parent."""
+    global _load
+    _load = functools.cache(lambda: cloudpickle.loads(work))
+    os.environ["RAYON_NUM_THREADS"] = "1"  # there is already one process per core
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    for number in (signal.SIGINT, *signals.TOLD_TO_END):
+        signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    multiprocessing.connection.wait([parent.sentinel])
+    os._exit(1)
+
+
+_load: Callable[[], Work]  # in a worker process: returns the work
+
+
+def _do(part: Part) -> None:
+    _load()(part)
+
+
+def _run_beam(work: Work, parts: Sequence[Part], flags: Sequence[str]) -> None:
+    import apache_beam as beam
+    from apache_beam.internal.cloudpickle import cloudpickle as beam_pickle
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    with _quiet():
         _check_flags(flags)
         for module in catalogue.own_modules():  # workers cannot import it
-            cloudpickle.register_pickle_by_value(module)
+            beam_pickle.register_pickle_by_value(module)
         try:
-            with _watching(Path(folder)), beam.Pipeline(runner=runner, options=PipelineOptions(flags)) as pipeline:
+            with beam.Pipeline(options=PipelineOptions([*flags])) as pipeline:
                 (
                     pipeline
                     | "Parts" >> beam.Create(list(parts))
@@ -81,7 +141,7 @@ def _run_beam(work: Work, parts: Sequence[Part], workers: int, beam_options: Seq
                     | "Make" >> beam.Map(_Worker(work))
                 )
         except Exception as error:
-            if not beam_options or isinstance(error, UserError) or os.environ.get("BERT_JAX_TRACEBACK") == "1":
+            if isinstance(error, UserError) or os.environ.get("BERT_JAX_TRACEBACK") == "1":
                 raise
             lines = str(error).strip().splitlines() or [type(error).__name__]
             raise UserError(
@@ -106,71 +166,6 @@ def _check_flags(flags: Sequence[str]) -> None:
         raise UserError(f"config.corpus.beam_options has {', '.join(unknown)}, which no Beam runner here knows")
 
 
-def _local_runner(workers: int, folder: Path) -> tuple[Any, list[str]]:
-    """Return Beam's runner for processes on this machine, and its flags.
-
-    (Beam's default runner would download a program.) Files in ``folder`` record the process id of each worker and,
-    when the worker ends, its exit code.
-    """
-    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-    from apache_beam.transforms.environments import SubprocessSDKEnvironment
-
-    # A worker would log only that it starts and ends; errors come back as exceptions. Only this process handles Ctrl-C.
-    here = shlex.quote(str(folder))
-    command = (
-        f"exec 2>/dev/null; trap '' INT; {shlex.quote(sys.executable)} -m apache_beam.runners.worker.sdk_worker_main"
-    )
-    command += f"& echo $! > {here}/$$.pid; wait $!; echo $? > {here}/$$.code"
-    environment = SubprocessSDKEnvironment.from_command_string(command_string=command)
-    return FnApiRunner(default_environment=environment), [f"--direct_num_workers={workers}"]
-
-
-@contextlib.contextmanager
-def _watching(folder: Path) -> Iterator[None]:
-    """Context manager that raises ``UserError`` if a worker process is killed while the block runs.
-
-    If this process gets a signal to end, all workers are killed, because Beam would wait for them.
-    """
-    died: list[int] = []
-    caller = threading.get_ident()
-    done = threading.Event()
-
-    def watch() -> None:
-        while not done.wait(POLL_SECONDS):
-            codes = _numbers(folder, "*.code")
-            if any(codes):
-                died.extend(codes)
-                if in_main:
-                    signal.pthread_kill(caller, signal.SIGUSR2)  # nothing else interrupts a thread that waits in Beam
-                return
-
-    def tell(number: int, frame: FrameType | None) -> None:
-        raise _WorkerDiedError
-
-    in_main = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGUSR2, tell) if in_main else None
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    workers = _Workers(folder, done)
-    signals.hearers.append(workers)
-    try:
-        yield
-    except (_WorkerDiedError, RuntimeError) as error:
-        if not any(died):
-            raise
-        code = next(filter(None, died))
-        raise UserError(
-            f"a worker process of the build was killed (exit code {code}; 137 may be a lack of memory); the same"
-            " command goes on with the parts that are missing, perhaps with a smaller config.corpus.num_workers"
-        ) from error
-    finally:
-        signals.hearers.remove(workers)
-        done.set()
-        watcher.join()  # its signal must not arrive after the handler is removed
-        if in_main:
-            signal.signal(signal.SIGUSR2, before)
-
-
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Context manager that silences Beam's logs and the tracebacks of its threads, which are not for users.
@@ -186,33 +181,8 @@ def _quiet() -> Iterator[None]:
         threading.excepthook = hook
 
 
-class _Workers:
-    """Kills the worker processes when this process gets a signal to end."""
-
-    saves = False
-
-    def __init__(self, folder: Path, done: threading.Event) -> None:
-        self._folder, self._done = folder, done
-
-    def hear(self, number: int) -> bool:
-        """Kill all workers. The next build continues from the parts that they have finished."""
-        self._done.set()
-        for worker in _numbers(self._folder, "*.pid"):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(worker, signal.SIGKILL)
-        return False
-
-
-def _numbers(folder: Path, pattern: str) -> list[int]:
-    return [int(text) for path in folder.glob(pattern) if (text := path.read_text().strip())]
-
-
-class _WorkerDiedError(BaseException):
-    """Raised if a worker process was killed. A ``BaseException``, so that Beam does not handle it as its own error."""
-
-
 class _Worker:
-    """Callable that does ``work`` for one part in a worker process."""
+    """Callable that does ``work`` for one part in a worker of Beam, which may pass the part as a plain tuple."""
 
     def __init__(self, work: Work) -> None:
         self._work = work

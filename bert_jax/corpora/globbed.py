@@ -1,11 +1,14 @@
-"""Helpers for sources that read files: they find the files that globs match, cut them into pieces, and hash them."""
+"""What sources of files share: finding the files that globs match, cutting them into pieces, hashing, describing."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 from collections.abc import Sequence
+from typing import Any, ClassVar
 
+from bert_jax import catalogue
 from bert_jax.corpora.names import MARK, below
 from bert_jax.corpora.source import Piece
 from bert_jax.corpora.unpacking import is_packed, readable
@@ -18,7 +21,39 @@ UNPACKED = 4  # approximate bytes of text per byte of a compressed file
 CHECKSUMS = ("ETag", "etag", "crc32c", "md5Hash", "checksum")  # names of an object's checksum on different stores
 
 
-def find(paths: Sequence[str], kinds: str) -> list[str]:
+class FileSource:
+    """The base class of sources of files.
+
+    A subclass is a frozen dataclass: its field ``paths`` names the files by globs, and all other fields, with the
+    ``versions``, decide what documents are in them.
+    """
+
+    paths: tuple[str, ...]
+    KINDS: ClassVar[str]  # the kind of files, as error messages name it
+
+    def names(self) -> list[str]:
+        """Return the sorted paths of the files. Raises ``UserError`` for a glob that matches none."""
+        return _find(self.paths, self.KINDS)
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions of the libraries on which the documents depend."""
+        return {}
+
+    def fingerprint(self) -> str:
+        """Return the hash of the settings, the versions, and every file's name and content."""
+        settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        del settings["paths"]
+        return fingerprint(self.names(), (*settings.values(), *self.versions().values()))
+
+    def describe(self) -> dict[str, Any]:
+        """Return the manifest's description of the source."""
+        names = self.names()
+        facts = {"files": len(names), "file_bytes": sum(map(_size, names)), **self.versions()}
+        own = dataclasses.asdict(self)  # type: ignore[call-overload]
+        return {"source": catalogue.name_of(type(self).__module__), **own, **facts}
+
+
+def _find(paths: Sequence[str], kinds: str) -> list[str]:
     """Return the sorted paths of the files that the globs ``paths`` match, with ``MARK`` after the folder they share.
 
     Args:
@@ -72,10 +107,6 @@ def fingerprint(names: Sequence[str], settings: object) -> str:
     for name in names:
         digest.update(f"\n{_content(name)}  {below(name)}".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
-
-
-def total_bytes(names: Sequence[str]) -> int:
-    return sum(_size(name) for name in names)
 
 
 def _content(name: str) -> str:

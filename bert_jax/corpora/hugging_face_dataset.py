@@ -12,10 +12,10 @@ from typing import Any
 
 from bert_jax.configuration import nearest
 from bert_jax.corpora import globbed
-from bert_jax.corpora.bad_text import BadText, BadTextError
+from bert_jax.corpora.bad_text import BadText
 from bert_jax.corpora.names import MARK
 from bert_jax.corpora.source import Piece, Skipped
-from bert_jax.corpora.values import LineBreaks, as_document, pick
+from bert_jax.corpora.values import LineBreaks, RecordSource, column_of
 from bert_jax.errors import UserError
 from bert_jax.records import Document
 
@@ -27,7 +27,7 @@ SAVED = ("state.json", "dataset_dict.json")  # a folder that save_to_disk wrote 
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class Source(RecordSource):
     """Reads the rows of a split. Each row is a document, named ``<split>#<number of the row>``.
 
     ``name`` is a dataset on the Hub (``wikimedia/wikipedia``), a folder that ``save_to_disk`` wrote, or a local folder
@@ -67,8 +67,9 @@ class Source:
         for start in range(piece.start, stop, ROWS):
             batch = rows[start : min(start + ROWS, stop)]
             [column] = batch
-            for number, value in enumerate(batch[column], start):
-                yield self._document(number, column, value)
+            for row, value in enumerate(batch[column], start):
+                where = f"{self.name}, {self.split}, row {row}"
+                yield self.cell(f"{self.split}#{row}", column, value, self.text_column, where)
 
     def fingerprint(self) -> str:
         """Return the hash of the settings and of the commit, or of the content of a local folder."""
@@ -86,16 +87,6 @@ class Source:
         facts = {"revision": commit, "rows": len(rows), "license": rows.info.license, "homepage": rows.info.homepage}
         return {"source": "hugging_face_dataset", **dataclasses.asdict(self), **facts}
 
-    def _document(self, row: int, column: str, value: Any) -> Document | Skipped:
-        name = f"{self.split}#{row}"
-        where = f"{self.name}, {self.split}, row {row}"
-        try:
-            if column != self.text_column:
-                value = pick({column: value}, self.text_column, where, "config.corpus.options.text_column")
-            return as_document(name, value, where, self.line_breaks, self.language)
-        except BadTextError as error:
-            return error.counted(self.bad_text, name)
-
     def _local(self) -> bool:
         return os.path.isdir(os.path.expanduser(self.name))
 
@@ -109,13 +100,7 @@ class Source:
         """Return the rows of the split, with only the column that is read."""
         name = os.path.expanduser(self.name) if self._local() else self.name
         rows = _load(name, self.config_name, self.split, commit, OPTIONS)
-        for column in (self.text_column, self.text_column.partition(".")[0]):
-            if column in rows.column_names:
-                return rows.select_columns([column])
-        raise UserError(
-            f"{self.name} has no column {self.text_column!r}; set config.corpus.options.text_column;"
-            f" {nearest(self.text_column, rows.column_names)}"
-        )
+        return rows.select_columns([column_of(self.text_column, rows.column_names, self.name)])
 
 
 def rows_of(name: str, config_name: str, split: str, revision: str, options: str) -> Any:

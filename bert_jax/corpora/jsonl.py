@@ -14,21 +14,22 @@ from bert_jax.corpora.byte_ranges import elements, lines
 from bert_jax.corpora.names import below, shown
 from bert_jax.corpora.source import Piece, Skipped
 from bert_jax.corpora.unpacking import unpacked
-from bert_jax.corpora.values import LineBreaks, as_document, pick
+from bert_jax.corpora.values import LineBreaks, RecordSource, pick
 from bert_jax.records import Document
 
 ARRAY = re.compile(rb"(\xef\xbb\xbf)?\s*\[\s*\{")
-KINDS = "JSON Lines files, also .gz, .xz, .bz2 or .zst"
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class Source(globbed.FileSource, RecordSource):
     """Reads files of JSON objects. Each is a document, named ``<path>@<byte offset of its line or of the object>``.
 
     A file that begins with ``[{`` is one array, which is read object by object; others have an object on each line.
     The text is a list of sentences, or a string in which a line break ends a sentence unless ``line_breaks`` makes it a
     space. ``bad_text="skip"`` leaves out and counts what is not JSON or lacks the field.
     """
+
+    KINDS = "JSON Lines files, also .gz, .xz, .bz2 or .zst"
 
     paths: tuple[str, ...]  # globs; ** matches folders
     text_field: str = "text"  # a dot selects a field of a nested object
@@ -42,7 +43,7 @@ class Source:
         A large uncompressed file of lines is split into several pieces; any other file is one piece.
         """
         found: list[Piece] = []
-        for name in globbed.find(self.paths, KINDS):
+        for name in self.names():
             cut = globbed.pieces([name], cut=True)
             found += globbed.pieces([name], cut=False) if len(cut) > 1 and _is_array(name) else cut
         return found
@@ -71,26 +72,15 @@ class Source:
         if empty:
             yield Skipped(name, "no text")
 
-    def fingerprint(self) -> str:
-        """Return the hash of the settings and of every file's name and content."""
-        settings = (self.text_field, self.line_breaks, self.language, self.bad_text)
-        return globbed.fingerprint(globbed.find(self.paths, KINDS), settings)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the manifest's description of the source."""
-        names = globbed.find(self.paths, KINDS)
-        facts = {"files": len(names), "file_bytes": globbed.total_bytes(names)}
-        return {"source": "jsonl", **dataclasses.asdict(self), **facts}
-
     def _document(self, line: bytes, path: str, offset: int) -> Document | Skipped:
         where = f"{shown(path)} at byte offset {offset}"
         name = f"{below(path)}@{offset}"
-        try:
+
+        def text() -> Any:
             record = _object(decode(line, path, offset), where)
-            value = pick(record, self.text_field, where, "config.corpus.options.text_field")
-            return as_document(name, value, where, self.line_breaks, self.language)
-        except BadTextError as error:
-            return error.counted(self.bad_text, name)
+            return pick(record, self.text_field, where, "config.corpus.options.text_field")
+
+        return self.document(name, text, where)
 
 
 def _is_array(path: str) -> bool:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.storage import files, reading
+from bert_jax.storage import file_formats, files, reading
 
 MANIFEST = "manifest.json"
-FORMAT_VERSION = 2
 SPLITS = ("train", "heldout")
 HELDOUT_DOCUMENTS = "heldout_documents"  # the key of the first held-out documents' names; a private corpus has none
-SEAL = "sha256"  # the key of the manifest's own digest, which the first stores of this format lack
+SEAL = "sha256"  # the key of the manifest's own digest
+OLD_KEY = "format_version"  # under which formats 1 and 2 have their number
 ADVICE = "`bert-jax corpus --verify=DIR` names all that is damaged: copy that again, or remove and rebuild the corpus"
 AnyPath: TypeAlias = Path | epath.Path  # local or on an object store
 
@@ -69,7 +70,7 @@ def read(folder: AnyPath) -> dict[str, Any]:
     except reading.NotPlainError as error:
         raise DamagedError(f"{folder / MANIFEST} {error.strerror}") from error
     except OSError as error:
-        if names := parts(folder):
+        if names := _parts(folder):
             raise UserError(
                 f"{folder} is a mixture of {', '.join(names)}; name one of them: {folder / names[0]}"
             ) from error
@@ -79,7 +80,7 @@ def read(folder: AnyPath) -> dict[str, Any]:
     return parse(text, folder / MANIFEST)
 
 
-def parts(folder: AnyPath) -> list[str]:
+def _parts(folder: AnyPath) -> list[str]:
     """Return the sorted names of a mixture's stores (subfolders of ``folder``); [] if ``folder`` is not a mixture."""
     return sorted(path.name for path in folder.iterdir() if (path / MANIFEST).exists()) if folder.is_dir() else []
 
@@ -92,26 +93,14 @@ def parse(text: str | bytes, where: AnyPath) -> dict[str, Any]:
     """
     try:
         manifest = json.loads(text)
-        version = manifest["format_version"]
-        whole = version != FORMAT_VERSION or _is_whole(manifest)
+        ours = manifest.get(file_formats.KEY) == file_formats.CORPUS.number
+        whole = manifest[SEAL] == _digest(manifest) if ours else bool({file_formats.KEY, OLD_KEY} & manifest.keys())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         whole = False
     if not whole:
         raise DamagedError(f"{where} is damaged: it is not as it was written")
-    if version != FORMAT_VERSION:
-        raise UserError(
-            f"{where.parent} is a corpus of format {version}, this program reads {FORMAT_VERSION}; build it again"
-        )
+    file_formats.CORPUS.check(manifest, f"the corpus {where.parent}", "build it again")
     return manifest  # type: ignore[no-any-return]
-
-
-def _is_whole(manifest: Mapping[str, Any]) -> bool:
-    if SEAL in manifest:
-        return bool(manifest[SEAL] == _digest(manifest))
-    splits = manifest["splits"]
-    tokens = [splits[n]["num_tokens"] == sum(shard["num_tokens"] for shard in splits[n]["shards"]) for n in SPLITS]
-    expected = fingerprint(manifest["tokenizer_sha256"], splits, manifest.get("columns", {}))
-    return all(tokens) and manifest["fingerprint"] == expected and isinstance(manifest["files"], dict)
 
 
 def check_file(path: AnyPath, facts: Mapping[str, Any], digest: Callable[[Any], str] | None = files.sha256) -> None:
@@ -131,3 +120,26 @@ def check_file(path: AnyPath, facts: Mapping[str, Any], digest: Callable[[Any], 
         raise DamagedError(f"{path} is missing") from error
     except OSError as error:
         raise DamagedError(f"{path} cannot be read ({error.strerror or error})") from error
+
+
+def verify(path: str | os.PathLike[str]) -> Iterator[tuple[AnyPath, str | None]]:
+    """Yield (file, damage) for every file of the store or mixture at ``path``. The damage is None if a file is intact.
+
+    Raises:
+      UserError: ``path`` is not a store, or has another format.
+    """
+    root: AnyPath = files.as_path(path) if files.is_remote(path) else Path(files.as_path(path))
+    folders = [root] if (root / MANIFEST).exists() else [root / name for name in _parts(root)]
+    for folder in folders or [root]:
+        try:
+            listed = read(folder)["files"]
+        except DamagedError as error:
+            yield folder / MANIFEST, error.finding
+            continue
+        yield folder / MANIFEST, None
+        for name, facts in listed.items():
+            try:
+                check_file(folder / name, facts)
+                yield folder / name, None
+            except DamagedError as error:
+                yield folder / name, error.finding

@@ -6,7 +6,6 @@ import dataclasses
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
-from typing import Any
 
 from bert_jax.corpora import globbed, wikitext
 from bert_jax.corpora.bad_text import BadText, BadTextError
@@ -16,7 +15,6 @@ from bert_jax.corpora.unpacking import Unpacked, bz2_streams, unpacked
 from bert_jax.corpora.values import as_document
 from bert_jax.records import Document
 
-KINDS = "MediaWiki XML dumps, also .bz2, .xz, .gz or .zst"
 BLOCK_BYTES = 1 << 18
 # Names, in lower case, of the templates that mark disambiguation pages in the large Wikipedias.
 DISAMBIGUATION = (
@@ -29,12 +27,14 @@ NAMESPACE = re.compile(rb'<namespace key="(6|14)"[^>]*>([^<]+)<')  # 6: files, 1
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class Source(globbed.FileSource):
     """Reads the pages of dumps as plain text (``corpora.wikitext``). Each page is a document named by its title.
 
     Redirects, disambiguation pages, other namespaces and pages without text are counted and left out. If a dump has the
     history of its pages, the last revision in the dump is used.
     """
+
+    KINDS = "MediaWiki XML dumps, also .bz2, .xz, .gz or .zst"
 
     paths: tuple[str, ...]  # globs
     namespaces: tuple[int, ...] = (0,)  # 0: articles
@@ -50,7 +50,7 @@ class Source:
         are a single bz2 stream.
         """
         wikitext.library()
-        names = globbed.find(self.paths, KINDS)
+        names = self.names()
         return globbed.pieces(names, cut=True, cut_packed=(".bz2",))
 
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
@@ -77,16 +77,9 @@ class Source:
         except BadTextError as error:
             yield error.counted(self.bad_text)
 
-    def fingerprint(self) -> str:
-        """Return the hash of the settings, the version of the markup library, and every file's name and content."""
-        settings = (self.namespaces, self.headings, self.lists, self.language, self.bad_text, wikitext.version())
-        return globbed.fingerprint(globbed.find(self.paths, KINDS), settings)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the manifest's description of the source."""
-        names = globbed.find(self.paths, KINDS)
-        facts = {"files": len(names), "file_bytes": globbed.total_bytes(names), "mwparserfromhell": wikitext.version()}
-        return {"source": "mediawiki", **dataclasses.asdict(self), **facts}
+    def versions(self) -> dict[str, str]:
+        """Return the version of the library that reads the markup."""
+        return {"mwparserfromhell": wikitext.version()}
 
     def _page(self, raw: bytes, piece: Piece, local: tuple[str, ...]) -> Document | Skipped:
         where = f"{shown(piece.name)} after byte {piece.start}"

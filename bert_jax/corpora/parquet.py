@@ -10,28 +10,27 @@ from typing import IO, Any
 import pyarrow
 import pyarrow.parquet
 
-from bert_jax.configuration import nearest
 from bert_jax.corpora import globbed
 from bert_jax.corpora.bad_text import BadText, BadTextError
 from bert_jax.corpora.names import below, shown
 from bert_jax.corpora.source import Piece, Skipped
-from bert_jax.corpora.values import LineBreaks, as_document, pick
-from bert_jax.errors import UserError
+from bert_jax.corpora.values import LineBreaks, RecordSource, column_of
 from bert_jax.records import Document
 from bert_jax.storage import files
 
-KINDS = "parquet files"
 ROWS = 256  # the number of rows read at a time
 DAMAGE = (pyarrow.ArrowException, OSError, UnicodeDecodeError)
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class Source(globbed.FileSource, RecordSource):
     """Reads parquet files. Each row is a document, named ``<path>#<number of the row in the file>``.
 
     The text is a string or a list of sentences, as in ``jsonl``. ``bad_text="skip"`` leaves out and counts rows whose
     text is not UTF-8, and, in a damaged file, everything after the damage.
     """
+
+    KINDS = "parquet files"
 
     paths: tuple[str, ...]  # globs; ** matches folders
     text_column: str = "text"  # a dot selects a field of a column of structs
@@ -46,10 +45,10 @@ class Source:
           UserError: there is no file, or a file is not parquet or lacks the column.
         """
         result = []
-        for name in globbed.find(self.paths, KINDS):
+        for name in self.names():
             try:
                 with _opened(name) as table:
-                    self._check(name, table.schema_arrow)
+                    column_of(self.text_column, table.schema_arrow.names, shown(name))
                     groups = [table.metadata.row_group(i) for i in range(table.num_row_groups)]
                     sizes = [_column_bytes(group, self.text_column) for group in groups]
             except BadTextError as error:
@@ -68,42 +67,12 @@ class Source:
                     return
                 last = table.num_row_groups if piece.stop < 0 else piece.stop
                 first = sum(table.metadata.row_group(i).num_rows for i in range(piece.start))
-                column = self._check(piece.name, table.schema_arrow)
+                path = shown(piece.name)
+                column = column_of(self.text_column, table.schema_arrow.names, path)
                 for row, value in enumerate(_values(table, range(piece.start, last), column, piece.name), first):
-                    yield self._document(row, column, value, piece.name)
+                    yield self.cell(f"{name}#{row}", column, value, self.text_column, f"{path}, row {row}")
         except BadTextError as error:
             yield error.counted(self.bad_text)
-
-    def fingerprint(self) -> str:
-        """Return the hash of the settings and of every file's name and content."""
-        settings = (self.text_column, self.line_breaks, self.language, self.bad_text)
-        return globbed.fingerprint(globbed.find(self.paths, KINDS), settings)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the manifest's description of the source."""
-        names = globbed.find(self.paths, KINDS)
-        facts = {"files": len(names), "file_bytes": globbed.total_bytes(names)}
-        return {"source": "parquet", **dataclasses.asdict(self), **facts}
-
-    def _document(self, row: int, column: str, value: Any, path: str) -> Document | Skipped:
-        where = f"{shown(path)}, row {row}"
-        name = f"{below(path)}#{row}"
-        try:
-            if column != self.text_column:
-                value = pick({column: value}, self.text_column, where, "config.corpus.options.text_column")
-            return as_document(name, value, where, self.line_breaks, self.language)
-        except BadTextError as error:
-            return error.counted(self.bad_text, name)
-
-    def _check(self, name: str, schema: Any) -> str:
-        """Return the name of the column to read. Raises ``UserError`` with a list of the columns if it is missing."""
-        for column in (self.text_column, self.text_column.partition(".")[0]):
-            if column in schema.names:
-                return column
-        raise UserError(
-            f"{shown(name)} has no column {self.text_column!r}; set config.corpus.options.text_column;"
-            f" {nearest(self.text_column, schema.names)}"
-        )
 
 
 def _values(table: Any, groups: range, column: str, name: str) -> Iterator[Any]:

@@ -31,7 +31,7 @@ LISTED = 100  # how many held-out documents the manifest names
 EXAMPLES = 3  # how many places are kept for each reason to skip
 
 
-class Tokenized(NamedTuple):
+class _Tokenized(NamedTuple):
     """A tokenized document, ready to be written to the store."""
 
     name: str
@@ -63,13 +63,7 @@ class PartJob:
     listed: int = LISTED  # how many held-out documents are named; 0 for a private corpus
 
     def __call__(self, part: Part) -> None:
-        if self.workplace.failed or self.workplace.finished(STAGE, part):
-            return
-        with self.workplace.reporting(part), self.workplace.scratch() as folder:
-            facts = self._make(part, folder)
-            for split in SPLITS:
-                self._publish(part, split, folder, facts["splits"][split])
-            self.workplace.finish(STAGE, part, facts)
+        self.workplace.once(STAGE, part, lambda folder: self._make(part, folder))
 
     def _make(self, part: Part, folder: Path) -> dict[str, Any]:
         dtypes = {column.name: np.dtype(column.annotator.dtype) for column in self.columns}
@@ -98,6 +92,8 @@ class PartJob:
                 writers[split].write(document.tokens, document.lengths, document.columns)
         splits = {split: writer.close() for split, writer in writers.items()}
         facts = {"dropped": dict(dropped), "skipped": skipped, "draws": draws, "heldout": heldout}
+        for split, own in splits.items():
+            self._publish(part, split, folder, own)
         return {**counts, **facts, "splits": splits}
 
     def _publish(self, part: Part, split: str, folder: Path, facts: dict[str, Any]) -> None:
@@ -144,7 +140,7 @@ def _documents(items: Iterable[Document | Skipped], skipped: dict[str, dict[str,
 
 def tokenize(
     documents: Iterable[Document], tokenizer: Tokenizer, columns: Sequence[Column] = ()
-) -> Iterator[Tokenized]:
+) -> Iterator[_Tokenized]:
     """Yield the documents in order, tokenized in batches of about ``BATCH_BYTES``."""
     batch: list[Document] = []
     size = 0
@@ -162,7 +158,7 @@ def _in_running_text(sentences: Sequence[str], joiner: str) -> list[str]:
     return [text if i == 0 or IDEOGRAPH.match(text) else joiner + text for i, text in enumerate(sentences)]
 
 
-def _tokenize(tokenizer: Tokenizer, batch: list[Document], columns: Sequence[Column]) -> Iterator[Tokenized]:
+def _tokenize(tokenizer: Tokenizer, batch: list[Document], columns: Sequence[Column]) -> Iterator[_Tokenized]:
     texts = [text for document in batch for text in _in_running_text(document.sentences, tokenizer.joiner)]
     encoded = tokenizer.encode_batch(texts)
     spans = [spans_of(tokenizer, *pair) for pair in zip(texts, encoded, strict=True)] if columns else []
@@ -180,4 +176,4 @@ def _tokenize(tokenizer: Tokenizer, batch: list[Document], columns: Sequence[Col
         beside = {key: np.concatenate([np.zeros(0, np.uint8), *made[here]]) for key, made in values.items()}
         empty = int((lengths == 0).sum())
         shown = name.decode("utf-8", "replace")
-        yield Tokenized(shown, draw, len(text), hits.text_hits(text), empty, lengths[lengths > 0], tokens, beside)
+        yield _Tokenized(shown, draw, len(text), hits.text_hits(text), empty, lengths[lengths > 0], tokens, beside)

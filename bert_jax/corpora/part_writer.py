@@ -48,9 +48,9 @@ class PartWriter:
           columns: name -> the dtype of its values.
         """
         self._folder, self._split = folder, split
-        self._tokens = BlockWriter(self._path(SHARD), dtype, block_tokens)
+        self._tokens = _BlockWriter(self._path(SHARD), dtype, block_tokens)
         self._columns = {
-            name: BlockWriter(self._path(column_ending(name)), dtype, block_tokens, name)
+            name: _BlockWriter(self._path(column_ending(name)), dtype, block_tokens, name)
             for name, dtype in columns.items()
         }
         self._lengths: list[np.ndarray] = []
@@ -95,7 +95,7 @@ class PartWriter:
         return self._folder / f"{self._split}.{ending}"
 
 
-class BlockWriter:
+class _BlockWriter:
     """Writes values to a shard whose records are blocks of ``block_tokens`` values; the last block is shorter."""
 
     def __init__(self, path: Path, dtype: np.dtype, block_tokens: int, feature: str = TOKENS) -> None:

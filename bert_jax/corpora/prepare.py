@@ -1,4 +1,4 @@
-"""Makes the vocabulary and the tokenized corpus of a run, as its config tree describes them.
+"""Makes the vocabulary and the tokenized corpus of a run, as its config describes them.
 
 If ``config.vocab`` or ``config.corpus`` has a ``path``, the vocabulary or corpus there is used as it is. Otherwise the
 vocabulary is learned, and the corpus is built.
@@ -24,15 +24,13 @@ from bert_jax.corpora.privacy import PrivateSource
 from bert_jax.corpora.source import OwnSource, documents
 from bert_jax.errors import UserError
 from bert_jax.storage import files
-from bert_jax.text import added_tokens
 from bert_jax.text import tokenizer as tokenizers
+from bert_jax.text.added_tokens import of_texts
 from bert_jax.text.languages import check_language
 from bert_jax.text.learn import COVERAGE, Note, learn_from_counts, learn_wordpiece
 from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.learn_sentencepiece import MAX_SENTENCES, NUM_THREADS, learn_sentencepiece
-from bert_jax.text.sentencepiece import SentencePiece
 from bert_jax.text.tokenizer import Tokenizer
-from bert_jax.text.wordpiece import WordPiece
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,14 +49,36 @@ class VocabularyConfig:
         MAX_SENTENCES  # sentencepiece, byte_bpe: the most sentences to learn from; memory grows with this number
     )
     num_threads: int = NUM_THREADS  # sentencepiece: the learned model depends on this number
+    # tokens that stay whole in every text, such as ("<e1>", "</e1>"); they are added to the vocabulary of --init too
+    added: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        words = "tokens without white space are needed, each once"
+        check_fields(self, "config.vocab", words, "added", sound=lambda value: _are_words(value))
         share, counts = (
             "a share above 0 and at most 1 is needed",
             ("size", "min_frequency", "max_sentences", "num_threads"),
         )
         check_fields(self, "config.vocab", share, "character_coverage", sound=lambda value: 0 < value <= 1)
         check_fields(self, "config.vocab", "at least 1 is needed", *counts, sound=lambda value: value >= 1)
+
+    def with_added(self, tokenizer: Tokenizer) -> Tokenizer:
+        """Return ``tokenizer`` with the tokens that ``added`` names."""
+        return tokenizer.with_added(of_texts(self.added))
+
+    def given(self, initial: Tokenizer | None = None) -> Tokenizer | None:
+        """Return the tokenizer at ``path``, else ``initial``, with the added tokens; None if one is to be learned.
+
+        Args:
+          initial: the tokenizer of the model to start from, whose lower case also decides how ``path`` is read.
+        """
+        if self.path:
+            initial = tokenizers.load(self.path, initial.lowercase if initial else self.lowercase)
+        return self.with_added(initial) if initial else None
+
+
+def _are_words(values: tuple[str, ...]) -> bool:
+    return len(set(values)) == len(values) and all(value.split() == [value] for value in values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +117,7 @@ class CorpusConfig:
         if parts and any(value != () for value in self.options.values()):
             raise UserError("config.corpus has options beside its parts; each part has options of its own")
 
-    def build_config(self) -> BuildConfig:
+    def build_config(self, where: str = "config.corpus") -> BuildConfig:
         """Return the settings of the build. Raises ``UserError`` for a value that makes no sense."""
         return BuildConfig(
             heldout_fraction=self.heldout_fraction,
@@ -105,6 +125,7 @@ class CorpusConfig:
             duplicates=self.duplicates,
             num_workers=self.num_workers,
             beam_options=self.beam_options,
+            where=where,
         )
 
     def part_configs(self) -> dict[str, PartConfig]:
@@ -118,6 +139,11 @@ class CorpusConfig:
         chosen = dataclasses.asdict(self.part_configs()[name])
         del chosen["weight"]
         return dataclasses.replace(self, parts={}, **chosen)
+
+    def by_path(self) -> dict[str, CorpusConfig]:
+        """Return the config of each store by its path in the config: of each part, or of the only one."""
+        parts = {f"config.corpus.parts.{name}": self.part(name) for name in self.part_configs()}
+        return parts or {"config.corpus": self}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,8 +170,8 @@ class PartConfig:
 def find_source(corpus: CorpusConfig, where: str = "config.corpus") -> Any:
     """Return the ``Source`` that ``corpus`` names, with its options checked; for a mixture, all sources joined."""
     if corpus.parts:
-        parts = {name: find_source(corpus.part(name), f"{where}.parts.{name}") for name in corpus.part_configs()}
-        return Joined(tuple(parts.items()))
+        parts = corpus.by_path()
+        return Joined(tuple((path.rpartition(".")[2], find_source(part, path)) for path, part in parts.items()))
     made = catalogue.find("corpora", corpus.source, having="Source").Source
     known = {field.name for field in dataclasses.fields(made)}
     # Empty ``paths`` of a recipe are dropped for a source that does not have this option.
@@ -157,37 +183,24 @@ def find_source(corpus: CorpusConfig, where: str = "config.corpus") -> Any:
 
 
 def prepare_vocabulary(
-    config: Mapping[str, Any], output: str | os.PathLike[str], note: Note | None = None
+    vocab: VocabularyConfig, corpus: CorpusConfig, output: str | os.PathLike[str], note: Note | None = None
 ) -> Tokenizer:
     """Write the tokenizer of a run to the file ``output``, whole or not at all, and return it.
 
-    If ``config.vocab.path`` is set, the tokenizer is a checked copy of that file; otherwise it is learned. ``note`` is
-    called with a line if a learned one lacks characters that it should have.
+    If ``vocab.path`` is set, the tokenizer is a checked copy of that file; otherwise it is learned from ``corpus``.
+    ``note`` is called with a line if a learned one lacks characters that it should have.
 
     Raises:
-      UserError: the config is bad, ``output`` has the file name of another kind of tokenizer, a vocabulary lacks a
-        special token or has added tokens that text would lose, or a corpus has no text.
+      UserError: ``output`` has the file name of another kind of tokenizer, a vocabulary lacks a special token, or a
+        corpus has no text.
     """
     files.check_new(output)
-    vocab = build(VocabularyConfig, config.get("vocab", {}), "config.vocab")
-    tokenizers.check_name(output, vocab.kind, vocab.path)
-    if vocab.path:
-        tokenizer = given_tokenizer(vocab)
-    elif "task" in config:
-        raise UserError(
-            "this recipe is one for fine-tuning (it has config.task) and names no corpus to learn a vocabulary from; "
-            "choose one of configs/pretrain"
-        )
-    else:
-        tokenizer = _learn(vocab, build(CorpusConfig, config.get("corpus", {}), "config.corpus"), output, note)
+    tokenizer = vocab.given()
+    name = tokenizer.file_name if tokenizer else tokenizers.file_name(vocab.kind, vocab.added)
+    found = f"the vocabulary {vocab.path}" if tokenizer else f"a vocabulary of kind {vocab.kind!r}"
+    tokenizers.check_name(output, name, f"{found} with added tokens" if vocab.added else found)
+    tokenizer = tokenizer or vocab.with_added(_learn(vocab, corpus, output, note))
     tokenizer.save(output)
-    return tokenizer
-
-
-def given_tokenizer(vocab: VocabularyConfig) -> Tokenizer:
-    """Return the tokenizer at ``vocab.path``. Raises ``UserError`` if text would lose added tokens of it."""
-    tokenizer = tokenizers.load(vocab.path, vocab.lowercase)
-    added_tokens.check(tokenizer, added_tokens.declared(vocab.path), vocab.path)
     return tokenizer
 
 
@@ -199,7 +212,7 @@ def _learn(
     if vocab.kind == "wordpiece":
         words = count_words(source, vocab.lowercase, output, corpus.part_bytes, corpus.num_workers, corpus.beam_options)
         pieces = learn_from_counts(words, vocab.size, vocab.min_frequency, vocab.character_coverage, note)
-        return WordPiece(pieces, vocab.lowercase)
+        return tokenizers.wordpiece(pieces, vocab.lowercase)
     texts = (sentence for document in documents(source) for sentence in document.sentences)
     return learn_tokenizer(vocab, texts, note)
 
@@ -215,7 +228,7 @@ def learn_tokenizer(vocab: VocabularyConfig, texts: Iterable[str], note: Note | 
     if vocab.kind == "wordpiece":
         own = (vocab.size, vocab.lowercase, vocab.min_frequency, vocab.character_coverage)
         pieces = learn_wordpiece(texts, *own, note)
-        return WordPiece(pieces, vocab.lowercase)
+        return tokenizers.wordpiece(pieces, vocab.lowercase)
     if vocab.kind == "byte_bpe":
         return learn_byte_bpe(
             texts,
@@ -234,43 +247,41 @@ def learn_tokenizer(vocab: VocabularyConfig, texts: Iterable[str], note: Note | 
         num_threads=vocab.num_threads,
         max_sentences=vocab.max_sentences,
     )
-    return SentencePiece(model)
+    return tokenizers.sentencepiece(model)
 
 
 def prepare_corpus(
-    config: Mapping[str, Any],
-    vocabulary: str | os.PathLike[str],
+    corpus: CorpusConfig,
+    tokenizer: Tokenizer,
     output: str | os.PathLike[str],
     progress: Progress | None = None,
+    private: bool = False,
+    where: str = "config.corpus",
 ) -> dict[str, Any]:
-    """Build the store of ``config.corpus`` in the new folder ``output``, and return its manifest.
+    """Build the store of ``corpus`` in the new folder ``output``, and return its manifest.
 
-    The text is tokenized with ``vocabulary``. Each part of a mixture is built in a subfolder with its name, and
-    part name -> manifest is returned. With ``config.private``, a manifest does not say where the text came from
-    (``corpora.privacy``).
+    Each part of a mixture is built in a subfolder with its name, and part name -> manifest is returned.
+
+    Args:
+      private: leave out of the manifest where the text came from (``corpora.privacy``).
+      where: the path of ``corpus`` in the config, for messages.
 
     Raises:
-      UserError: the config or the input is bad, ``output`` is not empty, or the disk is full. Nothing is left
-        half-written.
+      UserError: the input is bad, ``output`` is not empty, or the disk is full. Nothing is left half-written.
     """
-    vocab = build(VocabularyConfig, config.get("vocab", {}), "config.vocab")
-    corpus = build(CorpusConfig, config.get("corpus", {}), "config.corpus")
     if corpus.parts:
-        trees = {name: {**config, "corpus": dataclasses.asdict(corpus.part(name))} for name in corpus.part_configs()}
-        folder = files.as_path(output)
-        return {name: prepare_corpus(tree, vocabulary, folder / name, progress) for name, tree in trees.items()}
-    tokenizer = tokenizers.load(vocabulary, vocab.lowercase)
-    source = find_source(corpus)
+        parts = {path.rpartition(".")[2]: (path, part) for path, part in corpus.by_path().items()}
+        return {
+            name: prepare_corpus(part, tokenizer, files.as_path(output) / name, progress, private, path)
+            for name, (path, part) in parts.items()
+        }
+    source = find_source(corpus, where)
     return build_corpus(
-        PrivateSource(source) if config.get("private") else source,
+        PrivateSource(source) if private else source,
         tokenizer,
         output,
-        corpus.build_config(),
+        corpus.build_config(where),
         progress,
-        {
-            "license": corpus.license,
-            "dates": corpus.dates,
-            "notes": "" if config.get("private") else corpus.notes,
-        },
+        {"license": corpus.license, "dates": corpus.dates, "notes": "" if private else corpus.notes},
         columns.find(corpus.columns),
     )

@@ -20,7 +20,7 @@ from typing import Any
 
 from bert_jax.catalogue import is_own
 from bert_jax.corpora.manifest import HELDOUT_DOCUMENTS
-from bert_jax.corpora.source import Piece, Skipped, Source
+from bert_jax.corpora.source import Piece, Skipped, Wrapper
 from bert_jax.records import Document
 
 # Keys whose text says what kind of source it is, but not which source it is. All other text is replaced by a hash.
@@ -91,20 +91,12 @@ def private_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclasses.dataclass(frozen=True)
-class PrivateSource:
+class PrivateSource(Wrapper):
     """Wraps a source: its description and the places of skipped text are ``redacted``; its documents stay the same."""
-
-    source: Source
-
-    def pieces(self) -> list[Piece]:
-        return self.source.pieces()
 
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
         for item in self.source.read(piece):
             yield item._replace(where=redacted(item.where)) if isinstance(item, Skipped) else item
-
-    def fingerprint(self) -> str:
-        return self.source.fingerprint()
 
     def describe(self) -> dict[str, Any]:
         return {**redacted(self.source.describe()), "private": True}

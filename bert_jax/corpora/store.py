@@ -18,6 +18,7 @@ from __future__ import annotations
 import collections
 import functools
 import os
+import re
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -30,7 +31,6 @@ from bert_jax.corpora import manifest as manifests
 from bert_jax.corpora import staging
 from bert_jax.corpora.columns import TOKENS, lacking
 from bert_jax.corpora.manifest import SPLITS, DamagedError, check_file
-from bert_jax.corpora.staging import RemoteShards, is_shard
 from bert_jax.errors import UserError, first_line
 from bert_jax.storage import files
 
@@ -38,7 +38,6 @@ DATASET_NAME = "corpus"
 CACHE_BYTES = 256 << 20
 DIGESTED_BYTES = 256 << 20  # hashing these takes a fifth of a second
 OPEN_SHARDS = 256  # a corpus may have more shards than a process may have open files
-OPEN_REMOTE_SHARDS = 8  # an open file takes space on the disk even after it has been removed
 
 
 class Tokenizer(Protocol):
@@ -109,10 +108,10 @@ class Corpus:
           cache_bytes: the bytes of decoded blocks that each split keeps in memory, for the tokens and for each column.
           note: called with a line for each copy from an object store.
         """
-        self.folder, self._shards = staging.stage(path, note)
+        self.folder = staging.stage(path, note)
         self._cache_bytes = cache_bytes
         self.manifest = manifests.read(self.folder)
-        _check_files(self.folder, self.manifest, self._shards is not None)
+        _check_files(self.folder, self.manifest)
         self.fingerprint: str = self.manifest["fingerprint"]
         self.tokenizer_sha256: str = self.manifest["tokenizer_sha256"]
 
@@ -120,13 +119,13 @@ class Corpus:
         """Return the split ``train`` or ``heldout``."""
         if name not in SPLITS:
             raise UserError(f"unknown split {name!r} of a corpus; valid: {', '.join(SPLITS)}")
-        return CorpusSplit(self.folder, name, self._cache_bytes, self._shards)
+        return CorpusSplit(self.folder, name, self._cache_bytes)
 
     def check_columns(self, names: Iterable[str]) -> None:
         """Raise ``UserError`` if the corpus lacks one of the columns ``names``."""
         for name in names:
-            if name not in self.manifest.get("columns", {}):
-                raise lacking(self.folder, name, self.manifest.get("columns", {}))
+            if name not in self.manifest["columns"]:
+                raise lacking(self.folder, name, self.manifest["columns"])
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Raise ``UserError`` unless the corpus was made with this vocabulary."""
@@ -140,9 +139,7 @@ class Corpus:
 class CorpusSplit:
     """One split of a corpus, with random access to tokens and columns. Threads may share it. Pickled as its path."""
 
-    def __init__(
-        self, folder: Path, name: str, cache_bytes: int = CACHE_BYTES, shards: RemoteShards | None = None
-    ) -> None:
+    def __init__(self, folder: Path, name: str, cache_bytes: int = CACHE_BYTES) -> None:
         manifest = manifests.read(folder)
         facts = manifest["splits"][name]
         self.name = name
@@ -154,13 +151,12 @@ class CorpusSplit:
         # document_starts: int64 [N + 1], the last entry is num_sentences
         self.sentence_offsets: np.ndarray = np.load(folder / sentence_offsets_name(name), mmap_mode="r")
         self.document_starts: np.ndarray = np.load(folder / document_starts_name(name), mmap_mode="r")
-        self._arguments = (folder, name, cache_bytes, shards)
+        self._arguments = (folder, name, cache_bytes)
         self._blocks = {
-            column: _Blocks(folder, manifest, name, cache_bytes, shards, column)
-            for column in (TOKENS, *manifest.get("columns", {}))
+            column: _Blocks(folder, manifest, name, cache_bytes, column) for column in (TOKENS, *manifest["columns"])
         }
 
-    def __reduce__(self) -> tuple[type[CorpusSplit], tuple[Path, str, int, RemoteShards | None]]:
+    def __reduce__(self) -> tuple[type[CorpusSplit], tuple[Path, str, int]]:
         return CorpusSplit, self._arguments
 
     def sentence_lengths(self) -> np.ndarray:
@@ -216,12 +212,11 @@ class _Blocks:
         manifest: dict[str, Any],
         split: str,
         cache_bytes: int,
-        shards: RemoteShards | None,
         column: str,
     ) -> None:
         facts = manifest["splits"][split]
         names = [shard["name"] for shard in facts["shards"]]
-        self._folder, self._shards, self._column = folder, shards, column
+        self._folder, self._column = folder, column
         self._names = names if column == TOKENS else [column_name(column, name) for name in names]
         self._dtype = np.dtype((manifest if column == TOKENS else manifest["columns"][column])["dtype"])
         self._first_records = np.cumsum([0] + [shard["num_blocks"] for shard in facts["shards"]])
@@ -289,10 +284,9 @@ class _Blocks:
 
     def _reader(self, shard: int) -> ArrayRecordReader:
         if shard not in self._readers:
-            if len(self._readers) >= (OPEN_SHARDS if self._shards is None else OPEN_REMOTE_SHARDS):
+            if len(self._readers) >= OPEN_SHARDS:
                 self._readers.pop(next(iter(self._readers)))
-            name = self._names[shard]
-            path = self._folder / name if self._shards is None else self._shards.fetch(name)
+            path = self._folder / self._names[shard]
             reader = ArrayRecordReader(os.fspath(path), "readahead_buffer_size:0,max_parallelism:0")
             expected = self._first_records[shard + 1] - self._first_records[shard]
             if not reader.ok() or reader.num_records() != expected:  # a truncated file opens with no records
@@ -323,16 +317,12 @@ def _record_starts(shards: list[dict[str, Any]], block_tokens: int) -> np.ndarra
     return np.cumsum(np.concatenate([np.zeros(1, np.int64), *sizes]))
 
 
-def _check_files(folder: Path, manifest: dict[str, Any], shards_may_lack: bool) -> None:
-    """Raise ``DamagedError`` if a file has the wrong size or content.
-
-    The content of the shards of a large store is not checked. If ``shards_may_lack``, shards may be missing.
-    """
-    large = sum(facts["bytes"] for name, facts in manifest["files"].items() if is_shard(name)) > DIGESTED_BYTES
+def _check_files(folder: Path, manifest: dict[str, Any]) -> None:
+    """Raise ``DamagedError`` if a file has the wrong size or content; that of large stores' shards is not checked."""
+    shards = {name for name in manifest["files"] if re.fullmatch(r".*\.array_record-\d+-of-\d+", name)}
+    large = sum(manifest["files"][name]["bytes"] for name in shards) > DIGESTED_BYTES
     for name, facts in manifest["files"].items():
-        path = folder / name
-        if not (shards_may_lack and is_shard(name) and not path.exists()):
-            check_file(path, facts, None if large and is_shard(name) else _digest_once)
+        check_file(folder / name, facts, None if large and name in shards else _digest_once)
 
 
 def _digest_once(path: Path) -> str:

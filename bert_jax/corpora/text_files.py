@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 from bert_jax.corpora import globbed
 from bert_jax.corpora.bad_text import BadText, BadTextError, decode, foreign
@@ -16,11 +16,9 @@ from bert_jax.errors import UserError
 from bert_jax.records import Document
 from bert_jax.text.sentences import one_space, split_sentences, windows
 
-KINDS = "text files, also .gz, .xz, .bz2 or .zst"
-
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class Source(globbed.FileSource):
     """Reads UTF-8 text files. A line may end in LF or CRLF; a byte order mark is skipped.
 
     Text of the format ``free`` is split into sentences, and a blank line always ends a sentence; the format
@@ -32,6 +30,8 @@ class Source:
     after the damage.
     """
 
+    KINDS = "text files, also .gz, .xz, .bz2 or .zst"
+
     paths: tuple[str, ...]  # globs; ** matches folders
     format: Literal["free", "sentences"] = "free"  # free: split into sentences; sentences: one a line
     document_boundary: Literal["file", "blank_line", "line", "title"] = "file"  # what ends a document
@@ -40,7 +40,7 @@ class Source:
 
     def pieces(self) -> list[Piece]:
         """Return the pieces of the files, in order of name; large plain files are cut unless a file is a document."""
-        return globbed.pieces(self._names(), cut=self.document_boundary != "file")
+        return globbed.pieces(self.names(), cut=self.document_boundary != "file")
 
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
         """Yield the documents of ``piece``. The first piece of a file without text yields a ``Skipped`` instead."""
@@ -73,19 +73,9 @@ class Source:
         elif piece.start == 0 and not accounted:
             yield Skipped(name, "no text")
 
-    def fingerprint(self) -> str:
-        """Return the hash of the settings and of every file's name and content."""
-        settings = (self.format, self.document_boundary, self.language, self.bad_text)
-        return globbed.fingerprint(self._names(), settings)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the manifest's description of the source."""
-        names = self._names()
-        facts = {"files": len(names), "file_bytes": globbed.total_bytes(names)}
-        return {"source": "text_files", **dataclasses.asdict(self), **facts}
-
-    def _names(self) -> list[str]:
-        names = globbed.find(self.paths, KINDS)
+    def names(self) -> list[str]:
+        """Return the paths of the files. Raises ``UserError`` if one is JSON Lines, or a glob matches nothing."""
+        names = super().names()
         if records := [below(name) for name in names if ".jsonl" in name.rpartition("/")[2]]:
             raise UserError(f"{records[0]} is JSON Lines, not plain text; take --config.corpus.source=jsonl")
         return names

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from bert_jax.configuration import nearest
-from bert_jax.corpora.bad_text import BadTextError
+from bert_jax.corpora.bad_text import BadText, BadTextError
 from bert_jax.corpora.source import Skipped
+from bert_jax.errors import UserError
 from bert_jax.records import Document
 from bert_jax.text.sentences import one_space, split_sentences, windows
 
@@ -15,6 +16,36 @@ from bert_jax.text.sentences import one_space, split_sentences, windows
 # break is a space, and a blank line ends a sentence.
 LineBreaks: TypeAlias = Literal["end_sentences", "are_spaces"]
 TEXT = (str, bytes)
+
+
+class RecordSource:
+    """The base class of sources of records. A subclass has these three fields among its options."""
+
+    line_breaks: LineBreaks
+    language: str
+    bad_text: BadText
+
+    def document(self, name: str, text: Callable[[], Any], where: str) -> Document | Skipped:
+        """Return the document ``name`` with the text that ``text`` returns; if it cannot be read, see ``bad_text``."""
+        try:
+            return as_document(name, text(), where, self.line_breaks, self.language)
+        except BadTextError as error:
+            return error.counted(self.bad_text, name)
+
+    def cell(self, name: str, column: str, value: Any, field: str, where: str) -> Document | Skipped:
+        """Return the document ``name`` with the text of ``field``, which is in the ``value`` of ``column``."""
+        option = "config.corpus.options.text_column"
+        return self.document(name, lambda: pick({column: value}, field, where, option), where)
+
+
+def column_of(field: str, columns: Sequence[str], where: str) -> str:
+    """Return which of ``columns`` has ``field``. Raises ``UserError``, which lists the columns, if none has."""
+    for column in (field, field.partition(".")[0]):
+        if column in columns:
+            return column
+    raise UserError(
+        f"{where} has no column {field!r}; set config.corpus.options.text_column; {nearest(field, columns)}"
+    )
 
 
 def pick(record: Any, field: str, where: str, option: str) -> Any:

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +113,15 @@ class Workplace:
         target = folder / source.name
         files.copy(source, epath.Path(target))
         return target
+
+    def once(self, stage: str, part: Part, make: Callable[[Path], Mapping[str, Any]]) -> None:
+        """Finish ``stage`` of a part with the facts that ``make`` returns, unless it is finished or a part has failed.
+
+        ``make`` gets an empty local folder. Errors meant for the user are kept for ``raise_failures``.
+        """
+        if not (self.failed or self.finished(stage, part)):
+            with self.reporting(part), self.scratch() as folder:
+                self.finish(stage, part, make(folder))
 
     def finish(self, stage: str, part: Part, facts: Mapping[str, Any]) -> None:
         """Record that ``stage`` of a part is done, with its ``facts``."""

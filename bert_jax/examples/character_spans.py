@@ -12,13 +12,6 @@ from bert_jax.examples.tags import spans_to_iob2
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
-    """The names of the fields of each JSON object."""
-
-    text_field: str = "text"  # the field of the text
-    label_field: str = "label"  # {kind: {surface: [[first, last], ...]}}, both ends included
-
-
 class Reader:
     """Reads objects ``{"text", "label"}`` as records ``{"text", "words", "tags"}``.
 
@@ -28,8 +21,8 @@ class Reader:
 
     named_splits = False
 
-    def __init__(self, options: Options = Options()) -> None:
-        self._options = options
+    text_field: str = "text"  # the field of the text
+    label_field: str = "label"  # {kind: {surface: [[first, last], ...]}}, both ends included
 
     def read(self, path: str) -> Iterator[Record | Bad]:
         """Yield the texts of ``path``."""
@@ -37,9 +30,9 @@ class Reader:
             yield record if isinstance(record, Bad) else self._tagged(record)
 
     def _tagged(self, record: Record) -> Record | Bad:
-        text, labels = record.get(self._options.text_field), record.get(self._options.label_field)
+        text, labels = record.get(self.text_field), record.get(self.label_field)
         if not isinstance(text, str):
-            return Bad(record.where, f"has no text in the field {self._options.text_field!r}")
+            return Bad(record.where, f"has no text in the field {self.text_field!r}")
         columns: dict[str, Any] = {"text": text, "words": list(text)}
         if "id" in record:
             columns["id"] = record["id"]

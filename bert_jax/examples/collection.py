@@ -87,12 +87,12 @@ def read_squad(path: str | os.PathLike[str]) -> Collection:
     number: dict[str, str] = {}
     asked: dict[str, str] = {}
     for row, record in enumerate(_sound(squad_json.Reader().read(need(os.fspath(path))))):
-        context, question = record["context"], record["question"]
+        context, question = record.get("context"), record.get("question")
         if not isinstance(context, str) or not isinstance(question, str) or not question.strip():
             raise UserError(f"{record.where} has no question or no context; mend it")
         name = number.setdefault(context, f"paragraph-{len(number)}")
         documents[name] = context
-        if not record["is_impossible"]:
+        if not record.get("is_impossible"):
             query = asked.setdefault(question, f"question-{row}")
             queries[query] = question
             relevances.setdefault(query, {})[name] = 1

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
 from bert_jax.examples.reading import Bad, Record
-from bert_jax.examples.values import CONVERTED, is_blank, is_unicode
+from bert_jax.examples.values import CONVERTED, answer_of_tokens, is_blank, is_unicode
 from bert_jax.text.surrogates import well_formed
 
 Example: TypeAlias = dict[str, Any]  # role of the task -> value, and "id"
@@ -144,11 +144,12 @@ def select(record: Any, column: str) -> Any:
 
 
 def as_example(
-    record: Record, chosen: Mapping[str, Any], roles: Roles, is_test: bool, prefixes: Mapping[str, str]
+    record: Record, chosen: Mapping[str, Any], roles: Roles, is_test: bool, prefixes: Mapping[str, re.Pattern[str]]
 ) -> Example | Bad:
     """Return one record as an example, without the optional roles that have no value; or a ``Bad`` with the reason.
 
-    ``prefixes``: role -> text that is taken away where a value, or an entry of it, begins with it.
+    ``prefixes``: role -> a regular expression; what it matches is taken away where a value, or an entry of it, begins
+    with it.
     """
     example: Example = {}
     for role in roles.all:
@@ -162,6 +163,8 @@ def as_example(
                 return Bad(record.where, f"has an empty {role} (column {_shown(chosen[role])})")
             continue
         try:
+            if role == "answers" and isinstance(value, str):
+                value = answer_of_tokens(value, example.get("context", ""))
             example[role] = CONVERTED[role](value) if role in CONVERTED else value
         except ValueError as error:
             return Bad(record.where, f"has as {role} (column {_shown(chosen[role])}) {error}")
@@ -189,10 +192,11 @@ def _value(record: Record, columns: str | tuple[str, ...], role: str) -> Any:
     return ("-" if role == ID else " ").join(str(value) for value in values)
 
 
-def _without(prefix: str, value: Any) -> Any:
+def _without(prefix: re.Pattern[str], value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_without(prefix, item) for item in value]
-    return value.removeprefix(prefix) if isinstance(value, str) else value
+    found = prefix.match(value) if isinstance(value, str) else None
+    return value[found.end() :] if found else value
 
 
 def _shown(columns: str | tuple[str, ...]) -> str:

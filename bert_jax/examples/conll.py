@@ -12,16 +12,6 @@ DOCSTART = "-DOCSTART-"
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
-    """The columns to read, and the scheme of the tags."""
-
-    word_column: int = 0  # the column of the word, from 0
-    tag_column: int = -1  # the last
-    delimiter: str = ""  # if "", any run of spaces and tabs
-    scheme: Scheme = "auto"  # of the tags: auto, or its name
-    segmentation_digit: bool = False  # each character is followed by its number within a word, as in Weibo NER
-
-
 class Reader:
     """Reads sentences as records ``{"words": [...], "tags": [...], "document": int}``, with tags in IOB2.
 
@@ -31,8 +21,11 @@ class Reader:
 
     named_splits = False
 
-    def __init__(self, options: Options = Options()) -> None:
-        self._options = options
+    word_column: int = 0  # the column of the word, from 0
+    tag_column: int = -1  # the last
+    delimiter: str = ""  # if "", any run of spaces and tabs
+    scheme: Scheme = "auto"  # of the tags: auto, or its name
+    segmentation_digit: bool = False  # each character is followed by its number within a word, as in Weibo NER
 
     def read(self, path: str) -> Iterator[Record | Bad]:
         """Yield the sentences of ``path``."""
@@ -50,25 +43,24 @@ class Reader:
             yield self._sentence(path, rows, document)
 
     def _fields(self, line: str) -> list[str]:
-        if self._options.delimiter:
-            return line.split(self._options.delimiter)
+        if self.delimiter:
+            return line.split(self.delimiter)
         fields = line.replace("\t", " ").split(" ")  # split only at these: an ideographic space is a word
         return [field for field in fields if field] if "" in fields else fields
 
     def _sentence(self, path: str, rows: list[tuple[int, list[str]]], document: int) -> Record | Bad:
-        options = self._options
         where = f"{path}:{rows[0][0]}"
-        untagged = options.tag_column in (-1, 1) and all(len(fields) == 1 for _, fields in rows)
-        needed = 1 if untagged else _width(options.word_column, options.tag_column)
+        untagged = self.tag_column in (-1, 1) and all(len(fields) == 1 for _, fields in rows)
+        needed = 1 if untagged else _width(self.word_column, self.tag_column)
         for number, fields in rows:
             if len(fields) < needed:
                 return Bad(f"{path}:{number}", f"has {len(fields)} columns where at least {needed} are needed")
-        words = [fields[options.word_column] for _, fields in rows]
-        if options.segmentation_digit:
+        words = [fields[self.word_column] for _, fields in rows]
+        if self.segmentation_digit:
             words = [word[:-1] if word[-1:].isdigit() and len(word) > 1 else word for word in words]
         columns = {"words": words, "document": document}
         if not untagged:
-            columns["tags"] = to_iob2([fields[options.tag_column] for _, fields in rows], options.scheme)
+            columns["tags"] = to_iob2([fields[self.tag_column] for _, fields in rows], self.scheme)
         return Record(columns, where)
 
 

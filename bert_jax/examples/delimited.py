@@ -15,8 +15,14 @@ FIELD_CHARACTERS = 1 << 30  # Python's own limit of 131,072 is too low for long 
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
-    """The format of a table. GLUE's tables have headers (except CoLA's) and no quoting."""
+class Reader:
+    """Reads each row of a table as a record of strings. Blank lines are skipped.
+
+    A row is bad if the number of its fields is not the number of columns. GLUE's tables have headers (except CoLA's)
+    and no quoting.
+    """
+
+    named_splits = False
 
     delimiter: str = ""  # if "", a comma in a .csv file, a tab in any other file
     header: bool = True  # whether the first line has the names of the columns; otherwise these are "0", "1", ...
@@ -34,29 +40,17 @@ class Options:
                 f"config.data.options.delimiter is {self.delimiter!r}; one character is needed, such as '\\t'"
             )
 
-
-class Reader:
-    """Reads each row as a record of strings. Blank lines are skipped.
-
-    A row is bad if the number of its fields is not the number of columns.
-    """
-
-    named_splits = False
-
-    def __init__(self, options: Options = Options()) -> None:
-        self._options = options
-
     def read(self, path: str) -> Iterator[Record | Bad]:
         """Yield the rows of ``path``."""
-        names = list(self._options.names)
+        names = list(self.names)
         for number, row in self._rows(path):
             where = f"{path}:{number}"
             if isinstance(row, str):
                 yield Bad(where, row)
                 continue
-            if not names or (number == 1 and self._options.header):
-                names = names or _names(row, self._options.header, path)
-                if self._options.header:
+            if not names or (number == 1 and self.header):
+                names = names or _names(row, self.header, path)
+                if self.header:
                     continue
             if len(row) != len(names):
                 yield Bad(where, f"has {len(row)} fields where {len(names)} are needed")
@@ -65,9 +59,9 @@ class Reader:
 
     def _rows(self, path: str) -> Iterator[tuple[int, list[str] | str]]:
         """Yield (number of the row's last line, fields) for each row; for a bad row, a message in place of fields."""
-        delimiter = self._options.delimiter or ("," if plain_name(path).lower().endswith(".csv") else "\t")
-        lines = text_lines(path, self._options.encoding)
-        if self._options.quoting == "on" or (self._options.quoting == "auto" and delimiter == ","):
+        delimiter = self.delimiter or ("," if plain_name(path).lower().endswith(".csv") else "\t")
+        lines = text_lines(path, self.encoding)
+        if self.quoting == "on" or (self.quoting == "auto" and delimiter == ","):
             yield from _quoted(lines, delimiter)
         else:
             yield from ((number, line.split(delimiter)) for number, line in lines if line)

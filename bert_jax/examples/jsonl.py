@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_jax.configuration import nearest
@@ -18,14 +18,6 @@ CUT = 1 << 16  # characters; an error costs time in proportion to the text befor
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
-    """Where the objects are in a file."""
-
-    # if the file is a single object: the name of its field with the list of objects, such as "data". A dot selects a
-    # field of a nested object.
-    field: str = ""
-
-
 class Reader:
     """Reads each object as a record.
 
@@ -34,16 +26,19 @@ class Reader:
 
     named_splits = False
 
-    def __init__(self, options: Options = Options()) -> None:
-        self._options = options
+    # the lists that lead to the records, where those are not the objects of the file: "data", "data.paragraphs.qas". A
+    # record has the fields around these lists too, and its ``number`` in the last; a digit is a place in a list.
+    field: str = ""
 
     def read(self, path: str) -> Iterator[Record | Bad]:
         """Yield the objects of ``path``."""
         text = whole_text(path)
         values: Iterator[tuple[str, Any]]
-        if self._options.field:
-            found = _inside(parse(text, path), self._options.field, path)
-            values = ((f"{path}, {self._options.field}[{i}]", value) for i, value in enumerate(found))
+        if self.field:
+            whole, keys = parse(text, path), self.field.split(".")
+            roots = {f"[{i}]": value for i, value in enumerate(whole)} if isinstance(whole, list) else {"": whole}
+            found = (one for place, root in roots.items() for one in _inside(root, keys, {}, place, path))
+            values = ((f"{path}, {place}", value) for place, value in found)
         elif text.lstrip().startswith("["):
             values = ((f"{path}, [{i}]", value) for i, value in enumerate(parse(text, path)))
         else:
@@ -90,12 +85,28 @@ def _values(text: str, path: str) -> Iterator[tuple[str, Any]]:
         place = SPACE.match(text, end).end()  # type: ignore[union-attr]
 
 
-def _inside(value: Any, field: str, path: str) -> list[Any]:
-    for key in field.split("."):
-        if not isinstance(value, Mapping) or key not in value:
-            there = nearest(key, map(str, value)) if isinstance(value, Mapping) else f"a JSON {kind(value)} is there"
-            raise UserError(f"{path} has no field {field!r}; {there}; set config.data.options.field")
-        value = value[key]
-    if not isinstance(value, list):
-        raise UserError(f"{path} has a JSON {kind(value)} at {field!r} where an array of objects is needed")
-    return value
+def _inside(
+    value: Any, keys: Sequence[str], around: Mapping[str, Any], place: str, path: str
+) -> Iterator[tuple[str, Any]]:
+    """Yield (place, item) for the items of the lists that ``keys`` lead to; objects with the fields ``around`` them."""
+    if isinstance(value, list) and not (keys and keys[0].isdigit()):
+        for i, item in enumerate(value):
+            if keys:
+                yield from _inside(item, keys, around, f"{place}[{i}]", path)
+            else:
+                yield f"{place}[{i}]", {**around, "number": i, **item} if isinstance(item, Mapping) else item
+        return
+    if not keys:
+        raise UserError(
+            f"{path} has a JSON {kind(value)} at {place} where an array of objects is needed; set"
+            " config.data.options.field, or config.data.format"
+        )
+    fields = {str(i): item for i, item in enumerate(value)} if isinstance(value, list) else value
+    if not isinstance(fields, Mapping) or keys[0] not in fields:
+        inside = f" at {place}" if place else ""
+        there = nearest(keys[0], map(str, fields)) if isinstance(fields, Mapping) else f"a JSON {kind(value)} is there"
+        raise UserError(
+            f"{path} has no field {keys[0]!r}{inside}; {there}; set config.data.options.field, or config.data.format"
+        )
+    around = {**around, **{name: one for name, one in fields.items() if name != keys[0]}}
+    yield from _inside(fields[keys[0]], keys[1:], around, f"{place}.{keys[0]}".lstrip("."), path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -11,9 +12,9 @@ from typing import Any, Literal
 from bert_jax import catalogue
 from bert_jax.configuration import build, check_fields
 from bert_jax.errors import UserError
-from bert_jax.examples import by_column, overlap, splits
+from bert_jax.examples import overlap, splits
 from bert_jax.examples.columns import Columns, Example, Note, Roles, as_example, check_roles, choose, own_ids
-from bert_jax.examples.reading import Bad, Reader, Record, packed_name
+from bert_jax.examples.reading import Bad, Reader, Record, need, packed_name, text_lines
 
 KINDS = ("train", "dev", "test")
 SHOWN = 5
@@ -27,9 +28,12 @@ class DataConfig:
     splits: Mapping[str, str]  # name -> path below the data folder; names begin with train, dev or test
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # options of the reader
     columns: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # role -> column(s); a dot goes into a field
-    strip_prefix: Mapping[str, str] = dataclasses.field(default_factory=dict)  # role -> what its values begin with
+    # role -> what its values begin with, a regular expression
+    strip_prefix: Mapping[str, str] = dataclasses.field(default_factory=dict)
     split_column: str = ""  # the column of the only file whose value says which split a row belongs to
     split_values: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # split -> its value or values
+    # a file with the ids of the rows of train that become the dev split, one a line; a tab is between several columns
+    dev_ids: str = ""
     dev_fraction: float = 0.0  # share of train to use as dev if there is no dev split
     split_seed: int = 42  # of the draws of dev_fraction and train_fraction
     train_fraction: float = 1.0  # share of train to use; a larger share contains every smaller share
@@ -60,15 +64,29 @@ class DataConfig:
             "max_test_rows",
             sound=lambda n: n is None or n > 0,
         )
-        by_column.check(self.split_column, self.split_values, self.splits)
-        if self.dev_fraction and "train" not in self.splits:
-            raise UserError("config.data.dev_fraction needs a split called train in config.data.splits")
+        for role, text in self.strip_prefix.items():
+            try:
+                re.compile(text)
+            except (re.error, TypeError) as error:
+                raise UserError(
+                    f"config.data.strip_prefix.{role} is {text!r}, which is no regular expression ({error}); put \\ "
+                    "before characters such as ( [ + ?"
+                ) from None
+        splits.check_column(self.split_column, self.split_values, self.splits)
+        if (self.dev_fraction or self.dev_ids) and "train" not in self.splits:
+            raise UserError(
+                "config.data.dev_fraction and dev_ids need a split called train in config.data.splits; name its file"
+            )
+        if self.dev_ids and any(split.startswith("dev") for split in self.splits):
+            raise UserError("config.data.dev_ids makes the dev split, and config.data.splits names one; leave one out")
 
 
 def load(
     config: DataConfig, folder: str | os.PathLike[str], roles: Roles, note: Note
 ) -> dict[str, tuple[Example, ...]]:
     """Return the examples of every split, in the order of the files, with the roles of a task and an ``id``.
+
+    Those of train are all of it; ``to_train_on`` takes the fraction that the config asks for.
 
     Args:
       folder: the paths of ``config.splits`` are relative to it; "" if they are absolute.
@@ -83,19 +101,21 @@ def load(
     reader = make_reader(config)
     items = {split: list(reader.read(path)) for split, path in _paths(config, folder, reader).items()}
     if config.split_column:
-        items = by_column.dealt(next(iter(items.values())), config.split_column, config.split_values, note)
+        items = splits.deal_by_column(next(iter(items.values())), config.split_column, config.split_values, note)
     result = _examples(config, items, roles, note)
     if config.drop_labels:
         dropped, every = set(map(str, config.drop_labels)), result
         result = {s: tuple(e for e in of if str(e.get("label")) not in dropped) for s, of in every.items()}
         counts = ", ".join(f"{split} {len(of) - len(result[split]):,}" for split, of in every.items())
         note(f"examples left out by their label ({', '.join(sorted(dropped))}): {counts} (config.data.drop_labels)")
-    if config.dev_fraction and not any(split.startswith("dev") for split in result):
+    if config.dev_ids:
+        file = need(os.path.join(os.fspath(folder), config.dev_ids))
+        ids = {"-".join(line.split("\t")) for _, line in text_lines(file) if line.strip()}
+        result["train"], result["dev"] = splits.deal_by_ids(result["train"], ids, file)
+    elif config.dev_fraction and not any(split.startswith("dev") for split in result):
         result["train"], result["dev"] = splits.deal(result["train"], config.dev_fraction, config.split_seed)
     result = _without_overlap(config, result, roles, note)
     for split in result:
-        if split.startswith("train"):
-            result[split] = splits.keep(result[split], config.train_fraction, config.split_seed)
         for kind, most in (("dev", config.max_dev_rows), ("test", config.max_test_rows)):
             if split.startswith(kind) and most is not None and most < len(result[split]):
                 note(f"{split}: {most:,} of {len(result[split]):,} examples are used (config.data.max_{kind}_rows)")
@@ -109,10 +129,21 @@ def load(
     return result
 
 
+def to_train_on(config: DataConfig, every: Mapping[str, tuple[Example, ...]]) -> dict[str, tuple[Example, ...]]:
+    """Return the splits with ``config.train_fraction`` of train. What it leaves out may have rare labels."""
+    return {
+        split: splits.keep(examples, config.train_fraction, config.split_seed)
+        if split.startswith("train")
+        else examples
+        for split, examples in every.items()
+    }
+
+
 def make_reader(config: DataConfig) -> Reader:
     """Return the reader of ``config.format``. Raises ``UserError`` for an unknown format or option."""
     module = catalogue.find("examples", config.format, having="Reader")
-    return module.Reader(build(module.Options, config.options, "config.data.options"))
+    reader: Reader = build(module.Reader, config.options, "config.data.options")
+    return reader
 
 
 def _paths(config: DataConfig, folder: str | os.PathLike[str], reader: Reader) -> dict[str, str]:
@@ -153,7 +184,7 @@ def _examples(
 def _made(
     config: DataConfig, split: str, items: Sequence[Record | Bad], chosen: Mapping[str, Any], roles: Roles
 ) -> list[Example | Bad]:
-    is_test, prefixes = split.startswith("test"), config.strip_prefix
+    is_test, prefixes = split.startswith("test"), {role: re.compile(text) for role, text in config.strip_prefix.items()}
     return [item if isinstance(item, Bad) else as_example(item, chosen, roles, is_test, prefixes) for item in items]
 
 

@@ -1,7 +1,7 @@
 """Code shared by all readers: records with their place in a file, and functions that read text files.
 
 The files may be compressed, and local or remote. Each reader is a file of this package with a frozen dataclass
-``Options`` (the keys of ``config.data.options``) and a class ``Reader``. A reader knows a format, but no task.
+``Reader``, whose fields are the keys of ``config.data.options``. A reader knows a format, but no task.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Bad(NamedTuple):
 class Reader(Protocol):
     """Interface: reads one format of labelled data."""
 
-    named_splits: ClassVar[bool] = False  # whether the last part of a path names a split, not a file
+    named_splits: ClassVar[bool] = False  # whether a path names a split of a dataset, or several files
 
     def read(self, path: str) -> Iterator[Record | Bad]:
         """Yield the records of ``path`` in order. Raises ``UserError`` if the file as a whole has another format."""

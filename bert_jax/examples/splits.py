@@ -1,14 +1,27 @@
-"""Takes a dev split out of train, and makes nested shares of train: each contains every smaller share."""
+"""Deals rows to splits by a column, by ids or by chance, and makes nested shares of a split.
+
+Of nested shares, each contains every smaller share.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal
 
-from bert_jax.examples.columns import Example
+from bert_jax.configuration import nearest
+from bert_jax.errors import UserError
+from bert_jax.examples.columns import MISSING, Example, Note, select
+from bert_jax.examples.reading import Bad, Record
+
+KNOWN = {
+    "train": ("train", "training"),
+    "dev": ("dev", "valid", "validation", "val", "trial"),
+    "test": ("test", "testing"),
+}  # split -> the values that mean it, in lower case
+SHOWN = 10
 
 
 def deal(examples: Sequence[Example], fraction: float, seed: int) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
@@ -21,6 +34,23 @@ def deal(examples: Sequence[Example], fraction: float, seed: int) -> tuple[tuple
     dealt = set(_order(examples, f"dev {seed}", "middle")[:count])
     train = tuple(example for i, example in enumerate(examples) if i not in dealt)
     return train, tuple(example for i, example in enumerate(examples) if i in dealt)
+
+
+def deal_by_ids(
+    examples: Sequence[Example], ids: Collection[str], where: str
+) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
+    """Divide ``examples`` into (train, dev); dev has those with an id of ``ids``, the content of the file ``where``.
+
+    Raises ``UserError`` if an id is of no example.
+    """
+    dev = tuple(example for example in examples if example["id"] in ids)
+    if len(dev) < len(set(ids)):
+        missing = sorted(set(ids) - {example["id"] for example in dev})
+        raise UserError(
+            f"{len(missing):,} of {len(set(ids)):,} ids of {where} are of no row, such as {missing[0]!r} (a row is "
+            f"{examples[0]['id'] if examples else 'absent'!r}); set config.data.columns.id, or config.data.dev_ids"
+        )
+    return tuple(example for example in examples if example["id"] not in ids), dev
 
 
 def keep(examples: Sequence[Example], fraction: float, seed: int) -> tuple[Example, ...]:
@@ -61,3 +91,60 @@ def _order(examples: Sequence[Example], salt: str, lead: Literal["first", "middl
             place = 0.0 if lead == "first" and rank == 0 else (rank + 0.5) / len(group)
             places.append((place, digest, i))
     return [i for _, _, i in sorted(places)]
+
+
+def check_column(column: str, values: Mapping[str, Any], splits: Mapping[str, str]) -> None:
+    """Raise ``UserError`` if the keys of ``config.data`` on splits by a column do not fit together."""
+    if column and len(splits) != 1:
+        raise UserError(
+            f"config.data.split_column is {column!r}, and config.data.splits names {', '.join(splits)}; one file is "
+            "needed, which has the rows of all splits"
+        )
+    if values and not column:
+        raise UserError("config.data.split_values is given without config.data.split_column; name the column")
+    if wrong := [name for name in values if not name.startswith(tuple(KNOWN))]:
+        raise UserError(f"config.data.split_values has {wrong[0]!r}; names begin with train, dev or test")
+
+
+def deal_by_column(
+    items: Sequence[Record | Bad], column: str, values: Mapping[str, Any], note: Note
+) -> dict[str, list[Record | Bad]]:
+    """Return the items by split, in their order; bad ones, which have no columns, are in the first split.
+
+    Args:
+      values: split -> its value or values in ``column``; rows with other values are left out. If empty, the usual
+        names of splits are known, and other values are errors.
+
+    Raises ``UserError`` if there is no such column, or a value has no split.
+    """
+    names = {split: _texts(of) for split, of in values.items()} or KNOWN
+    split_of = {value: split for split, of in names.items() for value in of}
+    found: dict[str, list[Record | Bad]] = {split: [] for split in names}
+    left_out: dict[str, int] = {}
+    for item in items:
+        if isinstance(item, Bad):
+            found[next(iter(found))].append(item)
+            continue
+        value = select(item, column)
+        if value is MISSING:
+            known = nearest(column, map(str, item))
+            raise UserError(f"{item.where} has no column {column!r} (config.data.split_column); {known}")
+        text = str(value).strip()
+        split = split_of.get(text if values else text.lower())
+        if split is None:
+            left_out[text] = left_out.get(text, 0) + 1
+        else:
+            found[split].append(item)
+    if left_out:
+        listed = ", ".join(map(repr, sorted(left_out)[:SHOWN])) + (", ..." if len(left_out) > SHOWN else "")
+        if not values:
+            raise UserError(
+                f"the column {column!r} has the values {listed}, which name no split; say which is which, such as "
+                "--config.data.split_values=\"{'train': ('0', '1'), 'dev': '2'}\""
+            )
+        note(f"{sum(left_out.values()):,} rows are in no split: {column!r} is {listed}")
+    return {split: of for split, of in found.items() if of}
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list | tuple) else (str(value),)

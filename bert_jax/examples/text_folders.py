@@ -20,13 +20,6 @@ SMALL_BYTES, MOST_TIMES = 1 << 26, 200
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
-    """The files to read, and what to do with files that are not UTF-8."""
-
-    pattern: str = "*.txt"  # glob for the names of files; outside a zip also for compressed files ("*.txt.gz")
-    bad_text: Literal["error", "decode"] = "error"  # "decode": read as Windows-1252, or if that fails as Latin-1
-
-
 class Reader:
     """Reads files as records ``{"text", "label", "id"}``, in the order of their paths.
 
@@ -35,8 +28,8 @@ class Reader:
 
     named_splits = False
 
-    def __init__(self, options: Options = Options()) -> None:
-        self._options = options
+    pattern: str = "*.txt"  # glob for the names of files; outside a zip also for compressed files ("*.txt.gz")
+    bad_text: Literal["error", "decode"] = "error"  # "decode": read as Windows-1252, or if that fails as Latin-1
 
     def read(self, path: str) -> Iterator[Record | Bad]:
         """Yield the files in ``path``. Raises ``UserError`` if there is none, or if a zip is damaged."""
@@ -78,10 +71,9 @@ class Reader:
 
     def _shortened(self, path: str, names: list[str]) -> list[tuple[str, str]]:
         """Return sorted pairs (file name, path below the folder that has the class folders) for the matching files."""
-        pattern = self._options.pattern
-        names = sorted(name for name in names if fnmatch.fnmatchcase(os.path.basename(name), pattern))
+        names = sorted(name for name in names if fnmatch.fnmatchcase(os.path.basename(name), self.pattern))
         if not names:
-            raise UserError(f"no file in {path} is named like {pattern!r}; set config.data.options.pattern")
+            raise UserError(f"no file in {path} is named like {self.pattern!r}; set config.data.options.pattern")
         folders = [name.split("/")[:-1] for name in names]
         shared = os.path.commonprefix(folders)
         if all(len(folder) == len(shared) for folder in folders):
@@ -93,7 +85,7 @@ class Reader:
         try:
             return raw.decode("utf-8-sig")
         except UnicodeDecodeError:
-            if self._options.bad_text == "error":
+            if self.bad_text == "error":
                 return None
         try:
             return raw.decode("cp1252")

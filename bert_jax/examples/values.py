@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 SCALARS = (str, int, float)
 SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -38,6 +40,11 @@ def text(value: Any) -> str:
     if not isinstance(value, SCALARS):
         raise ValueError(f"a {type(value).__name__} where text is needed")
     return value if isinstance(value, str) else str(value)
+
+
+def passage(value: Any) -> str:
+    """Return ``value`` as text; the texts of a list become lines, such as the turns of a dialogue."""
+    return "\n".join(map(text, value)) if isinstance(value, list | tuple) else text(value)
 
 
 def texts(value: Any) -> list[str]:
@@ -81,12 +88,48 @@ def answers(value: Any) -> list[dict[str, Any]]:
     return [{"text": item["text"], "answer_start": item["answer_start"]} for item in items]
 
 
+def answer_of_tokens(span: str, context: Any) -> list[dict[str, Any]]:
+    """Return the answer, as ``answers`` does, from the places of its first and last token: "3 5", counted from 0.
+
+    The tokens of ``context`` are separated by single spaces.
+    """
+    tokens, ends = passage(context).split(" "), span.split()
+    if len(ends) != 2 or not all(end.isdecimal() for end in ends) or not int(ends[0]) <= int(ends[1]) < len(tokens):
+        raise ValueError(f"{span!r}, which is not two places in {len(tokens)} tokens")
+    first, last = map(int, ends)
+    start = sum(len(token) + 1 for token in tokens[:first])
+    return [{"text": " ".join(tokens[first : last + 1]), "answer_start": start}]
+
+
 def flag(value: Any) -> bool:
     """Return ``value`` as True or False; words ("yes", "false") and the digits 0 and 1 are accepted too."""
     known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
     if str(value).strip().lower() not in known:
         raise ValueError(f"{str(value)[:40]!r} where true or false is needed")
     return known[str(value).strip().lower()]
+
+
+def plain(value: Any, feature: Any) -> Any:
+    """Return a value of TFDS or ``datasets`` as text, numbers, lists and dicts, with names in place of label numbers.
+
+    The label -1, which stands for unknown, becomes None.
+
+    Args:
+      feature: the library's description of the value.
+    """
+    inside = feature[0] if isinstance(feature, list) else getattr(feature, "feature", feature)
+    shape = getattr(value, "shape", ())
+    if hasattr(feature, "int2str") and isinstance(value, int | np.integer):
+        return feature.int2str(int(value)) if value >= 0 else None
+    if isinstance(value, Mapping):  # TFDS gives a sequence of dicts as a dict of sequences
+        return {
+            key: plain(item, inside[key] if hasattr(inside, "__getitem__") else None) for key, item in value.items()
+        }
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    if isinstance(value, list | tuple) or shape:
+        return [plain(item, inside) for item in value]
+    return value.item() if isinstance(value, np.generic | np.ndarray) else value
 
 
 def _items(value: Any) -> list[Any]:
@@ -96,7 +139,7 @@ def _items(value: Any) -> list[Any]:
 
 
 CONVERTED: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("text", "pair", "question", "context", "positive"), text),
+    **dict.fromkeys(("text", "pair", "question", "context", "positive"), passage),
     **dict.fromkeys(("choices", "negatives"), texts),
     **dict.fromkeys(("words", "tags"), words),
     "label": label,

@@ -14,15 +14,16 @@ from bert_jax.errors import UserError
 from bert_jax.experiments import measured, table, tuning
 from bert_jax.experiments.grid import Cell, Metrics, Note, make_room, run_cells, say
 from bert_jax.experiments.measured import OWN, Measured
-from bert_jax.interchange.workdir import load_trained
+from bert_jax.interchange.loading import load
 from bert_jax.objectives import mlm
 from bert_jax.objectives.base import Setting
 from bert_jax.reporting import page
 from bert_jax.reporting.run_record import only_writer
 from bert_jax.runs import finetuning, recipes
 from bert_jax.runs.inputs import CORPUS, Inputs
-from bert_jax.runs.model_choice import choose_model
-from bert_jax.runs.pretraining import PretrainingRequest, PretrainingSettings, checked, pretrain
+from bert_jax.runs.preparation import check_pretraining
+from bert_jax.runs.pretraining import PretrainingRequest, pretrain
+from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.storage import files, reading
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
@@ -116,12 +117,9 @@ def _measured(name: str, settings: PretrainingSettings) -> Measured:
 
     Its model and its loss are traced (nothing is computed), so that errors in a user's own code are found now.
     """
-    experiment = settings.experiment()
     try:
-        settings.check_start(None)
-        make_task = checked(settings, experiment)
-        task = make_task(None, None, choose_model(settings.model, settings.vocab.size, None), settings.seed)
-        metric_names(task)
+        recipe = check_pretraining(settings)
+        metric_names(recipe.task)
     except UserError as error:
         raise UserError(f"{name}: {error}") from error
     except Exception as error:
@@ -129,8 +127,8 @@ def _measured(name: str, settings: PretrainingSettings) -> Measured:
         raise
     rows = {key: value for key, value in _evaluation(settings).items() if key not in FREE_OF_ROWS}
     rows["masks"] = _plain(dataclasses.asdict(masked_rows(settings).masking))  # before a phase replaces keys of it
-    changes = {phase.kind: phase.changes for phase in experiment.phases.phases}
-    return Measured(task, rows, _plain([dict(settings.objective), changes]))
+    changes = {phase.kind: phase.changes for phase in recipe.experiment.phases.phases}
+    return Measured(recipe.task, rows, _plain([dict(settings.objective), changes]))
 
 
 def _cells(
@@ -212,8 +210,7 @@ def _inputs(
     folder.mkdir(parents=True, exist_ok=True)
     inputs = Inputs(str(folder), settings.vocab, settings.corpus, None, bound, settings.private)
     inputs.check()
-    tokenizer = inputs.open_vocabulary(note)
-    corpus = inputs.open_corpus(tokenizer, note)
+    tokenizer, corpus = inputs.open(note)
     place = settings.corpus.path or str(folder / CORPUS)
     return tokenizer, corpus, {"vocab": {"path": str(tokenizers.find(str(folder)))}, "corpus": {"path": place}}
 
@@ -227,13 +224,13 @@ def _on_rows_of(reference: PretrainingSettings, corpus: Mixture, tokenizer: Toke
 
     A causal model has no such metrics; the result is then {}.
     """
-    trained, experiment = load_trained(workdir), reference.experiment()
+    trained, experiment = load(workdir), reference.experiment()
     if trained.config.causal:
         return {}
     config, phase = masked_rows(reference), experiment.evaluated_phase
     lengths, changes = {phase.kind: phase.max_length}, {phase.kind: phase.changes}
-    setting = Setting(trained.config, lengths, reference.seed, changes, corpus=corpus, tokenizer=tokenizer)
-    task = mlm.Objective(config, setting)
+    setting = Setting(trained.config, lengths, reference.seed, changes)
+    task = mlm.Objective(config, setting).with_text(corpus, tokenizer)
     return Evaluation(task, experiment.make_mesh(), phase, experiment.training.eval_rows).run(trained.params, {})
 
 

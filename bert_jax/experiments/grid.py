@@ -19,7 +19,7 @@ from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.configuration import differences
 from bert_jax.errors import UserError
 from bert_jax.program import duration
-from bert_jax.storage import files, reading
+from bert_jax.storage import file_formats, files, reading
 
 CELL, RESULTS = "cell.json", "finished.json"  # written first, with the run's identity; written last, with its results
 MOST_NAMED = 4  # names of cells in one error
@@ -88,7 +88,7 @@ def run_cells(
         except UserError as error:
             raise type(error)(f"{cell.name}: {error}") from error
         _check_metrics(cell.name, metrics)
-        record = {"identity": _identity(cell), "overrides": dict(cell.overrides), "metrics": metrics}
+        record = {**_whose(cell), "metrics": metrics}
         files.write_text(place / RESULTS, json.dumps(record | {"sha256": _digest(metrics)}, indent=2) + "\n")
         seconds.setdefault(cell.kind, []).append(time.monotonic() - began)
         left = Counter(later.kind for later in cells[number:] if later.name not in done)
@@ -100,11 +100,10 @@ def run_cells(
 def make_room(cells: Sequence[Cell], workdir: str, note: Note = say, again: bool = False) -> None:
     """Make sure that every cell's folder is its own: it holds the cell's run, finished or not, or no run.
 
-    A folder that holds another run is renamed to ``<name>.old-1`` (then ``-2``, ...), and nothing in it is lost. If an
-    earlier ``<name>.old-N`` is the cell's run, it is taken back.
+    A folder that holds another run is renamed to ``<name>.old-1`` (then ``-2``, ...), and nothing in it is lost.
 
     Args:
-      again: whether runs with results or saved steps may be set aside where nothing can be taken back.
+      again: whether runs with results or saved steps may be renamed too.
 
     Raises:
       UserError: ``again`` is False and a folder holds another such run, or a name cannot be the name of a folder. No
@@ -113,8 +112,7 @@ def make_room(cells: Sequence[Cell], workdir: str, note: Note = say, again: bool
     _check_names(cells)
     root = files.as_path(workdir)
     others = [cell for cell in cells if _holds_another(root / cell.name, cell)]
-    kept = {cell.name: aside for cell in cells if (aside := _set_aside(root / cell.name, cell)) is not None}
-    worth = [cell for cell in others if cell.name not in kept and _has_work(root / cell.name)]
+    worth = [cell for cell in others if _has_work(root / cell.name)]
     if worth and not again:
         raise UserError(_refusal(worth, root))
     for cell in others:
@@ -123,11 +121,6 @@ def make_room(cells: Sequence[Cell], workdir: str, note: Note = say, again: bool
             number += 1
         note(f"{place} holds another run; it is now {aside}")
         place.rename(aside)
-    for cell in cells:
-        place = root / cell.name
-        if cell.name in kept and not place.exists():
-            note(f"{kept[cell.name]} is the run that is asked for; it is {place} again")
-            kept[cell.name].rename(place)
 
 
 def _check_names(cells: Sequence[Cell]) -> None:
@@ -144,6 +137,11 @@ def _identity(cell: Cell) -> str:
     return _digest([cell.name, dict(cell.overrides), cell.common])
 
 
+def _whose(cell: Cell) -> dict[str, Any]:
+    """Return the entries of both files of a cell."""
+    return {file_formats.KEY: file_formats.GRID.number, "identity": _identity(cell), "overrides": dict(cell.overrides)}
+
+
 def _digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -156,24 +154,9 @@ def _results(place: epath.Path, cell: Cell) -> Metrics | None:
     return metrics if sound else None
 
 
-def _is_of(place: epath.Path, cell: Cell) -> bool:
-    return _read(place / CELL).get("identity") == _identity(cell) or _results(place, cell) is not None
-
-
 def _holds_another(place: epath.Path, cell: Cell) -> bool:
-    return place.exists() and any(place.iterdir()) and not _is_of(place, cell)
-
-
-def _set_aside(place: epath.Path, cell: Cell) -> epath.Path | None:
-    """Return the folder ``<name>.old-N`` that holds the cell's run, unless ``place`` does; None if there is none."""
-    if place.exists() and _is_of(place, cell):
-        return None
-    number = 1
-    while (aside := place.parent / f"{place.name}.old-{number}").exists():
-        if _is_of(aside, cell):
-            return aside
-        number += 1
-    return None
+    is_of = _read(place / CELL).get("identity") == _identity(cell) or _results(place, cell) is not None
+    return place.exists() and any(place.iterdir()) and not is_of
 
 
 def _has_work(place: epath.Path) -> bool:
@@ -184,7 +167,7 @@ def _has_work(place: epath.Path) -> bool:
 def _open(place: epath.Path, cell: Cell) -> None:
     """Make a cell's folder and write into it whose it is."""
     place.mkdir(parents=True, exist_ok=True)
-    record = {"identity": _identity(cell), "overrides": dict(cell.overrides), "common": _named(cell.common)}
+    record = {**_whose(cell), "common": _named(cell.common)}
     files.write_text(place / CELL, json.dumps(record) + "\n")
     (place / RESULTS).unlink(missing_ok=True)
 
@@ -231,7 +214,14 @@ def _named(common: Any) -> Any:
 
 
 def _read(path: epath.Path) -> dict[str, Any]:
-    return reading.read_object(path) or {}
+    """Return the content of a cell's file; {} if it is missing or damaged.
+
+    Raises ``UserError`` if another version wrote it.
+    """
+    content = reading.read_object(path) or {}
+    if content:
+        file_formats.GRID.check(content, path, "give another --workdir")
+    return content
 
 
 def _check_metrics(name: str, metrics: Metrics) -> None:

@@ -15,7 +15,8 @@ from bert_jax.experiments.grid import Cell, Metrics, Note, run_cells, say
 from bert_jax.reporting.measures import lower_is_better
 from bert_jax.reporting.run_record import only_writer
 from bert_jax.runs import recipes
-from bert_jax.runs.finetuning import FinetuningRequest, checked, finetune
+from bert_jax.runs.finetuning import FinetuningRequest, finetune
+from bert_jax.runs.settings import FinetuningSettings
 from bert_jax.storage import files
 
 INIT = "init"  # the key of ``vary`` for the model to start from; all other keys of ``vary`` are config keys
@@ -55,7 +56,6 @@ class Outcome:
 
     values: Mapping[str, str]
     scores: tuple[float, ...]  # a score per seed
-    metrics: tuple[Metrics, ...]
 
     @property
     def name(self) -> str:
@@ -77,20 +77,16 @@ def sweep(request: Sweep, note: Note = say) -> list[Outcome]:
       UserError: unknown keys or values in any combination, or a folder of the workdir that holds another run; raised
         before the first run.
     """
-    combinations = _combinations(request)
-    configs = [_config(request, values) for values in combinations]
-    metric = _metric(configs)
-    common = _Common(request.data, request.init)
-    cells = [
-        Cell(
-            f"{_name(values)}-seed{seed}" if values else f"seed{seed}",
-            {"seed": seed, "config": config, **values},
-            common,
-            "fine-tuning",
+    combinations = {_name(values): values for values in _combinations(request)}
+    configs = {name: _config(request, values) for name, values in combinations.items()}
+    metric, common = _metric(list(configs.values())), _Common(request.data, request.init)
+    cells = {
+        (name, seed): Cell(
+            _folder(values, seed), {"seed": seed, "config": configs[name], **values}, common, "fine-tuning"
         )
         for seed in request.seeds
-        for values, config in zip(combinations, configs, strict=True)
-    ]
+        for name, values in combinations.items()
+    }
     with only_writer(request.workdir):
 
         def run(cell: Cell, workdir: str) -> Metrics:
@@ -100,15 +96,10 @@ def sweep(request: Sweep, note: Note = say) -> list[Outcome]:
             metrics = finetune(config, FinetuningRequest(workdir, request.data, request.command, init, typed))
             return {metric: metrics[metric], **metrics}  # puts the main metric first
 
-        found = run_cells(cells, run, request.workdir, note, request.again)
-    by_cell = iter(cells)
-    runs: dict[str, list[Metrics]] = {_name(values): [] for values in combinations}
-    for _ in request.seeds:
-        for values in combinations:
-            runs[_name(values)].append(found[next(by_cell).name])
+        found = run_cells(list(cells.values()), run, request.workdir, note, request.again)
     outcomes = [
-        Outcome(values, tuple(m[metric] for m in runs[_name(values)]), tuple(runs[_name(values)]))
-        for values in combinations
+        Outcome(values, tuple(found[cells[name, seed].name][metric] for seed in request.seeds))
+        for name, values in combinations.items()
     ]
     kept = best_of(outcomes, request.choose, metric)
     note(_write(request, outcomes, kept, metric))
@@ -149,8 +140,10 @@ def _metric(configs: Sequence[Mapping[str, Any]]) -> str:
     """Return the metric by which runs are compared: the one that the recipe selects, else the task's main metric."""
     names = set()
     for config in configs:
-        settings, task_module, _ = checked(config)
-        names.add(settings.selection.metric or task_module.Task.main_metric)
+        settings = FinetuningSettings.of(config)
+        settings.experiment().check()
+        task, own = settings.find_task()
+        names.add(settings.selection.metric or task.metric(own))
     if len(names) > 1:
         raise UserError(f"the runs have several scores, {', '.join(sorted(names))}; set config.selection.metric")
     return str(names.pop())
@@ -166,12 +159,17 @@ def _name(values: Mapping[str, str]) -> str:
     return "+".join(parts) or "run"
 
 
+def _folder(values: Mapping[str, str], seed: int) -> str:
+    return f"{_name(values)}-seed{seed}" if values else f"seed{seed}"
+
+
 def doubt(best: Outcome, others: Sequence[Outcome]) -> str:
     """Return, as the end of a sentence, why the best outcome may be no better than others; "" if nothing says so."""
-    if len(best.scores) < 2:
-        return "; one seed each cannot tell small differences from chance (--seeds=0,1,2)" if others else ""
-    near = [other.name for other in others if abs(other.median - best.median) <= statistics.stdev(best.scores)]
-    return f"; within the spread of its seeds: {', '.join(near)}" if near else ""
+    rows = table.compare({best.name: best.scores, **{other.name: other.scores for other in others}})[1:]
+    if any(row.beyond_noise is None for row in rows):
+        return "; one seed each cannot tell small differences from chance (--seeds=0,1,2)"
+    near = [row.variant for row in rows if not row.beyond_noise]
+    return f"; within the noise of the seeds: {', '.join(near)}" if near else ""
 
 
 def compared(request: Sweep, kept: Sequence[Outcome], metric: str) -> str:
@@ -194,20 +192,18 @@ def _write(request: Sweep, outcomes: Sequence[Outcome], kept: Sequence[Outcome],
     sign = -1.0 if lower_is_better(metric) else 1.0
     best = max(outcomes, key=lambda outcome: sign * outcome.median)
     seed = request.seeds[max(range(len(best.scores)), key=lambda i: sign * best.scores[i])]
-    folder = f"{best.name}-seed{seed}" if best.values else f"seed{seed}"
-    head = [*request.vary, "seeds", f"median {metric}", "mean", "spread", "best"]
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    folder = _folder(best.values, seed)
+    head, rows = (*request.vary, "seeds", f"median {metric}", "mean", "spread", "best"), list[tuple[str, ...]]()
     for outcome in kept:
         spread = f"{statistics.stdev(outcome.scores):.4f}" if len(outcome.scores) > 1 else ""
-        figures = [f"{outcome.median:.4f}", f"{statistics.fmean(outcome.scores):.4f}", spread]
+        figures = (f"{outcome.median:.4f}", f"{statistics.fmean(outcome.scores):.4f}", spread)
         top = f"{sign * max(sign * score for score in outcome.scores):.4f}"
-        lines.append(f"| {' | '.join([*outcome.values.values(), str(len(outcome.scores)), *figures, top])} |")
+        rows.append((*outcome.values.values(), str(len(outcome.scores)), *figures, top))
     winner = f"best by the median {metric}: {best.name}; its best seed is {seed}, in {request.workdir}/{folder}"
     winner += doubt(best, [outcome for outcome in outcomes if outcome is not best])
-    text = "\n".join([f"# {request.recipe}", "", *lines, "", winner, ""])
+    text = f"# {request.recipe}\n\n{table.markdown((head, rows))}\n\n{winner}\n"
     if len(kept) > 1:
         text += compared(request, kept, metric)
-    folder_of_sweep = files.as_path(request.workdir)
     data = {
         "metric": metric,
         "command": request.command,
@@ -217,6 +213,6 @@ def _write(request: Sweep, outcomes: Sequence[Outcome], kept: Sequence[Outcome],
         ],
         "best": {"values": dict(best.values), "seed": seed, "workdir": folder},
     }
-    files.write_text(folder_of_sweep / "table.json", json.dumps(data, indent=1) + "\n")
-    files.write_text(folder_of_sweep / "table.md", text)
+    files.write_text(files.as_path(request.workdir) / "table.json", json.dumps(data, indent=1) + "\n")
+    files.write_text(files.as_path(request.workdir) / "table.md", text)
     return text

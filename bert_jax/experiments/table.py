@@ -11,18 +11,15 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scipy import special
+
 SPREAD = "Cells are the mean ± the standard deviation (n - 1) over the seeds; one seed has no deviation."
 NOTE = (
     "A difference is the variant's mean minus that of the first; its standard error is that of two independent means"
     " (Welch). It is beyond the noise if it exceeds the error times Student's t for 95 % and so few seeds (4.3 for two"
     " alike, 2.8 for three, 2.3 for five); where nothing differs, 1 in 20 or fewer do by chance. One seed cannot tell."
 )
-# Student's t by degrees of freedom from 1 on: 95 % of values lie within plus or minus t. The last serves for more too.
-T95 = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
+INSIDE = 0.95  # share of differences within the noise where nothing differs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +83,7 @@ def _errors(a: VariantSummary, b: VariantSummary) -> tuple[float | None, float |
     if x + y > 0:
         freedom = (x + y) ** 2 / (x**2 / (a.seeds - 1) + y**2 / (b.seeds - 1))
     error = math.sqrt(x + y)
-    return error, error * T95[min(int(freedom + 1e-9), len(T95)) - 1]
+    return error, error * float(special.stdtrit(freedom, (1 + INSIDE) / 2))
 
 
 def by_metric(results: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, dict[str, list[float]]]:

@@ -12,10 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.interchange.workdir import TrainedModel
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import encoder_of
 from bert_jax.models.transformer import kept_probabilities
+from bert_jax.rows.encoded import EncodedRows
+from bert_jax.training.forward import Forward
+from bert_jax.training.mesh import MeshConfig, make_mesh
+
+BATCH_SIZE = 32
 
 
 def attention_maps(
@@ -41,29 +46,25 @@ def attention_maps(
     wrong = [layer for layer in chosen if not -total <= layer < total]
     if wrong:
         raise UserError(f"there is no layer {wrong[0]}; the model has {total}, numbered from 0, or from -1 at the top")
-    lengths = [len(ids) for ids in input_ids]
-    names = ("input_ids", "token_type_ids", "attention_mask")
-    batch = {name: np.zeros((len(lengths), max(lengths)), np.int32) for name in names}
-    for row, length in enumerate(lengths):
-        for name, values in zip(names, (input_ids[row], token_type_ids[row], 1), strict=True):
-            batch[name][row, :length] = values
     # If unrolled, each layer stores its own probabilities. Without a backward pass, remat would save nothing.
     config = dataclasses.replace(trained.config, remat="none", layers="unrolled")
-    found = _probabilities(config, chosen, trained.params["encoder"], batch)
-    if found is None:
-        return []
-    maps = np.asarray(found)
-    return [maps[:, row, :, :length, :length] for row, length in enumerate(lengths)]
+    rows = EncodedRows.of({"input_ids": input_ids, "token_type_ids": token_type_ids}, {})
+    forward = Forward(functools.partial(_probabilities, config, chosen), make_mesh(MeshConfig()), BATCH_SIZE)
+    maps: dict[int, np.ndarray] = {}
+    for numbers, outputs in forward.rows(rows, config.max_length, trained.params["encoder"]):
+        for number, of_row in zip(numbers, outputs.get("maps", ()), strict=False):
+            maps[number] = of_row[:, :, : rows.lengths[number], : rows.lengths[number]]
+    return [maps[number] for number in sorted(maps)]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _probabilities(
-    config: ModelConfig, layers: tuple[int, ...], encoder: Any, batch: Mapping[str, np.ndarray]
-) -> jax.Array | None:
-    """Return the attention probabilities of a batch as [N, B, H, L, L] float32; None if the encoder keeps none."""
+    config: ModelConfig, layers: tuple[int, ...], encoder: Any, batch: Mapping[str, jax.Array]
+) -> dict[str, jax.Array]:
+    """Return the attention probabilities of a batch as "maps" [B, N, H, L, L] float32, if the encoder keeps them."""
     _, kept = encoder_of(config).apply({"params": encoder}, batch, mutable=["intermediates"])
     try:
         found = kept_probabilities(config, kept["intermediates"])
     except KeyError:
-        return None
-    return jnp.stack([found[i] for i in layers]).astype(jnp.float32)
+        return {}
+    return {"maps": jnp.stack([found[i] for i in layers], axis=1).astype(jnp.float32)}

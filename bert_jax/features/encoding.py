@@ -13,7 +13,6 @@ from bert_jax.text.encoded import Encoded
 from bert_jax.text.tokenizer import Tokenizer
 
 CACHED_WORDS = 1 << 16
-LENGTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384)  # rows are padded to these, so that few shapes are compiled
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,11 +66,6 @@ class ItemEncoder:
         encoded = self._tokenizer.encode(joiner + word)
         offsets = ((max(0, a - len(joiner)), max(0, b - len(joiner))) for a, b in encoded.offsets[1:-1])
         return encoded.input_ids[1:-1], tuple(offsets)
-
-
-def padded_length(longest: int, most: int) -> int:
-    """Return the length to which rows are padded whose longest has ``longest`` tokens; at most ``most``."""
-    return min(next((length for length in LENGTHS if length >= longest), most), most)
 
 
 def _tokens(encoded: Encoded, num_cut: int) -> TextTokens:

@@ -1,72 +1,35 @@
-"""Runs a stream of texts through a frozen encoder, in batches of similar length that are split over the mesh."""
+"""Runs texts through a frozen encoder: vectors of tokens and of texts, in the order of the texts."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import special
 
 from bert_jax.errors import UserError
-from bert_jax.features.encoding import ItemEncoder, TextTokens, padded_length
+from bert_jax.features.encoding import ItemEncoder, TextTokens
 from bert_jax.features.inputs import Item
-from bert_jax.features.layers import LAST_FOUR, LAYERS, TOP_ONLY, check_depth, check_layers, layer_weights
-from bert_jax.interchange.initial import load_initial
-from bert_jax.interchange.workdir import load_trained
+from bert_jax.features.layers import LAYERS, TOP_ONLY, check_depth, check_layers, layer_weights, vector_shape, vectors
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import encoder_of
-from bert_jax.text.tokenizer import Tokenizer
+from bert_jax.rows.encoded import EncodedRows
+from bert_jax.tasks.base import pair_sequences
 from bert_jax.training import mesh as meshes
+from bert_jax.training.forward import Forward
 from bert_jax.training.mesh import MeshConfig
+
+if TYPE_CHECKING:
+    from bert_jax.features.trained_model import TrainedModel
 
 WINDOW_BATCHES = 16  # a window has the texts of so many batches, which are sorted by length together
 WINDOW_BYTES = 128 << 20  # limit for the vectors of the texts of a window
-
-
-class Encoder(NamedTuple):
-    """A trained encoder with its tokenizer, loaded from any kind of model."""
-
-    params: Any  # numpy tree of ``encoder_of(config)``, layers unrolled
-    config: ModelConfig
-    tokenizer: Tokenizer
-    weights: tuple[float, ...] | None = None  # layer weights, if a feature_tagging model has learned them
-
-
-def load_encoder(workdir: str | None, init: str | None, step: int | None = None) -> Encoder:
-    """Return the encoder of a run's workdir (the best checkpoint of a fine-tuned run), or of a model in ``init``.
-
-    ``init`` takes the same values as the flag ``--init``.
-
-    Raises:
-      UserError: neither or both of ``workdir`` and ``init`` are given, or there is no model.
-    """
-    if (workdir is None) == (init is None):
-        raise UserError("give either --workdir=DIR, a run of ours, or --init=DIR, a Hugging Face directory")
-    if workdir is not None:
-        trained = load_trained(workdir, step)
-        return Encoder(trained.params["encoder"], trained.config, trained.tokenizer, learned_weights(trained.params))
-    assert init is not None
-    if step is not None:
-        raise UserError("--step goes with --workdir; write --init=WORKDIR@step")
-    initial = load_initial(init)
-    return Encoder(initial.params["encoder"], initial.model, initial.tokenizer, learned_weights(initial.params))
-
-
-def learned_weights(params: Mapping[str, Any]) -> tuple[float, ...] | None:
-    """Return the layer weights that a feature_tagging model has learned, the lowest layer first; None for other models.
-
-    The weights are gamma * softmax(w).
-    """
-    if "layer_mix" not in params:
-        return None
-    logits = np.asarray(params["layer_mix"]["weights"], np.float64)
-    shares = np.exp(logits - logits.max())
-    return tuple((float(params["layer_mix"]["scale"]) * shares / shares.sum()).tolist())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +47,6 @@ class ReadCounts:
 
     texts: int = 0
     tokens: int = 0
-    positions: int = 0  # positions in all batches, padding included
     cut_texts: int = 0
     cut_tokens: int = 0
 
@@ -96,14 +58,11 @@ class ReadCounts:
 
 
 class Extractor:
-    """Computes vectors of texts, without dropout, and returns them in the order of the texts.
-
-    The vectors do not depend on the number of devices.
-    """
+    """Computes vectors of texts, without dropout. They do not depend on the number of devices."""
 
     def __init__(
         self,
-        encoder: Encoder,
+        model: TrainedModel,
         layers: Sequence[str],
         max_length: int | None = None,
         batch_size: int = 32,
@@ -122,7 +81,7 @@ class Extractor:
         Raises:
           UserError: the model does not have such layers, needs another number of weights, or cannot read such a length.
         """
-        config = encoder.config
+        config = model.config
         self.layers, self.max_length = tuple(layers), max_length or config.max_length
         check_layers(self.layers)
         check_depth(self.layers, config.num_layers)
@@ -132,17 +91,19 @@ class Extractor:
             raise UserError(f"batch_size is {batch_size}; at least 1 is needed")
         if jax.process_count() > 1:
             raise UserError("vectors are written by one process; start one, with all the devices of its machine")
-        self.counts = ReadCounts()
-        self.dtype = np.dtype(dtype)
-        self._encode = ItemEncoder(encoder.tokenizer, self.max_length)
-        self._mesh = meshes.make_mesh(MeshConfig(), devices)
-        self._shards = self._mesh.shape["data"]
-        self._batch_size = -(-batch_size // self._shards) * self._shards
-        self._params = jax.device_put(encoder.params, meshes.replicated(self._mesh))
-        chosen = tuple((name, _weights(name, encoder, weights)) for name in self.layers)
-        self._apply = functools.partial(read_layers, config, chosen, dtype)
+        self.counts, self.dtype, self._batch_size = ReadCounts(), np.dtype(dtype), batch_size
+        self._tokenizer, self._encode = model.tokenizer, ItemEncoder(model.tokenizer, self.max_length)
+        mesh = meshes.make_mesh(MeshConfig(), devices)
+        self._params = jax.device_put(model.params["encoder"], meshes.replicated(mesh))
+        chosen = tuple((name, _weights(name, model, weights)) for name in self.layers)
+        self._forward = Forward(functools.partial(read_layers, config, chosen, dtype), mesh, batch_size)
         self.shapes = {name: vector_shape(name, config) for name in self.layers}
         self._token_bytes = sum(math.prod(shape) for shape in self.shapes.values()) * self.dtype.itemsize
+
+    @property
+    def padding(self) -> float:
+        """The share of the positions read so far that were padding."""
+        return 1 - self.counts.tokens / max(self._forward.positions, 1)
 
     def run(self, items: Iterable[Item]) -> Iterator[TextFeatures]:
         """Yield the vectors of each item, in order. Only one window of vectors is in memory at a time."""
@@ -160,62 +121,54 @@ class Extractor:
         yield from self._window(window)
 
     def _window(self, window: Sequence[tuple[Item, TextTokens]]) -> Iterator[TextFeatures]:
-        order = np.argsort([len(tokens.input_ids) for _, tokens in window], kind="stable")
-        found: list[dict[str, np.ndarray]] = [{} for _ in window]
-        for start in range(0, len(window), self._batch_size):
-            rows = order[start : start + self._batch_size]
-            for row, vectors in zip(rows, self._batch([window[row][1] for row in rows]), strict=True):
-                found[row] = vectors
-        for (item, tokens), vectors in zip(window, found, strict=True):
-            yield TextFeatures(item, tokens, vectors)
+        names = ("input_ids", "token_type_ids")
+        rows = EncodedRows.of({name: [getattr(tokens, name) for _, tokens in window] for name in names}, {})
+        found: dict[int, dict[str, np.ndarray]] = {}
+        lengths = rows.lengths
+        for chosen, outputs in self._forward.rows(rows, self.max_length, self._params):
+            for place, row in enumerate(chosen):
+                # Copies: a view would keep the whole batch in memory.
+                mine = {name: outputs[name][place] for name in self.layers}
+                found[row] = {
+                    name: (value if LAYERS[name].is_sentence else value[: lengths[row]]).copy()
+                    for name, value in mine.items()
+                }
+        for row, (item, tokens) in enumerate(window):
+            yield TextFeatures(item, tokens, found.pop(row))
 
-    def _batch(self, texts: Sequence[TextTokens]) -> Iterator[dict[str, np.ndarray]]:
-        longest = max(len(tokens.input_ids) for tokens in texts)
-        length = padded_length(longest, self.max_length)
-        rows = _rows(len(texts), self._shards, self._batch_size)
-        self.counts.positions += rows * length
-        batch = {name: np.zeros((rows, length), np.int32) for name in ("input_ids", "token_type_ids", "attention_mask")}
-        for i, tokens in enumerate(texts):
-            n = len(tokens.input_ids)
-            batch["input_ids"][i, :n] = tokens.input_ids
-            batch["token_type_ids"][i, :n] = tokens.token_type_ids
-            batch["attention_mask"][i, :n] = 1
-        with meshes.activations(self._mesh):
-            outputs = jax.device_get(self._apply(self._params, meshes.to_devices(batch, self._mesh)))
-        for i, tokens in enumerate(texts):
-            n = len(tokens.input_ids)
-            # Copies: a view would keep the whole batch in memory.
-            yield {
-                name: outputs[name][i].copy() if LAYERS[name].is_sentence else outputs[name][i, :n].copy()
-                for name in self.layers
-            }
+    def texts(self, texts: Sequence[str], progress: Callable[[int], None] = lambda done: None) -> np.ndarray:
+        """Return one vector for each text, [N, D], in order; the extractor's only layer is one of whole texts.
 
-
-def vector_shape(name: str, config: ModelConfig) -> tuple[int, ...]:
-    """Return the shape of one vector of the layer ``name``."""
-    if name == "all":
-        return (config.num_layers + 1, config.hidden_size)
-    return ((LAST_FOUR if name == "concat_last_four" else 1) * config.hidden_size,)
+        ``progress`` is called after each batch with the number of texts that are done.
+        """
+        [(layer, shape)] = self.shapes.items()
+        rows = EncodedRows.of(pair_sequences(self._tokenizer, texts, [None] * len(texts), self.max_length), {})
+        found, done = np.empty((len(texts), *shape), self.dtype), 0
+        for chosen, outputs in self._forward.rows(rows, self.max_length, self._params):
+            found[chosen] = outputs[layer]
+            done += len(chosen)
+            progress(done)
+        return found
 
 
-def _weights(name: str, encoder: Encoder, given: Sequence[float] | None) -> tuple[float, ...]:
-    learned = encoder.weights
+def learned_weights(params: Mapping[str, Any]) -> tuple[float, ...] | None:
+    """Return the layer weights that a feature_tagging model has learned, the lowest layer first; None for other models.
+
+    The weights are gamma * softmax(w).
+    """
+    if "layer_mix" not in params:
+        return None
+    shares = special.softmax(np.asarray(params["layer_mix"]["weights"], np.float64))
+    return tuple((float(params["layer_mix"]["scale"]) * shares).tolist())
+
+
+def _weights(name: str, model: TrainedModel, given: Sequence[float] | None) -> tuple[float, ...]:
+    learned = learned_weights(model.params)
     weighted = LAYERS[name].weighted
     if given is None and learned is not None and weighted is not None:
-        fits = len(learned) == (weighted or encoder.config.num_layers)
+        fits = len(learned) == (weighted or model.config.num_layers)
         given = learned if fits else None
-    return layer_weights(name, encoder.config.num_layers, given)
-
-
-def _rows(wanted: int, shards: int, most: int) -> int:
-    """Return the number of rows to use for a batch of ``wanted`` texts.
-
-    The result takes only a few values, so that few shapes are compiled.
-    """
-    rows = shards
-    while rows < wanted:
-        rows *= 2
-    return min(rows, most)
+    return layer_weights(name, model.config.num_layers, given)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
@@ -229,7 +182,5 @@ def read_layers(
     """Return vectors by layer, [B, L, ...] or [B, D], of a batch of ids [B, L]. ``layers`` has names and weights."""
     top = {name for name, _ in layers} <= set(TOP_ONLY)
     read: Any = encoder_of(config).apply({"params": params}, batch, hidden_states="last" if top else "all")
-    hidden, mask = jnp.asarray(read.sequence[None] if top else read.hidden, jnp.float32), batch["attention_mask"]
-    return {
-        name: LAYERS[name].of(hidden, mask, jnp.asarray(given, jnp.float32)).astype(dtype) for name, given in layers
-    }
+    hidden = jnp.asarray(read.sequence[None] if top else read.hidden, jnp.float32)
+    return {name: vectors(name, hidden, batch["attention_mask"], weights).astype(dtype) for name, weights in layers}

@@ -5,18 +5,25 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.features.encoding import padded_length
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import LM_HEAD, Model
 from bert_jax.records import MASK
-from bert_jax.text.byte_level import NAMES
+from bert_jax.rows.encoded import EncodedRows
 from bert_jax.text.tokenizer import Tokenizer
+from bert_jax.text.tokenizer_json import NAMES
+from bert_jax.training.forward import Forward
+from bert_jax.training.mesh import MeshConfig, make_mesh
+
+if TYPE_CHECKING:
+    from bert_jax.features.trained_model import TrainedModel
+
+BATCH_SIZE = 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,19 +41,17 @@ class Filled:
         return as_table(self)
 
 
-def fill_mask(
-    params: Any, config: ModelConfig, tokenizer: Tokenizer, texts: Sequence[str], best: int = 5
-) -> list[Filled]:
+def fill_mask(model: TrainedModel, texts: Sequence[str], best: int = 5) -> list[Filled]:
     """Return the candidates for the masks of each text. The texts do not influence each other.
 
     Args:
-      params: a tree with the parameters of an encoder of ``config`` and of its ``mlm_head``; others are ignored.
       texts: texts with at least one ``[MASK]`` each, or the tokenizer's own name of the mask, such as ``<mask>``.
 
     Raises:
       UserError: a text has no mask, or more tokens than the model has positions; or the model is left-to-right or has
         no masked-LM head.
     """
+    params, config, tokenizer = model.params, model.config, model.tokenizer
     if config.causal:
         raise UserError(
             "a left-to-right model predicts what follows a text and cannot fill a [MASK]; leave config.examples out"
@@ -58,17 +63,13 @@ def fill_mask(
         )
     encoded = encode_masked(texts, tokenizer, config.max_length)
     masks = [np.flatnonzero(ids == tokenizer.mask_id) for ids in encoded]
-    length = padded_length(max(map(len, encoded)), config.max_length)
-    input_ids = _pad(encoded, tokenizer.pad_id, length)  # [B, L]
-    batch = {
-        "input_ids": input_ids,
-        "token_type_ids": np.zeros_like(input_ids),
-        "attention_mask": _pad([np.ones_like(ids) for ids in encoded], 0, length),
-        "masked_positions": _pad(masks, 0, max(map(len, masks))),  # [B, P]
-    }
-    logits = _logits(config, {name: params[name] for name in ("encoder", LM_HEAD.name)}, batch)  # [B, P, V]
-    probabilities = np.array(jax.nn.softmax(logits))[..., : tokenizer.size]  # other logits are of padding
-    probabilities[..., list(tokenizer.special_ids)] = 0.0  # never an answer
+    places = np.zeros((len(texts), max(map(len, masks))), np.int32)  # [N, P]
+    for row, mask in zip(places, masks, strict=True):
+        row[: len(mask)] = mask
+    types = [np.zeros_like(ids) for ids in encoded]
+    rows = EncodedRows.of({"input_ids": encoded, "token_type_ids": types}, {"masked_positions": places})
+    forward = Forward(functools.partial(_probabilities, config), make_mesh(MeshConfig()), BATCH_SIZE)
+    read = {name: params[name] for name in ("encoder", LM_HEAD.name)}
 
     def candidates(row: np.ndarray) -> tuple[tuple[str, float], ...]:
         return tuple((shown(int(i)), float(row[i])) for i in np.argsort(-row)[:best])
@@ -78,16 +79,21 @@ def fill_mask(
         text = text or tokenizer.vocab[token]  # a space alone
         return f"##{text}" if continues and tokenizer.is_continuation[token] else text
 
-    return [
-        Filled(text, tuple(candidates(row) for row in rows[: len(mask)]))
-        for text, mask, rows in zip(texts, masks, probabilities, strict=True)
-    ]
+    filled: dict[int, Filled] = {}
+    for chosen, outputs in forward.rows(rows, config.max_length, read):
+        probabilities = outputs["probabilities"][..., : tokenizer.size].copy()  # the others are of padding
+        probabilities[..., list(tokenizer.special_ids)] = 0.0  # never an answer
+        for number, of_text in zip(chosen, probabilities, strict=True):
+            found = tuple(candidates(row) for row in of_text[: len(masks[number])])
+            filled[number] = Filled(texts[number], found)
+    return [filled[number] for number in range(len(texts))]
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _logits(config: ModelConfig, params: Any, batch: Any) -> jax.Array:
+def _probabilities(config: ModelConfig, params: Any, batch: Any) -> dict[str, jax.Array]:
+    """Return the probability of every piece at every mask, [B, P, V]."""
     outputs: Any = Model(config, (LM_HEAD,)).apply({"params": params}, batch)
-    return outputs["mlm_logits"]  # type: ignore[no-any-return]
+    return {"probabilities": jax.nn.softmax(outputs["mlm_logits"])}
 
 
 def check_masked(texts: Sequence[str], where: str = "") -> None:
@@ -124,14 +130,6 @@ def encode_masked(texts: Sequence[str], tokenizer: Tokenizer, max_length: int, w
                 f"{subject} has {len(ids)} tokens, the model {max_length} positions; shorten it: {text[:60]!r}"
             )
     return encoded
-
-
-def _pad(rows: Sequence[np.ndarray], value: int, length: int) -> np.ndarray:
-    """Return rows of different lengths as one int32 array [B, length], padded with ``value``."""
-    padded = np.full((len(rows), length), value, np.int32)
-    for i, row in enumerate(rows):
-        padded[i, : len(row)] = row
-    return padded
 
 
 def as_record(filled: Filled) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""Streams the texts to encode, from a file with one text on each line or from columns of any reader of examples."""
+"""Reads the texts to encode, from a file with one text on each line or from columns of any reader of examples."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 from bert_jax import catalogue
@@ -54,46 +54,29 @@ class Input:
     bad_examples: Literal["error", "skip"] = "error"
 
 
-@dataclasses.dataclass(frozen=True)
-class Checked:
-    """The result of reading all texts once, before any work: how many there are, and which are bad."""
-
-    num_texts: int
-    bad: tuple[Bad, ...]  # the first few bad texts
-    num_bad: int
-
-
-def check(source: Input) -> Checked:
-    """Read all texts once, before any slow work, and count the bad ones.
+def read_texts(source: Input, note: Callable[[str], None] = lambda line: None) -> list[Item]:
+    """Return the texts in order, without the bad texts, which ``note`` is told about.
 
     Raises:
       UserError: there is no such file, no text, an unknown format, option or column, or a bad text.
     """
-    num_texts, num_bad = 0, 0
+    texts: list[Item] = []
     bad: list[Bad] = []
-    for item in _items(source):
-        if isinstance(item, Item):
-            num_texts += 1
-            continue
-        num_bad += 1
-        bad += [item] if len(bad) < SHOWN else []
-    if num_bad and source.bad_examples == "error":
-        raise UserError(f"{listed(Checked(num_texts, tuple(bad), num_bad))}; mend them, or give --bad_examples=skip")
-    if not num_texts:
+    for one in _items(source):
+        if isinstance(one, Item):
+            texts.append(one)
+        else:
+            bad.append(one)
+    if bad:
+        more = f"; and {len(bad) - SHOWN:,} more" if len(bad) > SHOWN else ""
+        shown = "; ".join(f"{one.where} {one.reason}" for one in bad[:SHOWN])
+        line = f"{len(bad):,} of {len(bad) + len(texts):,} texts are bad: {shown}{more}"
+        if source.bad_examples == "error":
+            raise UserError(f"{line}; mend them, or give --bad_examples=skip")
+        note(f"left out: {line}")
+    if not texts:
         raise UserError(f"{source.path} has no text; check --input, --format and --column")
-    return Checked(num_texts, tuple(bad), num_bad)
-
-
-def listed(found: Checked) -> str:
-    """Return a line that lists the first bad texts and says how many there are."""
-    more = f"; and {found.num_bad - len(found.bad):,} more" if found.num_bad > len(found.bad) else ""
-    examples = "; ".join(f"{item.where} {item.reason}" for item in found.bad)
-    return f"{found.num_bad:,} of {found.num_texts + found.num_bad:,} texts are bad: {examples}{more}"
-
-
-def items(source: Input) -> Iterator[Item]:
-    """Yield the texts in order, without the bad texts."""
-    return (item for item in _items(source) if isinstance(item, Item))
+    return texts
 
 
 def _items(source: Input) -> Iterator[Item | Bad]:
@@ -105,7 +88,7 @@ def _items(source: Input) -> Iterator[Item | Bad]:
     if kind not in _formats() and not catalogue.is_own(kind):
         raise UserError(f"unknown --format {kind!r}; {nearest(kind, _formats())}")
     module = catalogue.find("examples", kind, having="Reader")
-    reader = module.Reader(build(module.Options, source.options, "--options"))
+    reader = build(module.Reader, source.options, "--options")
     path = source.path if reader.named_splits else need(source.path)
     return _examples(source, reader.read(path))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -10,64 +10,54 @@ import jax.numpy as jnp
 
 from bert_jax.configuration import choose
 from bert_jax.errors import UserError
-
-LAST_FOUR = 4
+from bert_jax.models.config import ModelConfig
+from bert_jax.models.heads import combined, pooled
 
 
 class VectorKind(NamedTuple):
     """A kind of vector, computed from the hidden states of an encoder.
 
     Attributes:
-      of: the function that computes the vectors, [B, L, ...] or [B, D], from (hidden states [N + 1, B, L, D] float32,
-        attention_mask [B, L], weights).
       needs: the number of Transformer layers that the model must have.
       is_sentence: whether there is one vector for each text rather than one for each token.
       weighted: the number of top layers in a weighted sum, or 0 for all layers. None if it is not a weighted sum.
     """
 
-    of: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
     needs: int = 1
     is_sentence: bool = False
     weighted: int | None = None
 
 
-def weighted_sum(hidden: jax.Array, weights: jax.Array) -> jax.Array:
-    """Return the weighted sum [...] of the last n layers of ``hidden`` [N + 1, ...]; ``weights`` is [n].
-
-    The first entry of ``hidden`` is the embeddings.
-    """
-    return jnp.tensordot(weights, hidden[-weights.shape[0] :], axes=1)
-
-
-def concatenated(hidden: jax.Array) -> jax.Array:
-    """Return the last four layers of hidden [N + 1, ..., D], concatenated to [..., 4D], the lowest layer first."""
-    return jnp.concatenate(list(hidden[-LAST_FOUR:]), axis=-1)
-
-
-def mean(sequence: jax.Array, attention_mask: jax.Array) -> jax.Array:
-    """Return the mean [B, D] of sequence [B, L, D] over real tokens.
-
-    [CLS] and [SEP] are included, as in sentence-transformers.
-    """
-    mask = attention_mask[..., None].astype(sequence.dtype)
-    return jnp.sum(sequence * mask, axis=1) / jnp.maximum(jnp.sum(mask, axis=1), 1.0)
-
-
 LAYERS: dict[str, VectorKind] = {
-    "embeddings": VectorKind(lambda hidden, mask, weights: hidden[0]),
-    "second_to_last": VectorKind(lambda hidden, mask, weights: hidden[-2]),
-    "last": VectorKind(lambda hidden, mask, weights: hidden[-1]),
-    "sum_last_four": VectorKind(lambda hidden, mask, weights: jnp.sum(hidden[-LAST_FOUR:], axis=0), LAST_FOUR),
-    "concat_last_four": VectorKind(lambda hidden, mask, weights: concatenated(hidden), LAST_FOUR),
-    "weighted_sum_last_four": VectorKind(
-        lambda hidden, mask, weights: weighted_sum(hidden, weights), LAST_FOUR, False, 4
-    ),
-    "weighted_sum_all": VectorKind(lambda hidden, mask, weights: weighted_sum(hidden, weights), 1, False, 0),
-    "all": VectorKind(lambda hidden, mask, weights: jnp.moveaxis(hidden, 0, 2)),
-    "mean": VectorKind(lambda hidden, mask, weights: mean(hidden[-1], mask), is_sentence=True),
-    "cls": VectorKind(lambda hidden, mask, weights: hidden[-1][:, 0], is_sentence=True),
+    "embeddings": VectorKind(),
+    "second_to_last": VectorKind(),
+    "last": VectorKind(),
+    "sum_last_four": VectorKind(needs=4),
+    "concat_last_four": VectorKind(needs=4),
+    "weighted_sum_last_four": VectorKind(needs=4, weighted=4),
+    "weighted_sum_all": VectorKind(weighted=0),
+    "all": VectorKind(),
+    "mean": VectorKind(is_sentence=True),
+    "cls": VectorKind(is_sentence=True),
 }
 TOP_ONLY = ("last", "mean", "cls")  # these need only the last layer
+
+
+def vectors(name: str, hidden: jax.Array, attention_mask: jax.Array, weights: Sequence[float]) -> jax.Array:
+    """Return the vectors ``name``, [B, L, ...] or [B, D] float32, from hidden [N + 1, B, L, D], the embeddings first.
+
+    ``weights`` are those of ``layer_weights``. "all" is [B, L, N + 1, D].
+    """
+    if name in ("mean", "cls"):
+        return pooled(hidden[-1], attention_mask, name)  # type: ignore[arg-type]
+    return jnp.moveaxis(hidden, 0, 2) if name == "all" else combined(name, hidden, jnp.asarray(weights, jnp.float32))
+
+
+def vector_shape(name: str, config: ModelConfig) -> tuple[int, ...]:
+    """Return the shape of one vector of the layer ``name``."""
+    if name == "all":
+        return (config.num_layers + 1, config.hidden_size)
+    return ((4 if name == "concat_last_four" else 1) * config.hidden_size,)
 
 
 def check_layers(names: Sequence[str]) -> None:

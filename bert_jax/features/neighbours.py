@@ -13,8 +13,9 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.features.extract import Extractor, TextFeatures
-from bert_jax.features.inputs import Input, Item, items
+from bert_jax.features.inputs import Item
 from bert_jax.features.layers import LAYERS
+from bert_jax.tasks.metrics.nearest import unit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,11 +54,16 @@ def check_layer(name: str) -> None:
 
 
 def find_neighbours(
-    extractor: Extractor, word: str, texts: Sequence[str], corpus: Input, best: int = 10, ignore_case: bool = True
+    extractor: Extractor,
+    word: str,
+    texts: Sequence[str],
+    corpus: Iterable[Item],
+    best: int = 10,
+    ignore_case: bool = True,
 ) -> tuple[list[NearestContexts], NeighbourCounts]:
     """Return the ``best`` nearest contexts of ``word`` in ``corpus``, for its first occurrence in each of ``texts``.
 
-    The corpus is streamed. Occurrences in ``texts`` themselves are left out, and equal texts of the corpus count once.
+    Occurrences in ``texts`` themselves are left out, and equal texts of the corpus count once.
 
     Args:
       extractor: computes token vectors of one layer.
@@ -79,7 +85,7 @@ def find_neighbours(
     # One heap for each query, with its worst neighbour at [0]; if scores are equal, the first in the corpus is better.
     heaps: list[list[tuple[float, int, Neighbour]]] = [[] for _ in texts]
     asked = set(texts)
-    occurrences = _vectors(extractor, _having(pattern, items(corpus), asked, counts), pattern, counts)
+    occurrences = _vectors(extractor, _having(pattern, corpus, asked, counts), pattern, counts)
     directions = np.stack([unit(vector) for _, _, _, vector in queries])
     for number, (item, start, stop, vector) in enumerate(occurrences):
         for heap, score in zip(heaps, (directions @ unit(vector)).tolist(), strict=True):
@@ -89,9 +95,7 @@ def find_neighbours(
             else:
                 heapq.heappushpop(heap, entry)
     if not counts.occurrences:
-        raise UserError(
-            f"none of the {counts.texts:,} texts of {corpus.path} has the word {word!r} beside those asked for"
-        )
+        raise UserError(f"none of the {counts.texts:,} texts has the word {word!r} beside those asked for")
     found = [
         NearestContexts(item.text, start, stop, tuple(neighbour for _, _, neighbour in sorted(heap, reverse=True)))
         for (item, start, stop, _), heap in zip(queries, heaps, strict=True)
@@ -154,11 +158,6 @@ def word_vector(features: TextFeatures, start: int, stop: int) -> np.ndarray | N
         return None
     [vectors] = features.vectors.values()
     return vectors[of_word].astype(np.float32).mean(axis=0)
-
-
-def unit(vector: np.ndarray) -> np.ndarray:
-    """Return ``vector`` scaled to length 1."""
-    return vector / max(float(np.linalg.norm(vector)), 1e-12)
 
 
 def as_record(found: NearestContexts) -> dict[str, Any]:

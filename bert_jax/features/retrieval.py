@@ -8,24 +8,18 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-import jax
 import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.examples.collection import Collection
-from bert_jax.interchange.workdir import TrainedModel, load_trained
-from bert_jax.models.heads import Pooling, SentenceVector
-from bert_jax.models.model import Model, Part
+from bert_jax.features.extract import Extractor
+from bert_jax.features.trained_model import TrainedModel
+from bert_jax.models.heads import Pooling
 from bert_jax.program import program
-from bert_jax.rows.encoded import EncodedRows
-from bert_jax.tasks.base import pair_sequences
 from bert_jax.tasks.metrics.nearest import Nearest, unit
 from bert_jax.tasks.metrics.retrieval import retrieval_metrics
-from bert_jax.training import mesh as meshes
-from bert_jax.training.mesh import MeshConfig
 
 BLOCK_TEXTS = 4096  # number of texts that are encoded, searched and dropped together
-SHORTEST = 16
 # Matches the words of BM25: runs of letters and digits; in scripts without spaces, each character.
 WORD = re.compile(
     r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]+"
@@ -38,10 +32,8 @@ SHOWN = 200  # most characters of a document in a table
 
 @dataclasses.dataclass(frozen=True)
 class RetrievalRequest:
-    """The flags of ``bert-jax retrieve``. None for ``pooling`` or ``max_length`` means as in training."""
+    """How ``bert-jax retrieve`` searches. None for ``pooling`` or ``max_length`` means as in training."""
 
-    workdir: str
-    step: int | None = None
     top: int = 10
     pooling: Pooling | None = None
     max_length: int | None = None
@@ -53,90 +45,25 @@ class RetrievalRequest:
                 raise UserError(f"--{name}={getattr(self, name)}; at least 1 is needed")
 
 
-class TextEncoder:
-    """Encodes texts as vectors, on all devices.
-
-    Texts of a block are sorted by length, so that there is little padding.
-    """
-
-    def __init__(self, trained: TrainedModel, pooling: Pooling, max_length: int, batch_size: int):
-        trained.config.check_lengths({"--max_length": max_length})
-        self._tokenizer, self._max_length = trained.tokenizer, max_length
-        self._mesh = meshes.make_mesh(MeshConfig())
-        shards = self._mesh.shape["data"]
-        self._rows = -(-batch_size // shards) * shards
-        model = Model(trained.config, (Part.of("sentence_vector", SentenceVector, pooling=pooling),))
-        with meshes.activations(self._mesh):
-            params = {"encoder": trained.params["encoder"]}
-            self._params = jax.device_put(params, meshes.replicated(self._mesh))
-
-        def encode(params: Any, batch: Any) -> jax.Array:
-            outputs: Any = model.apply({"params": params}, batch)
-            return outputs["embeddings"]  # type: ignore[no-any-return]
-
-        self._encode = jax.jit(encode)
-
-    def __call__(self, texts: Sequence[str], progress: Progress | None = None) -> np.ndarray:
-        """Return vectors [N, D] float32, in the order of ``texts``."""
-        return np.concatenate([block for _, block in self.blocks(texts, progress)])
-
-    def blocks(self, texts: Sequence[str], progress: Progress | None = None) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield (number of the first text, vectors) for each block of ``BLOCK_TEXTS`` texts."""
-        for start in range(0, len(texts), BLOCK_TEXTS):
-
-            def encoded(done: int, before: int = start) -> None:
-                if progress:
-                    progress(before + done, len(texts))
-
-            yield start, self._block(texts[start : start + BLOCK_TEXTS], encoded)
-
-    def _block(self, texts: Sequence[str], encoded: Callable[[int], None]) -> np.ndarray:
-        rows = EncodedRows.of(pair_sequences(self._tokenizer, texts, [None] * len(texts), self._max_length), {})
-        order = np.argsort(rows.lengths, kind="stable")
-        vectors: list[np.ndarray] = []
-        with meshes.activations(self._mesh):
-            for start in range(0, len(order), self._rows):
-                # The last batch is filled up with copies of its last text.
-                chosen = order[np.minimum(np.arange(start, start + self._rows), len(order) - 1)]
-                batch = rows.take(chosen, padded(int(rows.lengths[chosen].max()), self._max_length))
-                found = self._encode(self._params, meshes.to_devices(batch, self._mesh))
-                vectors.append(np.asarray(found)[: len(order) - start])
-                encoded(min(start + self._rows, len(order)))
-        placed = np.empty((len(texts), vectors[0].shape[-1]), np.float32)
-        placed[order] = np.concatenate(vectors)
-        return placed
-
-
-def padded(length: int, max_length: int) -> int:
-    """Return the length to pad to: the smallest allowed length that is at least ``length``, up to ``max_length``.
-
-    Allowed lengths are powers of two from ``SHORTEST`` up, and 1.5 times those, so that only a few shapes are compiled.
-    """
-    bound = SHORTEST
-    while bound < length:
-        bound = bound * 3 // 2 if bound & (bound - 1) == 0 else bound // 3 * 4
-    return min(bound, max_length)
-
-
 @dataclasses.dataclass(frozen=True)
 class RetrievalResult:
     """The result of a search. ``metrics`` are by searcher ("model", "bm25"), and empty if relevances are not known."""
 
     rankings: Rankings
     metrics: dict[str, dict[str, float]]
-    step: int
     pooling: str
     max_length: int
     note: str  # a line for the user about cosines that lie close together, or ""
 
 
 def retrieve(
+    model: TrainedModel,
     collection: Collection,
     request: RetrievalRequest,
     baseline: Literal["bm25", "none"] = "bm25",
     progress: Progress | None = None,
 ) -> RetrievalResult:
-    """Search ``collection`` with the model of a run, and with BM25 too if ``collection`` has relevances.
+    """Search ``collection`` with a model, and with BM25 too if ``collection`` has relevances.
 
     The model may be pretrained or fine-tuned. A document with the id of the query is never an answer to it, as in BEIR,
     unless the collection says that ids are not shared.
@@ -145,54 +72,64 @@ def retrieve(
       progress: is called after each batch, first of queries, then of documents.
 
     Raises:
-      UserError: there is no model, ``max_length`` exceeds the model's positions, or the baseline's package is missing.
+      UserError: ``max_length`` exceeds the model's positions, or the baseline's package is missing.
     """
     scored = bool(collection.relevances)
-    if baseline == "bm25" and scored:
-        check_bm25()
-    trained = load_trained(request.workdir, request.step)
-    task = trained.facts.get("task") or {}
-    tuned = task.get("name") == "sentence_embeddings"
-    trained_pooling: Pooling = task["pooling"] if tuned else "mean"
-    pooling: Pooling = request.pooling or trained_pooling
-    max_length = request.max_length or trained.facts.get("max_length") or trained.config.max_length
-    encoder = TextEncoder(trained, pooling, max_length, request.batch_size)
+    tuned = (model.facts.get("task") or {}).get("name") == "sentence_embeddings"
+    pooling: Pooling = request.pooling or model.pooling
+    max_length = request.max_length or model.facts.get("max_length") or model.config.max_length
+    model.config.check_lengths({"--max_length": max_length})
+    extractor = Extractor(model, [pooling], max_length, request.batch_size)
 
-    names, texts = list(collection.documents), list(collection.documents.values())
-    queries = encoder(list(collection.queries.values()), progress)
+    texts, asked = (list(found.values()) for found in (collection.documents, collection.queries))
+    queries = np.concatenate([block for _, block in blocks(extractor, asked, progress)])
     nearest, note = Nearest(queries, request.top + 1), ""
-    for start, block in encoder.blocks(texts, progress):
+    for start, block in blocks(extractor, texts, progress):
         nearest.add(block)
         if not (start or tuned):
-            note = crowded(float(np.median(unit(queries[:BLOCK_TEXTS]) @ unit(block).T)), request.workdir)
-    searched = zip(collection.queries, nearest.places, nearest.scores, strict=True)
-    own = collection.shared_ids
-    rankings = {
-        query: best(query if own else None, names, places, scores, request.top) for query, places, scores in searched
-    }
+            note = crowded(float(np.median(unit(queries[:BLOCK_TEXTS]) @ unit(block).T)), model.source)
+    rankings = ranked(collection, nearest.places, nearest.scores, request.top)
     metrics = {}
     if scored:
         cutoffs = sorted({min(10, request.top), request.top})
         metrics["model"] = retrieval_metrics(collection.relevances, rankings, cutoffs)
         if baseline == "bm25":
             metrics["bm25"] = retrieval_metrics(collection.relevances, bm25(collection, request.top), cutoffs)
-    return RetrievalResult(rankings, metrics, trained.step, pooling, max_length, note)
+    return RetrievalResult(rankings, metrics, pooling, max_length, note)
 
 
-def crowded(median: float, workdir: str) -> str:
+def blocks(extractor: Extractor, texts: Sequence[str], progress: Progress | None) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield (number of the first text, vectors) for each block of ``BLOCK_TEXTS`` texts."""
+    for start in range(0, len(texts), BLOCK_TEXTS):
+
+        def encoded(done: int, before: int = start) -> None:
+            if progress:
+                progress(before + done, len(texts))
+
+        yield start, extractor.texts(texts[start : start + BLOCK_TEXTS], encoded)
+
+
+def crowded(median: float, source: str) -> str:
     """Return a line about the cosines of an encoder that was not trained for them; "" if their median is below 0.5."""
     if median < 0.5:
         return ""
     return (
         f"untuned encoder: the cosine of any two texts is high (median {median:.2f}), so only the order counts; "
-        f"{program()} finetune --config=embeddings --init={workdir} tunes it on pairs of texts that belong together"
+        f"{program()} finetune --config=embeddings --init={source} tunes it on pairs of texts that belong together"
     )
 
 
-def best(query: str | None, names: Sequence[str], places: np.ndarray, scores: np.ndarray, top: int) -> dict[str, float]:
-    """Return document -> score for the ``top`` documents, the best first, without a document named like the query."""
-    listed = zip(places.tolist(), scores.tolist(), strict=True)
-    return dict([(names[place], score) for place, score in listed if names[place] != query][:top])
+def ranked(collection: Collection, places: np.ndarray, scores: np.ndarray, top: int) -> Rankings:
+    """Return the ``top`` documents of each query, the best first.
+
+    ``places`` and ``scores`` [queries, more than top] are the numbers of documents and their scores, the best first.
+    """
+    names, rankings = list(collection.documents), {}
+    for query, of_query, with_scores in zip(collection.queries, places.tolist(), scores.tolist(), strict=True):
+        itself = query if collection.shared_ids else None
+        listed = zip((names[place] for place in of_query), with_scores, strict=True)
+        rankings[query] = dict([(name, score) for name, score in listed if name != itself][:top])
+    return rankings
 
 
 def words(text: str) -> list[str]:
@@ -213,14 +150,10 @@ def check_bm25() -> Callable[..., Any]:
 def bm25(collection: Collection, top: int) -> Rankings:
     """Return the ``top`` documents of each query by BM25 (Lucene's variant), with their scores."""
     searcher = check_bm25()(k1=K1, b=B, method="lucene")
-    names = list(collection.documents)
     searcher.index([words(text) for text in collection.documents.values()], show_progress=False)
-    count = min(top + 1, len(names))
-    asked = [words(text) for text in collection.queries.values()]
+    asked, count = [words(text) for text in collection.queries.values()], min(top + 1, len(collection.documents))
     places, scores = searcher.retrieve(asked, k=count, show_progress=False)
-    searched = zip(collection.queries, places, scores, strict=True)
-    own = collection.shared_ids
-    return {query: best(query if own else None, names, found, score, top) for query, found, score in searched}
+    return ranked(collection, places, scores, top)
 
 
 def as_records(collection: Collection, rankings: Mapping[str, Mapping[str, float]]) -> Iterator[dict[str, Any]]:

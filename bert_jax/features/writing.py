@@ -1,18 +1,19 @@
-"""Writes vectors to files, text by text, as safetensors (a file, or a folder of several) or parquet.
+"""Writes vectors of texts as safetensors (a file, or a folder of several) or parquet.
 
-The output appears only when it is complete.
+The output appears only when it is complete, and its vectors need not fit into memory.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
-import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -20,56 +21,32 @@ from bert_jax.errors import UserError
 from bert_jax.features.extract import TextFeatures
 from bert_jax.features.layers import LAYERS
 from bert_jax.storage import files
+from bert_jax.storage.tensors import save_tensors
 
 INDEX = "index.json"
 STRINGS = ("id", "text", "pair")
-GROUP_BYTES = 32 << 20  # size of a parquet row group, which is held in memory until it is written
-SAFETENSORS_TYPES = {"float32": "F32", "float16": "F16", "int32": "I32", "int64": "I64", "uint8": "U8"}
+TOKENS = ("input_ids", "token_type_ids", "word_ids", "offsets")
+GROUP_BYTES = 32 << 20  # size of the vectors that are written together
+Groups = Iterable[Iterable[TextFeatures]]
+Facts = Callable[[], Mapping[str, Any]]  # metadata of the whole output, known when all texts are read
 
 
-class Writer(Protocol):
-    """Writes texts with their vectors, in order."""
-
-    def add(self, features: TextFeatures) -> None: ...
-
-    def finish(self, facts: Mapping[str, Any]) -> None:
-        """Complete the output; ``facts`` are metadata about all of it."""
-        ...
-
-    def close(self) -> None:
-        """Close all files, whether or not the output was finished."""
-        ...
-
-
-@contextlib.contextmanager
-def writer(output: str, shapes: Mapping[str, tuple[int, ...]], dtype: str, part_bytes: int) -> Iterator[Writer]:
-    """Context manager: yield a writer of ``output``, which appears when the block ends without an error.
-
-    ``output`` is ``*.safetensors``, ``*.parquet``, or a folder of safetensors files of about ``part_bytes`` each.
-
-    Args:
-      shapes: layer -> shape of one vector.
+def write(output: str, features: Iterable[TextFeatures], facts: Facts, part_bytes: int) -> None:
+    """Write ``output``: ``*.safetensors``, ``*.parquet``, or a folder of safetensors files of about ``part_bytes``.
 
     Raises:
       UserError: ``output`` already exists, cannot be written, or has another ending.
     """
     ending = check_output(output)
-    if ending == ".safetensors":
+    if ending == ".parquet":
         with files.whole_file(output) as path:
-            yield from _closed(SafetensorsFile(path, shapes, dtype))
-    elif ending == ".parquet":
+            _write_parquet(path, grouped(features), facts)
+    elif ending:
         with files.whole_file(output) as path:
-            yield from _closed(ParquetFile(path, shapes, dtype))
+            _write_safetensors(path, grouped(features), facts, output)
     else:
         with files.whole_directory(output) as folder:
-            yield from _closed(SafetensorsFolder(folder, shapes, dtype, part_bytes))
-
-
-def _closed(target: Writer) -> Iterator[Writer]:
-    try:
-        yield target
-    finally:
-        target.close()
+            _write_folder(folder, features, facts, part_bytes, output)
 
 
 def check_output(output: str) -> str:
@@ -84,175 +61,93 @@ def check_output(output: str) -> str:
     return ending
 
 
-class SafetensorsFile:
-    """A safetensors file whose tensors grow text by text.
+def grouped(features: Iterable[TextFeatures], group_bytes: int = GROUP_BYTES) -> Iterator[Iterator[TextFeatures]]:
+    """Yield the texts in groups whose vectors have about ``group_bytes``. Each group is read before the next."""
+    before = 0
+
+    def group(one: TextFeatures) -> int:
+        nonlocal before
+        number, before = before // group_bytes, before + sum(vectors.nbytes for vectors in one.vectors.values())
+        return number
+
+    return (texts for _, texts in itertools.groupby(features, group))
+
+
+def columns(texts: Sequence[TextFeatures]) -> dict[str, np.ndarray]:
+    """Return what ``texts`` have for each token, [tokens, ...], and for each text, [texts, D], by name."""
+    found = {name: np.concatenate([getattr(one.tokens, name) for one in texts]) for name in TOKENS}
+    for name in texts[0].vectors:
+        join = np.stack if LAYERS[name].is_sentence else np.concatenate
+        found[name] = join([one.vectors[name] for one in texts])
+    return found
+
+
+def _write_safetensors(path: Path, groups: Groups, facts: Facts, output: str) -> dict[str, int]:
+    """Write a safetensors file and return how many texts and tokens it has.
 
     The tensors of tokens are ``input_ids``, ``token_type_ids``, ``word_ids`` [tokens] and ``offsets`` [tokens, 2]. Each
     layer is [tokens, ...] or [texts, D]. ``token_starts`` [texts + 1] says where the tokens of each text begin. The
     strings ``id``, ``text`` and ``pair`` are UTF-8 in ``<name>_bytes``, with ``<name>_starts`` [texts + 1].
     """
-
-    def __init__(self, path: Path, shapes: Mapping[str, tuple[int, ...]], dtype: str):
-        self._path = path
-        self._spool = path.parent / f"{path.name}.spool"
-        self._spool.mkdir()
-        # The safetensors library needs all tensors in memory. So each tensor grows in a file of its own, and
-        # ``finish`` writes the format itself: a header, then the plain numbers.
-        self._files: dict[str, IO[bytes]] = {}
-        self._types: dict[str, tuple[str, tuple[int, ...]]] = {}
-        self._rows: dict[str, int] = {}
-        per_token = dict.fromkeys(("input_ids", "token_type_ids", "word_ids"), ("int32", ()))
-        self._declare(per_token | {"offsets": ("int32", (2,))})
-        self._declare({name: (dtype, shape) for name, shape in shapes.items()})
-        self._declare({f"{name}_bytes": ("uint8", ()) for name in STRINGS})
-        self._ends = dict.fromkeys(("token", *STRINGS), 0)
-        self._declare({f"{name}_starts": ("int64", ()) for name in self._ends})
-        for name in self._ends:
-            self._append(f"{name}_starts", np.zeros(1, np.int64))
-        self.num_texts = self.num_tokens = self.num_bytes = 0
-
-    def _declare(self, types: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
-        for name, given in types.items():
-            self._types[name], self._rows[name] = given, 0
-            self._files[name] = open(self._spool / name, "wb")  # noqa: SIM115 - closed by finish
-
-    def _append(self, name: str, rows: np.ndarray) -> None:
-        dtype, shape = self._types[name]
-        values = np.ascontiguousarray(rows, dtype).reshape(len(rows), *shape)
-        self._files[name].write(values.tobytes())
-        self._rows[name] += len(values)
-
-    def add(self, features: TextFeatures) -> None:
-        tokens, item = features.tokens, features.item
-        for name in ("input_ids", "token_type_ids", "word_ids", "offsets"):
-            self._append(name, getattr(tokens, name))
-        for name, vectors in features.vectors.items():
-            self._append(name, vectors[None] if LAYERS[name].is_sentence else vectors)
-            self.num_bytes += vectors.nbytes
-        sizes = {"token": len(tokens.input_ids)}
+    spool = path.parent / f"{path.name}.spool"  # each tensor grows in a file of its own
+    spool.mkdir()
+    types: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+    lengths: dict[str, list[int]] = defaultdict(list)
+    for texts in map(list, groups):
+        found = columns(texts)
+        lengths["token"] += [len(one.tokens.input_ids) for one in texts]
         for name in STRINGS:
-            encoded = (getattr(item, name) or "").encode("utf-8")
-            self._append(f"{name}_bytes", np.frombuffer(encoded, np.uint8))
-            sizes[name] = len(encoded)
-        for name, size in sizes.items():
-            self._ends[name] += size
-            self._append(f"{name}_starts", np.array([self._ends[name]]))
-        self.num_texts, self.num_tokens = self.num_texts + 1, self.num_tokens + sizes["token"]
+            encoded = [(getattr(one.item, name) or "").encode("utf-8") for one in texts]
+            lengths[name] += map(len, encoded)
+            found[f"{name}_bytes"] = np.frombuffer(b"".join(encoded), np.uint8)
+        for name, values in found.items():
+            types[name] = (values.dtype, values.shape[1:])
+            with open(spool / name, "ab") as file:
+                np.ascontiguousarray(values).tofile(file)
 
-    def finish(self, facts: Mapping[str, Any]) -> None:
-        """Write the file; ``facts`` become its metadata."""
-        header: dict[str, Any] = {"__metadata__": {name: str(value) for name, value in facts.items()}}
-        start = 0
-        # Tensors of wide numbers come first, so that every tensor begins at a multiple of the size of its numbers.
-        order = sorted(self._types, key=lambda name: (-np.dtype(self._types[name][0]).itemsize, name))
-        for name in order:
-            self._files[name].close()
-            dtype, shape = self._types[name]
-            end = start + (self._spool / name).stat().st_size
-            header[name] = {
-                "dtype": SAFETENSORS_TYPES[dtype],
-                "shape": [self._rows[name], *shape],
-                "data_offsets": [start, end],
+    def grown(name: str) -> np.ndarray:
+        dtype, shape = types[name]
+        if not (spool / name).stat().st_size:  # an empty file cannot be mapped
+            return np.zeros((0, *shape), dtype)
+        return np.memmap(spool / name, dtype, "r").reshape(-1, *shape)
+
+    tensors = {name: grown(name) for name in types}
+    tensors |= {f"{name}_starts": np.cumsum([0, *counts], dtype=np.int64) for name, counts in lengths.items()}
+    save_tensors(path, tensors, {name: str(value) for name, value in facts().items()}, output)
+    shutil.rmtree(spool)
+    return {"texts": len(lengths["token"]), "tokens": sum(lengths["token"])}
+
+
+def _write_folder(folder: Path, features: Iterable[TextFeatures], facts: Facts, part_bytes: int, output: str) -> None:
+    parts: list[dict[str, Any]] = []
+    for texts in grouped(features, part_bytes):
+        name = f"part-{len(parts):05d}.safetensors"
+        parts.append({"file": name, **_write_safetensors(folder / name, grouped(texts), dict, output)})
+    content = {**facts(), "parts": parts}
+    (folder / INDEX).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def _write_parquet(path: Path, groups: Groups, facts: Facts) -> None:
+    """Write a parquet file with one row for each text. A layer is a list of vectors of fixed size, or one vector."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with contextlib.ExitStack() as stack:
+        writer: Any = None
+        for texts in map(list, groups):
+            starts = pa.array(np.cumsum([0, *(len(one.tokens.input_ids) for one in texts)]), pa.int32())
+            table: dict[str, Any] = {
+                name: pa.array([getattr(one.item, name) or "" for one in texts]) for name in STRINGS
             }
-            start = end
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % 8)
-        with open(self._path, "wb") as file:
-            file.write(len(text).to_bytes(8, "little") + text)
-            for name in order:
-                with open(self._spool / name, "rb") as spooled:
-                    shutil.copyfileobj(spooled, file, 1 << 20)
-                (self._spool / name).unlink()  # so that at most one tensor is on the disk twice
-        self._spool.rmdir()
-
-    def close(self) -> None:
-        for file in self._files.values():
-            file.close()
-
-
-class SafetensorsFolder:
-    """A folder of safetensors files, with an index file that lists them."""
-
-    def __init__(self, folder: Path, shapes: Mapping[str, tuple[int, ...]], dtype: str, part_bytes: int):
-        self._folder, self._shapes, self._dtype, self._part_bytes = folder, shapes, dtype, part_bytes
-        self._part: SafetensorsFile | None = None
-        self._index: list[dict[str, Any]] = []
-
-    def add(self, features: TextFeatures) -> None:
-        if self._part is None:
-            name = f"part-{len(self._index):05d}.safetensors"
-            self._part = SafetensorsFile(self._folder / name, self._shapes, self._dtype)
-            self._index.append({"file": name})
-        self._part.add(features)
-        if self._part.num_bytes >= self._part_bytes:
-            self._finish_part()
-
-    def _finish_part(self) -> None:
-        if self._part is not None:
-            self._part.finish({})
-            self._index[-1] |= {"texts": self._part.num_texts, "tokens": self._part.num_tokens}
-            self._part = None
-
-    def finish(self, facts: Mapping[str, Any]) -> None:
-        self._finish_part()
-        content = {**facts, "parts": self._index}
-        (self._folder / INDEX).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-    def close(self) -> None:
-        if self._part is not None:
-            self._part.close()
-
-
-class ParquetFile:
-    """A parquet file with one row for each text. A layer is a list of vectors of fixed size, or one vector."""
-
-    def __init__(self, path: Path, shapes: Mapping[str, tuple[int, ...]], dtype: str):
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        number = pa.float16() if dtype == "float16" else pa.float32()
-        vector = {name: pa.list_(number, math.prod(shape)) for name, shape in shapes.items()}
-        fields = [(name, pa.string()) for name in STRINGS]
-        fields += [(name, pa.list_(pa.int32())) for name in ("input_ids", "token_type_ids", "word_ids")]
-        fields += [("offsets", pa.list_(pa.list_(pa.int32(), 2)))]
-        fields += [(name, kind if LAYERS[name].is_sentence else pa.list_(kind)) for name, kind in vector.items()]
-        self._schema = pa.schema(fields)
-        self._vector = vector
-        self._writer = pq.ParquetWriter(path, self._schema, compression="zstd", use_dictionary=False)
-        self._held: list[TextFeatures] = []
-        self._num_bytes = 0
-
-    def add(self, features: TextFeatures) -> None:
-        self._held.append(features)
-        self._num_bytes += sum(vectors.nbytes for vectors in features.vectors.values())
-        if self._num_bytes >= GROUP_BYTES:
-            self._flush()
-
-    def finish(self, facts: Mapping[str, Any]) -> None:
-        self._flush()
-        self._writer.add_key_value_metadata({name: str(value) for name, value in facts.items()})
-
-    def close(self) -> None:
-        self._writer.close()
-
-    def _flush(self) -> None:
-        import pyarrow as pa
-
-        if not self._held:
-            return
-        held, self._held, self._num_bytes = self._held, [], 0
-        lengths = [len(features.tokens.input_ids) for features in held]
-        starts = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
-        columns: dict[str, Any] = {
-            name: pa.array([getattr(features.item, name) or "" for features in held]) for name in STRINGS
-        }
-        for name in ("input_ids", "token_type_ids", "word_ids", "offsets"):
-            flat = np.concatenate([getattr(features.tokens, name) for features in held])
-            values = pa.array(flat.reshape(-1))
-            values = pa.FixedSizeListArray.from_arrays(values, 2) if name == "offsets" else values
-            columns[name] = pa.ListArray.from_arrays(starts, values)
-        for name, kind in self._vector.items():
-            flat = np.concatenate([np.ravel(features.vectors[name]) for features in held])
-            values = pa.FixedSizeListArray.from_arrays(pa.array(flat), type=kind)
-            columns[name] = values if LAYERS[name].is_sentence else pa.ListArray.from_arrays(starts, values)
-        self._writer.write_table(pa.table([columns[name] for name in self._schema.names], schema=self._schema))
+            for name, values in columns(texts).items():
+                flat = pa.array(values.reshape(-1))
+                if values.ndim > 1:
+                    flat = pa.FixedSizeListArray.from_arrays(flat, values[0].size)
+                is_sentence = name in LAYERS and LAYERS[name].is_sentence
+                table[name] = flat if is_sentence else pa.ListArray.from_arrays(starts, flat)
+            rows = pa.table(table)
+            if writer is None:
+                how = {"compression": "zstd", "use_dictionary": False}
+                writer = stack.enter_context(pq.ParquetWriter(path, rows.schema, **how))
+            writer.write_table(rows)
+        writer.add_key_value_metadata({name: str(value) for name, value in facts().items()})

@@ -17,9 +17,13 @@ class Check:
     name: str  # the key of the check in the JSON form, which never changes
     status: Status  # "skip" means that it could not be checked; then ``fix`` says what was missing
     figure: str  # what was measured, for people
-    fix: str = ""  # what to do; "" if nothing is wrong
+    fix: str = ""  # what to do; dropped if nothing is wrong
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)  # what was measured, for programs
     text: tuple[tuple[str, str], ...] = ()  # examples from the corpus: (label, text); empty in private mode
+
+    def __post_init__(self) -> None:
+        if self.status == "ok":
+            object.__setattr__(self, "fix", "")
 
 
 def grade(value: float, warn: float, bad: float) -> Status:

@@ -89,7 +89,7 @@ def _collect(kind: str, units: Iterator[tuple[int, np.ndarray]], table: Hashes) 
     document: list[int] = []
     short = 0
     for number, tokens in units:
-        hashes = run_hashes(table[tokens])[_telling(tokens)]
+        hashes = _run_hashes(table[tokens])[_telling(tokens)]
         short += not len(hashes)
         unit.append(np.full(len(hashes), len(document)))
         runs.append(hashes)
@@ -99,7 +99,7 @@ def _collect(kind: str, units: Iterator[tuple[int, np.ndarray]], table: Hashes) 
     return EvaluationSet(kind, np.concatenate(runs), np.concatenate(unit), np.array(document), len(document), short)
 
 
-def run_hashes(values: Hashes) -> Hashes:
+def _run_hashes(values: Hashes) -> Hashes:
     """Return a hash of each run of ``RUN`` successive values in ``values`` [n]: [n - RUN + 1], or [0] if n < RUN."""
     count = len(values) - RUN + 1
     if count <= 0:
@@ -134,7 +134,7 @@ def overlap(split: CorpusSplit, corpus: Corpus, evaluation: EvaluationSet, name:
         status,
         f"{units:,} of {judged:,} {evaluation.kind} of the evaluation set ({percent(share)}) share {RUN} tokens in a"
         f" row with the training text; {evaluation.num_short:,} too short to judge",
-        "" if status == "ok" else "remove these documents from the training text, or say so beside every result",
+        "remove these documents from the training text, or say so beside every result",
         {
             "set": name,
             "unit": evaluation.kind,
@@ -164,7 +164,7 @@ def _search(split: CorpusSplit, wanted: Hashes, table: Hashes) -> np.ndarray:
     edges = split.sentence_offsets[np.asarray(split.document_starts)]
     for start in range(0, split.num_tokens, TOKENS_AT_ONCE):
         length = min(TOKENS_AT_ONCE + RUN - 1, split.num_tokens - start)
-        hashes = run_hashes(table[split.read(np.array([start]), np.array([length]))])
+        hashes = _run_hashes(table[split.read(np.array([start]), np.array([length]))])
         hashes = hashes[_within_document(edges, start, length)]
         hashes = hashes[maybe[hashes >> shift]]
         places = np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)

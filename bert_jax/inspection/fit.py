@@ -29,7 +29,7 @@ def unknown(scan: Scan, document_tokens: np.ndarray) -> Check:
         status,
         f"{percent(share)} of tokens are [UNK]; in {percent(often)} of documents more than"
         f" {percent(OFTEN_UNKNOWN)} are",
-        "" if status == "ok" else f"the vocabulary lacks characters of this text: {LEARNED}",
+        f"the vocabulary lacks characters of this text: {LEARNED}",
         {"share": share, "documents_often": often},
     )
 
@@ -45,7 +45,7 @@ def words(scan: Scan, pieces: Pieces) -> Check:
         "tokens_a_word",
         status,
         f"{fertility:.2f} tokens per word; {percent(letters)} of word pieces are single letters inside a word",
-        "" if status == "ok" else f"the vocabulary is of another language or too small: {LEARNED}",
+        f"the vocabulary is of another language or too small: {LEARNED}",
         {"fertility": fertility, "single_letter_share": letters},
     )
 
@@ -92,9 +92,7 @@ def coverage(scan: Scan) -> Check:
         "warn" if status == "bad" else status,  # a small text with a published vocabulary is not a mistake
         f"{percent(unused)} of pieces never occur, {percent(rare)} fewer than 5 times; 1,000 pieces make"
         f" {percent(float(share[min(1000, len(share)) - 1]))} of tokens",
-        ""
-        if status == "ok"
-        else "few pieces will be learned; keep a vocabulary that came with a model, otherwise learn a smaller one:"
+        "few pieces will be learned; keep a vocabulary that came with a model, otherwise learn a smaller one:"
         f" --config.vocab.path= --config.vocab.size={_rounded(often)}",
         {
             "unused": unused,
@@ -147,7 +145,7 @@ def encoding(scan: Scan, hits: Mapping[str, int], text_bytes: int) -> Check:
         status,
         f"{places:,} places ({tokens:.3g} a million tokens) look like text of another encoding"
         + (f"; in the text: {counted}" if hits else ""),
-        "" if status == "ok" else "the files were decoded wrongly before: repair them (ftfy does) or fetch them again",
+        "the files were decoded wrongly before: repair them (ftfy does) or fetch them again",
         {"places": places, "places_a_million": tokens, "documents_share": share, "text": dict(hits)},
     )
 
@@ -162,7 +160,7 @@ def control(hits: Mapping[str, int], text_bytes: int) -> Check:
         CONTROL,
         status,
         f"{count:,} control characters ({rate:.3g} a million bytes)",
-        fix if status == "warn" else "",
+        fix,
         {"places": count, "places_a_million_bytes": rate},
     )
 
@@ -180,6 +178,6 @@ def personal(hits: Mapping[str, int], text_bytes: int) -> Check:
         "personal_data",
         status,
         f"{counted} ({rate:.3g} a million bytes)",
-        fix if status == "warn" else "",
+        fix,
         {"places": dict(hits), "places_a_million_bytes": rate},
     )

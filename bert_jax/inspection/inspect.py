@@ -86,7 +86,7 @@ def inspect_all(request: InspectionRequest) -> dict[str, Inspection]:
 
     Each part also gets the check ``other_parts``: is its held-out text in the training text of another part?
     """
-    places = parts_of(request.corpus)
+    places = _parts_of(request.corpus)
     found: dict[str, Inspection] = {}
     scans: dict[str, tuple[Scan, Scan]] = {}
     with _temporary() as folder:
@@ -103,7 +103,7 @@ def inspect_all(request: InspectionRequest) -> dict[str, Inspection]:
     return found
 
 
-def parts_of(folder: str | os.PathLike[str]) -> dict[str, str]:
+def _parts_of(folder: str | os.PathLike[str]) -> dict[str, str]:
     """Return name -> folder of each part of the mixture in ``folder``; for a single corpus "" -> ``folder``."""
     whole = files.as_path(folder)
     if (whole / MANIFEST).exists() or not whole.is_dir():

@@ -65,7 +65,7 @@ def lines(scan: Scan, tokenizer: Tokenizer | None, fixes: Fixes) -> Check:
         status,
         f"{percent(share)} of tokens in repeated lines of {LONG} tokens or more ({tally.long_repeats:,} lines);"
         f" {percent(ratio(tally.repeats, scan.split.num_sentences))} of all lines repeat one before",
-        "" if status == "ok" else f"lines repeat: {fixes.duplicates()}",
+        f"lines repeat: {fixes.duplicates()}",
         {
             "repeated_lines": tally.repeats,
             "distinct_lines": tally.distinct,
@@ -91,7 +91,7 @@ def templates(scan: Scan, tokenizer: Tokenizer | None) -> Check:
         "templates",
         status,
         f"{percent(share)} of tokens in lines that differ only in numbers and order",
-        "" if status == "ok" else "drop generated lines (tables, indexes, notices) before the build",
+        "drop generated lines (tables, indexes, notices) before the build",
         {
             "template_token_share": share,
             "lines": tally.long_repeats,
@@ -107,10 +107,10 @@ def _shown(
     if tokenizer is None or not top:
         return ()
     places = hashing.first_places(array, np.array([value for _, _, value in top], np.uint64))
-    return tuple((f"{count:,} times", sentence_text(scan, places[value], tokenizer)) for _, count, value in top)
+    return tuple((f"{count:,} times", _sentence_text(scan, places[value], tokenizer)) for _, count, value in top)
 
 
-def sentence_text(scan: Scan, sentence: int, tokenizer: Tokenizer) -> str:
+def _sentence_text(scan: Scan, sentence: int, tokenizer: Tokenizer) -> str:
     """Return the start of a sentence as text."""
     start, stop = scan.split.sentence_offsets[sentence : sentence + 2].tolist()
     length = min(stop - start, SHOWN_CHARACTERS)
@@ -131,7 +131,7 @@ def documents(scan: Scan, fixes: Fixes) -> Check:
         status,
         f"{total - len(first):,} of {total:,} documents ({percent(share)}) repeat one before, with"
         f" {percent(token_share)} of the tokens",
-        "" if status == "ok" else f"documents repeat: {fixes.duplicates()}",
+        f"documents repeat: {fixes.duplicates()}",
         {
             "repeated_documents": total - len(first),
             "distinct_documents": len(first),
@@ -158,7 +158,7 @@ def heldout(train: Scan, held: Scan, fixes: Fixes) -> Check:
         f"{documents:,} of {held.split.num_documents:,} held-out documents are in the training split as a whole, with"
         f" {percent(whole_share)} of the held-out tokens; {percent(token_share)} of the held-out tokens are in equal"
         f" lines of {LONG} tokens or more",
-        "" if status == "ok" else f"held-out losses are too good: {fixes.duplicates()}",
+        f"held-out losses are too good: {fixes.duplicates()}",
         {
             "documents": documents,
             "lines": lines,
@@ -179,7 +179,7 @@ def other_parts(held: Scan, others: Mapping[str, Scan]) -> Check:
         "other_parts",
         status,
         f"of {held.split.num_documents:,} held-out documents, in the training text of another part: {figures}",
-        "" if status == "ok" else "the held-out losses of this part are too good: take the text out of one part",
+        "the held-out losses of this part are too good: take the text out of one part",
         {"documents": found},
     )
 

@@ -104,13 +104,13 @@ def _add_by_document(counts: Ints, places: np.ndarray, split: CorpusSplit, first
     """
     if len(places):
         sentence = first + np.searchsorted(np.cumsum(lengths), places, side="right")
-        documents = document_of(split, sentence)
+        documents = _document_of(split, sentence)
         low = int(documents.min())
         added = np.bincount(documents - low)
         counts[low : low + len(added)] += added
 
 
-def document_of(split: CorpusSplit, sentences: npt.ArrayLike) -> np.ndarray:
+def _document_of(split: CorpusSplit, sentences: npt.ArrayLike) -> np.ndarray:
     """Return the number of the document of each sentence number in ``sentences``."""
     return np.searchsorted(split.document_starts, sentences, side="right") - 1
 

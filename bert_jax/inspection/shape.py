@@ -112,13 +112,13 @@ def histogram(values: np.ndarray) -> list[list[int]]:
     """Return ``[[from, to, how many], ...]`` for bins [from, to) that get wider with the value, without empty bins."""
     if not len(values):
         return []
-    edges = histogram_edges(int(values.max()))
+    edges = _histogram_edges(int(values.max()))
     bounds = [*edges, int(values.max()) + 1]
     counts = np.histogram(values, bounds)[0]
     return [[low, high, n] for low, high, n in zip(bounds, bounds[1:], counts.tolist(), strict=False) if n]
 
 
-def histogram_edges(largest: int) -> list[int]:
+def _histogram_edges(largest: int) -> list[int]:
     """Return the lowest value of each bin of a histogram from 1 to ``largest``."""
     steps = np.arange(math.floor(math.log2(max(largest, 1)) * BINS_A_DOUBLING) + 1)
     return np.unique(np.round(2 ** (steps / BINS_A_DOUBLING)).astype(np.int64)).tolist()
@@ -129,7 +129,7 @@ def _binned(counts: np.ndarray) -> list[list[int]]:
 
     ``counts[n]`` is the number of sentences with n tokens, or in the last entry with n or more tokens.
     """
-    edges = histogram_edges(len(counts) - 1)
+    edges = _histogram_edges(len(counts) - 1)
     sums = np.add.reduceat(counts, edges)
     return [[low, high, n] for low, high, n in zip(edges, [*edges[1:], len(counts)], sums.tolist(), strict=True) if n]
 
@@ -210,7 +210,7 @@ def _padding(facts: dict[str, Any]) -> Check:
         "padding",
         status,
         f"one pair per row: {'; '.join(figures)}",
-        "" if status == "ok" else "too few pairs to fill rows: more text, or a smaller config.phases.PHASE.max_length",
+        "too few pairs to fill rows: more text, or a smaller config.phases.PHASE.max_length",
         facts,
     )
 
@@ -227,4 +227,4 @@ def _balance(facts: dict[str, Any], fixes: Fixes, single: float) -> Check:
     worst_length = max(facts, key=lambda n: float(facts[n]["random_share"]))
     means = fixes.longer_rows(int(worst_length)) if single < MANY_SINGLE else fixes.longer_documents()
     fix = f"many chunks have one sentence at {worst_length}: {means}"
-    return Check("next_sentence_balance", status, "; ".join(figures), "" if status == "ok" else fix, facts)
+    return Check("next_sentence_balance", status, "; ".join(figures), fix, facts)

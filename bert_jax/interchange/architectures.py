@@ -4,41 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from typing import Any, get_args
 
-from bert_jax.catalogue import is_own
-from bert_jax.configuration import choose
+from bert_jax import catalogue
 from bert_jax.errors import UserError
-from bert_jax.interchange import names
 from bert_jax.interchange.family import Family, family_of, family_with
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import BERT
-
-ProblemType = Literal["single_label_classification", "regression", "multi_label_classification"]
+from bert_jax.tasks.base import ProblemType
 
 # An import reads each of these parts if a file has all of it, even if the class that the file names (such as
 # BertForMaskedLM) does not have the part.
 PRETRAINED_PARTS = ("pooler", "mlm_head", "nsp_head", "sop_head")
 LABELLED = ("ForSequenceClassification", "ForTokenClassification")
-# Name of our task -> (ending of the transformers class of its exported models, problem_type).
-TASKS: dict[str, tuple[str, ProblemType | None]] = {
-    "classification": ("ForSequenceClassification", "single_label_classification"),
-    "regression": ("ForSequenceClassification", "regression"),
-    "tagging": ("ForTokenClassification", None),
-    "span_qa": ("ForQuestionAnswering", None),
-    "multiple_choice": ("ForMultipleChoice", None),
-    "sentence_embeddings": ("Model", None),
-    "feature_tagging": ("Model", None),  # exports only the encoder
-}
-UNNAMED = ("sentence_embeddings", "feature_tagging")  # tasks for which transformers has no special class
-PIPELINES = {
-    "Model": "feature-extraction",
-    "ForPreTraining": "fill-mask",
-    "ForMaskedLM": "fill-mask",
-    "ForSequenceClassification": "text-classification",
-    "ForTokenClassification": "token-classification",
-    "ForQuestionAnswering": "question-answering",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +42,11 @@ class Head:
         return self.family.architectures[self.architecture]
 
     @property
+    def task_parts(self) -> tuple[str, ...]:
+        """The parts that pretraining does not train. Their outputs stand for the labels of a task."""
+        return tuple(part for part in self.parts if part not in ("encoder", *PRETRAINED_PARTS))
+
+    @property
     def family(self) -> Family:
         """The family that the class belongs to."""
         return family_with(self.architecture)
@@ -81,8 +64,9 @@ class Head:
     @property
     def task(self) -> str | None:
         """The name of our task that trains and evaluates models with this head; None if there is none."""
-        kinds = {kind: task for task, kind in TASKS.items() if task not in UNNAMED}
-        return kinds.get((self.ending, self.problem_type))
+        tasks = {name: catalogue.find("tasks", name).Task for name in catalogue.parts("tasks", having="Task")}
+        own = (self.ending, self.problem_type)
+        return next((name for name, task in tasks.items() if task.exported_as == own and self.ending != "Model"), None)
 
 
 def of_pretraining(config: ModelConfig, parts: Collection[str]) -> str:
@@ -121,8 +105,9 @@ def of_facts(facts: Mapping[str, Any], parts: Collection[str] | None = None) -> 
     if not task:
         every = parts if parts is not None else PRETRAINED_PARTS
         return Head(pretraining_class(family, every))
-    kinds = {task["name"]: TASKS["feature_tagging"]} if is_own(task["name"]) else TASKS  # transformers has no such head
-    ending, problem_type = choose("task", task["name"], kinds)
+    is_own = catalogue.is_own(task["name"])  # its file may be gone; transformers has no class for its head
+    exported_as = None if is_own else catalogue.find("tasks", task["name"], having="Task").Task.exported_as
+    ending, problem_type = exported_as or ("Model", None)  # the encoder alone
     named = ending in LABELLED and problem_type != "regression"
     dropout = task.get("dropout_rate") if "classifier" in family.classes[ending] else None
     labels = tuple(map(str, facts.get("labels") or ())) if named else ()
@@ -138,13 +123,12 @@ def of_config(family: Family, theirs: Mapping[str, Any], tensors: Mapping[str, A
       where: the folder's name for error messages.
 
     Raises:
-      UserError: the class is a decoder or of another family, or the labels do not fit the classifier.
+      UserError: the class is of another family, or the labels do not fit the classifier.
     """
     named = [str(name) for name in theirs.get("architectures") or ()]
     foreign = [name for name in named if not name.startswith(family.name)]
-    if foreign or theirs.get("is_decoder") or theirs.get("add_cross_attention"):
-        found = foreign[0] if foreign else "a decoder"
-        raise UserError(f"{where} is {found}; readable: {', '.join(family.architectures)}")
+    if foreign:
+        raise UserError(f"{where} is {foreign[0]}; readable: {', '.join(family.architectures)}")
     architecture = next((name for name in named if name in family.architectures), None)
     architecture = architecture or f"{family.name}{_of_tensors(family, tensors)}"
     ending = architecture.removeprefix(family.name)
@@ -153,7 +137,7 @@ def of_config(family: Family, theirs: Mapping[str, Any], tensors: Mapping[str, A
     problem_type = theirs.get("problem_type") if ending == "ForSequenceClassification" else None
     if problem_type is None and ending == "ForSequenceClassification":
         problem_type = "single_label_classification" if len(labels) > 1 else "regression"
-    if problem_type not in (None, "single_label_classification", "regression", "multi_label_classification"):
+    if problem_type not in (None, *get_args(ProblemType)):
         raise UserError(f"{where}/config.json has problem_type {problem_type!r}, which transformers does not know")
     is_number = problem_type == "regression" and len(labels) == 1
     dropout = theirs.get(family.classifier_dropout)
@@ -165,7 +149,7 @@ def of_config(family: Family, theirs: Mapping[str, Any], tensors: Mapping[str, A
 
 
 def _of_tensors(family: Family, tensors: Collection[str]) -> str:
-    found = {names.part(entry) for entry in family.entries(1) if entry.theirs in tensors}
+    found = {entry.part for entry in family.entries(1) if entry.theirs in tensors}
     if "qa_outputs" in found:
         return "ForQuestionAnswering"
     if any(name.startswith("classifier.") for name in tensors):

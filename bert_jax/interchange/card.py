@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import html
 import json
-import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from bert_jax.interchange.architectures import PIPELINES, Head
+from bert_jax.interchange.architectures import Head
 from bert_jax.interchange.pooling import Pooling
 from bert_jax.reporting.formats import in_words
 from bert_jax.reporting.measures import known_baselines
@@ -21,15 +20,19 @@ TRIED = {
     "sentence-transformers": "6.2.0",
     "onnxruntime": "1.31.1",
 }
-_PURPOSES = {
-    "Model": "Gives vectors of texts and of their tokens.",
-    "ForPreTraining": "The heads of its pretraining stand on it.",
-    "ForMaskedLM": "A masked-LM head stands on it.",
-    "ForNextSentencePrediction": "Tells whether one text follows another.",
-    "ForSequenceClassification": "Gives a text, or a pair of texts, {outputs}.",
-    "ForTokenClassification": "Gives every token {outputs}; the first piece of a word counts.",
-    "ForQuestionAnswering": "Finds the answer to a question in a passage.",
-    "ForMultipleChoice": "Scores the choices that may follow a text.",
+# End of a class name in transformers -> (its pipeline, what a model of it does).
+_CLASSES = {
+    "Model": ("feature-extraction", "Gives vectors of texts and of their tokens."),
+    "ForPreTraining": ("fill-mask", "The heads of its pretraining stand on it."),
+    "ForMaskedLM": ("fill-mask", "A masked-LM head stands on it."),
+    "ForNextSentencePrediction": ("", "Tells whether one text follows another."),
+    "ForSequenceClassification": ("text-classification", "Gives a text, or a pair of texts, {outputs}."),
+    "ForTokenClassification": (
+        "token-classification",
+        "Gives every token {outputs}; the first piece of a word counts.",
+    ),
+    "ForQuestionAnswering": ("question-answering", "Finds the answer to a question in a passage."),
+    "ForMultipleChoice": ("", "Scores the choices that may follow a text."),
 }
 CARD = "README.md"
 _HEADLESS = "fine-tuning, feature extraction and study"
@@ -78,7 +81,7 @@ An encoder of the {head.family.title} family ({"uncased" if facts["lowercase"] e
 `{head.architecture}`.
 {_purpose(head)} {_loading(head, pooling)}
 
-Intended use: {_HEADLESS if _is_pretrained(head) else _TRAINED}. It has the biases and the gaps of the text it was
+Intended use: {_TRAINED if head.task_parts else _HEADLESS}. It has the biases and the gaps of the text it was
 trained on, gives no facts, and reads no more than {facts["model"].get("max_length", 512)} tokens at a time.
 
 ## Training text
@@ -130,18 +133,13 @@ def weights_section(digests: Mapping[str, str]) -> str:
     return "\n".join(["", "## Weights", "", *lines, ""])
 
 
-def digests_in(card: str) -> dict[str, str]:
-    """Return the digests that ``weights_section`` wrote into a card: file name -> sha256."""
-    return dict(re.findall(r"^- (\S+\.safetensors): sha256 `([0-9a-f]{64})`$", card, re.MULTILINE))
-
-
 def _front(head: Head, pooling: Pooling | None, parent: ParentModel | None, languages: list[str]) -> str:
     licence = (parent and parent.licence) or "unknown"
     comment = "of the weights: choose it with the licences of the training text in view"
     if parent and parent.licence:
         comment = "of the model that this one was made from: check that it is right for this one too"
     lines = [f"library_name: {'sentence-transformers' if pooling else 'transformers'}"]
-    if pipeline := "sentence-similarity" if pooling else PIPELINES.get(head.ending):
+    if pipeline := "sentence-similarity" if pooling else _CLASSES[head.ending][0]:
         lines.append(f"pipeline_tag: {pipeline}")
     return "\n".join(
         [
@@ -163,16 +161,12 @@ def _languages(run: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(code for code in named if isinstance(code, str) and code.isalpha()))
 
 
-def _is_pretrained(head: Head) -> bool:
-    return not {"classifier", "qa_outputs"} & set(head.parts)
-
-
 def _purpose(head: Head) -> str:
     labels = ", ".join(map(_code, head.labels[:50]))
     more = f" and {len(head.labels) - 50} more" if len(head.labels) > 50 else ""
     one = "labels, any number of them," if head.problem_type == "multi_label_classification" else "one label"
     outputs = f"{one} of {len(head.labels)}: {labels}{more}" if labels else "a number"
-    return _PURPOSES[head.ending].format(outputs=outputs)
+    return _CLASSES[head.ending][1].format(outputs=outputs)
 
 
 def _loading(head: Head, pooling: Pooling | None) -> str:

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -42,7 +42,7 @@ class Report:
         lines = [self.title]
         lines += [f"  {o:<{widths[0]}}  {self.arrow}  {t:<{widths[1]}}  {shape}" for o, t, shape in rows]
         for kind, found in self._rest():
-            lines += [f"  {kind}: {name}" for name in folded(found)]
+            lines += [f"  {kind}: {name}" for name in _once_per_layer(found)]
         return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
 
     def _rest(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -63,7 +63,7 @@ def _template(name: str) -> str:
     return re.sub(r"(layer[_./])\d+", r"\1*", name)
 
 
-def folded(found: Iterable[str]) -> list[str]:
+def _once_per_layer(found: Iterable[str]) -> list[str]:
     """Return the names; names that differ only in the layer share a line: ``encoder.layer.*.output.dense.bias
     (12)``."""
     counts: dict[str, int] = {}
@@ -94,7 +94,7 @@ def _pretraining_shapes(config: ModelConfig) -> Any:
     return jax.eval_shape(lambda: fresh_params(config))
 
 
-def shapes_of(config: ModelConfig, head: Head) -> dict[str, Any]:
+def _shapes_of(config: ModelConfig, head: Head) -> dict[str, Any]:
     """Return a tree with the shape of every array that a file with this ``head`` can hold."""
 
     def last(outputs: int) -> dict[str, Any]:
@@ -104,22 +104,21 @@ def shapes_of(config: ModelConfig, head: Head) -> dict[str, Any]:
     return tree | {"classifier": last(head.num_outputs), "qa_outputs": last(2), "sop_head": last(2)}  # type: ignore[no-any-return]
 
 
-@dataclasses.dataclass(frozen=True)
-class Read:
+class _Read(NamedTuple):
     """The parameters that were read from a file, and what happened to each tensor (the fields of ``Report``)."""
 
     params: dict[str, Any]
     moved: tuple[tuple[names.Entry, tuple[int, ...]], ...]
     missing: tuple[str, ...]
-    unused: tuple[str, ...]
 
 
 def read_params(
     tensors: Mapping[str, np.ndarray], config: ModelConfig, head: Head, where: str, pad_id: int = 0
-) -> Read:
+) -> _Read:
     """Return the tensors of a file as our parameter tree.
 
-    The tree has the parts of ``head``, and each other pretrained part if the file has all tensors of that part.
+    The tree has the parts of ``head``, except for heads of which the file has no tensor, and each other pretrained part
+    if the file has all tensors of that part.
 
     Args:
       tensors: the tensors under their current names.
@@ -127,48 +126,53 @@ def read_params(
       pad_id: the id of the padding token, on which RoBERTa's positions depend.
 
     Raises:
-      UserError: a shape does not fit the config, or a tensor of the encoder is missing or has no place in ours.
+      UserError: a tensor has another shape than the config says, holds no floats or has no place in the model; or a
+        tensor of the encoder or of a head of which the file has others is missing.
     """
-    shapes = shapes_of(config, head)
+    shapes = _shapes_of(config, head)
     entries = list(head.family.entries(config.num_layers, head.architecture, pad_id))
-    wanted = _readable(tensors, entries, head)
+    complete = {part for part in PRETRAINED_PARTS if _whole(part, entries, tensors)}
     params: dict[str, Any] = {}
-    moved, missing, problems, left = [], [], [], dict(tensors)
-    for entry in (e for e in entries if names.part(e) in wanted):
+    moved, problems, left = [], [], dict(tensors)
+    missing: dict[str, list[str]] = {}  # part -> names of tensors
+    for entry in (e for e in entries if e.part in {*head.parts, *complete}):
         array = left.pop(entry.theirs, None)
         if array is None:
-            missing.append(entry.theirs)
+            missing.setdefault(entry.part, []).append(entry.theirs)
             continue
         shape = leaf(shapes, entry.ours)
         theirs = names.to_theirs(np.broadcast_to(np.float32(0), shape), entry).shape
         if array.shape != theirs:
             problems.append(f"{entry.theirs} is {list(array.shape)}, config.json says {list(theirs)}")
+        elif array.dtype != np.float32:
+            problems.append(f"{entry.theirs} holds {array.dtype} numbers; a quantized model cannot be read")
         else:
             moved.append((entry, array.shape))
             put(params, entry.ours, names.to_ours(array, entry, shape))
-    essential = [e.theirs for e in entries if names.part(e) == "encoder" and e.theirs in missing]
-    if essential:
-        problems.append(f"{len(essential)} tensors of the encoder are missing, such as {essential[0]}")
-    own = (f"{head.family.prefix}embeddings.", f"{head.family.prefix}encoder.")
-    if strange := [name for name in left if name.replace("/", ".").startswith(own)]:
+    for part, absent in missing.items():
+        if part == "encoder" or part in params:
+            problems.append(f"{len(absent)} tensors of the {part} are missing, such as {absent[0]}")
+    if strange := [name for name in left if name not in head.family.redundant(head.architecture)]:
+        more = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
         problems.append(
-            f"{len(strange)} tensors of the encoder have no place in the model of config.json, such as {strange[0]}"
+            f"{len(strange)} tensors have no place in the {head.architecture} of config.json: "
+            f"{', '.join(strange[:5])}{more} (transformers leaves them out when it loads and saves a model)"
         )
     if problems:
         raise UserError(f"{where} does not fit together: {'; '.join(problems[:5])}; copy the whole folder again")
-    broken = {names.part(e) for e in entries if e.theirs in missing}  # incomplete heads are left out
-    unused = [*left, *(e.theirs for e, _ in moved if names.part(e) in broken)]
-    params = {part: tree for part, tree in params.items() if part not in broken}
-    kept = tuple((e, shape) for e, shape in moved if names.part(e) not in broken)
-    return Read(params, kept, tuple(missing), tuple(sorted(unused)))
+    return _Read(params, tuple(moved), tuple(name for absent in missing.values() for name in absent))
 
 
-def _readable(tensors: Collection[str], entries: Collection[names.Entry], head: Head) -> set[str]:
-    def whole(part: str) -> bool:
-        own = [e.theirs in tensors for e in entries if names.part(e) == part]
-        return bool(own) and all(own)
+def _whole(part: str, entries: Collection[names.Entry], tensors: Collection[str]) -> bool:
+    own = [entry.theirs in tensors for entry in entries if entry.part == part]
+    return bool(own) and all(own)
 
-    return {*head.parts, *(part for part in PRETRAINED_PARTS if whole(part))}
+
+def check_class(params: Any, config: ModelConfig, name: str = "the model") -> None:
+    """Raise ``UserError`` if transformers has no class for such a model: it is causal, or has a BiLSTM."""
+    if config.causal or "bilstm" in params:
+        found = "reads from left to right" if config.causal else "has a BiLSTM"
+        raise UserError(f"{name} {found} and cannot be exported: transformers has no class for it")
 
 
 def written_tensors(
@@ -180,12 +184,8 @@ def written_tensors(
       pad_id: the id of the padding token, on which RoBERTa's positions depend.
 
     Raises:
-      UserError: the model lacks a part that the class needs (the message names the part and another class), or
-        transformers has no class for the model.
+      UserError: the model lacks a part that the class needs; the message names the part and another class.
     """
-    if config.causal or "bilstm" in params:
-        found = "a BiLSTM on its encoder" if "bilstm" in params else "causal attention"
-        raise UserError(f"a model with {found} cannot be exported: transformers has no class for it")
     bare, family = head.ending == "Model", head.family
     absent = [part for part in head.parts if part not in params and not (bare and part == "pooler")]
     if absent:
@@ -195,7 +195,7 @@ def written_tensors(
         )
     tensors, moved, missing = {}, [], []
     for entry in family.entries(config.num_layers, head.architecture, pad_id):
-        if names.part(entry) not in head.parts:
+        if entry.part not in head.parts:
             continue
         name = entry.theirs.removeprefix(family.prefix) if bare else entry.theirs
         array = leaf(params, entry.ours)

@@ -21,6 +21,24 @@ from bert_jax.models.model import encoder_file
 
 PACKAGE = "interchange.families"
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
+# Keys of config.json that are read for every family, those of the head in ``architectures``.
+_ENCODER_KEYS = ("model_type", "hidden_act", "pad_token_id", "do_lower_case")
+_HEAD_KEYS = ("architectures", "id2label", "label2id", "num_labels", "problem_type")
+# Keys that transformers, sentence-transformers or a publisher saved and that change no output of an encoder: names and
+# versions, how to compute (the tensors themselves tell whether the MLM decoder is tied), how to generate text.
+WITHOUT_EFFECT = """
+    _name_or_path name name_or_path language transformers_version paddlenlp_version tokenizer_class finetuning_task
+    task_specific_params sentence_transformers sbert_ce_default_activation_function _commit_hash _num_labels
+    dtype torch_dtype use_cache output_past return_dict output_attentions output_hidden_states output_scores torchscript
+    use_bfloat16 xla_device tf_legacy_loss loss_type gradient_checkpointing chunk_size_feed_forward enable_recompute
+    _attn_implementation _attn_implementation_autoset attn_implementation tie_word_embeddings tie_encoder_decoder
+    cross_attention_hidden_size bos_token_id eos_token_id eos_token_ids sep_token_id cls_token_id mask_token_id
+    decoder_start_token_id prefix max_length min_length do_sample early_stopping num_beams num_beam_groups
+    diversity_penalty temperature top_k top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size
+    encoder_no_repeat_ngram_size bad_words_ids num_return_sequences return_dict_in_generate forced_bos_token_id
+    forced_eos_token_id remove_invalid_values exponential_decay_length_penalty suppress_tokens begin_suppress_tokens
+    directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type
+""".split()  # noqa: SIM905
 
 
 class Family(abc.ABC):
@@ -34,6 +52,8 @@ class Family(abc.ABC):
       classes: the end of a class name -> the parts of our tree that a model of the class has.
       fields: a key of ``config.json`` -> the field of the encoder's ``Config`` that holds the same value.
       defaults: the values of keys that older files leave out.
+      fixed: a key of ``config.json`` -> the only value with which our modules compute the same.
+      others: keys that the family reads elsewhere, or that change no output of its models.
       decoder: the name of the MLM decoder. Its weights are the word embeddings, of which a file may hold a second copy.
       classifier_dropout: the key of ``config.json`` for the dropout rate before the classifier.
     """
@@ -45,6 +65,14 @@ class Family(abc.ABC):
     classes: ClassVar[Mapping[str, tuple[str, ...]]]
     fields: ClassVar[Mapping[str, str]]
     defaults: ClassVar[Mapping[str, float]]
+    fixed: ClassVar[Mapping[str, Any]] = {
+        "position_embedding_type": "absolute",
+        "is_decoder": False,
+        "is_encoder_decoder": False,
+        "add_cross_attention": False,
+        "pruned_heads": {},
+    }
+    others: ClassVar[tuple[str, ...]] = ()
     decoder: ClassVar[str]
     classifier_dropout: ClassVar[str] = "classifier_dropout"
 
@@ -66,7 +94,7 @@ class Family(abc.ABC):
         """Yield the entries of ``map``. An entry with ``{i}`` is replaced by one entry per layer."""
         return names.written_out(self.map(architecture, pad_id), num_layers)
 
-    def modern(self, name: str) -> str:
+    def current_name(self, name: str) -> str:
         """Return the current name of a tensor, given a name that may be outdated or lack the family's prefix."""
         name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
         return f"{self.prefix}{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
@@ -84,32 +112,15 @@ class Family(abc.ABC):
         del theirs, where
         return tensors, ()
 
-    @property
-    def redundant(self) -> tuple[str, ...]:
-        """The names of tensors that an import ignores if a file has them: copies of other tensors, and buffers."""
-        return f"{self.prefix}embeddings.position_ids", f"{self.decoder}.weight", f"{self.decoder}.bias"
+    def redundant(self, architecture: str) -> tuple[str, ...]:
+        """Return the names of tensors in files of a class that change no output: copies of other tensors, buffers."""
+        buffers = (f"{self.prefix}embeddings.{name}_ids" for name in ("position", "token_type"))
+        return *buffers, f"{self.decoder}.weight", f"{self.decoder}.bias"
 
     @property
     def decoder_bias(self) -> str:
         """The name of the MLM output bias. Some files store it only as ``<decoder>.bias``."""
         return f"{self.decoder.rpartition('.')[0]}.bias"
-
-    @abc.abstractmethod
-    def outputs(
-        self,
-        tensors: Mapping[str, np.ndarray],
-        config: Any,
-        batch: Mapping[str, np.ndarray],
-        parts: frozenset[str],
-        architecture: str,
-    ) -> dict[str, np.ndarray]:
-        """Return the model's outputs, computed in numpy from the tensors of a file, independently of our modules.
-
-        Args:
-          tensors: the tensors under the names that they have in the file.
-          parts: the parts of our tree whose outputs are wanted.
-          architecture: the model's class in transformers.
-        """
 
     def to_config(self, config: Any, pad_id: int) -> dict[str, Any]:
         """Return the fields of ``config.json`` that describe the encoder."""
@@ -132,14 +143,11 @@ class Family(abc.ABC):
         Raises:
           UserError: the model is not of this family, or has a feature that our modules do not have.
         """
-        if theirs.get("position_embedding_type", "absolute") != "absolute":
-            raise UserError(
-                f"{where} has {theirs['position_embedding_type']} positions; only absolute ones can be read"
-            )
+        self._check_keys(theirs, f"{where}/{file}")
         activations = {name: ours for ours, name in ACTIVATIONS.items()} | {"gelu_pytorch_tanh": "gelu_tanh"}
         activation = str(theirs.get("hidden_act", "gelu"))
         if activation not in activations:
-            raise UserError(f"{where} has hidden_act {activation!r}; known: {', '.join(activations)}")
+            raise UserError(f"{where}/{file} has hidden_act {activation!r}; known: {', '.join(activations)}")
         missing = [name for name in self.fields if name not in theirs and name not in self.defaults]
         if missing:
             raise UserError(f"{where}/{file} has no {', '.join(missing)}: it is not of the {self.title} family")
@@ -149,6 +157,29 @@ class Family(abc.ABC):
             return configuration.build(encoder_file(self.encoder).Config, self.adapted(values, theirs), "config")  # type: ignore[no-any-return]
         except UserError as error:
             raise UserError(f"{where}/{file} does not describe a model of the {self.title} family: {error}") from error
+
+    def _check_keys(self, theirs: Mapping[str, Any], path: str) -> None:
+        """Raise ``UserError`` if a key is unknown, or its value cannot be followed. Null counts as absent."""
+        given = {name: value for name, value in theirs.items() if value is not None}
+        for name, allowed in self.fixed.items():
+            if (value := given.get(name, allowed)) != allowed:
+                raise UserError(
+                    f"{path} has {name} {value!r}; of the {self.title} family, only models with {allowed!r} can be read"
+                )
+        known = {
+            *self.fields,
+            *self.fixed,
+            *self.others,
+            self.classifier_dropout,
+            *_ENCODER_KEYS,
+            *_HEAD_KEYS,
+            *WITHOUT_EFFECT,
+        }
+        if unknown := [f"{name} = {str(value)[:40]}" for name, value in given.items() if name not in known]:
+            raise UserError(
+                f"{path} has keys that are not known for the {self.title} family: {', '.join(unknown)}; remove those "
+                "that change no output of the model; if they change any, the model cannot be read"
+            )
 
     def adapted(self, values: dict[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
         """Return ``values`` for our config, corrected where ``theirs`` uses a name with another meaning."""

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import functools
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.interchange import names
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import Head, of_config
-from bert_jax.interchange.comparison import check_outputs
 from bert_jax.interchange.conversion import Report, read_params
 from bert_jax.interchange.family import family_of
-from bert_jax.interchange.hugging_face import Imported
 from bert_jax.interchange.json_files import read_json
-from bert_jax.interchange.reference import OriginalNames, reference_outputs
 from bert_jax.interchange.tensor_bundle import read_bundle
-from bert_jax.interchange.tensors import check_finite, present_names
+from bert_jax.interchange.tensors import check_finite, current_names
 from bert_jax.interchange.tokenizer_files import read_tokenizer
 from bert_jax.storage import files
 
 CONFIG, CHECKPOINT = "bert_config.json", "bert_model.ckpt"
+
+# Endings of variables that belong to the optimizer, not to the model.
+_OPTIMIZER = ("/adam_m", "/adam_v", "global_step")
+_ENDINGS = {
+    "kernel": "weight", "gamma": "weight", "beta": "bias", "output_weights": "weight", "output_bias": "bias"
+}  # fmt: skip
 
 
 def is_original(directory: str | os.PathLike[str]) -> bool:
@@ -31,7 +34,7 @@ def is_original(directory: str | os.PathLike[str]) -> bool:
     return (folder / CONFIG).exists() and not (folder / "config.json").exists()
 
 
-def import_original(directory: str | os.PathLike[str], lowercase: bool | None = None) -> Imported:
+def import_original(directory: str | os.PathLike[str], lowercase: bool | None = None) -> TrainedModel:
     """Return the model in a checkpoint of google-research/bert.
 
     The model may be pretrained, or fine-tuned by run_classifier.py or run_squad.py.
@@ -46,38 +49,45 @@ def import_original(directory: str | os.PathLike[str], lowercase: bool | None = 
     """
     where = str(directory)
     if lowercase is None:
-        lowercase = lowercase_of(os.path.basename(os.path.abspath(where)), where)
+        lowercase = _lowercase_of(os.path.basename(os.path.abspath(where)), where)
     with files.downloaded(directory) as folder:
         family = family_of("bert")
         config = family.from_config(read_json(folder / CONFIG), where, CONFIG)
         tokenizer = read_tokenizer(folder, config, where, lowercase)
         prefix = _prefix(folder, where)
         stored = read_bundle(prefix)
-        raw = {name: array for name, array in stored.items() if not name.endswith(names.OPTIMIZER)}
+        raw = {name: array for name, array in stored.items() if not name.endswith(_OPTIMIZER)}
         check_finite(raw, where)
-        tensors = present_names(family, names.from_original(raw, family.entries(config.num_layers)), where)
+        known = {entry.theirs for entry in family.entries(config.num_layers)}
+        originals = {current_name(name): name for name in raw if current_name(name) in known}
+        renamed = {name: raw[old].T if old.endswith("/kernel") else raw[old] for name, old in originals.items()}
+        unknown = {name: array for name, array in raw.items() if name not in originals.values()}
+        tensors = current_names(family, renamed | unknown, where)
         head = _head(tensors, where)
         read = read_params(tensors, config, head, where)
-        reference = functools.partial(reference_outputs, OriginalNames(raw))
-        checked = check_outputs(reference, read.params, config, head, "nothing was imported")
-    back = {entry.theirs: entry.original for entry in family.entries(config.num_layers)}
-    moved = tuple((entry._replace(theirs=entry.original), raw[entry.original].shape) for entry, _ in read.moved)
+    entries = [entry._replace(theirs=originals[entry.theirs]) for entry, _ in read.moved]
+    moved = tuple((entry, raw[entry.theirs].shape) for entry in entries)
     count = sum(array.size for array in raw.values())
     case = "lower-case" if lowercase else "cased"
-    notes = [f"the vocabulary is read as {case}", checked]
+    notes = [f"the vocabulary is read as {case}"]
     if len(raw) < len(stored):
         notes.insert(0, f"skipped: {len(stored) - len(raw)} tensors of the optimizer")
-    report = Report(
-        f"read {where}/{prefix.name}: {head.architecture}, {count:,} parameters",
-        moved,
-        tuple(back[name] for name in read.missing),
-        read.unused,
-        tuple(notes),
-    )
-    return Imported(read.params, config, tokenizer, head, report)
+    title = f"read {where}/{prefix.name}: {head.architecture}, {count:,} parameters"
+    report = Report(title, moved, read.missing, notes=tuple(notes))
+    return TrainedModel(where, read.params, config, tokenizer, head, report=report)
 
 
-def lowercase_of(name: str, where: str) -> bool:
+def current_name(variable: str) -> str:
+    """Return the name in transformers of a variable of google-research/bert.
+
+    Kernels of output layers (``output_weights``) are stored as transformers has them; all others are transposed.
+    """
+    variable = re.sub("^output_", "classifier/output_", variable.replace("cls/squad/", "qa_outputs/"))
+    module, _, last = variable.replace("layer_", "layer.").replace("/", ".").rpartition(".")
+    return f"{module}.{_ENDINGS.get(last, f'{last}.weight' if last.endswith('_embeddings') else last)}"
+
+
+def _lowercase_of(name: str, where: str) -> bool:
     """Return whether a folder's name contains "uncased".
 
     Raises ``UserError`` if the name contains neither "uncased" nor "cased".

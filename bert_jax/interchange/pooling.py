@@ -8,7 +8,6 @@ from bert_jax.interchange.json_files import write_json
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.heads import Pooling
 
-POOLINGS = ("mean", "cls")
 _MODES = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
 
 

@@ -6,14 +6,14 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import safetensors
-from safetensors.numpy import save_file
 
 from bert_jax.errors import UserError
 from bert_jax.interchange.family import Family
 from bert_jax.interchange.json_files import read_json, write_json
-from bert_jax.storage import write_errors
+from bert_jax.storage.tensors import save_tensors
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_SHARD_BYTES = 5_000_000_000  # the same limit as in transformers
@@ -21,11 +21,11 @@ PICKLE_HINT = (
     "; pytorch_model.bin is a pickle, which can run code: if you trust it, load it with transformers and run "
     "model.save_pretrained(folder)"
 )
-_FLOATS = ("F64", "F32", "F16", "BF16")
+FLOATS = (np.float64, np.float32, np.float16, ml_dtypes.bfloat16)
 
 
 def read_tensors(folder: Path, where: str) -> dict[str, np.ndarray]:
-    """Return all float tensors as float32, by their names in the files.
+    """Return all tensors by their names in the files. Floats of any width become float32; others stay as they are.
 
     Args:
       where: the folder's name for error messages.
@@ -50,26 +50,30 @@ def read_tensors(folder: Path, where: str) -> dict[str, np.ndarray]:
 
 def check_finite(tensors: Mapping[str, np.ndarray], where: str) -> None:
     """Raise ``UserError`` if any value is not a finite number."""
-    damaged = [name for name, array in tensors.items() if not np.isfinite(array).all()]
-    if damaged:
+    if damaged := not_finite(tensors):
         raise UserError(
             f"{where} is damaged: {len(damaged)} tensors hold values that are not finite numbers, such as "
             f"{damaged[0]}; copy it again"
         )
 
 
+def not_finite(tensors: Mapping[str, np.ndarray]) -> list[str]:
+    """Return the names of the tensors that hold a value that is not a finite number."""
+    return [name for name, array in tensors.items() if not np.isfinite(array).all()]
+
+
 def _read_shard(path: Path) -> Iterator[tuple[str, np.ndarray]]:
     try:
-        with safetensors.safe_open(path, framework="flax") as file:  # "flax", because numpy has no bfloat16
+        with safetensors.safe_open(path, framework="numpy") as file:
             for name in file.keys():  # noqa: SIM118 - ``file`` is not a dict
-                if file.get_slice(name).get_dtype() in _FLOATS:  # integers are buffers, not weights
-                    yield name, np.asarray(file.get_tensor(name)).astype(np.float32)
+                array = file.get_tensor(name)
+                yield name, array.astype(np.float32) if array.dtype in FLOATS else array
     except (safetensors.SafetensorError, OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}); it may be cut short: copy it again") from error
 
 
-def present_names(family: Family, tensors: Mapping[str, np.ndarray], where: str) -> dict[str, np.ndarray]:
-    """Return the tensors under their current names, without copies of the tied MLM decoder.
+def current_names(family: Family, tensors: Mapping[str, np.ndarray], where: str) -> dict[str, np.ndarray]:
+    """Return the tensors under their current names; the MLM output bias also under its own name.
 
     Args:
       tensors: the tensors of a file, some of which may have outdated names.
@@ -78,21 +82,20 @@ def present_names(family: Family, tensors: Mapping[str, np.ndarray], where: str)
     Raises:
       UserError: the decoder differs from the word embeddings, or two names in the file mean the same tensor.
     """
-    modern: dict[str, np.ndarray] = {}
+    current: dict[str, np.ndarray] = {}
     for name, array in tensors.items():
-        if family.modern(name) in modern:
+        if family.current_name(name) in current:
             raise UserError(
-                f"{where} has {family.modern(name)} twice, once under an older name; copy the whole folder again"
+                f"{where} has {family.current_name(name)} twice, once under an older name; copy the whole folder again"
             )
-        modern[family.modern(name)] = array
-    kept = {name: array for name, array in modern.items() if name not in family.redundant}
+        current[family.current_name(name)] = array
     tied = (family.decoder, f"{family.prefix}embeddings.word_embeddings")
-    decoder, words = (modern.get(f"{name}.weight") for name in tied)
+    decoder, words = (current.get(f"{name}.weight") for name in tied)
     if decoder is not None and words is not None and not np.array_equal(decoder, words):
         raise UserError(f"{where} has an MLM decoder that is not its word embeddings; only tied ones can be read")
-    if f"{family.decoder}.bias" in modern:
-        kept.setdefault(family.decoder_bias, modern[f"{family.decoder}.bias"])
-    return kept
+    if f"{family.decoder}.bias" in current:
+        current.setdefault(family.decoder_bias, current[f"{family.decoder}.bias"])
+    return current
 
 
 def write_tensors(
@@ -121,17 +124,7 @@ def write_tensors(
     for i, shard in enumerate(shards):
         path = folder / (WEIGHTS if len(shards) == 1 else f"model-{i + 1:05}-of-{len(shards):05}.safetensors")
         places |= dict.fromkeys(shard, path.name)
-        _save(path, shard, output)
+        save_tensors(path, shard, {"format": "pt"}, output)
     if len(shards) > 1:
         total = sum(array.nbytes for array in tensors.values())
         write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": places})
-
-
-def _save(path: Path, tensors: dict[str, np.ndarray], output: str | os.PathLike[str]) -> None:
-    path.touch()
-    mode = path.stat().st_mode
-    try:
-        save_file(tensors, path, {"format": "pt"})
-    except safetensors.SafetensorError as error:  # raised instead of OSError if the disk is full
-        raise UserError(f"cannot write {output}: {error}; {write_errors.write_advice(error)}") from error
-    path.chmod(mode)  # safetensors makes files that only the owner can read

@@ -11,11 +11,10 @@ from bert_jax.interchange.json_files import read_json, write_json
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import encoder_file
 from bert_jax.storage import files, reading
-from bert_jax.text import added_tokens
 from bert_jax.text import tokenizer as tokenizers
-from bert_jax.text.byte_level import FILE_NAME
 from bert_jax.text.tokenizer import Tokenizer
-from bert_jax.text.wordpiece import WordPiece, lines_of
+from bert_jax.text.tokenizer_json import FILE_NAME
+from bert_jax.text.vocab_txt import lines_of
 
 MAX_SPARE = 1024  # spare rows, which let an embedding table be split over devices, must be fewer than this
 
@@ -53,7 +52,7 @@ def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
 
 def _tokenizer_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     has_types = _has_types(config)
-    is_bert = has_types and tokenizer.file_name == WordPiece.file_name  # that class makes token types of its own
+    is_bert = has_types and tokenizer.file_name == "vocab.txt"  # that class makes token types of its own
     # PreTrainedTokenizerFast returns token types only if model_input_names lists them.
     names = {"model_input_names": ["input_ids", *["token_type_ids"] * has_types, "attention_mask"]}
     own = {"tokenize_chinese_chars": True, "strip_accents": None} if is_bert else names
@@ -75,8 +74,8 @@ def read_tokenizer(folder: Path, config: ModelConfig, where: str, lowercase: boo
       lowercase: whether the tokenizer lower-cases text. If None, its files decide.
 
     Raises:
-      UserError: the folder has no tokenizer, or two that differ, or one with added tokens that text would lose, or its
-        number of pieces does not fit the model's embeddings.
+      UserError: the folder has no tokenizer, or two that differ, or one whose number of pieces does not fit the
+        model's embeddings.
     """
     vocabulary = tokenizers.existing(folder)
     if vocabulary is None:
@@ -88,11 +87,10 @@ def read_tokenizer(folder: Path, config: ModelConfig, where: str, lowercase: boo
         lowercase = _lowercase(folder)
     _check_same(folder, where)
     tokenizer = tokenizers.load(vocabulary, lowercase)
-    added_tokens.check(tokenizer, added_tokens.declared(folder), where)
     if not is_padded(config.vocab_size, tokenizer.size) or tokenizer.size < len(_pieces_of_json(folder)):
         raise UserError(
-            f"{where}/{tokenizer.file_name} has {tokenizer.size} pieces, the model {config.vocab_size} embeddings; "
-            "copy the whole folder again"
+            f"{vocabulary} has {tokenizer.size} pieces, the model {config.vocab_size} embeddings (special and added "
+            "tokens are pieces too); copy the whole folder again"
         )
     return tokenizer
 
@@ -117,7 +115,7 @@ def _pieces_of_json(folder: Path) -> dict[str, int] | list[Any]:
 
 def _check_same(folder: Path, where: str) -> None:
     """Raise ``UserError`` if ``vocab.txt`` lacks pieces of the ``tokenizer.json`` beside it: it was cut short."""
-    theirs, file = _pieces_of_json(folder), folder / WordPiece.file_name
+    theirs, file = _pieces_of_json(folder), folder / "vocab.txt"
     if not (isinstance(theirs, dict) and file.exists()):
         return
     lines = lines_of(reading.read_bytes(file).decode("utf-8-sig", "replace"))

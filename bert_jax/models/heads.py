@@ -215,6 +215,19 @@ NEEDED = {
 }  # the least number of layers that the model must have; 1 for all other combinations
 
 
+def combined(layers: str, hidden: jax.Array, weights: jax.Array) -> jax.Array:
+    """Return a combination of ``hidden`` [N + 1, ..., D], the embeddings first: [..., D], or [..., 4D] of "concat".
+
+    ``weights`` [n] are those of a weighted sum of the last n layers, the lowest first.
+    """
+    if layers == "concat_last_four":
+        return jnp.concatenate(list(hidden[-4:]), axis=-1)
+    if layers == "sum_last_four":
+        return jnp.sum(hidden[-4:], axis=0)
+    place = {"embeddings": 0, "second_to_last": -2, "last": -1}.get(layers)
+    return jnp.tensordot(weights, hidden[-len(weights) :], axes=1) if place is None else hidden[place]
+
+
 class LayerMix(Head):
     """Replaces the vectors of the last layer by a combination of several layers (Devlin et al. 2019, table 7).
 
@@ -233,15 +246,11 @@ class LayerMix(Head):
         If layers are concatenated it is [B, L, 4D], the lowest layer first.
         """
         hidden = outputs["hidden"].astype(self.config.param_dtype)
-        summed = {"weighted_sum_last_four": 4, "weighted_sum_all": self.config.num_layers}
-        place = {"embeddings": 0, "second_to_last": -2, "last": -1}
-        if self.layers == "concat_last_four":
-            x = jnp.concatenate(list(hidden[-4:]), axis=-1)
-        elif self.layers in place:
-            x = hidden[place[self.layers]]
-        else:
-            count = summed[self.layers]
+        count = {"weighted_sum_last_four": 4, "weighted_sum_all": self.config.num_layers}.get(self.layers, 0)
+        if count:
             weights = self.param("weights", named(nn.initializers.zeros, None), (count,), hidden.dtype)
             scale = self.param("scale", nn.initializers.ones, (), hidden.dtype)
-            x = scale * jnp.tensordot(jax.nn.softmax(weights), hidden[-count:], axes=1)
+            x = scale * combined(self.layers, hidden, jax.nn.softmax(weights))
+        else:
+            x = combined(self.layers, hidden, jnp.zeros(0))
         return {"sequence": dropout(x, self.dropout_rate, rng, "features")}

@@ -124,10 +124,9 @@ def recorded(config: ModelConfig) -> dict[str, Any]:
 
 
 def config_of(facts: Mapping[str, Any]) -> ModelConfig:
-    """Return the config that this version of ``recorded``, or an earlier version, stored in ``facts``."""
-    fields = {name: value for name, value in facts.items() if name != "encoder"}
-    kind = encoder_file(facts.get("encoder", BERT)).Config
-    return configuration.recall(kind, fields, "model")  # type: ignore[no-any-return]
+    """Return the config that ``recorded`` stored in ``facts``."""
+    kind = encoder_file(facts["encoder"]).Config
+    return configuration.build(kind, facts, "model", also=("encoder",))  # type: ignore[no-any-return]
 
 
 def fresh_params(config: ModelConfig, seed: int = 0) -> dict[str, Any]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import abc
+import copy
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -28,10 +29,9 @@ from bert_jax.objectives.terms import measured, punctuation
 from bert_jax.records import Batch, BatchSpec, Sum
 from bert_jax.rows import ngram_models, random, units
 from bert_jax.rows.features import TokenFacts
-from bert_jax.rows.masking import BOUNDARY_FIELDS, MaskingConfig
+from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.mixture import MixedRows
 from bert_jax.rows.rows_config import SHORT_ROWS, Packing, RowsConfig
-from bert_jax.rows.selection import SelectedFeatures
 from bert_jax.rows.sequence_rows import SequenceRows
 from bert_jax.task import Losses, RowSource, Variables
 from bert_jax.text.tokenizer import Tokenizer
@@ -57,14 +57,12 @@ PHASE_KEYS = tuple(field.name for field in dataclasses.fields(Config))
 
 
 class Setting(NamedTuple):
-    """The arguments that every objective gets besides its own config.
+    """The arguments that every objective gets besides its own config, all known before text is read.
 
     Attributes:
       max_lengths: kind of batch (one per phase) -> the number of positions of a row.
       changes: kind of batch -> the keys of ``config.objective`` that its phase replaces, with their values.
       heldout_seed: the seed of the held-out rows. If None, it is ``seed``.
-      corpus, tokenizer: the training text and its tokenizer. Both may be None if a step is only compiled; then
-        ``source`` and ``baselines`` must not be called.
     """
 
     model: ModelConfig
@@ -72,12 +70,12 @@ class Setting(NamedTuple):
     seed: int = 0
     changes: Mapping[str, Mapping[str, Any]] = {}
     heldout_seed: int | None = None
-    corpus: Corpus | Mixture | None = None
-    tokenizer: Tokenizer | None = None
 
 
 class PretrainingObjective(abc.ABC):
     """A ``bert_jax.task.Task`` made of heads (parts) and loss terms, which each subclass chooses in its own file.
+
+    It is made before text is read, so that everything else is checked first; ``with_text`` gives it the text.
 
     Class attributes of an objective:
       parts: the heads of the model; if they depend on the config, set them before calling ``super().__init__``.
@@ -97,15 +95,18 @@ class PretrainingObjective(abc.ABC):
     heldout_parts: tuple[str, ...] = ("",)
     whole_batches: bool = False
     dtype: str
+    tokenizer: Tokenizer | None = None  # until ``with_text``
+    _corpora: Mixture
+    _facts: TokenFacts
 
     def __init__(self, config: Config, setting: Setting):
-        """Check that the chosen parts fit together, and open the corpus.
+        """Check that the chosen parts fit together.
 
         Args:
           config: the ``Config`` of the objective's file.
 
         Raises:
-          UserError: the encoder, arrangement, packing, masking, lengths and vocabulary do not fit together.
+          UserError: the encoder, arrangement, packing, masking and lengths do not fit together.
         """
         self.config, self.setting = config, setting
         model = setting.model
@@ -113,18 +114,42 @@ class PretrainingObjective(abc.ABC):
         self._check_model(model)
         model.check_lengths(setting.max_lengths)
         self.dtype = model.dtype
-        self._model = Model(model, self.parts)
-        self._rows = {kind: self._rows_of(kind) for kind in setting.max_lengths}
+        self._rows = {kind: self._with_features(self._rows_of(kind)) for kind in setting.max_lengths}
         self.batch_specs = {
-            name: self._read_features(rows, spec)
-            for kind, rows in self._rows.items()
-            for name, spec in rows.batch_specs(kind).items()
+            name: spec for kind, rows in self._rows.items() for name, spec in rows.batch_specs(kind).items()
         }
-        self._is_punctuation = punctuation(setting.tokenizer, model.vocab_size)
         self.loss_weights = {name: term.weight for name, term in self._terms.items()}
+        self._set_vocabulary(model.vocab_size)
+
+    def with_text(self, corpus: Corpus | Mixture, tokenizer: Tokenizer, vocab_size: int | None = None) -> Self:
+        """Return this objective with the text that it learns from; ``source`` and ``baselines`` need it.
+
+        Args:
+          vocab_size: the number of embeddings of the model; if None, it stays.
+
+        Raises:
+          UserError: the tokenizer is larger or is not that of the corpus, or the corpus lacks a column.
+        """
+        made, size = copy.copy(self), vocab_size or self.setting.model.vocab_size
+        if tokenizer.size > size:
+            raise UserError(
+                f"the vocabulary has {tokenizer.size} pieces, the model {size} embeddings; "
+                "leave config.model.vocab_size out to take the vocabulary's"
+            )
+        corpus.check_tokenizer(tokenizer)
+        corpus.check_columns(units.columns(self.units))
+        made.tokenizer, made._facts = tokenizer, TokenFacts.of(tokenizer)
+        made._set_vocabulary(size)
+        made._corpora = corpus if isinstance(corpus, Mixture) else Mixture.alone(corpus)
+        made.heldout_parts = tuple(made._corpora.parts)
+        return made
+
+    def _set_vocabulary(self, size: int) -> None:
+        model = dataclasses.replace(self.setting.model, vocab_size=size)
+        self.setting = self.setting._replace(model=model)
+        self._model = Model(model, self.parts)
+        self._is_punctuation = punctuation(self.tokenizer, size)
         self.flops_per_row = {kind: self.flops(spec) for kind, spec in self.batch_specs.items()}
-        if setting.corpus is not None and setting.tokenizer is not None:
-            self._open(setting.corpus, setting.tokenizer)
 
     # ---- To be written in an objective's file ----------------------------------------------------------------------
 
@@ -139,14 +164,14 @@ class PretrainingObjective(abc.ABC):
         """Return ``batch`` with the features that ``derived`` names added.
 
         ``__init__`` traces it to find the features that it reads, which are kept in a batch. So set what it needs
-        before ``super().__init__``, or read ``self.config``.
+        before ``super().__init__``, or read ``self.config`` and ``self.pieces``.
         """
         return batch
 
-    def masking(self, given: Mapping[str, Any], where: str) -> dict[str, Any]:
-        """Return the keys of ``MaskingConfig`` for a phase, made from the keys ``given`` at the path ``where``."""
+    def masking(self, config: MaskingConfig, where: str) -> MaskingConfig:
+        """Return how rows are masked if a recipe has ``config`` at the path ``where``."""
         del where
-        return dict(given)
+        return config
 
     def flops(self, spec: BatchSpec) -> float:
         """Return the FLOPs that a train step spends on one row with the features ``spec``."""
@@ -160,6 +185,12 @@ class PretrainingObjective(abc.ABC):
         """The name of the objective's file."""
         return catalogue.name_of(type(self).__module__)
 
+    @property
+    def pieces(self) -> Sequence[str]:
+        """The piece of each embedding of the model; "" where there is none, as before the text is read."""
+        known = self.tokenizer.vocab if self.tokenizer else ()
+        return [*known, *[""] * (self.setting.model.vocab_size - len(known))]
+
     def _check_model(self, model: ModelConfig) -> None:
         if model.causal and self.reads == "both sides":
             raise UserError(
@@ -171,10 +202,9 @@ class PretrainingObjective(abc.ABC):
                 f"the model is bidirectional, which shows objective {self.name!r} the tokens that it predicts; take a"
                 " causal model (config.model.attention = 'causal', or --init), or another objective, such as 'mlm'"
             )
-        lacking = [p.head for p in self.parts if isinstance(p.head, str)]
-        lacking = [role for role in lacking if not hasattr(encoder_file(model.encoder), role)]
-        if lacking:
-            raise UserError(f"encoder {model.encoder!r} has no {lacking[0]}, which objective {self.name!r} needs")
+        for role in [part.head for part in self.parts if isinstance(part.head, str)]:
+            if not hasattr(encoder_file(model.encoder), role):
+                raise UserError(f"encoder {model.encoder!r} has no {role}, which objective {self.name!r} needs")
 
     def _rows_of(self, kind: str) -> RowsConfig:
         """Return the configuration of a phase's rows; the phase may replace keys of ``config.objective``."""
@@ -188,36 +218,26 @@ class PretrainingObjective(abc.ABC):
                 f"{where}.objective.{wrong[0]}: a phase may replace {', '.join(PHASE_KEYS)}; set {wrong[0]} for all "
                 "phases in config.objective"
             )
-        masking = changes.pop("masking", {})
-        own = {name: getattr(self.config, name) for name in PHASE_KEYS}
-        if changes.get("arrangement", self.config.arrangement) != self.config.arrangement:
-            own["arrangement_options"] = {}  # the options of one arrangement say nothing to another
-        merged = configuration.build(Config, own | {"masking": MaskingConfig()} | changes, f"{where}.objective")
-        keys = self.masking(dataclasses.asdict(self.config.masking), "config.objective.masking")
-        if masking:
-            replaced = self.masking(masking, f"{where}.masking")
-            if replaced.get("strategy", keys["strategy"]) != keys["strategy"]:
-                keys["options"] = {}
-            keys |= replaced
-        try:
-            masks = configuration.build(MaskingConfig, keys, f"{where}.masking")
-        except UserError as error:  # MaskingConfig itself knows only the path of the keys that all phases share
-            raise UserError(str(error).replace("config.objective.masking", f"{where}.masking")) from None
-        length, arrangement = self.setting.max_lengths[kind], merged.arrangement or self.arrangement
-        shortest = catalogue.find("rows.arrangements", arrangement, having="Arrangement").Arrangement.shortest
-        if length < shortest:
-            raise UserError(
-                f"{where}.max_length is {length}; a sequence with its special tokens needs at least {shortest}"
-            )
+        of_phase, shared = changes.pop("masking", {}), self.config.masking
+        own = Config(**{name: getattr(self.config, name) for name in PHASE_KEYS})
+        # the options of one arrangement say nothing to another, nor do those of one strategy
+        if changes.get("arrangement", own.arrangement) != own.arrangement:
+            changes = {"arrangement_options": {}} | changes
+        if of_phase.get("strategy", shared.strategy) != shared.strategy:
+            of_phase = {"options": {}, **of_phase}
+        merged = configuration.replaced(own, changes, f"{where}.objective")
+        masks = self.masking(shared, "config.objective.masking")
+        if of_phase:
+            masks = self.masking(configuration.replaced(shared, of_phase, f"{where}.masking"), f"{where}.masking")
         return RowsConfig(
-            length,
+            self.setting.max_lengths[kind],
             merged.short_row_probability,
             masks,
             merged.packing,
             merged.max_pairs_per_row,
-            arrangement,
+            merged.arrangement or self.arrangement,
             merged.arrangement_options,
-            boundaries=bool(self._needed() & BOUNDARY_FIELDS.keys()),
+            phase=where,
         )
 
     @property
@@ -232,11 +252,12 @@ class PretrainingObjective(abc.ABC):
         of_terms = {name for term in self._terms.values() for name in (term.labels, term.weights)}
         return (of_heads | of_terms) - set(self.derived)
 
-    def _read_features(self, rows: RowsConfig, spec: BatchSpec) -> BatchSpec:
-        """Return those features of ``spec`` that the objective reads.
+    def _with_features(self, rows: RowsConfig) -> RowsConfig:
+        """Return ``rows`` with the features that the objective reads.
 
         Raises ``UserError`` if a needed feature is missing.
         """
+        spec = dataclasses.replace(rows, features=rows.possible).batch_spec()
         model, named = self.setting.model, self._needed()
         needed = named | read_by(self.inputs, spec, named.union(ALWAYS))
         if lacking := sorted(needed - spec.keys()):
@@ -251,25 +272,12 @@ class PretrainingObjective(abc.ABC):
             raise UserError(
                 f"encoder {model.encoder!r} does not read {unread[0]}; set config.objective.packing to 'none'"
             )
-        return {name: feature for name, feature in spec.items() if name in ALWAYS or name in needed}
+        return dataclasses.replace(rows, features=(*ALWAYS, *sorted(needed)))
 
     # ---- The host side ---------------------------------------------------------------------------------------------
 
-    def _open(self, corpus: Corpus | Mixture, tokenizer: Tokenizer) -> None:
-        if tokenizer.size > self.setting.model.vocab_size:
-            raise UserError(
-                f"the vocabulary has {tokenizer.size} pieces, the model {self.setting.model.vocab_size} embeddings; "
-                "leave config.model.vocab_size out to take the vocabulary's"
-            )
-        corpus.check_tokenizer(tokenizer)
-        corpus.check_columns(units.columns(self.units))
-        self._corpora = corpus if isinstance(corpus, Mixture) else Mixture.alone(corpus)
-        self.heldout_parts = tuple(self._corpora.parts)
-        self._facts = TokenFacts.of(tokenizer)
-
     def source(self, split: Literal["train", "eval"], kind: str, phase: int, part: str | None = None) -> RowSource:
-        rows, names = self._rows[kind], tuple(self.batch_specs[kind])
-        seed, heldout_seed = self.setting.seed, self.setting.heldout_seed
+        rows, seed, heldout_seed = self._rows[kind], self.setting.seed, self.setting.heldout_seed
         if split == "eval":
             seed = seed if heldout_seed is None else heldout_seed
             rows = dataclasses.replace(rows, packing="none") if rows.packing == "bucketed" else rows
@@ -287,9 +295,9 @@ class PretrainingObjective(abc.ABC):
             if (self._corpora.shares[name] if part is None else part == name)
         }
         if len(sources) == 1:
-            return SelectedFeatures(next(iter(sources.values())), names)
+            return next(iter(sources.values()))
         key, shares = random.key(self._corpora.fingerprint, seed, phase, "mixture"), self._corpora.shares
-        return SelectedFeatures(MixedRows(list(sources.values()), [shares[n] for n in sources], key), names)
+        return MixedRows(list(sources.values()), [shares[n] for n in sources], key)
 
     def summary(self, sums: dict[str, Sum]) -> dict[str, float]:
         means = {name: float(s.value) / max(float(s.count), 1e-9) for name, s in sums.items()}
@@ -355,7 +363,9 @@ class PretrainingObjective(abc.ABC):
         """
         rows, found = self.heldout_rows(kind, num_rows, part), dict[str, float]()
         if any(term.baseline == "cloze" for term in self._terms.values()):
-            found = self._cloze_baselines(rows, part)
+            corpora = [corpus for name, corpus in self._corpora.parts.items() if part in (None, name)]
+            tokens = ngram_models.read_tokens([corpus.split("train") for corpus in corpora])
+            found = ngram_models.cloze_baselines(rows, tokens, self.special_ids, self.vocab_size)
         return found | majority_rates(self.label_counts(rows))
 
     def label_counts(self, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -383,15 +393,6 @@ class PretrainingObjective(abc.ABC):
             indices = np.arange(min(num_rows, source.rows_per_epoch))
             parts.append(source.rows(np.zeros_like(indices), indices))
         return {name: np.concatenate([rows[name] for rows in parts]) for name in parts[0]}
-
-    def _cloze_baselines(self, rows: dict[str, np.ndarray], part: str | None) -> dict[str, float]:
-        corpora = [corpus for name, corpus in self._corpora.parts.items() if part in (None, name)]
-        tokens = ngram_models.read_tokens([corpus.split("train") for corpus in corpora])
-        cloze = ngram_models.cloze_of_rows(rows, self.special_ids)
-        return {
-            "unigram_cross_entropy": ngram_models.unigram_cross_entropy(tokens, cloze.label, self.vocab_size),
-            "trigram_cloze_cross_entropy": ngram_models.TrigramCloze(tokens, self.vocab_size).cross_entropy(cloze),
-        }
 
 
 def majority_rates(counts: Mapping[str, np.ndarray]) -> dict[str, float]:

@@ -8,8 +8,6 @@ pretraining and in fine-tuning.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +22,6 @@ from bert_jax.records import Batch, BatchSpec
 from bert_jax.rows import ngram_models
 from bert_jax.rows.masking import MaskingConfig
 
-_UNCHANGED = {"mask_share": 0.0, "random_share": 0.0}  # selected positions keep their tokens; only packing counts them
 _ROWS_AT_ONCE = 4096
 
 Config = base.Config
@@ -54,10 +51,11 @@ class Objective(base.PretrainingObjective):
         next_tokens = {"next_token_labels": ids[:, 1:], "next_token_weights": next_token_weights(batch)}
         return {**batch, "masked_positions": positions, **next_tokens}
 
-    def masking(self, given: Mapping[str, Any], where: str) -> dict[str, Any]:
-        if given != dataclasses.asdict(MaskingConfig()):
+    def masking(self, config: MaskingConfig, where: str) -> MaskingConfig:
+        if config != MaskingConfig():
             raise UserError(f"{where} is set, but the objective 'ltr' masks nothing; leave it out")
-        return {**given, **_UNCHANGED}
+        # selected positions keep their tokens; only packing counts them
+        return dataclasses.replace(config, mask_share=0.0, random_share=0.0)
 
     def flops(self, spec: BatchSpec) -> float:
         length = spec["input_ids"].shape[0]

@@ -7,6 +7,7 @@ import functools
 import math
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -114,12 +115,21 @@ def _convolution(instruction: Instruction, left: Array, right: Array) -> float:
     for axis, side in enumerate(window):
         label = str(axis)
         length = instruction.arrays[0].dims[outputs.index(label)]
-        flops *= _valid(left.dims[inputs.index(label)], right.dims[kernel.index(label)], length, *side) / length
+        flops *= _valid(left.dims[inputs.index(label)], right.dims[kernel.index(label)], length, side) / length
     return flops
 
 
-def _window(text: str, axes: int) -> list[tuple[int, int, int, int]]:
-    """Return (stride, low padding, dilation of the input, dilation of the kernel) of each of the window's axes."""
+class _Axis(NamedTuple):
+    """One axis of a convolution's window."""
+
+    stride: int
+    pad: int  # before the input
+    dilate: int  # of the input
+    kernel_dilate: int
+
+
+def _window(text: str, axes: int) -> list[_Axis]:
+    """Return the window's axes."""
 
     def read(name: str, default: int) -> list[int]:
         match = re.search(rf"\b{name}=([\dx_\-]+)", text)
@@ -128,14 +138,14 @@ def _window(text: str, axes: int) -> list[tuple[int, int, int, int]]:
         return [int(part.split("_")[0]) for part in match[1].split("x")]
 
     fields = (read("stride", 1), read("pad", 0), read("lhs_dilate", 1), read("rhs_dilate", 1))
-    return list(zip(*fields, strict=True))
+    return [_Axis(*axis) for axis in zip(*fields, strict=True)]
 
 
 @functools.cache
-def _valid(length: int, kernel: int, output: int, stride: int, pad: int, dilate: int, kernel_dilate: int) -> int:
+def _valid(length: int, kernel: int, output: int, axis: _Axis) -> int:
     """Return the number of pairs (output position, kernel position) that fall on an input element, along one axis."""
-    where = np.arange(output)[:, None] * stride - pad + np.arange(kernel)[None, :] * kernel_dilate
-    return int(((where >= 0) & (where <= (length - 1) * dilate) & (where % dilate == 0)).sum())
+    where = np.arange(output)[:, None] * axis.stride - axis.pad + np.arange(kernel)[None, :] * axis.kernel_dilate
+    return int(((where >= 0) & (where <= (length - 1) * axis.dilate) & (where % axis.dilate == 0)).sum())
 
 
 # ---- Traffic ------------------------------------------------------------------------------------------------------
@@ -146,13 +156,13 @@ def _traffic(module: Module, computation: Computation, instruction: Instruction)
 
     A slice reads only the part that it cuts out; an update in place writes only the part that it updates.
     """
-    out = main_memory(instruction.arrays)
+    out = _main_memory(instruction.arrays)
     if instruction.opcode in ("broadcast", "rng-bit-generator"):
         return out
     if instruction.opcode in _SLICES:
         return 2 * out
     if instruction.opcode in ("dynamic-update-slice", "scatter"):
-        return 2 * main_memory(
+        return 2 * _main_memory(
             [_array(computation, instruction.operands[-1 if instruction.opcode == "scatter" else 1])]
         )
     if instruction.opcode in ("copy-start", "slice-start"):
@@ -161,9 +171,9 @@ def _traffic(module: Module, computation: Computation, instruction: Instruction)
         return 0
     called = module.called(instruction) if instruction.opcode == "fusion" else None
     if called is None:
-        return out + sum(main_memory(_arrays(computation, name)) for name in instruction.operands)
+        return out + sum(_main_memory(_arrays(computation, name)) for name in instruction.operands)
     return _written(called, out) + sum(
-        _read(called, parameter, main_memory(_arrays(computation, name)))
+        _read(called, parameter, _main_memory(_arrays(computation, name)))
         for name, parameter in zip(instruction.operands, called.parameters, strict=False)
     )
 
@@ -209,7 +219,7 @@ def _written(called: Computation, out: int) -> int:
 
 
 def _result(called: Computation, instruction: Instruction) -> int:
-    size = main_memory(instruction.arrays)
+    size = _main_memory(instruction.arrays)
     while instruction.opcode in ("bitcast", "copy") and instruction.operands[0] in called.by_name:
         instruction = called.by_name[instruction.operands[0]]
     if instruction.opcode == "dynamic-update-slice":
@@ -217,7 +227,7 @@ def _result(called: Computation, instruction: Instruction) -> int:
     return size
 
 
-def main_memory(found: Sequence[Array]) -> int:
+def _main_memory(found: Sequence[Array]) -> int:
     """Return the total bytes of the arrays that are in the device's main memory."""
     return sum(array.bytes for array in found if array.space == 0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ from bert_jax.planning.collectives import fabric
 from bert_jax.planning.compile import Compiled, compile_phase
 from bert_jax.planning.timeline import Prediction
 from bert_jax.planning.topologies import Topology
-from bert_jax.reporting import activity
+from bert_jax.reporting.progress import Progress
 from bert_jax.rows.phases import Phase
 from bert_jax.task import Task
 from bert_jax.training.chips import Chip
@@ -71,10 +72,6 @@ class Recipe(Protocol):
 
         Raises ``UserError`` if the changed mesh or batch cannot be divided over ``devices``.
         """
-        ...
-
-    def remat(self) -> str:
-        """Return the recipe's ``config.model.remat``."""
         ...
 
     def shape(self) -> Any:
@@ -241,7 +238,7 @@ class Attempt:
             phases = self._experiment.phases.phases
             [(number, phase)] = [(i, phase) for i, phase in enumerate(phases, 1) if phase.kind == kind]
             doing = f"compiling the step of {kind} ({number} of {len(phases)}) for {self._machine.topology.name}"
-            with activity.shown(doing, self._note):
+            with Progress(0).outside(doing) if self._note else contextlib.nullcontext():
                 self._done[kind] = self._planned(phase)
         return self._done[kind]
 
@@ -253,7 +250,7 @@ class Attempt:
         flops = self._task.flops_per_row[phase.kind] * phase.batch_size
         peak = machine.chip.matrix_flops[_precision(self._recipe)]
         parts, devices = self._experiment.micro_batches(phase), machine.topology.num_devices
-        return PhasePlan(compiled, parts, prediction, fits_in(compiled, machine), flops, devices, peak)
+        return PhasePlan(compiled, parts, prediction, _fits_in(compiled, machine), flops, devices, peak)
 
     def plan(self, rates: Rates) -> Plan:
         """Return the plan of all phases."""
@@ -269,9 +266,9 @@ class Attempt:
             self._machine.chip,
             dict(self._mesh.shape),
             as_given(self._experiment, {phase.phase.kind: phase.micro_batches for phase in phases}),
-            self._change.remat or self._recipe.remat(),
+            self._change.remat or self._recipe.shape().remat,
             phases,
-            self._experiment.checkpoints.every_steps,
+            self._experiment.save_every_steps,
             rates,
             tuple(notes),
         )
@@ -299,7 +296,7 @@ def as_given(experiment: Experiment, micro_batches: Mapping[str, int]) -> MicroB
     return next(iter(micro_batches.values())) if everywhere and not own else dict(micro_batches)
 
 
-def fits_in(compiled: Compiled, machine: Machine) -> bool:
+def _fits_in(compiled: Compiled, machine: Machine) -> bool:
     """Return whether a step fits into memory.
 
     A TPU's compiler refuses programs that its chip cannot hold; for other devices the sum of all bytes decides.

@@ -146,7 +146,7 @@ def _own(recipe: Recipe, experiment: Experiment, machine: Machine) -> Change:
     """Return the recipe's own layout with all sizes filled in (no axis is -1)."""
     sizes = dict(experiment.make_mesh(machine.devices).shape)
     parts = {phase.kind: experiment.micro_batches(phase) for phase in experiment.phases.phases}
-    return Change(dataclasses.replace(experiment.mesh, **sizes), as_given(experiment, parts), recipe.remat())
+    return Change(dataclasses.replace(experiment.mesh, **sizes), as_given(experiment, parts), recipe.shape().remat)
 
 
 def _on_mesh(
@@ -180,7 +180,7 @@ def _meshes(devices: int, heads: int, overlap: bool) -> Iterator[MeshConfig]:
             yield MeshConfig(devices // (fsdp * tensor), fsdp, tensor, weight_update=update, overlap=overlap)
 
 
-class StateSize(NamedTuple):
+class _StateSize(NamedTuple):
     """The size of a train state: bytes on each device, number of parameters in all, and whether they are split."""
 
     bytes: int
@@ -188,11 +188,11 @@ class StateSize(NamedTuple):
     sharded_update: bool
 
 
-def _state_size(task: Task, experiment: Experiment, machine: Machine) -> StateSize:
+def _state_size(task: Task, experiment: Experiment, machine: Machine) -> _StateSize:
     mesh, tx = experiment.make_mesh(machine.devices), make_optimizer(experiment.optimizer)
     num_rows, update = experiment.phases.phases[0].batch_size, experiment.mesh.weight_update
     state, frozen = abstract_fresh(task, tx, metric_names(task), num_rows, mesh, update)
-    return StateSize(bytes_of((state, frozen)), _count(state.params), is_split(state.params))
+    return _StateSize(bytes_of((state, frozen)), _count(state.params), is_split(state.params))
 
 
 def _count(tree: Any) -> int:
@@ -200,7 +200,7 @@ def _count(tree: Any) -> int:
 
 
 def _judged(
-    recipe: Recipe, machine: Machine, change: Change, task: Task, phases: tuple[Phase, ...], state: StateSize
+    recipe: Recipe, machine: Machine, change: Change, task: Task, phases: tuple[Phase, ...], state: _StateSize
 ) -> Candidate:
     mesh, model = change.mesh, recipe.shape()
     assert mesh is not None

@@ -14,32 +14,6 @@ from bert_jax.training.chips import Chip
 _ASYNC_COPIES = ("copy-start", "slice-start")
 
 
-@dataclasses.dataclass
-class Clock:
-    """The simulated time on one device as its program is walked through in the order of the schedule.
-
-    Attributes:
-      now: seconds since the step began.
-      network: the time at which the network links are free again.
-      memory: the time at which all asynchronous memory copies so far are complete.
-      work: the cost of all instructions so far.
-      compute: seconds of computation.
-      bound: the same seconds, broken down by what limits the computation.
-      exposed: seconds in which only communication ran.
-      ends: for each asynchronous operation, its end and whether it is communication.
-    """
-
-    now: float = 0.0
-    network: float = 0.0
-    memory: float = 0.0
-    work: Cost = dataclasses.field(default_factory=Cost)
-    compute: float = 0.0
-    bound: dict[str, float] = dataclasses.field(default_factory=dict)
-    exposed: float = 0.0
-    collectives: list[tuple[Collective, float]] = dataclasses.field(default_factory=list)
-    ends: dict[str, tuple[float, bool]] = dataclasses.field(default_factory=dict)
-
-
 @dataclasses.dataclass(frozen=True)
 class Prediction:
     """The predicted seconds of one step on one device, and how they are spent."""
@@ -66,8 +40,8 @@ def predict(module: Module, on: Fabric) -> Prediction:
     at the same time as the instructions between its start and its end; at its end, the program waits until it is
     complete.
     """
-    clock = Clock()
-    _walk(module, module.entry, on, clock, 1.0)
+    clock = _Clock(module, on)
+    clock.walk(module.entry, 1.0)
     return Prediction(
         clock.now,
         clock.compute,
@@ -89,81 +63,98 @@ def seconds_of(cost: Cost, chip: Chip) -> dict[str, float]:
     return {"products": products, "elementwise": elementwise, "memory": cost.bytes / chip.memory_bandwidth}
 
 
-def _walk(module: Module, computation: Computation, on: Fabric, clock: Clock, times: float) -> None:
-    """Advance the clock over a computation, which runs ``times`` times in a step."""
-    for instruction in computation.instructions:
-        if instruction.opcode == "while":
-            _loop(module, instruction, on, clock, times)
-        elif instruction.opcode in ("call", "conditional"):
-            for name in _branches(instruction):
-                _walk(module, module.computations[name], on, clock, times)
-        elif instruction.opcode in _ASYNC_COPIES:
-            _copy(module, computation, instruction, on.chip, clock, times)
-        elif instruction.opcode.endswith("-done") or instruction.name.startswith("async-collective-done"):
-            _wait(computation, instruction, clock)
-        elif found := collectives.within(module, computation, instruction):
-            _communicate(module, computation, instruction, found, on, clock, times)
-        else:
-            _compute(costs.cost(module, computation, instruction), on.chip, clock, times)
+@dataclasses.dataclass
+class _Clock:
+    """The simulated time on one device as a program is walked through in the order of its schedule.
 
+    Attributes:
+      now: seconds since the step began.
+      network: the time at which the network links are free again.
+      memory: the time at which all asynchronous memory copies so far are complete.
+      work: the cost of all instructions so far.
+      compute: seconds of computation.
+      bound: the same seconds, broken down by what limits the computation.
+      exposed: seconds in which only communication ran.
+      ends: for each asynchronous operation, its end and whether it is communication.
+    """
 
-def _compute(cost: Cost, chip: Chip, clock: Clock, times: float) -> None:
-    needed = seconds_of(cost, chip)
-    limit = max(needed, key=lambda name: needed[name])
-    if needed[limit]:
-        clock.now += times * needed[limit]
-        clock.compute += times * needed[limit]
-        clock.bound[limit] = clock.bound.get(limit, 0.0) + times * needed[limit]
-    clock.work += cost * times
+    module: Module
+    on: Fabric
+    now: float = 0.0
+    network: float = 0.0
+    memory: float = 0.0
+    work: Cost = dataclasses.field(default_factory=Cost)
+    compute: float = 0.0
+    bound: dict[str, float] = dataclasses.field(default_factory=dict)
+    exposed: float = 0.0
+    collectives: list[tuple[Collective, float]] = dataclasses.field(default_factory=list)
+    ends: dict[str, tuple[float, bool]] = dataclasses.field(default_factory=dict)
 
-
-def _communicate(
-    module: Module,
-    computation: Computation,
-    instruction: Instruction,
-    found: list[tuple[Computation, Instruction]],
-    on: Fabric,
-    clock: Clock,
-    times: float,
-) -> None:
-    sent = [collectives.measured(where, inner, on) for where, inner in found]
-    clock.collectives += [(collective, times) for collective in sent]
-    if instruction.opcode == "fusion":
-        _compute(costs.cost(module, computation, instruction), on.chip, clock, times)
-    begins = max(clock.now, clock.network)
-    clock.network = begins + times * sum(collective.seconds for collective in sent)
-    if instruction.opcode.endswith("-start") or instruction.name.startswith("async-collective-start"):
-        clock.ends[instruction.name] = (clock.network, True)
-    else:
-        clock.exposed += clock.network - clock.now
-        clock.now = clock.network
-
-
-def _copy(
-    module: Module, computation: Computation, instruction: Instruction, chip: Chip, clock: Clock, times: float
-) -> None:
-    cost = costs.cost(module, computation, instruction)
-    clock.work += cost * times
-    clock.memory = max(clock.now, clock.memory) + times * cost.bytes / chip.memory_bandwidth
-    clock.ends[instruction.name] = (clock.memory, False)
-
-
-def _wait(computation: Computation, instruction: Instruction, clock: Clock) -> None:
-    """Advance ``clock`` to the end of the asynchronous operation that ``instruction`` waits for."""
-    for name in dict.fromkeys(collectives.start_of(computation, operand) for operand in instruction.operands):
-        end, is_network = clock.ends.pop(name, (0.0, False))
-        if end > clock.now:
-            if is_network:
-                clock.exposed += end - clock.now
+    def walk(self, computation: Computation, times: float) -> None:
+        """Advance over a computation, which runs ``times`` times in a step."""
+        for instruction in computation.instructions:
+            if instruction.opcode == "while":
+                body = self.module.computations[instruction.computation("body")]
+                self.walk(body, times * trips(self.module, instruction))
+            elif instruction.opcode in ("call", "conditional"):
+                for name in _branches(instruction):
+                    self.walk(self.module.computations[name], times)
+            elif instruction.opcode.endswith("-done") or instruction.name.startswith("async-collective-done"):
+                self._wait(computation, instruction)
+            elif found := collectives.within(self.module, computation, instruction):
+                self._communicate(computation, instruction, found, times)
+            elif instruction.opcode in _ASYNC_COPIES:
+                self._copy(costs.cost(self.module, computation, instruction), instruction.name, times)
             else:
-                clock.compute += end - clock.now
-                clock.bound["memory"] = clock.bound.get("memory", 0.0) + end - clock.now
-            clock.now = end
+                self._compute(costs.cost(self.module, computation, instruction), times)
 
+    def _compute(self, cost: Cost, times: float) -> None:
+        needed = seconds_of(cost, self.on.chip)
+        limit = max(needed, key=lambda name: needed[name])
+        self._busy(limit, times * needed[limit])
+        self.work += cost * times
 
-def _loop(module: Module, instruction: Instruction, on: Fabric, clock: Clock, times: float) -> None:
-    body = module.computations[instruction.computation("body")]
-    _walk(module, body, on, clock, times * trips(module, instruction))
+    def _busy(self, limit: str, seconds: float) -> None:
+        if seconds:
+            self.now += seconds
+            self.compute += seconds
+            self.bound[limit] = self.bound.get(limit, 0.0) + seconds
+
+    def _communicate(
+        self,
+        computation: Computation,
+        instruction: Instruction,
+        found: list[tuple[Computation, Instruction]],
+        times: float,
+    ) -> None:
+        sent = [collectives.measured(where, inner, self.on) for where, inner in found]
+        self.collectives += [(collective, times) for collective in sent]
+        if instruction.opcode == "fusion":
+            self._compute(costs.cost(self.module, computation, instruction), times)
+        begins = max(self.now, self.network)
+        self.network = begins + times * sum(collective.seconds for collective in sent)
+        if instruction.opcode.endswith("-start") or instruction.name.startswith("async-collective-start"):
+            self.ends[instruction.name] = (self.network, True)
+        else:
+            self.exposed += self.network - self.now
+            self.now = self.network
+
+    def _copy(self, cost: Cost, name: str, times: float) -> None:
+        self.work += cost * times
+        self.memory = max(self.now, self.memory) + times * cost.bytes / self.on.chip.memory_bandwidth
+        self.ends[name] = (self.memory, False)
+
+    def _wait(self, computation: Computation, instruction: Instruction) -> None:
+        """Advance to the end of the asynchronous operation that ``instruction`` waits for."""
+        for name in dict.fromkeys(collectives.start_of(computation, operand) for operand in instruction.operands):
+            end, is_network = self.ends.pop(name, (0.0, False))
+            if end <= self.now:
+                continue
+            if is_network:
+                self.exposed += end - self.now
+                self.now = end
+            else:
+                self._busy("memory", end - self.now)
 
 
 def trips(module: Module, instruction: Instruction) -> int:

@@ -6,44 +6,34 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bert_jax.reporting.formats import MISSING, figure, in_words, is_number
+from bert_jax.tasks.metrics import classification, regression, spans
 
-# Metric -> (title, decimals). A metric without an entry is drawn under its own name.
+# Metric -> title, in the order of the charts. A metric without an entry is drawn under its own name. Metrics of tasks
+# have theirs in the files that compute them.
 TITLES = {
-    "mlm_loss": ("Masked-LM loss, nats", 3),
-    "mlm_accuracy": ("Masked-LM accuracy", 3),
-    "mlm_accuracy_no_punctuation": ("Masked-LM accuracy without punctuation", 3),
-    "lm_loss": ("Next-token loss, nats", 3),
-    "lm_accuracy": ("Next-token accuracy", 3),
-    "nsp_loss": ("Next-sentence loss, nats", 3),
-    "nsp_accuracy": ("Next-sentence accuracy", 3),
-    "sop_loss": ("Sentence-order loss, nats", 3),
-    "sop_accuracy": ("Sentence-order accuracy", 3),
-    "boundary_loss": ("Span-boundary loss, nats", 3),
-    "boundary_accuracy": ("Span-boundary accuracy", 3),
-    "loss": ("Loss", 3),
-    "accuracy": ("Accuracy", 3),
-    "f1": ("F1", 3),
-    "precision": ("Precision", 3),
-    "recall": ("Recall", 3),
-    "f1_macro": ("F1, mean over labels", 3),
-    "f1_micro": ("F1, over all examples", 3),
-    "f1_weighted": ("F1, labels weighted by their number", 3),
-    "matthews_correlation": ("Matthews correlation", 3),
-    "pearson": ("Pearson correlation", 3),
-    "spearmanr": ("Spearman correlation", 3),
-    "exact_match": ("Exact match, %", 2),
-    "exact": ("Exact match, %", 2),
-    "HasAns_exact": ("Exact match where there is an answer, %", 2),
-    "HasAns_f1": ("F1 where there is an answer, %", 2),
-    "NoAns_exact": ("Exact match where there is none, %", 2),
-    "NoAns_f1": ("F1 where there is none, %", 2),
-    "learning_rate": ("Learning rate", 6),
-    "gradient_norm": ("Gradient norm", 3),
-    "tokens_per_second": ("Tokens a second", 0),
-    "input_wait_seconds": ("Waiting for input, seconds", 3),
-    "mfu": ("Model FLOPs utilisation", 3),
-    "perplexity": ("Perplexity", 1),
+    "mlm_loss": "Masked-LM loss, nats",
+    "mlm_accuracy": "Masked-LM accuracy",
+    "mlm_accuracy_no_punctuation": "Masked-LM accuracy without punctuation",
+    "lm_loss": "Next-token loss, nats",
+    "lm_accuracy": "Next-token accuracy",
+    "nsp_loss": "Next-sentence loss, nats",
+    "nsp_accuracy": "Next-sentence accuracy",
+    "sop_loss": "Sentence-order loss, nats",
+    "sop_accuracy": "Sentence-order accuracy",
+    "boundary_loss": "Span-boundary loss, nats",
+    "boundary_accuracy": "Span-boundary accuracy",
+    "loss": "Loss",
+    **classification.TITLES,
+    **regression.TITLES,
+    **spans.TITLES,
+    "learning_rate": "Learning rate",
+    "gradient_norm": "Gradient norm",
+    "tokens_per_second": "Tokens a second",
+    "input_wait_seconds": "Waiting for input, seconds",
+    "mfu": "Model FLOPs utilisation",
+    "perplexity": "Perplexity",
 }
+DIGITS = {"learning_rate": 6, "tokens_per_second": 0, "perplexity": 1}  # decimals; percentages have 2, others 3
 HEADLINE = ("mlm_loss", "mlm_accuracy", "lm_loss", "lm_accuracy", "nsp_accuracy", "sop_accuracy")
 LOG_SCALE = ("gradient_norm",)
 EXACT = ("learning_rate",)  # exact, not measured, so drawn without a moving average
@@ -65,7 +55,6 @@ BASELINES = {
     "accuracy": (("majority_rate", "majority rate"), ("chance_rate", "chance")),
     "loss": (("mean_label_loss", "loss of the mean label"),),
 }
-CORRELATIONS = ("matthews_correlation", "pearson", "spearmanr")  # 0 for any constant answer
 CONSTANT = "a constant answer"
 # Name of a baseline -> what it does, for people who have not met it.
 MEANINGS = {
@@ -85,13 +74,14 @@ def title(metric: str) -> str:
     A name such as ``f1/dev_matched`` means F1 on the held-out split ``dev_matched``.
     """
     name, _, split = metric.partition("/")
-    text = TITLES.get(name, (in_words(name), 3))[0]
+    text = TITLES.get(name, in_words(name))
     return f"{text}: {split}" if split else text
 
 
 def digits(metric: str) -> int:
     """Return the number of decimals with which a metric is shown."""
-    return TITLES.get(metric.partition("/")[0], ("", 3))[1]
+    name = metric.partition("/")[0]
+    return DIGITS.get(name, 2 if TITLES.get(name, "").endswith("%") else 3)
 
 
 def cell(value: Any, metric: str) -> str:
@@ -106,7 +96,7 @@ def known_baselines(metric: str, baselines: Mapping[str, Any]) -> list[tuple[str
     ``nsp``, belongs to its accuracy, ``nsp_accuracy``.
     """
     name, slash, part = metric.partition("/")
-    if name in CORRELATIONS:
+    if TITLES.get(name, "").endswith("correlation"):  # 0 for any constant answer
         return [(CONSTANT, 0.0)]
     of_term = ((f"{name.removesuffix('_accuracy')}_majority_rate", "majority rate"),)
     keys = ((f"{key}{slash}{part}", label) for key, label in BASELINES.get(name, of_term))

@@ -10,39 +10,54 @@ from typing import Any
 
 from bert_jax import catalogue
 from bert_jax.cluster import distributed, signals
+from bert_jax.cluster.watchdog import Activity
 from bert_jax.errors import Interrupted, Preempted, RepeatingError, UserError
-from bert_jax.reporting import activity
 from bert_jax.reporting.alarms import Alarms
 from bert_jax.reporting.formats import decimal, in_words
 from bert_jax.reporting.loggers.base import Record, RunFacts
 from bert_jax.reporting.progress import Progress
 from bert_jax.reporting.report import write_report
-from bert_jax.reporting.run_log import FILE, RunLog, read_records
+from bert_jax.reporting.run_log import RunLog
 from bert_jax.reporting.run_record import write_run
-from bert_jax.reporting.status import Ended, Running, StatusFile
+from bert_jax.reporting.status import StatusFile
 from bert_jax.storage import files, reading
 
 
 class Observer:
-    """Receives the reports of the training loop. This base class discards them; ``RunObserver`` shows them.
+    """Receives the reports of the training loop, and shows them once it is open.
 
-    In a job of several processes, all except the first use this class. ``training_seconds`` is a clock that stands
-    still inside ``during`` blocks. ``fresh_heads`` are those that the model from which the run starts did not have; the
-    figures of step 0 measure them, not that model.
+    Only the first process of a job opens it (``observe``); all others discard the reports. ``fresh_heads`` are those
+    that the model from which the run starts did not have; the figures of step 0 measure them, not that model.
     """
 
     fresh_heads: tuple[str, ...] = ()
 
     def __init__(self, workdir: str):
-        self._workdir = workdir
+        self._workdir, self._shows = workdir, False
         self._step, self._other_seconds = 0, 0.0
+
+    def open(self, run: Mapping[str, Any], num_train_steps: int, loggers: tuple[str, ...]) -> Observer:
+        """Open log, loggers, progress line and status file, from now on show what is reported, and return the observer.
+
+        Raises ``UserError`` for an unknown logger, or a logger whose package is missing.
+        """
+        parts = [catalogue.find("reporting.loggers", name, having="Logger").Logger() for name in loggers]
+        self._num_steps = num_train_steps
+        self.status = StatusFile(self._workdir)
+        self.status.update(num_train_steps=num_train_steps)
+        self.progress = Progress(num_train_steps)
+        self.log = RunLog(self._workdir, parts)
+        self.log.start(RunFacts(run["run_id"], run["name"], os.fspath(self._workdir), dict(run["config"])))
+        self._private, self._shows = bool(run["config"].get("private")), True
+        return self
 
     @property
     def training_seconds(self) -> float:
+        """A clock that stands still inside ``during`` blocks."""
         return time.perf_counter() - self._other_seconds
 
     @contextlib.contextmanager
-    def during(self, state: Running) -> Iterator[None]:
+    def during(self, state: Activity) -> Iterator[None]:
         """Context manager: inside the block, the run does something other than steps, such as ``compiling``."""
         start = time.perf_counter()
         distributed.at(self._step, state)
@@ -52,30 +67,36 @@ class Observer:
         self._other_seconds += time.perf_counter() - start
 
     @contextlib.contextmanager
-    def shown(self, state: Running) -> Iterator[None]:
+    def shown(self, state: Activity) -> Iterator[None]:
         """Context manager: inside the block, the status shows ``state``.
 
         Work after the last step (``exporting``) uses this instead of ``during``.
         """
-        del state
-        yield
+        if not self._shows:
+            yield
+            return
+        # An evaluation says by itself how far it is.
+        with self.progress.outside(state, counted=state != "evaluating"), self.status.during(state):
+            yield
 
     def state(self) -> dict[str, Any]:
         """Return what ``status.json`` would contain now; {} if this process writes none."""
-        return {}
+        return self.status.content() if self._shows else {}
 
     def note(self, text: str) -> None:
         """Print a line for the user."""
-        del text
+        if self._shows:
+            self.progress.note(text)
 
     def lasts(self, num_train_steps: int) -> None:
         """Take the number of steps of the run, where it is known only after the run was begun."""
-        del num_train_steps
+        if self._shows:
+            self._num_steps = self.progress.total_steps = num_train_steps
+            self.status.update(num_train_steps=num_train_steps)
 
     def evaluations(self, until: int) -> list[Record]:
-        """Return the evaluations that were logged at steps up to ``until``."""
-        path = files.as_path(self._workdir) / FILE
-        records = read_records(path) if path.exists() else []
+        """Return the evaluations that were logged at steps up to ``until``; [] on all processes but the first."""
+        records = self.log.records() if self._shows else []
         return [record for record in records if record["split"] == "eval" and record["step"] <= until]
 
     def begin(self, step: int, resumed: bool, work: Callable[[int], float], warmup_steps: int = 0) -> None:
@@ -85,80 +106,9 @@ class Observer:
           resumed: whether training resumes from a checkpoint; otherwise all that was logged is removed.
           work: a function step -> cost of all steps before it, in any unit; used to estimate the time left.
         """
-        del resumed, work, warmup_steps
         self._step = step
-
-    def train(self, step: int, phase: str, metrics: Mapping[str, float]) -> bool:
-        """Report the steps since the last report, up to ``step``. Return whether their mean loss is a spike."""
-        del phase, metrics
-        self._step = step
-        return False
-
-    def evaluated(self, done: int, rows: int) -> None:
-        """Report that ``done`` of the ``rows`` of an evaluation are done."""
-
-    def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Report the metrics of an evaluation."""
-
-    def alarm(self, step: int, text: str) -> None:
-        """Report something that a person should look at; the run goes on."""
-
-    @contextlib.contextmanager
-    def saving(self, step: int) -> Iterator[None]:
-        """Context manager around a save. The log is written before the save, so no checkpoint is newer than the log."""
-        del step
-        with self.during("saving"):
-            yield
-
-    @contextlib.contextmanager
-    def to_the_end(self) -> Iterator[None]:
-        """Context manager around the whole run, which records in the status how the run ended, whatever the reason.
-
-        The block includes training, export and report; only a run that gets to its end counts as finished.
-        """
-        yield
-
-
-class RunObserver(Observer):
-    """Shows the reports of one run: in its log (and loggers), on its progress line, and in its status file."""
-
-    def __init__(self, workdir: str, run: Mapping[str, Any], num_train_steps: int, loggers: tuple[str, ...]):
-        """Open log, loggers, progress line and status file.
-
-        Raises ``UserError`` for an unknown logger, or a logger whose package is missing.
-        """
-        super().__init__(workdir)
-        parts = [catalogue.find("reporting.loggers", name, having="Logger").Logger() for name in loggers]
-        self._num_steps = num_train_steps
-        self.status = StatusFile(workdir)
-        self.status.update(num_train_steps=num_train_steps)
-        self.progress = Progress(num_train_steps)
-        self.log = RunLog(workdir, parts)
-        self.log.start(RunFacts(run["run_id"], run["name"], os.fspath(workdir), dict(run["config"])))
-        self._private = bool(run["config"].get("private"))
-
-    @contextlib.contextmanager
-    def shown(self, state: Running) -> Iterator[None]:
-        # An evaluation says by itself how far it is.
-        note = None if state == "evaluating" else self.progress.note
-        with self.progress.outside(state), self.status.during(state), activity.shown(state, note):
-            yield
-
-    def state(self) -> dict[str, Any]:
-        return self.status.content()
-
-    def note(self, text: str) -> None:
-        self.progress.note(text)
-
-    def lasts(self, num_train_steps: int) -> None:
-        self._num_steps = self.progress.total_steps = num_train_steps
-        self.status.update(num_train_steps=num_train_steps)
-
-    def evaluations(self, until: int) -> list[Record]:
-        return [record for record in self.log.evaluations() if record["step"] <= until]
-
-    def begin(self, step: int, resumed: bool, work: Callable[[int], float], warmup_steps: int = 0) -> None:
-        super().begin(step, resumed, work, warmup_steps)
+        if not self._shows:
+            return
         lost = self.log.cut_back(step if resumed else -1)
         self.status.lost(lost)
         self.status.cut_back(step if resumed else -1)
@@ -172,7 +122,10 @@ class RunObserver(Observer):
         self.status.update(state="training", step=step)
 
     def train(self, step: int, phase: str, metrics: Mapping[str, float]) -> bool:
-        super().train(step, phase, metrics)
+        """Report the steps since the last report, up to ``step``. Return whether their mean loss is a spike."""
+        self._step = step
+        if not self._shows:
+            return False
         record = {**metrics, **({"phase": phase} if phase else {})}
         self.log.write(step, "train", record)
         self.progress.update(step, metrics, phase)
@@ -183,9 +136,14 @@ class RunObserver(Observer):
         return spike is not None
 
     def evaluated(self, done: int, rows: int) -> None:
-        self.progress.doing(f"evaluating {done:,} of {rows:,} rows")
+        """Report that ``done`` of the ``rows`` of an evaluation are done."""
+        if self._shows:
+            self.progress.doing(f"evaluating {done:,} of {rows:,} rows")
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Report the metrics of an evaluation."""
+        if not self._shows:
+            return
         self.log.write(step, "eval", metrics)
         shown = ", ".join(f"{in_words(name)} {decimal(value)}" for name, value in metrics.items())
         whose = ""
@@ -206,18 +164,30 @@ class RunObserver(Observer):
         self._other_seconds += time.perf_counter() - start
 
     def alarm(self, step: int, text: str) -> None:
-        self.note(f"alarm at step {step:,}: {text}")
-        self.status.alarm(step, text)
+        """Report something that a person should look at; the run goes on."""
+        if self._shows:
+            self.note(f"alarm at step {step:,}: {text}")
+            self.status.alarm(step, text)
 
     @contextlib.contextmanager
     def saving(self, step: int) -> Iterator[None]:
+        """Context manager around a save. The log is written before the save, so no checkpoint is newer than the log."""
         with self.during("saving"):
-            self.log.flush()
+            if self._shows:
+                self.log.flush()
             yield
-        self.status.saved(step)
+        if self._shows:
+            self.status.saved(step)
 
     @contextlib.contextmanager
     def to_the_end(self) -> Iterator[None]:
+        """Context manager around the whole run, which records in the status how the run ended, whatever the reason.
+
+        The block includes training, export and report; only a run that gets to its end counts as finished.
+        """
+        if not self._shows:
+            yield
+            return
         try:
             with signals.before_the_end(lambda: self.status.end("interrupted")):
                 yield
@@ -232,7 +202,7 @@ class RunObserver(Observer):
             raise
         self._end("finished")
 
-    def _end(self, state: Ended, error: BaseException | None = None) -> None:
+    def _end(self, state: str, error: BaseException | None = None) -> None:
         self.progress.finish()
         self.log.close()
         kind = type(error).__name__
@@ -243,12 +213,9 @@ class RunObserver(Observer):
 
 
 def observe(workdir: str, run: Mapping[str, Any], num_train_steps: int, loggers: tuple[str, ...]) -> Observer:
-    """Return the observer of this process.
-
-    On the first process of a job, the observer shows the reports, and ``run.json`` is written. On all other processes,
-    the observer discards the reports.
-    """
+    """Return the observer of this process; on the first process of a job, open it and write ``run.json``."""
+    observer = Observer(workdir)
     if not distributed.is_first():
-        return Observer(workdir)
+        return observer
     write_run(workdir, run)
-    return RunObserver(workdir, run, num_train_steps, loggers)
+    return observer.open(run, num_train_steps, loggers)

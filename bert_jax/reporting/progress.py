@@ -6,6 +6,7 @@ import contextlib
 import os
 import statistics
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from bert_jax.program import duration
 from bert_jax.reporting.formats import count, is_number, phase_label
 
 REDRAW_SECONDS = 0.1
+COUNT_SECONDS, LINE_SECONDS = 1.0, 20.0  # between two lines that say how long something takes: in place, elsewhere
 BAR_CELLS = 16
 NOTEBOOK_COLUMNS = 116
 DIGITS = 3
@@ -61,15 +63,14 @@ class Progress:
         self,
         total_steps: int,
         stream: TextIO | None = None,
-        start_step: int = 0,
         every_seconds: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self.total_steps, self._stream, self._step = total_steps, stream or _own_stream(), start_step
+        self.total_steps, self._stream, self._step = total_steps, stream or _own_stream(), 0
         self._work: Callable[[int], float] = float
         self._every, self._clock = every_seconds, clock
         self._notebook = _is_notebook(self._stream)
-        self._live = self._notebook or is_terminal(self._stream)
+        self._live = self._notebook or _is_terminal(self._stream)
         self._unicode = _can_show(self._stream, "━─–")
         self._rate = Rate()
         self._phase: str | None = None
@@ -111,17 +112,31 @@ class Progress:
             self._write(text + "\n")
 
     @contextlib.contextmanager
-    def outside(self, activity: str) -> Iterator[None]:
+    def outside(self, activity: str, counted: bool = True) -> Iterator[None]:
         """Context manager: inside the block, the run does something other than steps, such as ``compiling``.
 
-        A terminal shows the activity. The time in the block does not count for the speed.
+        A terminal shows the activity. A line says now and then how long it takes so far, unless it is not ``counted``,
+        because it says how far it is (``doing``). The time in the block does not count for the speed. The block must
+        give up Python's lock now and then, as XLA does while it compiles.
         """
         start = self._said_at = self._clock()
         if self._live:
-            self._write(f"{self._cleared()}{self._fit([f'{activity} ...'])}")
+            self._put(f"{activity} ...")
+        ended = threading.Event()
+
+        def count() -> None:
+            while not ended.wait(COUNT_SECONDS if self._live else LINE_SECONDS):
+                self._put(f"still {activity}: {duration(self._clock() - start)} so far")
+
+        thread = threading.Thread(target=count, name="activity", daemon=True)
+        if counted:
+            thread.start()
         try:
             yield
         finally:
+            ended.set()
+            if counted:
+                thread.join()
             self._rate.leave_out(self._clock() - start)
             if self._live:
                 self._write(self._cleared()) if self._drawn_at is None else self._draw()
@@ -132,7 +147,11 @@ class Progress:
         if now - self._said_at < (REDRAW_SECONDS if self._live else self._every):
             return
         self._said_at = now
-        self._write(self._cleared() + self._fit([text]) if self._live else f"{text}\n")
+        self._put(text)
+
+    def _put(self, text: str) -> None:
+        """Show a line, on a terminal in place of the last."""
+        self._write(self._cleared() + text[: self._width()] if self._live else f"{text}\n")
 
     def finish(self) -> None:
         """Show the last figures and leave them on the screen."""
@@ -191,9 +210,6 @@ class Progress:
         full = int(done * BAR_CELLS)
         return ("━" * full + "─" * (BAR_CELLS - full)) if self._unicode else ("#" * full + "." * (BAR_CELLS - full))
 
-    def _fit(self, parts: list[str]) -> str:
-        return "  ".join(parts)[: self._width()]
-
     def _cleared(self) -> str:
         """Return what empties the current line and goes to its start; a notebook knows no escape codes."""
         return f"\r{' ' * NOTEBOOK_COLUMNS}\r" if self._notebook else "\r\x1b[K"
@@ -246,7 +262,7 @@ def _is_notebook(stream: TextIO) -> bool:
     return type(stream).__module__.partition(".")[0] == "ipykernel"
 
 
-def is_terminal(stream: TextIO) -> bool:
+def _is_terminal(stream: TextIO) -> bool:
     """Return whether ``stream`` is a terminal on which a line can be replaced."""
     try:
         return stream.isatty() and os.environ.get("TERM", "") != "dumb"

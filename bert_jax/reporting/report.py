@@ -226,8 +226,7 @@ def _marks(records: Iterable[Record], run: Mapping[str, Any]) -> Iterable[tuple[
 def _phases(run: Mapping[str, Any]) -> list[tuple[str, int, int]]:
     """Return (name, first step, row length) of each phase, in order; [] if ``run.json`` does not tell."""
     phases, first = [], 0
-    config = _mapping(_mapping(run.get("config")).get("phases"))  # all that runs of early versions have
-    for name, values in _mapping(run.get("phases")).items() or sorted(config.items()):
+    for name, values in _mapping(run.get("phases")).items():
         steps, length = (_mapping(values).get(key) for key in ("num_steps", "max_length"))
         if not (isinstance(steps, int) and isinstance(length, int)):
             return []

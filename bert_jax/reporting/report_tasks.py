@@ -127,8 +127,9 @@ def _in_a_line(metric: str) -> str:
 
 
 def _steps_per_epoch(run: Mapping[str, Any], total: Any) -> float | None:
-    train = (run.get("config") or {}).get("train") or {}
-    num_epochs = train.get("num_epochs", 3.0) if isinstance(train, Mapping) else None
+    num_epochs: Any = run.get("identity")
+    for key in ("phases", "train", "num_epochs"):
+        num_epochs = num_epochs.get(key) if isinstance(num_epochs, Mapping) else None
     return total / num_epochs if is_number(total) and is_number(num_epochs) and total and num_epochs else None
 
 

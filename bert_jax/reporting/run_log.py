@@ -90,10 +90,6 @@ class RunLog:
         """Return all records in the order in which they were written."""
         return read_records(self._path)
 
-    def evaluations(self) -> list[Record]:
-        """Return the records of evaluations on held-out rows."""
-        return [record for record in self.records() if record["split"] == "eval"]
-
     def flush(self) -> None:
         """Write and upload everything that is still waiting. Call this before a save: no checkpoint may be newer than
         the log.
@@ -163,8 +159,8 @@ def _parse(line: bytes) -> Record | None:
 
 
 def _is_value(value: object) -> bool:
-    """Return whether ``value`` is one that ``RunLog`` writes; NaN counts too, since an older version wrote it."""
-    return value is None or isinstance(value, (str, bool, float)) or is_number(value)
+    """Return whether ``value`` is one that ``RunLog`` writes."""
+    return value is None or isinstance(value, (str, bool)) or is_number(value)
 
 
 def _last_time(lines: Iterable[bytes]) -> float:

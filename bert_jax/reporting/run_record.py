@@ -14,7 +14,6 @@ import platform
 import shutil
 import subprocess
 import time
-import types
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,11 +22,11 @@ from typing import IO, Any, Literal
 from bert_jax.catalogue import what_changed
 from bert_jax.cluster import distributed
 from bert_jax.cluster.exit_codes import BAD_INPUT
-from bert_jax.cluster.heartbeat_client import leave_at_once
-from bert_jax.configuration import differences, merged, old_defaults, unknown_keys, unnamed_kept
+from bert_jax.cluster.job import leave_at_once
+from bert_jax.configuration import differences, unnamed_kept
 from bert_jax.errors import UserError
 from bert_jax.program import say
-from bert_jax.storage import files, lease, reading
+from bert_jax.storage import file_formats, files, lease, reading
 
 _PACKAGES = (
     "jax",
@@ -56,7 +55,7 @@ KINDS: dict[str, type] = {
 def read_run(workdir: str) -> dict[str, Any]:
     """Return the content of ``workdir/run.json``; {} if there is no such file.
 
-    Raises ``UserError`` if it is damaged.
+    Raises ``UserError`` if it is damaged, or another version wrote it.
     """
     path = files.as_path(workdir) / "run.json"
     if not path.exists():
@@ -65,6 +64,8 @@ def read_run(workdir: str) -> dict[str, Any]:
         run = reading.parsed_object(reading.read_bytes(path))
     except reading.NotPlainError as error:
         raise UserError(f"{path} {error.strerror}; put a plain file in its place") from error
+    if run:
+        file_formats.check_workdir(run, workdir)
     if run is None or not _is_sound(run):
         raise UserError(
             f"{path} is damaged: it does not say what the run is; put it back (every checkpoint has a copy, as 'run' "
@@ -104,24 +105,14 @@ def as_begun(workdir: str, config: Mapping[str, Any], settings: type, bound: boo
     Args:
       settings: the dataclass that is built from the config.
       bound: whether the run has saved a step. If not, ``config`` is returned unchanged.
-
-    Raises:
-      UserError: the run was begun with keys that ``settings`` no longer has.
     """
     run = read_run(workdir) if bound else {}
     begun, named = run.get("identity", {}), run.get("config", {})
     if not begun or kind_of(begun) != kind_of(config):
         return config
-    if unknown := unknown_keys(settings, {name: value for name, value in begun.items() if name != "init"}):
-        raise UserError(
-            f"{workdir} was begun with {', '.join(unknown)}, which this version does not know; go on with the one that "
-            f"made it (git commit {run.get('git_commit')}), or give another --workdir and start from its model with "
-            f"--init={workdir}"
-        )
     if isinstance(named, Mapping) and named.get("private"):  # a private run records hashes in place of these values
         begun = {name: value for name, value in begun.items() if name not in ("vocab", "corpus")}
-    old = {name: value for name, value in old_defaults(settings).items() if name in begun}
-    return unnamed_kept(settings, config, named, merged(old, begun))  # type: ignore[no-any-return]
+    return unnamed_kept(settings, config, named, begun)  # type: ignore[no-any-return]
 
 
 def described(
@@ -131,7 +122,6 @@ def described(
     command: str,
     extend: bool = False,
     bound: bool = True,
-    absent: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return the content of ``run.json`` for a command that starts or resumes a run.
 
@@ -139,7 +129,6 @@ def described(
       identity: the settings that identify the run. A restart may change the rest of ``config``, but none of these.
       extend: whether a restart may change the numbers of steps (the schedule then follows the new length).
       bound: whether the run has saved a step. If not, the run starts from scratch, and recorded values do not matter.
-      absent: values for keys that the recorded identity lacks, because an earlier version wrote it.
 
     Raises:
       UserError: the workdir belongs to another run; the message names each difference.
@@ -166,10 +155,11 @@ def described(
             raise UserError(f"{workdir} holds a run of {held}, this is one of {wanted}. Give another --workdir{start}")
         if identity.get("init") is None:  # to resume, --init need not be given again
             identity = {**identity, "init": begun.get("init")}
-        changed = differences(begun, json.loads(json.dumps(identity)), absent=absent)
+        changed = differences(begun, json.loads(json.dumps(identity)))
         blocking = [d for d in changed if not (extend and _is_length(d))]
         if blocking:
-            hint = "; --extend allows another number of steps" if all(map(_is_length, blocking)) else ""
+            longer = wanted == "pretraining" and all(map(_is_length, blocking))
+            hint = "; --extend allows another number of steps" if longer else ""
             hint += what_changed(blocking, workdir)
             raise UserError(
                 f"{workdir} holds another run: {'; '.join(blocking)}. Give the old values, or another --workdir{hint}"
@@ -178,6 +168,7 @@ def described(
     else:
         run = {"run_id": uuid.uuid4().hex[:12], "name": Path(workdir).name, "started": time.time(), "restarts": []}
     run |= {
+        file_formats.KEY: file_formats.WORKDIR.number,
         "workdir": os.fspath(workdir),
         "command": command,
         "config": config,
@@ -202,17 +193,9 @@ def _check_start(workdir: str, run: Mapping[str, Any], identity: Mapping[str, An
 FREE_FACTS = ("run.model.remat",)  # facts that are recorded but may change
 
 
-def settle(
-    workdir: str,
-    run: dict[str, Any],
-    facts: Mapping[str, Any],
-    absent: Mapping[str, Any] = types.MappingProxyType({}),
-) -> dict[str, Any]:
+def settle(workdir: str, run: dict[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
     """Record the facts about a run that are known once vocabulary and corpus exist, and return the content of
     ``run.json``.
-
-    Args:
-      absent: values for keys that the recorded facts lack, because an earlier version wrote them.
 
     Raises:
       UserError: a fact (such as the vocabulary, corpus or model) is not the same as recorded before a restart.
@@ -220,7 +203,7 @@ def settle(
     facts = json.loads(json.dumps(facts))
     changed = [
         difference
-        for difference in differences(run.get("facts", facts), facts, "run", absent)
+        for difference in differences(run.get("facts", facts), facts, "run")
         if difference.partition(":")[0] not in FREE_FACTS
     ]
     if changed:
@@ -241,10 +224,9 @@ def record_start(workdir: str, resumed: int | None, devices: Mapping[str, Any]) 
     run = read_run(workdir)
     if resumed is None:
         return record(workdir, devices=devices)
-    before = run.get("restarts", [])
     restart = {"step": resumed, "time": time.time(), "command": run.get("command"), "versions": versions()}
-    extended = run.get("extended", [])[sum(len(entry.get("extended", [])) for entry in before) :]
-    return record(workdir, devices=devices, restarts=[*before, restart | ({"extended": extended} if extended else {})])
+    restart |= {"extended": run["extended"]} if run.get("extended") else {}
+    return record(workdir, devices=devices, restarts=[*run.get("restarts", []), restart], extended=[])
 
 
 def record(workdir: str, **entries: Any) -> dict[str, Any]:
@@ -255,7 +237,8 @@ def record(workdir: str, **entries: Any) -> dict[str, Any]:
 
 
 def write_run(workdir: str, run: Mapping[str, Any]) -> None:
-    files.write_text(files.as_path(workdir) / "run.json", json.dumps(run, indent=1))
+    number = {file_formats.KEY: file_formats.WORKDIR.number}
+    files.write_text(files.as_path(workdir) / "run.json", json.dumps({**number, **run}, indent=1))
 
 
 def _is_length(difference: str) -> bool:

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, get_args
+from typing import Any
 
 from bert_jax.checkpoints.remote_steps import whole_steps
 from bert_jax.errors import UserError, first_line
@@ -19,22 +19,9 @@ from bert_jax.reporting.formats import decimal, in_words, is_number
 from bert_jax.storage import files, reading, retries
 
 FILE = "status.json"
-Running = Literal[
-    "starting",
-    "restoring",
-    "compiling",
-    "training",
-    "evaluating",
-    "probing",
-    "profiling",
-    "saving",
-    "exporting",
-    "reporting",
-]
-Ended = Literal["finished", "failed", "interrupted", "preempted"]
-RUNNING, ENDED = get_args(Running), get_args(Ended)
-# State -> the entry of ``goodput`` that counts its seconds. ``waited`` and ``lost`` later move seconds between entries.
-ACCOUNTS: dict[Running, str] = {
+ENDED = ("finished", "failed", "interrupted", "preempted")
+# State of a run that goes on -> the entry of ``goodput`` that counts its seconds. ``waited`` and ``lost`` move some.
+RUNNING = {
     "starting": "start",
     "restoring": "restore",
     "compiling": "compile",
@@ -110,7 +97,7 @@ class StatusFile:
         self._changed.set()
 
     @contextlib.contextmanager
-    def during(self, state: Running) -> Iterator[None]:
+    def during(self, state: str) -> Iterator[None]:
         """Context manager: the state is ``state`` inside the block, and the previous state after it."""
         before = self._fields["state"]
         self.update(state=state)
@@ -140,7 +127,7 @@ class StatusFile:
         """Remove the alarms of steps after ``step``."""
         self.update(alarms=[alarm for alarm in self._fields["alarms"] if alarm["step"] <= step])
 
-    def end(self, state: Ended, error: str | None = None, resumable: bool = True) -> None:
+    def end(self, state: str, error: str | None = None, resumable: bool = True) -> None:
         """Write how the run ended: as ``state``, with which error, and whether the same command can resume the run."""
         self._ended.set()
         self._changed.set()
@@ -160,7 +147,7 @@ class StatusFile:
 
     def _count(self) -> None:
         now = time.monotonic()
-        if account := ACCOUNTS.get(self._fields["state"]):
+        if account := RUNNING.get(self._fields["state"]):
             self._goodput[account] = self._goodput.get(account, 0.0) + now - self._counted_until
         self._counted_until = now
 
@@ -283,15 +270,7 @@ def _alive(status: Mapping[str, Any]) -> bool:
         return False
     if status["host"] != socket.gethostname():
         return True
-    if status["pid"] is None or not 0 < status["pid"] < MOST_PROCESSES:
-        return False
-    try:
-        os.kill(int(status["pid"]), 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # the process exists, but belongs to another user
-        return True
-    return True
+    return status["pid"] is not None and 0 < status["pid"] < MOST_PROCESSES and files.runs(int(status["pid"]))
 
 
 def _plain(content: Mapping[str, Any]) -> dict[str, Any]:

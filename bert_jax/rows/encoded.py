@@ -115,6 +115,17 @@ class ExampleRows(RowSource):
         return self._rows.take(self._order[places], length)
 
 
+def padded_length(longest: int, max_length: int) -> int:
+    """Return the length to which rows are padded whose longest has ``longest`` tokens; at most ``max_length``.
+
+    It is a power of two from 16 up, or 1.5 times one, so that only a few shapes are compiled.
+    """
+    length = 16
+    while length < longest:
+        length = length * 3 // 2 if length & (length - 1) == 0 else length // 3 * 4
+    return min(length, max_length)
+
+
 def bucket_lengths(kind: str, lengths: np.ndarray, max_length: int, batch_size: int) -> dict[str, int]:
     """Return the kinds of batches for rows of ``lengths``, with the number of positions of each kind, ascending.
 

@@ -29,6 +29,7 @@ from bert_jax.rows.phases import Phases
 from bert_jax.rows.share import WHOLE, Share
 from bert_jax.task import RowSource, Step
 
+Batch = dict[str, np.ndarray]
 Source = Callable[[Literal["train", "eval"], str, int], RowSource]  # Task.source: split, kind, phase
 
 
@@ -53,7 +54,7 @@ class LoaderConfig:
 
 
 class Batches:
-    """A Grain data source: random access to this host's part of the batch of every step."""
+    """A Grain data source: random access to every step, with this host's part of its batch."""
 
     def __init__(self, sources: Mapping[int, RowSource], phases: Phases, share: Share):
         """``sources``: the row source of each phase, by the phase's index."""
@@ -69,12 +70,12 @@ class Batches:
     def __len__(self) -> int:
         return self._phases.num_steps
 
-    def __getitem__(self, number: int) -> dict[str, np.ndarray]:
+    def __getitem__(self, number: int) -> tuple[Step, Batch]:
         step = self.step(number)
         source = self._sources[step.phase]
         self._prepare_next_epoch(source, number, step)
         mine = self._share.rows(len(step.rows))
-        return source.rows(step.epochs[mine], step.rows[mine])
+        return step, source.rows(step.epochs[mine], step.rows[mine])
 
     def step(self, number: int) -> Step:
         """Return the rows that step ``number`` reads on all hosts."""
@@ -99,7 +100,7 @@ def _end_with(process: multiprocessing.process.BaseProcess) -> None:
 
 
 class Loader:
-    """Iterates over (step, this host's part of its batch) from ``start_step`` to the end of the run.
+    """Iterates over the steps from ``start_step`` to the end of the run, each with this host's part of its batch.
 
     Raises the error of a worker process, or an error of its own if a worker dies.
     """
@@ -132,24 +133,19 @@ class Loader:
         self._phases, self._start_step, self._specs, self._config = phases, start_step, specs, config
         self.wait_seconds = 0.0  # time that the consumer has waited for batches
 
-    def step(self, number: int) -> Step:
-        """Return the kind of the batch of a step, and its rows on all hosts."""
-        return self._batches.step(number)
-
-    def __iter__(self) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+    def __iter__(self) -> Iterator[tuple[Step, Batch]]:
         checked: set[str] = set()
         batches = iter(self._dataset())
         try:
-            for step in range(self._start_step, self._phases.num_steps):
+            for _ in range(self._start_step, self._phases.num_steps):
                 begin = time.perf_counter()
                 # The first few batches start the workers. Signals do not reach them: they end with this process.
                 with signals.shielded() if self._config.num_workers else contextlib.nullcontext():
-                    batch = next(batches)
+                    step, batch = next(batches)
                 self.wait_seconds += time.perf_counter() - begin
-                kind = self.step(step).kind
-                if kind not in checked:
-                    check_batch(batch, self._specs[kind])
-                    checked.add(kind)
+                if step.kind not in checked:
+                    check_batch(batch, self._specs[step.kind])
+                    checked.add(step.kind)
                 yield step, batch
         finally:
             batches.close()

@@ -57,9 +57,9 @@ class MaskingConfig:
     fates: Literal["token", "span"] = "token"
     random_pieces: Literal["vocabulary", "not_special", "unigram"] = "vocabulary"
     copies: int | None = None  # epochs after which the masks repeat; if None, every epoch has new ones
+    where: dataclasses.InitVar[str] = "config.objective.masking"
 
-    def __post_init__(self) -> None:
-        where = "config.objective.masking"
+    def __post_init__(self, where: str) -> None:
         check_choices(self, where)
         check_fields(self, where, "more than 0 and at most 1 is needed", "rate", sound=lambda rate: 0 < rate <= 1)
         if min(self.mask_share, self.random_share) < 0 or self.mask_share + self.random_share > 1 + 1e-9:
@@ -69,21 +69,15 @@ class MaskingConfig:
             )
         least = "at least 1, or None, is needed"
         check_fields(self, where, least, "max_predictions", "copies", sound=lambda n: n is None or n >= 1)
+        _selection(self, where)
         if self.has_random_counts and self.count != "rounded":  # computed now, once, for the threads that make rows
             raise UserError(f"{where}.count is set, but strategy {self.strategy!r} draws its own counts; leave it out")
         _check_strategy(self, where)
 
     @functools.cached_property
     def selection(self) -> tuple[Strategy, Any]:
-        """The strategy's function and its options. Raises ``UserError`` if the name or an option does not exist."""
-        where = "config.objective.masking"
-        file = catalogue.find("rows.strategies", self.strategy, having="select")
-        options = dict(self.options)
-        if "rate" in {field.name for field in dataclasses.fields(file.Config)}:
-            if "rate" in options:
-                raise UserError(f"{where}.options.rate is set; set {where}.rate instead")
-            options["rate"] = self.rate
-        return file.select, configuration.build(file.Config, options, f"{where}.options")
+        """The strategy's function and its options."""
+        return _selection(self, "config.objective.masking")
 
     @functools.cached_property
     def has_random_counts(self) -> bool:
@@ -123,6 +117,17 @@ class MaskingConfig:
         elif self.count == "stochastic" and keys is not None:
             counts = np.maximum(1, np.floor(self.rate * lengths + random.uniform(keys)).astype(np.int64))
         return np.minimum(counts, np.minimum(predictions, candidates))
+
+
+def _selection(config: MaskingConfig, where: str) -> tuple[Strategy, Any]:
+    """Return the strategy's function and its options. Raises ``UserError`` if the name or an option does not exist."""
+    file = catalogue.find("rows.strategies", config.strategy, having="select")
+    options = dict(config.options)
+    if "rate" in {field.name for field in dataclasses.fields(file.Config)}:
+        if "rate" in options:
+            raise UserError(f"{where}.options.rate is set; set {where}.rate instead")
+        options["rate"] = config.rate
+    return file.select, configuration.build(file.Config, options, f"{where}.options")
 
 
 def _check_strategy(config: MaskingConfig, where: str) -> None:

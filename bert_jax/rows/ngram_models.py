@@ -78,6 +78,17 @@ def unigram_cross_entropy(tokens: np.ndarray, labels: np.ndarray, vocab_size: in
     return float(-np.log(_unigram(tokens, vocab_size)[labels]).mean())
 
 
+def cloze_baselines(
+    rows: dict[str, np.ndarray], tokens: np.ndarray, special_ids: tuple[int, ...], vocab_size: int
+) -> dict[str, float]:
+    """Return the cross-entropies, by name, with which n-gram models of ``tokens`` predict masked tokens."""
+    cloze = cloze_of_rows(rows, special_ids)
+    return {
+        "unigram_cross_entropy": unigram_cross_entropy(tokens, cloze.label, vocab_size),
+        "trigram_cloze_cross_entropy": TrigramCloze(tokens, vocab_size).cross_entropy(cloze),
+    }
+
+
 def _unigram(tokens: np.ndarray, vocab_size: int) -> np.ndarray:
     return (np.bincount(tokens, minlength=vocab_size) + 1.0) / (len(tokens) + vocab_size)
 

@@ -18,6 +18,7 @@ from bert_jax.rows import random
 from bert_jax.task import Bucket, Step
 
 MOST_STEPS = 2**31 - 1  # steps are counted in 32 bits
+MOST_EPOCHS = 1_000_000  # keeps the number of steps finite
 LENGTHS = ("num_steps", "num_tokens", "num_epochs")  # a phase has exactly one of these keys
 NOT_YET_KNOWN = 2**20  # stands for the steps of a phase in epochs until the rows of its corpus are counted
 
@@ -44,7 +45,8 @@ class Phase:
         names = ("num_steps", "num_tokens", "batch_size", "max_length", "micro_batches")
         where = f"config.phases.{self.kind}"
         check_fields(self, where, "at least 1 is needed", *names, sound=lambda n: n is None or n >= 1)
-        check_fields(self, where, "more than 0 is needed", "num_epochs", sound=lambda n: n is None or n > 0)
+        allowed = f"more than 0 and at most {MOST_EPOCHS:,} is allowed"
+        check_fields(self, where, allowed, "num_epochs", sound=lambda n: n is None or 0 < n <= MOST_EPOCHS)
         masking = self.objective.get("masking", {})
         if not isinstance(masking, Mapping):
             raise UserError(f"{where}.objective.masking is {masking!r}; it replaces keys, such as {{'rate': 0.2}}")
@@ -99,6 +101,11 @@ class Phases:
         phases = (dataclasses.replace(phase, num_steps=steps(i, phase)) for i, phase in enumerate(self.phases))
         return dataclasses.replace(self, phases=tuple(phases))
 
+    def num_epochs(self, steps_per_epoch: StepsPerEpoch) -> float:
+        """Return how often every row is seen, in all phases together."""
+        given = [(phase.num_epochs, phase.num_steps) for phase in self.phases]
+        return sum(steps / steps_per_epoch(i) if epochs is None else epochs for i, (epochs, steps) in enumerate(given))
+
     @property
     def num_steps(self) -> int:
         """The number of steps of the whole run."""
@@ -150,10 +157,10 @@ class Phases:
         phase = self.phases[index]
         within += sum(number for first, number in self.left_out if step - within <= first <= step)
         if buckets:
-            return _bucketed(index, within, phase.batch_size, buckets)
+            return _bucketed(step, index, within, phase.batch_size, buckets)
         sequence = within * phase.batch_size + np.arange(phase.batch_size, dtype=np.int64)
         epochs, rows = np.divmod(sequence, rows_per_epoch[index])
-        return Step(kind=phase.kind, phase=index, epochs=epochs, rows=rows)
+        return Step(number=step, kind=phase.kind, phase=index, epochs=epochs, rows=rows)
 
 
 def _phase(name: str, values: Mapping[str, Any]) -> Phase:
@@ -188,8 +195,8 @@ def natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
-def _bucketed(phase: int, within: int, batch_size: int, buckets: Sequence[Bucket]) -> Step:
-    """Return step number ``within`` of a phase in which the rows of every batch come from one bucket.
+def _bucketed(number: int, phase: int, within: int, batch_size: int, buckets: Sequence[Bucket]) -> Step:
+    """Return step ``number`` of the run: step ``within`` of a phase whose batches have rows of one bucket each.
 
     In an epoch, a bucket has as many steps as all its rows need; its last step is filled up with its first rows. The
     steps of all buckets come in random order.
@@ -203,4 +210,5 @@ def _bucketed(phase: int, within: int, batch_size: int, buckets: Sequence[Bucket
     batch = mixed - int(steps[:chosen].sum())
     indices = (batch * sizes[chosen] + np.arange(sizes[chosen], dtype=np.int64)) % rows[chosen]
     epochs = np.full(len(indices), epoch, np.int64)
-    return Step(kind=buckets[chosen].kind, phase=phase, epochs=epochs, rows=indices + int(rows[:chosen].sum()))
+    indices += int(rows[:chosen].sum())
+    return Step(number=number, kind=buckets[chosen].kind, phase=phase, epochs=epochs, rows=indices)

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import functools
 import io
 import os
 import shutil
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -35,8 +32,6 @@ _KEPT_ON_DISK = 3  # this many of the newest plans, and always epoch 0's, becaus
 _KEPT_OPEN = 4
 LOCK = "lock"
 OF = "PLAN_OF"  # the file of a plan that says which key and epoch it was made for
-_STARTED = time.time()
-_OLD_SECONDS = 24 * 3600.0  # longer than making any plan takes
 
 
 class PlanCache:
@@ -58,7 +53,6 @@ class PlanCache:
           make: the function that makes the plan of an epoch.
         """
         self._key, self._folder = key, _writable_folder(directory, key)
-        _sweep(self._folder.parent)
         self._parts, self._make = {name: np.dtype(dtype) for name, dtype in parts.items()}, make
         self._open: dict[int, Plan] = {}
 
@@ -93,7 +87,7 @@ class PlanCache:
             whole = first_damage(path, wanted=[*map(_file, self._parts), OF]) is None
             if whole and reading.holds(path / OF, self._of(epoch)):
                 return {name: _map(path / _file(name), dtype) for name, dtype in self._parts.items()}
-        except (OSError, ValueError) as error:  # the plan is absent, or of a version without checksums
+        except (OSError, ValueError) as error:  # the plan is absent, or is not whole
             if write_errors.number_of(error) in write_errors.FEW:
                 raise
         return None
@@ -101,10 +95,10 @@ class PlanCache:
     def _build(self, epoch: int) -> Plan:
         try:
             with files.one_at_a_time(self._folder / LOCK):
+                _remove_left(self._folder)
                 if (plan := self._read(epoch)) is None:  # another process may have made it while this one waited
                     if self._path(epoch).exists():
-                        found = "is damaged, of another run or of an older version"
-                        warn(f"the cached plan {self._path(epoch)} {found}; it is made anew")
+                        warn(f"the cached plan {self._path(epoch)} is damaged or of another run; it is made anew")
                     _write(self._path(epoch), self._of(epoch), self._parts, self._make(epoch))
                     self._forget_all_but(epoch)
                     plan = self._read(epoch)
@@ -145,30 +139,12 @@ def _writable_folder(directory: str | os.PathLike[str] | None, key: str) -> Path
     return files.cache_directory() / "plans" / key
 
 
-@functools.cache
-def _sweep(plans: Path) -> None:
-    """Remove what killed builds left in the folders of all keys, and empty folders; this runs once per process."""
-    for folder in plans.iterdir() if plans.is_dir() else ():
-        with contextlib.suppress(OSError):  # another process tidies up too
-            for entry in folder.glob("*.tmp"):
-                if _is_left(entry):
-                    shutil.rmtree(entry)
-            if os.listdir(folder) == [LOCK]:
-                with reading.opened(folder / LOCK) as lock:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    (folder / LOCK).unlink()
-                folder.rmdir()
-
-
-def _is_left(temporary: Path) -> bool:
-    """Return whether this temporary folder of ``_write`` is abandoned: no process is writing it any more."""
-    _, _, writer = temporary.name.removesuffix(".tmp").partition(".")
-    host, process, _ = (writer.rsplit("-", 2) + ["", ""])[:3]
-    age = time.time() - temporary.stat().st_mtime
-    if host != socket.gethostname() or not process.isdecimal():
-        return age > _OLD_SECONDS
-    earlier = age > time.time() - _STARTED  # written by an earlier process with the same id, as in a container
-    return earlier if int(process) == os.getpid() else not files.runs(int(process))
+def _remove_left(folder: Path) -> None:
+    """Remove what killed builds on this machine left in the folder of a key."""
+    for entry in folder.glob(f"*.{socket.gethostname()}-*.tmp"):
+        process = entry.name.split("-")[-2]
+        if process.isdecimal() and int(process) != os.getpid() and not files.runs(int(process)):
+            shutil.rmtree(entry, ignore_errors=True)
 
 
 def _write(path: Path, of: bytes, parts: Mapping[str, np.dtype], blocks: Blocks) -> None:

@@ -38,7 +38,7 @@ class RowsConfig:
       arrangement: the name of a file in ``rows/arrangements``; ``arrangement_options`` are its options.
       max_pairs_per_row: K, the most sequences of a packed row. If None, one for every 16 positions, from 2 to 16; if
         the arrangement has no features per sequence, one for every 8 positions, at least 2.
-      boundaries: whether predictions have the features ``masking.BOUNDARY_FIELDS``.
+      features: the names of the features that rows have. If None, all except ``masking.BOUNDARY_FIELDS``.
     """
 
     max_length: int
@@ -48,17 +48,17 @@ class RowsConfig:
     max_pairs_per_row: int | None = None
     arrangement: str = "sentence_pairs"
     arrangement_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    boundaries: bool = False
+    features: tuple[str, ...] | None = None
+    phase: dataclasses.InitVar[str] = "config.phases.<name>"  # the path of the phase that has such rows, for messages
 
-    def __post_init__(self) -> None:
-        where, least = "config.objective", self.arranged.shortest
-        if self.max_length < least:
-            raise UserError(
-                f"max_length is {self.max_length}; a sequence with its special tokens needs at least {least}"
-            )
-        check_choices(self, where)
+    def __post_init__(self, phase: str) -> None:
+        least = f"a sequence with its special tokens needs at least {self.arranged.shortest}"
+        check_fields(self, phase, least, "max_length", sound=lambda n: n >= self.arranged.shortest)
+        check_choices(self, "config.objective")
         number = "at least 1, or None, is needed"
-        check_fields(self, where, number, "max_pairs_per_row", sound=lambda value: value is None or value >= 1)
+        check_fields(
+            self, "config.objective", number, "max_pairs_per_row", sound=lambda value: value is None or value >= 1
+        )
 
     @functools.cached_property
     def arranged(self) -> Arrangement:
@@ -75,10 +75,24 @@ class RowsConfig:
         return configuration.build(kind, options, "config.objective.arrangement_options")  # type: ignore[no-any-return]
 
     @property
+    def possible(self) -> tuple[str, ...]:
+        """The names of all features that rows can have."""
+        return (*self._all_fields, "attention_mask", "position_ids", "sequence_ids", "row_weights")
+
+    @property
+    def _all_fields(self) -> dict[str, Field]:
+        return {**POSITIONS, **FIELDS, **BOUNDARY_FIELDS, **self.arranged.fields}
+
+    @property
+    def boundaries(self) -> bool:
+        """Whether predictions have any of ``masking.BOUNDARY_FIELDS``."""
+        return not BOUNDARY_FIELDS.keys().isdisjoint(self.fields)
+
+    @property
     def fields(self) -> dict[str, Field]:
-        """All features except ``attention_mask``, ``row_weights`` and the two features that packing adds."""
-        targets = FIELDS | BOUNDARY_FIELDS if self.boundaries else FIELDS
-        return {**POSITIONS, **targets, **self.arranged.fields}
+        """The features of rows without ``attention_mask``, ``row_weights`` and the two that packing adds."""
+        names = self._all_fields.keys() - BOUNDARY_FIELDS if self.features is None else self.features
+        return {name: field for name, field in self._all_fields.items() if name in names}
 
     @property
     def max_sequences(self) -> int:
@@ -127,7 +141,8 @@ class RowsConfig:
         shapes = {"position": row, "target": (self.predictions(length),), "sequence": (self.max_sequences,)}
         own = {name: Feature(shapes[field.axis], field.dtype) for name, field in self.fields.items()}
         names = ("attention_mask", *(("position_ids", "sequence_ids") if self.packing == "packed" else ()))
-        return own | {name: Feature(row, "int32") for name in names} | {"row_weights": Feature((), "float32")}
+        spec = own | {name: Feature(row, "int32") for name in names} | {"row_weights": Feature((), "float32")}
+        return {name: feature for name, feature in spec.items() if self.features is None or name in self.features}
 
     def batch_specs(self, kind: str) -> dict[str, BatchSpec]:
         """Return the ``batch_spec`` of each kind of batch: of ``kind``, and of one kind for each shorter bucket."""

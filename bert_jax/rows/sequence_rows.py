@@ -102,7 +102,8 @@ class SequenceRows(RowSource):
             labels = self._config.arranged.labels(records)
             features = self._masked(records, keys, length, self._config.predictions(length))
             features |= {name: values[:, None] for name, values in labels.items()}
-        return {**features, "row_weights": np.ones(len(indices), np.float32)}
+        features["row_weights"] = np.ones(len(indices), np.float32)
+        return {name: features[name] for name in self._config.batch_spec(length)}
 
     # ---- Plans ----------------------------------------------------------------------------------------------------
 

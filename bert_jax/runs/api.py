@@ -20,7 +20,7 @@ from bert_jax.program import say
 from bert_jax.runs import own_code, recipes
 
 if TYPE_CHECKING:
-    from bert_jax.features.loaded_model import LoadedModel
+    from bert_jax.features.trained_model import TrainedModel
     from bert_jax.reporting.curves import Curves
     from bert_jax.runs.training_batches import TrainingBatches
 
@@ -46,7 +46,7 @@ def _quiet(function: Callable[P, T]) -> Callable[P, T]:
 
 
 @_quiet
-def load(source: AnyPath, *, trust_code: bool = False) -> LoadedModel:
+def load(source: AnyPath, *, trust_code: bool = False) -> TrainedModel:
     """Return a trained model.
 
     Args:
@@ -57,9 +57,9 @@ def load(source: AnyPath, *, trust_code: bool = False) -> LoadedModel:
     Raises:
       UserError: there is no model, or it cannot be read.
     """
-    from bert_jax.features.loaded_model import load_model
+    from bert_jax.interchange import loading
 
-    return load_model(_trusted(trust_code, _path("source", source)))
+    return loading.load(_trusted(trust_code, _path("source", source)))
 
 
 @_quiet
@@ -214,16 +214,17 @@ def predict(
     if isinstance(texts, str):
         raise UserError(f"texts is one string; a list of strings is needed: [{texts[:40]!r}]")
     from bert_jax.reporting.progress import progress_notes
-    from bert_jax.runs.prediction import Predictor, in_a_row, read_examples, texts_as_examples, typed_roles
+    from bert_jax.runs.prediction import in_a_row, load_tuned, read_examples, texts_as_examples, typed_roles
+    from bert_jax.runs.prediction import predict as predicted
 
     chosen = [f"{name}={value!r}" for name, value in (options or {}).items()]
-    predictor = Predictor.load(_trusted(trust_code, _path("workdir", workdir)), step, chosen)
+    model = load_tuned(_trusted(trust_code, _path("workdir", workdir)), step, chosen)
     if input is not None:
         own_format = own_code.typed_name(catalogue.KEYS["data.format"], format, "format")
-        examples = read_examples(predictor, _path("input", input), own_format, "test", say)
+        examples = read_examples(model, _path("input", input), own_format, "test", say)
     else:
-        examples = texts_as_examples(predictor, in_a_row(texts or (), typed_roles(predictor)))
-    return predictor.predict(examples, note=say, progress=progress_notes(say))[1]
+        examples = texts_as_examples(model, in_a_row(texts or (), typed_roles(model)))
+    return predicted(model, examples, note=say, progress=progress_notes(say))[1]
 
 
 def curves(workdir: AnyPath) -> Curves:

@@ -68,7 +68,7 @@ def _sound(figures: Mapping[str, Any]) -> bool:
 
 def _unknown_share(task: PretrainingObjective, kind: str, num_rows: int) -> float:
     """Return the share of ``[UNK]`` among the pieces of text that the held-out rows show."""
-    tokenizer: Any = task.setting.tokenizer
+    tokenizer: Any = task.tokenizer
     ids = task.heldout_rows(kind, num_rows)["input_ids"]
     others = [i for i in tokenizer.special_ids if i != tokenizer.unk_id]
     return float((ids == tokenizer.unk_id).sum() / max(1, (~np.isin(ids, others)).sum()))

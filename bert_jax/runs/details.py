@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from bert_jax.features.attention_maps import attention_maps
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.records import Example
 from bert_jax.reporting.report import DETAILS
-from bert_jax.runs.prediction import Predictor
 from bert_jax.storage import files
-from bert_jax.tasks.findings import clipped, findings, is_wrong, kind_of, sureness
+from bert_jax.tasks.base import ExampleTask
+from bert_jax.tasks.findings import Judge, clipped, findings
 
 Records = Sequence[Mapping[str, Any]]
 MAX_TOKENS, MAX_TOKENS_OF_MANY = 32, 24  # most tokens in a picture of attention: with few and with many heads
@@ -24,27 +25,24 @@ CANDIDATES = 40  # most wrong and most right examples to choose from
 
 def write_details(
     workdir: str,
-    predictor: Predictor,
-    splits: Mapping[str, Sequence[Example]],
+    model: TrainedModel,
+    task: ExampleTask,
     predictions: Mapping[str, Records],
     results: Mapping[str, Any],
 ) -> None:
     """Write ``workdir/details.json``.
 
     Args:
-      splits: split -> its examples.
+      task: the task with the examples of every split, encoded.
       predictions: split -> one record per example, in the order of the examples.
       results: ``best_step``, ``metric`` (by which this step was chosen) and ``metrics`` (split -> its metrics).
     """
-    facts, config = predictor.trained.facts, predictor.config
-    entities = None
-    if getattr(config, "metrics", None) == "entities":
-        entities = {"mode": config.mode, "scheme": config.scheme}
+    facts, judge, splits = model.facts, task.judge, task.setting.splits
     shown = {
         name: {
             "num_examples": len(splits[name]),
             "metrics": results["metrics"].get(name, {}),
-            **findings(facts["labels"], splits[name], records, entities),
+            **(findings(judge, facts["labels"], splits[name], records, judge.entities(task.config)) if judge else {}),
         }
         for name, records in predictions.items()
     }
@@ -53,16 +51,16 @@ def write_details(
         "task": facts["task"]["name"],
         "metric": results.get("metric"),
         "best_step": results["best_step"],
-        "reads": list(predictor.task.roles.required),
+        "reads": list(task.roles.required),
         "labels": list(facts["labels"]),
         "splits": shown,
-        "attention": pictures(predictor, splits[first], predictions[first]) if first else [],
+        "attention": pictures(model, task, first, predictions[first]) if first else [],
     }
     files.write_text(files.as_path(workdir) / DETAILS, json.dumps(content, ensure_ascii=False))
 
 
-def pictures(predictor: Predictor, examples: Sequence[Example], records: Records) -> list[dict[str, Any]]:
-    """Return the attention of the last layer for a few examples, wrong and right ones.
+def pictures(model: TrainedModel, task: ExampleTask, split: str, records: Records) -> list[dict[str, Any]]:
+    """Return the attention of the last layer for a few examples of a split, wrong and right ones.
 
     Returns:
       For each example ``id``, ``right`` (None if its prediction cannot be called right or wrong), ``prediction``,
@@ -70,44 +68,45 @@ def pictures(predictor: Predictor, examples: Sequence[Example], records: Records
       ``num_tokens`` (the length of the whole sequence), ``layer`` (counted from 1) and ``weights`` [H][L][L] between
       the shown tokens.
     """
-    trained = predictor.trained
-    if "encoder" not in trained.params:
+    if "encoder" not in model.params:
         return []
-    chosen = _candidates(examples, records)
+    judge, examples = task.judge, task.setting.splits[split]
+    verdicts = [judge.is_wrong(*pair) if judge else None for pair in zip(examples, records, strict=True)]
+    chosen = _candidates(judge, examples, records, verdicts)
     if not chosen:
         return []
-    task = predictor.make_task([examples[i] for i in chosen], "shown")
-    rows, by_row = task.rows["shown"], task.rows["shown"].arrays["example_ids"]
+    rows, by_row = task.rows[split], task.rows[split].arrays["example_ids"]
     sequences = []
-    for place, i in enumerate(chosen):
-        row = int(np.argmax(by_row == place)) * (rows.num_choices or 1)
-        row += records[i]["prediction"] if kind_of(records[i]) == "choices" else 0
+    for i in chosen:
+        row = int(np.argmax(by_row == i)) * (rows.num_choices or 1)
+        row += records[i]["prediction"] if judge and judge.kind == "choices" else 0
         sequences.append(slice(int(rows.offsets[row]), int(rows.offsets[row + 1])))
-    kept = _short_ones(chosen, sequences, [is_wrong(examples[i], records[i]) for i in chosen])
+    kept = _short_ones(chosen, sequences, [verdicts[i] for i in chosen])
     ids, types = (
         [rows.sequences[name][sequences[place]] for place in kept] for name in ("input_ids", "token_type_ids")
     )
-    found = attention_maps(trained, ids, types, layers=(-1,))
+    found = attention_maps(model, ids, types, layers=(-1,))
     if not found:
         return []
     return [
-        _picture(predictor, records[chosen[place]], is_wrong(examples[chosen[place]], records[chosen[place]]), *one)
+        _picture(model, records[chosen[place]], verdicts[chosen[place]], *one)
         for place, *one in zip(kept, ids, found, strict=True)
     ]
 
 
-def _candidates(examples: Sequence[Example], records: Records) -> list[int]:
+def _candidates(
+    judge: Judge | None, examples: Sequence[Example], records: Records, verdicts: Sequence[bool | None]
+) -> list[int]:
     """Return the indices of up to ``CANDIDATES`` wrong records, then of as many right records.
 
     In both groups, the most confident predictions come first. If no prediction can be called right or wrong, return the
     indices of the first ``CANDIDATES`` records.
     """
-    verdicts = [is_wrong(example, record) for example, record in zip(examples, records, strict=True)]
-    if all(verdict is None for verdict in verdicts):
+    if judge is None or all(verdict is None for verdict in verdicts):
         return list(range(min(len(records), CANDIDATES)))
     numbers = sorted(
         (i for i, verdict in enumerate(verdicts) if verdict is not None),
-        key=lambda i: -sureness(examples[i], records[i]),
+        key=lambda i: -judge.weight(examples[i], records[i])[1],
     )
     wrong, right = ([i for i in numbers if verdicts[i] is side] for side in (True, False))
     return [*wrong[:CANDIDATES], *right[:CANDIDATES]]
@@ -128,7 +127,7 @@ def _short_ones(chosen: Sequence[int], sequences: Sequence[slice], wrong: Sequen
 
 
 def _picture(
-    predictor: Predictor, record: Mapping[str, Any], wrong: bool | None, ids: np.ndarray, maps: np.ndarray
+    model: TrainedModel, record: Mapping[str, Any], wrong: bool | None, ids: np.ndarray, maps: np.ndarray
 ) -> dict[str, Any]:
     known = {
         name: value if isinstance(value, int | float) else clipped(value, 80)
@@ -144,8 +143,8 @@ def _picture(
         "id": record["id"],
         "right": None if wrong is None else not wrong,
         **known,
-        "tokens": [predictor.trained.tokenizer.vocab[i] for i in ids[shown]],
+        "tokens": [model.tokenizer.vocab[i] for i in ids[shown]],
         "num_tokens": len(ids),
-        "layer": predictor.trained.config.num_layers,
+        "layer": model.config.num_layers,
         "weights": np.round(weights, 4).tolist(),
     }

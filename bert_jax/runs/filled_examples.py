@@ -11,7 +11,7 @@ import numpy as np
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.store import CorpusSplit
 from bert_jax.features.fill_mask import as_record, as_table, fill_mask
-from bert_jax.interchange.workdir import load_trained
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.models.model import LM_HEAD
 from bert_jax.records import MASK
 from bert_jax.runs.inputs import Note
@@ -27,14 +27,13 @@ TRIED = 64  # sentences at the most, for each that is taken
 SHORT = 4  # letters; a word with fewer is masked only if there is no other: most are "the" and "of"
 
 
-def fill_examples(texts: Sequence[str] | None, corpus: Mixture, workdir: str, note: Note) -> list[str]:
-    """Return the texts that the newest model of ``workdir`` has filled, after writing ``examples.json`` and a note.
+def fill_examples(trained: TrainedModel, texts: Sequence[str] | None, corpus: Mixture, note: Note) -> list[str]:
+    """Return the texts that a model has filled, after writing ``examples.json`` in its workdir and a note.
 
     Args:
       texts: texts with a ``[MASK]`` each. If None, sentences of the held-out text are taken, whose masked words are
         then shown beside the predictions. Of ``EACH`` neighbours one is shown, where possible one with the right word.
     """
-    trained = load_trained(workdir)
     if LM_HEAD.name not in trained.params:
         return []
     groups: list[list[tuple[str, str]]] = [[(text, "")] for text in texts or ()]
@@ -42,7 +41,7 @@ def fill_examples(texts: Sequence[str] | None, corpus: Mixture, workdir: str, no
         groups = masked_sentences(corpus, trained.tokenizer, trained.config.max_length)
     if not groups:
         return []
-    filled = iter(fill_mask(trained.params, trained.config, trained.tokenizer, [text for g in groups for text, _ in g]))
+    filled = iter(fill_mask(trained, [text for g in groups for text, _ in g]))
     tried = [
         [(word in dict(one.predictions[0]), word, one) for (_, word), one in zip(g, filled, strict=False)]
         for g in groups
@@ -56,7 +55,7 @@ def fill_examples(texts: Sequence[str] | None, corpus: Mixture, workdir: str, no
         lines.insert(
             0, f"{sum(right)} of {len(right)} masked held-out words are among the five predictions; {PREFERRED}:"
         )
-    files.write_text(files.as_path(workdir) / "examples.json", json.dumps(records))
+    files.write_text(files.as_path(trained.workdir or "") / "examples.json", json.dumps(records))
     note("\n".join(lines))
     return [record["text"] for record in records]
 

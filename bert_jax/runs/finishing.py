@@ -9,16 +9,18 @@ from typing import Any
 from etils import epath
 
 from bert_jax.checkpoints.restoring import saved_steps
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.family import families, family_of
 from bert_jax.interchange.hugging_face import export_damage
-from bert_jax.interchange.workdir import export_workdir
+from bert_jax.interchange.loading import load
+from bert_jax.interchange.workdir import export_trained
 from bert_jax.models.config import ModelConfig
 from bert_jax.program import program
 from bert_jax.reporting.loggers.base import metrics_of
 from bert_jax.reporting.measures import verdicts
 from bert_jax.reporting.observer import Observer
 from bert_jax.reporting.report import write_report
-from bert_jax.storage import files, reading
+from bert_jax.storage import file_formats, files, reading
 from bert_jax.storage.replacing import replaced_directory
 
 # What helps where a model is worse than a baseline.
@@ -28,7 +30,7 @@ LONGER_PRETRAINING = (
 )
 BETTER_START = (
     "worse than a baseline: begin with a pretrained model (--init) if this run did not; then, in a new workdir, a "
-    "higher rate for a small model (--config.train.learning_rate=5e-4), more epochs or more labelled rows"
+    "higher rate for a small model (--learning_rate=5e-4), more epochs or more labelled rows"
 )
 
 
@@ -49,12 +51,15 @@ def report_at_the_end(workdir: str, observer: Observer, cure: str, step: int = s
         return write_report(workdir, {**observer.state(), "state": "finished"})
 
 
-def export_newest(workdir: str, observer: Observer) -> epath.Path:
-    """Return the folder ``workdir/hugging_face``, after exporting the last step there unless that is done already.
+def export_newest(workdir: str, observer: Observer, trained: TrainedModel | None = None) -> epath.Path:
+    """Return the folder ``workdir/hugging_face``, after exporting the run's model there unless that is done already.
 
     An older export stays in place until the new one is complete.
+
+    Args:
+      trained: the model of ``workdir``, if it is loaded already.
     """
-    model, record = files.as_path(workdir) / "hugging_face", files.as_path(workdir) / "exported.json"
+    model, record = files.as_path(workdir) / file_formats.EXPORT, files.as_path(workdir) / "exported.json"
     newest = json.dumps({"step": max(saved_steps(workdir))}).encode()
     exported = reading.holds(record, newest)
     damage = export_damage(model) if exported else None
@@ -62,7 +67,7 @@ def export_newest(workdir: str, observer: Observer) -> epath.Path:
         observer.note(f"{model} is not as it was exported: {damage}; it is written anew")
     if damage or not exported:
         with observer.shown("exporting"):
-            report = export_workdir(workdir, model, into=replaced_directory)
+            report = export_trained(trained or load(workdir), model, into=replaced_directory)
         observer.note(report.line)
         files.write_bytes(record, newest)
     return model

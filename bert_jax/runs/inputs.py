@@ -7,6 +7,7 @@ another recipe, is made again. Once a step is saved, the model depends on them, 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import time
@@ -15,6 +16,7 @@ from typing import Any
 
 from etils import epath
 
+from bert_jax.cluster import distributed
 from bert_jax.corpora import columns
 from bert_jax.corpora import manifest as manifests
 from bert_jax.corpora.build import FEWEST_DOCUMENTS, Progress
@@ -23,7 +25,6 @@ from bert_jax.corpora.prepare import (
     CorpusConfig,
     VocabularyConfig,
     find_source,
-    given_tokenizer,
     learn_tokenizer,
     prepare_corpus,
     prepare_vocabulary,
@@ -31,10 +32,10 @@ from bert_jax.corpora.prepare import (
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.inspection.fixes import Fixes
 from bert_jax.inspection.line_ends import LONG_WORD, in_long_words, line_ends
 from bert_jax.inspection.pieces import Pieces
-from bert_jax.interchange.initial import Initial
 from bert_jax.records import Example
 from bert_jax.rows import units
 from bert_jax.storage import files, reading
@@ -56,7 +57,7 @@ class Inputs:
     workdir: str
     vocab: VocabularyConfig
     corpus: CorpusConfig
-    initial: Initial | None
+    initial: TrainedModel | None
     bound: bool  # whether the run has saved a step
     private: bool = False
     units: tuple[str, ...] = ()  # the units of masking: "piece", "word", or columns of the corpus
@@ -66,13 +67,15 @@ class Inputs:
     def lowercase(self) -> bool:
         return self.initial.tokenizer.lowercase if self.initial else self.vocab.lowercase
 
+    @functools.cached_property
+    def given(self) -> Tokenizer | None:
+        """Return the tokenizer of ``config.vocab.path`` or of the model to start from; None if one is learned."""
+        return self.vocab.given(self.initial.tokenizer if self.initial else None)
+
     def check(self) -> None:
         """Raise ``UserError`` for every mistake that can be found before any text is read."""
-        tokenizer = self.initial.tokenizer if self.initial else None
-        if self.vocab.path:
-            tokenizer = tokenizers.load(self.vocab.path, self.lowercase)
-        parts = {f"config.corpus.parts.{name}": self.corpus.part(name) for name in self.corpus.part_configs()}
-        for where, corpus in (parts or {"config.corpus": self.corpus}).items():
+        tokenizer = self.given
+        for where, corpus in self.corpus.by_path().items():
             if corpus.path:
                 there = Corpus(corpus.path)
                 there.check_columns([*corpus.columns, *units.columns(self.units)])
@@ -128,6 +131,29 @@ class Inputs:
         """Return the stores that exist, whatever text they were made from. Raises ``UserError`` if one is missing."""
         return self._mixed({name: Corpus(place) for name, place in self.places().items()})
 
+    def open(self, note: Note) -> tuple[Tokenizer, Mixture]:
+        """Return the vocabulary and the corpus.
+
+        If the job has several processes, the first finds or copies both, then the others read them. In such a job, no
+        process builds a corpus, because all others would have to wait for hours.
+        """
+        inputs = self
+        if distributed.several():
+            self.check_made()
+            inputs = dataclasses.replace(self, builds=False)
+            if self.vocab.path and self.given:
+                distributed.wait("config.vocab.path", self.given.sha256)
+        if not distributed.is_first():
+            distributed.wait("the inputs are there")
+            inputs = dataclasses.replace(inputs, bound=True)
+        tokenizer = inputs.open_vocabulary(note)
+        corpus = inputs.open_corpus(tokenizer, note)
+        if distributed.is_first():
+            distributed.wait("the inputs are there")
+        distributed.wait("the vocabulary", tokenizer.sha256)
+        distributed.wait("the corpus", corpus.fingerprint)
+        return tokenizer, corpus
+
     def open_vocabulary(self, note: Note) -> Tokenizer:
         """Return the tokenizer in the workdir, after making its file if it is missing.
 
@@ -141,13 +167,14 @@ class Inputs:
             self._make_vocabulary(self.lowercase, note)
         self._check_vocabulary()
         tokenizer = tokenizers.load(self.workdir, self.lowercase)
-        if self.vocab.path and tokenizers.load(self.vocab.path, self.lowercase).sha256 != tokenizer.sha256:
+        if self.given and self.given.sha256 != tokenizer.sha256:
+            named = self.vocab.path or f"that of --init with config.vocab.added={self.vocab.added}"
             raise UserError(
-                f"{self.workdir} was trained with another vocabulary than {self.vocab.path}; leave the path out, or"
-                " give another --workdir"
+                f"{self.workdir} was trained with another vocabulary than {named}; leave that out, or give another "
+                "--workdir"
             )
-        learned = not self.vocab.path and not self.initial
-        fewer = f" of the {self.vocab.size:,} asked for: nothing else in the text is frequent enough" if learned else ""
+        wanted = f" of the {self.vocab.size:,} asked for: nothing else in the text is frequent enough"
+        fewer = "" if self.given else wanted
         note(
             f"vocabulary: {tokenizer.size:,} pieces{fewer if tokenizer.size < self.vocab.size else ''},"
             f" {'uncased' if tokenizer.lowercase else 'cased'}"
@@ -159,11 +186,11 @@ class Inputs:
 
         The stores are at ``config.corpus.path`` if the recipe sets it, else in ``workdir/corpus``.
         """
-        corpora = {}
-        for name, place in self.places().items():
-            config = self.corpus.part(name) if name else self.corpus
-            where = f"config.corpus.parts.{name}" if name else "config.corpus"
-            corpora[name] = self._open(config, place, name or "the corpus", where, tokenizer, note)
+        places = self.places()
+        corpora = {
+            name: self._open(config, place, where, tokenizer, note)
+            for (name, place), (where, config) in zip(places.items(), self.corpus.by_path().items(), strict=True)
+        }
         fewest = min(corpus.split("heldout").num_tokens for corpus in corpora.values())
         if fewest < FEW_TOKENS:
             more = min(0.3, round(self.corpus.heldout_fraction * FEW_TOKENS / fewest, 2))
@@ -182,13 +209,12 @@ class Inputs:
         weights = {name: part.weight for name, part in self.corpus.part_configs().items()}
         return Mixture.of(corpora, weights, self.corpus.temperature)
 
-    def _open(
-        self, config: CorpusConfig, place: epath.Path, name: str, where: str, tokenizer: Tokenizer, note: Note
-    ) -> Corpus:
-        """Return the store in the folder ``place``, which the key ``where`` of the config describes.
+    def _open(self, config: CorpusConfig, place: epath.Path, where: str, tokenizer: Tokenizer, note: Note) -> Corpus:
+        """Return the store in the folder ``place``, which ``config`` at the path ``where`` describes.
 
         If the recipe names no path for the store, a missing or outdated store is built there first.
         """
+        name = where.rpartition(".")[2]  # that of a part, or "corpus"
         ours = not (config.path or self.corpus.path)
         if ours and not self.bound and files.committed(place) and not _made_of(config, place, tokenizer):
             if not self.builds:
@@ -196,28 +222,23 @@ class Inputs:
                 raise UserError(what + self._how_to_build(False))
             place.rmtree()
         if ours and not files.committed(place):
-            note(f"reading {config.source} and writing {name}, tokenized")
-            vocab = dataclasses.replace(self.vocab, path="", lowercase=tokenizer.lowercase)
-            try:
-                prepare_corpus(self._config(vocab, config), tokenizers.find(self.workdir), place, _now_and_then(note))
-            except UserError as error:  # it knows only the path of the keys of a corpus without parts
-                said = str(error).replace("config.corpus.options", f"{where}.options")
-                raise UserError(said.replace("the corpus", name, 1)) from None
+            note(f"reading {config.source} and writing {'the corpus' if not self.corpus.parts else name}, tokenized")
+            prepare_corpus(config, tokenizer, place, _now_and_then(note), self.private, where)
         corpus = Corpus(place, note=note)
         corpus.check_columns(config.columns)
         train, heldout = corpus.split("train"), corpus.split("heldout")
         note(
-            f"{name.removeprefix('the ')}: {train.num_documents:,} documents, {train.num_tokens:,} tokens to train on; "
+            f"{name}: {train.num_documents:,} documents, {train.num_tokens:,} tokens to train on; "
             f"{heldout.num_documents:,} documents, {heldout.num_tokens:,} tokens held out"
         )
         if not self.bound:
             check = line_ends(train, Pieces.of(tokenizer), Fixes(corpus.manifest, where))
             if check.status != "ok":
-                note(f"{name.removeprefix('the ')}: {check.figure}; {check.fix} mends it")
+                note(f"{name}: {check.figure}; {check.fix} mends it")
             share = in_long_words(train, tokenizer.is_continuation) if units.WORD in self.units else 0.0
             if share > TOO_LONG:
                 note(
-                    f"{name.removeprefix('the ')}: masking takes whole words, and {share:.0%} of the pieces are in "
+                    f"{name}: masking takes whole words, and {share:.0%} of the pieces are in "
                     f"words of more than {LONG_WORD} pieces, as in text without spaces; too long words are never "
                     f"masked; in a new --workdir, --{where}.columns=\"{{'words': {{'annotator': 'segmenter'}}}}\" "
                     "--config.objective.masking.unit=words masks the words that a segmenter finds in Chinese"
@@ -230,21 +251,19 @@ class Inputs:
         there, origin = tokenizers.existing(workdir), self._origin(lowercase)
         if there is not None:
             kept = self._kept()
-            if kept.get("sha256") == origin and kept.get("file_sha256") in (None, files.sha256(there)):
+            if kept == {"sha256": origin, "file_sha256": files.sha256(there)}:
                 return
             if not (self.builds or self.vocab.path or self.initial):
                 what = f"the vocabulary {there} was made of another text or recipe"
                 raise UserError(what + self._how_to_build(True))
             files.as_path(there).unlink()
-        if self.initial and not self.vocab.path:
-            self.initial.tokenizer.save(workdir / self.initial.tokenizer.file_name)
+        if self.given:
+            self.given.save(workdir / self.given.file_name)
         else:
-            if not self.vocab.path:
-                source = ", ".join(self.corpus.part_configs()) or self.corpus.source
-                note(f"learning a vocabulary of {self.vocab.size:,} pieces from {source}")
-            name = tokenizers.file_name(self.vocab.kind, self.vocab.path)
-            tree = self._config(dataclasses.replace(self.vocab, lowercase=lowercase))
-            prepare_vocabulary(tree, workdir / name, note)
+            source = ", ".join(self.corpus.part_configs()) or self.corpus.source
+            note(f"learning a vocabulary of {self.vocab.size:,} pieces from {source}")
+            name = tokenizers.file_name(self.vocab.kind, self.vocab.added)
+            prepare_vocabulary(self.vocab, self.corpus, workdir / name, note)
         made = files.sha256(tokenizers.find(workdir))
         files.write_text(workdir / ORIGIN, json.dumps({"sha256": origin, "file_sha256": made}))
 
@@ -253,29 +272,20 @@ class Inputs:
         return reading.read_object(files.as_path(self.workdir) / ORIGIN) or {}
 
     def _check_vocabulary(self) -> None:
-        """Raise ``UserError`` if the tokenizer's file has changed.
-
-        Runs of early versions recorded no hash and always pass.
-        """
+        """Raise ``UserError`` if the tokenizer's file has changed."""
         file = tokenizers.find(self.workdir)
-        if self._kept().get("file_sha256") not in (None, files.sha256(file)):
+        if self._kept().get("file_sha256") != files.sha256(file):
             raise UserError(
                 f"{file} is damaged: its sha256 is not that of {ORIGIN}; put the old one back (exports have it)"
             )
 
     def _origin(self, lowercase: bool) -> str:
         """Return a hash of everything that determines the vocabulary."""
-        if self.vocab.path:
-            facts: Any = tokenizers.load(self.vocab.path, lowercase).sha256
-        elif self.initial:
-            facts = self.initial.tokenizer.sha256
+        if self.given:
+            facts: Any = self.given.sha256
         else:
             facts = [dataclasses.asdict(self.vocab), find_source(self.corpus).fingerprint()]
         return hashlib.sha256(json.dumps([facts, lowercase]).encode()).hexdigest()
-
-    def _config(self, vocab: VocabularyConfig, corpus: CorpusConfig | None = None) -> Mapping[str, Any]:
-        tree = dataclasses.asdict(corpus or self.corpus)
-        return {"vocab": dataclasses.asdict(vocab), "corpus": tree, "private": self.private}
 
 
 def _now_and_then(note: Note) -> Progress:
@@ -304,7 +314,7 @@ def _made_of(corpus: CorpusConfig, path: epath.Path, tokenizer: Tokenizer) -> bo
 
 def find_vocabulary(
     config: VocabularyConfig,
-    initial: Initial | None,
+    initial: TrainedModel | None,
     workdir: str | None,
     train: Sequence[Example],
     roles: Roles,
@@ -314,16 +324,14 @@ def find_vocabulary(
 
     The first that exists is taken: the tokenizer in ``workdir`` (pass None if the run has no checkpoint), the tokenizer
     of ``initial``, the tokenizer at ``config.vocab.path``. If none exists, one is learned from the texts to train on;
-    see ``prepare_vocabulary`` for ``note``.
+    see ``prepare_vocabulary`` for ``note``. A new run adds the tokens of ``config.vocab.added``.
     """
     if workdir is not None and (there := tokenizers.existing(workdir)) is not None:
         return tokenizers.load(there, initial.tokenizer.lowercase if initial else config.lowercase)
     if initial:
-        return initial.tokenizer
-    if config.path:
-        return given_tokenizer(config)
+        return config.with_added(initial.tokenizer)
     texts = (text for example in train for role in roles.required for text in _strings(example.get(role)))
-    return learn_tokenizer(config, texts, note)
+    return config.given() or config.with_added(learn_tokenizer(config, texts, note))
 
 
 def keep_vocabulary(tokenizer: Tokenizer, workdir: str) -> None:

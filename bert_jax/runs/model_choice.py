@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from bert_jax import configuration
 from bert_jax.errors import UserError
-from bert_jax.interchange.initial import Initial
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.tokenizer_files import is_padded
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.kernels import choice as kernels
@@ -23,7 +23,7 @@ from bert_jax.runs import recipes
 OPEN_MODEL_FIELDS = ("dropout_rate", "attention_dropout_rate", "dtype", "layers", "remat", "attention_kernel")
 
 
-def choose_model(model: Mapping[str, Any], vocabulary_size: int, initial: Initial | None) -> ModelConfig:
+def choose_model(model: Mapping[str, Any], vocabulary_size: int, initial: TrainedModel | None) -> ModelConfig:
     """Return the run's model config.
 
     Without ``initial`` it is ``model["size"]`` with the fields that ``config.model`` changes. With ``initial`` it is
@@ -35,7 +35,15 @@ def choose_model(model: Mapping[str, Any], vocabulary_size: int, initial: Initia
     if initial is None:
         return own
     chosen = {name: getattr(own, name) for name in OPEN_MODEL_FIELDS if name in said}
-    return dataclasses.replace(initial.model, **chosen, vocab_size=vocabulary_size)
+    return dataclasses.replace(initial.config, **chosen, vocab_size=vocabulary_size)
+
+
+def with_vocabulary(
+    chosen: ModelConfig, model: Mapping[str, Any], pieces: int, initial: TrainedModel | None
+) -> ModelConfig:
+    """Return the ``chosen`` model with an embedding for each of ``pieces``, unless ``config.model`` says how many."""
+    said = initial is None and "vocab_size" in _said(model)
+    return chosen if said else dataclasses.replace(chosen, vocab_size=pieces)
 
 
 def check_vocabulary(model: ModelConfig, pieces: int) -> None:
@@ -48,7 +56,7 @@ def check_vocabulary(model: ModelConfig, pieces: int) -> None:
         )
 
 
-def what_gives_way(model: Mapping[str, Any], typed: Collection[str], initial: Initial) -> list[str]:
+def what_gives_way(model: Mapping[str, Any], typed: Collection[str], initial: TrainedModel) -> list[str]:
     """Return a list with one line, which names the recipe's model settings that ``initial`` overrides.
 
     Return [] if there are none.
@@ -59,7 +67,7 @@ def what_gives_way(model: Mapping[str, Any], typed: Collection[str], initial: In
     Raises:
       UserError: a setting that was given on the command line differs from ``initial``.
     """
-    held = recorded(initial.model) | {"vocab_size": initial.tokenizer.size}
+    held = recorded(initial.config) | {"vocab_size": initial.tokenizer.size}
     differing = {
         name: f"{name} {held[name]}"
         for name, value in ({"encoder": model.get("encoder", BERT)} | _said(model)).items()
@@ -86,12 +94,12 @@ def what_gives_way(model: Mapping[str, Any], typed: Collection[str], initial: In
     return [f"the model of --init is taken, not the recipe's: {has}{hint}"]
 
 
-def with_classifier_dropout(task: Any, model: Mapping[str, Any], initial: Initial | None) -> Any:
+def with_classifier_dropout(task: Any, model: Mapping[str, Any], initial: TrainedModel | None) -> Any:
     """Return the config ``task`` with the dropout rate before the classifier that the config.json of ``initial`` names.
 
     A rate that the recipe names, in ``task`` or for the whole ``model``, is kept. So is None in a model of our own.
     """
-    rate = initial.head.classifier_dropout if initial and initial.parent is None else None
+    rate = initial.head.classifier_dropout if initial and initial.head and initial.run is None else None
     if rate is None or "dropout_rate" in model or getattr(task, "dropout_rate", rate) is not None:
         return task
     return dataclasses.replace(task, dropout_rate=rate)
@@ -113,9 +121,9 @@ def check_kernel(model: ModelConfig, mesh: Mesh, specs: Collection[BatchSpec]) -
     kernels.check(model.attention_kernel, [kernels.case_of(model, spec, platform, tensor) for spec in specs])
 
 
-def old_model(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values to assume for keys of ``config.model`` that earlier versions did not record."""
-    return {"encoder": BERT, **configuration.old_defaults(_file(model).Config)}
+def with_defaults(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``config.model`` with its encoder's default for each key that it does not set."""
+    return {"encoder": BERT, **configuration.defaults(_file(model).Config), **model}
 
 
 def _file(model: Mapping[str, Any]) -> ModuleType:

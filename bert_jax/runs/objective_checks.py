@@ -13,6 +13,7 @@ from bert_jax import catalogue, configuration
 from bert_jax.errors import UserError, first_line
 from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.objectives.reading import of_other_rows
+from bert_jax.rows.phases import Phase
 from bert_jax.training import mesh as meshes
 from bert_jax.training.loop import Experiment
 
@@ -65,6 +66,11 @@ def check_own_parts(task: PretrainingObjective) -> None:
         raise UserError(f"{file}: its terms cannot be computed: {' '.join(str(error).split())}") from error
 
 
+def micro_batches_key(phase: Phase) -> str:
+    """Return the key that says in how many parts a batch of ``phase`` is computed."""
+    return f"config.{f'phases.{phase.kind}' if phase.micro_batches else 'training'}.micro_batches"
+
+
 def check_whole_batches(task: PretrainingObjective, experiment: Experiment, mesh: Mesh) -> None:
     """Raise ``UserError`` if ``task`` computes something from a whole batch, and would be given a part of it.
 
@@ -73,11 +79,10 @@ def check_whole_batches(task: PretrainingObjective, experiment: Experiment, mesh
     phases = experiment.phases.phases
     phase = max(phases, key=experiment.micro_batches)
     parts = experiment.micro_batches(phase)
-    key = f"config.{f'phases.{phase.kind}' if phase.micro_batches else 'training'}.micro_batches"
     if task.whole_batches and parts > 1:
         raise UserError(
-            f"{key} is {parts}, and objective {task.name!r} reads whole batches; only 1 is allowed: lower the "
-            "batch_size of the phases, or set config.model.remat to 'full'"
+            f"{micro_batches_key(phase)} is {parts}, and objective {task.name!r} reads whole batches; only 1 is "
+            "allowed: lower the batch_size of the phases, or set config.model.remat to 'full'"
         )
     split = meshes.may_split(mesh, experiment.mesh.weight_update)
     if task.whole_batches or not task.derived or not (split or parts > 1):

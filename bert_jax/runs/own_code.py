@@ -30,7 +30,7 @@ OWN_KEYS = {
     "objective.masking.strategy": ("objective.masking.options", "Config"),
     "objective.arrangement": ("objective.arrangement_options", "Arrangement"),
     "task.name": ("task", "Config"),
-    "data.format": ("data.options", "Options"),
+    "data.format": ("data.options", "Reader"),
 }
 FILE = "file"  # key of the metadata of a field that names a file, whose content counts in the identity of a run
 

@@ -16,7 +16,8 @@ from bert_jax import catalogue, configuration
 from bert_jax.errors import UserError
 from bert_jax.examples.load import DataConfig, load, make_reader
 from bert_jax.examples.reading import need, text_lines
-from bert_jax.interchange.workdir import TrainedModel, load_trained
+from bert_jax.features.trained_model import TrainedModel
+from bert_jax.interchange.loading import load as load_model
 from bert_jax.records import Example
 from bert_jax.rows.phases import Phase
 from bert_jax.storage import files
@@ -33,94 +34,97 @@ RAW_TEXT = "raw_text"  # a form of --input beside the formats of ``examples``: a
 TYPED = {"text", "pair", "question", "context"}  # roles that are a text each
 
 
-@dataclasses.dataclass(frozen=True)
-class Predictor:
-    """A fine-tuned model together with the task that it was trained on."""
+def load_tuned(source: str, step: int | None = None, options: Sequence[str] = ()) -> TrainedModel:
+    """Return the fine-tuned model at ``source``, which takes the same values as ``load``.
 
-    trained: TrainedModel
-    task: type[ExampleTask]
-    config: Any  # the task's ``Config``
-    batch_size: int = BATCH_SIZE
+    Args:
+      options: ``key=value`` for keys of the task's config that are to differ from training.
 
-    @classmethod
-    def load(cls, workdir: str, step: int | None = None, options: Sequence[str] = ()) -> Predictor:
-        """Return a predictor with the model of a fine-tuned run at ``step``. If None, take the run's best checkpoint.
+    Raises:
+      UserError: there is no model, it was not fine-tuned, or an option does not exist.
+    """
+    model = load_model(source, step)
+    if not model.facts.get("task"):
+        raise UserError(f"{source} holds a pretrained model; fine-tune it first: bert-jax finetune --init={source}")
+    model = dataclasses.replace(model, facts={**model.facts, "task": {**model.facts["task"], **_parsed(options)}})
+    task_of(model)
+    return model
 
-        Args:
-          options: ``key=value`` for keys of the task's config that are to differ from training.
 
-        Raises:
-          UserError: there is no checkpoint, its model was not fine-tuned, or an option does not exist.
-        """
-        trained = load_trained(workdir, step)
-        facts = trained.facts
-        if "task" not in facts:
-            raise UserError(
-                f"{workdir} holds a pretrained model; fine-tune it first: bert-jax finetune --init={workdir}"
-            )
-        own = {name: value for name, value in facts["task"].items() if name != "name"} | _parsed(options)
-        module = catalogue.find("tasks", facts["task"]["name"], having="Task")
-        batch_size = BATCH_SIZE
-        if module.Task.whole_batches:  # the scores depend on the number of rows in a batch
-            train = (facts.get("run", {}).get("config") or {}).get("train", {})
-            batch_size = train.get("batch_size", BATCH_SIZE)
-        return cls(trained, module.Task, configuration.recall(module.Config, own, "task"), batch_size)
+def task_of(model: TrainedModel) -> tuple[type[ExampleTask], Any]:
+    """Return the task that a model was fine-tuned on, and the task's config."""
+    own = model.facts["task"]
+    module = catalogue.find("tasks", own["name"], having="Task")
+    return module.Task, configuration.build(module.Config, own, "task", also=("name",))
 
-    @property
-    def step(self) -> int:
-        """The step of the checkpoint."""
-        return self.trained.step
 
-    @property
-    def data(self) -> Mapping[str, Any]:
-        """The run's ``config.data``. For an imported model, the settings of a plain table."""
-        return self.trained.facts.get("data") or {"format": "delimited", "options": {}, "columns": {}}
+def data_of(model: TrainedModel) -> Mapping[str, Any]:
+    """Return the ``config.data`` of the run. For an imported model, return the settings of a plain table."""
+    return model.facts.get("data") or {"format": "delimited", "options": {}, "columns": {}}
 
-    def make_task(self, examples: Sequence[Example], name: str) -> ExampleTask:
-        """Return the task with ``examples`` encoded as its only split, called ``name``."""
-        facts = self.trained.facts
-        setting = Setting(
-            {name: tuple(examples)},
-            self.trained.tokenizer,
-            self.trained.config,
-            tuple(facts.get("labels") or ()),
-            facts.get("max_length", self.trained.config.max_length),
-            self.batch_size,
-            buckets="none",
-            bilstm_layers=facts.get("bilstm_layers", 0),
-        )
-        return self.task(self.config, setting)
 
-    def predict(
-        self,
-        examples: Sequence[Example],
-        name: str = "predict",
-        note: Note = lambda line: None,
-        progress: Callable[[int, int], None] = lambda done, rows: None,
-    ) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        """Return the metrics, and one record per example, in order. The metrics are {} if any answer is unknown.
+def make_task(model: TrainedModel, examples: Sequence[Example], name: str) -> ExampleTask:
+    """Return the task of a model, with ``examples`` encoded as its only split, called ``name``."""
+    task, config = task_of(model)
+    facts, batch_size = model.facts, BATCH_SIZE
+    if task.whole_batches:  # the scores depend on the number of rows in a batch
+        phases = facts.get("run", {}).get("phases") or {}
+        batch_size = phases.get(KIND, {}).get("batch_size", BATCH_SIZE)
+    setting = Setting(
+        {name: tuple(examples)},
+        model.tokenizer,
+        model.config,
+        tuple(facts.get("labels") or ()),
+        facts.get("max_length", model.config.max_length),
+        batch_size,
+        packing="none",
+        bilstm_layers=facts.get("bilstm_layers", 0),
+    )
+    return task(config, setting)
 
-        ``note`` is called with lines about the examples, such as how many were cut, and ``progress`` after every batch
-        with the rows that are done and all rows.
 
-        Raises:
-          UserError: there are no examples, or the model does not know a label.
-        """
-        if not examples:
-            raise UserError("there are no examples to predict; check the input")
-        task = self.make_task(examples, name)
-        for line in task.notes:
-            note(line)
-        mesh = meshes.make_mesh(MeshConfig(), jax.local_devices())  # without the devices of other processes
-        shards = mesh.shape["data"]
-        phase = Phase(1, -(-self.batch_size // shards) * shards, task.lengths[KIND], KIND)
-        with meshes.activations(mesh):
-            params = jax.device_put(self.trained.params, meshes.replicated(mesh))
-            sums, outputs = Evaluation(task, mesh, phase, 2**31, progress=progress).read(name, params, {})
-        metrics: dict[str, float] = {}
-        if task.answered(name):
-            metrics = {k: v for k, v in task.summary(sums).items() if k != "tokens"} | task.finish(name, outputs)
-        return metrics, task.predictions(name, outputs)
+def predict(
+    model: TrainedModel,
+    examples: Sequence[Example],
+    note: Note = lambda line: None,
+    progress: Callable[[int, int], None] = lambda done, rows: None,
+) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """Return the metrics, and one record per example, in order; see ``predict_split``.
+
+    ``note`` is called with lines about the examples, such as how many were cut.
+
+    Raises:
+      UserError: there are no examples, or the model does not know a label.
+    """
+    if not examples:
+        raise UserError("there are no examples to predict; check the input")
+    task = make_task(model, examples, "predict")
+    for line in task.notes:
+        note(line)
+    return predict_split(model, task, "predict", progress)
+
+
+def predict_split(
+    model: TrainedModel,
+    task: ExampleTask,
+    name: str,
+    progress: Callable[[int, int], None] = lambda done, rows: None,
+) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """Return the metrics of a split of ``task``, and one record per example, in order.
+
+    The metrics are {} if any answer is unknown. ``progress`` is called after every batch with the rows that are done
+    and all rows.
+    """
+    task = task.with_model(model.config)
+    mesh = meshes.make_mesh(MeshConfig(), jax.local_devices())  # without the devices of other processes
+    shards, batch_size = mesh.shape["data"], task.setting.batch_size if task.whole_batches else BATCH_SIZE
+    phase = Phase(1, -(-batch_size // shards) * shards, task.lengths[KIND], KIND)
+    params = jax.device_put(model.params, meshes.replicated(mesh))
+    sums, outputs = Evaluation(task, mesh, phase, 2**31, progress=progress).read(name, params, {})
+    metrics: dict[str, float] = {}
+    if task.answered(name):
+        metrics = {k: v for k, v in task.summary(sums).items() if k != "tokens"} | task.finish(name, outputs)
+    return metrics, task.predictions(name, outputs)
 
 
 def _parsed(options: Sequence[str]) -> dict[str, Any]:
@@ -137,7 +141,7 @@ def _parsed(options: Sequence[str]) -> dict[str, Any]:
     return parsed
 
 
-def read_examples(predictor: Predictor, path: str, form: str | None, split: str, note: Note) -> tuple[Example, ...]:
+def read_examples(model: TrainedModel, path: str, form: str | None, split: str, note: Note) -> tuple[Example, ...]:
     """Return the examples of a file, read as the format ``form``, or as the run's own format if ``form`` is None.
 
     The form ``RAW_TEXT`` is a text a line.
@@ -147,26 +151,26 @@ def read_examples(predictor: Predictor, path: str, form: str | None, split: str,
     Raises:
       UserError: the file does not exist, has another format, or lacks a column.
     """
-    data = {**predictor.data, "splits": {split: path}, "dev_fraction": 0.0, "train_fraction": 1.0}
-    data |= {"split_column": "", "split_values": {}, "max_dev_rows": None, "max_test_rows": None}
+    data = {**data_of(model), "splits": {split: path}, "dev_fraction": 0.0, "train_fraction": 1.0}
+    data |= {"dev_ids": "", "split_column": "", "split_values": {}, "max_dev_rows": None, "max_test_rows": None}
     if form == RAW_TEXT:
         if split == "dev":
             raise UserError("--format=raw_text has texts without answers; evaluate needs a file with answers")
-        return texts_as_examples(predictor, texts_of_lines(predictor, path))
+        return texts_as_examples(model, texts_of_lines(model, path))
     if form and form != data["format"]:
         data |= {"format": form, "options": {}}
     config = configuration.build(DataConfig, data, "data")
     if not make_reader(config).named_splits:
         need(path)
     try:
-        return load(config, "", predictor.task.roles, note)[split]
+        return load(config, "", task_of(model)[0].roles, note)[split]
     except UserError as error:
         if split == "test" and form is None and path.endswith(".txt"):
             raise UserError(f"{error}. If the file has a text a line, add --format={RAW_TEXT}") from error
         raise
 
 
-def texts_as_examples(predictor: Predictor, texts: Sequence[str]) -> tuple[Example, ...]:
+def texts_as_examples(model: TrainedModel, texts: Sequence[str]) -> tuple[Example, ...]:
     """Return typed texts as examples.
 
     A model of pairs takes two texts for each example, a model of questions a question and then its context. For a model
@@ -174,7 +178,7 @@ def texts_as_examples(predictor: Predictor, texts: Sequence[str]) -> tuple[Examp
 
     Raises ``UserError`` for an empty text, a wrong number of texts, or a task that reads more than texts.
     """
-    reads = typed_roles(predictor)
+    reads = typed_roles(model)
     if empty := [str(number) for number, text in enumerate(texts, 1) if not text.strip()]:
         raise UserError(f"of the texts, number {', '.join(empty)} is empty")
     if len(texts) % len(reads):
@@ -204,29 +208,29 @@ def in_a_row(entries: Iterable[Any], reads: Sequence[str]) -> list[str]:
     return texts
 
 
-def typed_roles(predictor: Predictor) -> list[str]:
+def typed_roles(model: TrainedModel) -> list[str]:
     """Return the roles that the model reads, in the order in which a user types them.
 
     Raises ``UserError`` if one of them is not a text.
     """
-    reads = list(predictor.task.roles.required)
-    if "pair" in predictor.data["columns"]:
+    reads = list(task_of(model)[0].roles.required)
+    if "pair" in data_of(model)["columns"]:
         reads.append("pair")
     if reads != ["words"] and not {*reads} <= TYPED:
         raise UserError(f"this model reads {', '.join(reads)}; give them in a file: --input=FILE")
     return reads
 
 
-def trial(predictor: Predictor, workdir: str) -> str:
+def trial(model: TrainedModel, workdir: str) -> str:
     """Return a verb with its flags to try the model: a search for vectors of texts, otherwise predictions."""
     workdir = shlex.quote(workdir)
-    if predictor.trained.facts["task"]["name"] == "sentence_embeddings":
+    if model.facts["task"]["name"] == "sentence_embeddings":
         return f'retrieve --workdir={workdir} --corpus=FILE --query="TEXT"'
     try:
-        typed = " ".join(f'"{role.upper()}"' for role in typed_roles(predictor)).replace('"WORDS"', '"TEXT"')
+        typed = " ".join(f'"{role.upper()}"' for role in typed_roles(model)).replace('"WORDS"', '"TEXT"')
     except UserError:
         typed = "--input=FILE"
-    own = any(catalogue.names_in([predictor.trained.facts["task"], predictor.trained.config.encoder]))
+    own = any(catalogue.names_in([model.facts["task"], model.config.encoder]))
     return f"predict --workdir={workdir}{' --trust_code' if own else ''} {typed}"
 
 
@@ -235,9 +239,9 @@ def _tagged(name: str, text: str) -> Example:
     return {"id": name, "words": [word.text for word in words], "text": text, "starts": [word.start for word in words]}
 
 
-def texts_of_lines(predictor: Predictor, path: str) -> list[str]:
+def texts_of_lines(model: TrainedModel, path: str) -> list[str]:
     """Return the texts of a file of raw text: one a line; if the model reads several, separated by tabs."""
-    number = len(typed_roles(predictor))
+    number = len(typed_roles(model))
     lines = [(i, line.split("\t") if number > 1 else [line]) for i, line in text_lines(need(path)) if line.strip()]
     if wrong := [str(i) for i, texts in lines if len(texts) != number]:
         raise UserError(f"{path}: {number} texts are needed in a line, with a tab between them; see line {wrong[0]}")
@@ -261,15 +265,15 @@ def write_output(records: Sequence[Mapping[str, Any]], output: str, submission: 
     return str(write_submission(submission, rows, output))
 
 
-def check_submission(predictor: Predictor, kind: str) -> None:
+def check_submission(model: TrainedModel, kind: str) -> None:
     """Raise ``UserError`` if the kind of submission is unknown, or this model's predictions do not fit it."""
-    name = predictor.trained.facts["task"]["name"]
+    name = model.facts["task"]["name"]
     tasks, labels = needed_for(kind)
     if name not in tasks:
         raise UserError(f"--submission={kind} is of {' or '.join(tasks)}; this model's task is {name}")
-    if kind == "squad_null_odds" and not getattr(predictor.config, "version_2", False):
+    if kind == "squad_null_odds" and not model.facts["task"].get("version_2"):
         raise UserError("--submission=squad_null_odds is of SQuAD v2.0; this model was trained without version_2")
-    own = predictor.trained.facts.get("labels") or ()
+    own = model.facts.get("labels") or ()
     if labels and (others := [label for label in own if label not in labels]):
         raise UserError(
             f"--submission={kind} spells the labels {', '.join(labels)}; this model's are {', '.join(own)}, of which "

@@ -24,11 +24,12 @@ from bert_jax import configuration
 from bert_jax.cluster import distributed
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.errors import UserError
-from bert_jax.models.config import ModelConfig
+from bert_jax.interchange.loading import load
 from bert_jax.reporting.run_record import check_workdir
 from bert_jax.runs.findings import Finding
 from bert_jax.runs.inputs import Inputs
-from bert_jax.runs.pretraining import PretrainingSettings
+from bert_jax.runs.preparation import check_pretraining
+from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.storage import files
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.training import mesh as meshes
@@ -40,8 +41,10 @@ STATE_COPIES = 3  # a checkpoint holds the parameters and two moments, all float
 KEPT = 2  # at least so many checkpoints are on the disk at a time
 
 
-def preflight(config: Mapping[str, Any], workdir: str) -> list[Finding]:
+def preflight(config: Mapping[str, Any], workdir: str, init: str | None = None) -> list[Finding]:
     """Check the job that this process belongs to, and return the findings, which are the same on every process.
+
+    ``init``: the model from which the run starts.
 
     Raises:
       UserError: the recipe cannot be read.
@@ -57,7 +60,8 @@ def preflight(config: Mapping[str, Any], workdir: str) -> list[Finding]:
     findings += [_alike(name, processes, needed=True) for name in ("vocabulary", "corpus")]
     told = dict.fromkeys(text for one in processes for text in one["problems"])
     findings += [Finding("inputs", text, "bad") for text in told]
-    findings += [_shared(processes), _layout(settings), _reads(processes), _disk(processes, settings), _all_reduce()]
+    recipe, needed = _recipe(settings, init)
+    findings += [_shared(processes), recipe, _reads(processes), _disk(processes, needed), _all_reduce()]
     return findings
 
 
@@ -97,7 +101,9 @@ def _of_inputs(settings: PretrainingSettings, workdir: str) -> dict[str, Any]:
         read(lambda: check_workdir(Path(files.as_path(workdir))))
     path = settings.vocab.path or tokenizers.existing(workdir)
     if path:
-        found["vocabulary"] = read(lambda: tokenizers.load(path, settings.vocab.lowercase).sha256[:12])
+        found["vocabulary"] = read(
+            lambda: settings.vocab.with_added(tokenizers.load(path, settings.vocab.lowercase)).sha256[:12]
+        )
     inputs = Inputs(workdir, settings.vocab, settings.corpus, initial=None, bound=False)
     if all(files.committed(place) for place in inputs.places().values()):
         found["corpus"] = read(lambda: inputs.there().fingerprint[:12])
@@ -190,14 +196,16 @@ def _shared(processes: Sequence[Mapping[str, Any]]) -> Finding:
     return Finding("workdir", f"{processes[0]['workdir']}: written and seen by all", "ok")
 
 
-def _layout(settings: PretrainingSettings) -> Finding:
+def _recipe(settings: PretrainingSettings, init: str | None) -> tuple[Finding, int]:
+    """Return what a run says of the recipe before it reads text, and the bytes of the checkpoints that it keeps."""
     try:
-        settings.experiment().check()
+        checked = check_pretraining(settings, load(init, flag="--init=") if init else None)
     except UserError as error:
-        return Finding("mesh and batch", str(error), "bad")
-    shape = meshes.make_mesh(settings.mesh).shape
-    sizes = ", ".join(f"{phase.kind} {phase.batch_size:,}" for phase in settings.experiment().phases.phases)
-    return Finding("mesh and batch", f"{', '.join(f'{k} {v}' for k, v in shape.items())}; batches {sizes}", "ok")
+        return Finding("recipe", str(error), "bad"), 0
+    shape = checked.experiment.make_mesh().shape
+    sizes = ", ".join(f"{phase.kind} {phase.batch_size:,}" for phase in checked.experiment.phases.phases)
+    found = f"mesh {', '.join(f'{k} {v}' for k, v in shape.items())}; batches {sizes}"
+    return Finding("recipe", found, "ok"), KEPT * STATE_COPIES * 4 * checked.model.num_parameters
 
 
 def _reads(processes: Sequence[Mapping[str, Any]]) -> Finding:
@@ -211,22 +219,12 @@ def _reads(processes: Sequence[Mapping[str, Any]]) -> Finding:
     return Finding("random reads", found, "ok")
 
 
-def _disk(processes: Sequence[Mapping[str, Any]], settings: PretrainingSettings) -> Finding:
+def _disk(processes: Sequence[Mapping[str, Any]], needed: int) -> Finding:
     free = [one["free"] for one in processes if one["free"] is not None]
     if not free:
         return Finding("free disk", "not asked: no local folder that can be written", "ok")
-    needed = KEPT * STATE_COPIES * 4 * _num_params(settings)
     found = f"{min(free) / 2**30:,.1f} GiB where the workdir lies; {needed / 2**30:,.1f} GiB for {KEPT} steps"
     return Finding("free disk", found, "bad" if min(free) < needed else "ok")
-
-
-def _num_params(settings: PretrainingSettings) -> int:
-    from bert_jax.models.model import fresh_params
-    from bert_jax.runs.model_choice import choose_model
-
-    model: ModelConfig = choose_model(settings.model, settings.vocab.size, None)
-    shapes = jax.eval_shape(lambda: fresh_params(model))
-    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes))
 
 
 def _all_reduce() -> Finding:

@@ -7,6 +7,7 @@ A probe only reads the parameters and never changes the run. Its score depends o
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -17,25 +18,25 @@ import optax
 
 from bert_jax import catalogue, configuration
 from bert_jax.errors import UserError
-from bert_jax.examples.load import DataConfig, load
+from bert_jax.examples.load import DataConfig, load, to_train_on
 from bert_jax.examples.splits import at_most
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.heads import pooled
 from bert_jax.models.model import POOLER, Model
 from bert_jax.records import Batch, Example
+from bert_jax.rows.encoded import EncodedRows
 from bert_jax.rows.phases import Phase, Phases
-from bert_jax.task import Losses, RowSource, Variables
 from bert_jax.tasks.base import KIND, ExampleTask, Setting
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import mesh as meshes
 from bert_jax.training.evaluation import Evaluation
+from bert_jax.training.forward import Forward
 from bert_jax.training.loop import Experiment
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.schedules import ScheduleConfig, make_schedule
 from bert_jax.training.state import initialise
 from bert_jax.training.step import make_train_step, metric_names
 
-FROZEN_TASKS = ("classification", "regression")  # tasks whose head reads one vector per text
 BODY = ("encoder", "pooler")  # the parts of the model that fine-tuning takes over from pretraining
 PENALTY = 1e-3  # L2 penalty on a frozen probe's head: PENALTY / 2 * sum of squared weights
 
@@ -83,23 +84,18 @@ class ProbeConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class Prepared:
-    """A probe whose examples are read and checked, but not yet encoded, since there is no vocabulary yet."""
+class ProbeExamples:
+    """The examples of a probe, read and checked, but not yet encoded, since there is no vocabulary yet."""
 
     config: ProbeConfig
     task: type[ExampleTask]
     task_config: Any
     splits: Mapping[str, tuple[Example, ...]]
     labels: tuple[str, ...]
-    experiment: Experiment
     notes: tuple[str, ...]
 
-    def make(self, tokenizer: Tokenizer, model: ModelConfig) -> Probe:
-        """Return the probe for a run with this tokenizer and this model."""
-        return Probe(self, tokenizer, model)
 
-
-def prepare(config: ProbeConfig, experiment: Experiment) -> Prepared | None:
+def read_probe(config: ProbeConfig, experiment: Experiment) -> ProbeExamples | None:
     """Read the examples of a probe and check its settings; return None if the config names no probe.
 
     Raises:
@@ -109,12 +105,17 @@ def prepare(config: ProbeConfig, experiment: Experiment) -> Prepared | None:
     if not config.task:
         return None
     module = catalogue.find("tasks", config.task, having="Task")
-    if config.kind == "frozen" and config.task not in FROZEN_TASKS:
+    if config.kind == "frozen" and not module.Task.reads_one_vector:
         raise UserError(
-            f"config.probe.task is {config.task!r}; a frozen probe takes {' and '.join(FROZEN_TASKS)}, "
-            "config.probe.kind='finetune' every task"
+            f"config.probe.task is {config.task!r}; a frozen probe takes tasks that read one vector of a text, such as "
+            "classification and regression, config.probe.kind='finetune' every task"
         )
     every = experiment.training.eval_every_steps
+    if config.every_steps and experiment.training.evaluations_per_epoch is not None:
+        raise UserError(
+            f"config.probe.every_steps is {config.every_steps}; beside config.training.evaluations_per_epoch only 0 is "
+            "allowed, a probe at every evaluation; or set config.training.eval_every_steps instead"
+        )
     if config.every_steps % every:
         raise UserError(
             f"config.probe.every_steps is {config.every_steps}; a probe runs at evaluations: a multiple of "
@@ -123,7 +124,7 @@ def prepare(config: ProbeConfig, experiment: Experiment) -> Prepared | None:
     task_config = configuration.build(module.Config, config.options, "config.probe.options")
     data = configuration.build(DataConfig, config.data, "config.probe.data")
     notes: list[str] = []
-    found = load(data, config.folder, module.Task.roles, notes.append)
+    found = to_train_on(data, load(data, config.folder, module.Task.roles, notes.append))
     splits = {name: limited(examples, config) for name, examples in found.items() if not name.startswith("test")}
     train = [name for name in splits if name.startswith("train")]
     if len(train) != 1 or len(train) == len(splits):
@@ -134,7 +135,7 @@ def prepare(config: ProbeConfig, experiment: Experiment) -> Prepared | None:
     labels = module.Task.labels(task_config, found[train[0]])
     sizes = ", ".join(f"{name} {len(examples):,}" for name, examples in splits.items())
     notes.append(f"probe: {config.task}, {config.kind}; {sizes} examples")
-    return Prepared(config, module.Task, task_config, splits, labels, experiment, tuple(notes))
+    return ProbeExamples(config, module.Task, task_config, splits, labels, tuple(notes))
 
 
 def limited(examples: tuple[Example, ...], config: ProbeConfig) -> tuple[Example, ...]:
@@ -145,15 +146,15 @@ def limited(examples: tuple[Example, ...], config: ProbeConfig) -> tuple[Example
 class Probe:
     """A probe of a run. ``probe(step, params, between)`` returns metrics named "probe/...", or {} if it is not due."""
 
-    def __init__(self, prepared: Prepared, tokenizer: Tokenizer, model: ModelConfig):
+    def __init__(self, examples: ProbeExamples, tokenizer: Tokenizer, model: ModelConfig, experiment: Experiment):
         """Encode the examples. Raises ``UserError`` if the task cannot encode them."""
-        config, self._prepared = prepared.config, prepared
+        config, self._examples, self._experiment = examples.config, examples, experiment
         length = min(config.max_length, model.max_length)
-        self.task = prepared.task(
-            prepared.task_config,
-            Setting(prepared.splits, tokenizer, model, prepared.labels, length, config.batch_size, config.seed, "none"),
+        self.task = examples.task(
+            examples.task_config,
+            Setting(examples.splits, tokenizer, model, examples.labels, length, config.batch_size, config.seed, "none"),
         )
-        self._mesh = prepared.experiment.make_mesh()
+        self._mesh = experiment.make_mesh()
         shards = self._mesh.shape["data"] * self._mesh.shape["fsdp"]
         rows = -(-config.batch_size // shards) * shards
         self._phase = Phase(config.num_steps, rows, self.task.lengths[KIND], KIND)
@@ -164,11 +165,11 @@ class Probe:
     def notes(self) -> list[str]:
         """Lines about the examples, to be shown to the user."""
         floors = [f"{name.replace('_', ' ')} {value:.3f}" for name, value in self.task.baselines(KIND, 0).items()]
-        return [*self._prepared.notes, *self.task.notes, *(f"probe: to beat: {', '.join(floors)}" for _ in floors[:1])]
+        return [*self._examples.notes, *self.task.notes, *(f"probe: to beat: {', '.join(floors)}" for _ in floors[:1])]
 
     def due(self, step: int) -> bool:
         """Return whether the probe runs at the evaluation of ``step``."""
-        every, last = self._prepared.config.every_steps, self._prepared.experiment.phases.num_steps
+        every, last = self._examples.config.every_steps, self._experiment.phases.num_steps
         return not every or step % every == 0 or step == last
 
     def __call__(self, step: int, params: Any, between: Callable[[], None] = lambda: None) -> dict[str, float]:
@@ -185,25 +186,27 @@ class Probe:
     # ---- "frozen": a linear head on fixed vectors ------------------------------------------------------------------
 
     def _frozen(self) -> Callable[[Any], dict[str, float]]:
-        config, task = self._prepared.config, self.task
+        config, task = self._examples.config, self.task
         shapes = meshes.unbox(jax.eval_shape(task.init, jax.random.key(0)).params)
         empty = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes["classifier"]["dense"])
-        view: Any = FeatureTask(task, config.features)
-        reading = Evaluation(view, self._mesh, self._phase, 2**31, lambda: self._between())
+        function = functools.partial(text_vectors, task.setting.model, config.features)
+        forward = Forward(function, self._mesh, config.batch_size)
         learn = jax.jit(lambda vectors, batch: learned_head(task, empty, vectors, batch, config))
         judge = jax.jit(lambda head, vectors, batch: task.score({"logits": logits_of(head, vectors)}, batch))
         [train] = task.setting.part("train")
 
+        def vectors_of(rows: EncodedRows, params: Any) -> np.ndarray:
+            vectors = np.empty((len(rows), task.setting.model.hidden_size), np.float32)
+            for chosen, found in forward.rows(rows, task.lengths[KIND], params):
+                vectors[chosen] = found["vectors"]
+                self._between()
+            return vectors
+
         def run(params: Any) -> dict[str, float]:
             read = {name: params[name] for name in BODY if name in params}
-            if "pooler" not in read:
-                if config.features == "pooled":
-                    raise UserError(
-                        "config.probe.features is 'pooled' and the model has no pooler; 'mean' and 'cls' go"
-                    )
-                zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes["pooler"])
-                read["pooler"] = jax.device_put(zeros, meshes.replicated(self._mesh))
-            vectors = {name: reading.read(name, read, {})[1]["vectors"] for name in task.rows}
+            if config.features == "pooled" and "pooler" not in read:
+                raise UserError("config.probe.features is 'pooled' and the model has no pooler; 'mean' and 'cls' go")
+            vectors = {name: vectors_of(rows, read) for name, rows in task.rows.items()}
             mean, spread = vectors[train].mean(axis=0), vectors[train].std(axis=0)
             spread = np.maximum(spread, 0.1 * spread.mean() + 1e-6)  # do not magnify features that hardly vary
             vectors = {name: ((found - mean) / spread).astype(np.float32) for name, found in vectors.items()}
@@ -220,7 +223,7 @@ class Probe:
     # ---- "finetune": a copy of encoder and pooler ------------------------------------------------------------------
 
     def _finetuned(self) -> Callable[[Any], dict[str, float]]:
-        config, task, phase = self._prepared.config, self.task, self._phase
+        config, task, phase = self._examples.config, self.task, self._phase
         tx = make_optimizer(OptimizerConfig(bias_correction="standard"))
         rate = config.learning_rate or 1e-4
         schedule = make_schedule(ScheduleConfig("linear", rate, config.num_steps // 10), config.num_steps)
@@ -244,33 +247,15 @@ class Probe:
         return run
 
 
-class FeatureTask:
-    """A task that ``Evaluation`` can run, whose output is one vector per row."""
-
-    gathered_outputs = ("vectors",)
-
-    def __init__(self, task: ExampleTask, features: Literal["mean", "cls", "pooled"]):
-        self._task, self._features = task, features
-        self.heldout_parts = task.heldout_parts
-        self._model = Model(task.setting.model, (POOLER,) if features == "pooled" else ())
-
-    def source(self, split: Literal["train", "eval"], kind: str, phase: int, part: str | None = None) -> RowSource:
-        return self._task.source(split, kind, phase, part)
-
-    def init_carry(self, num_rows: int) -> tuple[()]:
-        return self._task.init_carry(num_rows)
-
-    def loss(self, variables: Variables, batch: Batch, rng: Any, carry: Any) -> Losses:
-        del variables, batch, rng
-        return Losses({}, {}, carry)
-
-    def outputs(self, variables: Variables, batch: Batch, carry: Any) -> dict[str, jax.Array]:
-        """Return ``vectors`` [B, D] float32."""
-        del carry
-        found: Any = self._model.apply({"params": variables.params}, batch)
-        if self._features == "pooled":
-            return {"vectors": found["pooled"].astype(jnp.float32)}
-        return {"vectors": pooled(found["sequence"], batch["attention_mask"], self._features)}
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def text_vectors(
+    config: ModelConfig, features: Literal["mean", "cls", "pooled"], params: Any, batch: Batch
+) -> dict[str, jax.Array]:
+    """Return ``vectors`` [B, D] float32, one for each row of a batch."""
+    found: Any = Model(config, (POOLER,) if features == "pooled" else ()).apply({"params": params}, batch)
+    if features == "pooled":
+        return {"vectors": found["pooled"].astype(jnp.float32)}
+    return {"vectors": pooled(found["sequence"], batch["attention_mask"], features)}
 
 
 def logits_of(head: Any, vectors: Any) -> jax.Array:

@@ -13,7 +13,8 @@ from typing import Any
 
 from bert_jax import configuration
 from bert_jax.errors import UserError
-from bert_jax.interchange.initial import Initial, load_initial
+from bert_jax.features.trained_model import TrainedModel
+from bert_jax.interchange.loading import load
 from bert_jax.models.config import ModelConfig
 from bert_jax.planning import budget, comparison, next_command, page, scaling, topologies
 from bert_jax.planning.budget import LargerBatch
@@ -21,8 +22,8 @@ from bert_jax.planning.plan import Change, Machine, Note, Plan, Rates, make
 from bert_jax.planning.scaling import Advice
 from bert_jax.planning.search import SearchResult, search
 from bert_jax.planning.smallest_change import FittingChange, smallest_change
-from bert_jax.runs.model_choice import choose_model
-from bert_jax.runs.pretraining import PretrainingSettings, checked
+from bert_jax.runs.preparation import check_pretraining, first_model
+from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.task import Task
 from bert_jax.training.loop import Experiment
 
@@ -155,8 +156,7 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> Planned
     """
     topology = topologies.parse(request.topology)
     recipe, flags = PretrainingRecipe.of(config), list[str]()
-    initial = load_initial(request.init) if request.init else None
-    recipe.settings.check_start(initial)
+    initial = load(request.init, flag="--init=") if request.init else None
     recipe = dataclasses.replace(recipe, initial=initial)
     if request.tokens is not None:
         recipe, flags = recipe.for_tokens(request.tokens)
@@ -175,7 +175,8 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> Planned
     layout = found.best.change if found and found.best else Change()
     remat: Any = made.remat
     shape = dataclasses.replace(recipe.shape(), remat=remat)
-    known = comparison.known(topology, recipe.variant(layout, machine.devices)[1], shape)
+    chosen = recipe.variant(layout, machine.devices)[1] if found else experiment
+    known = comparison.known(topology, chosen, shape)
     made = dataclasses.replace(made, compared=known.line, ratio=known.ratio)
     smaller = None if made.fits else smallest_change(recipe, machine, request.rates, made, note)
     larger = budget.larger_batches(made, factor, task.whole_batches) if made.fits and factor > 1 else []
@@ -192,7 +193,7 @@ class PretrainingRecipe:
 
     settings: PretrainingSettings
     model: ModelConfig | None = None
-    initial: Initial | None = None
+    initial: TrainedModel | None = None
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> PretrainingRecipe:
@@ -210,6 +211,12 @@ class PretrainingRecipe:
                     f"{where}.num_epochs is {phase.num_epochs:g}; plan reads no text and cannot count an epoch; add "
                     f"--{where}.num_tokens=N or --{where}.num_steps=N"
                 )
+        if settings.checkpoints.every_steps is None and settings.training.evaluations_per_epoch is not None:
+            raise UserError(
+                "config.checkpoints.every_steps is None, so that a save follows each evaluation, and "
+                "config.training.evaluations_per_epoch is of epochs, which plan cannot count; add "
+                "--config.training.eval_every_steps=N"
+            )
         return cls(settings)
 
     def for_tokens(self, tokens: float) -> tuple[PretrainingRecipe, list[str]]:
@@ -230,20 +237,15 @@ class PretrainingRecipe:
 
     def variant(self, change: Change, devices: list[Any]) -> tuple[Task, Experiment]:
         settings = self._changed(change)
-        experiment = settings.experiment()
-        make_task = checked(settings, experiment, self.initial, devices)
-        return make_task(None, None, self._shape(settings), settings.seed), experiment
-
-    def remat(self) -> str:
-        return self.shape().remat
+        checked = check_pretraining(settings, self.initial, devices, self._shape(settings))
+        return checked.task, checked.experiment
 
     def shape(self) -> ModelConfig:
         return self._shape(self.settings)
 
     def _shape(self, settings: PretrainingSettings) -> ModelConfig:
         if self.model is None:
-            pieces = self.initial.tokenizer.size if self.initial else settings.vocab.size
-            return choose_model(settings.model, pieces, self.initial)
+            return first_model(settings, self.initial)
         return dataclasses.replace(self.model, remat=settings.model.get("remat", self.model.remat))
 
     def _changed(self, change: Change) -> PretrainingSettings:

@@ -26,25 +26,15 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bert_jax import catalogue
-from bert_jax.configuration import nearest, old_defaults
+from bert_jax.configuration import IN_PLACE_OF, defaults, nearest
 from bert_jax.errors import UserError
+from bert_jax.runs import key_names
 from bert_jax.runs.own_code import OWN_KEYS, at, name_components
 from bert_jax.storage import files
 
 OVERRIDE = re.compile(r"--?config\.(?P<key>[^=]+)(?:=(?P<value>.*))?", re.DOTALL)
-# The fields of PretrainingSettings and FinetuningSettings, copied so that reading a recipe does not import the classes.
-PRETRAINING = (
-    "objective", "model", "phases", "seed", "vocab", "corpus", "optimizer", "schedule", "mesh", "training",
-    "checkpoints", "loader", "probe", "examples", "private", "export",
-)  # fmt: skip
-FINETUNING = (
-    "task", "data", "model", "train", "seed", "vocab", "weights", "frozen", "bilstm_layers", "optimizer", "selection",
-    "mesh", "loader", "micro_batches", "loggers", "export",
-)  # fmt: skip
 KEYS = re.compile(r"[^.\[\]]+")
 PATH = re.compile(r"[^.\[\]]+(\.[^.\[\]]+|\[[^.\[\]]+\])*")  # of KEYS, such as model.size or phases[0].num_steps
-# Keys that say the same thing in other words: one that is typed takes the place of the others in its group.
-IN_PLACE_OF = (("num_steps", "num_tokens", "num_epochs"), ("warmup_steps", "warmup_fraction"))
 
 
 def load(recipe: str, overrides: Sequence[str] = (), trust_code: bool = False) -> ConfigDict:
@@ -66,7 +56,7 @@ def load(recipe: str, overrides: Sequence[str] = (), trust_code: bool = False) -
             raise UserError(f"--config.{match['key']} has no value; write --config.{match['key']}=VALUE")
         if not PATH.fullmatch(match["key"]):
             raise UserError(f"--config.{match['key']} is not a key; write one such as --config.model.size=VALUE")
-        _set(config, KEYS.findall(match["key"]), match["value"], "config", parse_value)
+        _set(config, _keys(config, match["key"]), match["value"], "config", parse_value)
     return _locked(config, folder, before, typed(overrides), asked=trust_code or not is_data)
 
 
@@ -94,7 +84,7 @@ def with_values(
     for key, value in values.items():
         if not isinstance(key, str) or not PATH.fullmatch(key):
             raise UserError(f"overrides has the key {key!r}; write a key of the recipe, such as 'model.size'")
-        _set(config, KEYS.findall(key), value, "config", _value)
+        _set(config, _keys(config, key), value, "config", _value)
     return _locked(config, folder, before, changed_keys(values), asked=trust_code or not is_data)
 
 
@@ -120,10 +110,18 @@ def _locked(
     def put(key: str, name: str) -> None:
         _set(config, key.split("."), name, "config", _value)
 
+    key_names.check_renamed(_leaves(config))
     name_components(config, put, folder, changed, asked)
     _leave_out_keys_of_others(config, before, changed)
     _check_text(config, "config")
     return config.lock()
+
+
+def _keys(config: ConfigDict, key: str) -> list[str]:
+    """Return the keys on the path to the value that ``key``, perhaps a short one, names in a recipe."""
+    keys = KEYS.findall(key_names.full(key, config))
+    key_names.check_renamed([".".join(keys)])
+    return keys
 
 
 def _check_text(value: Any, where: str) -> None:
@@ -163,25 +161,21 @@ def _plain(value: Any) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-def groups(recipe: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the top-level keys that a recipe of the same kind (pretraining or fine-tuning) may have."""
-    return FINETUNING if "task" in recipe else PRETRAINING
-
-
 def keys(tree: Mapping[str, Any]) -> list[str]:
     """Return the keys of a recipe, such as ``model.size``, and then those that it leaves to their defaults."""
     from bert_jax.models.config import ModelConfig
-    from bert_jax.runs import finetuning, pretraining  # slow: they import jax
+    from bert_jax.runs.settings import FinetuningSettings, PretrainingSettings  # slow: it imports jax
 
-    settings = finetuning.FinetuningSettings if "task" in tree else pretraining.PretrainingSettings
-    defaults = old_defaults(settings) | {"model": old_defaults(ModelConfig)}
-    return list(dict.fromkeys([*_leaves(tree), *_leaves(defaults)]))
+    settings = FinetuningSettings if "task" in tree else PretrainingSettings
+    known = defaults(settings) | {"model": defaults(ModelConfig)}
+    return list(dict.fromkeys([*_leaves(tree), *_leaves(known)]))
 
 
-def _leaves(tree: Mapping[str, Any], above: str = "") -> list[str]:
+def _leaves(tree: ConfigDict | Mapping[str, Any], above: str = "") -> list[str]:
     found = []
     for key, value in tree.items():
-        found += _leaves(value, f"{above}{key}.") if isinstance(value, Mapping) and value else [f"{above}{key}"]
+        group = isinstance(value, ConfigDict | Mapping) and value
+        found += _leaves(value, f"{above}{key}.") if group else [f"{above}{key}"]
     return found
 
 
@@ -299,7 +293,7 @@ def _set(node: Any, keys: list[str], new: Any, where: str, read: Callable[[Any, 
         return type(node)([*node[:i], _set(node[i], rest, new, f"{where}[{i}]", read), *node[i + 1 :]])
     if not isinstance(node, ConfigDict | dict):
         raise UserError(f"{where} is a value ({node!r}), it has no key {key!r}")
-    if where == "config" and key not in node and key not in (known := groups(node)):
+    if where == "config" and key not in node and key not in (known := key_names.groups(node)):
         raise UserError(f"unknown key {where}.{key}; {nearest(key, {*node, *known})}")
     if where == "config.corpus" and key in ("source", "options") and (parts := node.get("parts")):
         flags = ", ".join(f"--{where}.parts.{part}.{key}" for part in parts)

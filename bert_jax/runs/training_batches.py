@@ -11,15 +11,13 @@ import numpy as np
 
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.errors import UserError
-from bert_jax.interchange.initial import continued_seed, find_initial
+from bert_jax.interchange.initial import find_initial
 from bert_jax.models.config import ModelConfig
 from bert_jax.reporting import run_record
-from bert_jax.reporting.observer import Observer
 from bert_jax.rows.loader import Loader
 from bert_jax.rows.phases import Phases
-from bert_jax.runs.inputs import Inputs
-from bert_jax.runs.model_choice import choose_model
-from bert_jax.runs.pretraining import PretrainingRequest, begun, checked, open_inputs, recorded, with_steps
+from bert_jax.runs.preparation import check_pretraining
+from bert_jax.runs.pretraining import PretrainingRequest, begun, recorded
 from bert_jax.task import Task
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import roll_back
@@ -70,23 +68,14 @@ def training_batches(
     with run_record.only_writer(request.workdir):
         saved = saved_steps(request.workdir)
         run_record.described(  # raises, if the workdir holds another run
-            request.workdir, *recorded(config, settings, request), bound=bool(saved), absent=settings.absent()
+            request.workdir, *recorded(config, settings, request), bound=bool(saved)
         )
         initial = find_initial(request.init, request.workdir, resumes=bool(saved))
-        settings.check_start(initial)
-        seed, _ = continued_seed(settings.seed, initial, "pretraining")
-        experiment = dataclasses.replace(settings.experiment(), seed=seed)
-        make_task = checked(settings, experiment, initial, jax.devices()[:1])
-        units = make_task(None, None, choose_model(settings.model, settings.vocab.size, initial), seed).units
-        inputs = Inputs(request.workdir, settings.vocab, settings.corpus, initial, bool(saved), settings.private, units)
-        inputs.check()
-        tokenizer, corpus = open_inputs(inputs, note)
-    chosen = choose_model(settings.model, tokenizer.size, initial)
-    task = make_task(corpus, tokenizer, chosen, seed, settings.seed)
-    experiment = with_steps(experiment, task, Observer(request.workdir))
+        recipe = check_pretraining(settings, initial, jax.devices()[:1])
+        prepared = recipe.with_text(*recipe.inputs(request.workdir, bool(saved)).open(note))
     made = roll_back.recorded(run_record.read_run(request.workdir) if saved else {})
-    phases = roll_back.without_windows(experiment.phases, made)
+    task, phases = prepared.task, roll_back.without_windows(prepared.experiment.phases, made)
     if not (isinstance(first_step, int) and 0 <= first_step < phases.num_steps):
         raise UserError(f"first_step is {first_step!r}; the run has the steps 0 to {phases.num_steps - 1:,}")
-    loader = Loader(task.source, phases, first_step, task.batch_specs, experiment.loader)
-    return TrainingBatches(task, tokenizer, chosen, phases, first_step, loader)
+    loader = Loader(task.source, phases, first_step, task.batch_specs, settings.loader)
+    return TrainingBatches(task, prepared.tokenizer, prepared.model, phases, first_step, loader)

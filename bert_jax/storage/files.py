@@ -16,6 +16,7 @@ import re
 import shutil
 import socket
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, cast
@@ -86,6 +87,26 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 @contextlib.contextmanager
+def _beside(target: epath.Path) -> Iterator[Path]:
+    """Yield an empty local folder in which to write what becomes ``target``, and remove it after the block.
+
+    Leftovers of a killed process are removed first. Raises ``UserError`` if the folder cannot be made.
+    """
+    with explained(target):
+        if is_remote(target):
+            folder = Path(tempfile.mkdtemp(prefix="bert_jax-"))
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            sweep(Path(target.parent), target.name)
+            folder = _temporary(target)
+            folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
 def whole_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield an empty local folder that becomes ``path`` if the block ends without an error, and is removed otherwise.
 
@@ -96,24 +117,20 @@ def whole_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = as_path(path)
     check_new(target)
-    if is_remote(target):
-        temporary = Path(tempfile.mkdtemp(prefix="bert_jax-"))
-    else:
-        with explained(target):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            sweep(Path(target.parent), target.name)
-            temporary = _temporary(target)
-            temporary.mkdir()
-    try:
-        with explained(target, only=DISK_TROUBLE):
-            yield temporary
-        with explained(target):
-            if is_remote(target):
-                upload(temporary, target)
-            else:
-                os.replace(temporary, target)  # replaces an empty folder
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with _beside(target) as folder:
+        try:
+            with explained(target, only=DISK_TROUBLE):
+                yield folder
+            with explained(target):
+                if is_remote(target):
+                    upload(folder, target)
+                else:
+                    os.replace(folder, target)  # replaces an empty folder
+        except Exception:
+            for seconds in (0.1, 0.4):  # a failed save has writes that still make files, and nobody can wait for them
+                shutil.rmtree(folder, ignore_errors=True)
+                time.sleep(seconds)
+            raise
 
 
 @contextlib.contextmanager
@@ -126,15 +143,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     target = as_path(path)
     if target.exists():
         raise UserError(f"{target} exists already; choose another place or remove it")
-    with explained(target):
-        if is_remote(target):
-            folder = Path(tempfile.mkdtemp(prefix="bert_jax-"))
-        else:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            sweep(Path(target.parent), target.name)
-            folder = _temporary(target)
-            folder.mkdir()
-    try:
+    with _beside(target) as folder:
         with explained(target, only=DISK_TROUBLE):
             yield folder / target.name
         with explained(target):
@@ -142,8 +151,6 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
                 copy(epath.Path(folder / target.name), target)  # an object is uploaded whole or not at all
             else:
                 os.replace(folder / target.name, target)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_new(path: str | os.PathLike[str]) -> None:
@@ -243,36 +250,6 @@ def committed(path: str | os.PathLike[str]) -> bool:
     return (target / MARKER).exists() if is_remote(target) else target.is_dir()
 
 
-def local_copy(path: str | os.PathLike[str]) -> Path:
-    """Return ``path`` itself if it is local, else a verified local copy of the folder in the cache.
-
-    A copy is made at the first call, and again only if the remote content has changed.
-    """
-    if not is_remote(path):
-        return Path(as_path(path))
-    source = as_path(path)
-    if not committed(source):
-        raise UserError(f"{source} has no {MARKER} marker: it is not there or not whole; write it again")
-    marker = reading.read_bytes(source / MARKER).decode("utf-8", errors="replace")
-    target = cache_directory() / "staged" / hashlib.sha256(f"{source}\n{marker}".encode()).hexdigest()[:16]
-    if target.is_dir():
-        return target
-    try:
-        with whole_directory(target) as temporary:
-            for name, digest in listed(marker).items():
-                destination = temporary / name
-                if destination == temporary or ".." in destination.parts or not destination.is_relative_to(temporary):
-                    raise UserError(f"{source / MARKER} is damaged: it lists {name!r}; write {source} again")
-                destination.parent.mkdir(parents=True, exist_ok=True)
-                copy(source / name, epath.Path(destination))
-                if sha256(destination) != digest:
-                    raise UserError(f"{source / name} is damaged: its sha256 is not that of the {MARKER} marker")
-    except UserError:
-        if not target.is_dir():  # otherwise another process was quicker
-            raise
-    return target
-
-
 @contextlib.contextmanager
 def downloaded(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield ``path`` itself if it is local, else a temporary local copy of the files in the remote folder ``path``.
@@ -296,16 +273,8 @@ def scratch(name: str) -> Iterator[Path]:
     Args:
       name: says what the folder is for; a process has at most one folder of the same name at a time.
     """
-    target = epath.Path(cache_directory() / "scratch" / name)
-    temporary = _temporary(target)
-    try:
-        with explained(target):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            sweep(Path(target.parent), target.name)
-            temporary.mkdir()
-        yield temporary
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with _beside(epath.Path(cache_directory() / "scratch" / name)) as folder:
+        yield folder
 
 
 def sha256(path: str | os.PathLike[str], start: int = 0, length: int | None = None) -> str:

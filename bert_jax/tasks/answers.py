@@ -1,4 +1,4 @@
-"""Finds the labelled answers of questions in their contexts, and describes labels that are wrong."""
+"""Finds the labelled answers of questions in their contexts, and describes wrong labels and predicted answers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from bert_jax.records import Example
+from bert_jax.tasks.findings import Record, clipped
+from bert_jax.tasks.metrics.spans import exact_match
 from bert_jax.tasks.windows import Passage
 
 SHOWN = 5
+AROUND = 120  # characters of the context to show on either side of an answer
 
 
 class Located(NamedTuple):
@@ -102,3 +105,58 @@ def listed(names: Sequence[str]) -> str:
 def texts(example: Mapping[str, Any]) -> list[str]:
     """Return the texts of an example's right answers, with which predictions are compared."""
     return [answer["text"] for answer in example.get("answers") or []]
+
+
+# ---- What is said of predicted answers ------------------------------------------------------------------------------
+
+
+def weight(example: Example, record: Record) -> tuple[float, float]:
+    """Return whether a predicted answer is wrong, as the metric compares answers, and its probability."""
+    del example
+    right = any(exact_match(answer, record["prediction"]) for answer in record["answers"] or [""])
+    return float(not right), _share(record)
+
+
+def _share(record: Record) -> float:
+    entry = next((e for e in record["n_best"] if e["text"] == record["prediction"]), None)
+    return float(entry["probability"]) if entry else 0.0
+
+
+def shown(example: Example, record: Record) -> dict[str, Any]:
+    """Return what the report shows of a predicted answer."""
+    shown = {"id": record["id"], "question": clipped(example["question"]), "share": _share(record)}
+    shown |= {"answers": list(dict.fromkeys(record["answers"])), "prediction": record["prediction"]}
+    return shown | {"context": _excerpt(example, record)}
+
+
+def _excerpt(example: Example, record: Record) -> list[list[str]]:
+    """Return the context around the predicted and the right answer, as a list of [text, mark].
+
+    The mark is "predicted", "right" or "both" for text of these answers, "gap" where text was left out, and else "".
+    """
+    context = example["context"]
+    found = None if record.get("start") is None else (record["start"], record["end"])
+    marked = {"predicted": found, "right": _first_answer(example)}
+    spans = {name: span for name, span in marked.items() if span is not None}
+    near = {i for start, end in spans.values() for i in range(max(0, start - AROUND), min(len(context), end + AROUND))}
+    near = near or set(range(min(len(context), 2 * AROUND)))
+    parts: list[list[str]] = []
+    before = -1
+    for i in sorted(near):
+        inside = [name for name, (start, end) in spans.items() if start <= i < end]
+        mark = "both" if len(inside) == 2 else inside[0] if inside else ""
+        if i != before + 1:
+            parts.append(["…", "gap"])
+        if not parts or parts[-1][1] != mark:
+            parts.append(["", mark])
+        parts[-1][0] += context[i]
+        before = i
+    return parts if before == len(context) - 1 else [*parts, ["…", "gap"]]
+
+
+def _first_answer(example: Example) -> tuple[int, int] | None:
+    for answer in example.get("answers") or ():
+        start, text = answer["answer_start"], answer["text"]
+        if text and example["context"].startswith(text, start):
+            return start, start + len(text)
+    return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import copy
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -22,8 +23,10 @@ from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
 from bert_jax.rows import random
 from bert_jax.rows.encoded import EncodedRows, ExampleRows, bucket_lengths
 from bert_jax.task import Losses, RowSource, Variables
+from bert_jax.tasks.findings import Judge
 from bert_jax.text.tokenizer import Tokenizer
 
+ProblemType = Literal["single_label_classification", "regression", "multi_label_classification"]
 NOTED_UNKNOWN = 0.1  # with a larger share of [UNK] tokens, the user gets a note
 KIND = "train"  # the kind of batches with the longest rows; evaluation uses it too
 
@@ -34,9 +37,9 @@ class Setting:
 
     Attributes:
       splits: name of a split -> its examples. The one whose name begins with "train" is trained on; each split whose
-        name begins with "dev" is evaluated separately.
+        name begins with "dev" is evaluated separately; one whose name begins with "test" is predicted at the end.
       labels: names of the classes, in the order of the logits; () if a task has none.
-      buckets: with "lengths", the rows of a batch have about the same length and are padded to that length.
+      packing: with "bucketed", the rows of a batch have about the same length and are padded to that length.
       frozen: parts of the model (``encoder``, ``pooler``) that are not trained.
       bilstm_layers: layers of a BiLSTM between encoder and head (Devlin et al. 2019, section 5.1). If 0, no BiLSTM.
     """
@@ -48,7 +51,7 @@ class Setting:
     max_length: int
     batch_size: int
     seed: int = 0
-    buckets: Literal["none", "lengths"] = "lengths"
+    packing: Literal["none", "bucketed"] = "bucketed"
     frozen: tuple[str, ...] = ()
     bilstm_layers: int = 0
 
@@ -66,8 +69,10 @@ class ExampleTask(abc.ABC):
       main_metric: the metric by which the best checkpoint is chosen.
       gathered_outputs: see ``bert_jax.task.Task``.
       num_choices: C, the number of sequences in a row; None if a row is a single sequence.
-      exported: whether a finished run writes its model for transformers, as the class that
-        ``interchange.architectures.TASKS`` names for the task.
+      exported_as: the end of the name of the transformers class that a finished model is written as, and its
+        ``problem_type`` for a text classifier; None if transformers has no class with this head.
+      judge: what the report says of predictions; None if it says nothing of them.
+      reads_one_vector: whether the head is one dense layer, ``classifier``, on one vector of a text.
       whole_batches: whether a row's loss depends on the other rows of its batch, so that micro-batches would change it.
     """
 
@@ -76,7 +81,9 @@ class ExampleTask(abc.ABC):
     main_metric: str
     gathered_outputs: tuple[str, ...] = ("logits",)
     num_choices: int | None = None
-    exported = False
+    exported_as: tuple[str, ProblemType | None] | None = None
+    judge: Judge | None = None
+    reads_one_vector = False
     whole_batches: bool = False
     dtype: str
 
@@ -98,13 +105,11 @@ class ExampleTask(abc.ABC):
             self.rows[name] = self.encode(name, examples)
             self._note_unknown(self.rows[name])
             self.notes[before:] = [f"{name}: {line}" for line in self.notes[before:]]
-        longest = max((int(rows.lengths.max(initial=0)) for rows in self.rows.values()), default=0)
-        # Rows are not padded beyond the longest row, rounded up to a multiple of 8.
-        length = min(setting.max_length, max(-(-longest // 8) * 8, 8))
+        length = self._padded(*[name for name in self.rows if not name.startswith("test")] or self.rows)
         setting.model.check_lengths({"train": length})
         train = setting.part("train")
         self.lengths = {KIND: length}
-        if setting.buckets == "lengths" and train:
+        if setting.packing == "bucketed" and train:
             every = np.concatenate([self.rows[name].lengths for name in train])
             self.lengths = bucket_lengths(KIND, every, length, setting.batch_size)
         self.heldout_parts = setting.part("dev") or (("",) if train else tuple(setting.splits))
@@ -117,6 +122,12 @@ class ExampleTask(abc.ABC):
         }
 
     # ---- For subclasses to define or change -------------------------------------------------------------------------
+
+    @classmethod
+    def metric(cls, config: Any) -> str:
+        """Return the ``main_metric`` of a task with this config."""
+        del config
+        return cls.main_metric
 
     @classmethod
     def labels(cls, config: Any, examples: Sequence[Example]) -> tuple[str, ...]:
@@ -178,6 +189,12 @@ class ExampleTask(abc.ABC):
         between = (Part.of("bilstm", BiLstm, num_layers=layers),) if layers else ()
         return Model(model, (*between, *self.head(model.dropout_rate if rate is None else rate)))
 
+    def with_model(self, model: ModelConfig) -> ExampleTask:
+        """Return the task, with the rows that are encoded already, for a model of another config of the same sizes."""
+        other = copy.copy(self)
+        other.setting, other.model = dataclasses.replace(self.setting, model=model), self.module(model)
+        return other
+
     def count(self, batch: Batch) -> jax.Array:
         """Return the number of targets in the batch, by which its loss is divided."""
         return jnp.sum(batch["label_weights"])
@@ -203,7 +220,7 @@ class ExampleTask(abc.ABC):
             [name] = self.setting.part("train")
             return ExampleRows(self.rows[name], self.lengths, random.key("examples", self.setting.seed, phase))
         name = part or self.heldout_parts[0]
-        return ExampleRows(self.rows[name], {KIND: self.lengths[KIND]}, None)
+        return ExampleRows(self.rows[name], {KIND: max(self.lengths[KIND], self._padded(name))}, None)
 
     def init(self, rng: Any) -> Variables:
         spec = self.batch_specs[KIND]
@@ -248,6 +265,11 @@ class ExampleTask(abc.ABC):
         share = float(np.mean(ids == self.setting.tokenizer.unk_id)) if len(ids) else 0.0
         if share > NOTED_UNKNOWN:
             self.notes.append(f"{share:.0%} of the tokens are [UNK]; is the vocabulary one of this language?")
+
+    def _padded(self, *splits: str) -> int:
+        """Return the length of the longest row of these splits, rounded up to a multiple of 8."""
+        longest = max((int(self.rows[name].lengths.max(initial=0)) for name in splits), default=0)
+        return min(self.setting.max_length, max(-(-longest // 8) * 8, 8))
 
     # ---- Helpers for subclasses ------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from scipy import special
 
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
@@ -18,6 +19,7 @@ from bert_jax.models.model import POOLER, Part
 from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
 from bert_jax.rows.encoded import EncodedRows
 from bert_jax.tasks.base import ExampleTask
+from bert_jax.tasks.findings import Judge, Record, clipped
 from bert_jax.tasks.metrics.classification import check_names, classification_metrics
 
 
@@ -31,6 +33,20 @@ class Config:
     dropout_rate: float | None = None
 
 
+def _weight(example: Example, record: Record) -> tuple[float, float]:
+    del example
+    return float(record["label"] != record["prediction"]), max(record["probabilities"].values())
+
+
+def _shown(example: Example, record: Record) -> dict[str, Any]:
+    shown = {"id": record["id"], "text": clipped(example["text"])}
+    if example.get("pair") is not None:
+        shown["pair"] = clipped(example["pair"])
+    shares = record["probabilities"]
+    truth, found = record["label"], record["prediction"]
+    return shown | {"label": truth, "prediction": found, "share": shares[found], "label_share": shares.get(truth)}
+
+
 class Task(ExampleTask):
     """The classification task.
 
@@ -39,7 +55,9 @@ class Task(ExampleTask):
 
     roles = Roles(("text",), ("pair", "label"))
     answer, main_metric = "label", "accuracy"
-    exported = True
+    exported_as = ("ForSequenceClassification", "single_label_classification")
+    judge = Judge("classes", _weight, _shown)
+    reads_one_vector = True
 
     @classmethod
     def labels(cls, config: Config, examples: Sequence[Example]) -> tuple[str, ...]:
@@ -85,9 +103,7 @@ class Task(ExampleTask):
         return classification_metrics(names, truth[known].tolist(), found[known].tolist(), labels, self.config.positive)
 
     def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-        logits = np.asarray(outputs["logits"], np.float64)
-        shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
-        shares /= shares.sum(axis=-1, keepdims=True)
+        shares = special.softmax(np.asarray(outputs["logits"], np.float64), axis=-1)
         records = []
         for example, row in zip(self.setting.splits[split], shares, strict=True):
             record = {"id": example["id"], "prediction": self.setting.labels[int(row.argmax())]}

@@ -44,7 +44,7 @@ class Task(tagging.Task):
     Only the BiLSTM, the classifier and the weights of the layers are trained.
     """
 
-    exported = False  # only its encoder has a class, which the run did not train
+    exported_as = None  # only its encoder has a class, which the run did not train
     config: Config
 
     def __init__(self, config: Config, setting: Setting):

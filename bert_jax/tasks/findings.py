@@ -1,20 +1,16 @@
-"""Describes what predictions get wrong: confused labels, scores of each label, the worst examples.
-
-One function serves every task, because the kind of a prediction can be told from the keys of its record.
-"""
+"""Describes what predictions get wrong: confused labels, scores of each label, the worst examples."""
 
 from __future__ import annotations
 
-import math
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from bert_jax.records import Example
 from bert_jax.tasks.metrics.classification import confusion_matrix, per_label
 from bert_jax.tasks.metrics.entities import entity_metrics
-from bert_jax.tasks.metrics.spans import exact_match
 
 Record = Mapping[str, Any]
 Pair = tuple[Example, Record]
@@ -22,30 +18,42 @@ MAX_WRONG = 30
 MAX_CONFUSION = 30  # with more labels, only the so many most confused pairs of labels are shown
 MAX_POINTS = 500
 MAX_CHARACTERS = 480  # longer texts are cut
-MAX_WORDS = 120
-AROUND = 120  # characters of the context to show on either side of an answer
 
 
-def kind_of(record: Record) -> str:
-    """Return the kind of a record: "tags", "answers", "classes", "choices", "numbers", "pairs" or "vectors".
+def _has_label(example: Example, record: Record) -> bool:
+    del example
+    return record.get("label") is not None
 
-    Records of the kind "vectors" have no findings.
+
+@dataclasses.dataclass(frozen=True)
+class Judge:
+    """What is said of the predictions of a task, of which each is an example and its record.
+
+    Attributes:
+      kind: the form in which the report shows them.
+      weight: returns whether a prediction is wrong (1 or 0) and how sure it is: the surest wrong ones come first.
+      shown: returns what the report shows of a prediction, as plain JSON values.
+      known: returns whether the answer is known.
+      by_degree: whether a prediction is neither right nor wrong, but more or less so, as a number is.
+      entities: returns ``mode`` and ``scheme`` of ``entity_metrics`` from the task's config, if tags mark entities.
     """
-    shares, prediction = record.get("probabilities"), record.get("prediction")
-    if "words" in record:
-        return "tags"
-    if "n_best" in record:
-        return "answers"
-    if isinstance(shares, Mapping):
-        return "classes"
-    if isinstance(shares, list):
-        return "choices"
-    if isinstance(prediction, float):
-        return "numbers" if "label" in record else "pairs"
-    return "vectors"
+
+    kind: Literal["classes", "tags", "choices", "answers", "numbers", "pairs"]
+    weight: Callable[[Example, Record], tuple[float, float]]
+    shown: Callable[[Example, Record], dict[str, Any]]
+    known: Callable[[Example, Record], bool] = _has_label
+    by_degree: bool = False
+    entities: Callable[[Any], Mapping[str, Any] | None] = lambda config: None
+
+    def is_wrong(self, example: Example, record: Record) -> bool | None:
+        """Return whether a prediction is wrong; None if the answer is unknown, or right and wrong have no meaning."""
+        if self.by_degree or not self.known(example, record):
+            return None
+        return bool(self.weight(example, record)[0])
 
 
 def findings(
+    judge: Judge,
     labels: Sequence[str],
     examples: Sequence[Example],
     records: Sequence[Record],
@@ -56,50 +64,29 @@ def findings(
     Args:
       labels: names of the classes or tags.
       records: one record per example, in the same order, from ``Task.predictions``.
-      entities: ``mode`` and ``scheme`` of ``entity_metrics``, if the tags mark entities. If None, each tag counts on
-        its own.
+      entities: as from ``judge.entities``. If None, each tag counts on its own.
 
     Returns:
       ``kind`` and ``num_answered``; ``wrong`` (the worst examples, the most confidently wrong first) and ``num_wrong``;
       for classes and tags ``confusion`` and ``per_label``; for numbers ``points`` ([label, prediction]).
     """
-    kind = kind_of(records[0]) if records else "vectors"
-    pairs = [pair for pair in zip(examples, records, strict=True) if _known(kind, *pair)]
-    if not pairs or kind == "vectors":
+    pairs = [pair for pair in zip(examples, records, strict=True) if judge.known(*pair)]
+    if not pairs:
         return {}
-    result: dict[str, Any] = {"kind": kind, "num_answered": len(pairs)}
-    if kind in ("classes", "tags"):
+    result: dict[str, Any] = {"kind": judge.kind, "num_answered": len(pairs)}
+    if judge.kind in ("classes", "tags"):
         true, predicted = _flat(pairs)
         number = {name: i for i, name in enumerate(labels)}
         matrix = confusion_matrix([number[n] for n in true], [number[n] for n in predicted], len(labels))
         result |= confusion(matrix, labels)
         result["per_label"] = per_label(matrix, labels) if entities is None else _per_type(pairs, entities)
-    if kind == "numbers":
+    if judge.kind == "numbers":
         result["points"] = [[r["label"], r["prediction"]] for _, r in pairs[:: -(-len(pairs) // MAX_POINTS)]]
-    wrong = sorted(((*WEIGHTS[kind](*pair), pair) for pair in pairs), key=lambda one: (-one[0], -one[1]))
-    if kind in ("numbers", "pairs"):
-        return result | {"wrong": [SHOWN[kind](*pair) for _, _, pair in wrong[:MAX_WRONG]]}
-    wrong = [one for one in wrong if one[0]]
-    return result | {"num_wrong": len(wrong), "wrong": [SHOWN[kind](*pair) for _, _, pair in wrong[:MAX_WRONG]]}
-
-
-def is_wrong(example: Example, record: Record) -> bool | None:
-    """Return whether a prediction is wrong.
-
-    Return None if the answer is unknown, and for the kinds "numbers", "pairs" and "vectors".
-    """
-    kind = kind_of(record)
-    if kind in ("numbers", "pairs", "vectors") or not _known(kind, example, record):
-        return None
-    return bool(WEIGHTS[kind](example, record)[0])
-
-
-def sureness(example: Example, record: Record) -> float:
-    """Return the number by which records are sorted, largest first: the confidence of the prediction.
-
-    For the kind "numbers" it is the absolute error instead; for "pairs", minus the cosine.
-    """
-    return WEIGHTS[kind_of(record)](example, record)[1]
+    weighed = sorted(((*judge.weight(*pair), pair) for pair in pairs), key=lambda one: (-one[0], -one[1]))
+    wrong = [pair for is_wrong, _, pair in weighed if judge.by_degree or is_wrong]
+    if not judge.by_degree:
+        result["num_wrong"] = len(wrong)
+    return result | {"wrong": [judge.shown(*pair) for pair in wrong[:MAX_WRONG]]}
 
 
 def confusion(matrix: np.ndarray, labels: Sequence[str]) -> dict[str, Any]:
@@ -127,12 +114,6 @@ def clipped(text: Any, length: int = MAX_CHARACTERS) -> str:
     return text if len(text) <= length else text[: length - 1].rstrip() + "…"
 
 
-def _known(kind: str, example: Example, record: Record) -> bool:
-    if kind == "pairs":
-        return bool(example.get("positive"))
-    return record.get("answers" if kind == "answers" else "label") is not None
-
-
 def _flat(pairs: Sequence[Pair]) -> tuple[list[str], list[str]]:
     """Return the true and the predicted labels of all examples. An example with tags gives one label per word."""
     true = [r["label"] if isinstance(r["label"], list) else [r["label"]] for _, r in pairs]
@@ -147,134 +128,3 @@ def _per_type(pairs: Sequence[Pair], entities: Mapping[str, Any]) -> dict[str, d
         name: {score: figures[f"{name}_{score}"] for score in ("precision", "recall", "f1", "support")}
         for name in types
     }
-
-
-# ---- For each kind: (is it wrong, how sure is it), and what the report shows ----------------------------------------
-
-
-def _class_weight(example: Example, record: Record) -> tuple[float, float]:
-    del example
-    return float(record["label"] != record["prediction"]), max(record["probabilities"].values())
-
-
-def _class_shown(example: Example, record: Record) -> dict[str, Any]:
-    shown = {"id": record["id"], "text": clipped(example["text"])}
-    if example.get("pair") is not None:
-        shown["pair"] = clipped(example["pair"])
-    shares = record["probabilities"]
-    truth, found = record["label"], record["prediction"]
-    return shown | {"label": truth, "prediction": found, "share": shares[found], "label_share": shares.get(truth)}
-
-
-def _tags_weight(example: Example, record: Record) -> tuple[float, float]:
-    del example
-    rows = zip(record["label"], record["prediction"], record["probabilities"], strict=True)
-    wrong = [share for truth, found, share in rows if truth != found]
-    return float(bool(wrong)), max(wrong or record["probabilities"], default=0.0)
-
-
-def _tags_shown(example: Example, record: Record) -> dict[str, Any]:
-    del example
-    cut = {name: list(record[name][:MAX_WORDS]) for name in ("words", "label", "prediction")}
-    return {"id": record["id"], "share": _tags_weight({}, record)[1], **cut}
-
-
-def _choices_weight(example: Example, record: Record) -> tuple[float, float]:
-    del example
-    return float(record["label"] != record["prediction"]), max(record["probabilities"])
-
-
-def _choices_shown(example: Example, record: Record) -> dict[str, Any]:
-    shown = {name: clipped(example[name]) for name in ("context", "question") if example.get(name)}
-    choices = [clipped(choice, 300) for choice in example["choices"]]
-    answer = {"label": record["label"], "prediction": record["prediction"], "shares": record["probabilities"]}
-    return {"id": record["id"], **shown, "choices": choices, **answer}
-
-
-def _answers_weight(example: Example, record: Record) -> tuple[float, float]:
-    del example
-    right = any(exact_match(answer, record["prediction"]) for answer in record["answers"] or [""])
-    return float(not right), _answer_share(record)
-
-
-def _answer_share(record: Record) -> float:
-    entry = next((e for e in record["n_best"] if e["text"] == record["prediction"]), None)
-    return float(entry["probability"]) if entry else 0.0
-
-
-def _answers_shown(example: Example, record: Record) -> dict[str, Any]:
-    shown = {"id": record["id"], "question": clipped(example["question"]), "share": _answer_share(record)}
-    shown |= {"answers": list(dict.fromkeys(record["answers"])), "prediction": record["prediction"]}
-    return shown | {"context": _excerpt(example, record)}
-
-
-def _excerpt(example: Example, record: Record) -> list[list[str]]:
-    """Return the context around the predicted and the right answer, as a list of [text, mark].
-
-    The mark is "predicted", "right" or "both" for text of these answers, "gap" where text was left out, and else "".
-    """
-    context = example["context"]
-    found = None if record.get("start") is None else (record["start"], record["end"])
-    marked = {"predicted": found, "right": _first_answer(example)}
-    spans = {name: span for name, span in marked.items() if span is not None}
-    near = {i for start, end in spans.values() for i in range(max(0, start - AROUND), min(len(context), end + AROUND))}
-    near = near or set(range(min(len(context), 2 * AROUND)))
-    parts: list[list[str]] = []
-    before = -1
-    for i in sorted(near):
-        inside = [name for name, (start, end) in spans.items() if start <= i < end]
-        mark = "both" if len(inside) == 2 else inside[0] if inside else ""
-        if i != before + 1:
-            parts.append(["…", "gap"])
-        if not parts or parts[-1][1] != mark:
-            parts.append(["", mark])
-        parts[-1][0] += context[i]
-        before = i
-    return parts if before == len(context) - 1 else [*parts, ["…", "gap"]]
-
-
-def _first_answer(example: Example) -> tuple[int, int] | None:
-    for answer in example.get("answers") or ():
-        start, text = answer["answer_start"], answer["text"]
-        if text and example["context"].startswith(text, start):
-            return start, start + len(text)
-    return None
-
-
-def _numbers_weight(example: Example, record: Record) -> tuple[float, float]:
-    del example
-    gap = abs(record["label"] - record["prediction"])
-    return 1.0, gap if math.isfinite(gap) else math.inf
-
-
-def _numbers_shown(example: Example, record: Record) -> dict[str, Any]:
-    shown = {name: clipped(example[name]) for name in ("text", "pair") if example.get(name)}
-    return {"id": record["id"], **shown, "label": record["label"], "prediction": record["prediction"]}
-
-
-def _pairs_weight(example: Example, record: Record) -> tuple[float, float]:
-    del example
-    return 1.0, -record["prediction"]
-
-
-def _pairs_shown(example: Example, record: Record) -> dict[str, Any]:
-    shown = {"text": clipped(example["text"]), "pair": clipped(example["positive"])}
-    return {"id": record["id"], **shown, "prediction": record["prediction"]}
-
-
-WEIGHTS: dict[str, Callable[[Example, Record], tuple[float, float]]] = {
-    "classes": _class_weight,
-    "tags": _tags_weight,
-    "choices": _choices_weight,
-    "answers": _answers_weight,
-    "numbers": _numbers_weight,
-    "pairs": _pairs_weight,
-}
-SHOWN: dict[str, Callable[[Example, Record], dict[str, Any]]] = {
-    "classes": _class_shown,
-    "tags": _tags_shown,
-    "choices": _choices_shown,
-    "answers": _answers_shown,
-    "numbers": _numbers_shown,
-    "pairs": _pairs_shown,
-}

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import special
 
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
@@ -23,7 +24,8 @@ from bert_jax.models.model import POOLER, Part
 from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
 from bert_jax.rows.encoded import EncodedRows
 from bert_jax.tasks.base import ExampleTask, Setting
-from bert_jax.tasks.metrics.choices import choice_metrics
+from bert_jax.tasks.findings import Judge, Record, clipped
+from bert_jax.tasks.metrics.counting import ratio
 
 NEVER = -1e30  # replaces the score of a choice that is missing in a row
 READINGS = ("index", "letter", "text")
@@ -44,12 +46,25 @@ class Config:
     dropout_rate: float | None = None
 
 
+def _weight(example: Example, record: Record) -> tuple[float, float]:
+    del example
+    return float(record["label"] != record["prediction"]), max(record["probabilities"])
+
+
+def _shown(example: Example, record: Record) -> dict[str, Any]:
+    shown = {name: clipped(example[name]) for name in ("context", "question") if example.get(name)}
+    choices = [clipped(choice, 300) for choice in example["choices"]]
+    answer = {"label": record["label"], "prediction": record["prediction"], "shares": record["probabilities"]}
+    return {"id": record["id"], **shown, "choices": choices, **answer}
+
+
 class Task(ExampleTask):
     """The multiple-choice task. Its loss is the mean cross-entropy of the softmax over the choices of a row."""
 
     roles = Roles(("context", "choices"), ("question", "label"))
     answer, main_metric = "label", "accuracy"
-    exported = True
+    exported_as = ("ForMultipleChoice", None)
+    judge = Judge("choices", _weight, _shown)
 
     def __init__(self, config: Config, setting: Setting):
         self.num_choices = max(
@@ -77,7 +92,7 @@ class Task(ExampleTask):
             absent = len(weights[i]) - len(choices)  # each missing choice gets the shortest sequence, [CLS] [SEP] [SEP]
             contexts += [example["context"]] * len(choices) + [""] * absent
             continuations += choices + [""] * absent
-        labels = right_choices(self.reading, examples)
+        labels = _right_choices(self.reading, examples)
         arrays = {
             "choice_weights": weights,
             "labels": np.array([0 if label is None else label for label in labels], np.int32),
@@ -100,14 +115,13 @@ class Task(ExampleTask):
 
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         arrays = self.rows[part].arrays
-        known, found = arrays["label_weights"] > 0, self._scores(part, outputs).argmax(axis=-1)
-        return choice_metrics(arrays["labels"][known].tolist(), found[known].tolist())
+        known = arrays["label_weights"] > 0
+        right = arrays["labels"] == self._scores(part, outputs).argmax(axis=-1)
+        return {"accuracy": ratio(int(np.sum(right & known)), int(np.sum(known)))}
 
     def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
         """Return one record per example: index and text of the predicted choice, and the probability of each choice."""
-        logits = self._scores(split, outputs)
-        shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
-        shares /= shares.sum(axis=-1, keepdims=True)
+        shares = special.softmax(self._scores(split, outputs), axis=-1)
         arrays, records = self.rows[split].arrays, []
         for i, example in enumerate(self.setting.splits[split]):
             index = int(shares[i].argmax())
@@ -140,13 +154,13 @@ def reading(wanted: str, examples: Sequence[Example]) -> str | None:
     """Return how labels name choices: ``wanted`` or, if "auto", the first of ``READINGS`` that fits all; None if none
     fits."""
     for name in READINGS if wanted == "auto" else (wanted,):
-        places = right_choices(name, examples)
+        places = _right_choices(name, examples)
         if all(place is not None or e.get("label") is None for place, e in zip(places, examples, strict=True)):
             return name
     return None
 
 
-def right_choices(name: str | None, examples: Sequence[Example]) -> list[int | None]:
+def _right_choices(name: str | None, examples: Sequence[Example]) -> list[int | None]:
     """Return the index of each example's right choice; None if the label is missing or does not name a choice."""
     return [None if e.get("label") is None else _place(name, e["label"], e["choices"]) for e in examples]
 
@@ -166,8 +180,8 @@ def _place(name: str | None, label: Any, choices: Sequence[str]) -> int | None:
 def _misread(wanted: str, examples: Sequence[Example]) -> str:
     names = READINGS if wanted == "auto" else (wanted,)
     # Assume that the user meant the reading that fits the most labels.
-    name = max(names, key=lambda one: sum(place is not None for place in right_choices(one, examples)))
-    places = zip(right_choices(name, examples), examples, strict=True)
+    name = max(names, key=lambda one: sum(place is not None for place in _right_choices(one, examples)))
+    places = zip(_right_choices(name, examples), examples, strict=True)
     wrong = [e for place, e in places if place is None and e.get("label") is not None]
     listed = ", ".join(f"{e['label']!r} in {e['id']} of {len(e['choices'])} choices" for e in wrong[:3])
     return (

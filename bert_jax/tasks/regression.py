@@ -18,6 +18,7 @@ from bert_jax.models.model import POOLER, Part
 from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
 from bert_jax.rows.encoded import EncodedRows
 from bert_jax.tasks.base import ExampleTask
+from bert_jax.tasks.findings import Judge, Record, clipped
 from bert_jax.tasks.metrics.regression import check_names, regression_metrics
 
 
@@ -33,12 +34,25 @@ class Config:
         check_names(self.metrics)
 
 
+def _weight(example: Example, record: Record) -> tuple[float, float]:
+    del example
+    gap = abs(record["label"] - record["prediction"])
+    return 1.0, gap if math.isfinite(gap) else math.inf
+
+
+def _shown(example: Example, record: Record) -> dict[str, Any]:
+    shown = {name: clipped(example[name]) for name in ("text", "pair") if example.get(name)}
+    return {"id": record["id"], **shown, "label": record["label"], "prediction": record["prediction"]}
+
+
 class Task(ExampleTask):
     """The regression task. Its loss is the mean squared error; the model's one output predicts the label unscaled."""
 
     roles = Roles(("text",), ("pair", "label"))
     answer, main_metric = "label", "spearmanr"
-    exported = True
+    exported_as = ("ForSequenceClassification", "regression")
+    judge = Judge("numbers", _weight, _shown, by_degree=True)
+    reads_one_vector = True
 
     def check(self, splits: Mapping[str, Sequence[Example]]) -> None:
         wrong = [

@@ -23,6 +23,7 @@ from bert_jax.models.model import Part
 from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
 from bert_jax.rows.encoded import EncodedRows
 from bert_jax.tasks.base import ExampleTask, Setting
+from bert_jax.tasks.findings import Judge, Record, clipped
 from bert_jax.tasks.metrics.nearest import Nearest
 from bert_jax.tasks.metrics.regression import regression_metrics
 from bert_jax.tasks.metrics.retrieval import retrieval_metrics
@@ -46,6 +47,16 @@ class Config:
         check_fields(self, "config.task", allowed, "max_negatives", sound=lambda value: value is None or value >= 0)
 
 
+def _weight(example: Example, record: Record) -> tuple[float, float]:
+    del example
+    return 1.0, -record["prediction"]
+
+
+def _shown(example: Example, record: Record) -> dict[str, Any]:
+    shown = {"text": clipped(example["text"]), "pair": clipped(example["positive"])}
+    return {"id": record["id"], **shown, "prediction": record["prediction"]}
+
+
 class Task(ExampleTask):
     """The sentence-embedding task. A row has C texts: a text, its positive, and its negatives.
 
@@ -57,7 +68,8 @@ class Task(ExampleTask):
 
     roles = Roles(("text",), ("positive", "negatives", "similarity"))
     answer, main_metric = "positive", f"ndcg@{TOP}"
-    exported = True
+    exported_as = ("Model", None)
+    judge = Judge("pairs", _weight, _shown, lambda example, _: bool(example.get("positive")), by_degree=True)
     gathered_outputs = ("embeddings",)
     whole_batches = True
 
@@ -69,12 +81,12 @@ class Task(ExampleTask):
             for name, part in setting.splits.items()
         }
         for name, part in splits.items():
-            if name.startswith("dev") and not any(is_positive(config, example) for example in part):
+            if name.startswith("dev") and not any(_is_positive(config, example) for example in part):
                 raise UserError(
                     f"{name} has no example with a positive, so no model can be scored on it; name its column in "
                     "config.data.columns.positive, or lower config.task.min_similarity"
                 )
-        most = max((len(negatives_of(config, example)) for part in splits.values() for example in part), default=0)
+        most = max((len(_negatives_of(config, example)) for part in splits.values() for example in part), default=0)
         self.num_choices = 2 + most
         super().__init__(config, dataclasses.replace(setting, splits=splits))
 
@@ -84,10 +96,10 @@ class Task(ExampleTask):
         texts: list[str] = []
         weights = np.zeros((len(examples), self.num_choices), np.float32)
         for row, example in enumerate(examples):
-            negatives = negatives_of(self.config, example)
+            negatives = _negatives_of(self.config, example)
             given = [example["text"], example.get("positive") or "", *negatives]
             texts += given + [""] * (self.num_choices - len(given))
-            weights[row, : len(given)] = [1, is_positive(self.config, example), *[1] * len(negatives)]
+            weights[row, : len(given)] = [1, _is_positive(self.config, example), *[1] * len(negatives)]
         number: dict[str, int] = {}
         text_ids = np.array([number.setdefault(text, len(number)) for text in texts], np.int32).reshape(weights.shape)
         sequences = self.pair_sequences(texts, [None] * len(texts))
@@ -124,7 +136,7 @@ class Task(ExampleTask):
         """
         embeddings, arrays = outputs["embeddings"].astype(np.float64), self.rows[part].arrays
         metrics = ranked(embeddings, arrays["text_ids"], arrays["choice_weights"])
-        pairs = [(row, similarity_of(e)) for row, e in enumerate(self.setting.splits[part]) if e.get("positive")]
+        pairs = [(row, _similarity_of(e)) for row, e in enumerate(self.setting.splits[part]) if e.get("positive")]
         known = {row: similarity for row, similarity in pairs if similarity is not None}
         if known:
             cosines = _cosines(embeddings[list(known)])[:, 0]
@@ -137,7 +149,7 @@ class Task(ExampleTask):
         cosines = _cosines(embeddings)
         records = []
         for row, example in enumerate(self.setting.splits[split]):
-            negatives = negatives_of(self.config, example)
+            negatives = _negatives_of(self.config, example)
             record: dict[str, Any] = {"id": example["id"]}
             if not example.get("positive"):
                 record["prediction"] = [round(x, 6) for x in embeddings[row, 0].tolist()]
@@ -164,23 +176,23 @@ def to_train_on(config: Config, examples: Sequence[Example], split: str) -> tupl
             f"{len(without):,} of {len(examples):,} examples of {split} have no positive, such as {without[0]}; name "
             "its column in config.data.columns.positive, or set config.task.positives to 'dropout'"
         )
-    kept = tuple(example for example in examples if is_positive(config, example))
+    kept = tuple(example for example in examples if _is_positive(config, example))
     if not kept:
         raise UserError(f"no example of {split} has a similarity of config.task.min_similarity; lower it")
     return kept
 
 
-def is_positive(config: Config, example: Example) -> bool:
+def _is_positive(config: Config, example: Example) -> bool:
     """Return whether an example has a positive whose similarity is high enough or unknown."""
-    similarity = similarity_of(example)
+    similarity = _similarity_of(example)
     return bool(example.get("positive")) and (similarity is None or similarity >= config.min_similarity)
 
 
-def negatives_of(config: Config, example: Example) -> list[str]:
+def _negatives_of(config: Config, example: Example) -> list[str]:
     return list(example.get("negatives") or ())[: config.max_negatives]
 
 
-def similarity_of(example: Example) -> float | None:
+def _similarity_of(example: Example) -> float | None:
     """Return the similarity of an example, or None if it has none. Raises ``UserError`` if it is not a number."""
     given = example.get("similarity")
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -96,9 +95,3 @@ def merged(context: str, passage: Passage, pairs: Pairs, shifts: np.ndarray, n_b
         if text.strip() and text not in found:
             found[text] = Answer(text, float(scores[i]), start, end)
     return list(found.values())
-
-
-def shares(scores: Sequence[float]) -> list[float]:
-    """Return the softmax of the scores."""
-    powers = np.exp(np.array(scores, np.float64) - max(scores, default=0.0))
-    return (powers / powers.sum()).tolist() if len(powers) else []

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
+from scipy import special
 
 from bert_jax import configuration
 from bert_jax.errors import UserError
@@ -22,8 +23,9 @@ from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
 from bert_jax.rows.encoded import EncodedRows
 from bert_jax.tasks import answers
 from bert_jax.tasks.base import ExampleTask, Roles, Setting
-from bert_jax.tasks.metrics.spans import span_metrics, squad_v2_metrics
-from bert_jax.tasks.span_decoding import Answer, Bounds, best_pairs, merged, shares
+from bert_jax.tasks.findings import Judge
+from bert_jax.tasks.metrics.spans import cmrc_metrics, squad_v1_metrics, squad_v2_metrics
+from bert_jax.tasks.span_decoding import Answer, Bounds, best_pairs, merged
 from bert_jax.tasks.windows import Windows, cut, read_passages
 
 NO_SPAN = 1e4  # null odds if no span was found; larger than any difference of logits
@@ -33,7 +35,7 @@ NO_SPAN = 1e4  # null odds if no span was found; larger than any difference of l
 class Config:
     """The keys of ``config.task``, besides its name.
 
-    A row has up to ``config.train.max_length`` tokens (run_squad.py: 384).
+    A row has up to ``config.phases.train.max_length`` tokens (run_squad.py: 384).
     """
 
     version_2: bool = False  # whether some questions have no answer
@@ -55,7 +57,7 @@ class Config:
             )
 
 
-class RowWindows(NamedTuple):
+class _RowWindows(NamedTuple):
     """The windows in the W rows of a split, one per row. All fields are [W].
 
     ``prefixes`` is the number of positions in the row before the window.
@@ -68,7 +70,7 @@ class RowWindows(NamedTuple):
     best_ends: np.ndarray
 
 
-class Decoded(NamedTuple):
+class _Decoded(NamedTuple):
     """The answers that were decoded for one question."""
 
     answers: list[Answer]  # best first; never includes ""
@@ -89,14 +91,15 @@ class Task(ExampleTask):
 
     roles = Roles(("question", "context"), ("answers", "is_impossible"))
     answer, main_metric = "answers", "f1"
-    exported = True
+    exported_as = ("ForQuestionAnswering", None)
+    judge = Judge("answers", answers.weight, answers.shown, lambda _, record: record.get("answers") is not None)
     gathered_outputs = ("start_logits", "end_logits")
 
     def __init__(self, config: Config, setting: Setting):
         capacity = setting.max_length - 3 - config.max_query_length
         if capacity < 1:
             raise UserError(
-                f"config.train.max_length is {setting.max_length} and config.task.max_query_length "
+                f"config.phases.train.max_length is {setting.max_length} and config.task.max_query_length "
                 f"{config.max_query_length}; at least 4 tokens more are needed for the context"
             )
         if not config.version_2:
@@ -115,7 +118,7 @@ class Task(ExampleTask):
         ]
         if config.bad_answers == "error" and any("answer_start" in line for line in self.notes):
             raise UserError(f"{'; '.join(self.notes)}; mend them, or set config.task.bad_answers to 'repair' or 'drop'")
-        self.layouts: dict[str, RowWindows] = {}
+        self.layouts: dict[str, _RowWindows] = {}
         super().__init__(config, setting)
 
     # ---- Rows ------------------------------------------------------------------------------------------------------
@@ -144,7 +147,7 @@ class Task(ExampleTask):
         if training and not ids:
             raise UserError(f"no answer of {split} is in its context; check config.data.columns")
         numbers, known, first, last, *layout = np.concatenate(columns).T
-        self.layouts[split] = RowWindows(*layout)
+        self.layouts[split] = _RowWindows(*layout)
         if known.any():
             self.notes.append(self._window_note(numbers, first > 0, gold))
         arrays = {"example_ids": numbers, "start_positions": first, "end_positions": last}
@@ -167,7 +170,7 @@ class Task(ExampleTask):
         answered = {number for number, one in enumerate(gold) if one.tokens is not None}
         if lost := len(answered - set(numbers[held].tolist())):
             line += f"; for {lost:,} no window holds the whole answer: lower config.task.doc_stride ({stride})"
-            line += f" or raise config.train.max_length ({most})" if most < self.setting.model.max_length else ""
+            line += f" or raise config.phases.train.max_length ({most})" if most < self.setting.model.max_length else ""
         return line
 
     def features(self, length: int) -> BatchSpec:
@@ -190,7 +193,7 @@ class Task(ExampleTask):
 
     # ---- Answers ---------------------------------------------------------------------------------------------------
 
-    def decode(self, split: str, outputs: Mapping[str, np.ndarray]) -> list[Decoded]:
+    def decode(self, split: str, outputs: Mapping[str, np.ndarray]) -> list[_Decoded]:
         """Return the decoded answers of each question, in the order of the split."""
         layout, config = self.layouts[split], self.config
         starts, ends = outputs["start_logits"], outputs["end_logits"]
@@ -205,7 +208,7 @@ class Task(ExampleTask):
             context = example["context"]
             mine = type(pairs)(*(array[i:j] for array in pairs))
             found = merged(context, self.passages[context], mine, shifts[i:j], config.n_best)
-            result.append(Decoded(found, float(null_scores[i:j].min(initial=np.inf))))
+            result.append(_Decoded(found, float(null_scores[i:j].min(initial=np.inf))))
         return result
 
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
@@ -214,7 +217,7 @@ class Task(ExampleTask):
         right = {example["id"]: answers.texts(example) for example in examples}
         texts = {name: one.answers[0].text if one.answers else "" for name, one in found.items()}
         if not config.version_2:
-            return span_metrics("cmrc2018" if config.language == "zh" else "squad_v1.1", right, texts)
+            return cmrc_metrics(right, texts) if config.language == "zh" else squad_v1_metrics(right, texts)
         odds = {name: one.null_odds for name, one in found.items()}
         return squad_v2_metrics(right, texts, odds, config.null_score_diff_threshold)
 
@@ -264,13 +267,13 @@ def _types(lengths: np.ndarray, prefixes: np.ndarray) -> np.ndarray:
     return np.repeat(np.tile(np.array([0, 1], np.int32), len(prefixes)), counts)
 
 
-def _ranked(found: Decoded, config: Config) -> list[dict[str, Any]]:
+def _ranked(found: _Decoded, config: Config) -> list[dict[str, Any]]:
     """Return the answers as plain records, best first. In version 2 the list includes "" (no answer)."""
     entries: list[tuple[str, float, int | None, int | None]] = [*found.answers]
     if config.version_2:
         entries.append(("", found.null_score, None, None))
         entries.sort(key=lambda entry: -entry[1])
-    parts = shares([entry[1] for entry in entries])
+    parts = special.softmax([entry[1] for entry in entries]).tolist() if entries else []
     return [
         {"text": text, "score": round(score, 6), "probability": round(part, 6), "start": start, "end": end}
         for (text, score, start, end), part in zip(entries, parts, strict=True)

@@ -24,10 +24,12 @@ from bert_jax.models.losses import cross_entropy
 from bert_jax.models.model import Part
 from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
 from bert_jax.rows.encoded import EncodedRows
-from bert_jax.tasks.base import ExampleTask, Setting
+from bert_jax.tasks.base import ExampleTask, ProblemType, Setting
+from bert_jax.tasks.findings import Judge, Record
 from bert_jax.tasks.metrics.entities import conll_entities, entity_metrics
 
 OUTSIDE = "O"
+MAX_WORDS = 120  # of a sentence that the report shows
 FEATURES = ("input_ids", "labels", "label_weights", "word_ids")
 
 
@@ -59,17 +61,39 @@ class Config:
         configuration.check_fields(self, "config.task", "at least 0 is needed", "overlap", sound=lambda v: v >= 0)
 
 
+def _weight(example: Example, record: Record) -> tuple[float, float]:
+    del example
+    rows = zip(record["label"], record["prediction"], record["probabilities"], strict=True)
+    wrong = [share for truth, found, share in rows if truth != found]
+    return float(bool(wrong)), max(wrong or record["probabilities"], default=0.0)
+
+
+def _shown(example: Example, record: Record) -> dict[str, Any]:
+    del example
+    cut = {name: list(record[name][:MAX_WORDS]) for name in ("words", "label", "prediction")}
+    return {"id": record["id"], "share": _weight({}, record)[1], **cut}
+
+
+def _as_entities(config: Config) -> dict[str, Any] | None:
+    return {"mode": config.mode, "scheme": config.scheme} if config.metrics == "entities" else None
+
+
 class Task(ExampleTask):
     """The token-tagging task: predicts one tag per word. Its loss is the mean cross-entropy over words."""
 
     roles = Roles(("words",), ("tags",))
     answer = "tags"
-    exported = True
+    exported_as: tuple[str, ProblemType | None] | None = ("ForTokenClassification", None)
+    judge = Judge("tags", _weight, _shown, entities=_as_entities)
     gathered_outputs = ("predicted", "confidence")
 
     def __init__(self, config: Config, setting: Setting):
-        self.main_metric = "f1" if config.metrics == "entities" else "accuracy"
+        self.main_metric = self.metric(config)
         super().__init__(config, setting)
+
+    @classmethod
+    def metric(cls, config: Config) -> str:
+        return "f1" if config.metrics == "entities" else "accuracy"
 
     @classmethod
     def labels(cls, config: Config, examples: Sequence[Example]) -> tuple[str, ...]:

@@ -1,83 +1,63 @@
-"""Finds the added tokens of published tokenizers, such as ``<e1>``, that text would lose.
-
-Transformers keeps an added token whole wherever it stands in text. Here it would be cut as plain text, so that its row
-of the embeddings is never used.
-"""
+"""Finds the added tokens, such as ``<e1>``, that the files of a published tokenizer declare."""
 
 from __future__ import annotations
 
-import itertools
-import os
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
 
-from bert_jax.errors import UserError
-from bert_jax.records import SPECIAL_TOKENS
-from bert_jax.storage import files, reading
-from bert_jax.text.tokenizer import Tokenizer
+from etils import epath
 
+from bert_jax.storage import reading
+
+# An added token: its ``content``, its ``id`` if it is known, and the flags of ``tokenizer_json.FLAGS`` that are on.
+Token: TypeAlias = Mapping[str, Any]
 CONFIG = "tokenizer_config.json"
-FILES = ("tokenizer.json", CONFIG, "special_tokens_map.json", "added_tokens.json")
-# They stand around documents and not inside: the start and end of a text, and the ends in ModernBERT's tokenizer.
 AROUND_TEXTS = ("bos_token", "eos_token")
-AROUND_DOCUMENTS = ("<|endoftext|>", "<|padding|>")
-NAMED = re.compile(r"<[^<>]+>|\[(?!unused)[^\[\]]+\]")
-SHOWN = 5
 
 
-def check(tokenizer: Tokenizer, names: Iterable[str], where: str) -> None:
-    """Raise ``UserError`` if text would lose one of the added tokens ``names``, which are in the place ``where``.
+def of_texts(texts: Iterable[str]) -> list[Token]:
+    """Return added tokens that are found exactly as they are written, before text is converted to lower case."""
+    return [{"content": text} for text in texts]
 
-    The five special tokens are no loss, and neither is a token that the tokenizer reads as a piece.
+
+def declared(source: epath.Path, pieces: Collection[str]) -> list[Token]:
+    """Return the added tokens that the files beside a tokenizer's file declare, by id; [] outside a model's folder.
+
+    A ``tokenizer.json`` declares them with ids and flags, as does ``tokenizer_config.json`` of some versions of
+    transformers; others only list texts. Of the ``pieces`` of the file itself, those that stand around whole texts are
+    left out.
     """
-    own = {*SPECIAL_TOKENS, *(tokenizer.vocab[i] for i in tokenizer.special_ids), *AROUND_DOCUMENTS}
-    lost = [name for name in dict.fromkeys(names) if name not in own and not _is_read(tokenizer, name)]
-    if lost:
-        more = f" and {len(lost) - SHOWN} more" if len(lost) > SHOWN else ""
-        raise UserError(
-            f"{where} has added tokens that text would lose, because it is read without them: "
-            f"{', '.join(map(repr, lost[:SHOWN]))}{more}; give the tokenizer without them, and a model with as many "
-            "embeddings (resize_token_embeddings in transformers)"
-        )
+    folder = source.parent
+    if not (folder / CONFIG).exists():
+        return []
+    config, special_map, whole, ids = (
+        reading.read_object(folder / name) or {}
+        for name in (CONFIG, "special_tokens_map.json", "tokenizer.json", "added_tokens.json")
+    )
+    around = [_token(content.get(role)).get("content") for content in (config, special_map) for role in AROUND_TEXTS]
+    found: dict[str, Token] = {}
+    listed = [token for content in (config, special_map) for token in _listed(content)]
+    special = {token["content"] for token in listed}
+    by_id = config.get("added_tokens_decoder")
+    plain = [
+        {"content": text, "id": i, "special": text in special, "normalized": text not in special}
+        for text, i in ids.items()
+    ]
+    decoded = [{**token, "id": int(i)} for i, token in by_id.items()] if isinstance(by_id, dict) else []
+    for token in [*map(_token, whole.get("added_tokens") or ()), *decoded, *plain, *listed]:
+        if token.get("content") and not (token["content"] in around and token["content"] in pieces):
+            found.setdefault(token["content"], token)
+    return sorted(found.values(), key=lambda token: token.get("id", float("inf")))
 
 
-def declared(path: str | os.PathLike[str]) -> list[str]:
-    """Return the added tokens of the tokenizer at ``path``, a file or a folder, without those around whole texts."""
-    contents = list(_contents(path))
-    around = {_text(content.get(role)) for content in contents for role in AROUND_TEXTS}
-    return [name for content in contents for name in _names(content) if name not in around]
+def _listed(content: Mapping[str, Any]) -> Iterator[Token]:
+    """Yield the special tokens that a file lists, each as a string or as an object."""
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        values = content.get(key) or ()
+        yield from map(_token, values.values() if isinstance(values, dict) else values)
 
 
-def kept(workdir: str | os.PathLike[str], tokenizer: Tokenizer) -> list[str]:
-    """Return the added tokens in a run's folder. Imports of earlier versions kept them as the last pieces."""
-    return [*declared(workdir), *itertools.takewhile(NAMED.fullmatch, reversed(tokenizer.vocab))]
-
-
-def _contents(path: str | os.PathLike[str]) -> Iterator[Mapping[str, Any]]:
-    """Yield the files that name added tokens: the file itself, and those of its folder if it is a model's folder."""
-    source = files.as_path(path)
-    folder = source if source.is_dir() else source.parent
-    own = [source] if source.name.endswith(".json") else []
-    beside = [folder / name for name in FILES] if source.is_dir() or (folder / CONFIG).exists() else []
-    for file in dict.fromkeys([*own, *beside]):
-        content = reading.read_object(file) or {}
-        yield {"added_tokens": list(content)} if file.name == FILES[-1] else content
-
-
-def _names(content: Mapping[str, Any]) -> Iterable[str]:
-    """Return the added tokens that a file names, each as a string or as an object with its text."""
-    lists = [content.get(key) for key in ("added_tokens", "additional_special_tokens", "extra_special_tokens")]
-    lists.append(content.get("added_tokens_decoder"))
-    values = [list(one.values()) if isinstance(one, dict) else one for one in lists]
-    return [text for one in values if isinstance(one, list) for text in map(_text, one) if text]
-
-
-def _text(token: Any) -> str:
-    text = token.get("content") if isinstance(token, dict) else token
-    return text if isinstance(text, str) else ""
-
-
-def _is_read(tokenizer: Tokenizer, name: str) -> bool:
-    """Return whether the text ``name`` gives the piece of this name."""
-    return name in (tokenizer.vocab[i] for i in tokenizer.encode_batch([name])[0])
+def _token(value: Any) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return value if isinstance(value.get("content"), str) else {}
+    return {"content": value, "special": True} if isinstance(value, str) else {}

@@ -9,6 +9,14 @@ from typing import NamedTuple
 from bert_jax.errors import UserError
 
 
+class Cut(NamedTuple):
+    """The pieces of one text, as a library gives them. Every field has one entry for each piece."""
+
+    ids: Sequence[int]
+    pieces: Sequence[str]
+    offsets: Sequence[tuple[int, int]]
+
+
 class Part(NamedTuple):
     """The pieces of one text, without special tokens around them. Every field has one entry for each piece."""
 

@@ -17,12 +17,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import tokenizers
-from tokenizers import models, pre_tokenizers, trainers
+from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS, UNK
 from bert_jax.text.surrogates import well_formed
-from bert_jax.text.wordpiece import MAX_WORD_CHARACTERS, bert_normalizer
+from bert_jax.text.tokenizer_json import MAX_WORD_CHARACTERS
 
 ALPHABET = 1000  # number of characters that a vocabulary may always have; rarer characters become [UNK]
 COVERAGE = 0.9999  # the share of the text's characters that the alphabet covers, if there is room
@@ -146,7 +146,7 @@ def _bounded(words: Counter[str]) -> Counter[str]:
 
 def _normalized(raw: Counter[str], lowercase: bool, words: Counter[str]) -> Counter[str]:
     """Normalise the strings of ``raw``, split them into words, add their counts to ``words``, and return ``words``."""
-    normalizer, pre_tokenizer = bert_normalizer(lowercase), pre_tokenizers.BertPreTokenizer()
+    normalizer, pre_tokenizer = normalizers.BertNormalizer(lowercase=lowercase), pre_tokenizers.BertPreTokenizer()
     for chunk, count in _chunks(raw):
         for word, _ in pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(chunk)):
             if len(word) <= MAX_WORD_CHARACTERS:

@@ -8,15 +8,16 @@ token types 0 and 1.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 
 import tokenizers
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers, trainers
 
 from bert_jax.errors import UserError
-from bert_jax.text.byte_bpe import ByteBpe
-from bert_jax.text.byte_level import ALPHABET
 from bert_jax.text.learn_sentencepiece import MAX_SENTENCES, sample
+from bert_jax.text.marks import ALPHABET
+from bert_jax.text.tokenizer import Tokenizer, of_json
 
 FIRST, MASK = ("<s>", "<pad>", "</s>", "<unk>"), "<mask>"
 
@@ -28,7 +29,7 @@ def learn_byte_bpe(
     lowercase: bool = False,
     min_frequency: int = 2,
     max_sentences: int = MAX_SENTENCES,
-) -> ByteBpe:
+) -> Tokenizer:
     """Return a tokenizer of at most ``size`` pieces; fewer if too few pairs occur ``min_frequency`` times.
 
     The tokenizer puts a space before a text that begins without a space. Sentences are encoded one by one, so the first
@@ -65,4 +66,4 @@ def learn_byte_bpe(
     )
     engine.train_from_iterator(sentences, trainer)
     engine.add_special_tokens([AddedToken(MASK, lstrip=True, normalized=False)])
-    return ByteBpe(engine.to_str())
+    return of_json(json.loads(engine.to_str()))

@@ -8,20 +8,23 @@ replaces a character together with its combining marks or not at all.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import tokenizers
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
-from bert_jax.records import CLS, MASK, SEP, UNK
+from bert_jax.records import MASK, UNK
+from bert_jax.text.marks import SPACE
 from bert_jax.text.sentencepiece_model import BYTE, KINDS, NORMAL, QUOTES, USER_DEFINED, parse, quiet
 
-SPACE = "\u2581"
 
+def converted(data: bytes, special: Mapping[str, int]) -> dict[str, Any]:
+    """Return the content of a ``tokenizer.json`` for a prepared ``.model``.
 
-def tokenizer_json(data: bytes, special: Mapping[str, int]) -> str:
-    """Return the ``tokenizer.json`` of a prepared ``.model``; ``special`` maps BERT's special tokens to their ids."""
+    ``special`` maps BERT's special tokens to their ids.
+    """
     model = parse(data, "the model")
     tokenizer = tokenizers.Tokenizer(_model(model, special[UNK]))
     tokenizer.normalizer = _normalizer(model.normalizer_spec)
@@ -31,7 +34,7 @@ def tokenizer_json(data: bytes, special: Mapping[str, int]) -> str:
     scheme = scheme if model.normalizer_spec.add_dummy_prefix else "never"
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme=scheme)
     steps = [decoders.ByteFallback(), decoders.Fuse()] if any(p.type == BYTE for p in model.pieces) else []
-    tokenizer.decoder = decoders.Sequence([*steps, decoders.Metaspace(replacement=SPACE, prepend_scheme=scheme)])
+    tokenizer.decoder = decoders.Sequence([decoders.Metaspace(SPACE, scheme), *steps])
     names = {token: model.pieces[i].piece for token, i in special.items()}
     if KINDS[model.trainer_spec.model_type] == "bpe":
         user_defined = [p.piece for p in model.pieces if p.type == USER_DEFINED]
@@ -39,13 +42,8 @@ def tokenizer_json(data: bytes, special: Mapping[str, int]) -> str:
     tokenizer.add_special_tokens(
         [AddedToken(name, lstrip=token == MASK, normalized=False) for token, name in names.items()]
     )
-    cls, sep = names[CLS], names[SEP]
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{cls} $A {sep}",
-        pair=f"{cls} $A {sep} $B:1 {sep}:1",
-        special_tokens=[(cls, special[CLS]), (sep, special[SEP])],
-    )
-    return tokenizer.to_str(pretty=True)
+    content: dict[str, Any] = json.loads(tokenizer.to_str())
+    return content
 
 
 def _model(model: Any, unk_id: int) -> Any:

@@ -18,18 +18,12 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from bert_jax.errors import UserError
-from bert_jax.records import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
+from bert_jax.records import SPECIAL_TOKENS, UNK
+from bert_jax.text.tokenizer_json import NAMES
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # types of pieces, in sentencepiece_model.proto
 QUOTES = ("``", "''")  # the replacement table of ALBERT has " for each; those of most models leave them
 KINDS = {1: "unigram", 2: "bpe"}  # types of models
-# The names of BERT's special tokens in published models; the first name that a model has is used.
-NAMES = {
-    PAD: (PAD, "<pad>"),
-    CLS: (CLS, "<cls>", "<s>"),
-    SEP: (SEP, "<sep>", "</s>"),
-    MASK: (MASK, "<mask>"),
-}
 _Field = descriptor_pb2.FieldDescriptorProto
 _FIELDS: dict[str, dict[str, tuple[int, Any, str]]] = {  # message -> field -> number, type, default
     "Piece": {
@@ -106,7 +100,7 @@ def parse(data: bytes, where: str) -> Any:
 def prepared(data: bytes, lowercase: bool | None, where: str) -> tuple[bytes, dict[str, int]]:
     """Return the model with BERT's special tokens, and token -> id for them.
 
-    A special token that the model has under no name of ``NAMES`` is appended as a piece, so V grows by one. All but
+    A special token that the model has under no usual name is appended as a piece, so V grows by one. All but
     ``[UNK]`` become control pieces, which never result from text.
 
     Args:
@@ -116,8 +110,10 @@ def prepared(data: bytes, lowercase: bool | None, where: str) -> tuple[bytes, di
     ids = {piece.piece: i for i, piece in enumerate(model.pieces)}
     special = {UNK: next(i for i, piece in enumerate(model.pieces) if piece.type == UNKNOWN)}
     changed = False
-    for token, names in NAMES.items():
-        found = next((ids[name] for name in names if name in ids and ids[name] not in special.values()), None)
+    for role, (token, *_) in NAMES.items():
+        if role == "unk":
+            continue
+        found = next((ids[name] for name in NAMES[role] if name in ids and ids[name] not in special.values()), None)
         if found is None:
             found = len(model.pieces)
             model.pieces.add(piece=token)

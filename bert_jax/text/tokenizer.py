@@ -1,126 +1,248 @@
-"""The interface of every tokenizer, and functions that find and read a tokenizer of any kind.
+"""The one face of every tokenizer, and functions that find, read and make tokenizers.
 
-A folder (a workdir, a Hugging Face directory) has its tokenizer in one file, whose name shows the kind: ``vocab.txt``
-is WordPiece, ``spiece.model`` is sentencepiece (unigram or BPE), ``tokenizer.json`` is byte-level BPE. If a folder has
-several of these files, the first in this order is used. Published ``vocab.json`` and ``merges.txt`` are byte-level BPE
-too, and a published ``tokenizer.json`` may be WordPiece, or sentencepiece (Unigram); a workdir keeps these as
-``vocab.txt`` and ``spiece.model``.
+There are two engines: ``sentencepiece`` for its own models, and ``tokenizers`` for everything else. A folder (a
+workdir, a Hugging Face directory) has its tokenizer in one file: ``vocab.txt`` (WordPiece with BERT's rules),
+``spiece.model`` (sentencepiece, unigram or BPE) or ``tokenizer.json`` (WordPiece, byte-level BPE or Unigram). If a
+folder has several of these files, the first in this order is used. Published ``vocab.json`` and ``merges.txt`` are read
+too; a folder keeps them as ``tokenizer.json``.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
+from etils import epath
 
 from bert_jax.errors import UserError
+from bert_jax.records import MASK, SPECIAL_TOKENS, UNK
 from bert_jax.storage import files, reading
-from bert_jax.text.byte_bpe import ByteBpe
-from bert_jax.text.byte_level import MERGES, kind_of
-from bert_jax.text.encoded import Encoded
-from bert_jax.text.sentencepiece import SentencePiece
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text import added_tokens, tokenizer_json
+from bert_jax.text.encoded import Cut, Encoded, Part, lay_out
+from bert_jax.text.json_engine import JsonEngine
+from bert_jax.text.marks import Marks, is_white
+from bert_jax.text.sentencepiece_engine import SentencePieceEngine
+from bert_jax.text.surrogates import retried, well_formed
+from bert_jax.text.vocab_txt import check_vocab, read_vocab
 
-FILE_NAMES = (WordPiece.file_name, SentencePiece.file_name, ByteBpe.file_name)
-FILE_OF_KIND = {
-    "wordpiece": WordPiece.file_name,
-    "byte_bpe": ByteBpe.file_name,
-}  # every other kind has sentencepiece's file
-FILE_OF_MODEL = {"WordPiece": WordPiece.file_name, "Unigram": SentencePiece.file_name}  # in a tokenizer.json
+FILE_NAMES = ("vocab.txt", SentencePieceEngine.file_name, tokenizer_json.FILE_NAME)
+FILE_OF_KIND = {"wordpiece": "vocab.txt", "byte_bpe": tokenizer_json.FILE_NAME}  # all others: sentencepiece's
 
 
-class Tokenizer(Protocol):
-    """Interface: turns text into ids and back. Threads may share a tokenizer. It is pickled as its vocabulary."""
+class Engine(Protocol):
+    """Interface of a library with a tokenizer. Special tokens in texts are plain text to it, if not said otherwise."""
 
-    file_name: str  # the name of the tokenizer's file in a folder
-    vocab: tuple[str, ...]  # [V] pieces by id
-    lowercase: bool  # whether text is converted to lower case
-    pad_id: int
-    unk_id: int
-    cls_id: int
-    sep_id: int
-    mask_id: int
-    special_ids: tuple[int, ...]  # the five above
-    pair_separators: int  # the number of [SEP] between the texts of a pair: 1, or 2 in RoBERTa
-    joiner: str  # put before a word, and before a sentence that follows another: " " if that changes its piece, else ""
+    vocab: tuple[str, ...]
+    special_ids: tuple[int, ...]
+    added_ids: frozenset[int]  # added tokens that are not special: they stay whole in every text
+    lowercase: bool
+    joiner: str
+    pair_separators: int
+    pair_type: int  # the token type of the second text of a pair
+
+    @property
+    def marks(self) -> Marks: ...
+
+    @property
+    def file_name(self) -> str: ...
+
+    @property
+    def sha256(self) -> str: ...
+
+    @property
+    def content(self) -> tokenizer_json.Content: ...
+
+    def ids(self, texts: Sequence[str]) -> list[np.ndarray]: ...
+
+    def cut(self, text: str, special_tokens: bool = False) -> Cut: ...
+
+    def text(self, pieces: Sequence[str]) -> str: ...
+
+    def file(self, name: str) -> bytes: ...
+
+    def json(self) -> str: ...
+
+
+class Tokenizer:
+    """Turns text into ids and back. Threads may share a tokenizer. It is pickled as what its file holds."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.vocab = engine.vocab  # [V] pieces by id
+        self.lowercase = engine.lowercase  # whether text is converted to lower case
+        self.special_ids = engine.special_ids
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self.special_ids
+        # The number of [SEP] between the texts of a pair: 1, or 2 in RoBERTa.
+        self.pair_separators = engine.pair_separators
+        # Put before a word, and before a sentence that follows another: " " if that changes its piece, else "".
+        self.joiner = engine.joiner
+
+    def __reduce__(self) -> tuple[type[Tokenizer], tuple[Engine]]:
+        return Tokenizer, (self._engine,)
 
     @property
     def size(self) -> int:
         """Return V, the number of pieces."""
-        ...
+        return len(self.vocab)
 
     @property
+    def file_name(self) -> str:
+        """Return the name of the tokenizer's file in a folder."""
+        return self._engine.file_name
+
+    @functools.cached_property
     def sha256(self) -> str:
         """Return the identity of the tokenizer: the hash of everything that its ids depend on."""
-        ...
+        return self._engine.sha256
 
-    @property
+    @functools.cached_property
     def is_continuation(self) -> np.ndarray:
         """Return whether each piece continues a word, bool [V].
 
-        All other pieces start a word. After a special token, any piece starts a word.
+        All other pieces start a word. After a special token, any piece starts a word. In byte-level BPE that puts no
+        space before a text, the first piece of a text counts as a continuation.
         """
-        ...
+        whole = {*self.special_ids, *self._engine.added_ids}
+        return np.array([i not in whole and self._engine.marks.continues(p) for i, p in enumerate(self.vocab)])
 
-    @property
+    @functools.cached_property
     def surfaces(self) -> tuple[tuple[str, bool | None], ...]:
         """Return, for each piece, its text and whether it continues a word, [V].
 
-        The entry of a special token is (BERT's name for it, None). No two pieces of a tokenizer have the same entry.
-        Pieces with the same meaning have the same entry in every kind of tokenizer.
+        The entry of a special token is (BERT's name for it, None), that of an added token (the token, None). No two
+        pieces of a tokenizer have the same entry. Pieces with the same meaning have the same entry in every kind of
+        tokenizer.
         """
-        ...
+        names = dict(zip(self.special_ids, SPECIAL_TOKENS, strict=True))
+        names |= {i: self.vocab[i] for i in self._engine.added_ids}
+        surface = self._engine.marks.surface
+        return tuple((names[i], None) if i in names else surface(piece) for i, piece in enumerate(self.vocab))
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Return the ids of each text, int32 (read-only), without special tokens around it.
 
         Special tokens in a text are read as plain text.
         """
-        ...
+        return retried(self._engine.ids, texts)
 
     def encode(
         self, text: str, pair: str | None = None, max_length: int | None = None, special_tokens_in_text: bool = False
     ) -> Encoded:
         """Return ``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]``, cut and padded to ``max_length`` if given.
 
-        If ``special_tokens_in_text``, ``[MASK]`` and the other special tokens are recognised in the texts.
+        While the input is too long, the longer of the two texts (the second on a tie) loses its last piece. If
+        ``special_tokens_in_text``, special tokens in the texts are recognised, both by BERT's names (``[MASK]``) and by
+        the tokenizer's own names (``<mask>``).
         """
-        ...
+        texts = [well_formed(t) for t in ([text] if pair is None else [text, pair])]
+        parts = [self._part(t, self._engine.cut(t, special_tokens_in_text)) for t in texts]
+        layout = (self.pair_separators, self._engine.pair_type)
+        return lay_out(parts, self.vocab, self.cls_id, self.sep_id, self.pad_id, max_length, *layout)
+
+    def _part(self, text: str, cut: Cut) -> Part:
+        """Return the pieces of ``text`` with spans without white space, and whether each begins a word."""
+        roles, offsets, starts, before, end = self._roles, [], [], "special", 0
+        for token, piece, (start, stop) in zip(*cut, strict=True):
+            role = roles[token]
+            while start < stop and is_white(text[start]):
+                start += 1
+            while start < stop and is_white(text[stop - 1]):
+                stop -= 1
+            if role == "unknown":  # such a piece has the text that it stands for
+                role = "continues" if self._engine.marks.continues(piece) else "begins"
+            after_white = before != "space" and max(end, 1) <= start < stop and is_white(text[start - 1])
+            begins = role != "continues" or before in ("special", "added") or after_white
+            starts.append(begins and role != "special")
+            offsets.append((start, start if role == "space" else stop))  # a text may lack the space before a word
+            before, end = role, stop
+        return Part(cut.ids, offsets, starts)
+
+    @functools.cached_property
+    def _roles(self) -> tuple[str, ...]:
+        """Return what each piece is, [V]: "special", "unknown", "added", "space" alone, "begins" or "continues"."""
+        known = dict.fromkeys(self._engine.added_ids, "added") | dict.fromkeys(self.special_ids, "special")
+        known |= {i: "space" for i, (text, _) in enumerate(self.surfaces) if not text} | {self.unk_id: "unknown"}
+        marked = self.is_continuation.tolist()
+        return tuple(known.get(i, "continues" if marked[i] else "begins") for i in range(self.size))
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Return the readable text of ``ids``: pieces joined to words, without padding and tokens around texts."""
-        ...
+        """Return the readable text of ``ids``: pieces joined to words, without padding and tokens around texts.
+
+        Masks and unknown pieces are written as ``[MASK]`` and ``[UNK]``, bytes that are not UTF-8 as U+FFFD.
+        """
+        silent, space = {self.pad_id, self.cls_id, self.sep_id}, self._engine.marks.space
+        shown = {self.unk_id: space + UNK, self.mask_id: space + MASK}
+        pieces = [shown.get(i, self.vocab[i]) for i in map(int, ids) if i not in silent]
+        text = self._engine.text(pieces)
+        first = not self.joiner or pieces[:1] == [shown[self.mask_id]]
+        return text.removeprefix(" ") if first else text
+
+    def with_added(self, tokens: Sequence[added_tokens.Token]) -> Tokenizer:
+        """Return the tokenizer with more added tokens, which stay whole in every text. New ones get the next ids.
+
+        A model of sentencepiece becomes a ``tokenizer.json``: see ``sentencepiece_json`` for what that changes.
+        """
+        special = {*SPECIAL_TOKENS, *(self.vocab[i] for i in self.special_ids)}
+        own = special | {self.vocab[i] for i in self._engine.added_ids}
+        new = [token for token in tokens if token["content"] not in own]
+        if not new:
+            return self
+        return Tokenizer(JsonEngine(tokenizer_json.with_added(self._engine.content, new)))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the tokenizer's file, whole or not at all."""
-        ...
+        files.write_bytes(path, self._engine.file(os.fspath(path)))
 
     def tokenizer_json(self) -> str:
         """Return a Hugging Face ``tokenizer.json`` that gives the same ids."""
-        ...
+        return self._engine.json()
+
+
+def wordpiece(vocab: Sequence[str], lowercase: bool = True) -> Tokenizer:
+    """Return BERT's WordPiece tokenizer with these pieces, one for each id."""
+    return Tokenizer(JsonEngine(tokenizer_json.of_bert(check_vocab(vocab, "the vocabulary"), lowercase)))
+
+
+def sentencepiece(model: bytes, lowercase: bool | None = None, where: str = "the model") -> Tokenizer:
+    """Return the tokenizer of the bytes of a ``.model`` file; see ``sentencepiece_model.prepared``."""
+    return Tokenizer(SentencePieceEngine(model, lowercase, where))
+
+
+def of_json(content: tokenizer_json.Content, where: str = "the tokenizer") -> Tokenizer:
+    """Return the tokenizer of the content of a ``tokenizer.json``."""
+    return Tokenizer(JsonEngine(tokenizer_json.normal(content, where), where))
 
 
 def load(path: str | os.PathLike[str], lowercase: bool | None = None) -> Tokenizer:
     """Return the tokenizer of a file, or of the first file of ``FILE_NAMES`` in a folder.
 
+    In a folder of transformers, it has the added tokens that any file there declares.
+
     Args:
-      lowercase: whether to convert text to lower case and strip accents. If None, a sentencepiece model keeps its own
-        rule, as does a ``tokenizer.json``, and a ``vocab.txt`` is taken as lower-case. The argument has
-        no effect on a model of sentencepiece that converts to lower case by itself, or on byte-level BPE.
+      lowercase: whether to convert text to lower case and strip accents. If None, a model of sentencepiece keeps its
+        own rule, and a ``vocab.txt`` is taken as lower-case. The argument has no effect on a model of sentencepiece
+        that converts to lower case by itself, or on a ``tokenizer.json``.
 
     Raises:
       UserError: there is no such file, or it is not a tokenizer.
     """
-    if files.as_path(path).is_dir():
-        path = find(path)
-    kind = _file_of(path)
-    if kind == ByteBpe.file_name:
-        return ByteBpe.load(path)
-    if kind == SentencePiece.file_name:
-        return SentencePiece.load(path, lowercase)
-    return WordPiece.load(path, lowercase)
+    source = files.as_path(path)
+    source = files.as_path(find(source)) if source.is_dir() else source
+    tokenizer = _of_file(source, lowercase)
+    return tokenizer.with_added(added_tokens.declared(source, frozenset(tokenizer.vocab)))
+
+
+def _of_file(source: epath.Path, lowercase: bool | None) -> Tokenizer:
+    if source.suffix == ".json" or source.name == tokenizer_json.MERGES:
+        return Tokenizer(JsonEngine(tokenizer_json.read(source), str(source)))
+    if source.suffix != ".model":
+        return wordpiece(read_vocab(source), lowercase is not False)
+    if not source.exists():
+        raise UserError(f"no vocabulary file {source}; learn one with `bert-jax vocab` or name a published .model")
+    return sentencepiece(reading.read_bytes(source), lowercase, str(source))
 
 
 def find(folder: str | os.PathLike[str]) -> os.PathLike[str]:
@@ -133,39 +255,17 @@ def find(folder: str | os.PathLike[str]) -> os.PathLike[str]:
 
 def existing(folder: str | os.PathLike[str]) -> os.PathLike[str] | None:
     """Return the tokenizer's file in ``folder``; None if there is none."""
-    candidates = [files.as_path(folder) / name for name in (*FILE_NAMES, MERGES)]
+    candidates = [files.as_path(folder) / name for name in (*FILE_NAMES, tokenizer_json.MERGES)]
     return next((path for path in candidates if path.exists()), None)
 
 
-def file_name(kind: str, path: str | os.PathLike[str] = "") -> str:
-    """Return the file name under which a folder keeps a tokenizer.
-
-    Args:
-      kind: the kind of a learned tokenizer.
-      path: if not empty, an existing tokenizer; its kind is used instead of ``kind``.
-    """
-    return _file_of(path) if path else FILE_OF_KIND.get(kind, SentencePiece.file_name)
+def file_name(kind: str, added: Sequence[str] = ()) -> str:
+    """Return the file name under which a folder keeps a learned tokenizer of ``kind`` with the tokens ``added``."""
+    return tokenizer_json.FILE_NAME if added else FILE_OF_KIND.get(kind, SentencePieceEngine.file_name)
 
 
-def _file_of(path: str | os.PathLike[str]) -> str:
-    """Return the usual file name for the kind of tokenizer at ``path``: by its name, and by what a ``.json`` holds."""
-    name = os.fspath(path)
-    if name.endswith(".json") and (other := FILE_OF_MODEL.get(_model_of(path))):
-        return other
-    if name.endswith(".json") or os.path.basename(name) == MERGES:
-        return ByteBpe.file_name
-    return SentencePiece.file_name if name.endswith(".model") else WordPiece.file_name
-
-
-def _model_of(path: str | os.PathLike[str]) -> str:
-    """Return the kind of the model in a ``tokenizer.json``; "" if it cannot be read."""
-    model = (reading.read_object(files.as_path(path)) or {}).get("model")
-    return kind_of(model) if isinstance(model, dict) else ""
-
-
-def check_name(output: str | os.PathLike[str], kind: str, path: str | os.PathLike[str] = "") -> None:
-    """Raise ``UserError`` if a file named ``output`` would be read as another kind of tokenizer."""
-    wanted = file_name(kind, path)
-    if _file_of(output) != wanted:
-        found = f"the vocabulary {path}" if path else f"a vocabulary of kind {kind!r}"
+def check_name(output: str | os.PathLike[str], wanted: str, found: str) -> None:
+    """Raise ``UserError`` if a file named ``output`` would be read as another kind than ``found``."""
+    kinds = {".json": ".json", ".model": ".model"}  # all other endings: a vocab.txt
+    if kinds.get(os.path.splitext(output)[1]) != kinds.get(os.path.splitext(wanted)[1]):
         raise UserError(f"{output} would be read as a vocabulary of another kind than {found}; call it {wanted}")

@@ -10,15 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from bert_jax.records import Batch, Sum
 from bert_jax.rows.phases import Phase
 from bert_jax.task import Task, is_weight
-from bert_jax.training import mesh as meshes
+from bert_jax.training.forward import Forward
 from bert_jax.training.mesh import unbox
 from bert_jax.training.step import make_eval_step
 
@@ -43,7 +41,8 @@ class Evaluation:
           progress: called after every batch with the rows that are done and all rows of the part.
         """
         self._task, self._mesh, self._phase, self._num_rows = task, mesh, phase, num_rows
-        self._step: Callable[..., Any] = jax.jit(make_eval_step(task))
+        self._step = jax.jit(make_eval_step(task))
+        self._forward: Callable[..., Any] = Forward(self._step, mesh)
         self._between, self._progress = between, progress
 
     def run(self, params: Any, frozen: Any) -> dict[str, float]:
@@ -71,11 +70,11 @@ class Evaluation:
         variables = jax.eval_shape(lambda key: unbox(self._task.init(key)), jax.random.key(0))
         step, shapes = self._step, (variables.params, variables.frozen)
 
-        def zeros(_: Any, __: Any, batch: Batch) -> Any:
-            return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(step, *shapes, batch))
+        def zeros(batch: Batch, *_: Any) -> Any:
+            return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(step, *shapes, batch))
 
         blank = Evaluation(self._task, self._mesh, self._phase, self._num_rows)
-        blank._step = zeros
+        blank._forward = zeros
         return list(blank.run(*shapes))
 
     def read(self, part: str, params: Any, frozen: Any) -> tuple[dict[str, Sum], Outputs]:
@@ -88,9 +87,9 @@ class Evaluation:
         done = 0
         for batch, num_real in self._batches(part):
             self._between()
-            sums, outputs = self._step(params, frozen, meshes.to_devices(batch, self._mesh))
-            totals = add(totals, {k: Sum(float(s.value), float(s.count)) for k, s in jax.device_get(sums).items()})
-            gathered.append({name: value[:num_real] for name, value in to_host(outputs).items()})
+            sums, outputs = self._forward(batch, params, frozen)
+            totals = add(totals, {name: Sum(float(one.value), float(one.count)) for name, one in sums.items()})
+            gathered.append({name: value[:num_real] for name, value in outputs.items()})
             done += num_real
             self._progress(done, self._rows_of(part))
         return totals, {name: np.concatenate([outputs[name] for outputs in gathered]) for name in gathered[0]}
@@ -116,18 +115,10 @@ class Evaluation:
             for name, value in batch.items():
                 if is_weight(name):
                     value[padding] = 0
-            mine = meshes.share_of(self._mesh).rows(phase.batch_size)
-            yield {name: value[mine] for name, value in batch.items()}, int((~padding).sum())
+            yield batch, int((~padding).sum())
 
 
 def add(a: Mapping[str, Sum], b: Mapping[str, Sum]) -> dict[str, Sum]:
     """Return the sums over two sets of rows, by name, from the sums over each set."""
     zero = Sum(0.0, 0.0)
     return {name: Sum(*(x + y for x, y in zip(a.get(name, zero), b[name], strict=True))) for name in b}
-
-
-def to_host(outputs: dict[str, jax.Array]) -> Outputs:
-    """Return global arrays as numpy arrays, complete on every host."""
-    if all(value.is_fully_addressable for value in outputs.values()):
-        return {name: np.asarray(value) for name, value in outputs.items()}
-    return {name: multihost_utils.process_allgather(value, tiled=True) for name, value in outputs.items()}  # type: ignore[no-any-return,misc]

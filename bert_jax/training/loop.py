@@ -11,19 +11,18 @@ import jax
 import optax
 from jax.sharding import Mesh
 
-from bert_jax.checkpoints.leaves import listed
 from bert_jax.checkpoints.restoring import restore
 from bert_jax.checkpoints.saving import CheckpointConfig, Checkpoints, save_best
 from bert_jax.cluster import distributed
 from bert_jax.cluster.termination import Termination
-from bert_jax.cluster.watchdog import MOST_SECONDS, Watchdog
+from bert_jax.cluster.watchdog import MOST_SECONDS, watched
 from bert_jax.configuration import check_fields, choose
-from bert_jax.errors import Preempted
+from bert_jax.errors import Preempted, UserError
 from bert_jax.reporting import run_record
 from bert_jax.reporting.observer import Observer
 from bert_jax.reporting.profiled_steps import ProfiledSteps
 from bert_jax.rows.loader import Loader, LoaderConfig
-from bert_jax.rows.phases import Phase, Phases
+from bert_jax.rows.phases import Phase, Phases, steps_per_epoch
 from bert_jax.task import Task
 from bert_jax.training import mesh as meshes
 from bert_jax.training import peak_rates, roll_back
@@ -36,15 +35,7 @@ from bert_jax.training.roll_back import RollBack
 from bert_jax.training.schedules import Schedule, ScheduleConfig, make_schedule
 from bert_jax.training.selection import Selection, SelectionConfig
 from bert_jax.training.sharded_update import unsplit
-from bert_jax.training.state import (
-    LAST,
-    TrainState,
-    abstract,
-    abstract_fresh,
-    fresh_leaves,
-    initialise,
-    initialise_frozen,
-)
+from bert_jax.training.state import LAST, TrainState, abstract, abstract_fresh, initialise, initialise_frozen
 from bert_jax.training.step import jit_train_step, make_train_step, metric_names
 from bert_jax.training.stepping import Steps, Window, means_of, zeros_like
 
@@ -57,7 +48,9 @@ class TrainingConfig:
     """
 
     log_every_steps: int = 100  # steps of a line of metrics
+    logs_per_evaluation: int | None = None  # in place of log_every_steps: lines of metrics between two evaluations
     eval_every_steps: int = 1000  # steps between two evaluations
+    evaluations_per_epoch: int | None = None  # in place of eval_every_steps: evaluations while every row is seen once
     eval_rows: int = 2048  # held-out rows of an evaluation, the same every time
     eval_phase: str | None = None  # the phase whose rows are evaluated; if None, the last phase
     micro_batches: int = 1  # gradient accumulation: the parts in which a batch is computed; a phase may set its own
@@ -70,6 +63,8 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         names = ("log_every_steps", "eval_every_steps", "eval_rows", "micro_batches", "max_skipped_in_a_row")
         check_fields(self, "config.training", "at least 1 is needed", *names, sound=lambda value: value >= 1)
+        rates = ("logs_per_evaluation", "evaluations_per_epoch")
+        check_fields(self, "config.training", "at least 1 is needed", *rates, sound=lambda n: n is None or n >= 1)
         allowed = f"more than 0 and at most {MOST_SECONDS:,.0f} is needed"
         check_fields(self, "config.training", allowed, "stall_seconds", sound=lambda value: 0 < value <= MOST_SECONDS)
 
@@ -87,12 +82,16 @@ class Experiment:
     checkpoints: CheckpointConfig
     loader: LoaderConfig
     selection: SelectionConfig = SelectionConfig()
-    batch_key: str = "config.phases.{}.batch_size"  # the config key of a phase's batch size, for messages
     profiled: ProfiledSteps | None = None
 
     def __post_init__(self) -> None:
         if (name := self.training.eval_phase) is not None:
             choose("phase in config.training.eval_phase", name, {phase.kind: phase for phase in self.phases.phases})
+        if self.selection.metric and self.training.on_spike == "roll_back":
+            raise UserError(
+                "config.training.on_spike is 'roll_back', which would drop the best step that config.selection.metric "
+                "chooses; only 'warn' is allowed beside it"
+            )
 
     @property
     def evaluated_phase(self) -> Phase:
@@ -103,6 +102,29 @@ class Experiment:
     def micro_batches(self, phase: Phase) -> int:
         """Return the number of parts in which a batch of ``phase`` is computed."""
         return phase.micro_batches or self.training.micro_batches
+
+    @property
+    def save_every_steps(self) -> int:
+        """The steps between two saves."""
+        return self.checkpoints.every_steps or self.training.eval_every_steps
+
+    def in_steps(self, task: Task) -> Experiment:
+        """Return the same experiment, where what is given in epochs has the steps that follow from the task's rows."""
+        training = self.training
+
+        def per_epoch(index: int) -> float:
+            phase = self.phases.phases[index]
+            source = task.source("train", phase.kind, index)
+            return steps_per_epoch(source.rows_per_epoch, source.buckets, phase.batch_size)
+
+        phases = self.phases.counted(per_epoch) if self.phases.in_epochs else self.phases
+        if training.evaluations_per_epoch is not None:
+            number = max(1, round(phases.num_epochs(per_epoch) * training.evaluations_per_epoch))
+            training = dataclasses.replace(training, eval_every_steps=-(-phases.num_steps // number))
+        if training.logs_per_evaluation is not None:
+            every = max(1, training.eval_every_steps // training.logs_per_evaluation)
+            training = dataclasses.replace(training, log_every_steps=every)
+        return dataclasses.replace(self, phases=phases, training=training)
 
     def make_schedule(self) -> Schedule:
         return make_schedule(self.schedule, self.phases.num_steps)
@@ -120,18 +142,18 @@ class Experiment:
         """
         mesh = meshes.make_mesh(self.mesh, devices)
         for phase in self.phases.phases:
-            where = self.batch_key.format(phase.kind)
+            where = f"config.phases.{phase.kind}.batch_size"
             meshes.check_batch(mesh, phase.batch_size, self.micro_batches(phase), where)
         return mesh
 
-    def check(self, devices: list[jax.Device] | None = None) -> None:
-        """Check everything that can be wrong before any text is read, on ``devices`` (default: all).
+    def check(self, devices: list[jax.Device] | None = None) -> Mesh:
+        """Check everything that can be wrong before any text is read; return the mesh of ``devices`` (default: all).
 
         Raises:
           UserError: the schedule is longer than the run, or the mesh does not divide the devices or a batch.
         """
         self.make_schedule()
-        self.make_mesh(devices)
+        return self.make_mesh(devices)
 
 
 class ProbeProtocol(Protocol):
@@ -192,13 +214,8 @@ def _train(
     phases, mesh, tx = experiment.phases, experiment.make_mesh(), make_optimizer(experiment.optimizer)
     how, update = (task, tx, metric_names(task), phases.phases[0].batch_size), experiment.mesh.weight_update
 
-    def fresh(names: list[str]) -> Mapping[str, Any]:
-        observer.note(f"saved by an earlier version, without {listed(names)}, which start fresh")
-        return fresh_leaves(*how, experiment.seed, mesh, names, update)
-
     with observer.during("restoring"):
-        wanted = abstract_fresh(*how, mesh, update)[0]
-        state: Any = restore(workdir, wanted, observer.note, fresh)
+        state: Any = restore(workdir, abstract_fresh(*how, mesh, update)[0], observer.note)
         if resumed := state is not None:  # no fresh state beside it: a run that just fits must be able to resume
             frozen = initialise_frozen(task, experiment.seed, mesh, update)
         else:
@@ -217,7 +234,7 @@ def _train(
     if len(phases.phases) > 1:
         observer.note(phases.described(experiment.evaluated_phase))
 
-    with meshes.activations(mesh), Watchdog(experiment.training.stall_seconds), Termination() as termination:
+    with meshes.activations(mesh), watched(experiment.training.stall_seconds), Termination() as termination:
         trainer = _Trainer(
             task, experiment, mesh, tx, workdir, observer, facts, probe, made, termination, state, frozen
         )
@@ -270,14 +287,13 @@ class _Trainer:
         loader = Loader(self._task.source, self._phases, first_step, specs, config, share)
         window = Window(self._observer.training_seconds, loader.wait_seconds)
         for step, batch in termination.steps(loader) if not distributed.agreed(int(self._selection.exhausted)) else ():
-            dealt = loader.step(step)
-            self._step(step, dealt.kind, batch)
-            window.add(self._task.flops_per_row[dealt.kind] * len(dealt.rows))
+            self._step(step.number, step.kind, batch)
+            window.add(self._task.flops_per_row[step.kind] * len(step.rows))
 
             done = self._done
             last, evaluates = done == num_steps, self._evaluates(done)
             logs = done % self._training.log_every_steps == 0 or evaluates
-            saves = done % self._experiment.checkpoints.every_steps == 0
+            saves = done % self._experiment.save_every_steps == 0
             if logs or saves or done % LAST == 0:
                 self._health.look(self._state)  # waits for the step
             if logs:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bert_jax.configuration import ONE, changed, check_fields
+from bert_jax.configuration import ONE, check_fields
 
 BIAS_CORRECTION = {"adamw": "none", "lamb": "standard"}  # the defaults: as each optimizer was published
 
@@ -30,7 +30,7 @@ class OptimizerConfig:
     weight_decay: float = 0.01  # decay of weights; biases and layer norms are not decayed
     clip_norm: float | None = 1.0  # gradients with a larger norm are scaled to it; None: never
     # of Adam's moments; if None, "none" (as published) with AdamW and "standard" with LAMB
-    bias_correction: Literal["none", "standard"] | None = changed(None, before="none")
+    bias_correction: Literal["none", "standard"] | None = None
 
     def __post_init__(self) -> None:
         if self.bias_correction is None:

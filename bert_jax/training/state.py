@@ -12,7 +12,6 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from bert_jax.checkpoints.leaves import listed, named_leaves
 from bert_jax.errors import UserError
 from bert_jax.records import Sum
 from bert_jax.task import Task
@@ -105,35 +104,6 @@ def initialise_frozen(task: Task, seed: int, mesh: Mesh, weight_update: WeightUp
         return boxed
     with meshes.activations(mesh):
         return jax.jit(lambda k: meshes.unbox(frozen(k)), out_shardings=_frozen(task, mesh, boxed, weight_update))(key)
-
-
-def fresh_leaves(
-    task: Task,
-    tx: optax.GradientTransformation,
-    metric_names: list[str],
-    num_rows: int,
-    seed: int,
-    mesh: Mesh,
-    names: list[str],
-    weight_update: WeightUpdate = "replicated",
-) -> dict[str, jax.Array]:
-    """Return only those leaves, called ``names``, of the state that ``initialise`` makes.
-
-    They replace leaves that a checkpoint of an earlier version lacks.
-
-    Raises:
-      ValueError: parameters or the step are among ``names``; a run cannot resume without them.
-    """
-    if lost := [name for name in names if name.startswith("params/") or name == "step"]:
-        raise ValueError(f"it lacks {listed(lost)}")
-    fresh, key = _fresh(task, tx, metric_names, num_rows), jax.random.key(seed)
-
-    def chosen(tree: Any) -> dict[str, Any]:
-        return {name: leaf for name, leaf in named_leaves(tree).items() if name in names}
-
-    placement = chosen(_shardings(task, mesh, jax.eval_shape(fresh, key), weight_update)[0])
-    with meshes.activations(mesh):
-        return jax.jit(lambda k: chosen(meshes.unbox(fresh(k))[0]), out_shardings=placement)(key)  # type: ignore[no-any-return]
 
 
 def abstract_fresh(

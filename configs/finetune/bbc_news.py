@@ -2,7 +2,7 @@
 
     bert-jax finetune --config=bbc_news --init=DIR --data=DIR --workdir=runs/bbc
     bert-jax finetune --config=bbc_news:bbc --init=DIR --data=DIR --workdir=runs/bbc
-    bert-jax finetune --config=bbc_news --data=DIR --workdir=runs/bbc_zero --config.train.learning_rate=1e-3
+    bert-jax finetune --config=bbc_news --data=DIR --workdir=runs/bbc_zero --learning_rate=1e-3
 
 The DIR of --data holds ``bbc-fulltext.zip`` as published; it is read without unpacking. The argument after the colon
 names another zip or a folder in DIR, with a folder of ``.txt`` files for each class. One article is not UTF-8 and is
@@ -44,25 +44,16 @@ def get_config(texts: str = "bbc-fulltext.zip") -> ConfigDict:
     config.bilstm_layers = 0
 
     # Optimization. Articles have 500 tokens on average; for longer articles the beginning is enough to tell the class.
-    config.train = ConfigDict(
-        {
-            "learning_rate": 5e-5,
-            "num_epochs": 4.0,
-            "batch_size": 16,
-            "max_length": 512,
-            "warmup_fraction": 0.1,
-            "schedule": "linear_from_zero",
-            "evaluations_per_epoch": 1,
-            "buckets": "lengths",
-        }
-    )
+    config.phases = ConfigDict({"train": {"num_epochs": 4.0, "batch_size": 16, "max_length": 512}})
     config.optimizer = ConfigDict({"kind": "adamw", "weight_decay": 0.01, "bias_correction": "standard"})
+    config.packing = "bucketed"
+    config.schedule = ConfigDict({"kind": "linear_from_zero", "peak_learning_rate": 5e-5, "warmup_fraction": 0.1})
     config.selection = ConfigDict({"metric": "accuracy", "patience": None})
 
-    # Layout: free to change on a restart
+    # Layout, logs, evaluations and saves
     config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
     config.loader = ConfigDict({"num_workers": 0})
-    config.micro_batches = 1
-    config.loggers = ("tensorboard",)
+    config.training = ConfigDict({"evaluations_per_epoch": 1, "micro_batches": 1, "loggers": ("tensorboard",)})
+    config.checkpoints = ConfigDict({"every_steps": None, "keep": 1})  # None: after each evaluation
     config.export = True
     return config

@@ -3,7 +3,7 @@
     bert-jax finetune --config=chnsenticorp --init=DIR --data=FOLDER --workdir=runs/chnsenticorp
 
 FOLDER has train.tsv, dev.tsv and test.tsv (columns label, text_a), compressed or not. Without --init, the model in
-config.model is trained from random initialisation and needs a higher learning rate (--config.train.learning_rate=5e-4).
+config.model is trained from random initialisation and needs a higher learning rate (--learning_rate=5e-4).
 
 tests/benchmarks/README.md has the scores that a small model reached.
 """
@@ -34,16 +34,16 @@ def get_config() -> ConfigDict:
     config.bilstm_layers = 0
 
     # Optimization
-    config.train = ConfigDict(
-        {"learning_rate": 2e-5, "num_epochs": 3.0, "batch_size": 32, "max_length": 256, "warmup_fraction": 0.1}
-    )
+    config.phases = ConfigDict({"train": {"num_epochs": 3.0, "batch_size": 32, "max_length": 256}})
+    config.packing = "bucketed"  # rows of like length share a batch
     config.optimizer = ConfigDict({"kind": "adamw"})
+    config.schedule = ConfigDict({"peak_learning_rate": 2e-5, "warmup_fraction": 0.1})
     config.selection = ConfigDict({"metric": "accuracy", "patience": None})
 
-    # Layout: free to change on a restart
+    # Layout, logs, evaluations and saves
     config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
     config.loader = ConfigDict({"num_workers": 0})
-    config.micro_batches = 1
-    config.loggers = ("tensorboard",)
+    config.training = ConfigDict({"evaluations_per_epoch": 1, "micro_batches": 1, "loggers": ("tensorboard",)})
+    config.checkpoints = ConfigDict({"every_steps": None, "keep": 1})  # None: after each evaluation
     config.export = True
     return config

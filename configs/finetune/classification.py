@@ -10,7 +10,7 @@ one: ``--config.data.splits.dev=dev.csv``, or a column that says which row belon
 (``--config.data.split_column=set``). ``--config.data.max_dev_rows=2000`` shortens evaluations.
 
 ``classification:pairs`` and ``classification:regression`` are the recipes ``pairs`` and ``regression``. Without
---init, a small model is trained from random initialisation; it needs ``--config.train.learning_rate=5e-4``.
+--init, a small model is trained from random initialisation; it needs ``--learning_rate=5e-4``.
 """
 
 from ml_collections import ConfigDict
@@ -52,16 +52,16 @@ def get_config(kind: str = "texts") -> ConfigDict:
     config.bilstm_layers = 0
 
     # Optimization
-    config.train = ConfigDict(
-        {"learning_rate": 3e-5, "num_epochs": 3.0, "batch_size": 32, "max_length": 128, "warmup_fraction": 0.1}
-    )
+    config.phases = ConfigDict({"train": {"num_epochs": 3.0, "batch_size": 32, "max_length": 128}})
+    config.packing = "bucketed"  # rows of like length share a batch
     config.optimizer = ConfigDict({"kind": "adamw"})
+    config.schedule = ConfigDict({"peak_learning_rate": 3e-5, "warmup_fraction": 0.1})
     config.selection = ConfigDict({"metric": "", "patience": None})  # "": the main metric of the task
 
-    # Layout: free to change on a restart
+    # Layout, logs, evaluations and saves
     config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
     config.loader = ConfigDict({"num_workers": 0})
-    config.micro_batches = 1
-    config.loggers = ("tensorboard",)
+    config.training = ConfigDict({"evaluations_per_epoch": 1, "micro_batches": 1, "loggers": ("tensorboard",)})
+    config.checkpoints = ConfigDict({"every_steps": None, "keep": 1})  # None: after each evaluation
     config.export = True
     return config

@@ -4,7 +4,7 @@
 
 CONLL is a folder with train.txt, valid.txt and test.txt, compressed or not; tags in IOB1 are converted to IOB2. The
 model of --init should be cased. Without --init, the model in config.model is trained from random initialisation and
-needs a higher learning rate (--config.train.learning_rate=5e-4).
+needs a higher learning rate (--learning_rate=5e-4).
 
 ``--config=conll2003:features`` is the feature-based approach of the paper's table 7: a BiLSTM on layers of an encoder
 that is not trained (``--config.task.layers=last`` and so on; --init is needed). A BiLSTM processes one word after
@@ -56,16 +56,16 @@ def get_config(approach: str = "finetuned") -> ConfigDict:
     config.bilstm_layers = 0
 
     # Optimization
-    config.train = ConfigDict(
-        {"learning_rate": 5e-5, "num_epochs": 3.0, "batch_size": 32, "max_length": 128, "warmup_fraction": 0.1}
-    )
+    config.phases = ConfigDict({"train": {"num_epochs": 3.0, "batch_size": 32, "max_length": 128}})
+    config.packing = "bucketed"  # rows of like length share a batch
     config.optimizer = ConfigDict({"kind": "adamw"})
+    config.schedule = ConfigDict({"peak_learning_rate": 5e-5, "warmup_fraction": 0.1})
     config.selection = ConfigDict({"metric": "f1", "patience": None})
 
-    # Layout: free to change on a restart
+    # Layout, logs, evaluations and saves
     config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
     config.loader = ConfigDict({"num_workers": 0})
-    config.micro_batches = 1
-    config.loggers = ("tensorboard",)
+    config.training = ConfigDict({"evaluations_per_epoch": 1, "micro_batches": 1, "loggers": ("tensorboard",)})
+    config.checkpoints = ConfigDict({"every_steps": None, "keep": 1})  # None: after each evaluation
     config.export = True
     return config

@@ -18,5 +18,5 @@ def get_config() -> ConfigDict:
     config = recipes.derive("sentence_embeddings")
     config.data = recipes.derive("classification").data
     config.data.columns = ConfigDict({"text": "text", "positive": "positive"})
-    config.train.max_length = 128
+    config.phases.train.max_length = 128
     return config

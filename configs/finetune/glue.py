@@ -5,7 +5,7 @@
 The argument is sst2, mrpc, cola, rte, stsb, wnli, qnli, mnli or qqp. GLUE is a folder with SST-2/train.tsv and so on,
 compressed (.xz, .gz, ...) or not. MRPC is made from msr_paraphrase_train.txt and dev_ids.tsv, because a train.tsv in
 circulation lacks a row. Without --init, the model in config.model is trained from random initialisation and needs a
-higher learning rate (--config.train.learning_rate=5e-4).
+higher learning rate (--learning_rate=5e-4).
 
 To read a prepared TFDS dataset instead, here RTE:
 
@@ -55,14 +55,15 @@ def get_config(name: str = "sst2") -> ConfigDict:
     splits = dict(TABLES)
     if name == "mnli":
         splits = {"train": "train.tsv", "dev_matched": "dev_matched.tsv", "dev_mismatched": "dev_mismatched.tsv"}
-    if name == "mrpc":  # the reader of MRPC takes names of splits instead of files
-        splits = {"train": "train", "dev": "dev"}
+    if name == "mrpc":
+        splits = {"train": "msr_paraphrase_train.txt"}
     config.data = ConfigDict(
         {
-            "format": "mrpc" if name == "mrpc" else "delimited",
-            "options": {} if name == "mrpc" else {"header": name != "cola", "quoting": "off"},
+            "format": "delimited",
+            "options": {"header": name != "cola", "quoting": "off"},
             "splits": {split: f"{folder}/{file}" for split, file in splits.items()},
             "columns": columns,
+            "dev_ids": f"{folder}/dev_ids.tsv" if name == "mrpc" else "",
             "bad_examples": "skip" if name == "qqp" else "error",  # a few rows of QQP lack a question
         }
     )
@@ -75,16 +76,16 @@ def get_config(name: str = "sst2") -> ConfigDict:
     config.bilstm_layers = 0
 
     # Optimization
-    config.train = ConfigDict(
-        {"learning_rate": 2e-5, "num_epochs": 3.0, "batch_size": 32, "max_length": 128, "warmup_fraction": 0.1}
-    )
+    config.phases = ConfigDict({"train": {"num_epochs": 3.0, "batch_size": 32, "max_length": 128}})
+    config.packing = "bucketed"  # rows of like length share a batch
     config.optimizer = ConfigDict({"kind": "adamw"})
+    config.schedule = ConfigDict({"peak_learning_rate": 2e-5, "warmup_fraction": 0.1})
     config.selection = ConfigDict({"metric": metric, "patience": None})
 
-    # Layout: free to change on a restart
+    # Layout, logs, evaluations and saves
     config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
     config.loader = ConfigDict({"num_workers": 0})
-    config.micro_batches = 1
-    config.loggers = ("tensorboard",)
+    config.training = ConfigDict({"evaluations_per_epoch": 1, "micro_batches": 1, "loggers": ("tensorboard",)})
+    config.checkpoints = ConfigDict({"every_steps": None, "keep": 1})  # None: after each evaluation
     config.export = True
     return config

@@ -39,32 +39,28 @@ def get_config(data: str = "squad") -> ConfigDict:
     config.task = ConfigDict({"name": "sentence_embeddings", "pooling": "mean", "temperature": 0.05})
     config.data = ConfigDict(SQUAD if data == "squad" else STSB)
     # A larger batch has more negatives.
-    config.train = ConfigDict(
-        {
-            "learning_rate": 2e-5,
-            "num_epochs": 3.0,
-            "batch_size": 64,
-            "max_length": 256 if data == "squad" else 64,
-            "schedule": "linear",
-        }
+    config.phases = ConfigDict(
+        {"train": {"num_epochs": 3.0, "batch_size": 64, "max_length": 256 if data == "squad" else 64}}
     )
+    config.schedule = ConfigDict({"kind": "linear", "peak_learning_rate": 2e-5})
     config.selection = ConfigDict({"metric": "ndcg@10" if data == "squad" else "spearmanr"})
     if data != "squad":
         config.task.min_similarity = 4.0
     if data == "simcse":
         config.task.positives = "dropout"
         config.task.min_similarity = 0.0
-        config.train.learning_rate = 3e-5
-        config.train.num_epochs = 1.0
+        config.schedule.peak_learning_rate = 3e-5
+        config.phases.train.num_epochs = 1.0
     config.model = ConfigDict({"size": "mini"})
     config.vocab = ConfigDict({"path": "", "size": 8192, "lowercase": True})
     config.weights = "pretrained"
     config.frozen = ()
     config.bilstm_layers = 0
+    config.packing = "bucketed"  # rows of like length share a batch
     config.optimizer = ConfigDict({"kind": "adamw", "weight_decay": 0.01})
     config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
     config.loader = ConfigDict({"num_workers": 0})
-    config.micro_batches = 1
-    config.loggers = ("tensorboard",)
+    config.training = ConfigDict({"evaluations_per_epoch": 1, "micro_batches": 1, "loggers": ("tensorboard",)})
+    config.checkpoints = ConfigDict({"every_steps": None, "keep": 1})  # None: after each evaluation
     config.export = True
     return config

@@ -31,7 +31,7 @@ TASKS = {  # name -> (splits, share of train to evaluate on, options of the task
     "own": ({"train": "train.json"}, 0.1, {}),
     "v1": ({"train": "train-v1.1.json", "dev": "dev-v1.1.json"}, 0.0, {}),
     "v2": ({"train": "train-v2.0.json", "dev": "dev-v2.0.json"}, 0.0, {"version_2": True}),
-    "squad_v1_tokenized": ({"train": "squad_v1_tokenized/val.context"}, 0.1, {}),
+    "squad_v1_tokenized": ({"train": "squad_v1_tokenized/val.*"}, 0.1, {}),
     "xquad_en": ({"train": "xquad.en.json"}, 0.2, {}),
     # In some files many answers are longer than the default limit of 30 tokens, so their limit is higher.
     "policyqa": ({"train": "policyqa_dev.json", "dev": "policyqa_test.json"}, 0.0, {"max_answer_length": 60}),
@@ -56,10 +56,10 @@ def get_config(name: str = "v1") -> ConfigDict:
     config.task = ConfigDict({"name": "span_qa", "max_query_length": 64, "doc_stride": 128, **task})
     config.data = ConfigDict(
         {
-            "format": "squad_lines" if name == "squad_v1_tokenized" else "squad_json",
-            "options": {},
+            "format": "line_columns" if name == "squad_v1_tokenized" else "squad_json",
+            "options": {"files": ("context", "question", "span")} if name == "squad_v1_tokenized" else {},
             "splits": splits,
-            "columns": {},
+            "columns": {"answers": "span"} if name == "squad_v1_tokenized" else {},
             "dev_fraction": dev_fraction,
             # Two questions of CMRC's trial file are empty; one span of the tokenized file ends before it begins.
             "bad_examples": "skip" if name in ("cmrc2018", "squad_v1_tokenized") else "error",
@@ -75,22 +75,16 @@ def get_config(name: str = "v1") -> ConfigDict:
 
     # Optimization
     epochs, batch_size = (2.0, 48) if name == "v2" else (3.0, 32)
-    config.train = ConfigDict(
-        {
-            "learning_rate": 5e-5,
-            "num_epochs": epochs,
-            "batch_size": batch_size,
-            "max_length": 384,
-            "warmup_fraction": 0.1,
-        }
-    )
+    config.phases = ConfigDict({"train": {"num_epochs": epochs, "batch_size": batch_size, "max_length": 384}})
+    config.packing = "bucketed"  # rows of like length share a batch
     config.optimizer = ConfigDict({"kind": "adamw"})
+    config.schedule = ConfigDict({"peak_learning_rate": 5e-5, "warmup_fraction": 0.1})
     config.selection = ConfigDict({"metric": "f1", "patience": None})
 
-    # Layout: free to change on a restart
+    # Layout, logs, evaluations and saves
     config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
     config.loader = ConfigDict({"num_workers": 0})
-    config.micro_batches = 1
-    config.loggers = ("tensorboard",)
+    config.training = ConfigDict({"evaluations_per_epoch": 1, "micro_batches": 1, "loggers": ("tensorboard",)})
+    config.checkpoints = ConfigDict({"every_steps": None, "keep": 1})  # None: after each evaluation
     config.export = True
     return config

@@ -12,24 +12,34 @@ of 2e-5 with batches of 16. Its accuracy on SWAG is 81.6 on dev (base), and 86.6
 
 from ml_collections import ConfigDict
 
-TASKS = {  # name -> (format, splits, columns, share of train that becomes dev, max_length)
+TASKS = {  # name -> (format, its options, splits, columns, share of train that becomes dev, max_length)
     "swag": (
         "delimited",
+        {},
         {"train": "train.csv", "dev": "val.csv"},
         {"context": "sent1", "question": "sent2", "choices": ("ending0", "ending1", "ending2", "ending3")},
         0.0,
         128,
     ),
-    "hellaswag": ("hellaswag_text", {"train": "hellaswag_val_full.txt"}, {}, 0.2, 160),
-    "dream": (
-        "dream",
+    "hellaswag": (  # a context, which begins with its activity; the number of the right ending; four endings
+        "line_columns",
+        {"num_lines": 6},
+        {"train": "hellaswag_val_full.txt"},
+        {"context": "0", "label": "1", "choices": ("2", "3", "4", "5")},
+        0.2,
+        160,
+    ),
+    "dream": (  # [turns of a dialogue, questions, id]
+        "jsonl",
+        {"field": "1"},
         {"train": "dream_train.json", "dev": "dream_dev.json", "test": "dream_test.json"},
-        {},
+        {"id": ("2", "number"), "context": "0", "choices": "choice", "label": "answer"},
         0.0,
         256,
     ),
     "csqa": (  # the context is the question itself
         "jsonl",
+        {},
         {"train": "commonsenseqa_dev_rand_split.jsonl"},
         {"context": "question", "question": "question", "choices": "choices.text", "label": "answerKey"},
         0.2,
@@ -41,14 +51,21 @@ TASKS = {  # name -> (format, splits, columns, share of train that becomes dev, 
 def get_config(name: str = "swag") -> ConfigDict:
     if name not in TASKS:
         raise ValueError(f"no task {name!r}; there are {', '.join(TASKS)}")
-    form, splits, columns, dev_fraction, max_length = TASKS[name]
+    form, options, splits, columns, dev_fraction, max_length = TASKS[name]
     config = ConfigDict()
     config.seed = 0
 
     # Task and data
     config.task = ConfigDict({"name": "multiple_choice"})
     config.data = ConfigDict(
-        {"format": form, "options": {}, "splits": splits, "columns": columns, "dev_fraction": dev_fraction}
+        {
+            "format": form,
+            "options": options,
+            "splits": splits,
+            "columns": columns,
+            "strip_prefix": {"context": ".*?: "} if name == "hellaswag" else {},
+            "dev_fraction": dev_fraction,
+        }
     )
 
     # Model: used without --init, from random initialisation, with a vocabulary learned from the texts
@@ -59,16 +76,16 @@ def get_config(name: str = "swag") -> ConfigDict:
     config.bilstm_layers = 0
 
     # Optimization
-    config.train = ConfigDict(
-        {"learning_rate": 2e-5, "num_epochs": 3.0, "batch_size": 16, "max_length": max_length, "warmup_fraction": 0.1}
-    )
+    config.phases = ConfigDict({"train": {"num_epochs": 3.0, "batch_size": 16, "max_length": max_length}})
+    config.packing = "bucketed"  # rows of like length share a batch
     config.optimizer = ConfigDict({"kind": "adamw"})
+    config.schedule = ConfigDict({"peak_learning_rate": 2e-5, "warmup_fraction": 0.1})
     config.selection = ConfigDict({"metric": "accuracy", "patience": None})
 
-    # Layout: free to change on a restart
+    # Layout, logs, evaluations and saves
     config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
     config.loader = ConfigDict({"num_workers": 0})
-    config.micro_batches = 1
-    config.loggers = ("tensorboard",)
+    config.training = ConfigDict({"evaluations_per_epoch": 1, "micro_batches": 1, "loggers": ("tensorboard",)})
+    config.checkpoints = ConfigDict({"every_steps": None, "keep": 1})  # None: after each evaluation
     config.export = True
     return config

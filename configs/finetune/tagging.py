@@ -23,5 +23,5 @@ def get_config() -> ConfigDict:
     config.task = ConfigDict({"name": "tagging"})
     config.data.update({"format": "conll", "splits": {"train": "train.txt"}, "strip_prefix": {}})
     config.data.columns = ConfigDict()
-    config.train.num_epochs = 4.0
+    config.phases.train.num_epochs = 4.0
     return config

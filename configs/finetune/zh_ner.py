@@ -42,16 +42,16 @@ def get_config(name: str = "peopledaily") -> ConfigDict:
     config.bilstm_layers = 0
 
     # Optimization
-    config.train = ConfigDict(
-        {"learning_rate": 5e-5, "num_epochs": 3.0, "batch_size": 32, "max_length": max_length, "warmup_fraction": 0.1}
-    )
+    config.phases = ConfigDict({"train": {"num_epochs": 3.0, "batch_size": 32, "max_length": max_length}})
+    config.packing = "bucketed"  # rows of like length share a batch
     config.optimizer = ConfigDict({"kind": "adamw"})
+    config.schedule = ConfigDict({"peak_learning_rate": 5e-5, "warmup_fraction": 0.1})
     config.selection = ConfigDict({"metric": "f1", "patience": None})
 
-    # Layout: free to change on a restart
+    # Layout, logs, evaluations and saves
     config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
     config.loader = ConfigDict({"num_workers": 0})
-    config.micro_batches = 1
-    config.loggers = ("tensorboard",)
+    config.training = ConfigDict({"evaluations_per_epoch": 1, "micro_batches": 1, "loggers": ("tensorboard",)})
+    config.checkpoints = ConfigDict({"every_steps": None, "keep": 1})  # None: after each evaluation
     config.export = True
     return config

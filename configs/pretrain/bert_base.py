@@ -34,6 +34,7 @@ def get_config(size: str = "base") -> ConfigDict:
     )
     config.optimizer = ConfigDict({"kind": "adamw", "bias_correction": "none"})
     config.schedule = ConfigDict({"kind": "linear_from_zero", "peak_learning_rate": 1e-4, "warmup_steps": 10_000})
+    config.selection = ConfigDict({"metric": ""})  # "": the last step is the result, not the best evaluation's
 
     # Layout, logs, evaluations and saves: free to change on a restart
     config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})

@@ -50,6 +50,7 @@ def get_config(text: str = "own") -> ConfigDict:
     config.phases = ConfigDict({"phase1": {**length, "batch_size": 32, "max_length": 128}})
     config.optimizer = ConfigDict({"kind": "adamw", "bias_correction": "standard"})
     config.schedule = ConfigDict({"kind": "linear", "peak_learning_rate": 5e-5, "warmup_fraction": 0.06})
+    config.selection = ConfigDict({"metric": ""})  # "": the last step is the result, not the best evaluation's
 
     # Layout, logs, evaluations and saves: free to change on a restart
     config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})

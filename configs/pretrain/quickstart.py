@@ -39,6 +39,7 @@ def get_config() -> ConfigDict:
     )
     config.optimizer = ConfigDict({"kind": "adamw", "bias_correction": "standard"})
     config.schedule = ConfigDict({"kind": "linear", "peak_learning_rate": 3e-3, "warmup_steps": 300})
+    config.selection = ConfigDict({"metric": ""})  # "": the last step is the result, not the best evaluation's
 
     # Layout, logs, evaluations and saves: free to change on a restart
     config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})

@@ -47,6 +47,7 @@ def get_config(size: str = "base") -> ConfigDict:
             "warmup_steps": 30_000 if large else 10_000,
         }
     )
+    config.selection = ConfigDict({"metric": ""})  # "": the last step is the result, not the best evaluation's
 
     # Layout, logs, evaluations and saves: free to change on a restart
     config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})

@@ -17,7 +17,7 @@ import tokenizers
 
 from bert_jax.corpora.docstrings import Source
 from bert_jax.corpora.source import documents
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import load
 
 WORKERS = len(os.sched_getaffinity(0))
 
@@ -89,7 +89,7 @@ def test_ten_times_the_text_takes_the_same_memory(text, vocab, tmp_path):
 
 def test_peer(text, vocab):
     """``tokenizers`` alone: encode_batch of lines, all cores, nothing split, checked, held out or written."""
-    tokenizer = tokenizers.Tokenizer.from_str(WordPiece.load(vocab).tokenizer_json())
+    tokenizer = tokenizers.Tokenizer.from_str(load(vocab).tokenizer_json())
     lines = [line for path in text.iterdir() for line in Path(path).read_text().splitlines() if line][:200_000]
     size, start = sum(len(line.encode()) for line in lines), time.perf_counter()
     for begin in range(0, len(lines), 10_000):

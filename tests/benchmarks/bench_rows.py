@@ -24,6 +24,7 @@ from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.rows.rows_config import RowsConfig
 from bert_jax.rows.sequence_rows import SequenceRows
+from bert_jax.text.tokenizer import wordpiece
 
 FACTS = TokenFacts(pad=0, cls=2, sep=3, mask=4, vocab_size=8192)
 
@@ -31,15 +32,15 @@ FACTS = TokenFacts(pad=0, cls=2, sep=3, mask=4, vocab_size=8192)
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory):
     """Name -> folder."""
+
     from bert_jax.corpora.build import build
     from bert_jax.text.learn import learn_wordpiece
-    from bert_jax.text.wordpiece import WordPiece
 
     folder = tmp_path_factory.mktemp("rows")
     source = Source(("stdlib", "numpy", "jax", "pytest"))
     pieces = learn_wordpiece((s for d in documents(source) for s in d.sentences), 8192)
     assert pieces[: len(SPECIAL_TOKENS)] == SPECIAL_TOKENS
-    build(source, WordPiece(pieces), folder / "docstrings")
+    build(source, wordpiece(pieces), folder / "docstrings")
     found = {"docstrings": folder / "docstrings"}
     if "BERT_JAX_BENCH_CORPUS" in os.environ:
         found["$BERT_JAX_BENCH_CORPUS"] = Path(os.environ["BERT_JAX_BENCH_CORPUS"])
@@ -125,7 +126,7 @@ def test_a_million_documents(max_length, tmp_path):
         config = RowsConfig(max_length, packing="packed")
         again = rows_of(LargeSplit(tmp_path), max_length, "packed", tmp_path)
         loader = iter(Loader(lambda *_, again=again: again, phases, step, config.batch_specs("a")))
-        assert next(loader)[0] == step
+        assert next(loader)[0].number == step
         print(f"{max_length}: step {step:,} after {time.perf_counter() - begin:.2f} s")
         loader.close()
 

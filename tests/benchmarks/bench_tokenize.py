@@ -20,8 +20,7 @@ from bert_jax.corpora.source import documents
 from bert_jax.text.learn import count_words, learn_from_counts, learn_wordpiece
 from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.learn_sentencepiece import learn_sentencepiece
-from bert_jax.text.sentencepiece import SentencePiece
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import Tokenizer, sentencepiece, wordpiece
 
 BOOKS = Path(__file__).resolve().parents[3] / "shared" / "data" / "en_books" / "en_books.tar.xz"
 ENCODED_MB = 15
@@ -49,8 +48,8 @@ def some(texts) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def wordpiece(some) -> WordPiece:
-    return WordPiece(learn_wordpiece(some, 30_000))
+def learned(some) -> Tokenizer:
+    return wordpiece(learn_wordpiece(some, 30_000))
 
 
 def rate(name: str, encode: Callable[[list[str]], object], texts: list[str]) -> float:
@@ -63,17 +62,17 @@ def rate(name: str, encode: Callable[[list[str]], object], texts: list[str]) -> 
     return size / processor
 
 
-def test_wordpiece(wordpiece, some):
-    plain = tokenizers.Tokenizer.from_str(wordpiece.tokenizer_json())
+def test_wordpiece(learned, some):
+    plain = tokenizers.Tokenizer.from_str(learned.tokenizer_json())
     library = rate("tokenizers, encode_batch_fast", plain.encode_batch_fast, some[::4])
-    cold = rate("ours, every word new at first", wordpiece.encode_batch, some)
-    warm = rate("ours, warm", wordpiece.encode_batch, some)
+    cold = rate("ours, every word new at first", learned.encode_batch, some)
+    warm = rate("ours, warm", learned.encode_batch, some)
     print(f"ratio to tokenizers: {cold / library:.1f} from the start, {warm / library:.1f} warm")
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 def test_sentencepiece(some, kind):
-    tokenizer = SentencePiece(learn_sentencepiece(some, 30_000, kind, max_sentences=20_000))
+    tokenizer = sentencepiece(learn_sentencepiece(some, 30_000, kind, max_sentences=20_000))
     plain = tokenizers.Tokenizer.from_str(tokenizer.tokenizer_json())
     library = rate(f"tokenizers, {kind}", plain.encode_batch_fast, some[::4])
     ours = rate(f"sentencepiece, {kind}", tokenizer.encode_batch, some)
@@ -108,7 +107,7 @@ def test_learning_sentencepiece(texts, kind):
     model = seconds(
         f"30,000 pieces of {kind} from {len(texts):,} texts", lambda: learn_sentencepiece(texts, 30_000, kind)
     )
-    assert SentencePiece(model).size == 30_000
+    assert sentencepiece(model).size == 30_000
 
 
 def test_learning_byte_bpe(texts):

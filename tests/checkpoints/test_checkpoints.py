@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import gc
 import shutil
@@ -87,7 +86,7 @@ def assert_same(found: Any, expected: Any) -> None:
 
 
 def unlist(step: Path) -> None:
-    """Leave a step as older versions saved it, without lists of sha256."""
+    """Leave a step without lists of sha256."""
     for name in (CHECKSUMS, ARRAYS):
         (step / name).unlink()
 
@@ -203,40 +202,22 @@ def test_another_model_does_not_set_good_steps_aside(workdir: str) -> None:
     assert saved_steps(workdir) == [5]
 
 
-def without(state: TrainState, names: list[str]) -> dict[str, Any]:
-    """The state as a version that did not know the metrics ``names`` saved it."""
-    fields = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
-    return fields | {"metrics": {name: value for name, value in state.metrics.items() if name not in names}}
-
-
-def test_leaves_that_an_earlier_version_did_not_save_start_fresh(workdir: str) -> None:
-    """By the values that the caller makes; all others are those saved."""
+def test_leaves_that_a_step_lacks_are_an_error(workdir: str) -> None:
+    save(workdir, 5)
     state = state_at(5)
     state.metrics["skipped"] = Sum(jnp.float32(3), jnp.float32(4))
-    checkpoints = Checkpoints(workdir, CheckpointConfig())
-    checkpoints.save_tree(5, without(state, ["skipped"]), FACTS)
-    checkpoints.wait()
-    checkpoints.close()
     with pytest.raises(
         UserError, match="step 5 .*cannot be restored .*it lacks metrics/skipped/value, metrics/skipped/count"
     ):
         restoring.restore(workdir, abstract(state), print)
-    asked: list[list[str]] = []
-
-    def fresh(names: list[str]) -> dict[str, Any]:
-        asked.append(names)
-        return {name: jnp.float32(len(name)) for name in names}
-
-    restored = restoring.restore(workdir, abstract(state), print, fresh)
-    assert asked == [["metrics/skipped/value", "metrics/skipped/count"]]
-    assert_same(restored, dataclasses.replace(state, metrics=state.metrics | {"skipped": Sum(21.0, 21.0)}))
+    assert saved_steps(workdir) == [5]
 
 
-def test_leaves_that_this_version_does_not_know_are_an_error(workdir: str) -> None:
+def test_leaves_that_a_run_does_not_have_are_an_error(workdir: str) -> None:
     save(workdir, 5)
     other = state_at(0)
     other.metrics = {}
-    with pytest.raises(UserError, match="it holds metrics/mlm_loss/count, .*which this version does not know"):
+    with pytest.raises(UserError, match="it holds metrics/mlm_loss/count, .*which this run does not have"):
         restoring.restore(workdir, abstract(other), print)
     assert saved_steps(workdir) == [5]
 
@@ -346,61 +327,16 @@ def test_parameters_alone(workdir: str) -> None:
         read_params(workdir, 7)
 
 
-def remove(folder: Path, name: str) -> None:
-    shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
-
-
-DAMAGE = {
-    "data removed": (
-        lambda step: [p.unlink() for p in step.glob("state/ocdbt.process_0/d/*")],
-        "is missing",
-    ),
-    "data cut": (lambda step: [cut(p) for p in step.glob("state/ocdbt.process_0/d/*")], "has 10 of"),
-    "index cut": (lambda step: [cut(p) for p in step.glob("state/d/*")], "has 10 of"),
-    "no index": (lambda step: remove(step, "state/manifest.ocdbt"), "the index of the arrays"),
-    "no state": (lambda step: remove(step, "state"), "state/_METADATA is missing"),
-    "metadata cut": (lambda step: cut(step / "state" / "_METADATA"), "state/_METADATA is not a JSON object"),
-    "facts null": (
-        lambda step: (step / "facts" / "metadata").write_text("null"),
-        "facts/metadata is not a JSON object",
-    ),
-    "no facts": (lambda step: remove(step, "facts/metadata"), "facts/metadata is missing"),
-}
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:10])
-
-
-@pytest.mark.parametrize("name", DAMAGE)
-def test_a_step_without_a_list_is_checked_for_what_is_missing(
-    name: str, tmp_path: Path, capfd: Any, caplog: Any
-) -> None:
-    """As older versions have saved them: one line by whoever reads."""
-    spoil, expected = DAMAGE[name]
+def test_a_step_without_a_list_is_damaged(tmp_path: Path) -> None:
     save(str(tmp_path), 5, 10)
-    for step in (5, 10):
-        unlist(tmp_path / "checkpoints" / str(step))
-    spoil(tmp_path / "checkpoints" / "10")
-    capfd.readouterr()
-    with pytest.raises(
-        UserError, match=rf"step 10 cannot be read .*{expected}.*it has no other that is whole .unverified: 5.; "
-    ) as error:
+    unlist(tmp_path / "checkpoints" / "10")
+    with pytest.raises(UserError, match=r"step 10 cannot be read .SHA256SUMS is missing.; choose another .*: 5$"):
         read_params(str(tmp_path))
-    assert "\n" not in str(error.value)
-    assert_same(read_params(str(tmp_path), 5)[0], state_at(5).params)
-    assert "step 5 is unverified: it has no list of sha256" in capfd.readouterr().err
     notes: list[str] = []
     assert_same(restore(str(tmp_path), notes), state_at(5))
-    assert len(notes) == 2
-    assert expected in notes[0]
-    assert "step 5 is unverified: it has no list of sha256" in notes[1]
-    gc.collect()
-    assert capfd.readouterr().err == ""
-    assert [record for record in caplog.records if record.name == "asyncio"] == []
-    remove(tmp_path, "damaged-step-10")
-    spoil(tmp_path / "checkpoints" / "5")
-    with pytest.raises(UserError, match="step 5 cannot be read .* it has no other that is whole;"):
+    assert notes == [f"step 10 is damaged: SHA256SUMS is missing; set aside as {tmp_path}/damaged-step-10"]
+    unlist(tmp_path / "checkpoints" / "5")
+    with pytest.raises(UserError, match="step 5 cannot be read .* it has no other that is whole; copy it again"):
         read_params(str(tmp_path))
 
 

@@ -1,6 +1,8 @@
 """What ``predict`` asks for before a model is read."""
 
 import dataclasses
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import numpy as np
@@ -8,7 +10,8 @@ import pytest
 
 from bert_jax.checkpoints.saving import save_params
 from bert_jax.cli.main import run
-from bert_jax.runs.prediction import Predictor, texts_as_examples, trial
+from bert_jax.models.model import recorded
+from bert_jax.runs.prediction import load_tuned, predict, texts_as_examples, trial
 from bert_jax.tasks.classification import Config
 from bert_jax.training.mesh import unbox
 from tests.tasks import toy_tasks
@@ -20,7 +23,7 @@ from tests.tasks import toy_tasks
         ([], "give either texts or --input=FILE"),
         (["a text", "--input=x.tsv"], "give either texts or --input=FILE"),
         (["--input=x.tsv", "--submission=sst2"], "--output=DIR"),
-        (["a text"], "no finished checkpoint"),
+        (["a text"], "is neither a Hugging Face directory"),
     ],
 )
 def test_slips(tmp_path, capsys, flags, said):
@@ -30,7 +33,9 @@ def test_slips(tmp_path, capsys, flags, said):
 
 def test_a_missing_folder_is_named(tmp_path, capsys):
     assert run(["predict", f"--workdir={tmp_path / 'nope'}", "a text"]) == 2
-    assert f"there is no folder {tmp_path / 'nope'}" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"{tmp_path / 'nope'} is neither a Hugging Face directory" in said
+    assert said.endswith("; there is no such folder\n")
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +45,7 @@ def workdir(tmp_path_factory):
     task = toy_tasks.make_task("classification", {"train": toy_tasks.examples("classification", 8)})
     tokenizer = task.setting.tokenizer
     facts = {
-        "model": dataclasses.asdict(task.setting.model),
+        "model": recorded(task.setting.model),
         "lowercase": True,
         "vocabulary_sha256": tokenizer.sha256,
         "task": {"name": "classification", **dataclasses.asdict(Config())},
@@ -100,16 +105,15 @@ def test_it_reports_what_happens_to_the_texts(workdir, capsys):
 
 
 def test_predictions_say_how_far_they_are(workdir):
-    predictor = Predictor.load(str(workdir))
+    model = load_tuned(str(workdir))
     seen = []
-    predictor.predict(texts_as_examples(predictor, ["a text"] * 40), progress=lambda *done: seen.append(done))
+    predict(model, texts_as_examples(model, ["a text"] * 40), progress=lambda *done: seen.append(done))
     assert seen == [(32, 40), (40, 40)]
 
 
 def test_what_to_type_next_lets_own_code_run(workdir):
-    predictor = Predictor.load(str(workdir))
-    assert trial(predictor, "run") == 'predict --workdir=run "TEXT"'
-    assert trial(predictor, "my runs/$1") == "predict --workdir='my runs/$1' \"TEXT\""
-    own = {"task": {"name": "toy.py@0123456789abcdef"}}
-    trained = dataclasses.replace(predictor.trained, facts={**predictor.trained.facts, **own})
-    assert trial(dataclasses.replace(predictor, trained=trained), "run") == 'predict --workdir=run --trust_code "TEXT"'
+    model = load_tuned(str(workdir))
+    assert trial(model, "run") == 'predict --workdir=run "TEXT"'
+    assert trial(model, "my runs/$1") == "predict --workdir='my runs/$1' \"TEXT\""
+    own: Any = SimpleNamespace(encoder="toy.py@0123456789abcdef")
+    assert trial(dataclasses.replace(model, config=own), "run") == 'predict --workdir=run --trust_code "TEXT"'

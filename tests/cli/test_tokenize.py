@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bert_jax.cli import main
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import wordpiece
 from tests.text.byte_level_files import roberta
 from tests.text.test_unigram_json import albert
 
@@ -61,8 +61,8 @@ def test_a_vocabulary_without_a_special_token_names_it(capsys, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe", "unigram"])
-def test_added_tokens_that_would_be_cut_are_named(capsys, tmp_path, kind):
-    form = {"wordpiece": json.loads(WordPiece(VOCAB).tokenizer_json()), "byte_bpe": roberta(), "unigram": albert()}[
+def test_added_tokens_stay_whole(capsys, tmp_path, kind):
+    form = {"wordpiece": json.loads(wordpiece(VOCAB).tokenizer_json()), "byte_bpe": roberta(), "unigram": albert()}[
         kind
     ]
     path = tmp_path / "tokenizer.json"
@@ -71,6 +71,8 @@ def test_added_tokens_that_would_be_cut_are_named(capsys, tmp_path, kind):
     vocabulary = form["model"]["vocab"]
     form["added_tokens"].append({**form["added_tokens"][0], "id": len(vocabulary), "content": "<e1>"})
     path.write_text(json.dumps(form))
-    assert main.run(["tokenize", f"--vocab={path}", "the <e1> child"]) == 2
-    error = capsys.readouterr().err
-    assert f"{path} has added tokens that text would lose, because it is read without them: '<e1>'; give" in error
+    capsys.readouterr()
+    assert main.run(["tokenize", f"--vocab={path}", "--json", "the <e1> child"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    where = found["pieces"].index("<e1>")
+    assert (found["input_ids"][where], found["offsets"][where]) == (len(vocabulary), [4, 8])

@@ -6,9 +6,8 @@ import pytest
 
 from bert_jax.cli import main
 from bert_jax.corpora.store import Corpus
-from bert_jax.text.byte_bpe import ByteBpe
-from bert_jax.text.sentencepiece import SentencePiece
-from bert_jax.text.wordpiece import read_vocab
+from bert_jax.text.tokenizer import load
+from bert_jax.text.vocab_txt import read_vocab
 
 SENTENCES = ["The cat sat on the mat.", "A dog ran to the park.", "It was a sunny day.", "The end came at last."]
 
@@ -67,13 +66,13 @@ def test_a_byte_level_vocabulary_then_corpus(tmp_path, capsys, flags):
     assert main.run(["vocab", *flags, f"--output={made}"]) == 0
     assert "290 pieces in" in capsys.readouterr().out
     assert main.run(["corpus", *flags, f"--config.vocab.path={made}", f"--output={store}"]) == 0
-    Corpus(store).check_tokenizer(ByteBpe.load(made))
+    Corpus(store).check_tokenizer(load(made))
     assert main.run(["tokenize", f"--vocab={made}", "The cat"]) == 0
     assert "\u0120The" in capsys.readouterr().out
-    made.write_text('{"model": {"type": "WordLevel"}}')
+    made.write_text('{"model": {"type": "Special", "vocab": {}}}')
     assert main.run(["tokenize", f"--vocab={made}", "The cat"]) == 2
     error = capsys.readouterr().err
-    assert "is a WordLevel tokenizer; " in error
+    assert "is a Special tokenizer whose pieces do not show where words begin" in error
     assert error.count("\n") == 1
 
 
@@ -86,7 +85,7 @@ def test_a_sentencepiece_vocabulary_then_corpus(tmp_path, capsys, flags, kind):
     assert main.run(["vocab", *flags, f"--output={model}"]) == 0
     assert "pieces in" in capsys.readouterr().out
     assert main.run(["corpus", *flags, f"--config.vocab.path={model}", f"--output={store}"]) == 0
-    Corpus(store).check_tokenizer(SentencePiece.load(model))
+    Corpus(store).check_tokenizer(load(model))
     assert main.run(["tokenize", f"--vocab={model}", "The cat"]) == 0
     assert "\u2581" in capsys.readouterr().out
 

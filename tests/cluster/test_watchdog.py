@@ -21,7 +21,7 @@ def wait_for_rows():
 threading.Thread(target=wait_for_rows, daemon=True).start()
 with Watchdog(0.2) as watchdog:
     for state in ("training", "reading", "training"):
-        watchdog.at(state)
+        watchdog.at(1, state)
     wait_for_rows()
 """
 
@@ -63,3 +63,18 @@ def test_how_long_what_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
         assert at("compiling", 1) == [TIMES_LONGEST * 500]
     assert armed[-1] == 0
     assert at("training", 1) == []
+
+
+def test_of_several_the_timer_is_for_a_process_in_which_no_thread_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    armed: list[float] = []
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda seconds, exit, file: armed.append(seconds))
+    with Watchdog(900.0, heartbeat_seconds=30.0) as watchdog:
+        for state in ("compiling", "training", "saving", "training"):
+            distributed.at(1, state)
+        assert armed == []
+        assert watchdog.progress().limit == 30.0
+        assert armed == [60.0]
+        distributed.at(1, "saving")
+        assert watchdog.progress().limit == 900.0
+        distributed.at(2, "evaluating")
+        assert watchdog.progress().limit == FIRST_SECONDS

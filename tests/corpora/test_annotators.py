@@ -22,8 +22,7 @@ from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS, Document
 from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.learn_sentencepiece import learn_sentencepiece
-from bert_jax.text.sentencepiece import SentencePiece
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import sentencepiece, wordpiece
 from tests.corpora.test_columns import whole
 
 # ---- units --------------------------------------------------------------------------------------------------------
@@ -93,7 +92,7 @@ def check_rejoined(count: int, rng: random.Random) -> None:
     made = [p for c in every if characters(c, False) for p in (c, f"##{c}")]
     texts = {"".join(rng.choice(rng.choice(ALPHABETS)) for _ in range(rng.randint(1, 30))) for _ in range(count)}
     for lowercase in (True, False):
-        tokenizer = WordPiece((*SPECIAL_TOKENS, *made), lowercase)
+        tokenizer = wordpiece((*SPECIAL_TOKENS, *made), lowercase)
         column = Column("units", "random", RandomUnits())
         documents = [Document(str(n), (text,)) for n, text in enumerate(sorted(texts))]
         for text, found in zip(sorted(texts), tokenize(documents, tokenizer, [column]), strict=True):
@@ -115,7 +114,7 @@ def test_pieces_and_units_of_random_unicode_join_again():
 
 # ---- annotators ---------------------------------------------------------------------------------------------------
 
-CHINESE = WordPiece((*SPECIAL_TOKENS, *"我来到北京清华大学，。了", "new", "york", "##er", "##s", "is", "in", "."))
+CHINESE = wordpiece((*SPECIAL_TOKENS, *"我来到北京清华大学，。了", "new", "york", "##er", "##s", "is", "in", "."))
 
 
 def units_of(annotator, sentence: str) -> list[str]:
@@ -145,7 +144,7 @@ def test_words_are_the_same_whatever_cuts_them_into_pieces(kind):
     if kind == "byte_bpe":
         tokenizer = learn_byte_bpe(learned, 300)
     else:
-        tokenizer = SentencePiece(learn_sentencepiece(learned, 60, "unigram", byte_fallback=False))
+        tokenizer = sentencepiece(learn_sentencepiece(learned, 60, "unigram", byte_fallback=False))
     words = Column("words", "segmenter", segmenter.Annotator())
     for text, found in zip(texts, tokenize([Document("", (t,)) for t in texts], tokenizer, [words]), strict=True):
         units = np.split(found.tokens, np.flatnonzero(found.columns["words"] != columns.CONTINUES)[1:])

@@ -1,10 +1,9 @@
 """The build goes on where it was cut, and who makes a store leaves no trace in it."""
 
 import dataclasses
-import json
+import multiprocessing
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,10 @@ from bert_jax.corpora.source import Piece, Skipped
 from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS, Document
 from bert_jax.storage import files
-from bert_jax.text.byte_bpe import ByteBpe
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import of_json, wordpiece
 from tests.text import byte_level_files
 
-TOKENIZER = WordPiece((*SPECIAL_TOKENS, *"abcdefghij"))
+TOKENIZER = wordpiece((*SPECIAL_TOKENS, *"abcdefghij"))
 ONE = BuildConfig(0.3, 16, 100, num_workers=1)
 
 
@@ -124,6 +122,14 @@ def test_worker_processes_make_the_same_bytes(tmp_path, notes, workers):
     assert bytes_of(tmp_path / "many") == bytes_of(tmp_path / "one")
 
 
+def test_a_beam_runner_makes_the_same_bytes(tmp_path, notes):
+    build(Letters(str(notes)), TOKENIZER, tmp_path / "one", ONE)
+    beam = ("--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner",)
+    build(Letters(str(notes)), TOKENIZER, tmp_path / "beam", dataclasses.replace(ONE, beam_options=beam))
+    assert readings(notes) == [2] * 12
+    assert bytes_of(tmp_path / "beam") == bytes_of(tmp_path / "one")
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_bad_piece_is_one_error_and_leaves_nothing(tmp_path, notes, workers, capfd):
     config = dataclasses.replace(ONE, num_workers=workers)
@@ -160,7 +166,7 @@ class Deadly(Letters):
 
 
 def multiprocessing_worker() -> bool:
-    return "PYTEST_CURRENT_TEST" in os.environ and os.path.basename(sys.argv[0]) == "sdk_worker_main.py"
+    return multiprocessing.parent_process() is not None
 
 
 @pytest.mark.parametrize("interrupts", [signal.default_int_handler, signal.SIG_IGN])
@@ -195,7 +201,7 @@ def test_beam_options_that_make_no_sense_are_one_line(tmp_path, notes, options, 
 
 @pytest.mark.parametrize(
     ("tokenizer", "said"),
-    [(lambda: ByteBpe(json.dumps(byte_level_files.roberta())), "the cat in the world中 in"), (lambda: TOKENIZER, None)],
+    [(lambda: of_json(byte_level_files.roberta()), "the cat in the world中 in"), (lambda: TOKENIZER, None)],
     ids=["byte_bpe", "wordpiece"],
 )
 def test_sentences_are_encoded_as_in_running_text(tokenizer: Any, said: str | None) -> None:

@@ -13,10 +13,9 @@ import pytest
 from bert_jax.cli import main
 from bert_jax.corpora import store
 from bert_jax.corpora.columns import Column
-from bert_jax.corpora.manifest import MANIFEST, DamagedError
+from bert_jax.corpora.manifest import MANIFEST, DamagedError, verify
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.store import Corpus
-from bert_jax.corpora.verify import verify
 from bert_jax.errors import UserError
 from tests.corpora.test_store import TOKENIZER, BuildConfig, build, random_source
 
@@ -98,7 +97,7 @@ def test_each_token_has_its_value_wherever_a_span_begins(built, cache_bytes):
 
 def test_columns_leave_all_else_as_it_is(plain, built):
     old, new = (json.loads((folder / MANIFEST).read_text()) for folder in (plain, built))
-    assert "columns" not in old
+    assert old["columns"] == {}
     beside = {name for name in new["files"] if name.startswith("columns/")}
     assert beside == {
         f"columns/{c.name}/{shard}" for c in COLUMNS for shard in old["files"] if "array_record-" in shard
@@ -146,10 +145,7 @@ def test_an_object_store(tmp_path, monkeypatch, built):
     assert not [finding for _, finding in verify(url) if finding]
     corpus = Corpus(url)
     assert corpus.fingerprint == Corpus(built).fingerprint
-    monkeypatch.setattr("bert_jax.corpora.staging.SPARE_BYTES", 1 << 60)  # no room: shards come as they are asked for
-    shutil.rmtree(tmp_path / "staged")
     split = Corpus(url).split("train")
-    assert not list(tmp_path.rglob("*.array_record-*"))
     np.testing.assert_array_equal(whole(split, "places"), whole(Corpus(built).split("train"), "places"))
 
 

@@ -13,10 +13,10 @@ from bert_jax.corpora.source import Piece
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS, Document
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import wordpiece
 
 WORDS = [f"{a}{b}" for a in "bcdfghjklm" for b in "aeiou"]
-TOKENIZER = WordPiece((*SPECIAL_TOKENS, *WORDS))
+TOKENIZER = wordpiece((*SPECIAL_TOKENS, *WORDS))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,8 +1,5 @@
-"""A corpus on an object store: copied once and checked, or shard by shard where the disk is small."""
+"""A corpus on an object store is copied once and checked."""
 
-import json
-import pickle
-import shutil
 import uuid
 from collections import namedtuple
 
@@ -10,13 +7,10 @@ import numpy as np
 import pytest
 
 from bert_jax.corpora import staging
-from bert_jax.corpora.manifest import MANIFEST
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.storage import files
 from tests.corpora.test_store import TOKENIZER, BuildConfig, build, random_source
-
-Usage = namedtuple("Usage", "total used free")
 
 
 @pytest.fixture
@@ -25,23 +19,6 @@ def url(tmp_path, monkeypatch):
     url = f"memory://bucket-{uuid.uuid4().hex}/corpus"
     build(random_source(), TOKENIZER, url, BuildConfig(0.2, 16, 400, num_workers=1))
     return url
-
-
-@pytest.fixture
-def small_disk(monkeypatch, tmp_path):
-    """A disk with space for three shards."""
-    space = {"bytes": 0}
-
-    def usage(folder):
-        used = sum(path.stat().st_size for path in folder.rglob("*") if staging.is_shard(path.name))
-        return Usage(0, used, staging.SPARE_BYTES + space["bytes"] - used)
-
-    monkeypatch.setattr(staging.shutil, "disk_usage", usage)
-    return space
-
-
-def shards_in(folder):
-    return sorted(path.name for path in folder.iterdir() if staging.is_shard(path.name))
 
 
 def everything(split):
@@ -58,23 +35,12 @@ def test_it_is_copied_once_with_a_rate_line(url, monkeypatch):
     assert len(notes) == 1
 
 
-def test_where_the_disk_is_small_shards_come_and_go(url, small_disk, monkeypatch):
-    small_disk["bytes"] = 1 << 40
-    whole = everything(Corpus(url).split("train"))
-    shutil.rmtree(files.cache_directory())
-    shard_bytes = {f["bytes"] for n, f in json.loads((files.as_path(url) / MANIFEST).read_text())["files"].items()
-                   if staging.is_shard(n)}  # fmt: skip
-    small_disk["bytes"] = 3 * max(shard_bytes)
-    notes = []
-    corpus = Corpus(url, cache_bytes=64, note=notes.append)
-    assert "shards come as rows need them" in notes[-1]
-    assert shards_in(corpus.folder) == []
-    split = pickle.loads(pickle.dumps(corpus.split("train")))
-    rng = np.random.default_rng(0)
-    for _ in range(40):
-        start = int(rng.integers(0, split.num_tokens - 10))
-        np.testing.assert_array_equal(split.read(np.array([start]), np.array([10])), whole[start : start + 10])
-        assert 1 <= len(shards_in(corpus.folder)) <= 3
+def test_a_disk_that_is_too_small_is_one_line_before_anything_is_copied(url, monkeypatch):
+    free = staging.SPARE_BYTES + 1000
+    monkeypatch.setattr(staging.shutil, "disk_usage", lambda _: namedtuple("Usage", "total used free")(0, 0, free))
+    monkeypatch.setattr(files, "copy", lambda *_: pytest.fail("copied"))
+    with pytest.raises(UserError, match=r"needs 0.0 GB in .*staged.*, where 1.1 GB are free, .* BERT_JAX_CACHE$"):
+        Corpus(url)
 
 
 def test_a_damaged_file_is_found(url):

@@ -29,9 +29,8 @@ from bert_jax.objectives import base
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.phases import Phase
-from bert_jax.runs.finetuning import FinetuningOptimizerConfig, FinetuningSettings, TrainConfig
-from bert_jax.runs.pretraining import PretrainingSettings
 from bert_jax.runs.probe import ProbeConfig
+from bert_jax.runs.settings import FinetuningSettings, PretrainingSettings, Settings
 from bert_jax.training.loop import TrainingConfig
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers import OptimizerConfig
@@ -59,30 +58,32 @@ SIZE = Row(
 )
 OBJECTIVE = Row("name", "str", "required", "a file of bert_jax/objectives")
 TASK = Row("name", "str", "required", "a file of bert_jax/tasks")
-PRETRAINING: tuple[tuple[str, tuple[Row, ...], tuple[type, ...]], ...] = (
-    ("config", (), (PretrainingSettings,)),
+Groups = tuple[tuple[str, tuple[Row, ...], tuple[type, ...]], ...]
+BOTH: Groups = (
+    ("config", (), (Settings,)),
     ("config.vocab", (), (VocabularyConfig,)),
-    ("config.corpus", (), (CorpusConfig,)),
-    ("config.corpus.parts.NAME", (), (PartConfig,)),
-    ("config.objective", (OBJECTIVE,), (base.Config,)),
-    ("config.objective.masking", (), (MaskingConfig,)),
     ("config.model", (ENCODER, SIZE, VOCAB_SIZE), (ModelConfig, bert.Config)),
     ("config.phases.NAME", (), (Phase,)),
     ("config.optimizer", (), (OptimizerConfig,)),
     ("config.schedule", (), (ScheduleConfig,)),
+    ("config.selection", (), (SelectionConfig,)),
     ("config.training", (), (TrainingConfig,)),
     ("config.checkpoints", (), (CheckpointConfig,)),
     ("config.loader", (), (LoaderConfig,)),
     ("config.mesh", (), (MeshConfig,)),
+)
+PRETRAINING: Groups = (
+    ("config", (), (PretrainingSettings,)),
+    ("config.corpus", (), (CorpusConfig,)),
+    ("config.corpus.parts.NAME", (), (PartConfig,)),
+    ("config.objective", (OBJECTIVE,), (base.Config,)),
+    ("config.objective.masking", (), (MaskingConfig,)),
     ("config.probe", (), (ProbeConfig,)),
 )
-FINETUNING: tuple[tuple[str, tuple[Row, ...], tuple[type, ...]], ...] = (
+FINETUNING: Groups = (
     ("config", (), (FinetuningSettings,)),
     ("config.task", (TASK,), ()),
     ("config.data", (), (DataConfig,)),
-    ("config.train", (), (TrainConfig,)),
-    ("config.selection", (), (SelectionConfig,)),
-    ("config.optimizer", (), (FinetuningOptimizerConfig,)),
 )
 # Group of keys -> (package, the class that a part of this kind has, the class with its options).
 OPTIONS = {
@@ -93,7 +94,7 @@ OPTIONS = {
     "config.corpus.options": ("corpora", "Source", "Source"),
     "config.corpus.columns.NAME": ("corpora.annotators", "Annotator", "Annotator"),
     "config.task": ("tasks", "Task", "Config"),
-    "config.data.options": ("examples", "Reader", "Options"),
+    "config.data.options": ("examples", "Reader", "Reader"),
 }
 NOT_KEYS = {("Phase", "kind"), ("ModelConfig", "vocab_size"), ("Config", "rate")}  # set by the program, or listed above
 
@@ -109,7 +110,7 @@ def page() -> str:
 
 def all_keys() -> Iterator[Row]:
     """Yield every key and every group of keys, with its path (``phases.NAME.masking``)."""
-    for where, extra, classes in (*PRETRAINING, *FINETUNING):
+    for where, extra, classes in (*BOTH, *PRETRAINING, *FINETUNING):
         path = where.removeprefix("config").lstrip(".")
         for row in [Row(path, "group", "", ""), *extra, *(row for cls in classes for row in _rows(cls))]:
             yield row if row.key == path else row._replace(key=f"{path}.{row.key}".lstrip("."))
@@ -121,11 +122,15 @@ def all_keys() -> Iterator[Row]:
 
 
 def _lines() -> Iterator[str]:
-    for kind, groups in (("Keys of pretraining", PRETRAINING), ("Keys of fine-tuning", FINETUNING)):
-        yield f"\n## {kind}"
+    for kind, groups in (
+        ("pretraining and fine-tuning", BOTH),
+        ("pretraining", PRETRAINING),
+        ("fine-tuning", FINETUNING),
+    ):
+        yield f"\n## Keys of {kind}"
         for where, extra, classes in groups:
             rows = [*extra, *(row for cls in classes for row in _rows(cls))]
-            yield f"\n### `{where}`" + ("" if kind.endswith("pretraining") else " (fine-tuning)")
+            yield f"\n### `{where}`" + (f" ({kind})" if where == "config" else "")
             yield from ("", "| key | type | default | |", "|---|---|---|---|")
             yield from (f"| `{r.key}` | {r.type} | {r.default} | {r.line} |" for r in rows)
     yield "\n## Options of parts"
@@ -152,19 +157,26 @@ def _own(package: str, having: str, name: str, options: str) -> list[Row]:
 
 
 def _rows(cls: type) -> Iterator[Row]:
-    """Yield a row for each field that the class itself defines, but for groups of keys."""
+    """Yield a row for each field that the class itself defines, and for each key of a group that it has changed."""
     hints, lines = typing.get_type_hints(cls), dict(_docstring(cls)) | dict(_comments(cls))
     own = cls.__dict__.get("__annotations__", {})
     for field in dataclasses.fields(cls):
-        if (
-            field.name not in own
-            or (cls.__name__, field.name) in NOT_KEYS
-            or dataclasses.is_dataclass(hints[field.name])
-        ):
+        if field.name not in own or (cls.__name__, field.name) in NOT_KEYS:
+            continue
+        if dataclasses.is_dataclass(group := hints[field.name]):
+            yield from _changed(field.name, field.default, {row.key: row for row in _rows(group)})  # type: ignore[arg-type]
             continue
         line = lines.get(field.name, "")
         assert line, f"write a comment beside {cls.__module__}.{cls.__qualname__}.{field.name}: tables of keys show it"
         yield Row(field.name, _type(hints[field.name]), _default(field), _shown(line))
+
+
+def _changed(name: str, default: Any, rows: Mapping[str, Row]) -> Iterator[Row]:
+    """Yield a row for each key of the group ``name`` of which ``default`` has another value than the class."""
+    if dataclasses.is_dataclass(default):
+        plain = vars(type(default)())  # type: ignore[operator]
+        for key in (key for key, value in vars(default).items() if value != plain[key]):
+            yield rows[key]._replace(key=f"{name}.{key}", default=_value(getattr(default, key)))
 
 
 def _shown(line: str) -> str:
@@ -187,7 +199,10 @@ def _type(hint: Any) -> str:
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
-    value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    return _value(field.default if field.default_factory is dataclasses.MISSING else field.default_factory())
+
+
+def _value(value: Any) -> str:
     if value is dataclasses.MISSING:
         return "required"
     if isinstance(value, str):

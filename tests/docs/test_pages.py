@@ -10,9 +10,8 @@ from bert_jax import catalogue, configuration
 from bert_jax.cli import main
 from bert_jax.corpora.prepare import find_source
 from bert_jax.errors import UserError
-from bert_jax.runs.finetuning import FinetuningSettings
 from bert_jax.runs.model_choice import choose_model
-from bert_jax.runs.pretraining import PretrainingSettings
+from bert_jax.runs.settings import FinetuningSettings, PretrainingSettings
 from tests.docs import key_tables, pages
 
 PAGES = pages.markdown()

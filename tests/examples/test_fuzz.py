@@ -21,9 +21,13 @@ SAMPLES = [
     ("conll", TAGGING, "-DOCSTART- -X- O\n\nEU NNP I-ORG\nrejects VBZ O\n\nPeter X B-PER\n", {}),
     ("character_spans", TAGGING, json.dumps(SPANS, ensure_ascii=False, indent=1) * 3, {}),
     ("squad_json", SPAN_QA, json.dumps(SQUAD), {}),
-    ("dream", MULTIPLE_CHOICE, json.dumps(DREAM), {}),
-    ("hellaswag_text", MULTIPLE_CHOICE, "Sport: He runs\n1\na\nb\nc\nd\n" * 3, {}),
+    ("jsonl", MULTIPLE_CHOICE, json.dumps(DREAM), {"field": "1"}),
+    ("line_columns", MULTIPLE_CHOICE, "Sport: He runs\n1\na\nb\nc\nd\n" * 3, {"num_lines": 6}),
 ]
+COLUMNS = {  # options -> columns
+    '{"field": "1"}': {"context": "0", "choices": "choice", "label": "answer"},
+    '{"num_lines": 6}': {"context": "0", "label": "1", "choices": ("2", "3", "4", "5")},
+}
 
 
 def damaged(raw: bytes, chance: random.Random) -> bytes:
@@ -48,6 +52,7 @@ def test_damage_is_an_error_of_one_line(tmp_path, form, roles, text, options):
     for trial in range(30):
         path.write_bytes(damaged(text.encode(), random.Random(zlib.crc32(f"{form} {trial}".encode()))))
         config = {"format": form, "options": options, "splits": {"dev": "file"}, "bad_examples": "skip"}
+        config["columns"] = COLUMNS.get(json.dumps(options), {})
         try:
             found, notes = noted(tmp_path, roles, **config)
         except UserError as error:

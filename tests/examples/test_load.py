@@ -14,7 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.examples import overlap, splits
 from bert_jax.examples.columns import Roles
 from bert_jax.examples.labels import label_names
-from bert_jax.examples.load import DataConfig
+from bert_jax.examples.load import DataConfig, to_train_on
 from bert_jax.storage import files
 from tests.examples.loading import CLASSIFICATION, MULTIPLE_CHOICE, SPAN_QA, TAGGING, loaded, noted, written
 
@@ -233,7 +233,8 @@ def test_an_object_store_is_read_as_a_disk_is():
         ),
         ({"split_values": {"train": "0"}}, "without config.data.split_column"),
         ({"max_dev_rows": 0}, "config.data.max_dev_rows is 0; at least 1"),
-        ({"dev_fraction": 0.1, "splits": {"test": "a"}}, "needs a split called train"),
+        ({"dev_fraction": 0.1, "splits": {"test": "a"}}, "need a split called train"),
+        ({"strip_prefix": {"text": "(en"}}, "strip_prefix.text is '.en', which is no regular expression"),
         ({"overlap": "ignore"}, "'warn', 'error', 'drop'"),
         ({"bad_exmples": "skip"}, "did you mean 'bad_examples'"),
     ],
@@ -275,7 +276,9 @@ def test_dev_is_dealt_by_label_and_by_seed(tmp_path):
 def test_a_smaller_share_of_train_is_a_part_of_a_larger_one(tmp_path):
     folder = written(tmp_path, t__tsv=rows(1000))
     config = {"format": "delimited", "splits": {"train": "t.tsv"}}
-    kept = [loaded(folder, CLASSIFICATION, **config, train_fraction=f)["train"] for f in (0.01, 0.013, 0.1, 0.57, 1.0)]
+    every, shares = loaded(folder, CLASSIFICATION, **config, train_fraction=0.01), (0.01, 0.013, 0.1, 0.57, 1.0)
+    assert len(every["train"]) == 1000
+    kept = [to_train_on(build(DataConfig, {**config, "train_fraction": f}, "data"), every)["train"] for f in shares]
     assert [len(examples) for examples in kept] == [10, 13, 100, 570, 1000]
     ids = [{example["id"] for example in examples} for examples in kept]
     assert all(smaller < larger for smaller, larger in zip(ids, ids[1:], strict=False))

@@ -14,7 +14,7 @@ from tests.examples.loading import CLASSIFICATION, MULTIPLE_CHOICE, SPAN_QA, TAG
 
 def records(path, name, **options):
     module = catalogue.find("examples", name, having="Reader")
-    return list(module.Reader(module.Options(**options)).read(str(path)))
+    return list(module.Reader(**options).read(str(path)))
 
 
 def test_tables_without_quoting_keep_quotes_and_lose_the_byte_order_mark(tmp_path):
@@ -86,8 +86,9 @@ def test_json_lines_objects_after_one_another_and_arrays_are_the_same(tmp_path):
     assert printed == objects
     assert [record.where for record in printed] == [f"{tmp_path}/printed:1", f"{tmp_path}/printed:5"]
     assert records(tmp_path / "array", "jsonl") == objects
-    assert records(tmp_path / "inside", "jsonl", field="data.rows") == objects
-    with pytest.raises(UserError, match="no field 'data.row'; did you mean 'rows'"):
+    numbered = [{"number": number, **one} for number, one in enumerate(objects)]
+    assert records(tmp_path / "inside", "jsonl", field="data.rows") == numbered
+    with pytest.raises(UserError, match="no field 'row' at data; did you mean 'rows'"):
         records(tmp_path / "inside", "jsonl", field="data.row")
 
 
@@ -148,14 +149,31 @@ def test_spans_of_characters(tmp_path):
     )
 
 
-def test_parallel_lines(tmp_path):
-    written(tmp_path, val_sentences__txt="a b\nc\n", val_tags__txt="I-X O\nO\n", x_sentences__txt="a\n")
-    found = records(tmp_path / "val_sentences.txt", "parallel_lines")
-    assert found == [{"words": ["a", "b"], "tags": ["B-X", "O"]}, {"words": ["c"], "tags": ["O"]}]
+def test_lines_of_several_files_side_by_side(tmp_path):
+    written(tmp_path, val_words__txt="a b\n\nc\n", val_tags__txt="I-X O\n\nO\n", x_words__txt="a\n")
+    found = records(tmp_path / "val_*.txt", "line_columns", files=("words", "tags"))
+    assert found == [{"words": "a b", "tags": "I-X O"}, {"words": "c", "tags": "O"}]
+    assert found[1].where == f"{tmp_path}/val_*.txt:3"
     with pytest.raises(UserError, match="no file .*x_tags.txt"):
-        records(tmp_path / "x_sentences.txt", "parallel_lines")
+        records(tmp_path / "x_*.txt", "line_columns", files=("words", "tags"))
     written(tmp_path, x_tags__txt="O\nO\n")
-    assert records(tmp_path / "x_sentences.txt", "parallel_lines")[1].reason.startswith("is in only one")
+    with pytest.raises(UserError, match="different numbers of lines: 1 in .*x_words.txt, 2 in .*x_tags.txt"):
+        records(tmp_path / "x_*.txt", "line_columns", files=("words", "tags"))
+    with pytest.raises(UserError, match=r"x_tags.txt has no \*, in whose place each of words, tags"):
+        records(tmp_path / "x_tags.txt", "line_columns", files=("words", "tags"))
+
+
+def test_lines_of_one_file_in_groups(tmp_path):
+    written(tmp_path, a__txt="Sport: He: runs\n1\na\nb\nno activity\n4\na\nb\ncut\n\n")
+    found = records(tmp_path / "a.txt", "line_columns", num_lines=4)
+    assert found[0] == {"0": "Sport: He: runs", "1": "1", "2": "a", "3": "b"}
+    assert found[2] == (f"{tmp_path}/a.txt:9", "has 1 of the 4 lines of a record")
+    columns = {"context": "0", "label": "1", "choices": ("2", "3")}
+    config = {"format": "line_columns", "options": {"num_lines": 4}, "columns": columns, "splits": {"dev": "a.txt"}}
+    config |= {"strip_prefix": {"context": ".*?: "}, "bad_examples": "skip"}
+    assert [e["context"] for e in noted(tmp_path, MULTIPLE_CHOICE, **config)[0]["dev"]] == ["He: runs", "no activity"]
+    with pytest.raises(UserError, match="num_lines is 2; at least 1 is needed, and 1 with several files"):
+        records(tmp_path / "a.txt", "line_columns", files=("a",), num_lines=2)
 
 
 def squad(*questions, **paragraph):
@@ -170,16 +188,21 @@ def test_squad_json(tmp_path):
     )
     written(tmp_path, a__json=squad(*questions), b__json=squad({"id": 1, "question": "q", "answers": ["b"]}))
     assert loaded(tmp_path, SPAN_QA, format="squad_json", splits={"dev": "a.json"})["dev"] == (
-        {"id": "1", "question": "what", "context": "a b", "answers": answers, "is_impossible": False},
+        {"id": "1", "question": "what", "context": "a b", "answers": answers},
         {"id": "2", "question": "none", "context": "a b", "answers": [], "is_impossible": True},
     )
-    with pytest.raises(UserError, match=r"data\[0\].paragraphs\[0\].qas\[0\] has answers that are not a list"):
+    with pytest.raises(UserError, match=r"data\[0\].paragraphs\[0\].qas\[0\] has as answers .* an item without"):
         loaded(tmp_path, SPAN_QA, format="squad_json", splits={"dev": "b.json"})
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [('{"data"', "is not JSON"), ("[]", "no list 'data'"), ('{"data": [{}]}', r"no list 'paragraphs' at data\[0\]")],
+    [
+        ('{"data"', "is not JSON"),
+        ("[1]", r"no field 'data' at \[0\]; a JSON number is there"),
+        ('{"data": [{}]}', r"no field 'paragraphs' at data\[0\]"),
+        ('{"data": [{"paragraphs": [{"qas": 1}]}]}', r"has a JSON number at data\[0\].paragraphs\[0\].qas"),
+    ],
 )
 def test_other_json_is_not_squad(tmp_path, text, message):
     written(tmp_path, a__json=text)
@@ -187,15 +210,14 @@ def test_other_json_is_not_squad(tmp_path, text, message):
         records(tmp_path / "a.json", "squad_json")
 
 
-def test_squad_lines(tmp_path):
-    written(tmp_path, v__context="a bb c\na\n", v__question="q\nr\n", v__span="1 2\n1 0\n", v__answer="b\na\n")
-    first, bad = records(tmp_path / "v.context", "squad_lines")
+def test_an_answer_as_the_places_of_its_tokens(tmp_path):
+    written(tmp_path, v__context="a bb c\na\n", v__question="q\nr\n", v__span="1 2\n1 0\n")
+    options = {"files": ("context", "question", "span")}
+    config = {"format": "line_columns", "options": options, "splits": {"dev": "v.*"}, "columns": {"answers": "span"}}
+    found, [note] = noted(tmp_path, SPAN_QA, **config, bad_examples="skip")
     answers = [{"text": "bb c", "answer_start": 2}]
-    assert first == {"context": "a bb c", "question": "q", "answers": answers, "answer": "b"}
-    assert "'1 0', which is not two places in 1 tokens" in bad.reason
-    written(tmp_path, v__question="q\n")
-    with pytest.raises(UserError, match="different numbers of lines: 2 in .*v.context, 1 in .*v.question"):
-        records(tmp_path / "v.context", "squad_lines")
+    assert found["dev"] == ({"id": "dev-0", "question": "q", "context": "a bb c", "answers": answers},)
+    assert "v.*:2 has as answers (column 'span') '1 0', which is not two places in 1 tokens" in note
 
 
 @pytest.mark.parametrize("form", ["folder", "zip"])
@@ -256,39 +278,43 @@ def test_a_zip_bomb_is_an_error_before_it_is_unpacked(tmp_path):
         records(tmp_path / "a.zip", "text_folders")
 
 
-def test_mrpc_is_split_by_ids(tmp_path):
+def test_ids_in_a_file_make_the_dev_split(tmp_path):
     head = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
     written(
         tmp_path,
-        msr_paraphrase_train__txt=f'{head}1\t10\t11\t"a\tb\n0\t12\t13\tc\td\n',
-        msr_paraphrase_test__txt=f"{head}1\t14\t15\te\tf\n",
+        train__txt=f'{head}1\t10\t11\t"a\tb\n0\t12\t13\tc\td\n',
+        test__txt=f"{head}1\t14\t15\te\tf\n",
         dev_ids__tsv="12\t13\n",
+        other__tsv="12\t14\n",
     )
     columns = {"text": "#1 String", "pair": "#2 String", "label": "Quality", "id": ("#1 ID", "#2 ID")}
-    names = {"train": "train", "dev": "dev", "test": "test"}
-    found = loaded(tmp_path, CLASSIFICATION, format="mrpc", splits=names, columns=columns)
+    config = {"format": "delimited", "splits": {"train": "train.txt", "test": "test.txt"}, "columns": columns}
+    found = loaded(tmp_path, CLASSIFICATION, **config, dev_ids="dev_ids.tsv")
     assert found["train"] == ({"id": "10-11", "text": '"a', "pair": "b", "label": "1"},)
     assert [example["id"] for example in found["dev"] + found["test"]] == ["12-13", "14-15"]
-    with pytest.raises(UserError, match="'valid'; the format mrpc has train, dev, test"):
-        loaded(tmp_path, CLASSIFICATION, format="mrpc", splits={"dev": "valid"}, columns=columns)
+    with pytest.raises(UserError, match="1 of 1 ids of .*other.tsv are of no row, such as '12-14' .a row is '10-11'"):
+        loaded(tmp_path, CLASSIFICATION, **config, dev_ids="other.tsv")
+    with pytest.raises(UserError, match="no file .*absent.tsv"):
+        loaded(tmp_path, CLASSIFICATION, **config, dev_ids="absent.tsv")
+    with pytest.raises(UserError, match="dev_ids makes the dev split, and config.data.splits names one"):
+        loaded(tmp_path, CLASSIFICATION, **config | {"splits": {"train": "a", "dev": "b"}}, dev_ids="dev_ids.tsv")
 
 
-def test_dream(tmp_path):
+def test_records_of_lists_inside_arrays(tmp_path):
     question = {"question": "q", "choice": ["x", "y"], "answer": "y"}
     dialogues = [[["A: 1", "B: 2"], [question, question | {"answer": "z"}], "7"], ["no dialogue"]]
-    written(tmp_path, a__json=json.dumps(dialogues))
-    first, wrong, broken = records(tmp_path / "a.json", "dream")
-    assert first == {"id": "7-0", "context": "A: 1\nB: 2", "question": "q", "choices": ["x", "y"], "label": 1}
-    assert wrong.reason == "has an answer that is not one of its choices"
-    assert broken.where.endswith("a.json, [1]")
-
-
-def test_hellaswag_text(tmp_path):
-    written(tmp_path, a__txt="Sport: He: runs\n1\na\nb\nc\nd\nno activity\n4\na\nb\nc\nd\ncut\n")
-    first, wrong, cut = records(tmp_path / "a.txt", "hellaswag_text")
-    assert first == {"activity": "Sport", "context": "He: runs", "choices": ["a", "b", "c", "d"], "label": 1}
-    assert wrong == (f"{tmp_path}/a.txt:7", "has '4' where the number of an ending, 0 to 3, is needed")
-    assert "ends in the middle of an item" in cut.reason
+    written(tmp_path, a__json=json.dumps(dialogues[:1]), b__json=json.dumps(dialogues))
+    first, second = records(tmp_path / "a.json", "jsonl", field="1")
+    assert first == {"0": ["A: 1", "B: 2"], "2": "7", "number": 0, **question}
+    assert second.where == f"{tmp_path}/a.json, [0].1[1]"
+    columns = {"id": ("2", "number"), "context": "0", "choices": "choice", "label": "answer"}
+    config = {"format": "jsonl", "options": {"field": "1"}, "columns": columns}
+    found = loaded(tmp_path, MULTIPLE_CHOICE, **config, splits={"dev": "a.json"})["dev"][0]
+    assert found == {
+        "id": "7-0", "context": "A: 1\nB: 2", "choices": ["x", "y"], "question": "q", "label": "y",
+    }  # fmt: skip
+    with pytest.raises(UserError, match=r"b.json has no field '1' at \[1\]; valid: 0"):
+        records(tmp_path / "b.json", "jsonl", field="1")
 
 
 def test_multiple_choice_from_a_table(tmp_path):

@@ -54,10 +54,11 @@ def test_stsb_is_no_classification(shared_data):
 
 def test_mrpc_lacks_a_row_and_is_rebuilt(shared_data):
     columns = {"text": "#1 String", "pair": "#2 String", "label": "Quality", "id": ("#1 ID", "#2 ID")}
-    folder = shared_data("glue") / "MRPC"
-    table = loaded(folder, CLASSIFICATION, format="delimited", splits=TABLES, columns=columns)
-    names = {"train": "train", "dev": "dev", "test": "test"}
-    rebuilt = loaded(folder, CLASSIFICATION, format="mrpc", splits=names, columns=columns)
+    folder, config = shared_data("glue") / "MRPC", {"format": "delimited", "columns": columns}
+    table = loaded(folder, CLASSIFICATION, splits=TABLES, **config)
+    names = {"train": "msr_paraphrase_train.txt", "test": "msr_paraphrase_test.txt"}
+    found = loaded(folder, CLASSIFICATION, splits=names, dev_ids="dev_ids.tsv", **config)
+    rebuilt = {split: found[split] for split in ("train", "dev", "test")}
     assert sizes(table) == (3667, 408)
     assert sizes(rebuilt) == (3668, 408, 1725)
     assert {e["id"] for e in rebuilt["train"]} - {e["id"] for e in table["train"]} == {"2750203-2750153"}
@@ -117,7 +118,7 @@ def test_squad_format(shared_data, folder, name, questions, answers, off, imposs
     spans = [(example["context"], answer) for example in found for answer in example["answers"]]
     assert (len(found), len(spans)) == (questions, answers)
     assert sum(not text.startswith(a["text"], a["answer_start"]) for text, a in spans) == off
-    assert sum(example["is_impossible"] for example in found) == impossible
+    assert sum(example.get("is_impossible", False) for example in found) == impossible
 
 
 def test_two_questions_of_cmrc_are_empty(shared_data):
@@ -127,11 +128,15 @@ def test_two_questions_of_cmrc_are_empty(shared_data):
 
 
 def test_squad_as_lines(shared_data):
-    splits = {"train": "squad_v1_tokenized/val.context"}
+    splits = {"train": "squad_v1_tokenized/val.*"}
     roles = SPAN_QA.__class__(SPAN_QA.required, (*SPAN_QA.optional, "answer"))
-    found, [note] = noted(
-        shared_data("squad_format_en"), roles, format="squad_lines", splits=splits, bad_examples="skip"
-    )
+    config = {
+        "format": "line_columns",
+        "options": {"files": ("context", "question", "span", "answer")},
+        "splits": splits,
+    }
+    config |= {"columns": {"answers": "span"}, "bad_examples": "skip"}
+    found, [note] = noted(shared_data("squad_format_en"), roles, **config)
     assert "1 of 4,285 examples skipped" in note
     assert "'31 30'" in note  # a span that ends before it begins
     assert sum(example["answers"][0]["text"] == example["answer"] for example in found["train"]) == 4253
@@ -162,8 +167,8 @@ def test_other_chinese_entities(shared_data):
     assert sizes(found) == (1350, 270, 270)
     assert found["train"][0]["words"][:3] == ["科", "技", "全"]
     assert len(label_names(found["train"], "tags")) == 17
-    splits = {"dev": "msra/val_sentences.txt", "test": "msra/test_sentences.txt"}
-    found, _ = noted(folder, TAGGING, format="parallel_lines", splits=splits)
+    config = {"format": "line_columns", "options": {"files": ("sentences", "tags")}, "columns": {"words": "sentences"}}
+    found, _ = noted(folder, TAGGING, **config, splits={"dev": "msra/val_*.txt", "test": "msra/test_*.txt"})
     assert sizes(found) == (3000, 3442)
     splits = {"train": "cluener/train.json", "dev": "cluener/dev.json", "test": "cluener/test.json"}
     found, _ = noted(folder, TAGGING, format="character_spans", splits=splits)
@@ -178,11 +183,20 @@ def test_other_chinese_entities(shared_data):
 def test_multiple_choice(shared_data):
     folder = shared_data("multiple_choice_en")
     splits = {"train": "dream_train.json", "dev": "dream_dev.json", "test": "dream_test.json"}
-    found, _ = noted(folder, MULTIPLE_CHOICE, format="dream", splits=splits)
+    columns = {"id": ("2", "number"), "context": "0", "choices": "choice", "label": "answer"}
+    found, _ = noted(folder, MULTIPLE_CHOICE, format="jsonl", options={"field": "1"}, splits=splits, columns=columns)
     assert sizes(found) == (6116, 2040, 2041)
     assert {len(example["choices"]) for example in found["train"]} == {3}
-    [swag] = loaded(folder, MULTIPLE_CHOICE, format="hellaswag_text", splits={"dev": "hellaswag_val_full.txt"}).values()
-    assert Counter(example["label"] for example in swag) == {3: 2458, 2: 2584, 1: 2485, 0: 2515}
+    assert all(example["label"] in example["choices"] for split in found.values() for example in split)
+    columns = {"context": "0", "label": "1", "choices": ["2", "3", "4", "5"]}
+    config = {
+        "format": "line_columns",
+        "options": {"num_lines": 6},
+        "columns": columns,
+        "strip_prefix": {"context": ".*?: "},
+    }
+    [swag] = loaded(folder, MULTIPLE_CHOICE, **config, splits={"dev": "hellaswag_val_full.txt"}).values()
+    assert Counter(example["label"] for example in swag) == {"3": 2458, "2": 2584, "1": 2485, "0": 2515}
     columns = {"context": "question", "choices": "choices.text", "label": "answerKey"}
     splits = {"dev": "commonsenseqa_dev_rand_split.jsonl"}
     [found] = loaded(folder, MULTIPLE_CHOICE, format="jsonl", splits=splits, columns=columns).values()

@@ -11,7 +11,7 @@ from bert_jax import configuration
 from bert_jax.cli.main import run
 from bert_jax.experiments import ablation, measured
 from bert_jax.runs import recipes
-from bert_jax.runs.pretraining import PretrainingSettings
+from bert_jax.runs.settings import PretrainingSettings
 from tests import toy
 from tests.tasks import toy_tasks
 
@@ -77,8 +77,8 @@ def recipe(tmp_path: Path) -> Path:
         (["--variants=bert,other_text"], "config.corpus.heldout_fraction: 0.2 -> 0.3"),
         (["--finetune=glue:sst2", "--data=nowhere"], "glue:sst2: no file for dev: nowhere/"),
         (
-            ["--finetune=glue:sst2 --config.train.batch_size=0", "--data=nowhere"],
-            "size=0: config.train.batch_size is 0",
+            ["--finetune=glue:sst2 --batch_size=0", "--data=nowhere"],
+            "size=0: config.phases.train.batch_size is 0",
         ),
         (["--config.model.hidden_size=33"], "no_nsp: config.model.hidden_size 33 does not divide"),
     ],
@@ -97,7 +97,7 @@ def test_bad_input_is_named_before_anything_runs(
     ("second", "message"),
     [
         ("{}", "whose runs would have one name, 'tune'; leave one out"),
-        ("other.json --config.train.max_length=48", "error: other.json --config.train.max_length=48: "),
+        ("other.json --config.phases.train.max_length=48", "error: other.json --config.phases.train.max_length=48: "),
         ("other.json --config.selection.metric=no_such", "config.selection.metric is 'no_such'"),
     ],
 )

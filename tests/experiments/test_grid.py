@@ -99,16 +99,6 @@ def test_another_run_is_refused_and_set_aside_only_if_asked(tmp_path: Path) -> N
     assert json.loads((tmp_path / "rate-1.old-1" / RESULTS).read_text())["metrics"] == {"loss": 0.2}
 
 
-def test_a_run_that_was_set_aside_is_taken_back(tmp_path: Path) -> None:
-    run_cells(CELLS, Runs(), str(tmp_path))
-    run_cells([Cell("rate-1", {"rate": 1.0})], Runs(), str(tmp_path), again=True)
-    runs, lines = Runs(), list[str]()
-    assert run_cells(CELLS, runs, str(tmp_path), lines.append)["rate-1"] == {"loss": 0.2}
-    assert runs.names == []
-    assert any("rate-1.old-1 is the run that is asked for" in line for line in lines)
-    assert json.loads((tmp_path / "rate-1.old-2" / RESULTS).read_text())["metrics"] == {"loss": 2.0}
-
-
 def test_what_all_cells_share_counts_and_is_named(tmp_path: Path) -> None:
     run_cells([dataclasses.replace(cell, common={"eval_rows": 8}) for cell in CELLS], Runs(), str(tmp_path))
     cells = [dataclasses.replace(cell, common={"eval_rows": 16}) for cell in CELLS]

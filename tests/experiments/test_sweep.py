@@ -7,7 +7,7 @@ import pytest
 
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
-from bert_jax.experiments.sweep import Outcome, Sweep, best_of, compared, doubt
+from bert_jax.experiments.sweep import Outcome, Sweep, _metric, best_of, compared, doubt
 from bert_jax.experiments.sweep import sweep as run_sweep
 from tests.tasks import toy_tasks
 
@@ -20,14 +20,14 @@ def sweep(folder, *flags):
 @pytest.mark.usefixtures("one_device")
 def test_a_grid_with_seeds(tmp_path, capsys):
     toy_tasks.write_toy(tmp_path, "classification", train=64, dev=32)
-    flags = ("--vary=train.learning_rate=1e-6,5e-3", "--vary=train.num_epochs=1", "--seeds=0,1")
+    flags = ("--vary=learning_rate=1e-6,5e-3", "--vary=phases.train.num_epochs=1", "--seeds=0,1")
     assert sweep(tmp_path, *flags) == 0
     table = json.loads((tmp_path / "sweep" / "table.json").read_text())
     assert table["metric"] == "accuracy"
     assert len(table["outcomes"]) == 2
     for outcome in table["outcomes"]:
         for seed, score in zip(outcome["seeds"], outcome["scores"], strict=True):
-            name = "+".join(f"{key.split('.')[1]}={value}" for key, value in outcome["values"].items())
+            name = "+".join(f"{key.rpartition('.')[2]}={value}" for key, value in outcome["values"].items())
             results = toy_tasks.results(tmp_path / "sweep", f"{name}-seed{seed}")
             assert score == results["metrics"]["dev"]["accuracy"]
     medians = {tuple(o["values"].values()): statistics.median(o["scores"]) for o in table["outcomes"]}
@@ -36,16 +36,25 @@ def test_a_grid_with_seeds(tmp_path, capsys):
 
     kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "sweep").glob("*/metrics.jsonl")}
     assert len(kept) == 4
-    assert sweep(tmp_path, *flags, "--choose=train.learning_rate") == 0
+    assert sweep(tmp_path, *flags, "--choose=learning_rate") == 0
     assert kept == {path: path.stat().st_mtime_ns for path in kept}
     table_of = (tmp_path / "sweep" / "table.md").read_text().partition("##")[0]
     rows = [line for line in table_of.splitlines() if line.startswith(("| 1e-6", "| 5e-3"))]
     assert len(rows) == 1, "the better rate"
 
 
+@pytest.mark.parametrize(("metrics", "metric"), [("entities", "f1"), ("accuracy", "accuracy")])
+def test_the_metric_of_tags_depends_on_the_config(metrics, metric):
+    recipe = toy_tasks.recipe("tagging")
+    recipe["task"]["metrics"] = metrics
+    assert _metric([recipe]) == metric
+    with pytest.raises(UserError, match="batch_size = 7 does not divide"):
+        _metric([recipe, toy_tasks.recipe("tagging", phases={"train": {"batch_size": 7}})])
+
+
 def test_pretrained_and_fresh_are_compared_at_each_fraction():
     def outcome(fraction, weights, *scores):
-        return Outcome({"data.train_fraction": fraction, "weights": weights}, scores, ())
+        return Outcome({"data.train_fraction": fraction, "weights": weights}, scores)
 
     outcomes = [
         outcome("0.1", "pretrained", 0.6, 0.8),
@@ -68,7 +77,7 @@ def test_pretrained_and_fresh_are_compared_at_each_fraction():
 
 def test_the_best_value_is_by_the_median_and_of_equals_the_first():
     def outcome(rate, weights, *scores):
-        return Outcome({"rate": rate, "weights": weights}, scores, ())
+        return Outcome({"rate": rate, "weights": weights}, scores)
 
     outcomes = [
         outcome("1", "a", 0.1, 0.9, 0.2),
@@ -81,23 +90,24 @@ def test_the_best_value_is_by_the_median_and_of_equals_the_first():
     assert best_of(outcomes, [], "accuracy") == outcomes
 
 
-def test_the_best_value_is_doubted_within_the_spread_of_its_seeds():
+def test_the_best_value_is_doubted_within_the_noise_of_the_seeds():
     best, near, far = (
-        Outcome({"rate": name}, scores, ())
-        for name, scores in (("1", (0.5, 0.6, 0.7)), ("2", (0.52,) * 3), ("3", (0.4,) * 3))
+        Outcome({"rate": name}, scores)
+        for name, scores in (("1", (0.5, 0.6, 0.7)), ("2", (0.52,) * 3), ("3", (0.3,) * 3))
     )
-    assert doubt(best, [near, far]) == "; within the spread of its seeds: rate=2"
+    assert doubt(best, [near, far]) == "; within the noise of the seeds: rate=2"
     assert doubt(best, [far]) == ""
-    assert "--seeds=0,1,2" in doubt(Outcome({"rate": "1"}, (0.5,), ()), [far])
+    assert "--seeds=0,1,2" in doubt(Outcome({"rate": "1"}, (0.5,)), [far])
 
 
 @pytest.mark.parametrize(
     ("flag", "said"),
     [
-        ("--vary=train.lerning_rate=1,2", "learning_rate"),
-        ("--vary=train.num_epochs=1,many", "many"),
-        ("--vary=train.num_epochs", "KEY=V1,V2"),
-        ("--vary=train.num_epochs=1,1", "each once"),
+        ("--vary=schedule.peak_lerning_rate=1,2", "learning_rate"),
+        ("--vary=epochs=1,many", "many"),
+        ("--vary=epochs", "KEY=V1,V2"),
+        ("--vary=epochs=1,1", "each once"),
+        ("--vary=train.batch_size=1,2", "config.train.batch_size is now config.phases.train.batch_size"),
         ("--choose=seed", "what varies"),
         ("--seeds=a", "whole numbers"),
         ("--data=nowhere", "no file for dev"),

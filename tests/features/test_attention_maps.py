@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.features.attention_maps import attention_maps
-from bert_jax.interchange.workdir import TrainedModel
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.models.encoders import bert
 from bert_jax.models.model import fresh_params
 
@@ -22,7 +22,7 @@ TYPES = [np.array([0, 0, 0, 0, 1, 1]), np.array([0, 0, 0])]
 
 @functools.cache
 def trained(config=CONFIG):
-    return TrainedModel(jax.tree.map(np.asarray, fresh_params(config, 3)), config, None, {}, 0)
+    return TrainedModel("", jax.tree.map(np.asarray, fresh_params(config, 3)), config, None)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Vectors of texts: those of the encoder, in order, whatever the batches, devices and files."""
 
+import dataclasses
 import functools
 import json
 from pathlib import Path
@@ -13,23 +14,23 @@ import safetensors
 from bert_jax.errors import UserError
 from bert_jax.features import extract
 from bert_jax.features.encoding import ItemEncoder
-from bert_jax.features.extract import Encoder, Extractor, learned_weights
-from bert_jax.features.inputs import Input, Item, check, items
+from bert_jax.features.extract import Extractor, learned_weights
+from bert_jax.features.inputs import Input, Item, read_texts
 from bert_jax.features.layers import LAYERS
-from bert_jax.features.reading import read_features
-from bert_jax.features.run import FeatureRequest, write_features
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.hugging_face import export_model
 from bert_jax.models.encoders import bert
 from bert_jax.records import SPECIAL_TOKENS
-from bert_jax.text.byte_bpe import ByteBpe
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.runs.features import FeatureRequest, write_features
+from bert_jax.text.tokenizer import of_json, wordpiece
+from tests.features.reading import read_features
 from tests.models.helpers import random_params, tiny
 from tests.text.byte_level_files import roberta
 
-TOKENIZER = WordPiece((*SPECIAL_TOKENS, *"abcdefgh", *(f"##{c}" for c in "abcdefgh"), "bank", "river", ",", "."))
+TOKENIZER = wordpiece((*SPECIAL_TOKENS, *"abcdefgh", *(f"##{c}" for c in "abcdefgh"), "bank", "river", ",", "."))
 CONFIG = tiny(vocab_size=TOKENIZER.size, num_layers=4, hidden_size=24, mlp_dim=16)
 PARAMS = random_params(CONFIG)
-ENCODER = Encoder(PARAMS["encoder"], CONFIG, TOKENIZER)
+ENCODER = TrainedModel("", PARAMS, CONFIG, TOKENIZER)
 TEXTS = ["a bank.", "abc dé, river", "h", "a b c d e f g h a b c d", "bank bank river", "fed cab", "gaga"]
 ALL = jax.jit(functools.partial(bert.Encoder(CONFIG).apply, hidden_states="all"))
 LAST_ALL_MEAN = ("last", "all", "mean")  # compiled once for all tests
@@ -42,7 +43,7 @@ def hidden_states(ids: np.ndarray, types: np.ndarray | None = None) -> np.ndarra
     row = np.pad(ids, (0, 32 - len(ids)))[None]
     types = np.zeros_like(row) if types is None else np.pad(types, (0, 32 - len(types)))[None]
     batch = {"input_ids": row, "token_type_ids": types.reshape(1, -1), "attention_mask": np.arange(32)[None] < len(ids)}
-    return np.asarray(ALL({"params": ENCODER.params}, batch).hidden)[:, 0, : len(ids)]
+    return np.asarray(ALL({"params": PARAMS["encoder"]}, batch).hidden)[:, 0, : len(ids)]
 
 
 def close(found: np.ndarray, expected: np.ndarray) -> bool:
@@ -77,9 +78,9 @@ def test_every_layer_is_that_of_the_encoder_in_the_order_of_the_texts():
 
 def test_a_probes_weights_are_taken():
     logits, gamma = np.log([1.0, 1.0, 1.0, 4.0]), 2.0
-    weights = learned_weights({"encoder": {}, "layer_mix": {"weights": logits, "scale": gamma}})
+    params = PARAMS | {"layer_mix": {"weights": logits, "scale": gamma}}
     assert learned_weights({"encoder": {}}) is None
-    [one] = Extractor(ENCODER._replace(weights=weights), ["weighted_sum_all"], devices=ONE).run(ITEMS[:1])
+    [one] = Extractor(dataclasses.replace(ENCODER, params=params), ["weighted_sum_all"], devices=ONE).run(ITEMS[:1])
     h = hidden_states(one.tokens.input_ids)
     assert close(one.vectors["weighted_sum_all"], 2.0 * (h[1] + h[2] + h[3] + 4 * h[4]) / 7)
 
@@ -114,7 +115,7 @@ def test_offsets_and_words_align_with_the_text():
 
 
 def test_given_words_are_encoded_with_the_space_of_running_text():
-    tokenizer = ByteBpe(json.dumps(roberta()))
+    tokenizer = of_json(roberta())
     words = ("the", "cat", "héworld", "the")
     tokens = ItemEncoder(tokenizer, 40)(Item("x", " ".join(words), words=words))
     running = tokenizer.encode(" " + " ".join(words))
@@ -150,7 +151,7 @@ def test_what_is_cut_is_counted():
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("model") / "hugging_face"
-    export_model(PARAMS, CONFIG, TOKENIZER, folder, "a card")
+    export_model(TrainedModel("", PARAMS, CONFIG, TOKENIZER), folder, "a card")
     return str(folder)
 
 
@@ -164,9 +165,9 @@ def lines_file(folder: Path, texts: list[str] = TEXTS) -> Input:
 def test_what_is_written_is_read_again(tmp_path: Path, model: str, name: str, dtype: Any):
     layers = LAST_ALL_MEAN
     notes: list[str] = []
-    request = FeatureRequest(lines_file(tmp_path), str(tmp_path / name), layers, init=model, dtype=dtype)
+    request = FeatureRequest(lines_file(tmp_path), str(tmp_path / name), model, layers=layers, dtype=dtype)
     write_features(request, notes.append)
-    expected = list(Extractor(ENCODER, layers, dtype=dtype).run(items(request.source)))
+    expected = list(Extractor(ENCODER, layers, dtype=dtype).run(read_texts(request.source)))
     found = list(read_features(request.output))
     assert [one.item for one in found] == [one.item for one in expected]
     assert [one.item.text for one in found] == TEXTS
@@ -186,7 +187,7 @@ def test_what_is_written_is_read_again(tmp_path: Path, model: str, name: str, dt
 def test_a_folder_has_parts(tmp_path: Path, model: str):
     source = lines_file(tmp_path, ["a b c d e f g h a b c d e f"] * 800)
     write_features(
-        FeatureRequest(source, str(tmp_path / "out"), LAST_ALL_MEAN, init=model, part_mb=1), lambda line: None
+        FeatureRequest(source, str(tmp_path / "out"), model, layers=LAST_ALL_MEAN, part_mb=1), lambda line: None
     )
     index = json.loads((tmp_path / "out" / "index.json").read_text())
     assert len(index["parts"]) == 8  # 800 x 16 tokens x (1 + 5) x 24 x 4 bytes = 7.4 MB
@@ -202,11 +203,11 @@ def test_a_folder_has_parts(tmp_path: Path, model: str):
 
 def test_readers_of_labelled_data(tmp_path: Path):
     (tmp_path / "x.conll").write_text("a B\nbank O\n\nriver O\n", encoding="utf-8")
-    found = list(items(Input(str(tmp_path / "x.conll"), column="words")))
+    found = read_texts(Input(str(tmp_path / "x.conll"), column="words"))
     assert [one.words for one in found] == [("a", "bank"), ("river",)]
     assert [one.text for one in found] == ["a bank", "river"]
     (tmp_path / "x.tsv").write_text("n\tone\ttwo\nk1\ta\tb\nk2\tc\td\n", encoding="utf-8")
-    found = list(items(Input(str(tmp_path / "x.tsv"), column="one", pair_column="two", id_column="n")))
+    found = read_texts(Input(str(tmp_path / "x.tsv"), column="one", pair_column="two", id_column="n"))
     assert found == [Item("k1", "a", "b"), Item("k2", "c", "d")]
 
 
@@ -228,15 +229,16 @@ def test_bad_input_is_an_error_before_a_model_is_read(tmp_path: Path, fields: di
     (tmp_path / "x.tsv").write_text("one\ttwo\na\tb\n")
     source = Input(**{**fields, "path": str(tmp_path / fields["path"])})
     with pytest.raises(UserError, match=message):
-        write_features(FeatureRequest(source, str(tmp_path / "out"), init="nowhere"), print)
+        write_features(FeatureRequest(source, str(tmp_path / "out"), "nowhere"), print)
     assert not (tmp_path / "out").exists()
 
 
 def test_bad_texts_are_skipped_where_asked(tmp_path: Path):
     (tmp_path / "bad.txt").write_bytes(b"\xff\nb\n")
     source = Input(str(tmp_path / "bad.txt"), bad_examples="skip")
-    assert check(source).num_bad == 1
-    assert [one.text for one in items(source)] == ["b"]
+    notes: list[str] = []
+    assert [one.text for one in read_texts(source, notes.append)] == ["b"]
+    assert "1 of 2 texts are bad" in notes[0]
 
 
 def test_bad_requests(tmp_path: Path, model: str):
@@ -250,15 +252,14 @@ def test_bad_requests(tmp_path: Path, model: str):
         ({"max_length": 33}, "from 4 to the model's 32"),
         ({"batch_size": 0}, "at least 1"),
         ({"weights": (1.0,), "layers": ("weighted_sum_last_four",)}, "needs 4 weights"),
-        ({"workdir": "x"}, "either --workdir"),
-        ({"init": None}, "either --workdir"),
+        ({"step": 3}, "has one model, and no step 3"),
     ):
         (tmp_path / "texts.parquet").write_text("")
-        given: dict[str, Any] = {"output": str(tmp_path / "out"), "init": model, **fields}
+        given: dict[str, Any] = {"output": str(tmp_path / "out"), "workdir": model, **fields}
         with pytest.raises(UserError, match=message):
             write_features(FeatureRequest(source, **given), print)
         assert not (tmp_path / "out").exists()
-    shallow = ENCODER._replace(config=tiny(vocab_size=TOKENIZER.size))
+    shallow = dataclasses.replace(ENCODER, config=tiny(vocab_size=TOKENIZER.size))
     with pytest.raises(UserError, match="2 layers, too few for sum_last_four, concat_last_four; allowed: embeddings"):
         Extractor(shallow, ["last", "sum_last_four", "concat_last_four"])
 
@@ -267,8 +268,10 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path, model: str, monkeypat
     def broken(*_: Any) -> Any:
         raise RuntimeError("the machine is gone")
 
-    monkeypatch.setattr("bert_jax.features.run.facts", broken)
+    monkeypatch.setattr("bert_jax.runs.features.facts", broken)
     for name in ("out", "out.parquet", "out.safetensors"):
         with pytest.raises(RuntimeError):
-            write_features(FeatureRequest(lines_file(tmp_path), str(tmp_path / name), LAST_ALL_MEAN, init=model), print)
+            write_features(
+                FeatureRequest(lines_file(tmp_path), str(tmp_path / name), model, layers=LAST_ALL_MEAN), print
+            )
     assert [path.name for path in tmp_path.iterdir()] == ["texts.txt"]

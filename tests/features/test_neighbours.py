@@ -10,13 +10,14 @@ import pytest
 
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
-from bert_jax.features.extract import Encoder, Extractor
-from bert_jax.features.inputs import Input
+from bert_jax.features.extract import Extractor
+from bert_jax.features.inputs import Input, read_texts
 from bert_jax.features.neighbours import check_layer, find_neighbours, marked, whole_word
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.hugging_face import export_model
 from bert_jax.models.encoders import bert
 from bert_jax.text.learn import learn_wordpiece
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import wordpiece
 from tests.models.helpers import random_params, tiny
 
 RIVER = [
@@ -32,11 +33,11 @@ MONEY = [
     "The clerk of the bank counted the money.",
 ]
 OTHERS = ["The embankment is high.", "Banks are closed on Sunday.", "Nothing to see here."]
-TOKENIZER = WordPiece((*learn_wordpiece(RIVER + MONEY + OTHERS, 150, min_frequency=1),))
+TOKENIZER = wordpiece((*learn_wordpiece(RIVER + MONEY + OTHERS, 150, min_frequency=1),))
 CONFIG = tiny(vocab_size=TOKENIZER.size, hidden_size=24, mlp_dim=16)
 PARAMS = random_params(CONFIG)
 APPLY = jax.jit(bert.Encoder(CONFIG).apply)
-ENCODER = Encoder(PARAMS["encoder"], CONFIG, TOKENIZER)
+ENCODER = TrainedModel("", PARAMS, CONFIG, TOKENIZER)
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def plain_vector(text: str, word: str) -> np.ndarray:
     row, length = np.pad(encoded.input_ids, (0, 32 - len(encoded.input_ids)))[None], len(encoded.input_ids)
     mask = (np.arange(32) < length)[None]
     batch = {"input_ids": row, "token_type_ids": np.zeros_like(row), "attention_mask": mask}
-    sequence = APPLY({"params": ENCODER.params}, batch).sequence
+    sequence = APPLY({"params": PARAMS["encoder"]}, batch).sequence
     [match] = re.finditer(rf"\b{word}\b", text, re.IGNORECASE)
     places = [i for i, (a, b) in enumerate(encoded.offsets) if b > a and match.start() <= a and b <= match.end()]
     vector = np.asarray(sequence)[0, places].mean(axis=0)
@@ -64,7 +65,7 @@ def plain_vector(text: str, word: str) -> np.ndarray:
 
 def test_scores_are_cosines_of_the_mean_of_the_pieces(corpus: Input):
     queries = ["The old bank by the river.", MONEY[0]]
-    found, counts = find_neighbours(extractor(), "bank", queries, corpus, best=5)
+    found, counts = find_neighbours(extractor(), "bank", queries, read_texts(corpus), best=5)
     assert (counts.texts, counts.occurrences, counts.beyond) == (13, 7, 0)  # one of eight is asked for
     for one, query in zip(found, queries, strict=True):
         others = [text for text in RIVER + MONEY if text not in queries]
@@ -77,7 +78,7 @@ def test_scores_are_cosines_of_the_mean_of_the_pieces(corpus: Input):
 
 def test_the_same_word_in_the_same_context_is_nearest(corpus: Input):
     """The random model has no senses, but a copy of the sentence in other letters is as near as can be."""
-    [found], _ = find_neighbours(extractor(), "bank", [MONEY[0].upper()], corpus, best=1)
+    [found], _ = find_neighbours(extractor(), "bank", [MONEY[0].upper()], read_texts(corpus), best=1)
     assert [n.text for n in found.neighbours] == [MONEY[0]]
     assert found.neighbours[0].score == pytest.approx(1.0, abs=1e-5)
 
@@ -96,18 +97,18 @@ def test_whole_words_alone():
 
 def test_what_is_missing_is_an_error(corpus: Input):
     with pytest.raises(UserError, match="'No such word.' does not have the word 'bank'"):
-        find_neighbours(extractor(), "bank", ["the bank", "No such word."], corpus)
-    with pytest.raises(UserError, match="none of the 13 texts of .* has the word 'mud'"):
-        find_neighbours(extractor(), "mud", ["the mud"], corpus)
+        find_neighbours(extractor(), "bank", ["the bank", "No such word."], read_texts(corpus))
+    with pytest.raises(UserError, match="none of the 13 texts has the word 'mud'"):
+        find_neighbours(extractor(), "mud", ["the mud"], read_texts(corpus))
     with pytest.raises(UserError, match="comes after the 32 tokens"):
-        find_neighbours(extractor(), "bank", ["the " * 40 + "bank"], corpus)
+        find_neighbours(extractor(), "bank", ["the " * 40 + "bank"], read_texts(corpus))
     with pytest.raises(UserError, match="--layer=mean has no vector of a word; allowed: embeddings"):
         check_layer("mean")
 
 
 def test_occurrences_after_the_length_are_counted(tmp_path: Path):
     (tmp_path / "long.txt").write_text("a bank " + "the " * 40 + "bank\n")
-    _, counts = find_neighbours(extractor(), "bank", ["the bank"], Input(str(tmp_path / "long.txt")))
+    _, counts = find_neighbours(extractor(), "bank", ["the bank"], read_texts(Input(str(tmp_path / "long.txt"))))
     assert (counts.occurrences, counts.beyond) == (1, 1)
 
 
@@ -117,7 +118,7 @@ def test_long_texts_are_shown_around_the_word():
 
 
 def test_the_command(tmp_path: Path, corpus: Input, capsys: pytest.CaptureFixture[str]):
-    export_model(PARAMS, CONFIG, TOKENIZER, tmp_path / "model", "a card")
+    export_model(TrainedModel("", PARAMS, CONFIG, TOKENIZER), tmp_path / "model", "a card")
     line = ["neighbours", f"--init={tmp_path / 'model'}", f"--input={corpus.path}", "--word=bank", "--best=2"]
     assert run([*line, "He sat on the bank of the river."]) == 0
     output = capsys.readouterr()

@@ -1,6 +1,5 @@
 """Search by meaning: vectors in order, the nearest found, BM25 as its formula says, and bad files."""
 
-import dataclasses
 import json
 import math
 import shutil
@@ -18,16 +17,18 @@ from bert_jax.checkpoints.saving import save_params
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.examples.collection import Collection, read_collection, read_squad
-from bert_jax.features.retrieval import RetrievalRequest, TextEncoder, as_table, bm25, crowded, padded, retrieve, words
-from bert_jax.interchange.workdir import load_trained
+from bert_jax.features.extract import Extractor
+from bert_jax.features.retrieval import RetrievalRequest, as_table, bm25, crowded, retrieve, words
+from bert_jax.interchange.loading import load
 from bert_jax.models.encoders import bert
 from bert_jax.models.heads import SentenceVector
-from bert_jax.models.model import Model, Part, fresh_params
+from bert_jax.models.model import Model, Part, fresh_params, recorded
 from bert_jax.records import SPECIAL_TOKENS
+from bert_jax.rows.encoded import padded_length
 from bert_jax.runs.own_text import own_sentences
 from bert_jax.tasks.metrics.nearest import Nearest
 from bert_jax.tasks.metrics.retrieval import retrieval_metrics
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import wordpiece
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 DOCUMENTS = {f"d{i}": " ".join(LETTERS[i : i + 1 + i % 7]) for i in range(20)} | {"q1": "a b c"}
@@ -40,10 +41,10 @@ def workdir(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A model that has learned nothing."""
     folder = tmp_path_factory.mktemp("model") / "run"
     folder.mkdir()
-    tokenizer = WordPiece([*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS)])
+    tokenizer = wordpiece([*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS)])
     tokenizer.save(folder / tokenizer.file_name)
     model = bert.Config(tokenizer.size, 16, 1, 2, 32, 64, initializer_range=0.5)
-    facts = {"model": dataclasses.asdict(model), "lowercase": True, "vocabulary_sha256": tokenizer.sha256}
+    facts = {"model": recorded(model), "lowercase": True, "vocabulary_sha256": tokenizer.sha256}
     save_params(str(folder), jax.tree.map(np.asarray, fresh_params(model)), facts)
     return str(folder)
 
@@ -63,10 +64,9 @@ def files(tmp_path: Path) -> dict[str, Path]:
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_vectors_come_in_the_order_of_the_texts(workdir: str, pooling: Any) -> None:
-    trained = load_trained(workdir)
-    encode = TextEncoder(trained, pooling, 64, batch_size=8)
+    trained = load(workdir)
     texts = ["a b c d e f g " * n for n in (3, 1, 9)] + list(DOCUMENTS.values())
-    found = encode(texts)
+    found = Extractor(trained, [pooling], 64, batch_size=8).texts(texts)
     model = Model(trained.config, (Part.of("sentence_vector", SentenceVector, pooling=pooling),))
 
     @jax.jit
@@ -81,10 +81,10 @@ def test_vectors_come_in_the_order_of_the_texts(workdir: str, pooling: Any) -> N
 
 
 def test_few_lengths_are_compiled() -> None:
-    lengths = {padded(n, 512) for n in range(1, 513)}
+    lengths = {padded_length(n, 512) for n in range(1, 513)}
     assert lengths == {16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512}
-    assert all(padded(n, 512) >= n for n in range(1, 513))
-    assert padded(100, 100) == 100
+    assert all(padded_length(n, 512) >= n for n in range(1, 513))
+    assert padded_length(100, 100) == 100
 
 
 def test_nearest_block_by_block() -> None:
@@ -101,8 +101,8 @@ def test_nearest_block_by_block() -> None:
 def test_a_search(workdir: str, files: dict[str, Path]) -> None:
     collection = read_collection(*files.values())
     assert set(collection.queries) == set(RELEVANCES), "a query without relevances is not scored"
-    found = retrieve(collection, RetrievalRequest(workdir, top=4))
-    encode = TextEncoder(load_trained(workdir), "mean", 64, 64)
+    found = retrieve(load(workdir), collection, RetrievalRequest(top=4))
+    encode = Extractor(load(workdir), ["mean"], 64, 64).texts
     documents, queries = (encode(list(texts.values())) for texts in (collection.documents, collection.queries))
     cosines = (queries @ documents.T) / np.linalg.norm(queries, axis=1)[:, None] / np.linalg.norm(documents, axis=1)
     for row, query in enumerate(collection.queries):
@@ -187,14 +187,14 @@ def test_a_run_searches_its_own_text(workdir: str, tmp_path: Path, capsys: pytes
     flags = ["retrieve", f"--workdir={own}", "--query=k l m", "--top=1"]
 
     def wrong(corpus: object, **more: object) -> str:
-        (own / "run.json").write_text(json.dumps({"config": {"corpus": corpus, **more}}))
+        (own / "run.json").write_text(json.dumps({"format": 1, "config": {"corpus": corpus, **more}}))
         assert run(flags) == 2
         return capsys.readouterr().err
 
     for name, text in (("a", "a b c.\nx y."), ("b", "q r. \n\nk l m.")):
         (tmp_path / f"{name}.txt").write_text(text)
     corpus = {"source": "text_files", "options": {"paths": (str(tmp_path / "?.txt"),), "format": "sentences"}}
-    (own / "run.json").write_text(json.dumps({"config": {"corpus": corpus}}))
+    (own / "run.json").write_text(json.dumps({"format": 1, "config": {"corpus": corpus}}))
     assert run(flags) == 0
     printed = capsys.readouterr()
     assert "4 sentences of the run's own text" in printed.err
@@ -227,8 +227,13 @@ def test_which_ids_are_shared(tmp_path: Path, files: dict[str, Path]) -> None:
 def test_progress_is_told_after_each_batch(workdir: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bert_jax.features.retrieval.BLOCK_TEXTS", 16)
     told: list[tuple[int, int]] = []
-    request = RetrievalRequest(workdir, batch_size=8)
-    retrieve(Collection(DOCUMENTS, QUERIES, {}), request, progress=lambda done, texts: told.append((done, texts)))
+    request = RetrievalRequest(batch_size=8)
+    retrieve(
+        load(workdir),
+        Collection(DOCUMENTS, QUERIES, {}),
+        request,
+        progress=lambda done, texts: told.append((done, texts)),
+    )
     assert told == [(4, 4), (8, 21), (16, 21), (21, 21)]
 
 

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.hugging_face import export_model
 from tests.interchange.small_model import CONFIG, PARAMS, TOKENIZER
 
@@ -10,5 +11,5 @@ from tests.interchange.small_model import CONFIG, PARAMS, TOKENIZER
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Hugging Face directory of the small model, which no test may change."""
     folder = tmp_path_factory.mktemp("export") / "model"
-    export_model(PARAMS, CONFIG, TOKENIZER, folder, "the card")
+    export_model(TrainedModel("", PARAMS, CONFIG, TOKENIZER), folder, "the card")
     return folder

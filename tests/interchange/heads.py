@@ -13,11 +13,11 @@ from bert_jax.models.config import ModelConfig
 from bert_jax.models.heads import ChoiceClassifier, Classifier, SpanClassifier
 from bert_jax.models.model import POOLER, Model, Part
 from bert_jax.records import SPECIAL_TOKENS
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import wordpiece
 from tests.models.helpers import random_params
 
 LETTERS = [chr(97 + i) for i in range(26)]
-TOKENIZER = WordPiece((*SPECIAL_TOKENS, *LETTERS, *(f"##{c}" for c in LETTERS), *"0123456"))
+TOKENIZER = wordpiece((*SPECIAL_TOKENS, *LETTERS, *(f"##{c}" for c in LETTERS), *"0123456"))
 TAGS = ("O", "B-PER", "I-PER", "B-ORG")
 HEADS = {
     "encoder": Head("BertModel"),

@@ -8,11 +8,11 @@ import jax
 import numpy as np
 
 from bert_jax.records import SPECIAL_TOKENS
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import wordpiece
 from tests.models.helpers import random_params, tiny
 
 LETTERS = [chr(97 + i) for i in range(26)]
-TOKENIZER = WordPiece((*SPECIAL_TOKENS, *LETTERS, *(f"##{c}" for c in LETTERS), *"0123456"), lowercase=False)
+TOKENIZER = wordpiece((*SPECIAL_TOKENS, *LETTERS, *(f"##{c}" for c in LETTERS), *"0123456"), lowercase=False)
 CONFIG = tiny(activation="gelu_tanh", dropout_rate=0.2, layer_norm_eps=1e-6)
 PARAMS = random_params(CONFIG)
 

@@ -10,16 +10,16 @@ import tokenizers
 
 from bert_jax.errors import UserError
 from bert_jax.features.fill_mask import encode_masked, fill_mask
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.hugging_face import export_model, import_model
 from bert_jax.interchange.initial import with_vocabulary
 from bert_jax.records import SPECIAL_TOKENS
-from bert_jax.text.byte_bpe import ByteBpe
 from bert_jax.text.learn_byte_bpe import learn_byte_bpe
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import of_json, wordpiece
 from tests.models.helpers import random_params, tiny
 from tests.text.byte_level_files import roberta
 
-TOKENIZER = ByteBpe(json.dumps(roberta()))
+TOKENIZER = of_json(roberta())
 CONFIG = tiny(vocab_size=TOKENIZER.size)
 PARAMS = random_params(CONFIG)
 
@@ -27,7 +27,7 @@ PARAMS = random_params(CONFIG)
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("export") / "model"
-    export_model(PARAMS, CONFIG, TOKENIZER, folder, "the card")
+    export_model(TrainedModel("", PARAMS, CONFIG, TOKENIZER), folder, "the card")
     return folder
 
 
@@ -51,14 +51,14 @@ def test_a_published_folder_of_two_files_is_read(exported: Path, tmp_path: Path)
 
 
 def test_a_mask_has_either_name() -> None:
-    filled = fill_mask(PARAMS, CONFIG, TOKENIZER, ["the <mask> cat", "the [MASK] cat"])
+    filled = fill_mask(TrainedModel("", PARAMS, CONFIG, TOKENIZER), ["the <mask> cat", "the [MASK] cat"])
     assert filled[0].predictions == filled[1].predictions
     assert len(filled[0].predictions) == 1
     words = {word.removeprefix("##") for word, _ in filled[0].predictions[0]}
     assert words <= {text or "Ġ" for text, continues in TOKENIZER.surfaces if continues is not None}
-    wordpiece = WordPiece((*SPECIAL_TOKENS, "the", "mask"))
+    other = wordpiece((*SPECIAL_TOKENS, "the", "mask"))
     with pytest.raises(UserError, match=r"no \[MASK\] in 'the <mask>'; write"):
-        encode_masked(["the <mask>"], wordpiece, 8)
+        encode_masked(["the <mask>"], other, 8)
 
 
 def test_rows_follow_their_pieces_to_another_vocabulary() -> None:
@@ -72,7 +72,7 @@ def test_rows_follow_their_pieces_to_another_vocabulary() -> None:
 
 def test_a_new_piece_that_begins_a_word_starts_from_pieces_after_a_space() -> None:
     """Pieces of WordPiece say whether they begin a word, the old tokenizer's by the space that they hold."""
-    new = WordPiece((*SPECIAL_TOKENS, "thecat", "world", "##world", "中"))
+    new = wordpiece((*SPECIAL_TOKENS, "thecat", "world", "##world", "中"))
     params, _ = with_vocabulary(PARAMS, TOKENIZER, new)
     old_rows, rows = (np.asarray(p["encoder"]["embeddings"]["word_embeddings"]) for p in (PARAMS, params))
     parts = {

@@ -15,19 +15,21 @@ from flax import linen as nn
 from safetensors.numpy import load_file, save_file
 
 from bert_jax.errors import UserError
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import Head, config_fields, of_facts, of_pretraining
 from bert_jax.interchange.family import families, family_of
 from bert_jax.interchange.hugging_face import export_model, import_model
 from bert_jax.interchange.tokenizer_files import write_tokenizer
 from bert_jax.models.heads import Classifier
 from bert_jax.models.model import Model, Part, encoder_file, fresh_params, recorded
-from bert_jax.text.byte_bpe import ByteBpe
+from bert_jax.text.tokenizer import of_json
 from tests.interchange.heads import TAGS, TOKENIZER
+from tests.interchange.numpy_models import assert_same_outputs
 from tests.interchange.test_sentencepiece_models import TOKENIZER as SENTENCEPIECE
 from tests.text.byte_level_files import roberta
 
 CLASSES = [(name, ending) for name, family in sorted(families().items()) for ending in family.classes]
-BYTE_BPE = ByteBpe(json.dumps(roberta()))
+BYTE_BPE = of_json(roberta())
 LABELS = {"ForSequenceClassification": ("no", "yes", "maybe"), "ForTokenClassification": TAGS}
 
 
@@ -61,24 +63,26 @@ def params_of(config: Any, head: Head) -> Any:
 def test_there_and_back(tmp_path: Path, encoder: str, ending: str) -> None:
     config, head = config_of(encoder), head_of(encoder, ending)
     params = params_of(config, head)
-    export_model(params, config, TOKENIZER, tmp_path / "model", "card", head)
+    export_model(TrainedModel("", params, config, TOKENIZER, head), tmp_path / "model", "card")
     read = import_model(tmp_path / "model")
-    assert (read.head, read.config, read.missing, read.unused) == (head, config, (), ())
+    assert (read.head, read.config, read.report.missing) == (head, config, ())
     jax.tree.map(np.testing.assert_array_equal, read.params, params)
+    tensors = load_file(tmp_path / "model" / "model.safetensors")
+    assert_same_outputs(tensors, params, config, head)
     described = json.loads((tmp_path / "model" / "config.json").read_text())
     assert described["model_type"] == encoder
     assert described["architectures"] == [head.architecture]
     from tests import floor  # it draws its models by the functions above
 
     wanted = json.loads(floor.FILE.read_text())[f"export {encoder} {ending}"]
-    assert floor.arrays(load_file(tmp_path / "model" / "model.safetensors")) == wanted
+    assert floor.arrays(tensors) == wanted
 
 
 def test_positions_of_roberta_are_counted_from_after_the_padding(tmp_path: Path) -> None:
     """Rows of their table before the first position in use are not ours."""
     config, head = config_of("roberta"), head_of("roberta", "ForMaskedLM")
     params = params_of(config, head)
-    export_model(params, config, TOKENIZER, tmp_path / "model", "card", head)
+    export_model(TrainedModel("", params, config, TOKENIZER, head), tmp_path / "model", "card")
     described = json.loads((tmp_path / "model" / "config.json").read_text())
     assert described["max_position_embeddings"] == config.max_length + TOKENIZER.pad_id + 1
     assert described["type_vocab_size"] == 1
@@ -94,7 +98,7 @@ def test_albert_is_read_where_its_layers_are_all_one() -> None:
     assert family.from_config(described, "folder") == config  # as transformers takes what is not there
     for field in ("num_hidden_groups", "inner_group_num"):
         with pytest.raises(
-            UserError, match=f"^folder has {field} 2; only an ALBERT whose layers share all weights can be"
+            UserError, match=f"^folder/config.json has {field} 2; of the ALBERT family, only models with 1 can be read"
         ):
             family.from_config(described | {field: 2}, "folder")
     head = Head("AlbertForSequenceClassification", ("no", "yes"), classifier_dropout=0.2)
@@ -123,7 +127,7 @@ def test_an_exported_tokenizer_makes_no_type_that_the_model_lacks(
 def with_tasks(folder: Path, row: Any) -> np.ndarray:
     """Write a random ErnieModel with three task embeddings, the first of which is ``row``; its word vectors."""
     config, head = config_of("ernie"), head_of("ernie", "Model")
-    export_model(params_of(config, head), config, TOKENIZER, folder, "card", head)
+    export_model(TrainedModel("", params_of(config, head), config, TOKENIZER, head), folder, "card")
     tensors = load_file(folder / "model.safetensors")
     tasks = np.random.default_rng(1).normal(0.0, 0.2, (3, config.hidden_size)).astype(np.float32)
     tasks[0] += row
@@ -141,20 +145,21 @@ def test_an_ernie_with_task_ids_has_task_0_in_its_token_types(tmp_path: Path) ->
     read = import_model(tmp_path / "model")
     found = read.params["encoder"]["embeddings"]["token_type_embeddings"]
     np.testing.assert_array_equal(found, raw["embeddings.token_type_embeddings.weight"] + tasks[0])
-    assert (read.missing, read.unused) == ((), ())
+    assert read.report.missing == ()
+    assert_same_outputs(raw, read.params, read.config, read.head)
     assert "embedding of task 0 is added to each token type" in read.report.line
-    export_model(read.params, read.config, TOKENIZER, tmp_path / "again", "card", read.head)
+    export_model(TrainedModel("", read.params, read.config, TOKENIZER, read.head), tmp_path / "again", "card")
     assert not json.loads((tmp_path / "again" / "config.json").read_text()).get("use_task_id")
 
 
-def test_no_tensor_of_an_encoder_is_dropped(tmp_path: Path) -> None:
+def test_no_tensor_is_dropped(tmp_path: Path) -> None:
     with_tasks(tmp_path, 0.0)
     described = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(described | {"use_task_id": False}))
-    with pytest.raises(UserError, match=r"1 tensors of the encoder have no place .*ernie.embeddings.task_type"):
+    with pytest.raises(UserError, match=r"1 tensors have no place in the ErnieModel .*: ernie.embeddings.task_type"):
         import_model(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(described | {"num_hidden_layers": 1}))
-    with pytest.raises(UserError, match=r"16 tensors of the encoder have no place .*ernie.encoder.layer.1"):
+    with pytest.raises(UserError, match=r"16 tensors have no place .*: ernie.encoder.layer.1.* and 11 more \(tr"):
         import_model(tmp_path)
 
 

@@ -13,9 +13,9 @@ from safetensors.numpy import load_file, save_file
 from bert_jax.errors import UserError
 from bert_jax.interchange.card import CARD
 from bert_jax.interchange.hugging_face import WEIGHTS, import_model
-from bert_jax.interchange.initial import load_initial
+from bert_jax.interchange.loading import load
 from bert_jax.interchange.tokenizer_files import is_padded
-from bert_jax.interchange.workdir import export_workdir, import_into_workdir
+from bert_jax.interchange.workdir import export_trained, import_into_workdir
 from bert_jax.storage.checksums import CHECKSUMS
 from tests.interchange.small_model import PARAMS, TOKENIZER, assert_same
 
@@ -55,13 +55,36 @@ def test_buffers_and_copies_are_read_past(copy: Path) -> None:
             "bert.embeddings.position_ids": np.arange(32)[None],
             "cls.predictions.decoder.weight": tensors["bert.embeddings.word_embeddings.weight"].copy(),
             "cls.predictions.decoder.bias": tensors["cls.predictions.bias"].copy(),
-            "qa_outputs.weight": np.zeros((2, 32), np.float32),
         }
 
     rewrite(copy, add)
-    imported = import_model(copy)
-    assert_same(imported.params, PARAMS)
-    assert imported.unused == ("qa_outputs.weight",)
+    assert_same(import_model(copy).params, PARAMS)
+
+
+@pytest.mark.parametrize(
+    "name", ["qa_outputs.weight", "classifier.bias", "bert.embeddings.task", "bert.ids", "fit_dense.weight"]
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_a_tensor_without_a_place_is_refused(copy: Path, name: str, dtype: Any) -> None:
+    rewrite(copy, lambda tensors: tensors | {name: np.zeros((2, 32), dtype)})
+    with pytest.raises(UserError, match=f"1 tensors have no place in the BertForPreTraining of config.json: {name} "):
+        import_model(copy)
+
+
+def test_a_quantized_model_is_refused(copy: Path) -> None:
+    name = "bert.pooler.dense.weight"
+    rewrite(copy, lambda tensors: tensors | {name: tensors[name].astype(np.int8)})
+    with pytest.raises(UserError, match=f"{name} holds int8 numbers; a quantized model cannot be read"):
+        import_model(copy)
+
+
+def test_a_head_in_part_is_refused(copy: Path) -> None:
+    without("cls.predictions.transform.dense.weight")(copy)
+    with pytest.raises(UserError, match=r"1 tensors of the mlm_head are missing, such as cls.predictions.transform.d"):
+        import_model(copy)
+    edit_config(copy, architectures=["BertForNextSentencePrediction"])
+    with pytest.raises(UserError, match=r"4 tensors have no place in the BertForNextSentencePrediction"):
+        import_model(copy)
 
 
 def test_the_bias_of_a_decoder_is_the_bias_of_the_head(copy: Path) -> None:
@@ -71,7 +94,7 @@ def test_the_bias_of_a_decoder_is_the_bias_of_the_head(copy: Path) -> None:
     rewrite(copy, lambda tensors: {alias(name): x for name, x in tensors.items()})
     imported = import_model(copy)
     assert_same(imported.params, PARAMS)
-    assert (imported.missing, imported.unused) == ((), ())
+    assert imported.report.missing == ()
 
 
 def test_a_decoder_that_is_not_tied_is_refused(copy: Path) -> None:
@@ -115,7 +138,7 @@ def test_missing_heads_are_reported(copy: Path) -> None:
     rewrite(copy, bare)
     imported = import_model(copy)
     assert set(imported.params) == {"encoder"}
-    assert imported.missing == (
+    assert imported.report.missing == (
         "bert.pooler.dense.weight",
         "bert.pooler.dense.bias",
         "cls.predictions.transform.dense.weight",
@@ -154,11 +177,11 @@ def no_vocabulary(folder: Path) -> None:
 
 def test_a_folder_with_a_tokenizer_json_alone_has_the_same_tokenizer(copy: Path) -> None:
     """Recent versions of transformers write no vocab.txt."""
-    before = load_initial(str(copy)).tokenizer
+    before = load(str(copy)).tokenizer
     (copy / "vocab.txt").unlink()
-    assert load_initial(str(copy)).tokenizer.sha256 == before.sha256
+    assert load(str(copy)).tokenizer.sha256 == before.sha256
     (copy / "tokenizer_config.json").unlink()
-    assert load_initial(str(copy)).tokenizer.sha256 == before.sha256
+    assert load(str(copy)).tokenizer.sha256 == before.sha256
 
 
 def cut_vocabulary(folder: Path) -> None:
@@ -176,7 +199,8 @@ def add_to_json(folder: Path, *names: str) -> None:
 def pad_embeddings(folder: Path) -> None:
     def padded(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {
-            n: np.pad(x, ((0, 8), *[(0, 0)] * (x.ndim - 1))) if 64 in x.shape[:1] else x for n, x in tensors.items()
+            n: np.pad(x, ((0, 8), *[(0, 0)] * (x.ndim - 1))) if 64 in x.shape[:1] and "layer" not in n else x
+            for n, x in tensors.items()
         }
 
     rewrite(folder, padded)
@@ -184,18 +208,20 @@ def pad_embeddings(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_added_tokens_that_text_would_lose_are_named(copy: Path, alone: bool) -> None:
+def test_added_tokens_stay_whole_in_and_out(copy: Path, alone: bool) -> None:
     """With a vocab.txt beside it, and without, as old and new versions of transformers save a tokenizer."""
     add_to_json(copy, *(f"<e{i}>" for i in range(8)))
     pad_embeddings(copy)
     if alone:
         (copy / "vocab.txt").unlink()
-    message = "added tokens that text would lose, .* '<e0>', '<e1>', '<e2>', '<e3>', '<e4>' and 3 more; give the token"
-    for read in (import_model, load_initial, lambda path: import_into_workdir(path, str(copy / "run"))):
-        with pytest.raises(UserError, match=message) as error:
-            read(str(copy))
-        assert "\n" not in str(error.value)
-    assert not (copy / "run").exists()
+    workdir = str(copy / "run")
+    import_into_workdir(str(copy), workdir)
+    export_trained(load(workdir), str(copy / "out"))
+    for folder in (str(copy), workdir, str(copy / "out")):
+        tokenizer = load(folder).tokenizer
+        assert tokenizer.size == 72
+        assert tokenizer.encode("a<e0> b <e7>").input_ids[2:5:2] == (64, 71)
+    assert not (copy / "run" / "vocab.txt").exists()
 
 
 @pytest.mark.parametrize(
@@ -206,38 +232,20 @@ def test_added_tokens_that_text_would_lose_are_named(copy: Path, alone: bool) ->
         ("special_tokens_map.json", {"additional_special_tokens": [{"content": "<e1>", "lstrip": False}]}),
         ("tokenizer_config.json", {"extra_special_tokens": {"entity_token": "<e1>"}}),
         ("tokenizer_config.json", {"added_tokens_decoder": {"0": {"content": "[PAD]"}, "64": {"content": "<e1>"}}}),
-        ("tokenizer_config.json", {"additional_special_tokens": ["[unused1]"]}),
+        ("tokenizer_config.json", {"bos_token": "[BOS]", "additional_special_tokens": [f"##{'a' * 9}"]}),
     ],
 )
 def test_added_tokens_are_found_in_every_file_that_names_them(copy: Path, name: str, content: Any) -> None:
     (copy / name).write_text(json.dumps(content))
-    with pytest.raises(
-        UserError, match=r"text would lose, because it is read without them: '(<e1>|\[unused1\])'; give"
-    ):
-        import_model(copy)
-
-
-def test_added_tokens_that_are_no_loss_are_read_past(copy: Path) -> None:
-    """The five special tokens of published folders, those around whole texts, and what is read as a piece."""
-    add_to_json(copy, "[BOS]", "<|endoftext|>")
-    (copy / "special_tokens_map.json").write_text(json.dumps({"bos_token": "[BOS]", "cls_token": "[CLS]"}))
-    (copy / "added_tokens.json").write_text(json.dumps({"a": 5}))
-    assert_same(import_model(copy).params, PARAMS)
-
-
-def test_a_run_of_an_earlier_import_with_added_tokens_is_not_exported(copy: Path) -> None:
-    """Such an import kept the added tokens as the last pieces of vocab.txt, which no text gives."""
-    vocab = (*TOKENIZER.vocab[:-2], "<e1>", "</e1>")
-    (copy / "vocab.txt").write_text("".join(f"{piece}\n" for piece in vocab))
-    (copy / "tokenizer.json").unlink()
-    workdir = str(copy / "run")
-    import_into_workdir(str(copy), workdir)
-    for read in (lambda: export_workdir(workdir, str(copy / "out")), lambda: load_initial(workdir)):
-        with pytest.raises(
-            UserError, match=f"{workdir} has added tokens that text would lose, .*: '</e1>', '<e1>'; give"
-        ):
-            read()
-    assert not (copy / "out").exists()
+    pad_embeddings(copy)
+    tokenizer = import_model(copy).tokenizer
+    assert (tokenizer.size, tokenizer.file_name) == (65, "tokenizer.json")
+    assert 64 in tokenizer.encode(f"a{tokenizer.vocab[64]}").input_ids
+    if "64" in json.dumps(content):
+        cut_vocabulary(copy)
+        (copy / "tokenizer.json").unlink()
+        with pytest.raises(UserError, match="does not number its 61 pieces from 0 to 60; copy it again"):
+            import_model(copy)
 
 
 @pytest.mark.parametrize(
@@ -270,7 +278,7 @@ def only_pickle(folder: Path) -> None:
         (lambda f: edit_config(f, model_type="gpt2"), "is a 'gpt2' model; readable model types: albert, bert"),
         (lambda f: edit_config(f, model_type=["bert"]), r"is a \['bert'\] model; readable model types: albert, bert"),
         (lambda f: edit_config(f, hidden_act="silu"), "hidden_act 'silu'; known: gelu, gelu_new, relu"),
-        (lambda f: edit_config(f, position_embedding_type="relative_key"), "relative_key positions"),
+        (lambda f: edit_config(f, position_embedding_type="rel"), "type 'rel'; of the BERT family, only models"),
         (lambda f: edit_config(f, vocab_size="big"), "config.vocab_size is 'big'; expected int"),
         (lambda f: edit_config(f, num_attention_heads=5), "does not divide by num_heads 5"),
         (lambda f: edit_config(f, vocab_size=72), r"word_embeddings.weight is \[64, 32\], config.json says \[72, 32\]"),

@@ -10,16 +10,18 @@ import pytest
 
 from bert_jax.checkpoints.saving import CheckpointConfig, Checkpoints
 from bert_jax.errors import UserError
+from bert_jax.features.trained_model import RunKey, TrainedModel
 from bert_jax.interchange.hugging_face import export_model
-from bert_jax.interchange.initial import Initial, ParentRun, continued_seed, load_initial, start_from, with_vocabulary
+from bert_jax.interchange.initial import check_moments, continued_seed, start_from, with_vocabulary
+from bert_jax.interchange.loading import load
 from bert_jax.interchange.workdir import import_into_workdir
 from bert_jax.models.layers import stack_layers
 from bert_jax.records import SPECIAL_TOKENS, Sum
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import wordpiece
 from bert_jax.training.state import TrainState
 from tests.models.helpers import as_jax, random_params, tiny
 
-OLD = WordPiece((*SPECIAL_TOKENS, "in", "out", "##put", "##in", "##g", "the", "g"))
+OLD = wordpiece((*SPECIAL_TOKENS, "in", "out", "##put", "##in", "##g", "the", "g"))
 CONFIG = tiny(vocab_size=OLD.size)
 PARAMS = random_params(CONFIG)
 
@@ -44,7 +46,7 @@ def state_of(params: Any) -> TrainState:
 def test_kept_pieces_keep_their_rows() -> None:
     order = np.random.default_rng(0).permutation(OLD.size)[:-2]  # two pieces go, unless they are special
     kept = [OLD.vocab[i] for i in order] + [t for t in SPECIAL_TOKENS if OLD.vocab.index(t) not in order]
-    new = WordPiece(kept)
+    new = wordpiece(kept)
     params, added = with_vocabulary(PARAMS, OLD, new)
     assert added == 0
     for before, after in zip(vocabulary_leaves(PARAMS), vocabulary_leaves(params), strict=True):
@@ -54,7 +56,7 @@ def test_kept_pieces_keep_their_rows() -> None:
 
 
 def test_the_rest_of_the_model_is_untouched() -> None:
-    params, _ = with_vocabulary(PARAMS, OLD, WordPiece((*OLD.vocab, "input")))
+    params, _ = with_vocabulary(PARAMS, OLD, wordpiece((*OLD.vocab, "input")))
 
     def blank(tree: Any) -> Any:
         tree = jax.tree.map(np.asarray, tree)
@@ -78,7 +80,7 @@ def test_the_rest_of_the_model_is_untouched() -> None:
     ],
 )
 def test_new_pieces_start_at_the_mean_of_their_old_parts(piece: str, parts: list[str]) -> None:
-    new = WordPiece((*SPECIAL_TOKENS, piece, *OLD.vocab[5:]))
+    new = wordpiece((*SPECIAL_TOKENS, piece, *OLD.vocab[5:]))
     params, added = with_vocabulary(PARAMS, OLD, new)
     assert added == 1
     rows = [OLD.vocab.index(part) for part in parts]
@@ -88,7 +90,7 @@ def test_new_pieces_start_at_the_mean_of_their_old_parts(piece: str, parts: list
 
 def test_missing_parts_start_fresh_and_the_rest_is_taken_over() -> None:
     fresh = random_params(CONFIG, seed=3)
-    initial = Initial("there", {"encoder": PARAMS["encoder"]}, CONFIG, OLD, missing=("bert.pooler.dense.weight",))
+    initial = TrainedModel("there", {"encoder": PARAMS["encoder"]}, CONFIG, OLD)
     notes: list[str] = []
     state = start_from(initial, CONFIG, OLD, "fresh", notes.append)(state_of(fresh))
     expected = fresh | {"encoder": PARAMS["encoder"]}
@@ -98,10 +100,10 @@ def test_missing_parts_start_fresh_and_the_rest_is_taken_over() -> None:
 
 
 def test_scanned_layers_and_a_larger_vocabulary_together() -> None:
-    new = WordPiece((*OLD.vocab, "input"))
+    new = wordpiece((*OLD.vocab, "input"))
     model = dataclasses.replace(CONFIG, layers="scanned", vocab_size=new.size)
     notes: list[str] = []
-    start = start_from(Initial("there", PARAMS, CONFIG, OLD), model, new, "fresh", notes.append)
+    start = start_from(TrainedModel("there", PARAMS, CONFIG, OLD), model, new, "fresh", notes.append)
     fresh = stack_layers(random_params(dataclasses.replace(CONFIG, vocab_size=new.size), seed=3))
     expected = stack_layers(with_vocabulary(PARAMS, OLD, new)[0])
     jax.tree.map(np.testing.assert_array_equal, start(state_of(fresh)).params, expected)
@@ -110,7 +112,7 @@ def test_scanned_layers_and_a_larger_vocabulary_together() -> None:
 
 def test_padding_of_the_embeddings_is_left_behind() -> None:
     padded = dataclasses.replace(CONFIG, vocab_size=16)
-    initial = Initial("there", random_params(padded, seed=3), padded, OLD)
+    initial = TrainedModel("there", random_params(padded, seed=3), padded, OLD)
     state = start_from(initial, CONFIG, OLD, "fresh", lambda _: None)(state_of(PARAMS))
     np.testing.assert_array_equal(words(state.params), words(initial.params)[: OLD.size])
 
@@ -118,30 +120,30 @@ def test_padding_of_the_embeddings_is_left_behind() -> None:
 @pytest.mark.parametrize(
     ("initial", "message"),
     [
-        (Initial("there", PARAMS, CONFIG, OLD), "needs --init=WORKDIR"),
-        (Initial("there", PARAMS, CONFIG, WordPiece(OLD.vocab[::-1]), (), ("w", 0)), "the model's own vocabulary"),
+        (TrainedModel("there", PARAMS, CONFIG, OLD), "needs --init=WORKDIR"),
+        (TrainedModel("there", PARAMS, CONFIG, wordpiece(OLD.vocab[::-1]), workdir="w"), "the model's own vocabulary"),
     ],
     ids=["no run of ours", "another vocabulary"],
 )
-def test_moments_are_kept_only_with_the_same_rows(initial: Initial, message: str) -> None:
+def test_moments_are_kept_only_with_the_same_rows(initial: TrainedModel, message: str) -> None:
     with pytest.raises(UserError, match=message):
         start_from(initial, CONFIG, OLD, "kept", lambda _: None)
 
 
 def test_moments_of_other_heads_are_refused_at_once() -> None:
-    initial = Initial("there", PARAMS, CONFIG, OLD, (), ("w", 0))
-    initial.check_moments([name for name in PARAMS if name != "encoder"])
+    initial = TrainedModel("there", PARAMS, CONFIG, OLD, workdir="w")
+    check_moments(initial, [name for name in PARAMS if name != "encoder"])
     with pytest.raises(UserError, match="needs a run of the same objective: there has moments for .*nsp_head"):
-        initial.check_moments(["mlm_head"])
+        check_moments(initial, ["mlm_head"])
 
 
 def test_the_seed_of_a_run_that_goes_on() -> None:
-    def of(parent: ParentRun | None, seed: int = 3) -> tuple[int, dict[str, str]]:
-        return continued_seed(seed, Initial("there", {}, CONFIG, OLD, parent=parent), "pretraining")
+    def of(parent: RunKey | None, seed: int = 3) -> tuple[int, dict[str, str]]:
+        return continued_seed(seed, TrainedModel("there", {}, CONFIG, OLD, run=parent), "pretraining")
 
-    assert continued_seed(3, None, "pretraining") == of(None) == of(ParentRun("fine-tuning", "a")) == (3, {})
-    assert of(ParentRun("pretraining", "a"))[1] == {"parent_key": "a"}
-    seeds = [of(ParentRun("pretraining", key), seed)[0] for key in "ab" for seed in (3, 4)]
+    assert continued_seed(3, None, "pretraining") == of(None) == of(RunKey("fine-tuning", "a")) == (3, {})
+    assert of(RunKey("pretraining", "a"))[1] == {"parent_key": "a"}
+    seeds = [of(RunKey("pretraining", key), seed)[0] for key in "ab" for seed in (3, 4)]
     assert seeds[0] == 2113198376  # it must not change: runs that were begun with it go on
     assert len({3, 4, *seeds}) == 6
     assert all(0 <= seed < 2**31 for seed in seeds)
@@ -149,36 +151,36 @@ def test_the_seed_of_a_run_that_goes_on() -> None:
 
 def test_both_kinds_of_folder_are_read(tmp_path: Path) -> None:
     folder, workdir = tmp_path / "model", tmp_path / "me@home" / "run"  # an @ of a path is no step
-    export_model(PARAMS, CONFIG, OLD, folder, "card")
+    export_model(TrainedModel("", PARAMS, CONFIG, OLD), folder, "card")
     import_into_workdir(str(folder), str(workdir))
-    found = [load_initial(str(source)) for source in (folder, workdir, f"{workdir}@0")]
+    found = [load(str(source)) for source in (folder, workdir, f"{workdir}@0")]
     for initial in found:
         jax.tree.map(np.testing.assert_array_equal, initial.params, PARAMS)
-        assert (initial.model, initial.tokenizer.sha256, initial.missing) == (CONFIG, OLD.sha256, ())
-    assert [initial.checkpoints for initial in found] == [None, (str(workdir), 0), (str(workdir), 0)]
-    assert [initial.parent for initial in found] == [None] * 3  # an imported model has seen no rows of ours
+        assert (initial.config, initial.tokenizer.sha256) == (CONFIG, OLD.sha256)
+    assert [(initial.workdir, initial.step) for initial in found] == [(None, 0), (str(workdir), 0), (str(workdir), 0)]
+    assert [initial.run for initial in found] == [None] * 3  # an imported model has seen no rows of ours
     with pytest.raises(UserError, match="has only steps 0; choose one of them"):
-        load_initial(f"{workdir}@5")
+        load(f"{workdir}@5")
     with pytest.raises(UserError, match="run@last: after @ comes a step number"):
-        load_initial(f"{workdir}@last")
+        load(f"{workdir}@last")
 
 
 @pytest.mark.parametrize("source", ["nowhere", "nowhere@3", "."])
 def test_a_folder_of_neither_kind_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="neither a Hugging Face directory .* nor a workdir"):
-        load_initial(source)
+        load(source)
 
 
-def test_moments_of_a_run_of_an_earlier_version_are_kept(tmp_path: Path) -> None:
-    """What that version did not count yet starts fresh; moments that it lacks are those of another optimizer."""
+def test_moments_are_kept_and_those_of_another_optimizer_refused(tmp_path: Path) -> None:
     moments = jax.tree.map(np.square, PARAMS)
-    saved = {"step": jax.numpy.asarray(7), "params": as_jax(PARAMS), "opt_state": {"nu": as_jax(moments)}}
+    old = {"loss": Sum(jax.numpy.float32(3), jax.numpy.float32(4))}
+    saved = dataclasses.replace(state_of(PARAMS), opt_state={"nu": as_jax(moments)}, metrics=old)
     checkpoints = Checkpoints(str(tmp_path), CheckpointConfig())
     checkpoints.save_tree(7, saved, {})
     checkpoints.wait()
     checkpoints.close()
-    initial = Initial("run", PARAMS, CONFIG, OLD, (), (str(tmp_path), 7))
+    initial = TrainedModel("run", PARAMS, CONFIG, OLD, workdir=str(tmp_path), step=7)
     start = start_from(initial, CONFIG, OLD, "kept", lambda line: None)
     nothing = jax.tree.map(np.zeros_like, PARAMS)
     metrics = {"loss": Sum(jax.numpy.float32(0), jax.numpy.float32(0))}

@@ -16,9 +16,10 @@ from bert_jax.interchange.conversion import leaf
 from bert_jax.interchange.crc32c import crc32c
 from bert_jax.interchange.family import family_of
 from bert_jax.interchange.hugging_face import import_model
-from bert_jax.interchange.initial import load_initial
-from bert_jax.interchange.original import import_original
+from bert_jax.interchange.loading import load
+from bert_jax.interchange.original import current_name, import_original
 from bert_jax.interchange.tensor_bundle import read_bundle
+from tests.interchange.numpy_models import assert_same_outputs
 from tests.interchange.original_checkpoint import FOLDER, LAYERS, D, values
 
 
@@ -38,7 +39,8 @@ def test_every_tensor_is_read() -> None:
 
 def test_every_tensor_has_its_place(released: Path) -> None:
     imported, stored = import_original(released), values("pretraining")
-    assert (imported.missing, imported.unused, imported.head) == ((), (), Head("BertForPreTraining"))
+    assert (imported.report.missing, imported.head) == ((), Head("BertForPreTraining"))
+    assert_same_outputs(stored, imported.params, imported.config, imported.head)
     layers = [f"bert/encoder/layer_{i}" for i in range(LAYERS)]
     query = stored[f"{layers[1]}/attention/self/query/kernel"]
     output = stored[f"{layers[0]}/attention/output/dense/kernel"]
@@ -60,9 +62,9 @@ def test_every_tensor_has_its_place(released: Path) -> None:
 
 
 def test_the_map_names_every_variable_once() -> None:
-    originals = [entry.original for entry in family_of("bert").entries(LAYERS)]
-    assert len(set(originals)) == len(originals)
-    assert set(originals) == {*values("pretraining"), *values("classification"), *values("span_qa")}
+    originals = {*values("pretraining"), *values("classification"), *values("span_qa")}
+    theirs = [entry.theirs for entry in family_of("bert").entries(LAYERS)]
+    assert sorted(theirs) == sorted(map(current_name, originals))
 
 
 def test_into_a_workdir_and_to_hugging_face(released: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,7 +82,7 @@ def test_into_a_workdir_and_to_hugging_face(released: Path, tmp_path: Path, caps
         if array is not None:
             np.testing.assert_array_equal(leaf(exported.params, path), array)
     assert exported.tokenizer.lowercase
-    assert load_initial(str(released)).head == Head("BertForPreTraining")
+    assert load(str(released)).head == Head("BertForPreTraining")
 
 
 @pytest.mark.parametrize(
@@ -193,7 +195,7 @@ def test_the_checksum_is_that_of_the_standard() -> None:
 def test_one_checkpoint_by_another_name_is_found(released: Path) -> None:
     for file in released.glob("bert_model.ckpt.*"):
         file.rename(released / file.name.replace("bert_model.ckpt", "model.ckpt-7"))
-    assert import_original(released).missing == ()
+    assert import_original(released).report.missing == ()
     for file in released.glob("model.ckpt-7.*"):
         shutil.copy(file, released / file.name.replace("-7", "-8"))
     with pytest.raises(UserError, match="several checkpoints: model.ckpt-7, model.ckpt-8; leave one"):

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.interchange.comparison import module_outputs
 from bert_jax.models.config import ModelConfig
 from tests.interchange.heads import HEADS, module_of
+from tests.interchange.outputs import module_outputs
 
 KINDS = ("encoder", "masked_lm", "classification", "regression", "tagging", "span_qa", "multiple_choice")
 SIZES = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "mlp_dim": 32, "max_length": 16}

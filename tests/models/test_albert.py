@@ -14,7 +14,7 @@ from flax import linen as nn
 from bert_jax.configuration import build
 from bert_jax.errors import UserError
 from bert_jax.features.attention_maps import attention_maps
-from bert_jax.interchange.workdir import TrainedModel
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.encoders import albert, bert
 from bert_jax.models.flops import encoder_train_flops
@@ -156,7 +156,7 @@ def test_hidden_states_and_attention_of_every_layer() -> None:
     assert two.hidden.shape == (3, 4, 16, 32)
     np.testing.assert_array_equal(two.hidden[-1], two.sequence)
     np.testing.assert_allclose(two.hidden[:2], one.hidden, atol=1e-6)
-    trained = TrainedModel(params, small(), None, {}, 0)  # type: ignore[arg-type]
+    trained = TrainedModel("", params, small(), None)  # type: ignore[arg-type]
     ids, types = [np.array([2, 7, 9, 3])], [np.zeros(4, np.int32)]
     (maps,) = attention_maps(trained, ids, types)
     assert maps.shape == (2, 4, 4, 4)

@@ -12,13 +12,14 @@ from flax import linen as nn
 
 from bert_jax import catalogue
 from bert_jax.errors import UserError
-from bert_jax.features.extract import Extractor, load_encoder
+from bert_jax.features.extract import Extractor
+from bert_jax.interchange.loading import load
 from bert_jax.models.heads import LayerMix
 from bert_jax.models.model import Model
 from bert_jax.tasks.base import Setting
 from bert_jax.tasks.feature_tagging import Config, Task
 from bert_jax.text.learn import learn_wordpiece
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import wordpiece
 from tests.models.helpers import random_batch, tiny
 from tests.tasks import toy_tasks
 
@@ -101,7 +102,7 @@ def test_a_mix_begins_as_the_mean():
 
 def setting(num_layers: int, frozen: tuple[str, ...]) -> Setting:
     examples = tuple(toy_tasks.examples("tagging", 4))
-    tokenizer = WordPiece(learn_wordpiece(toy_tasks.FILLERS, 80, min_frequency=1))
+    tokenizer = wordpiece(learn_wordpiece(toy_tasks.FILLERS, 80, min_frequency=1))
     model = tiny(vocab_size=tokenizer.size, num_layers=num_layers)
     return Setting({"train": examples}, tokenizer, model, ("O", "B-PER", "I-PER", "B-LOC"), 32, 4, frozen=frozen)
 
@@ -122,7 +123,9 @@ def test_the_whole_command(tmp_path: Path):
     model = {"num_layers": 2, "hidden_size": 24, "num_heads": 2, "mlp_dim": 32}
     toy_tasks.write_toy(tmp_path, "tagging", 96, 32, model=model)
     assert toy_tasks.finetune(tmp_path, workdir="tagger") == 0
-    recipe = toy_tasks.recipe("tagging", train={"learning_rate": 3e-2, "num_epochs": 6}, export=True)
+    recipe = toy_tasks.recipe(
+        "tagging", export=True, schedule={"peak_learning_rate": 3e-2}, phases={"train": {"num_epochs": 6}}
+    )
     recipe["task"] = {"name": "feature_tagging", "layers": "weighted_sum_all", "lstm_size": 16}
     recipe["model"] = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0}
     (tmp_path / "recipe.json").write_text(json.dumps(recipe | {"frozen": ("encoder",)}))
@@ -130,7 +133,7 @@ def test_the_whole_command(tmp_path: Path):
     losses = [record["loss"] for record in toy_tasks.evaluations(tmp_path, "second")]
     assert losses[-1] < 0.7 * losses[0]
     assert not (tmp_path / "second" / "hugging_face").exists()
-    before, after = (load_encoder(str(tmp_path / name), None) for name in ("tagger", "second"))
+    before, after = (load(str(tmp_path / name)) for name in ("tagger", "second"))
     jax.tree.map(np.testing.assert_array_equal, before.params, after.params)
     assert after.weights is not None
     assert len(after.weights) == 2

@@ -8,12 +8,13 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.features.fill_mask import as_record, as_table, fill_mask
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.records import SPECIAL_TOKENS
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import wordpiece
 from tests.models.helpers import pretraining, random_params, tiny
 
 WORDS = ["the", "cat", "dog", "sees", "a", "river", "and", "some", "bread", "old", "king", "red", "house"]
-TOKENIZER = WordPiece((*SPECIAL_TOKENS, *WORDS, "##s", "."))
+TOKENIZER = wordpiece((*SPECIAL_TOKENS, *WORDS, "##s", "."))
 CONFIG = tiny(vocab_size=TOKENIZER.size)
 PARAMS = random_params(CONFIG)
 TEXTS = ("the [MASK] sees a river.", "[MASK] old king and the [MASK] dogs [MASK]")
@@ -29,7 +30,7 @@ def softmax_of(text: str) -> np.ndarray:
 
 
 def test_candidates_are_the_best_of_the_softmax() -> None:
-    for text, filled in zip(TEXTS, fill_mask(PARAMS, CONFIG, TOKENIZER, TEXTS, best=4), strict=True):
+    for text, filled in zip(TEXTS, fill_mask(TrainedModel("", PARAMS, CONFIG, TOKENIZER), TEXTS, best=4), strict=True):
         assert filled.text == text
         assert len(filled.predictions) == text.count("[MASK]")
         for candidates, probabilities in zip(filled.predictions, softmax_of(text), strict=True):
@@ -41,7 +42,7 @@ def test_candidates_are_the_best_of_the_softmax() -> None:
 
 def test_probabilities_fall_and_special_tokens_are_no_answer() -> None:
     best = len(WORDS) + 2
-    for filled in fill_mask(PARAMS, CONFIG, TOKENIZER, TEXTS, best=best):
+    for filled in fill_mask(TrainedModel("", PARAMS, CONFIG, TOKENIZER), TEXTS, best=best):
         for candidates in filled.predictions:
             probabilities = [probability for _, probability in candidates]
             assert probabilities == sorted(probabilities, reverse=True)
@@ -53,24 +54,24 @@ def test_padding_of_the_embeddings_is_no_answer() -> None:
     config = tiny(vocab_size=TOKENIZER.size + 5)
     params = random_params(config)
     params["mlm_head"]["output_bias"][-5:] = 20.0  # what has no piece would win
-    (filled,) = fill_mask(params, config, TOKENIZER, TEXTS[:1])
+    (filled,) = fill_mask(TrainedModel("", params, config, TOKENIZER), TEXTS[:1])
     assert {word for word, _ in filled.predictions[0]} <= set(TOKENIZER.vocab)
 
 
 def test_a_text_without_a_mask_is_refused() -> None:
     with pytest.raises(UserError, match=r"no \[MASK\] in 'the cat'; write \[MASK\]"):
-        fill_mask(PARAMS, CONFIG, TOKENIZER, [TEXTS[0], "the cat"])
+        fill_mask(TrainedModel("", PARAMS, CONFIG, TOKENIZER), [TEXTS[0], "the cat"])
 
 
 def test_a_text_longer_than_the_positions_is_refused() -> None:
     fits = "[MASK]" + " the" * (CONFIG.max_length - 3)
-    assert len(fill_mask(PARAMS, CONFIG, TOKENIZER, [fits])) == 1
+    assert len(fill_mask(TrainedModel("", PARAMS, CONFIG, TOKENIZER), [fits])) == 1
     with pytest.raises(UserError, match="a text has 33 tokens, the model 32 positions; shorten it"):
-        fill_mask(PARAMS, CONFIG, TOKENIZER, [fits + " the"])
+        fill_mask(TrainedModel("", PARAMS, CONFIG, TOKENIZER), [fits + " the"])
 
 
 def test_what_is_shown() -> None:
-    (filled,) = fill_mask(PARAMS, CONFIG, TOKENIZER, TEXTS[1:], best=2)
+    (filled,) = fill_mask(TrainedModel("", PARAMS, CONFIG, TOKENIZER), TEXTS[1:], best=2)
     record = json.loads(json.dumps(as_record(filled)))
     assert record == {"text": TEXTS[1], "predictions": [[list(c) for c in mask] for mask in filled.predictions]}
     text, *lines = as_table(filled).splitlines()

@@ -22,7 +22,8 @@ from bert_jax.records import Batch, Feature, Sum
 from bert_jax.runs import recipes
 from bert_jax.runs.baselines import write_baselines
 from bert_jax.runs.model_choice import choose_model
-from bert_jax.runs.pretraining import PretrainingSettings, checked
+from bert_jax.runs.preparation import check_pretraining
+from bert_jax.runs.settings import PretrainingSettings
 from tests import toy
 
 RECIPE = "from ml_collections import ConfigDict\n\n\ndef get_config():\n    return ConfigDict({})\n"
@@ -60,7 +61,7 @@ def test_what_inputs_reads_is_in_the_batch_and_whole_batches_are_not_cut(
     recipe = toy.recipe(toy.write_text(tmp_path / "text.txt"), objective={"name": "./rare.py"})
     (tmp_path / "own.py").write_text(RECIPE.replace("{}", repr(recipe)))
     settings = configuration.build(PretrainingSettings, recipes.load(str(tmp_path / "own.py")).to_dict(), "config")
-    task: Any = checked(settings, settings.experiment())(None, None, choose_model(settings.model, 64, None), 0)
+    task: Any = check_pretraining(settings).task
     assert all("masked_weights" in spec for spec in task.batch_specs.values())
     labels, weights = jnp.array([[5, 7], [5, 0]]), jnp.array([[1.0, 1.0], [1.0, 0.0]])
     rare = task.inputs({"masked_labels": labels, "masked_weights": weights})["rare_weights"]
@@ -101,9 +102,9 @@ def test_the_letters_of_the_page_are_learned(
     first, last = (line for line in lines if line["split"] == "eval")
     assert last["letter_loss"] < first["letter_loss"]
     task: Any = bert_jax.batches(str(tmp_path / "own.py"), str(tmp_path / "run")).task
-    pieces = task.setting.tokenizer.vocab
-    for number, begins in ((pieces.index("##s"), "s"), (pieces.index("river"), "r"), (pieces.index("."), "")):
-        assert task.letters[number] == ("abcdefghijklmnopqrstuvwxyz".index(begins) if begins else 26)
+    pieces = jnp.array([[task.pieces.index(piece) for piece in ("##s", "river", ".")]])
+    labels = task.inputs({"masked_labels": pieces})["letter_labels"]
+    assert labels.tolist() == [["abcdefghijklmnopqrstuvwxyz".index("s"), "abcdefghijklmnopqrstuvwxyz".index("r"), 26]]
 
 
 def test_perplexity_is_that_of_a_term_over_the_vocabulary(tmp_path: Path, one_device: None) -> None:
@@ -113,8 +114,7 @@ def test_perplexity_is_that_of_a_term_over_the_vocabulary(tmp_path: Path, one_de
     for code, has_perplexity in ((alone, False), (LETTERS, True)):
         write(tmp_path, code)
         settings = configuration.build(PretrainingSettings, recipes.load(str(tmp_path / "own.py")).to_dict(), "config")
-        model = choose_model(settings.model, 64, None)
-        task: Any = checked(settings, settings.experiment())(None, None, model, 0)
+        task: Any = check_pretraining(settings).task
         sums = {name: Sum(1.0, 1.0) for name in ("letter_loss", "mlm_loss")}
         assert ("perplexity" in task.summary(sums)) is has_perplexity
 
@@ -173,10 +173,11 @@ def test_rows_that_depend_on_others_need_whole_batches(tmp_path: Path, capsys: p
     """On eight devices, and in parts on one."""
     start = write(tmp_path, WEIGHTED.replace('("rare_weights",), True', '("rare_weights",), False'))
     settings = configuration.build(PretrainingSettings, recipes.load(str(tmp_path / "own.py")).to_dict(), "config")
-    checked(settings, settings.experiment(), devices=jax.devices()[:1])
+    one = jax.devices()[:1]
+    check_pretraining(settings, devices=one)
     parts = dataclasses.replace(settings.training, micro_batches=2)
     with pytest.raises(UserError, match="computes rare_weights of a row from other rows.* set whole_batches = True"):
-        checked(settings, dataclasses.replace(settings, training=parts).experiment(), devices=jax.devices()[:1])
+        check_pretraining(dataclasses.replace(settings, training=parts), devices=one)
     assert run(start) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert not (tmp_path / "run" / "corpus").exists()

@@ -7,7 +7,7 @@ import pytest
 
 from bert_jax.models.losses import cross_entropy
 from bert_jax.objectives.terms import MLM, measured, punctuation
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import wordpiece
 
 SHAPE, V = (3, 5), 11
 
@@ -71,7 +71,7 @@ def test_accuracy_without_punctuation_leaves_out_labels_that_are_signs_alone() -
 
 def test_punctuation_is_pieces_of_signs_alone() -> None:
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "，", "。」", "##—", "a.", "床", "$", "##s", "-"]
-    table = punctuation(WordPiece(pieces, lowercase=True), len(pieces) + 3)
+    table = punctuation(wordpiece(pieces, lowercase=True), len(pieces) + 3)
     assert [pieces[i] for i in np.flatnonzero(table)] == ["，", "。」", "##—", "-"]
     assert len(table) == len(pieces) + 3
     assert not punctuation(None, 5).any()

@@ -20,7 +20,7 @@ from bert_jax.objectives.mlm_nsp import Config, Objective
 from bert_jax.rows.rows_config import Packing
 from bert_jax.task import Variables
 from bert_jax.text.learn import learn_wordpiece
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import Tokenizer, wordpiece
 from bert_jax.training.mesh import unbox
 from tests import toy
 from tests.models.helpers import tiny
@@ -29,21 +29,21 @@ ROWS, LENGTH = 12, 64
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> tuple[Corpus, WordPiece]:
+def text(tmp_path_factory: pytest.TempPathFactory) -> tuple[Corpus, Tokenizer]:
     folder = tmp_path_factory.mktemp("corpus")
     paths = (str(toy.write_text(folder / "text.txt")),)
     source = Source(paths=paths, format="sentences", document_boundary="blank_line")
     sentences = (sentence for document in documents(source) for sentence in document.sentences)
-    tokenizer = WordPiece(learn_wordpiece(sentences, 120, min_frequency=1))
+    tokenizer = wordpiece(learn_wordpiece(sentences, 120, min_frequency=1))
     build(source, tokenizer, folder / "store", BuildConfig(0.2))
     return Corpus(folder / "store"), tokenizer
 
 
-def objective(text: tuple[Corpus, WordPiece], dtype: str, packing: Packing = "packed") -> Objective:
+def objective(text: tuple[Corpus, Tokenizer], dtype: str, packing: Packing = "packed") -> Objective:
     corpus, tokenizer = text
     model = bert.Config(tokenizer.size, 32, 1, 2, 64, LENGTH, dropout_rate=0.0, attention_dropout_rate=0.0, dtype=dtype)
-    setting = Setting(model, {"phase1": LENGTH}, corpus=corpus, tokenizer=tokenizer)
-    return Objective(Config(packing=packing), setting)
+    setting = Setting(model, {"phase1": LENGTH})
+    return Objective(Config(packing=packing), setting).with_text(corpus, tokenizer)
 
 
 def packed_rows(task: Objective) -> dict[str, np.ndarray]:
@@ -90,7 +90,7 @@ def sums(task: Objective, batch: dict[str, np.ndarray]) -> tuple[Any, Any]:
     return terms, gradient
 
 
-def test_a_packed_row_costs_what_its_pairs_cost(text: tuple[Corpus, WordPiece]) -> None:
+def test_a_packed_row_costs_what_its_pairs_cost(text: tuple[Corpus, Tokenizer]) -> None:
     with jax.enable_x64(True):
         task = objective(text, "float64")
         rows = packed_rows(task)
@@ -104,7 +104,7 @@ def test_a_packed_row_costs_what_its_pairs_cost(text: tuple[Corpus, WordPiece]) 
             assert np.abs(got - want).max() <= 1e-11 * largest
 
 
-def test_a_pair_does_not_see_its_neighbours(text: tuple[Corpus, WordPiece]) -> None:
+def test_a_pair_does_not_see_its_neighbours(text: tuple[Corpus, Tokenizer]) -> None:
     task = objective(text, "float32")
     rows = packed_rows(task)
     variables = fresh(task)
@@ -128,7 +128,7 @@ def test_a_pair_does_not_see_its_neighbours(text: tuple[Corpus, WordPiece]) -> N
     assert np.abs(seen[others] - then[others]).max() > 1e-3
 
 
-def test_baselines_of_packed_rows_are_of_their_pairs(text: tuple[Corpus, WordPiece]) -> None:
+def test_baselines_of_packed_rows_are_of_their_pairs(text: tuple[Corpus, Tokenizer]) -> None:
     """The neighbours of a masked position are of its own pair, since [CLS] and [SEP] stand between two."""
     from bert_jax.rows.ngram_models import HIDDEN, cloze_of_rows
 
@@ -142,7 +142,7 @@ def test_baselines_of_packed_rows_are_of_their_pairs(text: tuple[Corpus, WordPie
     assert 0.5 <= task.baselines("phase1", 50)["nsp_majority_rate"] < 1
 
 
-def test_every_kind_of_batch_is_declared_before_there_is_a_corpus(text: tuple[Corpus, WordPiece]) -> None:
+def test_every_kind_of_batch_is_declared_before_there_is_a_corpus(text: tuple[Corpus, Tokenizer]) -> None:
     def batch_specs(packing: Packing, **masking: Any) -> Any:
         lengths = {"phase1": 32, "phase2": 64}
         setting = Setting(tiny(max_length=64), lengths, changes={"phase2": {"masking": masking}})

@@ -17,12 +17,12 @@ from bert_jax.models.encoders import bert
 from bert_jax.objectives.base import Setting
 from bert_jax.task import Task, Variables
 from bert_jax.text.learn import learn_wordpiece
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import Tokenizer, wordpiece
 from bert_jax.training.mesh import unbox
 from tests import toy
 
 LENGTH = 64
-Text = tuple[Corpus, WordPiece]
+Text = tuple[Corpus, Tokenizer]
 NEXT_SENTENCE = ("cls_positions", "next_sentence_labels", "next_sentence_weights")
 MASKED = ("masked_positions", "masked_labels", "masked_weights")
 
@@ -32,7 +32,7 @@ def make_text(folder: Path) -> Text:
         paths=(str(toy.write_text(folder / "text.txt")),), format="sentences", document_boundary="blank_line"
     )
     sentences = (sentence for document in documents(source) for sentence in document.sentences)
-    tokenizer = WordPiece(learn_wordpiece(sentences, 120, min_frequency=1))
+    tokenizer = wordpiece(learn_wordpiece(sentences, 120, min_frequency=1))
     build(source, tokenizer, folder / "store", BuildConfig(0.2))
     return Corpus(folder / "store"), tokenizer
 
@@ -45,8 +45,8 @@ def objective(
     model = bert.Config(
         tokenizer.size, 32, 1, 2, 64, LENGTH, dropout_rate=0.0, attention_dropout_rate=0.0, attention=attention
     )
-    setting = Setting(model, {"phase1": LENGTH}, changes=changes, corpus=corpus, tokenizer=tokenizer)
-    return module.Objective(module.Config(**config), setting)
+    setting = Setting(model, {"phase1": LENGTH}, changes=changes)
+    return module.Objective(module.Config(**config), setting).with_text(corpus, tokenizer)
 
 
 def rows_of(task: Task, count: int = 12, split: Any = "train") -> dict[str, np.ndarray]:

@@ -1,7 +1,6 @@
 """Byte-level tokenizers as ``transformers`` loads ours, and as we read its own files."""
 
 import dataclasses
-import json
 
 import pytest
 
@@ -13,9 +12,8 @@ from bert_jax.features.encoding import ItemEncoder
 from bert_jax.features.inputs import Item
 from bert_jax.interchange.tokenizer_files import write_tokenizer
 from bert_jax.tasks.tagging import Config, Task
-from bert_jax.text.byte_bpe import ByteBpe
 from bert_jax.text.learn_byte_bpe import learn_byte_bpe
-from bert_jax.text.tokenizer import load
+from bert_jax.text.tokenizer import load, of_json
 from tests.models.helpers import tiny
 from tests.tasks import toy_tasks
 from tests.text.byte_level_files import MERGES, modern_bert, roberta
@@ -27,7 +25,7 @@ TEXTS = ["Hello world", "the {mask} cat", "the{mask}cat {mask}", " naïve  café
 @pytest.fixture(scope="module", params=["learned", "lowercase", "roberta", "modern_bert"])
 def ours(request):
     if request.param in ("roberta", "modern_bert"):
-        return ByteBpe(json.dumps({"roberta": roberta, "modern_bert": modern_bert}[request.param]()))
+        return of_json({"roberta": roberta, "modern_bert": modern_bert}[request.param]())
     return learn_byte_bpe(["the cat's naïve hello world"] * 9, 300, lowercase=request.param == "lowercase")
 
 
@@ -75,7 +73,7 @@ def test_words_to_tag_have_the_ids_of_is_split_into_words():
     assert "Ġthe" in theirs.convert_ids_to_tokens(expected)[1]
     setting = toy_tasks.make_task("tagging", {"train": toy_tasks.examples("tagging", 1)}).setting
     example = {"id": "0", "words": words, "tags": ["O"] * len(words)}
-    tokenizer = ByteBpe(json.dumps(roberta()))
+    tokenizer = of_json(roberta())
     setting = dataclasses.replace(setting, splits={"train": (example,)}, tokenizer=tokenizer, max_length=64)
     assert Task(Config(metrics="accuracy"), setting).rows["train"].sequences["input_ids"].tolist() == expected
     item = Item("0", " ".join(words), words=tuple(words))

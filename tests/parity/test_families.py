@@ -14,10 +14,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the parity environment: make test-parity")
 transformers = pytest.importorskip("transformers", reason="needs the parity environment: make test-parity")
 
-from bert_jax.interchange.comparison import module_outputs
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.family import families
 from bert_jax.interchange.hugging_face import export_model, import_model
 from tests.interchange.heads import TOKENIZER
+from tests.interchange.outputs import module_outputs
 from tests.interchange.test_families import config_of, head_of, params_of
 
 pytestmark = pytest.mark.parity
@@ -65,7 +66,7 @@ def theirs(folder: Path, architecture: str, batch: dict[str, np.ndarray]) -> Any
 def test_an_export_gives_the_same_outputs_there(tmp_path: Path, encoder: str, ending: str) -> None:
     config, head = config_of(encoder), head_of(encoder, ending)
     params, batch = params_of(config, head), batch_of()
-    export_model(params, config, TOKENIZER, tmp_path / "model", "card", head)
+    export_model(TrainedModel("", params, config, TOKENIZER, head), tmp_path / "model", "card")
     out = theirs(tmp_path / "model", head.architecture, batch)
     ours = module_outputs(params, config, batch, head)
     real = batch["attention_mask"] > 0
@@ -99,7 +100,6 @@ def test_a_model_of_theirs_is_read(tmp_path: Path, encoder: str) -> None:
     TOKENIZER.save(tmp_path / TOKENIZER.file_name)
     imported, batch = import_model(tmp_path), batch_of()
     assert imported.config == config
-    assert imported.unused == ()
     inputs = {name: torch.tensor(x).long() for name, x in batch.items()}
     if described["type_vocab_size"] == 1:
         del inputs["token_type_ids"]
@@ -131,6 +131,6 @@ def test_an_ernie_with_task_ids_goes_in_and_out(tmp_path: Path) -> None:
     found = np.asarray(module_outputs(imported.params, config, batch, imported.head)["sequence"])[real]
     np.testing.assert_allclose(found, expected, atol=2e-5, rtol=0)
     assert np.abs(other - expected).max() > 0.1
-    export_model(imported.params, config, TOKENIZER, tmp_path / "ours", "card", imported.head)
+    export_model(TrainedModel("", imported.params, config, TOKENIZER, imported.head), tmp_path / "ours", "card")
     again = theirs(tmp_path / "ours", "ErnieModel", batch).last_hidden_state.numpy()[real]
     np.testing.assert_allclose(again, expected, atol=2e-5, rtol=0)

@@ -8,8 +8,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the parity environment: make test-parity")
 transformers = pytest.importorskip("transformers", reason="needs the parity environment: make test-parity")
 
-from bert_jax.features.extract import Extractor, load_encoder
+from bert_jax.features.extract import Extractor
 from bert_jax.features.inputs import Item
+from bert_jax.interchange.loading import load
 from bert_jax.records import SPECIAL_TOKENS
 
 pytestmark = pytest.mark.parity
@@ -37,7 +38,7 @@ def test_hidden_states_are_theirs(tmp_path: Path):
     tokenizer = transformers.BertTokenizer(vocab=str(tmp_path / "vocab.txt"))
 
     names = ("all", "concat_last_four", "sum_last_four", "mean")
-    found = list(Extractor(load_encoder(None, str(tmp_path)), names).run([Item("", *text) for text in TEXTS]))
+    found = list(Extractor(load(str(tmp_path)), names).run([Item("", *text) for text in TEXTS]))
     for (text, pair), one in zip(TEXTS, found, strict=True):
         inputs = tokenizer(text, pair, return_tensors="pt")
         assert inputs["input_ids"][0].tolist() == one.tokens.input_ids.tolist()

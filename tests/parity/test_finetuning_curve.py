@@ -55,7 +55,7 @@ def model(tmp_path: Path):
 def test_fifty_steps_and_the_predictions_after_them(model, tmp_path: Path) -> None:
     imported = import_model(tmp_path)
     splits = {"train": tuple(examples(400, 1)), "dev": tuple(examples(500, 2))}
-    setting = Setting(splits, imported.tokenizer, imported.config, LABELS, LENGTH, BATCH, buckets="none")
+    setting = Setting(splits, imported.tokenizer, imported.config, LABELS, LENGTH, BATCH, packing="none")
     task = Task(Config(dropout_rate=0.0), setting)
     source, phases = task.source("train", KIND, 0), Phases((Phase(STEPS, BATCH, LENGTH, KIND),))
     batches = []

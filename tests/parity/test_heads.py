@@ -15,6 +15,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the parity environment: make test-parity")
 transformers = pytest.importorskip("transformers", reason="needs the parity environment: make test-parity")
 
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange import names
 from bert_jax.interchange.card import TRIED
 from bert_jax.interchange.conversion import leaf
@@ -75,7 +76,7 @@ def torch_outputs(kind, model, batch):
 def test_logits_loss_and_gradients(tmp_path, kind, dtype):
     model = theirs(kind, tmp_path, getattr(torch, dtype))
     imported = import_model(tmp_path)
-    assert (imported.missing, imported.unused) == ((), ())
+    assert imported.report.missing == ()
     assert dataclasses.replace(imported.head, labels=()) == dataclasses.replace(HEADS[kind], labels=())
     assert imported.head.labels == HEADS[kind].labels
     batch = batch_of(kind)
@@ -97,7 +98,7 @@ def test_logits_loss_and_gradients(tmp_path, kind, dtype):
     assert abs(float(loss) - expected_loss.item()) <= tolerance * max(1.0, abs(expected_loss.item()))
     overall = max(np.abs(p.grad.numpy()).max() for p in model.parameters())
     gradients = {}
-    for entry in (e for e in family_of("bert").entries(config.num_layers) if names.part(e) in HEADS[kind].parts):
+    for entry in (e for e in family_of("bert").entries(config.num_layers) if e.part in HEADS[kind].parts):
         name = entry.theirs.removeprefix("bert.") if kind == "encoder" else entry.theirs
         wanted = model.get_parameter(name).grad.numpy()
         found = names.to_theirs(np.asarray(leaf(grads, entry.ours)), entry)
@@ -133,7 +134,7 @@ def test_an_export_loads_without_a_word(tmp_path, kind):
 
     config = tiny(**SIZES)
     params = params_of(HEADS[kind], config)
-    export_model(params, config, TOKENIZER, tmp_path / "out", "card", HEADS[kind])
+    export_model(TrainedModel("", params, config, TOKENIZER, HEADS[kind]), tmp_path / "out", "card")
     their_class = getattr(transformers, HEADS[kind].architecture)
     model, info = their_class.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
@@ -160,7 +161,7 @@ def exported(kind, folder, **keywords):
 
     config = tiny(**SIZES)
     params = params_of(HEADS[kind], config)
-    export_model(params, config, TOKENIZER, folder, "card", HEADS[kind], **keywords)
+    export_model(TrainedModel("", params, config, TOKENIZER, HEADS[kind]), folder, "card", **keywords)
     return config, params
 
 
@@ -194,7 +195,7 @@ def test_one_trainer_step(tmp_path, kind):
     trainer.save_model(str(tmp_path / "saved"))
     TOKENIZER.save(tmp_path / "saved" / "vocab.txt")
     again = import_model(tmp_path / "saved")
-    assert (again.head, again.config, again.missing, again.unused) == (HEADS[kind], config, (), ())
+    assert (again.head, again.config, again.report.missing) == (HEADS[kind], config, ())
     moved = np.abs(
         leaf(again.params, "encoder/layer_0/mlp/input/kernel") - leaf(params, "encoder/layer_0/mlp/input/kernel")
     )
@@ -208,7 +209,7 @@ def test_sentence_transformers_gives_our_vectors(tmp_path, pooling):
     model = library.SentenceTransformer(str(tmp_path / "out"), device="cpu")
     texts = ["abc de", "f", "a b c d e f g h i j k l m n o p q r s t", "BAD cab"]
     found = model.encode(texts)
-    from bert_jax.interchange.comparison import module_outputs
+    from tests.interchange.outputs import module_outputs
 
     for text, vector in zip(texts, found, strict=True):
         encoded = TOKENIZER.encode(text, max_length=config.max_length)

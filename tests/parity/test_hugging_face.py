@@ -17,6 +17,7 @@ transformers = pytest.importorskip("transformers", reason="needs the parity envi
 
 from bert_jax.cli.main import run
 from bert_jax.corpora.store import Corpus
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange import names
 from bert_jax.interchange.family import family_of
 from bert_jax.interchange.hugging_face import export_model, import_model
@@ -24,7 +25,7 @@ from bert_jax.models.layers import stack_layers, unstack_layers
 from bert_jax.models.model import encoder_of
 from bert_jax.objectives.base import Setting
 from bert_jax.objectives.mlm_nsp import Config, Objective
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import wordpiece
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.schedules import ScheduleConfig, make_schedule
 from tests import toy
@@ -90,7 +91,7 @@ def torch_outputs(model, batch):
 def test_outputs_and_gradients(tmp_path: Path, activation: str, layers: str, dtype: str) -> None:
     model = theirs(tmp_path, activation, getattr(torch, dtype))
     imported = import_model(tmp_path)
-    assert (imported.missing, imported.unused) == ((), ())
+    assert imported.report.missing == ()
     batch = batch_of(V)
     out, logits, loss = torch_outputs(model, batch)
     loss.backward()
@@ -191,9 +192,9 @@ def test_the_first_held_out_loss_of_a_run_that_goes_on_is_theirs(tmp_path: Path)
     lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
     found = next(line for line in lines if line["split"] == "eval" and line["step"] == 0)
 
-    corpus, tokenizer = Corpus(workdir / "corpus"), WordPiece(VOCAB)
+    corpus, tokenizer = Corpus(workdir / "corpus"), wordpiece(VOCAB)
     config = import_model(tmp_path / "model").config
-    task = Objective(Config(), Setting(config, {"phase1": P}, corpus=corpus, tokenizer=tokenizer))
+    task = Objective(Config(), Setting(config, {"phase1": P})).with_text(corpus, tokenizer)
     rows = np.arange(min(recipe["training"]["eval_rows"], task.source("eval", "phase1", 0).rows_per_epoch))
     batch = task.source("eval", "phase1", 0).rows(np.zeros_like(rows), rows)
     with torch.no_grad():
@@ -210,7 +211,7 @@ def test_the_first_held_out_loss_of_a_run_that_goes_on_is_theirs(tmp_path: Path)
 def test_an_export_loads_in_transformers(tmp_path: Path) -> None:
     theirs(tmp_path / "in")
     imported = import_model(tmp_path / "in")
-    export_model(imported.params, imported.config, imported.tokenizer, tmp_path / "out", "card")
+    export_model(TrainedModel("", imported.params, imported.config, imported.tokenizer), tmp_path / "out", "card")
     model, info = transformers.BertForPreTraining.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     batch = batch_of(V)
@@ -219,6 +220,6 @@ def test_an_export_loads_in_transformers(tmp_path: Path) -> None:
     np.testing.assert_allclose(outputs["mlm_logits"], logits.detach().numpy(), atol=2e-5, rtol=0)
     assert abs(float(found) - loss.item()) <= 2e-5
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
-    assert tokenizer("ab ca", "d")["input_ids"] == list(WordPiece(VOCAB).encode("ab ca", "d").input_ids)
+    assert tokenizer("ab ca", "d")["input_ids"] == list(wordpiece(VOCAB).encode("ab ca", "d").input_ids)
     fill = transformers.pipeline("fill-mask", model=str(tmp_path / "out"), tokenizer=str(tmp_path / "out"))
     assert len(fill("a [MASK] b")) == 5

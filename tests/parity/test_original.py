@@ -32,7 +32,7 @@ def test_every_head(tmp_path, head, architecture):
     folder = tmp_path / "cased"
     write(folder, head, "model.ckpt-100")
     imported = import_original(folder)
-    assert (imported.head.architecture, imported.missing, imported.unused) == (architecture, (), ())
+    assert (imported.head.architecture, imported.report.missing) == (architecture, ())
     assert {entry.theirs for entry, _ in imported.report.moved} == set(values(head))
 
 

@@ -20,7 +20,7 @@ from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.task import Variables
 from bert_jax.tasks.base import KIND, Setting
 from bert_jax.tasks.sentence_embeddings import Config, Task
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import wordpiece
 
 pytestmark = pytest.mark.parity
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -47,7 +47,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name, parameter in model.named_parameters():
             parameter.normal_(1.0 if "LayerNorm.weight" in name else 0.0, 0.2)
     model.save_pretrained(folder)
-    WordPiece(vocab).save(folder / "vocab.txt")
+    wordpiece(vocab).save(folder / "vocab.txt")
     transformers.BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
     return folder
 
@@ -72,7 +72,7 @@ def test_loss_and_gradients(pooling: str, negatives: int, directory: Path) -> No
     )
     splits = {"train": examples, "dev": examples}
     task = Task(
-        Config(pooling=pooling), Setting(splits, imported.tokenizer, imported.config, (), 32, 6, buckets="none")
+        Config(pooling=pooling), Setting(splits, imported.tokenizer, imported.config, (), 32, 6, packing="none")
     )
     batch = {k: jnp.asarray(v) for k, v in task.rows["train"].take(np.arange(6), task.lengths[KIND]).items()}
 

@@ -8,12 +8,12 @@ torch = pytest.importorskip("torch", reason="needs the parity environment: make 
 transformers = pytest.importorskip("transformers", reason="needs the parity environment: make test-parity")
 
 from bert_jax.features.fill_mask import fill_mask
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.hugging_face import export_model
 from bert_jax.interchange.tokenizer_files import write_tokenizer
 from bert_jax.text.learn_sentencepiece import learn_sentencepiece
-from bert_jax.text.sentencepiece import SentencePiece
 from bert_jax.text.sentencepiece_model import parse
-from bert_jax.text.tokenizer import load
+from bert_jax.text.tokenizer import load, sentencepiece
 from tests.models.helpers import random_params, tiny
 
 pytestmark = pytest.mark.parity
@@ -23,11 +23,11 @@ TEXTS = ["The cats run to the river.", "A dog, it runs!", "Été, naïve ﬁne",
 @pytest.fixture(scope="module", params=["unigram", "bpe", "bytes", "cased"])
 def exported(request, tmp_path_factory):
     options = {"bpe": {"kind": "bpe"}, "bytes": {"byte_fallback": True}, "cased": {"lowercase": False}}
-    tokenizer = SentencePiece(learn_sentencepiece(TEXTS * 20, 330, num_threads=1, **options.get(request.param, {})))
+    tokenizer = sentencepiece(learn_sentencepiece(TEXTS * 20, 330, num_threads=1, **options.get(request.param, {})))
     config = tiny(vocab_size=tokenizer.size)
     params = random_params(config)
     folder = tmp_path_factory.mktemp("export") / "model"
-    export_model(params, config, tokenizer, folder, "card")
+    export_model(TrainedModel("", params, config, tokenizer), folder, "card")
     return tokenizer, config, params, folder
 
 
@@ -49,7 +49,7 @@ def test_a_mask_is_filled_alike(exported):
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.BertForPreTraining.from_pretrained(folder).eval()
     text = "the [MASK] runs to it."
-    [filled] = fill_mask(params, config, ours, [text])
+    [filled] = fill_mask(TrainedModel("", params, config, ours), [text])
     encoded = theirs(text, return_tensors="pt")
     with torch.no_grad():
         logits = model(**encoded).prediction_logits[0]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import Tokenizer, load
 
 pytestmark = pytest.mark.parity
 
@@ -51,13 +51,13 @@ def tokenizers_pair(request, shared_data):
     legacy = pytest.importorskip("transformers.models.bert.tokenization_bert_legacy")
     path = shared_data("vocab") / f"{request.param}-vocab.txt"
     lowercase = VOCABULARIES[request.param]
-    ours = WordPiece.load(path, lowercase)
+    ours = load(path, lowercase)
     python = legacy.BertTokenizerLegacy(str(path), do_lower_case=lowercase)
     rust = transformers.BertTokenizer(vocab=str(path), do_lower_case=lowercase)
     return ours, python, rust
 
 
-def assert_same(ours: WordPiece, published, texts: list[str]) -> None:
+def assert_same(ours: Tokenizer, published, texts: list[str]) -> None:
     encoded = [ids.tolist() for ids in ours.encode_batch(texts)]
     for text, mine in zip(texts, encoded, strict=True):
         theirs = published.convert_tokens_to_ids(published.tokenize(text))

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import io
-import time
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bert_jax.cli.main import run
 from bert_jax.cli.plan import tokens
-from bert_jax.interchange.initial import Initial
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.planning import next_command, page, topologies
 from bert_jax.planning.budget import larger_batches, lengths_for
 from bert_jax.planning.plan import Plan, Rates, make
-from bert_jax.reporting import activity
 from bert_jax.runs import recipe_plan, recipes
 from bert_jax.runs.recipe_plan import PlanRequest, PretrainingRecipe
 from tests.planning import tiny
@@ -180,8 +178,9 @@ def test_a_run_that_starts_from_a_model_is_planned_with_its_architecture(
 ) -> None:
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path))
     model = tiny.recipe().shape()
-    initial = Initial("books", {}, model, types.SimpleNamespace(size=123))  # type: ignore[arg-type]
-    monkeypatch.setattr(recipe_plan, "load_initial", {"books": initial}.__getitem__)
+    tokenizer: Any = types.SimpleNamespace(size=123, with_added=lambda added: tokenizer)
+    initial = TrainedModel("books", {}, model, tokenizer)
+    monkeypatch.setattr(recipe_plan, "load", lambda source, flag: {"books": initial}[source])
     planned: list[PretrainingRecipe] = []
 
     def made(recipe: PretrainingRecipe, *_: object, **__: object) -> Plan:
@@ -193,33 +192,3 @@ def test_a_run_that_starts_from_a_model_is_planned_with_its_architecture(
     assert run(["plan", "--config=continue", "--init=books", *flags, "--topology=cpu:8"]) == 0
     assert planned[0].shape() == dataclasses.replace(model, vocab_size=123)
     assert "pretrain --config=continue --init=books " in capsys.readouterr().out.splitlines()[-1]
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        return 1
-
-
-def test_what_takes_long_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(activity, "LINE_SECONDS", 0.01)
-    monkeypatch.setattr(activity, "REDRAW_SECONDS", 0.01)
-    monkeypatch.setattr(activity.os, "get_terminal_size", lambda _: activity.os.terminal_size((30, 9)))
-    monkeypatch.setenv("TERM", "xterm")
-    lines: list[str] = []
-    with activity.shown("compiling", lines.append, io.StringIO()):
-        while not lines:
-            time.sleep(0.01)
-    assert lines[0] == "still compiling: 0 s so far"
-    number = len(lines)
-    with activity.shown("compiling", None, io.StringIO()):
-        time.sleep(0.03)
-    stream = Terminal()
-    with activity.shown("compiling the step of phase1", lines.append, stream):
-        while not stream.getvalue():
-            time.sleep(0.01)
-    assert stream.getvalue().startswith("\r\x1b[Kstill compiling the step of p")  # no wider than the terminal
-    assert stream.getvalue().endswith("\r\x1b[K")
-    assert len(lines) == number

@@ -3,10 +3,12 @@
 import io
 import os
 import pty
+import time
 
 import pytest
 
 from bert_jax.program import duration
+from bert_jax.reporting import progress as progress_file
 from bert_jax.reporting.formats import count, figure
 from bert_jax.reporting.progress import Progress
 
@@ -264,3 +266,25 @@ def test_an_evaluation_shows_how_far_it_is_now_and_then():
         live.doing("evaluating 5 of 9 rows")
         assert screen.screen()[-1] == "evaluating 5 of 9 rows"
     assert screen.screen()[-1] == ""
+
+
+def test_what_takes_long_says_so(monkeypatch):
+    monkeypatch.setattr(progress_file, "LINE_SECONDS", 0.01)
+    monkeypatch.setattr(progress_file, "COUNT_SECONDS", 0.01)
+    stream, screen = io.StringIO(), Terminal()
+    with Progress(0, stream).outside("compiling"):
+        while not stream.getvalue():
+            time.sleep(0.01)
+    assert stream.getvalue().startswith("still compiling: 0 s so far\n")
+    with Progress(0, screen).outside(f"compiling {'the step' * 20}"):
+        while "still" not in screen.getvalue():
+            time.sleep(0.01)
+    shown, still, *_ = screen.getvalue().split("\r\x1b[K")[1:]
+    assert shown.startswith("compiling the step")
+    assert still.startswith("still compiling the step")
+    assert len(still) == 79  # no wider than the terminal
+    assert screen.screen() == [""]
+    silent = io.StringIO()
+    with Progress(0, silent).outside("evaluating", counted=False):
+        time.sleep(0.03)
+    assert silent.getvalue() == ""

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.reporting import activity, measures, report
+from bert_jax.reporting import measures, progress, report
 from bert_jax.reporting.charts import Chart, Series, svg
-from bert_jax.reporting.observer import RunObserver
+from bert_jax.reporting.observer import Observer
 from bert_jax.reporting.report import write_report
 from bert_jax.reporting.windows import steady
 
@@ -197,7 +197,7 @@ PHASES = {"phase1": {"num_steps": 25, "max_length": 32}, "phase2": {"num_steps":
 
 @pytest.mark.parametrize(("eval_phase", "heldout"), [(None, 128), ("phase1", 32)])
 def test_phases_are_marked_where_they_begin_and_their_row_lengths_given(tmp_path, eval_phase, heldout):
-    write_run(tmp_path, run={"config": {"phases": PHASES, "training": {"eval_phase": eval_phase}}})
+    write_run(tmp_path, run={"phases": PHASES, "config": {"training": {"eval_phase": eval_phase}}})
     write_report(tmp_path)
     text = " ".join(Reader((tmp_path / "report.html").read_text()).text)
     assert "phase2 at step 25" in text
@@ -207,7 +207,7 @@ def test_phases_are_marked_where_they_begin_and_their_row_lengths_given(tmp_path
 
 
 def test_rows_of_one_length_need_no_word(tmp_path):
-    write_run(tmp_path, run={"config": {"phases": {"phase1": PHASES["phase1"]}}})
+    write_run(tmp_path, run={"phases": {"phase1": PHASES["phase1"]}})
     write_report(tmp_path)
     assert "Held-out rows have" not in (tmp_path / "report.html").read_text()
 
@@ -309,8 +309,8 @@ def test_each_phase_has_the_line_of_its_own_labels(tmp_path):
 
 
 def test_what_takes_long_says_for_how_long(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(activity, "LINE_SECONDS", 0.01)
-    observer = RunObserver(str(tmp_path), {"run_id": "1", "name": "first", "config": {}}, 10, ())
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.01)
+    observer = Observer(str(tmp_path)).open({"run_id": "1", "name": "first", "config": {}}, 10, ())
     said = ""
     with observer.during("compiling"):
         while not said:
@@ -325,7 +325,7 @@ def test_what_takes_long_says_for_how_long(tmp_path, capsys, monkeypatch):
 
 
 def test_the_report_is_there_from_the_first_evaluation_on(tmp_path, capsys):
-    observer = RunObserver(str(tmp_path), {"run_id": "1", "name": "first", "config": {}}, 10, ())
+    observer = Observer(str(tmp_path)).open({"run_id": "1", "name": "first", "config": {}}, 10, ())
     observer.begin(0, False, float)
     assert not (tmp_path / "report.html").exists()
     observer.evaluation(0, {"mlm_loss": 7.25})

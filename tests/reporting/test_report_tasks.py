@@ -8,10 +8,11 @@ from bert_jax.reporting.measures import BASELINES
 from bert_jax.reporting.report import write_report
 from bert_jax.reporting.report_tasks import train_mean
 from bert_jax.reporting.status import describe
+from bert_jax.tasks import classification, multiple_choice, regression, sentence_embeddings, span_qa, tagging
 from bert_jax.tasks.findings import findings
 from tests.reporting.test_report import HOSTILE, Reader
 
-CONFIG = {"task": {"name": "any"}, "train": {"num_epochs": 2.0}}
+CONFIG = {"task": {"name": "any"}, "phases": {"train": {"num_epochs": 2.0}}}
 
 
 def classes(odd):
@@ -61,6 +62,8 @@ def pairs(odd):
 
 
 KINDS = {"classes": classes, "tags": tags, "numbers": numbers, "choices": choices, "answers": answers, "pairs": pairs}
+TASKS = (classification, tagging, regression, multiple_choice, span_qa, sentence_embeddings)
+JUDGES = {module.Task.judge.kind: module.Task.judge for module in TASKS}
 
 
 def write_tuned(folder, kind="classes", odd="plain", config=CONFIG):
@@ -74,13 +77,17 @@ def write_tuned(folder, kind="classes", odd="plain", config=CONFIG):
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     labels, examples, records, entities = KINDS[kind](odd)
     metrics = {"loss": 0.6, "accuracy": 0.8}
-    found = {"num_examples": len(examples), "metrics": metrics, **findings(labels, examples, records, entities)}
+    found = {
+        "num_examples": len(examples),
+        "metrics": metrics,
+        **findings(JUDGES[kind], labels, examples, records, entities),
+    }
     picture = {"id": odd, "right": False, "prediction": odd, "label": "b", "tokens": ["[CLS]", odd], "num_tokens": 40}
     picture |= {"layer": 2, "weights": [[[0.25, 0.75], [1.0, 0.0]], [[0.5, 0.5], [0.5, 0.5]]]}
     details = {"task": "any", "metric": "accuracy", "best_step": 10, "reads": ["text"], "labels": labels}
     details |= {"splits": {"dev": found}, "attention": [picture, picture]}
     contents = {
-        "run": {"run_id": "r", "name": odd, "config": config},
+        "run": {"run_id": "r", "name": odd, "config": config, "identity": config},
         "status": {"state": "finished", "num_train_steps": 20},
         "baselines": {"majority_rate": 0.6, "mean_label_loss": 0.9},
         "details": details,

@@ -64,21 +64,26 @@ def any_rows(request: pytest.FixtureRequest, tmp_path: Path) -> AnyRows:
     return make_source(tmp_path, request.param), specs
 
 
+def by_number(loader: Loader) -> dict[int, dict[str, np.ndarray]]:
+    return {step.number: batch for step, batch in loader}
+
+
 def digests(loader: Loader) -> dict[int, str]:
     return {
-        step: hashlib.sha256(b"".join(name.encode() + batch[name].tobytes() for name in sorted(batch))).hexdigest()
-        for step, batch in loader
+        number: hashlib.sha256(b"".join(name.encode() + batch[name].tobytes() for name in sorted(batch))).hexdigest()
+        for number, batch in by_number(loader).items()
     }
 
 
 def test_batches_are_the_rows_of_their_step(source: Make) -> None:
     for step, batch in Loader(source, PHASES, 0, SPECS):
-        phase = PHASES.locate(step)[0]
+        phase = step.phase
         rows = source("train", PHASES.phases[phase].kind, phase)
-        where = PHASES.step(step, {phase: rows.rows_per_epoch})
+        where = PHASES.step(step.number, {phase: rows.rows_per_epoch})
         wanted = rows.rows(where.epochs, where.rows)
+        assert (step.kind, step.rows.tolist()) == (where.kind, where.rows.tolist())
         assert all((batch[name] == wanted[name]).all() for name in wanted)
-    assert step == 10
+    assert step.number == 10
 
 
 @pytest.mark.parametrize("start", [3, 6, 10, 11])
@@ -93,8 +98,8 @@ def test_a_run_taken_up_sees_the_batches_of_one_never_cut(any_rows: AnyRows, sta
 @pytest.mark.parametrize("hosts", [2, 4])
 def test_hosts_share_the_batch_of_one(any_rows: AnyRows, hosts: int) -> None:
     source, specs = any_rows
-    whole = dict(Loader(source, PHASES, 0, specs))
-    parts = [dict(Loader(source, PHASES, 0, specs, share=Share((p,), hosts))) for p in range(hosts)]
+    whole = by_number(Loader(source, PHASES, 0, specs))
+    parts = [by_number(Loader(source, PHASES, 0, specs, share=Share((p,), hosts))) for p in range(hosts)]
     for step, batch in whole.items():
         for name, value in batch.items():
             assert (np.concatenate([part[step][name] for part in parts]) == value).all()
@@ -109,7 +114,7 @@ def batches_at(any_rows: AnyRows, step: int, workers: int = 0, share: Share = WH
     loader = iter(Loader(source, LONG, step, specs, LoaderConfig(workers, 1), share))
     found, batch = next(loader)
     loader.close()  # type: ignore[method-assign]
-    assert found == step
+    assert found.number == step
     return batch
 
 
@@ -163,10 +168,10 @@ def test_masking_changes_with_the_phase(any_rows: AnyRows) -> None:
     source, specs = any_rows
     for step, batch in Loader(source, PHASES, 0, specs):
         share = batch["masked_weights"].sum() / batch["attention_mask"].sum()
-        assert abs(share - (0.15 if step < 6 else 0.3)) < 0.04
+        assert abs(share - (0.15 if step.number < 6 else 0.3)) < 0.04
         row, slot = np.nonzero(batch["masked_weights"])
         kept = batch["input_ids"][row, batch["masked_positions"][row, slot]] != FACTS.mask
-        assert kept.any() == (step < 6)
+        assert kept.any() == (step.number < 6)
 
 
 def test_the_plan_of_the_next_epoch_is_asked_for_where_it_is_needed(source: Make) -> None:

@@ -5,6 +5,7 @@ Every law has a power check: the same test on what it is not.
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -127,8 +128,8 @@ def test_a_sequence_says_the_same_packed_and_alone(name: str, fates: Any, option
             packing=packing,  # type: ignore[arg-type]
             arrangement="sentences",
             arrangement_options={"blocks": "document"},
-            boundaries=True,
         )
+        config = dataclasses.replace(config, features=config.possible)
         source = SequenceRows(config, split, FACTS, seed=0, directory=tmp_path)
         rows = source.rows(np.zeros(source.rows_per_epoch, int), np.arange(source.rows_per_epoch))
         ids, targets = set(), 0
@@ -150,7 +151,8 @@ def test_a_sequence_says_the_same_packed_and_alone(name: str, fates: Any, option
 def test_rows_without_any_target_are_rows(tmp_path: Path) -> None:
     masking = MaskingConfig(strategy="bernoulli", rate=1e-9)
     for packing in ("none", "packed"):
-        config = RowsConfig(64, masking=masking, packing=packing, arrangement="sentences", boundaries=True)  # type: ignore[arg-type]
+        config = RowsConfig(64, masking=masking, packing=packing, arrangement="sentences")  # type: ignore[arg-type]
+        config = dataclasses.replace(config, features=config.possible)
         source = SequenceRows(config, fake_split(20), FACTS, seed=0, directory=tmp_path)
         rows = source.rows(np.zeros(4, int), np.arange(4))
         assert not rows["masked_weights"].any()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax.cli.main import run
-from bert_jax.interchange.workdir import load_trained
+from bert_jax.interchange.loading import load
 from tests import toy
 from tests.tasks import toy_tasks
 
@@ -32,18 +32,18 @@ def test_pretrained_exported_asked_and_fine_tuned(tmp_path: Path, capsys: pytest
     assert {"mlm_loss", "sop_loss", "sop_accuracy"} <= measured[-1].keys()
     described = json.loads((workdir / "hugging_face" / "config.json").read_text())
     assert (described["architectures"], described["embedding_size"]) == (["AlbertForPreTraining"], 8)
-    trained = load_trained(str(workdir))
+    trained = load(str(workdir))
     assert set(trained.params["encoder"]) == {"embeddings", "embedding_projection", "layer"}
 
     capsys.readouterr()
     assert run(["fill-mask", f"--workdir={workdir}", "the [MASK] sees the river."]) == 0
     assert "the [MASK] sees" in capsys.readouterr().out
 
-    toy_tasks.write_toy(tmp_path, "classification", train=32, dev=16, train_config={"num_epochs": 1}, export=True)
+    toy_tasks.write_toy(tmp_path, "classification", train=32, dev=16, phase={"num_epochs": 1}, export=True)
     finetuning = json.loads((tmp_path / "recipe.json").read_text())
     assert finetuning["task"] == {"name": "classification"}
     assert toy_tasks.finetune(tmp_path, f"--init={workdir / 'hugging_face'}") == 0
-    tuned = load_trained(str(tmp_path / "run"))
+    tuned = load(str(tmp_path / "run"))
     assert tuned.config.encoder == "albert"
     assert tuned.head.architecture == "AlbertForSequenceClassification"
     assert (tmp_path / "run" / "hugging_face" / "model.safetensors").exists()

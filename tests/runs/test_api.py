@@ -21,14 +21,14 @@ from ml_collections import ConfigDict
 
 import bert_jax
 from bert_jax.errors import Interrupted, UserError
-from bert_jax.features.loaded_model import LoadedModel
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.runs import recipes
 from bert_jax.training import loop
 from tests import toy
 
 README = Path(bert_jax.__file__).parent / "README.md"
 SIGNATURES = {
-    "load": "(source: 'AnyPath', *, trust_code: 'bool' = False) -> 'LoadedModel'",
+    "load": "(source: 'AnyPath', *, trust_code: 'bool' = False) -> 'TrainedModel'",
     "batches": "(config: 'Recipe', workdir: 'AnyPath', *, overrides: 'Mapping[str, Any] | None' = None, "
     "init: 'AnyPath | None' = None, vocab: 'AnyPath | None' = None, first_step: 'int' = 0, "
     "trust_code: 'bool' = False) -> 'TrainingBatches'",
@@ -80,8 +80,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
 def test_names_and_arguments_stay() -> None:
     assert set(bert_jax.__all__) == {*SIGNATURES, "UserError"} <= set(dir(bert_jax))
     assert {name: str(inspect.signature(getattr(bert_jax, name))) for name in SIGNATURES} == SIGNATURES
-    assert {name: str(inspect.signature(getattr(LoadedModel, name))) for name in METHODS} == METHODS
-    assert {"params", "config", "tokenizer"} <= set(LoadedModel.__dataclass_fields__)
+    assert {name: str(inspect.signature(getattr(TrainedModel, name))) for name in METHODS} == METHODS
+    assert {"params", "config", "tokenizer"} <= set(TrainedModel.__dataclass_fields__)
     for name in bert_jax.__all__:
         assert f"| `bert_jax.{name}" in README.read_text()
     with pytest.raises(AttributeError, match="no attribute 'lode'; it has UserError, batches, "):

@@ -12,9 +12,9 @@ from bert_jax.corpora.text_files import Source
 from bert_jax.objectives import ltr, mlm
 from bert_jax.rows.phases import Phase
 from bert_jax.runs.baselines import _unbalanced, write_baselines
-from bert_jax.runs.pretraining import PretrainingSettings
+from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.text.learn import learn_wordpiece
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import wordpiece
 from tests import toy
 from tests.objectives.texts import objective
 
@@ -40,7 +40,7 @@ def test_text_that_the_vocabulary_cannot_spell_is_said_at_every_start(tmp_path: 
     text = toy.write_text(tmp_path / "text.txt")
     lines = text.read_text().split("\n")
     pieces = learn_wordpiece(lines, 300, min_frequency=1)
-    tokenizer = WordPiece([piece for piece in pieces if not lacking or lacking not in piece])
+    tokenizer = wordpiece([piece for piece in pieces if not lacking or lacking not in piece])
     source = Source(paths=(str(text),), format="sentences", document_boundary="blank_line")
     build(source, tokenizer, tmp_path / "store", BuildConfig(0.2))
     module, attention = {"mlm": (mlm, "bidirectional"), "ltr": (ltr, "causal")}[name]

@@ -9,7 +9,7 @@ from bert_jax import configuration
 from bert_jax.errors import UserError
 from bert_jax.examples.load import DataConfig, load
 from bert_jax.runs import recipes
-from bert_jax.runs.finetuning import FinetuningSettings
+from bert_jax.runs.settings import FinetuningSettings
 from bert_jax.tasks.classification import Task
 
 

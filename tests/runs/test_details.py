@@ -7,40 +7,41 @@ import numpy as np
 import pytest
 
 from bert_jax import catalogue
-from bert_jax.interchange.workdir import TrainedModel
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.models.encoders import bert
 from bert_jax.reporting.report import DETAILS
 from bert_jax.runs.details import MAX_TOKENS, write_details
-from bert_jax.runs.prediction import Predictor
+from bert_jax.runs.prediction import make_task, predict_split
 from bert_jax.tasks.base import Setting
 from bert_jax.text.learn import learn_wordpiece
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import wordpiece
 from tests.tasks import toy_tasks
 
 LABELS = {"classification": ("neg", "pos"), "tagging": ("O", "B-LOC", "B-PER", "I-PER")}
 
 
 def untrained(name, examples):
-    """A predictor of the task ``name`` with fresh parameters."""
+    """A model of the task ``name`` with fresh parameters."""
     module = catalogue.find("tasks", name, having="Task")
     texts = [str(value) for example in examples for value in example.values()]
-    tokenizer = WordPiece(learn_wordpiece(texts, 200, True, 1, 1.0), True)
+    tokenizer = wordpiece(learn_wordpiece(texts, 200, True, 1, 1.0), True)
     model = bert.Config(vocab_size=tokenizer.size, hidden_size=16, num_layers=1, num_heads=2, mlp_dim=32, max_length=64)
     labels = LABELS.get(name, ())
-    setting = Setting({"dev": tuple(examples)}, tokenizer, model, labels, 64, 8, buckets="none")
+    setting = Setting({"dev": tuple(examples)}, tokenizer, model, labels, 64, 8, packing="none")
     params = jax.jit(module.Task(module.Config(), setting).init)(jax.random.key(0)).params
     params = jax.tree.map(
         np.asarray, jax.tree.map(lambda leaf: leaf.unbox(), params, is_leaf=lambda x: hasattr(x, "unbox"))
     )
     facts = {"task": {"name": name}, "labels": list(labels), "max_length": 64}
-    return Predictor(TrainedModel(params, model, tokenizer, facts, 7), module.Task, module.Config(), 8)
+    return TrainedModel("", params, model, tokenizer, facts=facts, step=7)
 
 
 def details(folder, name, examples):
-    predictor = untrained(name, examples)
-    metrics, records = predictor.predict(examples, "dev")
+    model = untrained(name, examples)
+    task = make_task(model, examples, "dev")
+    metrics, records = predict_split(model, task, "dev")
     results = {"best_step": 7, "metric": "loss", "metrics": {"dev": metrics}}
-    write_details(str(folder), predictor, {"dev": examples}, {"dev": records}, results)
+    write_details(str(folder), model, task, {"dev": records}, results)
     return json.loads((folder / DETAILS).read_text()), records
 
 

@@ -17,7 +17,6 @@ from bert_jax.models.model import LM_HEAD
 from bert_jax.runs import filled_examples
 from bert_jax.runs.filled_examples import EACH, NUMBER, masked_sentences
 from bert_jax.runs.inputs import Inputs
-from bert_jax.runs.pretraining import open_inputs
 from bert_jax.text.tokenizer import Tokenizer
 from tests import toy
 
@@ -27,7 +26,7 @@ SENTENCE = "the old king remembers the long road by the river."
 def opened(workdir: Path, recipe: dict[str, Any]) -> tuple[Tokenizer, Mixture]:
     corpus = configuration.build(CorpusConfig, recipe["corpus"], "config.corpus")
     vocab = configuration.build(VocabularyConfig, recipe["vocab"], "config.vocab")
-    return open_inputs(Inputs(str(workdir), vocab, corpus, None, False), lambda line: None)
+    return Inputs(str(workdir), vocab, corpus, None, False).open(lambda line: None)
 
 
 def test_chinese_sentences_have_no_spaces(tmp_path: Path) -> None:
@@ -67,15 +66,15 @@ def test_sentences_are_of_the_heldout_text_with_one_word_masked(tmp_path: Path, 
 
 def test_of_neighbours_one_with_the_right_word_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     groups = [[("a [MASK]", "x"), ("b [MASK]", "cat")], [("c [MASK]", "y"), ("d [MASK]", "z")]]
-    trained = SimpleNamespace(params={LM_HEAD.name: {}}, config=SimpleNamespace(max_length=32), tokenizer=None)
-    monkeypatch.setattr(filled_examples, "load_trained", lambda workdir: trained)
+    config = SimpleNamespace(max_length=32)
+    trained: Any = SimpleNamespace(params={LM_HEAD.name: {}}, config=config, tokenizer=None, workdir=str(tmp_path))
     monkeypatch.setattr(filled_examples, "masked_sentences", lambda *arguments: groups)
     guesses = ((("cat", 0.5), ("dog", 0.25)),)
-    monkeypatch.setattr(filled_examples, "fill_mask", lambda p, c, t, texts: [Filled(text, guesses) for text in texts])
+    monkeypatch.setattr(filled_examples, "fill_mask", lambda model, texts: [Filled(text, guesses) for text in texts])
     said: list[str] = []
-    assert filled_examples.fill_examples(None, Any, str(tmp_path), said.append) == ["b [MASK]", "c [MASK]"]
+    assert filled_examples.fill_examples(trained, None, Any, said.append) == ["b [MASK]", "c [MASK]"]
     assert said[0].startswith("1 of 4 masked held-out words are among the five predictions; ")
     assert "in the text: cat" in said[0]
     assert [one["answer"] for one in json.loads((tmp_path / "examples.json").read_text())] == ["cat", "y"]
-    assert filled_examples.fill_examples(["a [MASK]"], Any, str(tmp_path), said.append) == ["a [MASK]"]
+    assert filled_examples.fill_examples(trained, ["a [MASK]"], Any, said.append) == ["a [MASK]"]
     assert said[1] == "a [MASK]\n  cat 0.50, dog 0.25"

@@ -14,12 +14,14 @@ import pytest
 from bert_jax import configuration
 from bert_jax.cli.main import run
 from bert_jax.corpora.mixture import Mixture
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.hugging_face import export_model
 from bert_jax.interchange.workdir import import_into_workdir
 from bert_jax.reporting import status
-from bert_jax.reporting.observer import RunObserver
+from bert_jax.reporting.observer import Observer
 from bert_jax.runs import finishing
-from bert_jax.runs.pretraining import PretrainingRequest, PretrainingSettings, finish
+from bert_jax.runs.pretraining import PretrainingRequest, finish
+from bert_jax.runs.settings import PretrainingSettings
 from tests import toy
 from tests.features.test_features import CONFIG, PARAMS, TOKENIZER
 
@@ -31,7 +33,7 @@ HEAD = {"architecture": "BertForPreTraining"}
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workdir with a checkpoint and an evaluation."""
     folder = tmp_path_factory.mktemp("trained")
-    export_model(PARAMS, CONFIG, TOKENIZER, folder / "model", "a card")
+    export_model(TrainedModel("", PARAMS, CONFIG, TOKENIZER), folder / "model", "a card")
     import_into_workdir(str(folder / "model"), str(folder / "run"))
     observer = observe(folder / "run")
     with observer.to_the_end():
@@ -50,8 +52,8 @@ def workdir(trained: Path, tmp_path: Path) -> Path:
     return workdir
 
 
-def observe(workdir: Path) -> RunObserver:
-    return RunObserver(str(workdir), {"run_id": "r", "name": "n", "config": {}}, 1, ())
+def observe(workdir: Path) -> Observer:
+    return Observer(str(workdir)).open({"run_id": "r", "name": "n", "config": {}}, 1, ())
 
 
 def finish_run(workdir: Path) -> None:
@@ -80,11 +82,11 @@ def test_the_status_says_what_is_under_way(workdir: Path, monkeypatch: pytest.Mo
 
         return calls
 
-    for name in ("export_workdir", "write_report"):
+    for name in ("export_trained", "write_report"):
         monkeypatch.setattr(finishing, name, watched(getattr(finishing, name)))
     with observer.to_the_end():
         finish(SETTINGS, CONFIG, HEAD, Mixture({}, {}), PretrainingRequest(str(workdir)), observer)
-    assert seen == [("export_workdir", "exporting"), ("write_report", "reporting")]
+    assert seen == [("export_trained", "exporting"), ("write_report", "reporting")]
     check_finished(workdir)
 
 

@@ -1,7 +1,6 @@
 """The vocabulary of a run is as it was made, or it is made again, or it is an error."""
 
 import dataclasses
-import json
 import random
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from bert_jax.cli.main import run
 from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
-from bert_jax.runs.inputs import ORIGIN, Inputs, find_vocabulary
+from bert_jax.runs.inputs import Inputs, find_vocabulary
 from tests import toy
 
 
@@ -62,16 +61,6 @@ def test_later_it_is_an_error_that_names_the_file(inputs: Inputs) -> None:
         UserError, match=f"{file} is damaged: its sha256 is not that of vocab.json; put the old one back"
     ):
         bound.open_vocabulary(lambda _: None)
-
-
-def test_what_an_older_version_wrote_says_nothing_of_the_file(inputs: Inputs) -> None:
-    origin = Path(inputs.workdir) / ORIGIN
-    origin.write_text(json.dumps({"sha256": json.loads(origin.read_text())["sha256"]}))
-    file = damaged(inputs)
-    changed = file.read_bytes()
-    for bound in (False, True):
-        dataclasses.replace(inputs, bound=bound).open_vocabulary(lambda _: None)
-    assert file.read_bytes() == changed
 
 
 def test_a_corpus_with_other_columns_is_made_again_while_no_step_is_saved(inputs: Inputs) -> None:

@@ -22,7 +22,7 @@ from bert_jax.corpora.privacy import private_config
 from bert_jax.errors import UserError
 from bert_jax.reporting.run_record import read_run
 from bert_jax.runs import own_code, recipes
-from bert_jax.runs.pretraining import PretrainingSettings
+from bert_jax.runs.settings import PretrainingSettings
 from tests import toy
 from tests.test_one_file import PARTS as TEXTS
 
@@ -343,7 +343,6 @@ PARTS = {
             pass
     """,
     "table.py": """
-        from bert_jax.examples.delimited import Options
         from bert_jax.examples.delimited import Reader as Delimited
 
         class Reader(Delimited):
@@ -383,8 +382,8 @@ def test_a_run_of_own_parts_is_gone_on_from_only_when_asked(
     recipe = {
         "task": {"name": "./verdict.py"},
         "data": {"format": "./table.py", "splits": {"train": "train.tsv", "dev": "dev.tsv"}, "overlap": "warn"},
-        "train": {"num_epochs": 1.0, "batch_size": 8, "max_length": 16},
-        "loggers": (),
+        "phases": {"train": {"num_epochs": 1.0, "batch_size": 8, "max_length": 16}},
+        "training": {"loggers": ()},
     }
     Path("tune.py").write_text(RECIPE.replace("{}", repr(recipe)))
     tune = ("finetune", "--config=tune.py", "--workdir=tuned", "--init=run")

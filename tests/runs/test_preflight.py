@@ -23,7 +23,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def preflight(recipe: Path, workdir: Path, *flags: str) -> tuple[list[int], str]:
     """(exit codes, what process 0 printed) of two processes."""
-    port = gang.free_ports() + 1
+    port = gang.free_port()
     job = [f"--coordinator=127.0.0.1:{port}", "--num_processes=2", "--arrival_seconds=60"]
     command = [sys.executable, "-m", "bert_jax", "preflight", f"--config={recipe}", *flags, *job]
     processes = [
@@ -53,7 +53,7 @@ def test_two_that_do_not(recipe: Path, tmp_path: Path) -> None:
     codes, said = preflight(recipe, tmp_path / "run", "--config.phases.phase1.batch_size=7")
     assert codes == [1, 1]
     assert "batch_size = 7 does not divide" in said
-    assert "verdict: do not start: mesh and batch" in said
+    assert "verdict: do not start: recipe" in said
 
 
 def test_what_a_run_would_refuse(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,7 +82,7 @@ def test_one_process_that_does_not_fit(recipe: Path, tmp_path: Path, capsys: pyt
     assert run(["preflight", f"--config={recipe}", *flags]) == 1
     said = capsys.readouterr().out
     assert "batch_size = 7 does not divide" in said
-    assert "verdict: do not start: mesh and batch" in said
+    assert "verdict: do not start: recipe" in said
 
 
 def test_one_process(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,10 +16,11 @@ import pytest
 from bert_jax.checkpoints import restoring
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
-from bert_jax.interchange.workdir import load_trained
+from bert_jax.interchange.loading import load
+from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.reporting import run_record
-from bert_jax.runs import plan_comparison, pretraining
+from bert_jax.runs import plan_comparison, preparation, pretraining
 from tests import toy
 
 on_one_device = pytest.mark.usefixtures("one_device")
@@ -97,10 +98,29 @@ def test_steps_to_trace_reach_the_loop_or_are_one_line(
     assert "the loop has 20:24" in capsys.readouterr().err
 
 
+def test_model_and_objective_are_made_once(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def counted(owner: Any, name: str) -> None:
+        function = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *given, **named: made.append(name) or function(*given, **named))
+
+    counted(preparation, "choose_model")
+    counted(PretrainingObjective, "__init__")
+
+    def trained(task: Any, *_: Any, **__: Any) -> None:
+        assert task.setting.model.vocab_size == task.tokenizer.size
+        raise UserError("the loop")
+
+    monkeypatch.setattr(pretraining, "train_and_evaluate", trained)
+    assert pretrain(tmp_path, toy.recipe(text)) == 2
+    assert made == ["choose_model", "__init__"]
+
+
 def test_a_run_records_what_its_plan_is_compared_with(finished: Path) -> None:
     made = plan_comparison.read(str(finished), None)
     assert made.topology.name == f"cpu:{jax.device_count()}"
-    assert made.recipe.shape() == load_trained(str(finished)).config
+    assert made.recipe.shape() == load(str(finished)).config
     [(phase, windows)] = made.windows.items()
     assert (phase, len(windows.records), windows.steps) == ("phase1", 11, 2)
     assert windows.percentile(50) > 0
@@ -132,7 +152,7 @@ def test_going_on_from_an_export_with_new_pieces(finished: Path, tmp_path: Path,
     first = records(tmp_path / "run", "eval")[0]
     before = records(finished, "eval")
     assert first["mlm_loss"] < before[0]["mlm_loss"] - 0.1
-    assert load_trained(str(tmp_path / "run")).config.vocab_size == len(old) + 2
+    assert load(str(tmp_path / "run")).config.vocab_size == len(old) + 2
 
 
 @on_one_device
@@ -400,3 +420,34 @@ def test_a_part_with_too_little_to_hold_out_is_named(tmp_path: Path, text: Path,
     error = capsys.readouterr().err
     assert "old has 60 documents with text" in error
     assert "--config.corpus.parts.old.options.document_boundary=blank_line" in error
+
+
+@on_one_device
+def test_the_best_step_of_a_run_in_epochs_is_its_result(
+    tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The rate is so high that the model gets worse after the first evaluations."""
+    config = toy.recipe(
+        text,
+        phases={"phase1": {"num_epochs": 2.0, "batch_size": 8, "max_length": 32}},
+        schedule={"peak_learning_rate": 0.3, "warmup_fraction": 0.6},
+        selection={"metric": "mlm_loss"},
+        checkpoints={"every_steps": None},
+        examples=(),
+    )
+    del config["schedule"]["warmup_steps"], config["training"]["eval_every_steps"]
+    config["training"]["evaluations_per_epoch"] = 3
+    assert pretrain(tmp_path, config, "--config.selection.metric=mlm_los") == 2
+    assert "config.selection.metric is 'mlm_los'; did you mean 'mlm_loss'?" in capsys.readouterr().err
+    assert pretrain(tmp_path, config) == 0
+    evaluations = records(tmp_path / "run", "eval")
+    steps = [record["step"] for record in evaluations]
+    every = steps[1]
+    assert steps == [*range(0, steps[-1], every), steps[-1]]
+    assert len(steps) in (6, 7), "three an epoch, and step 0"
+    best = min(evaluations[1:], key=lambda record: record["mlm_loss"])
+    assert best["step"] < steps[-1]
+    assert load(str(tmp_path / "run")).step == best["step"]
+    assert f"best by mlm_loss at step {best['step']}" in capsys.readouterr().err
+    kept = {int(path.name) for path in (tmp_path / "run" / "checkpoints").iterdir()}
+    assert kept == set(steps[-3:]), "a save after each evaluation"

@@ -16,11 +16,11 @@ from bert_jax.models.config import ModelConfig
 from bert_jax.models.encoders import bert
 from bert_jax.models.model import fresh_params
 from bert_jax.records import SPECIAL_TOKENS
-from bert_jax.reporting.observer import Observer, RunObserver
+from bert_jax.reporting.observer import Observer
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
-from bert_jax.runs.probe import ProbeConfig, prepare
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.runs.probe import Probe, ProbeConfig, read_probe
+from bert_jax.text.tokenizer import Tokenizer, wordpiece
 from bert_jax.training.loop import Experiment, TrainingConfig
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers import OptimizerConfig
@@ -73,25 +73,25 @@ def settings(folder: Path, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> WordPiece:
-    return WordPiece([*SPECIAL_TOKENS, *LETTERS])
+def tokenizer() -> Tokenizer:
+    return wordpiece([*SPECIAL_TOKENS, *LETTERS])
 
 
 @pytest.fixture(scope="module")
-def model(tokenizer: WordPiece) -> tuple[ModelConfig, Any]:
+def model(tokenizer: Tokenizer) -> tuple[ModelConfig, Any]:
     config = bert.Config(tokenizer.size, 16, 1, 2, 32, 32, dropout_rate=0.0, attention_dropout_rate=0.0)
     return config, fresh_params(config)
 
 
-def score(folder: Path, tokenizer: WordPiece, model: ModelConfig, params: Any, **changes: Any) -> dict[str, float]:
-    prepared = prepare(ProbeConfig(**settings(folder, **changes)), EXPERIMENT)
-    assert prepared
-    return prepared.make(tokenizer, model)(0, params)
+def score(folder: Path, tokenizer: Tokenizer, model: ModelConfig, params: Any, **changes: Any) -> dict[str, float]:
+    examples = read_probe(ProbeConfig(**settings(folder, **changes)), EXPERIMENT)
+    assert examples
+    return Probe(examples, tokenizer, model, EXPERIMENT)(0, params)
 
 
 @pytest.mark.parametrize("changes", [{}, {"layers": "scanned"}], ids=["unrolled", "scanned"])
 def test_a_frozen_probe_tells_a_sound_encoder_from_a_broken_one(
-    changes: dict[str, Any], data: Path, tokenizer: WordPiece
+    changes: dict[str, Any], data: Path, tokenizer: Tokenizer
 ) -> None:
     config = bert.Config(tokenizer.size, 16, 1, 2, 32, 32, **changes)
     params = fresh_params(config)
@@ -104,7 +104,7 @@ def test_a_frozen_probe_tells_a_sound_encoder_from_a_broken_one(
     assert score(data, tokenizer, config, params) == sound, "the same again"
 
 
-def test_features(data: Path, tokenizer: WordPiece, model: tuple[ModelConfig, Any]) -> None:
+def test_features(data: Path, tokenizer: Tokenizer, model: tuple[ModelConfig, Any]) -> None:
     config, params = model
     found = [score(data, tokenizer, config, params, features=name)["probe/loss"] for name in ("mean", "cls", "pooled")]
     assert len(set(found)) == 3
@@ -114,7 +114,7 @@ def test_features(data: Path, tokenizer: WordPiece, model: tuple[ModelConfig, An
         score(data, tokenizer, config, without, features="pooled")
 
 
-def test_a_number_is_probed_too(data: Path, tokenizer: WordPiece, model: tuple[ModelConfig, Any]) -> None:
+def test_a_number_is_probed_too(data: Path, tokenizer: Tokenizer, model: tuple[ModelConfig, Any]) -> None:
     columns = {
         "format": "delimited",
         "splits": {"train": "train.tsv", "dev": "dev.tsv"},
@@ -124,17 +124,17 @@ def test_a_number_is_probed_too(data: Path, tokenizer: WordPiece, model: tuple[M
     assert found["probe/pearson"] > 0.9
 
 
-def test_the_head_is_where_its_loss_is_least(data: Path, tokenizer: WordPiece, model: tuple[ModelConfig, Any]) -> None:
+def test_the_head_is_where_its_loss_is_least(data: Path, tokenizer: Tokenizer, model: tuple[ModelConfig, Any]) -> None:
     """More steps give no other score than a solver that knows nothing of Adam: Newton's method in numpy."""
     from bert_jax.runs.probe import PENALTY, learned_head
 
-    prepared = prepare(ProbeConfig(**settings(data, num_steps=3000)), EXPERIMENT)
-    assert prepared
-    task = prepared.make(tokenizer, model[0]).task
+    examples = read_probe(ProbeConfig(**settings(data, num_steps=3000)), EXPERIMENT)
+    assert examples
+    task = Probe(examples, tokenizer, model[0], EXPERIMENT).task
     rng = np.random.default_rng(0)
     x, labels = rng.normal(size=(120, 3)), task.rows["train"].arrays["labels"]
     empty = {"kernel": np.zeros((3, 2), np.float32), "bias": np.zeros(2, np.float32)}
-    head = learned_head(task, empty, jax.numpy.asarray(x, np.float32), task.rows["train"].arrays, prepared.config)
+    head = learned_head(task, empty, jax.numpy.asarray(x, np.float32), task.rows["train"].arrays, examples.config)
     # Two classes: by symmetry the kernel is (-w/2, w/2), and its penalty a quarter of that of w.
     w, ones = np.zeros(4), np.concatenate([x, np.ones((120, 1))], axis=1)
     penalty = PENALTY / 2 * np.diag([1, 1, 1, 0])
@@ -146,7 +146,7 @@ def test_the_head_is_where_its_loss_is_least(data: Path, tokenizer: WordPiece, m
 
 
 def test_a_fine_tuning_leaves_the_parameters_alone(
-    data: Path, tokenizer: WordPiece, model: tuple[ModelConfig, Any]
+    data: Path, tokenizer: Tokenizer, model: tuple[ModelConfig, Any]
 ) -> None:
     config, params = model
     before = jax.tree.map(np.array, params)
@@ -191,15 +191,15 @@ def test_a_run_is_the_same_with_a_probe_and_without(
     assert goodput["probe"] > 0
     assert "probe/accuracy" in (tmp_path / "probed/run/report.html").read_text()
 
-    train = RunObserver.train
+    train = Observer.train
 
-    def interrupted(self: RunObserver, step: int, phase: str, metrics: Any) -> None:
+    def interrupted(self: Observer, step: int, phase: str, metrics: Any) -> None:
         train(self, step, phase, metrics)
         if step == 18:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunObserver, "train", interrupted)
+        patch.setattr(Observer, "train", interrupted)
         assert pretrain(tmp_path / "cut", text, settings(data, every_steps=16)) == 130
     assert pretrain(tmp_path / "cut", text, settings(data, every_steps=16)) == 0
     assert records(tmp_path / "cut/run") == probed
@@ -209,7 +209,7 @@ def test_a_run_is_the_same_with_a_probe_and_without(
     ("changes", "said"),
     [
         ({"task": "clasification"}, "did you mean 'classification'"),
-        ({"task": "span_qa"}, "a frozen probe takes classification and regression"),
+        ({"task": "span_qa"}, "a frozen probe takes tasks that read one vector of a text, such as classification"),
         ({"every_steps": 12}, "config.probe.every_steps is 12; .* a multiple of config.training.eval_every_steps, 8"),
         ({"num_steps": 0}, "config.probe.num_steps"),
         ({"learning_rate": 0.0}, "config.probe.learning_rate is 0.0"),
@@ -223,7 +223,7 @@ def test_bad_input_is_an_error_before_anything_is_made(
     changes: dict[str, Any], said: str, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(UserError, match=said):
-        prepare(ProbeConfig(**settings(data, **changes)), EXPERIMENT)
+        read_probe(ProbeConfig(**settings(data, **changes)), EXPERIMENT)
     if "every_steps" in changes:  # the command as a whole
         assert pretrain(tmp_path, toy.write_text(tmp_path / "text.txt"), settings(data, **changes)) == 2
         assert "config.probe.every_steps" in capsys.readouterr().err
@@ -231,8 +231,8 @@ def test_bad_input_is_an_error_before_anything_is_made(
 
 
 def test_examples_are_limited_by_label(data: Path) -> None:
-    prepared = prepare(ProbeConfig(**settings(data, max_examples=20)), EXPERIMENT)
-    assert prepared
-    assert {name: len(part) for name, part in prepared.splits.items()} == {"train": 20, "dev": 20}
-    assert {e["label"] for e in prepared.splits["train"]} == {"left", "right"}
-    assert prepare(ProbeConfig(), EXPERIMENT) is None
+    examples = read_probe(ProbeConfig(**settings(data, max_examples=20)), EXPERIMENT)
+    assert examples
+    assert {name: len(part) for name, part in examples.splits.items()} == {"train": 20, "dev": 20}
+    assert {e["label"] for e in examples.splits["train"]} == {"left", "right"}
+    assert read_probe(ProbeConfig(), EXPERIMENT) is None

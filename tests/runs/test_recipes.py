@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.runs import recipes
+from bert_jax.runs import key_names, recipes
 
 RECIPE = """
 from ml_collections import ConfigDict
@@ -37,9 +37,9 @@ def fails(*arguments):
 
 
 def settings(name):
-    from bert_jax.runs import finetuning, pretraining
+    from bert_jax.runs import settings
 
-    return finetuning.FinetuningSettings if name.startswith("finetune/") else pretraining.PretrainingSettings
+    return settings.FinetuningSettings if name.startswith("finetune/") else settings.PretrainingSettings
 
 
 @pytest.mark.parametrize("name", recipes.names())
@@ -47,7 +47,7 @@ def test_every_recipe_loads_by_both_names_and_names_every_group(name):
     config = recipes.load(name)
     assert recipes.load(name.rpartition("/")[2]) == config
     json.dumps(config.to_dict())  # it travels with every checkpoint
-    assert set(config) == {field.name for field in dataclasses.fields(settings(name))} == set(recipes.groups(config))
+    assert set(config) == {field.name for field in dataclasses.fields(settings(name))} == set(key_names.groups(config))
 
 
 def test_the_recipes_that_readme_names_are_there():
@@ -80,9 +80,9 @@ def test_finetune_recipes_are_sound(name):
     from bert_jax import catalogue, configuration
     from bert_jax.examples.columns import check_roles
     from bert_jax.examples.load import make_reader
-    from bert_jax.runs import finetuning
+    from bert_jax.runs.settings import FinetuningSettings
 
-    config = configuration.build(finetuning.FinetuningSettings, recipes.load(name).to_dict(), "config")
+    config = configuration.build(FinetuningSettings, recipes.load(name).to_dict(), "config")
     task = catalogue.find("tasks", config.task["name"], having="Task")
     configuration.build(task.Config, {k: v for k, v in config.task.items() if k != "name"}, "config.task")
     make_reader(config.data)
@@ -98,17 +98,20 @@ def test_pretrain_recipes_are_sound(name):
     import jax
 
     from bert_jax import configuration
-    from bert_jax.runs import pretraining
+    from bert_jax.runs.model_choice import choose_model
+    from bert_jax.runs.preparation import check_pretraining
+    from bert_jax.runs.settings import PretrainingSettings
 
-    settings = configuration.build(pretraining.PretrainingSettings, recipes.load(name).to_dict(), "config")
-    assert callable(pretraining.checked(settings, settings.experiment(), devices=jax.devices()))
+    settings = configuration.build(PretrainingSettings, recipes.load(name).to_dict(), "config")
+    model = choose_model(settings.model, settings.vocab.size, None)
+    assert check_pretraining(settings, devices=jax.devices(), model=model).task.tokenizer is None
 
 
 def test_the_stages_of_ernie_come_in_order_and_mask_their_units():
     from bert_jax import configuration
-    from bert_jax.runs import pretraining
+    from bert_jax.runs.settings import PretrainingSettings
 
-    settings = configuration.build(pretraining.PretrainingSettings, recipes.load("ernie1").to_dict(), "config")
+    settings = configuration.build(PretrainingSettings, recipes.load("ernie1").to_dict(), "config")
     phases = settings.experiment().phases.phases
     assert [phase.changes.get("masking", {}).get("unit", "piece") for phase in phases] == [
         "piece",
@@ -144,10 +147,10 @@ PUBLIC = {
 def test_finetune_recipes_read_public_data(name, shared_data):
     from bert_jax import catalogue, configuration
     from bert_jax.examples.load import load
-    from bert_jax.runs import finetuning
+    from bert_jax.runs.settings import FinetuningSettings
 
     folder, sizes = PUBLIC[name]
-    config = configuration.build(finetuning.FinetuningSettings, recipes.load(name).to_dict(), "config")
+    config = configuration.build(FinetuningSettings, recipes.load(name).to_dict(), "config")
     task = catalogue.find("tasks", config.task["name"], having="Task")
     found = load(config.data, shared_data(folder), task.Task.roles, [].append)
     assert tuple(len(found[name]) for name in ("train", "dev", "test") if name in found) == sizes
@@ -279,7 +282,7 @@ def test_the_page_of_recipes_names_every_key() -> None:
     from bert_jax.objectives.mlm_nsp import Config
     from bert_jax.rows.loader import LoaderConfig
     from bert_jax.rows.masking import MaskingConfig
-    from bert_jax.runs.pretraining import PretrainingSettings
+    from bert_jax.runs.settings import PretrainingSettings
     from bert_jax.training.loop import TrainingConfig
     from bert_jax.training.mesh import MeshConfig
     from bert_jax.training.optimizers import OptimizerConfig
@@ -365,3 +368,57 @@ def test_parts_of_a_mixture_are_set_apart():
     config = recipes.load("continue:replay", ["--config.corpus.parts.own.options.paths=mine.txt"])
     assert config.corpus.parts.own.options.paths == ("mine.txt",)
     assert config.corpus.parts.general.options.paths == ()
+
+
+def test_short_keys_stand_for_those_of_the_only_phase(tmp_path):
+    short = ["--config.learning_rate=1e-3", "--config.batch_size=8", "--config.max_length=64", "--config.steps=50"]
+    found = recipes.load("glue:rte", short)
+    assert found.phases.to_dict() == {"train": {"batch_size": 8, "max_length": 64, "num_steps": 50}}
+    assert found.schedule.peak_learning_rate == 1e-3
+    again = recipes.load("glue:rte", [*short, "--config.epochs=2"])
+    assert again.phases.train.to_dict() == {"batch_size": 8, "max_length": 64, "num_epochs": 2}, "the last one counts"
+    assert recipes.with_values({"task": {}, "data": {}}, {"epochs": 2}).phases.train.num_epochs == 2
+    assert recipes.load("continue", ["--config.steps=7"]).phases.phase1.num_steps == 7
+    assert "give --config.phases.phase1.num_steps=VALUE or " in fails("quickstart", ["--config.steps=7"])
+
+
+def test_old_keys_of_a_recipe_are_answered_with_their_new_names(tmp_path):
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps({"task": {}, "train": {"batch_size": 8, "buckets": "none"}, "loggers": ()}))
+    said = fails(str(path))
+    assert "config.train.batch_size is now config.phases.train.batch_size; " in said
+    assert "config.train.buckets is now config.packing" in said
+    assert "config.loggers is now config.training.loggers" in said
+    said = fails("glue:rte", ["--config.train={'batch_size': 8}"])
+    assert said == "config.train is now config.phases.train, config.schedule and config.training"
+
+
+def test_a_fine_tuning_keeps_the_defaults_that_it_does_not_replace():
+    from bert_jax import configuration
+    from bert_jax.runs.settings import FinetuningSettings
+
+    def built(**groups):
+        data = {"format": "table", "splits": {"train": "train.csv"}}
+        return configuration.build(FinetuningSettings, {"task": {}, "data": data, **groups}, "config")
+
+    plain, changed = built(), built(phases={"train": {"batch_size": 8}}, schedule={"kind": "linear"})
+    phase = plain.phase
+    assert (phase.num_epochs, phase.batch_size, phase.max_length) == (3.0, 32, 128)
+    assert (plain.schedule.peak_learning_rate, plain.schedule.warmup_fraction) == (2e-5, 0.1)
+    assert plain.optimizer.bias_correction == "standard"
+    assert (changed.phase.num_epochs, changed.phase.batch_size) == (3.0, 8)
+    assert changed.schedule == dataclasses.replace(plain.schedule, kind="linear")
+    in_steps = built(phases={"train": {"num_steps": 9}}, schedule={"warmup_steps": 3}, training={"eval_every_steps": 4})
+    assert in_steps.phase.num_epochs is None
+    assert in_steps.schedule.warmup(100) == 3
+    assert in_steps.training.evaluations_per_epoch is None
+    for groups, message in (
+        ({"phases": {"phase1": {"num_steps": 9}}}, "fine-tuning has one phase, config.phases.train"),
+        (
+            {"phases": {"train": {"masking": {"rate": 0.2}}}},
+            "train has masking of a pretraining objective",
+        ),
+        ({"training": {"eval_rows": 100}}, "config.training.eval_rows is 100; fine-tuning evaluates all rows"),
+    ):
+        with pytest.raises(UserError, match=message):
+            built(**groups)

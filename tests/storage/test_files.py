@@ -124,24 +124,19 @@ def test_unknown_store_is_explained():
         files.as_path("nowhere://x").exists()
 
 
-def test_remote_directory_counts_once_its_marker_is_there(bucket, monkeypatch, tmp_path):
-    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path))
+def test_remote_directory_counts_once_its_marker_is_there(bucket):
     target = f"{bucket}/out"
     files.write_text(f"{target}/leftover", "of a try that was cut")
     with pytest.raises(UserError, match="holds files of something else"), files.whole_directory(target):
         pass
     files.write_text(f"{target}/{files.UNFINISHED}", "")
     assert not files.committed(target)
-    with pytest.raises(UserError, match="no COMMITTED marker"):
-        files.local_copy(target)
     with files.whole_directory(target) as folder:
         (folder / "sub").mkdir()
         (folder / "sub" / "a").write_text("1")
         assert not files.committed(target)
     assert files.committed(target)
-    copy = files.local_copy(target)
-    assert [p.relative_to(copy).as_posix() for p in copy.rglob("*") if p.is_file()] == ["sub/a"]
-    assert files.local_copy(target) == copy
+    assert files.below(target) == [files.MARKER, "sub/a"]
     with pytest.raises(UserError, match="exists already"), files.whole_directory(target):
         pass
 
@@ -150,20 +145,6 @@ def test_failed_remote_write_has_no_marker(bucket):
     with pytest.raises(ValueError, match="x"):
         write_and_fail(f"{bucket}/out", ValueError("x"))
     assert not files.as_path(f"{bucket}/out").exists()
-
-
-def test_damaged_remote_file_is_found_when_copied(bucket, monkeypatch, tmp_path):
-    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path))
-    with files.whole_directory(f"{bucket}/out") as folder:
-        (folder / "a").write_text("1")
-    files.as_path(f"{bucket}/out/a").write_text("2")
-    with pytest.raises(UserError, match="out/a is damaged"):
-        files.local_copy(f"{bucket}/out")
-    assert not any((tmp_path / "staged").iterdir())
-
-
-def test_local_copy_of_a_local_path_is_the_path(tmp_path):
-    assert files.local_copy(tmp_path) == tmp_path
 
 
 def test_globs(tmp_path, bucket):

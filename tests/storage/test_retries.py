@@ -160,7 +160,7 @@ def test_no_step_is_missing_or_damaged_because_its_store_is_away(folder: RemoteP
     (tmp_path / "state" / "d").write_bytes(b"array")
     files.upload(tmp_path, files.as_path(folder / "5"))
     assert whole_steps(folder) == [5]
-    assert check_step(folder / "5")
+    check_step(folder / "5")
     away = random.Random(0)
     for fault in ("503", "silent", "403"):
         for _ in range(20):
@@ -170,7 +170,7 @@ def test_no_step_is_missing_or_damaged_because_its_store_is_away(folder: RemoteP
             )
             with contextlib.suppress(UserError):
                 assert whole_steps(folder) == [5]
-                assert check_step(folder / "5")
+                check_step(folder / "5")
             FaultyStore.heal()
 
 

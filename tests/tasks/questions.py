@@ -12,17 +12,16 @@ import numpy as np
 from bert_jax.models.encoders import bert
 from bert_jax.tasks.base import KIND, Setting
 from bert_jax.tasks.span_qa import Config, Task
-from bert_jax.text.tokenizer import Tokenizer
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import Tokenizer, wordpiece
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 VOCAB = (*SPECIAL, *LETTERS, *(f"##{character}" for character in LETTERS + "0123456789"), *"0123456789.,?")
 
 
-def tokenizer() -> WordPiece:
+def tokenizer() -> Tokenizer:
     """Letters alone are its pieces."""
-    return WordPiece(VOCAB)
+    return wordpiece(VOCAB)
 
 
 def question(context: str, text: str | None, start: int | None = None, **more: Any) -> dict[str, Any]:
@@ -37,7 +36,7 @@ def make_task(
 ) -> Task:
     using = using or tokenizer()
     model = bert.Config(vocab_size=using.size, hidden_size=8, num_layers=1, num_heads=1, mlp_dim=8, max_length=384)
-    setting = Setting({k: tuple(v) for k, v in splits.items()}, using, model, (), max_length, 4, buckets="none")
+    setting = Setting({k: tuple(v) for k, v in splits.items()}, using, model, (), max_length, 4, packing="none")
     return Task(Config(**options), setting)
 
 

@@ -1,6 +1,5 @@
 """Classification: rows of texts and pairs, labels, and runs from end to end, also from a pretrained model."""
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,13 @@ import pytest
 from bert_jax.checkpoints.saving import save_params
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import Head
 from bert_jax.interchange.hugging_face import export_model, import_model
 from bert_jax.interchange.initial import frozen_parts
-from bert_jax.interchange.workdir import load_trained
+from bert_jax.interchange.loading import load
 from bert_jax.models.encoders import albert, bert
-from bert_jax.models.model import fresh_params
+from bert_jax.models.model import fresh_params, recorded
 from bert_jax.reporting import run_record
 from bert_jax.tasks.base import pair_sequences
 from bert_jax.tasks.classification import Config, Task
@@ -90,7 +90,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     workdir = tmp_path_factory.mktemp("pretrained")
     tokenizer = toy_tasks.make_tokenizer()
     model = bert.Config(tokenizer.size, 32, 1, 2, 64, 32, initializer_range=0.1)
-    facts = {"model": dataclasses.asdict(model), "lowercase": True, "vocabulary_sha256": tokenizer.sha256}
+    facts = {"model": recorded(model), "lowercase": True, "vocabulary_sha256": tokenizer.sha256}
     tokenizer.save(workdir / tokenizer.file_name)
     save_params(str(workdir), jax.tree.map(np.asarray, fresh_params(model)), facts)
     return workdir
@@ -101,7 +101,8 @@ def test_a_frozen_encoder_keeps_its_bits_and_a_run_without_gain_ends(tmp_path: P
     toy_tasks.write_toy(
         tmp_path,
         "classification",
-        train_config={"learning_rate": 1e-7, "num_epochs": 9},
+        phase={"num_epochs": 9},
+        schedule={"peak_learning_rate": 1e-7},
         model={"dropout_rate": 0.1},
         frozen=("encoder",),
         selection={"patience": 1},
@@ -109,7 +110,7 @@ def test_a_frozen_encoder_keeps_its_bits_and_a_run_without_gain_ends(tmp_path: P
     assert toy_tasks.finetune(tmp_path, f"--init={pretrained}") == 0
     assert [record["step"] for record in toy_tasks.evaluations(tmp_path)] == [0, 12, 24]
     assert toy_tasks.results(tmp_path)["best_step"] == 12
-    params, given = load_trained(str(tmp_path / "run")).params, load_trained(str(pretrained)).params
+    params, given = load(str(tmp_path / "run")).params, load(str(pretrained)).params
     for found, wanted in zip(*(jax.tree.leaves(tree["encoder"]) for tree in (params, given)), strict=True):
         np.testing.assert_array_equal(found, wanted)
     moved = np.abs(params["pooler"]["dense"]["kernel"] - given["pooler"]["dense"]["kernel"]).max()
@@ -127,9 +128,9 @@ def test_the_dropout_of_an_imported_classifier_is_taken(tmp_path: Path) -> None:
     model = albert.Config(tokenizer.size, 32, 1, 2, 64, 32, embedding_size=16)
     head = Head("AlbertForMaskedLM", classifier_dropout=0.1)
     params = jax.tree.map(np.asarray, fresh_params(model))
-    export_model(params, model, tokenizer, tmp_path / "albert", "card", head)
+    export_model(TrainedModel("", params, model, tokenizer, head), tmp_path / "albert", "card")
     assert import_model(tmp_path / "albert").head == head
-    recipe = toy_tasks.write_toy(tmp_path, "classification", train=32, dev=16, train_config={"num_epochs": 1})
+    recipe = toy_tasks.write_toy(tmp_path, "classification", train=32, dev=16, phase={"num_epochs": 1})
     config = json.loads(recipe.read_text())
     for workdir, own, rate in (("plain", {}, 0.1), ("own", {"dropout_rate": 0.0}, None)):
         recipe.write_text(json.dumps(config | {"model": own}))
@@ -142,7 +143,7 @@ def test_the_dropout_of_an_imported_classifier_is_taken(tmp_path: Path) -> None:
 def test_a_run_learns_and_keeps_its_best_evaluation(tmp_path: Path) -> None:
     test = {"test": "dev.jsonl"}
     splits = {"train": "train.jsonl", "dev": "dev.jsonl", **test}
-    toy_tasks.write_toy(tmp_path, "classification", data={"splits": splits}, train_config={"num_epochs": 6})
+    toy_tasks.write_toy(tmp_path, "classification", data={"splits": splits}, phase={"num_epochs": 6})
     assert toy_tasks.finetune(tmp_path) == 0
     scores = {record["step"]: record["accuracy"] for record in toy_tasks.evaluations(tmp_path) if record["step"]}
     results, records = toy_tasks.results(tmp_path), toy_tasks.predictions(tmp_path)
@@ -160,7 +161,7 @@ def test_a_run_learns_and_keeps_its_best_evaluation(tmp_path: Path) -> None:
     [
         ({"frozen": ("encoder", "poler")}, "config.frozen names poler; parts are encoder, pooler, classifier"),
         ({"bilstm_layers": -1}, "config.bilstm_layers is -1; 0 or more is needed"),
-        ({"train_config": {"max_length": 2}}, "config.train.max_length is 2; at least 8 is needed"),
+        ({"phase": {"max_length": 2}}, "config.phases.train.max_length is 2; at least 8 is needed"),
         ({"mesh": {"data": 3}}, "mesh"),
     ],
 )

@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 
-from bert_jax.tasks.findings import MAX_CONFUSION, clipped, confusion, findings, is_wrong
+from bert_jax.tasks import classification, multiple_choice, regression, sentence_embeddings, span_qa, tagging
+from bert_jax.tasks.findings import MAX_CONFUSION, clipped, confusion, findings
+
+CLASSES, TAGS, ANSWERS = classification.Task.judge, tagging.Task.judge, span_qa.Task.judge
+NUMBERS, CHOICES, PAIRS = regression.Task.judge, multiple_choice.Task.judge, sentence_embeddings.Task.judge
 
 
 def classified(truth, shares):
@@ -19,7 +23,7 @@ def test_classes_are_counted_and_the_surest_wrong_one_leads():
         classified("b", (0.1, 0.1, 0.8)),
         classified("c", (0.1, 0.2, 0.7)),
     ]
-    found = findings(["a", "b", "c"], [{"text": f"t{i}"} for i in range(4)], records)
+    found = findings(CLASSES, ["a", "b", "c"], [{"text": f"t{i}"} for i in range(4)], records)
     assert found["confusion"]["counts"] == [[1, 1, 0], [0, 0, 1], [0, 0, 1]]
     assert found["num_wrong"] == 2
     assert found["num_answered"] == 4
@@ -30,10 +34,10 @@ def test_classes_are_counted_and_the_surest_wrong_one_leads():
 
 def test_what_has_no_answer_is_left_out():
     records = [classified("a", (0.1, 0.8, 0.1)), {**classified("b", (0.1, 0.8, 0.1)), "label": None}]
-    found = findings(["a", "b", "c"], [{"text": "t"}, {"text": "u"}], records)
+    found = findings(CLASSES, ["a", "b", "c"], [{"text": "t"}, {"text": "u"}], records)
     assert found["num_answered"] == 1
-    assert findings(["a", "b", "c"], [{"text": "u"}], [records[1]]) == {}
-    assert is_wrong({"text": "u"}, records[1]) is None
+    assert findings(CLASSES, ["a", "b", "c"], [{"text": "u"}], [records[1]]) == {}
+    assert CLASSES.is_wrong({"text": "u"}, records[1]) is None
 
 
 def test_of_many_labels_the_commonest_confusions_are_listed():
@@ -52,11 +56,11 @@ def test_tags_by_type_and_the_sentence_with_the_surest_slip_first():
         {**record, "id": "1", "prediction": ["O", "O", "B-LOC"], "probabilities": [0.8, 0.9, 0.9]},
     ]
     entities = {"mode": "conll", "scheme": None}
-    found = findings(["O", "B-LOC", "B-PER"], examples, records, entities)
+    found = findings(TAGS, ["O", "B-LOC", "B-PER"], examples, records, entities)
     assert [one["id"] for one in found["wrong"]] == ["1", "0"]
     assert found["wrong"][0]["share"] == 0.8
     assert found["per_label"]["LOC"] == pytest.approx({"precision": 1, "recall": 0.5, "f1": 2 / 3, "support": 2})
-    assert findings(["O", "B-LOC", "B-PER"], examples, records)["per_label"]["O"]["support"] == 2
+    assert findings(TAGS, ["O", "B-LOC", "B-PER"], examples, records)["per_label"]["O"]["support"] == 2
     assert sum(map(sum, found["confusion"]["counts"])) == 6
 
 
@@ -77,20 +81,20 @@ def answered(prediction, start, answers, **more):
 def test_answers_are_compared_as_the_metric_compares_them_and_shown_in_their_place():
     context = "x" * 300 + " The red house stood by the sea. " + "y" * 300
     example = {"question": "Which?", "context": context, "answers": [{"text": "red house", "answer_start": 305}]}
-    assert is_wrong(example, answered("the red house", 301, ["red house"])) is False
+    assert ANSWERS.is_wrong(example, answered("the red house", 301, ["red house"])) is False
     record = answered("sea", context.index("sea"), ["red house"])
-    [one] = findings((), [example], [record])["wrong"]
+    [one] = findings(ANSWERS, (), [example], [record])["wrong"]
     marks = {mark: text for text, mark in one["context"] if mark in ("predicted", "right")}
     assert marks == {"predicted": "sea", "right": "red house"}
     assert [mark for _, mark in (one["context"][0], one["context"][-1])] == ["gap", "gap"]
     assert "".join(text for text, mark in one["context"] if mark != "gap") in context
-    assert is_wrong({**example, "answers": []}, answered("", None, [])) is False
-    assert is_wrong({**example, "answers": []}, answered("sea", 5, [])) is True
+    assert ANSWERS.is_wrong({**example, "answers": []}, answered("", None, [])) is False
+    assert ANSWERS.is_wrong({**example, "answers": []}, answered("sea", 5, [])) is True
 
 
 def test_numbers_have_points_and_their_largest_errors():
     records = [{"id": str(i), "label": float(i), "prediction": i * 1.5} for i in range(40)]
-    found = findings((), [{"text": "t"}] * 40, records)
+    found = findings(NUMBERS, (), [{"text": "t"}] * 40, records)
     assert [one["id"] for one in found["wrong"][:2]] == ["39", "38"]
     assert found["points"][2] == [2.0, 3.0]
     assert "num_wrong" not in found
@@ -99,12 +103,12 @@ def test_numbers_have_points_and_their_largest_errors():
 def test_choices_and_pairs():
     example = {"context": "c", "choices": ["one", "two"]}
     record = {"id": "m", "prediction": 1, "text": "two", "label": 0, "probabilities": [0.3, 0.7]}
-    found = findings((), [example], [record])
+    found = findings(CHOICES, (), [example], [record])
     assert found["wrong"] == [
         {"id": "m", "context": "c", "choices": ["one", "two"], "label": 0, "prediction": 1, "shares": [0.3, 0.7]}
     ]
     pairs = [{"text": "a", "positive": "b"}, {"text": "c", "positive": "d"}]
-    found = findings((), pairs, [{"id": "0", "prediction": 0.9}, {"id": "1", "prediction": 0.2}])
+    found = findings(PAIRS, (), pairs, [{"id": "0", "prediction": 0.9}, {"id": "1", "prediction": 0.2}])
     assert [one["text"] for one in found["wrong"]] == ["c", "a"]
 
 

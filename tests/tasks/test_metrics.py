@@ -1,4 +1,4 @@
-"""Classification, regression, choices and GLUE against scikit-learn, scipy and published figures."""
+"""Classification and regression against scikit-learn and scipy."""
 
 import math
 
@@ -8,8 +8,7 @@ import scipy.stats
 from sklearn import metrics as sklearn_metrics
 
 from bert_jax.errors import UserError
-from bert_jax.tasks.metrics import classification, glue, regression
-from bert_jax.tasks.metrics.choices import choice_metrics
+from bert_jax.tasks.metrics import classification, regression
 from bert_jax.tasks.metrics.classification import classification_metrics, confusion_matrix
 
 CLOSE = {"abs": 1e-9, "rel": 0}
@@ -76,7 +75,6 @@ def test_a_case_worked_by_hand():
 def test_nothing_to_score_is_0():
     assert set(classification_metrics([*NAMES, "f1"], [], [], ["no", "yes"]).values()) == {0.0}
     assert set(regression.regression_metrics(list(regression.METRICS), [], []).values()) == {0.0}
-    assert choice_metrics([], []) == {"accuracy": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -137,50 +135,3 @@ def test_predictions_that_are_not_finite_are_not_hidden(bad):
 def test_an_unknown_metric_of_regression_lists_the_known():
     with pytest.raises(UserError, match=r"unknown metric 'pearsonr'; did you mean 'pearson'\? valid: mean_abs"):
         regression.regression_metrics(["pearsonr"], [1.0], [1.0])
-
-
-def test_choices():
-    assert choice_metrics([0, 3, 1], [0, 3, 2]) == pytest.approx({"accuracy": 2 / 3})
-    with pytest.raises(UserError, match="1 predictions for 2 labels"):
-        choice_metrics([0, 1], [0])
-
-
-PUBLISHED = {  # Devlin et al. 2019, Table 1: MNLI-m, MNLI-mm, QQP, QNLI, SST-2, CoLA, STS-B, MRPC, RTE; average
-    "gpt": ((82.1, 81.4, 70.3, 88.1, 91.3, 45.4, 80.0, 82.3, 56.0), 75.2),
-    "base": ((84.6, 83.4, 71.2, 90.1, 93.5, 52.1, 85.8, 88.9, 66.4), 79.6),
-    "large": ((86.7, 85.9, 72.1, 91.1, 94.9, 60.5, 86.5, 89.3, 70.1), 81.9),
-}
-COLUMNS = ("mnli_matched", "mnli_mismatched", "qqp", "qnli", "sst2", "cola", "stsb", "mrpc", "rte")
-
-
-@pytest.mark.parametrize("system", PUBLISHED)
-def test_the_average_of_glue_is_the_papers(system):
-    row, average = PUBLISHED[system]
-    # Metrics that the paper does not print are given, and wrong on purpose.
-    results = {
-        task: {**dict.fromkeys(glue.TASKS[task].metrics, 0.123), glue.TASKS[task].paper: value / 100}
-        for task, value in zip(COLUMNS, row, strict=True)
-    }
-    assert glue.glue_average(results) == pytest.approx(average, abs=0.0501)
-    assert glue.glue_average(results) == pytest.approx(sum(row) / 9, **CLOSE)
-
-
-def test_the_average_of_the_leaderboard():
-    results = {task: dict.fromkeys(known.metrics, 0.5) for task, known in glue.TASKS.items()}
-    assert glue.glue_average(results, "leaderboard") == pytest.approx(50, **CLOSE)
-    results["mnli_matched"]["accuracy"] = 0.9  # half of a ninth
-    assert glue.glue_average(results, "leaderboard") == pytest.approx(50 + 20 / 9, **CLOSE)
-    results["mrpc"]["f1"] = 0.9
-    assert glue.glue_average(results, "leaderboard") == pytest.approx(50 + 40 / 9, **CLOSE)
-    results["wnli"]["accuracy"] = 0.9
-    assert glue.glue_average(results, "leaderboard") == pytest.approx(50 + 80 / 9, **CLOSE)
-    assert glue.glue_average(results) == pytest.approx(50 + 80 / 9, **CLOSE)  # MNLI-m and MRPC, no WNLI
-
-
-def test_glue_says_what_lacks():
-    with pytest.raises(UserError, match="lacks cola, sst2, .*mean over cola"):
-        glue.glue_average({"rte": {"accuracy": 0.5}})
-    with pytest.raises(UserError, match="GLUE task stsb is scored by spearmanr; given: pearson"):
-        glue.glue_score("stsb", {"pearson": 0.5})
-    with pytest.raises(UserError, match="unknown GLUE task 'sst-2'; did you mean 'sst2'"):
-        glue.glue_score("sst-2", {"accuracy": 0.5})

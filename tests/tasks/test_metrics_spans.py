@@ -112,7 +112,7 @@ def test_squad_v1_is_its_definition():
     ],
 )
 def test_squad_v1_by_hand(answers, prediction, exact, f1):
-    found = spans.span_metrics("squad_v1.1", {"q": answers}, {"q": prediction})
+    found = spans.squad_v1_metrics({"q": answers}, {"q": prediction})
     assert found == pytest.approx({"exact_match": exact, "f1": f1}, **CLOSE)
 
 
@@ -189,7 +189,7 @@ def test_cmrc_is_its_definition():
         bare = [re.sub(r"[-，。《》·、]", "", t.lower().strip()) for t in (prediction, *answers)]
         expected = {"exact_match": 100.0 * (bare[0] in bare[1:]), "f1": 100 * f1}
         expected["average"] = sum(expected.values()) / 2
-        found = spans.span_metrics("cmrc2018", {"q": answers}, {"q": prediction})
+        found = spans.cmrc_metrics({"q": answers}, {"q": prediction})
         assert found == pytest.approx(expected, **CLOSE), (answers, prediction)
 
 
@@ -207,7 +207,7 @@ def test_cmrc_is_its_definition():
     ],
 )
 def test_cmrc_by_hand(answer, prediction, exact, f1):
-    found = spans.span_metrics("cmrc2018", {"q": [answer]}, {"q": prediction})
+    found = spans.cmrc_metrics({"q": [answer]}, {"q": prediction})
     assert found == pytest.approx({"exact_match": exact, "f1": f1, "average": (exact + f1) / 2}, **CLOSE)
 
 
@@ -271,14 +271,12 @@ def test_real_questions_in_chinese(shared_data, file):
 
 
 def test_no_question_is_0():
-    assert spans.span_metrics("squad_v1.1", {}, {}) == {"exact_match": 0.0, "f1": 0.0}
-    assert spans.span_metrics("squad_v2.0", {}, {}) == {"exact": 0.0, "f1": 0.0, "total": 0.0}
+    assert spans.squad_v1_metrics({}, {}) == {"exact_match": 0.0, "f1": 0.0}
+    assert spans.squad_v2_metrics({}, {}) == {"exact": 0.0, "f1": 0.0, "total": 0.0}
     assert spans.squad_v2_metrics({}, {}, {})["best_f1"] == 0.0
 
 
 def test_bad_input_is_named():
-    with pytest.raises(UserError, match="unknown kind of span metrics 'squad_v2'; did you mean 'squad_v2.0'"):
-        spans.span_metrics("squad_v2", {}, {})
     with pytest.raises(UserError, match="1 questions have no answer, such as 'q'; score them as squad_v2.0"):
         spans.squad_v1_metrics({"q": []}, {"q": "x"})
     with pytest.raises(UserError, match="predictions lack 1 of 2 questions, such as 'p'"):

@@ -17,7 +17,7 @@ from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.task import Variables
 from bert_jax.tasks.base import KIND, Setting
 from bert_jax.tasks.sentence_embeddings import Config, Task, candidates, ranked
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import Tokenizer, wordpiece
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
@@ -31,8 +31,8 @@ GIVEN = Config()
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> WordPiece:
-    return WordPiece([*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS)])
+def tokenizer() -> Tokenizer:
+    return wordpiece([*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS)])
 
 
 def pairs(count: int = ROWS, negatives: tuple[int, ...] = (0, 2, 1)) -> tuple[dict[str, Any], ...]:
@@ -51,12 +51,12 @@ def pairs(count: int = ROWS, negatives: tuple[int, ...] = (0, 2, 1)) -> tuple[di
     return tuple(made)
 
 
-def make(tokenizer: WordPiece, splits: dict[str, Any], config: Config = GIVEN, **model: Any) -> Task:
+def make(tokenizer: Tokenizer, splits: dict[str, Any], config: Config = GIVEN, **model: Any) -> Task:
     model = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, **model}
     return Task(
         config,
         Setting(
-            splits, tokenizer, bert.Config(tokenizer.size, 32, 1, 2, 64, 32, **model), (), 16, ROWS, buckets="none"
+            splits, tokenizer, bert.Config(tokenizer.size, 32, 1, 2, 64, 32, **model), (), 16, ROWS, packing="none"
         ),
     )
 
@@ -65,7 +65,7 @@ def batch_of(task: Task, part: str) -> dict[str, np.ndarray]:
     return task.rows[part].take(np.arange(len(task.rows[part])), task.lengths[KIND])
 
 
-def one_update(tokenizer: WordPiece, devices: int, mesh_config: MeshConfig) -> tuple[dict[str, float], Any]:
+def one_update(tokenizer: Tokenizer, devices: int, mesh_config: MeshConfig) -> tuple[dict[str, float], Any]:
     """Metrics and first moments after a step whose rows have 0 to 2 negatives, with dropout."""
     task = make(tokenizer, {"train": pairs(), "dev": pairs()})
     mesh = meshes.make_mesh(mesh_config, jax.devices()[:devices])
@@ -79,13 +79,13 @@ def one_update(tokenizer: WordPiece, devices: int, mesh_config: MeshConfig) -> t
 
 
 @pytest.fixture(scope="module")
-def alone(tokenizer: WordPiece) -> tuple[dict[str, float], Any]:
+def alone(tokenizer: Tokenizer) -> tuple[dict[str, float], Any]:
     return one_update(tokenizer, 1, MeshConfig())
 
 
 @pytest.mark.parametrize(("devices", "mesh"), [(8, MeshConfig()), (8, MeshConfig(data=2, fsdp=2, tensor=2))], ids=str)
 def test_negatives_are_those_of_the_global_batch(
-    devices: int, mesh: MeshConfig, tokenizer: WordPiece, alone: tuple[dict[str, float], Any]
+    devices: int, mesh: MeshConfig, tokenizer: Tokenizer, alone: tuple[dict[str, float], Any]
 ) -> None:
     expected, found = alone, one_update(tokenizer, devices, mesh)
     for name, value in expected[0].items():
@@ -111,7 +111,7 @@ def by_hand(embeddings: np.ndarray, examples: Any, temperature: float) -> float:
 
 
 @pytest.mark.parametrize("repeats", [False, True], ids=["distinct", "with repeats"])
-def test_the_loss_by_hand(repeats: bool, tokenizer: WordPiece) -> None:
+def test_the_loss_by_hand(repeats: bool, tokenizer: Tokenizer) -> None:
     examples = [dict(example) for example in pairs()]
     if repeats:  # two texts with one positive, a text that is another's positive, a negative that is one
         examples[1]["positive"] = examples[0]["positive"]
@@ -129,7 +129,7 @@ def test_the_loss_by_hand(repeats: bool, tokenizer: WordPiece) -> None:
     assert float(task.score({"embeddings": jnp.asarray(moved)}, batch)["loss"].value) == float(sums["loss"].value)
 
 
-def test_rows_that_pad_an_evaluation_are_no_negatives(tokenizer: WordPiece) -> None:
+def test_rows_that_pad_an_evaluation_are_no_negatives(tokenizer: Tokenizer) -> None:
     task = make(tokenizer, {"train": pairs(), "dev": pairs()})
     embeddings = jnp.asarray(np.random.default_rng(0).normal(size=(ROWS, 4, 8)))
     batch = {name: jnp.asarray(value) for name, value in batch_of(task, "dev").items()}
@@ -141,7 +141,7 @@ def test_rows_that_pad_an_evaluation_are_no_negatives(tokenizer: WordPiece) -> N
     assert candidates(embeddings, padded["text_ids"], padded["choice_weights"])[1][:8, :, 8:].sum() == 0
 
 
-def test_dropout_alone_parts_a_text_from_itself(tokenizer: WordPiece) -> None:
+def test_dropout_alone_parts_a_text_from_itself(tokenizer: Tokenizer) -> None:
     task = make(tokenizer, {"train": pairs(), "dev": pairs()}, Config(positives="dropout"))
     assert task.num_choices == 4
     assert len(task.rows["train"]) == 2 * ROWS, "texts and positives, each a text of its own"
@@ -157,7 +157,7 @@ def test_dropout_alone_parts_a_text_from_itself(tokenizer: WordPiece) -> None:
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_padding_changes_no_vector(pooling: Any, tokenizer: WordPiece) -> None:
+def test_padding_changes_no_vector(pooling: Any, tokenizer: Tokenizer) -> None:
     task = make(tokenizer, {"train": pairs(), "dev": pairs()}, Config(pooling=pooling))
     variables = Variables(meshes.unbox(jax.jit(task.init)(jax.random.key(0)).params), {})
     rows = task.rows["dev"]
@@ -193,7 +193,8 @@ def recipe(folder: Path, **changes: Any) -> Path:
         "task": {"name": "sentence_embeddings"},
         "data": {"format": "jsonl", "splits": {"train": "train.jsonl", "dev": "dev.jsonl"}},
         "model": {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "mlp_dim": 64, "max_length": 32},
-        "train": {"num_epochs": 3.0, "batch_size": 16, "max_length": 16, "learning_rate": 3e-3},
+        "phases": {"train": {"num_epochs": 3.0, "batch_size": 16, "max_length": 16}},
+        "schedule": {"peak_learning_rate": 3e-3},
         "vocab": {"size": 64, "min_frequency": 1},
         "export": False,
     }
@@ -236,7 +237,7 @@ def test_a_toy_is_learned_and_used(tmp_path: Path, capsys: pytest.CaptureFixture
     assert len(json.loads(capsys.readouterr().out)["prediction"]) == 32
 
 
-def test_similarities_follow_cosines(tokenizer: WordPiece) -> None:
+def test_similarities_follow_cosines(tokenizer: Tokenizer) -> None:
     examples = tuple(dict(e, similarity=f"{i % 6}.0") for i, e in enumerate(pairs(negatives=(0,))))
     task = make(tokenizer, {"train": examples, "dev": examples}, Config(min_similarity=4.0))
     assert len(task.rows["train"]) == sum(i % 6 >= 4 for i in range(ROWS))
@@ -247,7 +248,7 @@ def test_similarities_follow_cosines(tokenizer: WordPiece) -> None:
     assert found["recall@10"] < 1 or found["ndcg@10"] <= 1
 
 
-def test_bad_input(tokenizer: WordPiece, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input(tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     alone = tuple({"id": e["id"], "text": e["text"]} for e in pairs())
     with pytest.raises(UserError, match="16 of 16 examples of train have no positive, such as 0; name its column"):
         make(tokenizer, {"train": alone, "dev": pairs()})
@@ -259,12 +260,12 @@ def test_bad_input(tokenizer: WordPiece, tmp_path: Path, capsys: pytest.CaptureF
         make(tokenizer, {"train": (dict(pairs()[0], similarity=1),), "dev": pairs()}, Config(min_similarity=2.0))
     with pytest.raises(UserError, match="temperature"):
         Config(temperature=0.0)
-    config = recipe(tmp_path, micro_batches=2)
+    config = recipe(tmp_path, training={"micro_batches": 2})
     assert run(["finetune", f"--config={config}", f"--data={tmp_path}", f"--workdir={tmp_path / 'run'}"]) == 2
-    assert "config.micro_batches is 2; only 1 is allowed" in capsys.readouterr().err
+    assert "config.training.micro_batches is 2; only 1 is allowed" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
-def test_negatives_can_be_limited(tokenizer: WordPiece) -> None:
+def test_negatives_can_be_limited(tokenizer: Tokenizer) -> None:
     task = make(tokenizer, {"train": pairs(), "dev": pairs()}, Config(max_negatives=1))
     assert task.num_choices == 3

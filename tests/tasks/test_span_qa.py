@@ -86,7 +86,7 @@ def test_settings_that_leave_no_capacity_are_errors():
 
 def test_a_note_counts_windows_and_answers_that_no_window_holds():
     examples = [question(LONG, name) for name in ("9 cy", "11 ed", LONG[:120])]
-    for stride, held in ((4, "lower config.task.doc_stride (4)"), (400, "raise config.train.max_length (64)")):
+    for stride, held in ((4, "lower config.task.doc_stride (4)"), (400, "raise config.phases.train.max_length (64)")):
         task = make_task({"dev": examples}, max_length=64, max_query_length=9, doc_stride=stride)
         with_answer = np.count_nonzero(task.rows["dev"].arrays["start_positions"])
         [line] = [note for note in task.notes if "windows" in note]
@@ -294,8 +294,10 @@ def test_a_tiny_model_learns_a_few_questions_by_heart(tmp_path):
         "model": {"hidden_size": 32, "num_layers": 2, "num_heads": 2, "mlp_dim": 64, "max_length": 24,
                   "dropout_rate": 0.0, "attention_dropout_rate": 0.0, "initializer_range": 0.08},
         "vocab": {"size": 80, "min_frequency": 1},
-        "train": {"learning_rate": 2e-3, "num_epochs": 1.0, "batch_size": 8, "max_length": 24, "buckets": "none"},
-        "loggers": (),
+        "phases": {"train": {"num_epochs": 1.0, "batch_size": 8, "max_length": 24}},
+        "schedule": {"peak_learning_rate": 2e-3},
+        "packing": "none",
+        "training": {"loggers": ()},
         "export": False,
     }  # fmt: skip
     metrics = finetune(config, FinetuningRequest(str(tmp_path / "run"), str(tmp_path)))

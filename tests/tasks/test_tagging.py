@@ -13,9 +13,9 @@ import tokenizers
 from bert_jax.checkpoints.restoring import read_params
 from bert_jax.cluster.exit_codes import INTERRUPTED
 from bert_jax.errors import UserError
-from bert_jax.reporting.observer import RunObserver
+from bert_jax.reporting.observer import Observer
 from bert_jax.tasks.tagging import Config, Task, windows
-from bert_jax.text.byte_bpe import ByteBpe
+from bert_jax.text.tokenizer import of_json
 from tests.tasks import toy_tasks
 from tests.text.byte_level_files import BYTE_LEVEL, roberta
 
@@ -55,7 +55,7 @@ def test_words_of_a_byte_level_tokenizer_have_spaces_before_them():
     library = tokenizers.Tokenizer.from_str(json.dumps(spaced))
     setting = toy_tasks.make_task("tagging", {"train": [SENTENCE]}).setting
     for content in (roberta(), spaced):
-        task = Task(Config(), dataclasses.replace(setting, tokenizer=ByteBpe(json.dumps(content)), max_length=40))
+        task = Task(Config(), dataclasses.replace(setting, tokenizer=of_json(content), max_length=40))
         ids, word_ids = (task.rows["train"].sequences[name] for name in ("input_ids", "word_ids"))
         expected = library.encode(SENTENCE["words"], is_pretokenized=True)
         assert ids.tolist() == expected.ids
@@ -142,17 +142,17 @@ def test_tags_that_are_no_entities():
 @pytest.mark.usefixtures("one_device")
 def test_a_run_learns_and_one_that_was_cut_ends_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1}
-    train = {"num_epochs": 10, "batch_size": 8, "evaluations_per_epoch": 1}
-    toy_tasks.write_toy(tmp_path, "tagging", train=96, dev=16, model=model, train_config=train)
-    evaluation = RunObserver.evaluation
+    phase = {"num_epochs": 10, "batch_size": 8}
+    toy_tasks.write_toy(tmp_path, "tagging", train=96, dev=16, model=model, phase=phase)
+    evaluation = Observer.evaluation
 
-    def cut(self: RunObserver, step: int, metrics: Any) -> None:
+    def cut(self: Observer, step: int, metrics: Any) -> None:
         evaluation(self, step, metrics)
         if step == 36:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunObserver, "evaluation", cut)
+        patch.setattr(Observer, "evaluation", cut)
         assert toy_tasks.finetune(tmp_path, workdir="cut") == INTERRUPTED
     assert toy_tasks.finetune(tmp_path, workdir="cut") == 0
     assert toy_tasks.finetune(tmp_path) == 0

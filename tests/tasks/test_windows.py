@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bert_jax.tasks.windows import cut, read_passage
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import wordpiece
 from tests.tasks.questions import SPECIAL, tokenizer
 
 CASES = [(0, 5, 3), (1, 5, 3), (5, 5, 3), (6, 5, 3), (40, 9, 4), (41, 9, 4), (57, 9, 20), (300, 37, 12), (23, 7, 1)]
@@ -53,7 +53,7 @@ def test_a_token_stands_for_its_characters_of_the_given_text():
 
 def test_combining_marks_stay_with_their_letter():
     text = "cafe\u0301 \u0e17\u0e35\u0e48"  # an accent of its own, and a Thai letter with vowel and tone
-    passage = read_passage(WordPiece((*SPECIAL, *"cafe", "##a", "##f", "##e", "\u0e17")), text)
+    passage = read_passage(wordpiece((*SPECIAL, *"cafe", "##a", "##f", "##e", "\u0e17")), text)
     spans = list(zip(passage.starts.tolist(), passage.ends.tolist(), strict=True))
     assert spans == [(0, 1), (1, 2), (2, 3), (3, 5), (6, 9)]
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bert_jax import catalogue
+from bert_jax import catalogue, configuration
 from bert_jax.cli.main import run
 from bert_jax.models.encoders import bert
 from bert_jax.tasks.base import ExampleTask, Setting
 from bert_jax.text.learn import learn_wordpiece
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import Tokenizer, wordpiece
 
 FILLERS = ["the", "film", "was", "seen", "by", "many", "people", "in", "a", "small", "town", "today"]
 GOOD, BAD = ["great", "lovely", "bright"], ["awful", "dull", "boring"]
@@ -66,10 +66,10 @@ def examples(task: str, count: int, seed: int = 0) -> list[dict[str, Any]]:
     return [{"id": f"{seed}-{i}", **MAKERS[task](rng)} for i in range(count)]
 
 
-def make_tokenizer() -> WordPiece:
+def make_tokenizer() -> Tokenizer:
     """Return a tokenizer that has a piece for every word but the surnames, which are several pieces."""
     texts = [text for group in (FILLERS, GOOD, BAD, PEOPLE, PLACES) for text in group]
-    return WordPiece(learn_wordpiece(texts, 120, min_frequency=1))
+    return wordpiece(learn_wordpiece(texts, 120, min_frequency=1))
 
 
 def make_task(
@@ -114,24 +114,21 @@ def recipe(task: str, **changes: Any) -> dict[str, Any]:
             "attention_dropout_rate": 0.0,
             "initializer_range": 0.1,
         },
-        "train": {"learning_rate": 3e-3, "num_epochs": 3, "batch_size": 16, "max_length": 32, "schedule": "linear"},
+        "phases": {"train": {"num_epochs": 3, "batch_size": 16, "max_length": 32}},
+        "schedule": {"kind": "linear", "peak_learning_rate": 3e-3},
         "optimizer": {"bias_correction": "standard"},
-        "loggers": (),
+        "training": {"loggers": ()},
         "export": False,
     }
-    for group, values in changes.items():
-        config[group] = {**config[group], **values} if isinstance(config.get(group), dict) else values
-    return config
+    return configuration.completed(changes, config)
 
 
-def write_toy(
-    folder: Path, task: str, train: int = 192, dev: int = 48, train_config: Any = None, **changes: Any
-) -> Path:
-    """Data and recipe of ``task`` in ``folder``; the recipe."""
+def write_toy(folder: Path, task: str, train: int = 192, dev: int = 48, phase: Any = None, **changes: Any) -> Path:
+    """Data and recipe of ``task`` in ``folder``; the recipe. ``phase`` replaces keys of its phase."""
     write_examples(folder / "train.jsonl", examples(task, train, 1))
     write_examples(folder / "dev.jsonl", examples(task, dev, 2))
     path = folder / "recipe.json"
-    path.write_text(json.dumps(recipe(task, **changes, train=train_config or {})))
+    path.write_text(json.dumps(recipe(task, **changes, phases={"train": phase or {}})))
     return path
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bert_jax.text.byte_level import ALPHABET
+from bert_jax.text.marks import ALPHABET
 
 MERGES = (
     "Ġ t",

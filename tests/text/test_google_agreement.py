@@ -6,7 +6,7 @@ import unicodedata
 import pytest
 
 from bert_jax.records import SPECIAL_TOKENS
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import wordpiece
 
 CJK = [
     *((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F)),
@@ -97,7 +97,7 @@ def test_ten_thousand_random_strings(lowercase):
         for piece in (word[0], *(f"##{c}" for c in word[1:]), word[:stop], f"##{word[start:stop]}"):
             if rng.random() < 0.9 and piece not in ("", "##"):
                 pieces[piece] = None
-    known, tokenizer = set(pieces), WordPiece(tuple(pieces), lowercase)
+    known, tokenizer = set(pieces), wordpiece(tuple(pieces), lowercase)
     expected = [[p for w in line for p in google_pieces(w, known)] for line in words]
     ours = [[tokenizer.vocab[i] for i in line] for line in tokenizer.encode_batch(strings)]
     different = [(text, e, o) for text, e, o in zip(strings, expected, ours, strict=True) if e != o]
@@ -108,7 +108,7 @@ def test_ten_thousand_random_strings(lowercase):
 
 def test_golden_cases():
     vocab = (*SPECIAL_TOKENS, "un", "##want", "##ed", "runn", "##ing", "hello", "how", "are", "you", "a", *",!?中文")
-    tokenizer = WordPiece(vocab)
+    tokenizer = wordpiece(vocab)
     cases = {
         "UNwantéd,running": "un ##want ##ed , runn ##ing",  # of Google's own tests
         "  \tHeLLo!how  \n Are yoU?  ": "hello ! how are you ?",

@@ -16,7 +16,7 @@ from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.text import learn
 from bert_jax.text.learn import count_words, learn_from_counts, learn_wordpiece, merge
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import load, wordpiece
 
 LEARN_IN_A_PROCESS = """
 import hashlib, random
@@ -47,7 +47,7 @@ def test_special_tokens_then_sorted_alphabet_then_frequent_pieces():
     alphabet = [*",.deilnorstw", *(f"##{c}" for c in "deilnorstw")]  # punctuation stands alone
     assert vocab[5 : 5 + len(alphabet)] == tuple(alphabet)
     assert len(set(vocab)) == len(vocab) <= 40
-    tokenizer = WordPiece(vocab)
+    tokenizer = wordpiece(vocab)
     assert len(tokenizer.encode_batch(["low"])[0]) == 1
     assert tokenizer.unk_id not in tokenizer.encode_batch(["slower widest"])[0]
 
@@ -118,7 +118,7 @@ def test_the_ideographs_are_those_that_the_tokenizer_sets_apart():
 def test_chinese_gets_the_characters_that_cover_it():
     """2,500 characters, the first the most frequent: far more than the thousand that an alphabet has in any case."""
     texts = [chr(0x4E00 + i) * (1 + 100_000 // (i + 1)) for i in range(2500)]
-    tokenizer = WordPiece(learn_wordpiece(texts, 8000))
+    tokenizer = wordpiece(learn_wordpiece(texts, 8000))
     ids = np.concatenate(tokenizer.encode_batch(texts))
     assert np.mean(ids == tokenizer.unk_id) < 2e-4
     lines: list[str] = []
@@ -149,8 +149,8 @@ def test_characters_that_are_left_out_are_said_with_the_size_that_holds_them():
 
 def test_real_chinese_text(shared_data):
     texts = chinese_lines(shared_data("zh_modern_prose"), 20_000)
-    published = WordPiece.load(shared_data("vocab") / "bert-base-chinese-vocab.txt")
-    learned = WordPiece(learn_wordpiece(texts, 12_000))
+    published = load(shared_data("vocab") / "bert-base-chinese-vocab.txt")
+    learned = wordpiece(learn_wordpiece(texts, 12_000))
     for tokenizer, unknown in ((published, 5e-3), (learned, 1e-3)):
         ids = np.concatenate(tokenizer.encode_batch(texts))
         assert np.mean(ids == tokenizer.unk_id) < unknown
@@ -175,5 +175,5 @@ def test_learned_pieces_shorten_text():
     rng = np.random.default_rng(0)
     words = ["".join(rng.choice(list("abcdefgh"), 6)) for _ in range(40)]
     texts = [" ".join(rng.choice(words, 30)) for _ in range(100)]
-    tokenizer = WordPiece(learn_wordpiece(texts, 400))
+    tokenizer = wordpiece(learn_wordpiece(texts, 400))
     assert sum(map(len, tokenizer.encode_batch(texts))) == 30 * 100  # every word has become one piece

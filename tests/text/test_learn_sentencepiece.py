@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.text.learn_sentencepiece import MAX_CHARACTERS, _sample, learn_sentencepiece
-from bert_jax.text.sentencepiece import SentencePiece
+from bert_jax.text.tokenizer import sentencepiece
 
 LEARN_IN_A_PROCESS = """
 import hashlib, random
@@ -57,12 +57,12 @@ def test_a_sample_is_bounded_and_keeps_the_order():
 
 
 def test_a_long_line_is_learned_from():
-    tokenizer = SentencePiece(learn_sentencepiece(["banana split " * (MAX_CHARACTERS // 12)], 30, "bpe"))
+    tokenizer = sentencepiece(learn_sentencepiece(["banana split " * (MAX_CHARACTERS // 12)], 30, "bpe"))
     assert "▁banana" in tokenizer.vocab
 
 
 def test_special_tokens_in_the_text_are_text():
-    tokenizer = SentencePiece(learn_sentencepiece(["the [MASK] of [CLS] [M A S K] of"] * 50, 60, lowercase=False))
+    tokenizer = sentencepiece(learn_sentencepiece(["the [MASK] of [CLS] [M A S K] of"] * 50, 60, lowercase=False))
     assert tokenizer.vocab.count("[MASK]") == 1
     [ids] = tokenizer.encode_batch(["[MASK]"])
     assert tokenizer.decode(ids) == "[MASK]"

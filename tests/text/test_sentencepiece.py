@@ -8,14 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-import sentencepiece
+import sentencepiece as library
 import tokenizers
 
 from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.text.learn_sentencepiece import learn_sentencepiece
-from bert_jax.text.sentencepiece import SPACE, SentencePiece
+from bert_jax.text.marks import SPACE
 from bert_jax.text.sentencepiece_model import BYTE, CONTROL, parse
+from bert_jax.text.tokenizer import Tokenizer, load, sentencepiece
 
 WORDS = [
     "river",
@@ -38,21 +39,25 @@ KINDS = {"unigram": {}, "bpe": {"kind": "bpe"}, "bytes": {"byte_fallback": True}
 
 
 @pytest.fixture(scope="module")
-def tokenizers_by_name() -> dict[str, SentencePiece]:
+def tokenizers_by_name() -> dict[str, Tokenizer]:
     sizes = {"bytes": 330}
     return {
-        name: SentencePiece(learn_sentencepiece(TEXTS, sizes.get(name, 70), num_threads=1, **options))
+        name: sentencepiece(learn_sentencepiece(TEXTS, sizes.get(name, 70), num_threads=1, **options))
         for name, options in KINDS.items()
     }
 
 
+def model_of(tokenizer: Tokenizer) -> bytes:
+    return tokenizer._engine.file("spiece.model")
+
+
 @pytest.fixture(params=KINDS)
-def tokenizer(request, tokenizers_by_name) -> SentencePiece:
+def tokenizer(request, tokenizers_by_name) -> Tokenizer:
     return tokenizers_by_name[request.param]
 
 
 @pytest.fixture
-def unigram(tokenizers_by_name) -> SentencePiece:
+def unigram(tokenizers_by_name) -> Tokenizer:
     return tokenizers_by_name["unigram"]
 
 
@@ -87,17 +92,17 @@ def test_text_around_a_mask_is_cut_as_if_the_mask_were_a_word(unigram):
 
 
 def test_ids_are_those_of_the_library(tokenizer):
-    library = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
+    processor = library.SentencePieceProcessor(model_proto=model_of(tokenizer))
     texts = [*TEXTS[:50], "", "  ", *strange_texts(200)]
     batch = tokenizer.encode_batch(texts)
-    assert [ids.tolist() for ids in batch] == [library.encode(text) for text in texts]
+    assert [ids.tolist() for ids in batch] == [processor.encode(text) for text in texts]
     assert all(ids.dtype == np.int32 for ids in batch)
     assert [tokenizer.encode(text).input_ids[1:-1] for text in texts] == [tuple(ids.tolist()) for ids in batch]
 
 
 def test_spans_cover_the_source_of_their_pieces(tokenizer):
     """In order, inside the text, no letter left out, and the piece is found in the normalised span."""
-    normalize = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model).normalize
+    normalize = library.SentencePieceProcessor(model_proto=model_of(tokenizer)).normalize
     for text in [*TEXTS[:50], *strange_texts(500)]:
         encoded = tokenizer.encode(text)
         spans = encoded.offsets[1:-1]
@@ -152,7 +157,7 @@ def test_bytes_leave_nothing_unknown(tokenizers_by_name):
     tokenizer = tokenizers_by_name["bytes"]
     [ids] = tokenizer.encode_batch(["the \U0001f600 ß"])
     assert tokenizer.unk_id not in ids
-    assert sum(p.type == BYTE for p in parse(tokenizer.model, "").pieces) == 256
+    assert sum(p.type == BYTE for p in parse(model_of(tokenizer), "").pieces) == 256
     assert tokenizer.decode(ids) == "the \U0001f600 ß"
     smile = [o for p, o in zip(*(lambda e: (e.pieces, e.offsets))(tokenizer.encode("a \U0001f600")), strict=True)
              if p.startswith("<0x")]  # fmt: skip
@@ -166,12 +171,12 @@ def test_case(tokenizers_by_name):
     assert (uncased.lowercase, cased.lowercase) == (True, False)
     assert uncased.encode("THE ÉTÉ").input_ids == uncased.encode("the ete").input_ids
     assert cased.encode("The").input_ids != cased.encode("the").input_ids
-    folded = SentencePiece(cased.model, lowercase=True)
+    folded = sentencepiece(model_of(cased), lowercase=True)
     assert folded.lowercase
     assert folded.encode("THE e\u0301te\u0301 ﬁne").input_ids == cased.encode("the ete ﬁne").input_ids
     assert folded.encode("한국").input_ids == cased.encode("한국").input_ids
-    assert SentencePiece(folded.model).sha256 == folded.sha256 != cased.sha256
-    assert SentencePiece(uncased.model, lowercase=False).lowercase  # it cannot be undone
+    assert sentencepiece(model_of(folded)).sha256 == folded.sha256 != cased.sha256
+    assert sentencepiece(model_of(uncased), lowercase=False).lowercase  # it cannot be undone
 
 
 def test_decode_is_readable(unigram):
@@ -183,9 +188,9 @@ def test_decode_is_readable(unigram):
 
 def test_save_and_load_and_pickle_and_threads(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "spiece.model")
-    for copy in (SentencePiece.load(tmp_path / "spiece.model"), pickle.loads(pickle.dumps(tokenizer))):
+    for copy in (load(tmp_path / "spiece.model"), pickle.loads(pickle.dumps(tokenizer))):
         assert (copy.sha256, copy.vocab, copy.lowercase) == (tokenizer.sha256, tokenizer.vocab, tokenizer.lowercase)
-    assert (tmp_path / "spiece.model").read_bytes() == tokenizer.model
+    assert (tmp_path / "spiece.model").read_bytes() == model_of(tokenizer)
     expected = [ids.tolist() for ids in tokenizer.encode_batch(TEXTS)]
     with ThreadPoolExecutor(4) as pool:
         for result in pool.map(tokenizer.encode_batch, [TEXTS] * 8):
@@ -212,17 +217,19 @@ def without_specials(model: bytes, renamed: dict[str, str]) -> bytes:
 
 
 def test_other_names_are_known_and_missing_tokens_appended(unigram):
-    other = without_specials(unigram.model, {"[CLS]": "<s>", "[SEP]": "</s>", "[PAD]": "<pad>", "[MASK]": "<extra>"})
-    tokenizer = SentencePiece(other)
+    other = without_specials(
+        model_of(unigram), {"[CLS]": "<s>", "[SEP]": "</s>", "[PAD]": "<pad>", "[MASK]": "<extra>"}
+    )
+    tokenizer = sentencepiece(other)
     assert tokenizer.special_ids == (0, 1, 2, 3, unigram.size)
-    assert (tokenizer.size, tokenizer.num_added, tokenizer.vocab[-1]) == (unigram.size + 1, 1, "[MASK]")
-    assert {parse(tokenizer.model, "").pieces[i].type for i in (0, 2, 3, unigram.size)} == {CONTROL}
+    assert (tokenizer.size, tokenizer.vocab[-1]) == (unigram.size + 1, "[MASK]")
+    assert {parse(model_of(tokenizer), "").pieces[i].type for i in (0, 2, 3, unigram.size)} == {CONTROL}
     assert not {0, 2, 3} & set(tokenizer.encode_batch(["<s> </s> <pad>"])[0].tolist())
     encoded = tokenizer.encode("a <s> [MASK]", special_tokens_in_text=True)
     assert [i for i in encoded.input_ids if i in (2, unigram.size)] == [2, 2, unigram.size]
     assert [surface for surface, goes_on in tokenizer.surfaces if goes_on is None] == [*SPECIAL_TOKENS[:4], "[MASK]"]
-    again = SentencePiece(tokenizer.model)
-    assert (again.num_added, again.sha256) == (0, tokenizer.sha256)
+    again = sentencepiece(model_of(tokenizer))
+    assert (again.size, again.sha256) == (tokenizer.size, tokenizer.sha256)
 
 
 def test_surfaces_are_distinct(tokenizer):
@@ -233,36 +240,36 @@ def test_surfaces_are_distinct(tokenizer):
 def test_what_is_no_model_is_explained(tmp_path, content):
     (tmp_path / "x.model").write_bytes(content)
     with pytest.raises(UserError, match=r"x.model is not a sentencepiece model; give"):
-        SentencePiece.load(tmp_path / "x.model")
+        load(tmp_path / "x.model")
     with pytest.raises(UserError, match="no vocabulary file .*none.model; learn one"):
-        SentencePiece.load(tmp_path / "none.model")
+        load(tmp_path / "none.model")
 
 
 def test_a_damaged_table_or_piece_is_explained(unigram):
-    cut, spoilt, twice = (parse(unigram.model, "") for _ in range(3))
+    cut, spoilt, twice = (parse(model_of(unigram), "") for _ in range(3))
     table = cut.normalizer_spec.precompiled_charsmap
     cut.normalizer_spec.precompiled_charsmap = table[:9]
     spoilt.normalizer_spec.precompiled_charsmap = table[:-2] + b"\xff\0"
     twice.pieces[-1].piece = twice.pieces[-2].piece
-    piece = parse(unigram.model, "").pieces[-1].piece.encode()
+    piece = parse(model_of(unigram), "").pieces[-1].piece.encode()
     for data, reason in (
         (cut.SerializeToString(), r"\(.*exceeds the input.*\)"),
         (spoilt.SerializeToString(), "a piece or a replacement is not UTF-8"),
-        (unigram.model.replace(piece, b"\xff" * len(piece)), "a piece or a replacement is not UTF-8"),
+        (model_of(unigram).replace(piece, b"\xff" * len(piece)), "a piece or a replacement is not UTF-8"),
         (twice.SerializeToString(), r"\(.*already defined.*\)"),
     ):
         with pytest.raises(UserError, match=f"the model is damaged:? {reason}; copy it again"):
-            SentencePiece(data)
+            sentencepiece(data)
 
 
 def test_models_of_other_conventions_are_refused(unigram):
-    message = parse(unigram.model, "")
+    message = parse(model_of(unigram), "")
     message.trainer_spec.treat_whitespace_as_suffix = True
     with pytest.raises(UserError, match="does not mark spaces"):
-        SentencePiece(message.SerializeToString())
+        sentencepiece(message.SerializeToString())
     message.trainer_spec.model_type = 3
     with pytest.raises(UserError, match="is a word or character model"):
-        SentencePiece(message.SerializeToString())
+        sentencepiece(message.SerializeToString())
 
 
 @pytest.mark.parametrize(
@@ -270,12 +277,11 @@ def test_models_of_other_conventions_are_refused(unigram):
 )
 def test_published_models(shared_data, name):
     path = shared_data("vocab") / f"{name}.model"
-    tokenizer = SentencePiece.load(path)
-    library = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    tokenizer = load(path)
+    processor = library.SentencePieceProcessor(model_file=str(path))
     texts = ["Hello  Wörld, ﬁne.", "今天很好。", *strange_texts(100)]
-    assert [ids.tolist() for ids in tokenizer.encode_batch(texts)] == [library.encode(text) for text in texts]
-    assert tokenizer.size == len(library) + tokenizer.num_added
-    assert tokenizer.num_added == (0 if name == "chinese_xlnet_spiece" else 2)
+    assert [ids.tolist() for ids in tokenizer.encode_batch(texts)] == [processor.encode(text) for text in texts]
+    assert tokenizer.size == len(processor) + (0 if name == "chinese_xlnet_spiece" else 2)
     assert len(set(tokenizer.special_ids)) == 5
     assert not set(tokenizer.encode_batch(["<s> </s> <pad> [MASK] <mask>"])[0]) & (
         set(tokenizer.special_ids) - {tokenizer.unk_id}
@@ -286,7 +292,7 @@ def test_chinese_text(shared_data):
     with tarfile.open(shared_data("zh_modern_prose") / "zh_modern_prose.tar.xz") as archive:
         lines = (line for m in archive if m.isfile() for line in archive.extractfile(m).read().decode().splitlines())
         texts = list(itertools.islice((line for line in lines if line.strip()), 3000))
-    tokenizer = SentencePiece(learn_sentencepiece(texts, 6000))
+    tokenizer = sentencepiece(learn_sentencepiece(texts, 6000))
     ids = np.concatenate(tokenizer.encode_batch(texts))
     assert np.mean(ids == tokenizer.unk_id) < 2e-3
     assert len(ids) < 0.75 * sum(map(len, texts))  # common words have become pieces

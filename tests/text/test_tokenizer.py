@@ -5,15 +5,15 @@ import pickle
 
 import numpy as np
 import pytest
+import tokenizers
 
 from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS
+from bert_jax.text.added_tokens import of_texts
 from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.learn_sentencepiece import learn_sentencepiece
-from bert_jax.text.sentencepiece import SentencePiece
-from bert_jax.text.tokenizer import Tokenizer, check_name, existing, file_name, find, load
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import Tokenizer, check_name, existing, file_name, find, load, sentencepiece, wordpiece
 
 TEXTS = ["the cats run to the river", "The dog runs, and the cat sees it."] * 20
 
@@ -21,10 +21,10 @@ TEXTS = ["the cats run to the river", "The dog runs, and the cat sees it."] * 20
 @pytest.fixture(scope="module", params=["wordpiece", "unigram", "bpe", "byte_bpe"])
 def tokenizer(request) -> Tokenizer:
     if request.param == "wordpiece":
-        return WordPiece((*SPECIAL_TOKENS, "the", "cat", "##s", "run", "to", "river", ",", "."))
+        return wordpiece((*SPECIAL_TOKENS, "the", "cat", "##s", "run", "to", "river", ",", "."))
     if request.param == "byte_bpe":
         return learn_byte_bpe(TEXTS, 300)
-    return SentencePiece(learn_sentencepiece(TEXTS, 45, request.param, lowercase=False))
+    return sentencepiece(learn_sentencepiece(TEXTS, 45, request.param, lowercase=False))
 
 
 def test_what_every_tokenizer_offers(tokenizer, tmp_path):
@@ -52,31 +52,35 @@ def test_what_every_tokenizer_offers(tokenizer, tmp_path):
 
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_the_tokenizer_json_of_wordpiece_is_read(tmp_path, lowercase):
-    """As transformers writes it, with a token that was added after the vocabulary."""
-    whole = WordPiece((*SPECIAL_TOKENS, "the", "cat", "##s", "Run", "[NEW]"), lowercase)
-    content = json.loads(WordPiece(whole.vocab[:-1], lowercase).tokenizer_json())
-    content["added_tokens"].append({**content["added_tokens"][0], "id": 9, "content": "[NEW]"})
+    """As transformers writes it: the same tokenizer as that of a ``vocab.txt``, which says less."""
+    whole = wordpiece((*SPECIAL_TOKENS, "the", "cat", "##s", "Run"), lowercase)
+    content = json.loads(whole.tokenizer_json())
+    content["normalizer"]["strip_accents"] = lowercase  # another way to say it
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(content))
-    assert load(path).sha256 == load(tmp_path, lowercase).sha256 == whole.sha256
-    assert file_name("byte_bpe", path) == "vocab.txt"
-    with pytest.raises(UserError, match=f"set --config.vocab.lowercase={lowercase}"):
-        load(path, not lowercase)
+    assert load(path).sha256 == load(tmp_path, not lowercase).sha256 == whole.sha256
+    assert load(path).file_name == "vocab.txt"
+
+
+def test_a_wordpiece_with_other_rules_keeps_them(tmp_path):
+    content = json.loads(wordpiece((*SPECIAL_TOKENS, "the", "Thé", "##中", "中")).tokenizer_json())
+    content["normalizer"] |= {"handle_chinese_chars": False, "lowercase": False}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    tokenizer = load(tmp_path)
+    assert tokenizer.encode("Thé the中").pieces[1:-1] == ("Thé", "the", "##中")
+    assert (tokenizer.file_name, tokenizer.lowercase) == ("tokenizer.json", False)
 
 
 @pytest.mark.parametrize(
-    ("step", "option", "value", "message"),
+    ("vocab", "message"),
     [
-        ("normalizer", "strip_accents", False, "strip_accents False beside lowercase True"),
-        ("normalizer", "handle_chinese_chars", False, "normalizer.handle_chinese_chars False; .* if it is BERT's"),
-        ("normalizer", "type", "NFC", "normalizer.type 'NFC'; .* give the tokenizer of a BERT"),
-        ("model", "vocab", {"the": 5, "cat": 7}, "has no piece for id 6; copy it again"),
-        ("model", "vocab", [], "is damaged .*TypeError"),
+        ({"[UNK]": 0, "the": 1, "cat": 7}, "does not number its 7 pieces from 0 to 6; copy it again"),
+        ([], "is damaged, or a WordPiece tokenizer that cannot be read: .*; save it as"),
     ],
 )
-def test_other_rules_of_a_wordpiece_are_refused(tmp_path, step, option, value, message):
-    content = json.loads(WordPiece((*SPECIAL_TOKENS, "the")).tokenizer_json())
-    content[step][option] = value
+def test_a_damaged_wordpiece_is_refused(tmp_path, vocab, message):
+    content = json.loads(wordpiece((*SPECIAL_TOKENS, "the")).tokenizer_json())
+    content["model"]["vocab"] = vocab
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     with pytest.raises(UserError, match=message):
         load(tmp_path)
@@ -119,14 +123,44 @@ def test_the_name_says_the_kind():
         "spiece.model",
         "tokenizer.json",
     ]
-    assert [file_name("", path) for path in ("a/merges.txt", "a/vocab.json")] == ["tokenizer.json"] * 2
-    assert file_name("wordpiece", "some/t5.model") == "spiece.model"
-    assert file_name("unigram", "some/vocab.txt") == "vocab.txt"
-    check_name("any/name.model", "bpe")
-    check_name("any/name", "wordpiece")
-    with pytest.raises(UserError, match="vocab.txt would be read as .* of kind 'bpe'; call it spiece.model"):
-        check_name("vocab.txt", "bpe")
-    with pytest.raises(UserError, match="x.model would be read as .* the vocabulary v.txt; call it vocab.txt"):
-        check_name("x.model", "unigram", "v.txt")
-    with pytest.raises(UserError, match="vocab.txt would be read as .* of kind 'byte_bpe'; call it tokenizer.json"):
-        check_name("vocab.txt", "byte_bpe")
+    assert file_name("unigram", ("<e1>",)) == "tokenizer.json"
+    check_name("any/name.model", "spiece.model", "it")
+    check_name("any/name", "vocab.txt", "it")
+    for output, wanted in (("vocab.txt", "spiece.model"), ("x.model", "vocab.txt"), ("vocab.txt", "tokenizer.json")):
+        with pytest.raises(UserError, match=f"{output} would be read as .* kind than mine; call it {wanted}"):
+            check_name(output, wanted, "mine")
+
+
+def test_added_tokens_stay_whole_in_every_kind(tokenizer, tmp_path):
+    """They get the next ids, and text around them is cut as before."""
+    added = tokenizer.with_added(of_texts(("<e1>", "</e1>")))
+    assert (added.size, added.vocab[-2:]) == (tokenizer.size + 2, ("<e1>", "</e1>"))
+    assert added.vocab[:-2] == tokenizer.vocab
+    first, last = tokenizer.size, tokenizer.size + 1
+    text = "the <e1>cats</e1> run"
+    [ids] = added.encode_batch([text])
+    assert [i for i in ids.tolist() if i >= first] == [first, last]
+    encoded = added.encode(text)
+    assert encoded.input_ids[1:-1] == tuple(ids.tolist())
+    spans = dict(zip(encoded.input_ids, encoded.offsets, strict=True))
+    assert (text[slice(*spans[first])], text[slice(*spans[last])]) == ("<e1>", "</e1>")
+    for text in (*TEXTS, "The [MASK] </s> runs"):
+        np.testing.assert_array_equal(added.encode_batch([text])[0], tokenizer.encode_batch([text])[0])
+    assert added.surfaces[first] == ("<e1>", None)
+    assert not added.is_continuation[[first, last]].any()
+    added.save(tmp_path / added.file_name)
+    assert added.file_name == "tokenizer.json"
+    for copy in (load(tmp_path), pickle.loads(pickle.dumps(added)), added.with_added(of_texts(("<e1>",)))):
+        assert copy.sha256 == added.sha256 != tokenizer.sha256
+    library = tokenizers.Tokenizer.from_str(added.tokenizer_json())
+    assert tuple(library.encode("the <e1>cats</e1> run").ids) == added.encode("the <e1>cats</e1> run").input_ids
+
+
+@pytest.mark.parametrize("flag", ["lstrip", "rstrip", "single_word", "normalized", "special"])
+def test_added_tokens_keep_their_rules(tokenizer, flag):
+    """Each word of the text and the whole text are cut as the library cuts it."""
+    added = tokenizer.with_added([{"content": "Ent", flag: True}])
+    library = tokenizers.Tokenizer.from_str(added.tokenizer_json())
+    for text in ("the Ent run", "Entrun ent", "the ent", "the  Ent  river", "runEnt", "Ent"):
+        wanted = library.encode(text, add_special_tokens=False).ids
+        assert added.encode_batch([text])[0].tolist() == list(added.encode(text).input_ids[1:-1]) == wanted, text

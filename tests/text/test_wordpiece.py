@@ -10,15 +10,16 @@ import tokenizers
 from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.text import word_cache
-from bert_jax.text.wordpiece import WordPiece, read_vocab
+from bert_jax.text.tokenizer import Tokenizer, load, wordpiece
+from bert_jax.text.vocab_txt import read_vocab
 
 PIECES = ["the", "cat", "s", "##s", "sat", "mask", "[", "]", "un", "##afford", "##able", ".", "e", "à", "中"]
 VOCAB = (*SPECIAL_TOKENS, *PIECES)
 
 
 @pytest.fixture
-def tokenizer() -> WordPiece:
-    return WordPiece(VOCAB)
+def tokenizer() -> Tokenizer:
+    return wordpiece(VOCAB)
 
 
 def ids(*pieces: str) -> list[int]:
@@ -46,7 +47,7 @@ def test_encode_batch_joins_words_and_keeps_special_tokens_plain(tokenizer):
 
 def test_word_cache_never_changes_the_ids(tokenizer, monkeypatch):
     texts = [f"the cat{'s' * (i % 3)} sat{'.' * (i % 2)} à\tunaffordable" for i in range(50)]
-    expected = [e.ids for e in tokenizer._tokenizer.encode_batch(texts, add_special_tokens=False)]
+    expected = [e.ids for e in tokenizer._engine._library.encode_batch(texts, add_special_tokens=False)]
     monkeypatch.setattr(word_cache, "CACHED_WORDS", 3)  # forgets all the time
     for _ in range(2):
         assert [t.tolist() for t in tokenizer.encode_batch(texts)] == expected
@@ -56,13 +57,13 @@ def test_word_cache_never_changes_the_ids(tokenizer, monkeypatch):
 
 
 def test_cased_vocabulary_keeps_accents_and_case():
-    cased = WordPiece((*VOCAB, "The"), lowercase=False)
+    cased = wordpiece((*VOCAB, "The"), lowercase=False)
     assert cased.encode_batch(["The à"])[0].tolist() == [len(VOCAB), VOCAB.index("à")]
-    assert WordPiece((*VOCAB, "a")).encode_batch(["À"])[0].tolist() == [len(VOCAB)]
+    assert wordpiece((*VOCAB, "a")).encode_batch(["À"])[0].tolist() == [len(VOCAB)]
 
 
 def test_words_over_a_hundred_characters_are_unknown():
-    tokenizer = WordPiece((*SPECIAL_TOKENS, "a", "##a"))
+    tokenizer = wordpiece((*SPECIAL_TOKENS, "a", "##a"))
     assert len(tokenizer.encode_batch(["a" * 100])[0]) == 100
     assert tokenizer.encode_batch(["a" * 101])[0].tolist() == [tokenizer.unk_id]
 
@@ -97,11 +98,11 @@ def test_decode_is_readable(tokenizer):
 
 def test_save_and_load_and_pickle(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "vocab.txt")
-    loaded = WordPiece.load(tmp_path / "vocab.txt")
+    loaded = load(tmp_path / "vocab.txt")
     assert loaded.vocab == VOCAB
     assert loaded.sha256 == tokenizer.sha256 == pickle.loads(pickle.dumps(tokenizer)).sha256
-    assert loaded.sha256 != WordPiece(VOCAB, lowercase=False).sha256
-    assert loaded.sha256 != WordPiece((*VOCAB, "more")).sha256
+    assert loaded.sha256 != wordpiece(VOCAB, lowercase=False).sha256
+    assert loaded.sha256 != wordpiece((*VOCAB, "more")).sha256
 
 
 def test_tokenizer_json_gives_the_same_ids(tokenizer):
@@ -142,13 +143,13 @@ def test_line_ends_and_unusual_pieces(tmp_path):
 
 
 def test_published_cased_vocabulary(shared_data):
-    tokenizer = WordPiece.load(shared_data("vocab") / "bert-base-cased-vocab.txt", lowercase=False)
+    tokenizer = load(shared_data("vocab") / "bert-base-cased-vocab.txt", lowercase=False)
     encoded = tokenizer.encode("I will watch Memento tonight", max_length=10)
     assert encoded.input_ids == (101, 146, 1209, 2824, 2508, 26173, 3568, 102, 0, 0)
 
 
 @pytest.mark.parametrize(("name", "size"), [("base-uncased", 30522), ("base-chinese", 21128)])
 def test_published_vocabularies_load(shared_data, name, size):
-    tokenizer = WordPiece.load(shared_data("vocab") / f"bert-{name}-vocab.txt")
+    tokenizer = load(shared_data("vocab") / f"bert-{name}-vocab.txt")
     assert tokenizer.size == size
     assert tokenizer.special_ids == (0, 100, 101, 102, 103)

@@ -53,10 +53,12 @@ class Gang:
         verb: str = "pretrain",
         program: Sequence[str] = ("-m", "bert_jax"),
         own_groups: bool = False,
+        port: int | None = None,
+        arrival_seconds: int = 120,
     ):
-        port = self.port = free_ports()
-        job = [f"--coordinator=127.0.0.1:{port + 1}", f"--num_processes={count}"] if count > 1 else []
-        job += [f"--heartbeat_seconds={HEARTBEAT_SECONDS}", "--arrival_seconds=120"] if job else []
+        self.port = port or free_port()
+        job = [f"--coordinator=127.0.0.1:{self.port}", f"--num_processes={count}"] if count > 1 else []
+        job += [f"--heartbeat_seconds={HEARTBEAT_SECONDS}", f"--arrival_seconds={arrival_seconds}"] if job else []
         command = [sys.executable, *program, verb, f"--config={recipe}", f"--workdir={workdir}"]
         self.workdir = workdir
         self.processes = [
@@ -134,12 +136,12 @@ def assert_same_model(found: Path, wanted: Path) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-def free_ports() -> int:
-    """The first of two neighbouring ports that are free."""
+def free_port() -> int:
+    """A port that is free."""
     while True:
         port = random.randrange(20_000, 32_000)  # below those that the system deals out
         try:
-            with socket.create_server(("127.0.0.1", port)), socket.create_server(("127.0.0.1", port + 1)):
+            with socket.create_server(("127.0.0.1", port)):
                 return port
         except OSError:
             continue

@@ -19,7 +19,7 @@ from bert_jax.objectives.base import Setting
 from bert_jax.objectives.mlm_nsp import Config, Objective
 from bert_jax.rows.phases import Phase
 from bert_jax.text.learn import learn_wordpiece
-from bert_jax.text.wordpiece import WordPiece
+from bert_jax.text.tokenizer import Tokenizer, wordpiece
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
@@ -44,26 +44,26 @@ LAYOUTS = {  # devices, mesh, micro-batches
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> tuple[Corpus, WordPiece]:
+def text(tmp_path_factory: pytest.TempPathFactory) -> tuple[Corpus, Tokenizer]:
     folder = tmp_path_factory.mktemp("corpus")
     source = Source(
         paths=(str(toy.write_text(folder / "text.txt")),), format="sentences", document_boundary="blank_line"
     )
     sentences = (sentence for document in documents(source) for sentence in document.sentences)
-    tokenizer = WordPiece(learn_wordpiece(sentences, 120, min_frequency=1))
+    tokenizer = wordpiece(learn_wordpiece(sentences, 120, min_frequency=1))
     build(source, tokenizer, folder / "store", BuildConfig(0.2))
     return Corpus(folder / "store"), tokenizer
 
 
 def one_update(
-    text: tuple[Corpus, WordPiece], devices: int, mesh_config: MeshConfig, micro_batches: int, **model: Any
+    text: tuple[Corpus, Tokenizer], devices: int, mesh_config: MeshConfig, micro_batches: int, **model: Any
 ) -> tuple[dict[str, float], Any]:
     """Metrics and first moments (a tenth of the gradient, unclipped) after one step on a batch of uneven masks."""
     corpus, tokenizer = text
     config = bert.Config(
         tokenizer.size, 32, 1, 2, 64, 32, **{"dropout_rate": 0.1, "attention_dropout_rate": 0.1, **model}
     )
-    task = Objective(Config(), Setting(config, {"phase1": 32}, corpus=corpus, tokenizer=tokenizer))
+    task = Objective(Config(), Setting(config, {"phase1": 32})).with_text(corpus, tokenizer)
     mesh = meshes.make_mesh(mesh_config, jax.devices()[:devices])
     tx = make_optimizer(OptimizerConfig(clip_norm=None))
     schedule = make_schedule(ScheduleConfig("linear", 1e-3, 0), 10)
@@ -80,7 +80,7 @@ def one_update(
 
 
 @pytest.fixture(scope="module")
-def alone(text: tuple[Corpus, WordPiece]) -> tuple[dict[str, float], Any]:
+def alone(text: tuple[Corpus, Tokenizer]) -> tuple[dict[str, float], Any]:
     """What one device gives."""
     return one_update(text, 1, MeshConfig(), 1)
 
@@ -101,7 +101,7 @@ def compare(
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_every_layout_gives_the_same_step(
-    name: str, text: tuple[Corpus, WordPiece], alone: Any, monkeypatch: pytest.MonkeyPatch
+    name: str, text: tuple[Corpus, Tokenizer], alone: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dropout is on: its bits follow the rows."""
     devices, mesh_config, micro_batches = LAYOUTS[name]
@@ -110,14 +110,14 @@ def test_every_layout_gives_the_same_step(
     compare(found, alone, loss_tolerance=1e-6, gradient_tolerance=1e-5)
 
 
-def test_in_float64(text: tuple[Corpus, WordPiece]) -> None:
+def test_in_float64(text: tuple[Corpus, Tokenizer]) -> None:
     with jax.enable_x64(True):
         expected = one_update(text, 1, MeshConfig(), 1, dtype="float64")
         found = one_update(text, 8, MeshConfig(data=2, fsdp=2, tensor=2), 2, dtype="float64")
     compare(found, expected, loss_tolerance=1e-12, gradient_tolerance=1e-12)
 
 
-def test_dropout_matters_and_scanning_does_not(text: tuple[Corpus, WordPiece], alone: Any) -> None:
+def test_dropout_matters_and_scanning_does_not(text: tuple[Corpus, Tokenizer], alone: Any) -> None:
     with_dropout = alone[0]["loss"]
     scanned = one_update(text, 1, MeshConfig(), 1, layers="scanned", dropout_rate=0.0, attention_dropout_rate=0.0)
     without = one_update(text, 1, MeshConfig(), 1, dropout_rate=0.0, attention_dropout_rate=0.0)[0]["loss"]
@@ -135,12 +135,12 @@ def test_meshes_that_do_not_fit() -> None:
         meshes.check_batch(meshes.make_mesh(MeshConfig()), 12, 1, "batch_size")
 
 
-def test_an_indivisible_vocabulary_is_replicated(text: tuple[Corpus, WordPiece]) -> None:
+def test_an_indivisible_vocabulary_is_replicated(text: tuple[Corpus, Tokenizer]) -> None:
     corpus, tokenizer = text
     odd = dataclasses.replace(
         bert.Config(tokenizer.size, 32, 1, 2, 64, 32), vocab_size=tokenizer.size + tokenizer.size % 2 + 1
     )
-    task = Objective(Config(), Setting(odd, {"phase1": 32}, corpus=corpus, tokenizer=tokenizer))
+    task = Objective(Config(), Setting(odd, {"phase1": 32})).with_text(corpus, tokenizer)
     mesh = meshes.make_mesh(MeshConfig(data=-1, tensor=2))
     state, _ = initialise(task, make_optimizer(OptimizerConfig()), metric_names(task), 8, 0, mesh)
     table = state.params["encoder"]["embeddings"]["word_embeddings"].sharding.spec

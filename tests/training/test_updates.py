@@ -17,7 +17,7 @@ from bert_jax.models.encoders import bert
 from bert_jax.models.layers import stack_layers, unstack_layers
 from bert_jax.models.model import fresh_params
 from bert_jax.reporting.run_record import as_begun, write_run
-from bert_jax.runs.pretraining import PretrainingSettings
+from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.training.optimizers import OptimizerConfig, decay_mask, make_optimizer
 from bert_jax.training.schedules import ScheduleConfig, make_schedule
 

@@ -41,29 +41,38 @@ TABLE = "text\tlabel\n" + "".join(f"the cat {n} sees\t{n % 2}\n" for n in range(
 PAIRS = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n" + "".join(
     f"{n % 2}\t{n}\t{n + 50}\tthe cat {n}\ta dog {n}\n" for n in range(12)
 )
-MRPC = {"columns": {"text": "#1 String", "pair": "#2 String", "label": "Quality"}}
+MRPC = {
+    "columns": {"text": "#1 String", "pair": "#2 String", "label": "Quality", "id": ("#1 ID", "#2 ID")},
+    "dev_ids": "train.ids",
+    "splits": {"train": "train"},
+}
+DIALOGUES = {"options": {"field": "1"}, "columns": {"context": "0", "choices": "choice", "label": "answer"}}
+ENDINGS = {
+    "options": {"num_lines": 6},
+    "columns": {"context": "0", "label": "1", "choices": ("2", "3", "4", "5")},
+    "strip_prefix": {"context": ".*?: "},
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
     """Labelled examples of a task in a format. ``files``: end of the name -> content, for each split.
 
-    The path of a split is that of its first file. With ``shared`` the files are those of all splits, by whole names.
+    The path of a split is that of its first file, or with a ``*`` where ``data`` names several files.
     """
 
     form: str
     task: str
     files: Mapping[str, bytes]
     data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    shared: bool = False
 
     def write(self, folder: Path, change: Callable[[bytes], bytes]) -> dict[str, str]:
         """Write the files, each after ``change``; return the paths of the splits below ``folder``."""
-        stems = [""] if self.shared else ["train", "dev"]
-        for stem in stems:
+        for split in ("train", "dev"):
             for end, raw in self.files.items():
-                (folder / f"{stem}{end}").write_bytes(change(raw))
-        return {split: split if self.shared else f"{split}{next(iter(self.files))}" for split in ("train", "dev")}
+                (folder / f"{split}{end}").write_bytes(change(raw))
+        end = ".*" if "files" in self.data.get("options", {}) else next(iter(self.files))
+        return {split: f"{split}{end}" for split in ("train", "dev")}
 
 
 def lines(*records: Any, times: int = 4) -> dict[str, bytes]:
@@ -100,35 +109,22 @@ SAMPLES = (
     Sample("jsonl", "span_qa", lines(QUESTION | {"context": "the cat sees the river"}, times=1)),
     Sample("conll", "tagging", {"": CONLL.encode()}),
     Sample("squad_json", "span_qa", {"": SQUAD.encode()}),
-    Sample("dream", "multiple_choice", {"": json.dumps(DREAM).encode()}),
-    Sample("hellaswag_text", "multiple_choice", {"": b"Sport: He runs\n1\na\nb\nc\nd\n" * 3}),
+    Sample("jsonl", "multiple_choice", {"": json.dumps(DREAM).encode()}, DIALOGUES),
+    Sample("line_columns", "multiple_choice", {"": b"Sport: He runs\n1\na\nb\nc\nd\n" * 3}, ENDINGS),
     Sample("character_spans", "tagging", lines(SPANS, times=6)),
     Sample(
-        "parallel_lines",
+        "line_columns",
         "tagging",
-        {".sentences": b"the cat\na dog runs\n" * 4, ".tags": b"O B-X\nO O B-Y\n" * 4},
+        {".words": b"the cat\na dog runs\n" * 4, ".tags": b"O B-X\nO O B-Y\n" * 4},
+        {"options": {"files": ("words", "tags")}},
     ),
     Sample(
-        "squad_lines",
+        "line_columns",
         "span_qa",
-        {
-            ".context": b"the cat sees the river\n" * 4,
-            ".question": b"who ?\n" * 4,
-            ".span": b"1 1\n" * 4,
-            ".answer": b"cat\n" * 4,
-        },
+        {".context": b"the cat sees the river\n" * 4, ".question": b"who ?\n" * 4, ".span": b"1 1\n" * 4},
+        {"options": {"files": ("context", "question", "span")}, "columns": {"answers": "span"}},
     ),
-    Sample(
-        "mrpc",
-        "classification",
-        {
-            "msr_paraphrase_train.txt": PAIRS.encode(),
-            "msr_paraphrase_test.txt": PAIRS.encode(),
-            "dev_ids.tsv": b"0\t50\n1\t51\n",
-        },
-        MRPC,
-        shared=True,
-    ),
+    Sample("delimited", "classification", {"": PAIRS.encode(), ".ids": b"0\t50\n1\t51\n"}, MRPC),
     Sample("text_folders", "classification", {".zip": archive()}),
 )
 

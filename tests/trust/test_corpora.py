@@ -213,5 +213,5 @@ def test_the_command_makes_a_damaged_plan_anew(config: dict[str, Any], tmp_path:
     shutil.rmtree(tmp_path / "run")
     done = pretrain(tmp_path, config)
     assert done.returncode == 0
-    assert done.stderr.count("is damaged, of another run or of an older version; it is made anew") == len(plans) == 2
+    assert done.stderr.count("is damaged or of another run; it is made anew") == len(plans) == 2
     assert figures() == expected

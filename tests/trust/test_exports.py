@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.card import CARD
 from bert_jax.interchange.hugging_face import WEIGHTS, export_model, import_model
 from bert_jax.reporting import status
@@ -30,7 +31,9 @@ CHANGES = {kind: DAMAGES[kind] for kind in ("flip_bit", "swap_bytes", "zero_page
 
 def export(root: Path, name: str, shard_bytes: int = 10**9) -> Path:
     params = params_of(HEADS[name], CONFIG)
-    export_model(params, CONFIG, TOKENIZER, root / name, "card", HEADS[name], max_shard_bytes=shard_bytes)
+    export_model(
+        TrainedModel("", params, CONFIG, TOKENIZER, HEADS[name]), root / name, "card", max_shard_bytes=shard_bytes
+    )
     return root / name
 
 
@@ -44,7 +47,7 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def bits_of(folder: Path) -> str:
     """Hash of all that an import makes of a folder."""
     found = import_model(folder)
-    facts = repr([found.config, found.head, found.tokenizer.sha256, found.tokenizer.lowercase, found.missing])
+    facts = repr([found.config, found.head, found.tokenizer.sha256, found.tokenizer.lowercase, found.report.missing])
     digest = hashlib.sha256(facts.encode())
     for path, leaf in jax.tree_util.tree_leaves_with_path(found.params):
         digest.update(jax.tree_util.keystr(path).encode() + np.asarray(leaf).tobytes())

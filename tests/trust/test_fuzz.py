@@ -18,7 +18,7 @@ from bert_jax.cli.main import run
 from bert_jax.configuration import build
 from bert_jax.models.encoders import bert
 from bert_jax.objectives import mlm_nsp
-from bert_jax.runs import pretraining
+from bert_jax.runs.settings import PretrainingSettings
 from tests import toy
 from tests.tasks import toy_tasks
 from tests.trust import damage, formats, fuzzing, verbs
@@ -55,7 +55,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inputs]:
 
 def whole(config: dict[str, Any]) -> dict[str, Any]:
     """Return ``config`` with every key that a component has, also those whose default stands."""
-    tree = dataclasses.asdict(build(pretraining.PretrainingSettings, config, "config"))
+    tree = dataclasses.asdict(build(PretrainingSettings, config, "config"))
     model = {f.name: f.default for f in dataclasses.fields(bert.Config) if f.name != "vocab_size"}
     objective = dataclasses.asdict(mlm_nsp.Config())
     return {**tree, "model": model | config["model"], "objective": objective | config["objective"]}

@@ -32,10 +32,10 @@ steps, process = {steps}, {process}
 make = Batches.__getitem__
 
 def poisoned(self, number):
-    batch = make(self, number)
+    step, batch = make(self, number)
     if number in steps and process in (None, *sys.argv):
         batch["masked_weights"] = np.full_like(batch["masked_weights"], np.nan)
-    return batch
+    return step, batch
 
 Batches.__getitem__ = poisoned
 sys.exit(run())

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
-
-import numpy as np
+from typing import ClassVar
 
 from bert_jax.interchange import family
-from bert_jax.interchange.names import Entry, dense, norm, outputs, table
-from bert_jax.interchange.reference import HuggingFaceNames, reference_outputs
+from bert_jax.interchange.names import Entry, dense, norm
 
 _OURS = "encoder/layer_{i}"
 
@@ -24,9 +21,9 @@ def encoder_entries(prefix: str, skipped: int = 0) -> tuple[Entry, ...]:
     embeddings, layer = f"{prefix}embeddings", f"{prefix}encoder.layer.{{i}}"
     ours = "encoder/embeddings"
     return (
-        table(f"{ours}/word_embeddings", f"{embeddings}.word_embeddings"),
-        table(f"{ours}/position_embeddings", f"{embeddings}.position_embeddings", skipped),
-        table(f"{ours}/token_type_embeddings", f"{embeddings}.token_type_embeddings"),
+        Entry(f"{ours}/word_embeddings", f"{embeddings}.word_embeddings.weight"),
+        Entry(f"{ours}/position_embeddings", f"{embeddings}.position_embeddings.weight", skipped=skipped),
+        Entry(f"{ours}/token_type_embeddings", f"{embeddings}.token_type_embeddings.weight"),
         *norm(f"{ours}/layer_norm", f"{embeddings}.LayerNorm"),
         *dense(f"{_OURS}/attention/query", f"{layer}.attention.self.query"),
         *dense(f"{_OURS}/attention/key", f"{layer}.attention.self.key"),
@@ -78,18 +75,8 @@ class Family(family.Family):
             *dense("pooler/dense", f"{self.prefix}pooler.dense"),
             *dense("mlm_head/transform", "cls.predictions.transform.dense"),
             *norm("mlm_head/layer_norm", "cls.predictions.transform.LayerNorm"),
-            Entry("mlm_head/output_bias", "cls.predictions.bias", 0, "cls/predictions/output_bias"),
-            *outputs("nsp_head", "cls.seq_relationship", "cls/seq_relationship/"),
-            *outputs("classifier", "classifier", ""),
-            *outputs("qa_outputs", "qa_outputs", "cls/squad/"),
+            Entry("mlm_head/output_bias", "cls.predictions.bias"),
+            *dense("nsp_head/dense", "cls.seq_relationship"),
+            *dense("classifier/dense", "classifier"),
+            *dense("qa_outputs/dense", "qa_outputs"),
         )
-
-    def outputs(
-        self,
-        tensors: Mapping[str, np.ndarray],
-        config: Any,
-        batch: Mapping[str, np.ndarray],
-        parts: frozenset[str],
-        architecture: str,
-    ) -> dict[str, np.ndarray]:
-        return reference_outputs(HuggingFaceNames(tensors, self.prefix), config, batch, parts, architecture)

@@ -8,19 +8,20 @@ task ids, and is exported without them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.interchange.families import bert
-from bert_jax.interchange.reference import HuggingFaceNames, reference_outputs
 
 _TASKS = "embeddings.task_type_embeddings.weight"
 
 
 class Family(bert.Family):
     name, title, model_type, prefix = "Ernie", "ERNIE", "ernie", "ernie."
+    fixed: ClassVar[Mapping[str, Any]] = {**bert.Family.fixed, "pool_act": "tanh", "task_id": 0}
+    others = ("use_task_id", "task_type_vocab_size")
 
     def folded(
         self, tensors: dict[str, np.ndarray], theirs: Mapping[str, Any], where: str
@@ -36,21 +37,3 @@ class Family(bert.Family):
             f"the other {len(tensors[tasks]) - 1} are left out"
         )
         return rest | {types: tensors[types] + tensors[tasks][0]}, (line,)
-
-    def outputs(
-        self,
-        tensors: Mapping[str, np.ndarray],
-        config: Any,
-        batch: Mapping[str, np.ndarray],
-        parts: frozenset[str],
-        architecture: str,
-    ) -> dict[str, np.ndarray]:
-        return reference_outputs(_Names(tensors, self.prefix), config, batch, parts, architecture)
-
-
-class _Names(HuggingFaceNames):
-    """Finds tensors by the names of BERT's modules; every position has the embedding of task 0, if there is one."""
-
-    def positions(self, length: int) -> np.ndarray:
-        tasks = (array for name, array in self._tensors.items() if name.endswith(_TASKS))
-        return super().positions(length) + next((array[0] for array in tasks), 0)

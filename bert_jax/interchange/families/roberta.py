@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import numpy as np
-
 from bert_jax.interchange.families import bert
-from bert_jax.interchange.names import Entry, dense, norm, outputs
-from bert_jax.interchange.reference import HuggingFaceNames, reference_outputs
+from bert_jax.interchange.names import Entry, dense, norm
 
 _PAD_ID = 1  # the padding id in the released models
 
@@ -38,9 +35,14 @@ class Family(bert.Family):
             *dense("mlm_head/transform", "lm_head.dense"),
             *norm("mlm_head/layer_norm", "lm_head.layer_norm"),
             Entry("mlm_head/output_bias", "lm_head.bias"),
-            *outputs("classifier", "classifier.out_proj" if inside else "classifier"),
-            *outputs("qa_outputs", "qa_outputs"),
+            *dense("classifier/dense", "classifier.out_proj" if inside else "classifier"),
+            *dense("qa_outputs/dense", "qa_outputs"),
         )
+
+    def redundant(self, architecture: str) -> tuple[str, ...]:
+        """Return the names of tensors without effect. Older versions saved a pooler that a text classifier ignores."""
+        ignored = ("weight", "bias") if architecture.endswith("ForSequenceClassification") else ()
+        return *super().redundant(architecture), *(f"{self.prefix}pooler.dense.{name}" for name in ignored)
 
     def to_config(self, config: Any, pad_id: int) -> dict[str, Any]:
         theirs = super().to_config(config, pad_id)
@@ -48,22 +50,3 @@ class Family(bert.Family):
 
     def adapted(self, values: dict[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
         return values | {"max_length": values["max_length"] - int(theirs.get("pad_token_id", _PAD_ID)) - 1}
-
-    def outputs(
-        self,
-        tensors: Mapping[str, np.ndarray],
-        config: Any,
-        batch: Mapping[str, np.ndarray],
-        parts: frozenset[str],
-        architecture: str,
-    ) -> dict[str, np.ndarray]:
-        renamed = {
-            "cls.predictions.transform.dense": "lm_head.dense",
-            "cls.predictions.transform.LayerNorm": "lm_head.layer_norm",
-            "cls.predictions": "lm_head",
-        }
-        if architecture.endswith("ForSequenceClassification"):
-            renamed |= {"pooler.dense": "classifier.dense", "classifier": "classifier.out_proj"}
-        own = HuggingFaceNames(tensors, self.prefix, renamed, first_position=-config.max_length)
-        batch = {**batch, "token_type_ids": np.zeros_like(batch["input_ids"])}
-        return reference_outputs(own, config, batch, parts, architecture)

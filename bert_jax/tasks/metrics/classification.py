@@ -9,8 +9,18 @@ import numpy as np
 
 from bert_jax.configuration import choose
 from bert_jax.errors import UserError
-from bert_jax.tasks.metrics.counting import check_lengths, precision_recall_f1, ratio
+from bert_jax.tasks.metrics.counting import check_each, check_lengths, precision_recall_f1, ratio
 
+TITLES = {
+    "accuracy": "Accuracy",
+    "f1": "F1",
+    "precision": "Precision",
+    "recall": "Recall",
+    "f1_macro": "F1, mean over labels",
+    "f1_micro": "F1, over all examples",
+    "f1_weighted": "F1, labels weighted by their number",
+    "matthews_correlation": "Matthews correlation",
+}
 Averaged = Callable[[np.ndarray], float]  # confusion matrix [K, K] -> score
 
 
@@ -44,16 +54,13 @@ def classification_metrics(
 
 def check_names(names: Sequence[str], label_names: Sequence[str], positive: str | None = None) -> None:
     """Raise ``UserError`` for names that ``classification_metrics`` would refuse. This check needs no predictions."""
-    problems = []
-    for name in names:
-        try:
-            choose("metric", name, {**AVERAGED, **dict.fromkeys(BINARY)})
-            if name in BINARY:
-                _positive(name, label_names, positive)
-        except UserError as error:
-            problems.append(str(error))
-    if problems:
-        raise UserError("; ".join(problems))
+
+    def check(name: str) -> None:
+        choose("metric", name, {**AVERAGED, **dict.fromkeys(BINARY)})
+        if name in BINARY:
+            _positive(name, label_names, positive)
+
+    check_each(names, check)
 
 
 def confusion_matrix(labels: Sequence[int], predictions: Sequence[int], num_labels: int) -> np.ndarray:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Callable, Iterable, Sized
+from typing import Any
 
 from bert_jax.errors import UserError
 
@@ -13,6 +14,18 @@ def check_lengths(labels: Sized, predictions: Sized) -> None:
         raise UserError(
             f"{len(predictions)} predictions for {len(labels)} labels; give one for each, in the same order"
         )
+
+
+def check_each(names: Iterable[str], check: Callable[[str], Any]) -> None:
+    """Call ``check`` with every name; raise one ``UserError`` with all that it raised."""
+    problems = []
+    for name in names:
+        try:
+            check(name)
+        except UserError as error:
+            problems.append(str(error))
+    if problems:
+        raise UserError("; ".join(problems))
 
 
 def ratio(part: float, whole: float) -> float:

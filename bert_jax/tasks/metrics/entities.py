@@ -95,7 +95,7 @@ def conll_entities(sentences: Sentences) -> Iterator[Entity]:
             before, type_before = prefix, type_
 
 
-def strict_entities(sentences: Sentences, scheme: Scheme) -> Iterator[Entity]:
+def _strict_entities(sentences: Sentences, scheme: Scheme) -> Iterator[Entity]:
     """Yield only the entities whose tags follow the scheme from the first to the last."""
     for number, tags in enumerate(sentences):
         pairs = [_split(tag) for tag in tags]
@@ -128,7 +128,7 @@ def _both(labels: Sentences, predictions: Sentences, mode: str, scheme: str | No
     if not prefixes <= set(spelled.first + spelled.inside):
         allowed = _listed(set(spelled.first + spelled.inside))
         raise UserError(f"tags begin with {_listed(prefixes)}; the scheme {scheme} allows {allowed} and O")
-    return [strict_entities(labels, spelled), strict_entities(predictions, spelled)]
+    return [_strict_entities(labels, spelled), _strict_entities(predictions, spelled)]
 
 
 def _detect(prefixes: set[str]) -> Scheme:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import numpy as np
 
 from bert_jax.configuration import choose
-from bert_jax.errors import UserError
-from bert_jax.tasks.metrics.counting import check_lengths
+from bert_jax.tasks.metrics.counting import check_each, check_lengths
+
+TITLES = {"pearson": "Pearson correlation", "spearmanr": "Spearman correlation"}
 
 
 def regression_metrics(names: Sequence[str], labels: Sequence[float], predictions: Sequence[float]) -> dict[str, float]:
@@ -29,41 +33,20 @@ def regression_metrics(names: Sequence[str], labels: Sequence[float], prediction
 
 def check_names(names: Sequence[str]) -> None:
     """Raise ``UserError`` with a list of all names that are not metrics."""
-    problems = []
-    for name in names:
-        try:
-            choose("metric", name, METRICS)
-        except UserError as error:
-            problems.append(str(error))
-    if problems:
-        raise UserError("; ".join(problems))
+    check_each(names, lambda name: choose("metric", name, METRICS))
 
 
-def pearson(x: np.ndarray, y: np.ndarray) -> float:
-    """Return the linear correlation of two vectors [N] float64, in [-1, 1]; 0 if either vector is constant."""
-    if _constant(x) or _constant(y):
+def _correlation(kind: Literal["pearsonr", "spearmanr"], x: np.ndarray, y: np.ndarray) -> float:
+    """Return a correlation of two vectors [N] float64, in [-1, 1]; 0 if either vector is constant."""
+    from scipy import stats  # takes half a second
+
+    if x.size < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return 0.0
-    x, y = x - x.mean(), y - y.mean()
-    x, y = x / np.abs(x).max(), y / np.abs(y).max()  # so that squares neither overflow nor underflow
-    return float(np.clip((x @ y) / np.sqrt((x @ x) * (y @ y)), -1, 1))
-
-
-def spearmanr(x: np.ndarray, y: np.ndarray) -> float:
-    """Return the Spearman correlation of two vectors: the linear correlation of their ranks."""
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
         return float("nan")
-    return pearson(ranks(x), ranks(y))
-
-
-def ranks(values: np.ndarray) -> np.ndarray:
-    """Return the ranks [N] of ``values``, from 1. Equal values share the mean of their ranks."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return (last - (counts - 1) / 2)[inverse]
-
-
-def _constant(values: np.ndarray) -> bool:
-    return values.size < 2 or bool((values == values[0]).all())
+    with warnings.catch_warnings():  # of vectors that are nearly constant
+        warnings.simplefilter("ignore", stats.NearConstantInputWarning)
+        return float(getattr(stats, kind)(x, y).statistic)
 
 
 def _mean_squared_error(x: np.ndarray, y: np.ndarray) -> float:
@@ -75,8 +58,8 @@ def _mean_absolute_error(x: np.ndarray, y: np.ndarray) -> float:
 
 
 METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
-    "pearson": pearson,
-    "spearmanr": spearmanr,
+    "pearson": functools.partial(_correlation, "pearsonr"),
+    "spearmanr": functools.partial(_correlation, "spearmanr"),
     "mean_squared_error": _mean_squared_error,
     "mean_absolute_error": _mean_absolute_error,
 }

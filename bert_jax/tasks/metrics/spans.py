@@ -14,10 +14,17 @@ from collections.abc import Callable, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
-from bert_jax.configuration import choose
 from bert_jax.errors import UserError
 from bert_jax.tasks.metrics.counting import precision_recall_f1, ratio
 
+TITLES = {
+    "exact_match": "Exact match, %",
+    "exact": "Exact match, %",
+    "HasAns_exact": "Exact match where there is an answer, %",
+    "HasAns_f1": "F1 where there is an answer, %",
+    "NoAns_exact": "Exact match where there is none, %",
+    "NoAns_f1": "F1 where there is none, %",
+}
 Answers = Mapping[str, Sequence[str]]  # question id -> right answers; empty if the question has no answer
 Texts = Mapping[str, str]  # question id -> predicted answer; "" predicts that there is no answer
 Scores = dict[str, tuple[float, float]]  # question id -> (exact match, F1), as fractions
@@ -29,20 +36,12 @@ _CMRC_PUNCTUATION = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；�
 _CMRC_PIECES = re.compile("[\u4e00-\u9fa5]|[^\u4e00-\u9fa5]+")
 
 
-def span_metrics(kind: str, answers: Answers, predictions: Texts) -> dict[str, float]:
-    """Return the scores of the benchmark ``kind``: "squad_v1.1", "squad_v2.0" or "cmrc2018".
-
-    They are the results of ``squad_v1_metrics``, ``squad_v2_metrics`` (without no-answer scores) or ``cmrc_metrics``.
-    """
-    return choose("kind of span metrics", kind, KINDS)(answers, predictions)
-
-
 def squad_v1_metrics(answers: Answers, predictions: Texts) -> dict[str, float]:
     """Return exact_match and f1.
 
     A question without a prediction counts as wrong. A prediction without a question is ignored.
     """
-    return _means(answers, predictions, exact_match, token_f1)
+    return _means(answers, predictions, exact_match, _token_f1)
 
 
 def cmrc_metrics(answers: Answers, predictions: Texts) -> dict[str, float]:
@@ -70,7 +69,7 @@ def squad_v2_metrics(
     Raises ``UserError`` for a question without a prediction or without a score.
     """
     _check_complete("predictions", answers, predictions)
-    raw = squad_v2_scores(answers, predictions)
+    raw = _squad_v2_scores(answers, predictions)
     scores = raw
     if no_answer is not None:
         _check_complete("no-answer scores", answers, no_answer)
@@ -87,7 +86,7 @@ def squad_v2_metrics(
     return result
 
 
-def squad_v2_scores(answers: Answers, predictions: Texts) -> Scores:
+def _squad_v2_scores(answers: Answers, predictions: Texts) -> Scores:
     """Return the scores of each question before any threshold is applied.
 
     Right answers that normalise to "" are left out.
@@ -138,7 +137,7 @@ def exact_match(answer: str, prediction: str) -> float:
     return float(normalize(answer) == normalize(prediction))
 
 
-def token_f1(answer: str, prediction: str) -> float:
+def _token_f1(answer: str, prediction: str) -> float:
     """Return the F1 of the normalised words as multisets; 0 if no word is shared, even if both texts are empty."""
     true, predicted = normalize(answer).split(), normalize(prediction).split()
     shared = (Counter(true) & Counter(predicted)).total()
@@ -146,8 +145,8 @@ def token_f1(answer: str, prediction: str) -> float:
 
 
 def _no_answer_f1(answer: str, prediction: str) -> float:
-    """Return ``token_f1``, except that it is 1 if both texts are empty, as SQuAD v2.0 defines it."""
-    return token_f1(answer, prediction) or float(not normalize(answer) and not normalize(prediction))
+    """Return ``_token_f1``, except that it is 1 if both texts are empty, as SQuAD v2.0 defines it."""
+    return _token_f1(answer, prediction) or float(not normalize(answer) and not normalize(prediction))
 
 
 def _cmrc_exact_match(answer: str, prediction: str) -> float:
@@ -214,10 +213,3 @@ def _check_complete(kind: str, answers: Answers, given: Mapping[str, object]) ->
         raise UserError(
             f"{kind} lack {len(missing)} of {len(answers)} questions, such as {missing[0]!r}; give them all"
         )
-
-
-KINDS: dict[str, Callable[[Answers, Texts], dict[str, float]]] = {
-    "squad_v1.1": squad_v1_metrics,
-    "squad_v2.0": squad_v2_metrics,
-    "cmrc2018": cmrc_metrics,
-}

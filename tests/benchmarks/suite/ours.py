@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from bert_jax.text.tokenizer import wordpiece
 from tests.benchmarks.suite.figures import VOCABULARY, Figure
 
 # Packages that read corpora and recipes. A step needs none of them, and an image for JAX and PyTorch may lack them.
@@ -143,11 +144,10 @@ def _finetuning(figure: Figure, dtype: str) -> tuple[Any, dict[str, Any]]:
 
     from bert_jax.tasks.base import KIND, Setting
     from bert_jax.tasks.classification import Config, Task
-    from bert_jax.text.wordpiece import WordPiece
 
     words = " ".join(["a"] * (figure.length - 2))
     examples = tuple({"id": str(i), "text": words, "label": str(i % 2)} for i in range(figure.rows))
-    tokenizer = WordPiece(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"))
+    tokenizer = wordpiece(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"))
     model = _model(figure, dtype)
     task = Task(Config(), Setting({"train": examples}, tokenizer, model, ("0", "1"), figure.length, figure.rows))
     rows = task.source("train", KIND, 0).rows(np.zeros(figure.rows, np.int64), np.arange(figure.rows))

@@ -1,0 +1,222 @@
+"""Lets the processes of a job meet in the workdir before any of them connects to JAX's coordination service.
+
+The service cannot do this itself: it ends a running job if a process that has a number already connects once more, it
+does not say in one line who has not come, and no process can ask it anything before all have connected.
+
+In the folder ``.arrival`` of the workdir, process 0 writes a file with a random id of this start. Every other process
+looks for that file, checks that it can reach the address of process 0, and answers with a card: its number, and the
+values that must be the same on all. Process 0 compares the cards. Then it writes which cards belong to the job, or why
+there is no job. A process connects only if its own card is named, so a process that was started twice, or that belongs
+to an earlier start, never connects. Process 0 removes the folder when all processes have connected.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bert_jax.cluster.differences import difference
+from bert_jax.cluster.exit_codes import BAD_INPUT, INTERRUPTED, PEER_LOST
+from bert_jax.cluster.processes import Processes, unreachable
+from bert_jax.errors import Interrupted, PeerLostError, UserError
+from bert_jax.storage import files, write_errors
+from bert_jax.storage.remote import RemotePath
+
+FOLDER = ".arrival"
+FIRST = "0"  # the file of process 0
+CARD = re.compile(r"[1-9]\d*-[0-9a-f]{32}")
+LOOK_SECONDS, REMOTE_LOOK_SECONDS = 0.2, 1.0  # time from one look at the folder to the next
+REACH_SECONDS = 3.0  # the longest try to reach process 0
+
+
+class Arrival:
+    """The arrival of one process.
+
+    Args:
+      workdir: a folder that all processes of the job can read and write.
+      same: the values that must be the same on all processes, by name.
+    """
+
+    def __init__(self, processes: Processes, workdir: str, same: Mapping[str, str]):
+        self._processes, self._folder = processes, files.as_path(workdir) / FOLDER
+        self._look = REMOTE_LOOK_SECONDS if files.is_remote(workdir) else LOOK_SECONDS
+        self._id = uuid.uuid4().hex
+        number, count = processes.process_id, processes.num_processes
+        place = {"number": number, "of": count, "host": socket.gethostname(), "pid": os.getpid()}
+        self._card: dict[str, Any] = {**place, "id": self._id, "same": dict(same)}
+        self._made: list[Any] = []  # the folders made for the arrival, the innermost first
+        self._begun = False  # whether this is process 0, and its file is there
+        self._settled = False  # whether process 0 has said which processes belong to the job, or why there is none
+
+    def wait(self, still: Callable[[], Any] = lambda: None) -> list[str]:
+        """Wait until all processes have come; return the host of each, by number.
+
+        Args:
+          still: is called by process 0 at each look; an error that it raises ends the wait.
+
+        Raises:
+          PeerLostError: a process does not come in time, or process 0 cannot be reached.
+          UserError: two processes have one number, or what must be the same differs.
+        """
+        with write_errors.explained(self._folder):
+            return self._gather(still) if self._processes.is_first else self._follow()
+
+    def fail(self, error: str, code: int) -> None:
+        """Tell the other processes that this process ends because of ``error``, with exit code ``code``."""
+        with contextlib.suppress(Exception):
+            if "to" in self._card and not self._settled:
+                self._write(self._name(), {**self._card, "failed": error, "code": code})
+            elif self._begun and not self._settled:
+                self._answer({"reason": f"{_called(self._card)} has failed: {error}", "code": shared_code(code)})
+                time.sleep(2 * self._look)
+        self.close()
+
+    def close(self) -> None:
+        """Remove the folder, if this is process 0; call this when all processes have connected."""
+        if not self._begun:
+            return
+        with contextlib.suppress(Exception):  # the next start removes what is left
+            self._empty()
+            if not files.is_remote(self._folder):
+                for folder in (self._folder, *self._made):
+                    os.rmdir(folder)
+
+    # ---- Process 0 ---------------------------------------------------------------------------------------------------
+
+    def _gather(self, still: Callable[[], Any]) -> list[str]:
+        if not files.is_remote(self._folder):
+            self._made = [one for one in (self._folder.parent, *self._folder.parent.parents) if not one.exists()]
+        self._empty()
+        self._write(FIRST, self._card)
+        self._begun = True
+        count, deadline = self._processes.num_processes, time.monotonic() + self._processes.arrival_seconds
+        while True:
+            cards = self._cards()
+            if ended := self._fault(cards) or (self._absent(cards) if time.monotonic() > deadline else None):
+                self._answer({"reason": ended[0], "code": ended[1]}, cards)
+                raise _error(*ended)
+            if len(cards) == count:
+                hosts = [card["host"] for card in sorted(cards.values(), key=lambda card: card["number"])]
+                self._answer({"hosts": hosts}, cards)
+                return hosts
+            still()
+            time.sleep(self._look)
+
+    def _fault(self, cards: Mapping[str, dict[str, Any]]) -> tuple[str, int] | None:
+        """Return why there is no job, and the exit code; None if nothing is wrong."""
+        count = self._processes.num_processes
+        number_of: dict[int, dict[str, Any]] = {}
+        for card in cards.values():
+            if failed := card.get("failed"):
+                return f"{_called(card)} has failed: {failed}", shared_code(card["code"])
+            if other := number_of.get(card["number"]):
+                pids = f"pid {other['pid']} on {other['host']} and pid {card['pid']} on {card['host']}"
+                numbers = f"number them from 0 to {count - 1}"
+                return f"two processes have --process_id={card['number']}: {pids}; {numbers}", BAD_INPUT
+            if card["of"] != count or card["number"] >= count:
+                of_both = f"{_called(card)} expects {card['of']} processes, process 0 {count}"
+                return f"{of_both}; start all alike", BAD_INPUT
+            number_of[card["number"]] = card
+        if len(cards) < count:
+            return None
+        hosts = {number: card["host"] for number, card in number_of.items()}
+        for name in self._card["same"]:
+            values = {number: card["same"].get(name, "absent") for number, card in sorted(number_of.items())}
+            if line := difference(f"the {name}", values, hosts):
+                return line, BAD_INPUT
+        return None
+
+    def _absent(self, cards: Mapping[str, dict[str, Any]]) -> tuple[str, int]:
+        there, job = {card["number"] for card in cards.values()}, self._processes
+        absent = ", ".join(str(number) for number in range(job.num_processes) if number not in there)
+        return (
+            f"after {job.arrival_seconds:.0f} s processes {absent} of {job.num_processes} have not arrived in "
+            f"{self._folder}; start them with the same --workdir, on a shared mount or a bucket, and let the network "
+            f"through to {job.coordinator}"
+        ), PEER_LOST
+
+    def _cards(self) -> dict[str, dict[str, Any]]:
+        """Return the cards for this start, by id; that of process 0 is the first."""
+        found = {self._id: self._card}
+        remote = isinstance(self._folder, RemotePath)
+        names = self._folder.listed() if remote else [path.name for path in self._folder.iterdir()]
+        for name in sorted(filter(CARD.fullmatch, names)):
+            card = self._read(name)
+            if card is not None and card.get("to") == self._id:
+                found[card["id"]] = card
+        return found
+
+    def _answer(self, answer: Mapping[str, Any], cards: Mapping[str, Any] | None = None) -> None:
+        self._write(FIRST, {**self._card, **answer, "ids": list(self._cards() if cards is None else cards)})
+        self._settled = True
+
+    def _empty(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            for path in list(self._folder.iterdir()):
+                path.unlink(missing_ok=True)
+
+    # ---- Other processes ---------------------------------------------------------------------------------------------
+
+    def _follow(self) -> list[str]:
+        job, deadline = self._processes, time.monotonic() + self._processes.arrival_seconds
+        error = None
+        while time.monotonic() < deadline:
+            first = self._read(FIRST)
+            if first is not None and self._id in first.get("ids", ()):
+                self._settled = True
+                if "reason" in first:
+                    raise _error(first["reason"], first["code"])
+                return list(first["hosts"])
+            if first is not None and "ids" not in first and first["id"] != self._card.get("to"):
+                error = unreachable(job.coordinator, REACH_SECONDS)
+                if error is None:
+                    self._card["to"] = first["id"]
+                    self._write(self._name(), self._card)
+            time.sleep(self._look)
+        tried = f"after {job.arrival_seconds:.0f} s of trying"
+        if error is not None:
+            raise PeerLostError(
+                f"process {job.process_id} cannot reach process 0 at {job.coordinator} ({error.strerror or error}) "
+                f"{tried}; check that process 0 runs, --coordinator, and that the network lets that port through"
+            )
+        raise PeerLostError(
+            f"process {job.process_id} finds no process 0 that waits for it in {self._folder} {tried}; start "
+            "process 0 with the same --workdir, on a shared mount or a bucket; a job whose processes have all "
+            "arrived takes no other"
+        )
+
+    def _name(self) -> str:
+        return f"{self._processes.process_id}-{self._id}"
+
+    # ---- All ---------------------------------------------------------------------------------------------------------
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        """Return what a file holds; None if it is not there or not whole."""
+        try:
+            found = json.loads((self._folder / name).read_bytes())
+        except (FileNotFoundError, ValueError):
+            return None
+        return found if isinstance(found, dict) and "id" in found else None
+
+    def _write(self, name: str, content: Mapping[str, Any]) -> None:
+        files.write_text(self._folder / name, json.dumps(content))
+
+
+def shared_code(code: int) -> int:
+    """Return the exit code of the other processes of a job if one of them ends with ``code``."""
+    return code if code in (BAD_INPUT, INTERRUPTED) else PEER_LOST
+
+
+def _error(reason: str, code: int) -> BaseException:
+    return {BAD_INPUT: UserError, INTERRUPTED: Interrupted}.get(code, PeerLostError)(reason)
+
+
+def _called(card: Mapping[str, Any]) -> str:
+    return f"process {card['number']} on {card['host']}"

@@ -1,0 +1,49 @@
+"""Says in one line how a value that has to be the same on all processes of a job differs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+def difference(name: str, values: Mapping[int, str], hosts: Mapping[int, str]) -> str | None:
+    """Return a line that says which processes have another ``name`` than process 0; None if all have the same.
+
+    Args:
+      values: the value of each process, by number. If it is a JSON object, the keys that differ are named.
+      hosts: the host of each process.
+    """
+    others = [number for number, value in values.items() if value != values[0]]
+    if not others:
+        return None
+    called = {number: f"process {number} on {host}" for number, host in hosts.items()}
+    found, wanted = _leaves(values[others[0]]), _leaves(values[0])
+    keys = [key for key in sorted({*found, *wanted}) if found.get(key, "absent") != wanted.get(key, "absent")]
+    if keys:
+        differences = [f"{key} is {found.get(key, 'absent')}, not {wanted.get(key, 'absent')}" for key in keys[:3]]
+        further = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+        return (
+            f"{name} on {called[others[0]]} is not that on {called[0]}: {', '.join(differences)}{further}; make them "
+            "the same"
+        )
+    some = ", ".join(f"{values[number]} on {called[number]}" for number in others[:3])
+    more = f" and on {len(others) - 3} more" if len(others) > 3 else ""
+    return f"{name} is {some}{more}, but {values[0]} on {called[0]}; make them the same"
+
+
+def _leaves(text: str) -> dict[str, str]:
+    """Return the values of a JSON object as text, by their dotted keys; {} if ``text`` is not a JSON object."""
+
+    def walk(tree: Any, prefix: str) -> Iterator[tuple[str, str]]:
+        if not isinstance(tree, dict):
+            yield prefix, json.dumps(tree)
+            return
+        for key, value in tree.items():
+            yield from walk(value, f"{prefix}.{key}" if prefix else key)
+
+    try:
+        tree = json.loads(text)
+    except ValueError:
+        return {}
+    return dict(walk(tree, "")) if isinstance(tree, dict) else {}

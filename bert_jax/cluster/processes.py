@@ -1,0 +1,181 @@
+"""Says which job a process belongs to: its number, how many there are, and the address of process 0."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import ipaddress
+import os
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax.errors import UserError
+
+VARIABLES = {
+    "coordinator": "BERT_JAX_COORDINATOR",
+    "num_processes": "BERT_JAX_NUM_PROCESSES",
+    "process_id": "BERT_JAX_PROCESS_ID",
+}
+AUTO = "auto"
+PORT_SECONDS = 10.0  # how long to wait for the port, which process 0 of an earlier start may still hold
+RETRY_SECONDS = 0.5  # wait between two tries
+
+
+@dataclasses.dataclass(frozen=True)
+class Processes:
+    """The settings by which a process takes part in a job of several processes.
+
+    Attributes:
+      coordinator: HOST:PORT of process 0, used by JAX.
+      local_device_ids: the devices of this process, if its host runs several processes. If None, all devices of the
+        host.
+      heartbeat_seconds: a process is lost if it is silent, or makes no progress, for longer than this.
+      arrival_seconds: the time within which all processes must arrive.
+    """
+
+    coordinator: str
+    num_processes: int
+    process_id: int
+    local_device_ids: tuple[int, ...] | None = None
+    heartbeat_seconds: float = 30.0
+    arrival_seconds: float = 300.0
+
+    def __post_init__(self) -> None:
+        split_address(self.coordinator)
+        if self.num_processes < 1 or not 0 <= self.process_id < self.num_processes:
+            raise UserError(
+                f"process {self.process_id} of {self.num_processes}; --process_id goes from 0 to --num_processes less 1"
+            )
+
+    @property
+    def is_first(self) -> bool:
+        return self.process_id == 0
+
+
+def find(
+    given: Mapping[str, Any], mode: str | None = None, environment: Mapping[str, str] = os.environ
+) -> Processes | None:
+    """Return the job's processes as described by the flags or else by the environment.
+
+    Return None if neither describes them, because then there is only one process.
+
+    Args:
+      given: fields of ``Processes`` by name; None where a flag was not given.
+      mode: if "auto", the processes are found by asking the cluster: SLURM, Cloud TPU, GKE or Open MPI, detected by
+        JAX.
+
+    Raises:
+      UserError: some but not all of coordinator, number and id are given, or no cluster is found.
+    """
+    found = {name: given.get(name) or environment.get(variable) for name, variable in VARIABLES.items()}
+    if given.get("process_id") is not None:
+        found["process_id"] = given["process_id"]
+    limits: dict[str, Any] = {
+        name: given[name] for name in ("heartbeat_seconds", "arrival_seconds") if given.get(name) is not None
+    }
+    if mode == AUTO:
+        return _of_cluster(limits)
+    missing = [name for name, value in found.items() if value is None]
+    if len(missing) == len(VARIABLES):
+        return None
+    if missing:
+        raise UserError(
+            f"of the job's processes {', '.join(missing)} is not known; give "
+            + ", ".join(f"--{name} (or {VARIABLES[name]})" for name in missing)
+        )
+    for name in ("num_processes", "process_id"):
+        if not str(found[name]).isdecimal():
+            raise UserError(f"{VARIABLES[name]} is {found[name]!r}; a whole number is needed")
+    number, own = int(str(found["num_processes"])), int(str(found["process_id"]))
+    return Processes(str(found["coordinator"]), number, own, **limits)
+
+
+def _of_cluster(limits: Mapping[str, Any]) -> Processes:
+    from jax._src.clusters import ClusterEnv  # jax.distributed.initialize itself uses this class
+
+    found = ClusterEnv.auto_detect_unset_distributed_params(None, None, None, None, None, 300)
+    coordinator, num_processes, process_id, local = found
+    if coordinator is None or num_processes is None or process_id is None:
+        raise UserError(
+            "--distributed=auto: no cluster is found (SLURM, Cloud TPU, GKE, Open MPI); give --coordinator, "
+            "--num_processes and --process_id"
+        )
+    if listed := os.environ.get("JAX_LOCAL_DEVICE_IDS"):  # JAX itself reads this variable
+        local = [int(number) for number in listed.split(",")]
+    return Processes(coordinator, num_processes, process_id, None if local is None else tuple(local), **limits)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return (HOST, PORT) of the address ``HOST:PORT``. Raises ``UserError`` for an address of another form."""
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(UnicodeError):
+        host.encode("idna")  # the resolver does this too
+        if host and port.isdecimal() and 1 <= int(port) <= 65_535:
+            return host.strip("[]"), int(port)
+    raise UserError(f"the coordinator is {address!r}; HOST:PORT is needed, such as 10.0.0.2:8476")
+
+
+def is_own(host: str) -> bool:
+    """Return whether ``host`` names an address of this machine by which the other hosts of a job may know it.
+
+    A loopback address counts only if ``host`` itself is a loopback address or "localhost": /etc/hosts may map this
+    machine's name to 127.0.1.1, while the other hosts know it by another address.
+    """
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    addresses = [(family, address) for family, _, _, _, address in found]
+    return any(
+        (_is_loopback(host) or not _is_loopback(str(address[0]))) and _can_bind(family, address)
+        for family, address in addresses
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _can_bind(family: socket.AddressFamily, address: Any) -> bool:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as trial:
+            trial.bind(address)
+    except OSError:
+        return False
+    return True
+
+
+def check_port(address: str, seconds: float = PORT_SECONDS) -> None:
+    """Raise ``UserError`` if another program listens at the port of ``address`` on this machine.
+
+    JAX itself would share the port with it. An earlier process 0 gets up to ``seconds`` to leave it.
+    """
+    _, port = split_address(address)
+    both = socket.has_dualstack_ipv6()
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            family = socket.AF_INET6 if both else socket.AF_INET
+            socket.create_server(("", port), family=family, dualstack_ipv6=both).close()
+            return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"cannot listen at {address} ({os.strerror(error.errno or 0)}); wait until what listens there has "
+                    "ended, such as process 0 of another job, or give --coordinator another port"
+                ) from None
+        time.sleep(RETRY_SECONDS)
+
+
+def unreachable(address: str, seconds: float) -> OSError | None:
+    """Return the error of a connection to ``address``, or None if it works."""
+    try:
+        socket.create_connection(split_address(address), timeout=seconds).close()
+    except OSError as error:
+        return error
+    return None

@@ -1,0 +1,138 @@
+"""A trained model with its tokenizer, wherever it came from, and what it gives: vectors of texts and filled masks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.features.extract import Extractor
+from bert_jax.features.fill_mask import Filled, fill_mask
+from bert_jax.features.inputs import Item
+from bert_jax.models.config import ModelConfig
+from bert_jax.models.heads import Pooling
+from bert_jax.reporting.run_record import Kind
+from bert_jax.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from bert_jax.interchange.architectures import Head
+    from bert_jax.interchange.conversion import Report
+
+
+@dataclasses.dataclass(frozen=True)
+class RunKey:
+    """The run of ours that trained a model, at the step of that model."""
+
+    kind: Kind
+    key: str  # the sha256 of the run's identity and the step
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class TrainedModel:
+    """A trained model with its tokenizer. All methods run without dropout.
+
+    Attributes:
+      source: the workdir or the directory that it was read from.
+      params: numpy tree, one entry for each part (``encoder``, ``mlm_head``, ...), layers unrolled.
+      config: the architecture: number of layers, hidden size and so on.
+      head: the head as transformers describes it; None if transformers has no class for the model.
+      facts: what a workdir records, or would record, with its checkpoint: task, labels, hashes, the run.
+      workdir: the workdir that it was read from; None if it comes from another directory.
+      step: its step in ``workdir``; 0 for a model that was imported.
+      run: the run of ours that trained it; None if it was trained elsewhere.
+      report: what happened to each tensor of the file; None if it comes from a workdir.
+    """
+
+    source: str
+    params: Mapping[str, Any]
+    config: ModelConfig
+    tokenizer: Tokenizer
+    head: Head | None = None
+    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    workdir: str | None = None
+    step: int = 0
+    run: RunKey | None = None
+    report: Report | None = None
+
+    def __repr__(self) -> str:
+        c = self.config
+        return (
+            f"TrainedModel({self.source!r}: {c.encoder}, {c.num_layers} layers of {c.hidden_size}, "
+            f"{self.tokenizer.size:,} pieces, at most {c.max_length} tokens; parts: {', '.join(self.params)})"
+        )
+
+    @property
+    def pooling(self) -> Pooling:
+        """How the model was trained to make the vector of a text; "mean" if it was not."""
+        task = self.facts.get("task") or {}
+        return task["pooling"] if task.get("name") == "sentence_embeddings" else "mean"  # type: ignore[no-any-return]
+
+    def encode(
+        self,
+        texts: Iterable[str],
+        *,
+        pooling: Pooling | None = None,
+        max_length: int | None = None,
+        batch_size: int = 32,
+    ) -> np.ndarray:
+        """Return a vector for each text, float32 [number of texts, D].
+
+        Args:
+          pooling: "mean": the mean of the last layer's vectors over the tokens of a text; "cls": that of ``[CLS]``.
+            None means as the model was trained to do, else "mean".
+          max_length: the most tokens of a text, special tokens included; longer texts are cut. None means as many as
+            the model can read.
+          batch_size: the number of texts that are computed together.
+
+        Raises:
+          UserError: a text is no string, or an argument is not allowed.
+        """
+        layer = pooling or self.pooling
+        if layer not in ("mean", "cls"):
+            raise UserError(f"pooling is {pooling!r}; allowed: 'mean', 'cls'")
+        return Extractor(self, [layer], max_length, batch_size).texts(_strings(texts))
+
+    def hidden_states(
+        self, texts: Iterable[str], *, max_length: int | None = None, batch_size: int = 32
+    ) -> list[np.ndarray]:
+        """Return the outputs of every layer for each text, float32 [N + 1, T, D], the embeddings first.
+
+        The T tokens of a text are those of ``tokenizer.encode(text)``, ``[CLS]`` and ``[SEP]`` included.
+
+        Args:
+          max_length, batch_size: see ``encode``.
+
+        Raises:
+          UserError: a text is no string, or an argument is not allowed.
+        """
+        items = [Item(str(number), text) for number, text in enumerate(_strings(texts))]
+        found = Extractor(self, ["all"], max_length, batch_size).run(items)  # [T, N + 1, D] each
+        return [np.ascontiguousarray(one.vectors["all"].swapaxes(0, 1)) for one in found]
+
+    def fill_mask(self, text: str, *, best: int = 5) -> Filled:
+        """Return the ``best`` most likely words for each ``[MASK]`` of ``text``, with their probabilities.
+
+        Raises:
+          UserError: the text has no mask or is too long, or the model has no masked-LM head or reads left to right.
+        """
+        if not isinstance(text, str):
+            raise UserError(f"text is a {type(text).__name__}; one string with a [MASK] is needed")
+        if best < 1:
+            raise UserError(f"best is {best}; at least 1 is needed")
+        [filled] = fill_mask(self, [text], best)
+        return filled
+
+
+def _strings(texts: Iterable[str]) -> list[str]:
+    """Return ``texts`` as a list. Raises ``UserError`` for anything but strings."""
+    if isinstance(texts, str):
+        raise UserError(f"texts is one string; a list of strings is needed: [{texts[:40]!r}]")
+    if not isinstance(texts, Iterable):
+        raise UserError(f"texts is {texts!r}; a list of strings is needed")
+    texts = list(texts)
+    if wrong := [text for text in texts if not isinstance(text, str)]:
+        raise UserError(f"texts has {wrong[0]!r} of type {type(wrong[0]).__name__}; a list of strings is needed")
+    return texts

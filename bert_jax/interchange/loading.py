@@ -1,0 +1,134 @@
+"""Loads a trained model: of a run, of a Hugging Face directory, or of an original TensorFlow checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax.checkpoints.remote_steps import unmarked_steps
+from bert_jax.checkpoints.restoring import BEST, FROZEN, read_params, saved_steps, steps_folder
+from bert_jax.errors import UserError
+from bert_jax.features.trained_model import RunKey, TrainedModel
+from bert_jax.interchange.architectures import of_facts
+from bert_jax.interchange.family import families
+from bert_jax.interchange.hugging_face import import_model, licence_of
+from bert_jax.interchange.original import import_original, is_original
+from bert_jax.models.layers import unstack_layers
+from bert_jax.models.model import config_of, recorded
+from bert_jax.reporting.run_record import kind_of, read_run
+from bert_jax.storage import files, reading
+from bert_jax.text import tokenizer as tokenizers
+
+
+def load(source: str, step: int | None = None, flag: str = "") -> TrainedModel:
+    """Return the model at ``source``.
+
+    Args:
+      source: the workdir of a run, optionally with ``@step``; a Hugging Face directory; or a directory with a
+        TensorFlow checkpoint of google-research/bert.
+      step: a saved step of a workdir. If None, the step of the best evaluation if the run chose one, else the newest.
+      flag: stands before ``source`` in messages.
+
+    Raises:
+      UserError: ``source`` is none of these, there is no such step, the vocabulary is not the one that the model was
+        trained with, or the model cannot be read.
+    """
+    if (files.as_path(source) / "config.json").exists() or is_original(source):
+        if step is not None:
+            raise UserError(f"{flag}{source} has one model, and no step {step}; leave --step out")
+        return read_model(source)
+    workdir = source
+    if step is None and "@" in source and not _is_workdir(source):
+        workdir, _, number = source.rpartition("@")
+        if not number.isdecimal():
+            raise UserError(f"{flag}{source}: after @ comes a step number")
+        step = int(number)
+    if not _is_workdir(workdir):
+        gone = "" if files.as_path(source).exists() else "; there is no such folder"
+        raise UserError(
+            f"{flag}{source} is neither a Hugging Face directory (config.json) nor a workdir (checkpoints/) nor an "
+            f"original checkpoint (bert_config.json){gone}"
+        )
+    return _of_workdir(source, workdir, step)
+
+
+def _is_workdir(path: str) -> bool:
+    """Return whether a run has begun in ``path``, or a model was imported there."""
+    return any((files.as_path(path) / name).exists() for name in ("checkpoints", "run.json"))
+
+
+def _of_workdir(source: str, workdir: str, step: int | None) -> TrainedModel:
+    params, facts, step = read_chosen(workdir, step)
+    file = tokenizers.find(workdir)
+    tokenizer = tokenizers.load(file, facts["lowercase"])
+    if tokenizer.sha256 != facts["vocabulary_sha256"]:
+        raise UserError(f"{file} is not the vocabulary that step {step} was trained with; put the old one back")
+    config = config_of(facts["model"])
+    if config.layers == "scanned":
+        params, config = unstack_layers(params), dataclasses.replace(config, layers="unrolled")
+    head = of_facts(facts, params) if config.encoder in families() else None
+    return TrainedModel(source, params, config, tokenizer, head, facts, workdir, step, _run_of(facts, step))
+
+
+def _run_of(facts: Mapping[str, Any], step: int) -> RunKey | None:
+    identity = (facts.get("run") or {}).get("identity")
+    if not identity:  # an imported model
+        return None
+    key = hashlib.sha256(json.dumps([identity, step], sort_keys=True).encode()).hexdigest()
+    return RunKey(kind_of(identity), key)
+
+
+def read_chosen(workdir: str, step: int | None) -> tuple[Any, dict[str, Any], int]:
+    """Return (parameters, facts, step) of a checkpoint. The parameters include the parts that were not trained.
+
+    Args:
+      step: if None, the step of the best evaluation if the run chose one, else the newest step.
+    """
+    read_run(workdir)  # raises, if another version wrote it
+    best, frozen = (str(files.as_path(workdir) / name) for name in (BEST, FROZEN))
+    params, facts, step = read_params(best if step is None and _holds_steps(best) else workdir, step)
+    if _holds_steps(frozen):
+        params = {**read_params(frozen)[0], **params}
+    return params, facts, step
+
+
+def _holds_steps(workdir: str) -> bool:
+    """Return whether steps were saved into ``workdir``, even if they have lost the marks that they are complete."""
+    return bool(saved_steps(workdir) or unmarked_steps(steps_folder(workdir)))
+
+
+def read_model(directory: str, lowercase: bool | None = None) -> TrainedModel:
+    """Return the model in a Hugging Face directory, or in a directory with an original TensorFlow checkpoint.
+
+    Its facts are those that a workdir records, into which it is imported.
+
+    Args:
+      lowercase: see ``import_original``; allowed only for a TensorFlow checkpoint.
+
+    Raises:
+      UserError: for the reasons of ``import_model`` and ``import_original``, or ``lowercase`` is given for a Hugging
+        Face directory.
+    """
+    reading.check_plain(files.as_path(directory))
+    if is_original(directory):
+        model = import_original(directory, lowercase)
+    elif lowercase is not None:
+        raise UserError(f"--lowercase goes with a TensorFlow checkpoint; the files of {directory} say it: leave it out")
+    else:
+        model = import_model(directory)
+    head = model.head
+    assert head is not None
+    facts = {
+        "model": recorded(model.config),
+        "lowercase": model.tokenizer.lowercase,
+        "vocabulary_sha256": model.tokenizer.sha256,
+        "corpus_fingerprint": None,
+        "head": dataclasses.asdict(head),
+        "task": {"name": head.task} if head.task else None,
+        "labels": list(head.labels),
+        "parent": {"source": model.source, "licence": licence_of(directory)},
+    }
+    return dataclasses.replace(model, facts=facts)

@@ -1,0 +1,65 @@
+"""The names of a recipe's keys: its groups, the short names, and the names that keys had before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bert_jax.errors import UserError
+
+# The fields of PretrainingSettings and FinetuningSettings, copied so that reading a recipe does not import the classes.
+BOTH = (
+    "model", "phases", "seed", "vocab", "optimizer", "schedule", "selection", "mesh", "training", "checkpoints",
+    "loader", "export",
+)  # fmt: skip
+PRETRAINING = ("objective", *BOTH, "corpus", "probe", "examples", "private")
+FINETUNING = ("task", "data", *BOTH, "packing", "weights", "frozen", "bilstm_layers")
+# Short names of keys that most runs set; {} is the recipe's only phase. Commands have flags of these names.
+SHORT = {
+    "learning_rate": "schedule.peak_learning_rate",
+    "epochs": "phases.{}.num_epochs",
+    "steps": "phases.{}.num_steps",
+    "batch_size": "phases.{}.batch_size",
+    "max_length": "phases.{}.max_length",
+}
+# Keys of earlier versions, with the names that they have now.
+RENAMED = {
+    "train": "phases.train, config.schedule and config.training",
+    "train.learning_rate": "schedule.peak_learning_rate",
+    "train.schedule": "schedule.kind",
+    "train.warmup_fraction": "schedule.warmup_fraction",
+    "train.num_epochs": "phases.train.num_epochs",
+    "train.batch_size": "phases.train.batch_size",
+    "train.max_length": "phases.train.max_length",
+    "train.evaluations_per_epoch": "training.evaluations_per_epoch",
+    "train.logs_per_evaluation": "training.logs_per_evaluation",
+    "train.buckets": "packing",
+    "micro_batches": "training.micro_batches",
+    "loggers": "training.loggers",
+}
+
+
+def groups(recipe: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the top-level keys that a recipe of the same kind (pretraining or fine-tuning) may have."""
+    return FINETUNING if "task" in recipe else PRETRAINING
+
+
+def full(key: str, recipe: Mapping[str, Any]) -> str:
+    """Return the key that ``key``, perhaps a short one, names in a recipe.
+
+    Raises ``UserError`` for a short key of one phase if the recipe has several.
+    """
+    long = SHORT.get(key, key)
+    if "{}" not in long:
+        return long
+    phases = list(recipe.get("phases") or {}) or ["train"]
+    if len(phases) > 1:
+        flags = " or ".join(f"--config.{long.format(phase)}=VALUE" for phase in phases)
+        raise UserError(f"{key} is of one phase, and the recipe has {len(phases)}; give {flags}")
+    return long.format(phases[0])
+
+
+def check_renamed(keys: Sequence[str]) -> None:
+    """Raise ``UserError`` for keys of earlier versions; the message has their new names."""
+    if renamed := [f"config.{key} is now config.{RENAMED[key]}" for key in keys if key in RENAMED]:
+        raise UserError("; ".join(renamed))

@@ -1,0 +1,282 @@
+"""Prepares a run: checks its recipe as far as that needs no text, then gives it the text. Each thing is made once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import jax
+
+from bert_jax import catalogue, configuration
+from bert_jax.corpora.mixture import Mixture
+from bert_jax.errors import UserError
+from bert_jax.examples.load import to_train_on
+from bert_jax.features.fill_mask import check_masked, encode_masked
+from bert_jax.features.trained_model import TrainedModel
+from bert_jax.interchange.initial import continued_seed
+from bert_jax.models.config import ModelConfig
+from bert_jax.objectives.base import PretrainingObjective, Setting
+from bert_jax.records import Example
+from bert_jax.reporting.loggers.base import check_loggers
+from bert_jax.rows.phases import Phases
+from bert_jax.rows.units import columns
+from bert_jax.runs.inputs import Inputs, find_vocabulary
+from bert_jax.runs.model_choice import (
+    check_kernel,
+    check_vocabulary,
+    choose_model,
+    with_classifier_dropout,
+    with_vocabulary,
+)
+from bert_jax.runs.objective_checks import check_own_parts, check_whole_batches, contract_of, micro_batches_key
+from bert_jax.runs.settings import FinetuningSettings, PretrainingSettings
+from bert_jax.task import Task
+from bert_jax.tasks import base as tasks
+from bert_jax.tasks.base import KIND, ExampleTask
+from bert_jax.text.tokenizer import Tokenizer
+from bert_jax.training.evaluation import Evaluation
+from bert_jax.training.loop import Experiment
+from bert_jax.training.memory import check_fits
+
+T = TypeVar("T", bound=Task)
+D = TypeVar("D")
+Splits: TypeAlias = Mapping[str, tuple[Example, ...]]  # name -> examples
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared(Generic[T, D]):
+    """What a run trains, and on what."""
+
+    model: ModelConfig
+    tokenizer: Tokenizer
+    data: D  # the corpus, or the examples of each split
+    task: T
+    experiment: Experiment
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckedPretraining:
+    """A pretraining recipe that is checked as far as that needs no text.
+
+    Attributes:
+      initial: the model from which the run starts, or has started.
+      parent: the entries of the run's facts that name the run from which it starts.
+      model: the architecture; until the vocabulary is there, its size is that of ``initial`` or of ``config.vocab``.
+      task: the objective, still without text.
+    """
+
+    settings: PretrainingSettings
+    initial: TrainedModel | None
+    parent: dict[str, str]
+    model: ModelConfig
+    task: PretrainingObjective
+    experiment: Experiment
+
+    def inputs(self, workdir: str, bound: bool) -> Inputs:
+        """Return what finds or makes the vocabulary and the corpus. ``bound``: whether the run has saved a step.
+
+        Raises ``UserError`` for every mistake that can be found before any text is read.
+        """
+        settings = self.settings
+        own = (settings.vocab, settings.corpus, self.initial, bound, settings.private, self.task.units)
+        inputs = Inputs(workdir, *own)
+        inputs.check()
+        return inputs
+
+    def with_text(self, tokenizer: Tokenizer, corpus: Mixture) -> Prepared[PretrainingObjective, Mixture]:
+        """Return the run on a corpus, with the steps of what is in epochs.
+
+        Raises ``UserError`` if the text does not fit the model or the examples, the schedule does not fit the steps, or
+        no evaluation reports the metric by which the best step is selected.
+        """
+        settings = self.settings
+        model = with_vocabulary(self.model, settings.model, tokenizer.size, self.initial)
+        check_vocabulary(model, tokenizer.size)
+        if settings.fills(model):
+            encode_masked(settings.examples or (), tokenizer, model.max_length, "config.examples")
+        task = self.task.with_text(corpus, tokenizer, model.vocab_size)
+        experiment = self.experiment.in_steps(task)
+        experiment.make_schedule()
+        check_metric(settings.selection.metric, experiment, task)
+        return Prepared(model, tokenizer, corpus, task, experiment)
+
+
+def check_pretraining(
+    settings: PretrainingSettings,
+    initial: TrainedModel | None = None,
+    devices: list[jax.Device] | None = None,
+    model: ModelConfig | None = None,
+) -> CheckedPretraining:
+    """Check everything in a recipe that can be checked before text is read.
+
+    Args:
+      initial: the model from which the run starts.
+      devices: the devices to run on. If None, all devices of this job, whose memory is then checked too.
+      model: the architecture, if it is not to be chosen by ``settings`` and ``initial``.
+
+    Raises:
+      UserError: settings do not exist, make no sense, or do not fit each other.
+    """
+    model = model or first_model(settings, initial)
+    module, objective = settings.find_objective()
+    seed, parent = continued_seed(settings.seed, initial, "pretraining")
+    experiment = dataclasses.replace(settings.experiment(), seed=seed)
+    mesh = experiment.check(devices)
+    check_loggers(settings.training.loggers)
+    phases = experiment.phases.phases
+    kinds, changes = {p.kind: p.max_length for p in phases}, {p.kind: p.changes for p in phases}
+    with contract_of(catalogue.name_of(module.__name__)):
+        task: PretrainingObjective = module.Objective(objective, Setting(model, kinds, seed, changes, settings.seed))
+        check_own_parts(task)
+    specs = task.batch_specs
+    check_whole_batches(task, experiment, mesh)
+    check_kernel(model, mesh, [specs[kind] for kind in kinds])
+    _check_columns(settings, task.units)
+    if settings.corpus.parts and any(name not in kinds for name in specs):
+        raise UserError("a mixture has rows of one length: set config.objective.packing to 'packed' or 'none'")
+    if settings.fills(model):
+        check_masked(settings.examples or (), "config.examples")
+    if devices is None:
+        batches = {f"config.phases.{p.kind}.batch_size": (p.batch_size, specs[p.kind]) for p in phases}
+        evaluated = {"config.training.eval_rows": (settings.training.eval_rows, specs[experiment.evaluated_phase.kind])}
+        check_fits(model.num_parameters, batches | evaluated)
+    return CheckedPretraining(settings, initial, parent, model, task, experiment)
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckedFinetuning:
+    """A fine-tuning recipe that is checked as far as that needs no examples.
+
+    Attributes:
+      initial: the model whose architecture and vocabulary the run has.
+      parent: the entries of the run's facts that name the run from which it starts.
+      model: the architecture; without ``initial``, its size of vocabulary is known once that is learned.
+      task, config: the class of the task, and its config.
+    """
+
+    settings: FinetuningSettings
+    initial: TrainedModel | None
+    parent: dict[str, str]
+    model: ModelConfig
+    task: type[ExampleTask]
+    config: Any
+    experiment: Experiment
+
+    @property
+    def given(self) -> TrainedModel | None:
+        """The model whose weights the run starts from."""
+        return self.initial if self.settings.weights == "pretrained" else None
+
+    def with_examples(
+        self, every: Splits, workdir: str | None = None, note: Callable[[str], None] | None = None
+    ) -> Prepared[ExampleTask, Splits]:
+        """Return the run on the examples of ``every`` split, encoded, with the steps of what is in epochs.
+
+        Args:
+          every: the splits, with all of train, whatever ``config.data.train_fraction`` is: labels are those of all.
+          workdir: the folder with the run's vocabulary, if it has saved a step.
+          note: called with a line if a learned vocabulary lacks characters that it should have.
+
+        Raises:
+          UserError: the examples do not fit the task, the model or the machine.
+        """
+        check_splits(every)
+        settings, splits = self.settings, to_train_on(self.settings.data, every)
+        roles, phase, train = self.task.roles, settings.phase, train_of(splits)
+        tokenizer = find_vocabulary(settings.vocab, self.initial, workdir, train, roles, note)
+        model = with_vocabulary(self.model, settings.model, tokenizer.size, self.initial)
+        own = tasks.Setting(
+            splits,
+            tokenizer,
+            model,
+            self.task.labels(self.config, train_of(every)),
+            phase.max_length,
+            phase.batch_size,
+            self.experiment.seed,
+            settings.packing,
+            settings.frozen,
+            settings.bilstm_layers,
+        )
+        task = self.task(self.config, own)
+        phase = dataclasses.replace(phase, max_length=task.lengths[KIND])
+        selection = dataclasses.replace(settings.selection, metric=settings.selection.metric or task.main_metric)
+        experiment = dataclasses.replace(self.experiment, phases=Phases((phase,)), selection=selection).in_steps(task)
+        check_kernel(model, experiment.check(), [task.batch_specs[KIND]])
+        batches = {f"config.phases.{KIND}.batch_size": (phase.batch_size, task.batch_specs[KIND])}
+        check_fits(model.num_parameters, batches)
+        if settings.selection.metric != task.main_metric:
+            check_metric(settings.selection.metric, experiment, task)
+        jax.eval_shape(task.init, jax.random.key(0))  # raises for options that the model cannot be built from
+        return Prepared(model, tokenizer, splits, task, experiment)
+
+
+def check_finetuning(settings: FinetuningSettings, initial: TrainedModel | None) -> CheckedFinetuning:
+    """Check everything in a recipe that can be checked before examples are read.
+
+    Args:
+      initial: the model of --init.
+
+    Raises:
+      UserError: settings do not exist, make no sense, or do not fit each other.
+    """
+    task, config = settings.find_task()
+    given = initial if settings.weights == "pretrained" else None
+    if initial is None and settings.weights == "pretrained" and settings.frozen:
+        raise UserError("config.frozen holds parts of a pretrained model; give --init=DIR, or set it to ()")
+    config = with_classifier_dropout(config, settings.model, given if task.exported_as else None)
+    seed, parent = continued_seed(settings.seed, given, "fine-tuning")
+    experiment = dataclasses.replace(settings.experiment(), seed=seed)
+    experiment.check()
+    check_loggers(settings.training.loggers)
+    if task.whole_batches and (parts := experiment.micro_batches(settings.phase)) > 1:
+        raise UserError(
+            f"{micro_batches_key(settings.phase)} is {parts}; only 1 is allowed where the rows of a batch are each "
+            f"other's negatives. Lower config.phases.{KIND}.batch_size, or set config.model.remat to 'full'"
+        )
+    model = choose_model(settings.model, initial.tokenizer.size if initial else settings.vocab.size, initial)
+    model.check_lengths({f"config.phases.{KIND}.max_length": settings.phase.max_length})
+    return CheckedFinetuning(settings, initial, parent, model, task, config, experiment)
+
+
+def train_of(splits: Splits) -> tuple[Example, ...]:
+    """Return the examples of the split to train on."""
+    return next(examples for name, examples in splits.items() if name.startswith("train"))
+
+
+def check_splits(splits: Splits) -> None:
+    """Raise ``UserError`` unless there are exactly one split to train on and at least one to evaluate on."""
+    train = [name for name in splits if name.startswith("train")]
+    if len(train) != 1 or not any(name.startswith("dev") for name in splits):
+        raise UserError(
+            f"the splits are {', '.join(splits) or 'none'}; needed are one train split, and one dev split or "
+            "config.data.dev_fraction"
+        )
+
+
+def first_model(settings: PretrainingSettings, initial: TrainedModel | None) -> ModelConfig:
+    """Return the architecture of a run before there is text, with the size of vocabulary that is to be expected."""
+    settings.check_start(initial)
+    size = settings.vocab.with_added(initial.tokenizer).size if initial else settings.vocab.size
+    return choose_model(settings.model, size, initial)
+
+
+def _check_columns(settings: PretrainingSettings, units: tuple[str, ...]) -> None:
+    """Raise ``UserError`` if units of masking are columns that the corpus is to be built without."""
+    builds = not (settings.corpus.path or settings.corpus.parts)
+    if builds and (absent := [name for name in columns(units) if name not in settings.corpus.columns]):
+        known = configuration.nearest(absent[0], ("piece", "word", *settings.corpus.columns))
+        raise UserError(
+            f"config.objective.masking.unit is {absent[0]!r}, a column that the corpus is to be built without "
+            f"({known}); name its annotator, such as --config.corpus.columns=\"{{'{absent[0]}': {{'annotator':"
+            " 'segmenter'}}\", or take the unit 'word'"
+        )
+
+
+def check_metric(metric: str, experiment: Experiment, task: Task) -> None:
+    """Raise ``UserError`` if no evaluation reports ``metric``; "" is allowed. This does not run the model."""
+    if not metric:
+        return
+    evaluation = Evaluation(task, experiment.make_mesh(), experiment.evaluated_phase, experiment.training.eval_rows)
+    if metric not in (known := evaluation.metric_names()):
+        raise UserError(f"config.selection.metric is {metric!r}; {configuration.nearest(metric, known)}")

@@ -1,0 +1,193 @@
+"""The keys of recipes as typed values: those that pretraining and fine-tuning share, then those of each."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, Literal
+
+from bert_jax import catalogue, configuration
+from bert_jax.checkpoints.saving import CheckpointConfig
+from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig
+from bert_jax.errors import UserError
+from bert_jax.examples.load import DataConfig
+from bert_jax.features.trained_model import TrainedModel
+from bert_jax.models.config import ModelConfig
+from bert_jax.rows.loader import LoaderConfig
+from bert_jax.rows.phases import Phase, Phases
+from bert_jax.runs.model_choice import with_defaults
+from bert_jax.runs.own_code import with_contents
+from bert_jax.runs.probe import ProbeConfig
+from bert_jax.tasks.base import KIND, ExampleTask
+from bert_jax.training.loop import Experiment, TrainingConfig
+from bert_jax.training.mesh import MeshConfig
+from bert_jax.training.optimizers import OptimizerConfig
+from bert_jax.training.schedules import ScheduleConfig
+from bert_jax.training.selection import SelectionConfig
+
+# Groups of keys, and keys of groups, that change how a run is computed and kept, not what it learns.
+FREE = ("mesh", "loader", "training", "checkpoints", "export")
+FREE_MODEL_FIELDS = ("remat", "attention_kernel")
+FREE_PHASE_FIELDS = ("micro_batches",)
+# Fields of config.corpus that say where the corpus is, how it is built, and how it is described.
+FREE_CORPUS_FIELDS = ("path", "num_workers", "beam_options", "license", "dates", "notes")
+FREE_DATA_FIELDS = ("overlap",)
+PHASE = {"num_epochs": 3.0, "batch_size": 32, "max_length": 128}  # of fine-tuning
+ALL_ROWS = 2**31  # in fine-tuning, an evaluation reads all rows of the dev splits
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """A recipe as typed values: each config key is a field of a subclass or of a class that it contains."""
+
+    model: Mapping[str, Any]  # encoder, size, and fields of the encoder's Config that override the size
+    phases: Mapping[str, Any]  # name -> the keys of a phase; phases run in the order of their names
+    seed: int = 0  # of parameters, the order of rows, masks and dropout
+    vocab: VocabularyConfig = VocabularyConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    selection: SelectionConfig = SelectionConfig()
+    mesh: MeshConfig = MeshConfig()
+    training: TrainingConfig = TrainingConfig()
+    checkpoints: CheckpointConfig = CheckpointConfig()
+    loader: LoaderConfig = LoaderConfig()
+    export: bool = True  # write a Hugging Face directory at the end
+
+    def experiment(self) -> Experiment:
+        return Experiment(
+            self.seed,
+            Phases.of(self.phases),
+            self.optimizer,
+            self.schedule,
+            self.mesh,
+            self.training,
+            self.checkpoints,
+            self.loader,
+            self.selection,
+        )
+
+    def identity(self) -> dict[str, Any]:
+        """Return the settings that a resumed run may not change. Paths may: hashes of content are compared instead."""
+        tree = without(dataclasses.asdict(self), *FREE)
+        tree["vocab"] = without(tree["vocab"], "path")
+        tree["model"] = without(with_defaults(self.model), *FREE_MODEL_FIELDS)
+        phases = {name: configuration.defaults(Phase) | values for name, values in self.phases.items()}
+        tree["phases"] = {name: without(values, *FREE_PHASE_FIELDS) for name, values in phases.items()}
+        if self.schedule.warmup_fraction is not None:
+            del tree["schedule"]["warmup_steps"]
+        return tree
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainingSettings(Settings):
+    """A pretraining recipe as typed values."""
+
+    objective: Mapping[str, Any]  # the objective's name and its options
+    corpus: CorpusConfig = CorpusConfig()
+    probe: ProbeConfig = ProbeConfig()
+    # texts in which the finished model fills each [MASK]; None: held-out sentences with a masked word each; (): none
+    examples: tuple[str, ...] | None = None
+    private: bool = False  # write nothing about the text and its source (corpora.privacy)
+
+    def identity(self) -> dict[str, Any]:
+        tree = without(super().identity(), "probe", "examples", "private")
+        defaults = configuration.defaults(self.find_objective()[0].Config)
+        tree["objective"] = configuration.merged(defaults, self.objective)
+        tree["corpus"] = without(tree["corpus"], *FREE_CORPUS_FIELDS)
+        return with_contents(tree)
+
+    def fills(self, model: ModelConfig) -> bool:
+        """Return whether the finished model fills the examples.
+
+        False in a private run, since the words would come from the private text, and for a left-to-right model, which
+        cannot fill a mask.
+        """
+        return self.examples != () and not self.private and not model.causal
+
+    def check_start(self, initial: TrainedModel | None) -> None:
+        """Raise ``UserError`` if the recipe has no architecture of its own and there is no model to start from."""
+        if initial is None and not self.model:
+            raise UserError(
+                "config.model is empty, because this recipe goes on from a model and has its architecture; give "
+                "--init=DIR, a Hugging Face directory or the workdir of a run"
+            )
+
+    def find_objective(self) -> tuple[ModuleType, Any]:
+        """Return the objective's module and its config. Raises ``UserError`` for a wrong key or value."""
+        module = catalogue.find("objectives", self.objective.get("name", ""), having="Objective")
+        own = without(self.objective, "name")
+        return module, configuration.build(module.Config, own, "config.objective", also=("name",))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinetuningSettings(Settings):
+    """A fine-tuning recipe as typed values.
+
+    Devlin et al. 2019, appendix A.3: batches of 16 or 32, learning rates of 5e-5, 3e-5 or 2e-5, 2 to 4 epochs. The
+    warm-up is the same as in google-research/bert. Adam corrects its bias: without, fine-tuning on small data fails
+    often and varies more from seed to seed (Zhang et al. 2021, arXiv 2006.05987, section 4).
+    """
+
+    task: Mapping[str, Any]  # the task's name and its options
+    data: DataConfig
+    model: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # dropout; without --init also size
+    # one phase: 3 epochs, batches of 32 rows, 128 tokens each; longer texts are cut or become windows, by the task
+    phases: Mapping[str, Any] = dataclasses.field(default_factory=lambda: {KIND: dict(PHASE)})
+    packing: Literal["none", "bucketed"] = "bucketed"  # "bucketed": rows of like length share a batch
+    weights: Literal["pretrained", "fresh"] = "pretrained"  # "fresh": --init gives no weights
+    frozen: tuple[str, ...] = ()  # parts of the model that are not trained: encoder, pooler
+    bilstm_layers: int = 0  # layers of a BiLSTM between encoder and head, as in the paper's ablation
+    optimizer: OptimizerConfig = OptimizerConfig(bias_correction="standard")
+    schedule: ScheduleConfig = ScheduleConfig(peak_learning_rate=2e-5, warmup_fraction=0.1)
+    training: TrainingConfig = TrainingConfig(evaluations_per_epoch=1, logs_per_evaluation=10, eval_rows=ALL_ROWS)
+    checkpoints: CheckpointConfig = CheckpointConfig(every_steps=None, keep=1)
+
+    def __post_init__(self) -> None:
+        configuration.check_fields(self, "config", "0 or more is needed", "bilstm_layers", sound=lambda v: v >= 0)
+        if others := [name for name in self.phases if name != KIND]:
+            raise UserError(f"config.phases has {', '.join(others)}; fine-tuning has one phase, config.phases.{KIND}")
+        where = f"config.phases.{KIND}"
+        if self.phase.changes:
+            raise UserError(f"{where} has {', '.join(self.phase.changes)} of a pretraining objective; leave it out")
+        hint = "at least 8 is needed: the special tokens of a pair are three"
+        configuration.check_fields(self.phase, where, hint, "max_length", sound=lambda v: v >= 8)
+        if (rows := self.training.eval_rows) != ALL_ROWS:
+            raise UserError(
+                f"config.training.eval_rows is {rows:,}; fine-tuning evaluates all rows; for fewer, set "
+                "config.data.max_dev_rows"
+            )
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> FinetuningSettings:
+        """Return the typed values of a recipe. Raises ``UserError`` for a wrong one, or a recipe of another kind."""
+        if "objective" in config:
+            raise UserError(
+                "this recipe is one for pretraining (it has config.objective); run it with bert-jax pretrain, or "
+                "choose one of configs/finetune"
+            )
+        return configuration.build(cls, config, "config")
+
+    def find_task(self) -> tuple[type[ExampleTask], Any]:
+        """Return the class of the task and its config. Raises ``UserError`` for a wrong key or value."""
+        module = catalogue.find("tasks", self.task.get("name", ""), having="Task")
+        own = without(self.task, "name")
+        return module.Task, configuration.build(module.Config, own, "config.task", also=("name",))
+
+    @property
+    def phase(self) -> Phase:
+        return Phases.of(self.phases).phases[0]
+
+    def identity(self) -> dict[str, Any]:
+        tree, training = super().identity(), self.training
+        module = catalogue.find("tasks", self.task.get("name", ""), having="Task")
+        tree["task"] = configuration.merged(configuration.defaults(module.Config), self.task)
+        tree["data"] = without(tree["data"], *FREE_DATA_FIELDS)
+        name = "eval_every_steps" if training.evaluations_per_epoch is None else "evaluations_per_epoch"
+        tree["training"] = {name: getattr(training, name)}  # the choice of the best step depends on it
+        return with_contents(tree)
+
+
+def without(tree: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Return ``tree`` without the keys ``names``."""
+    return {key: value for key, value in tree.items() if key not in names}

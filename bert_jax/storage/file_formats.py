@@ -1,0 +1,50 @@
+"""The numbers of the formats that this version writes, and the one line that refuses what another version wrote."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax.errors import UserError
+from bert_jax.storage import files
+
+KEY = "format"  # under which a file has the number of its format
+EXPORT = "hugging_face"  # the folder in a workdir with the run's export
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """The format of what a version writes. A change that the code does not read back as it was raises the number."""
+
+    number: int
+    last: str  # the last commit that reads lower numbers
+
+    def check(self, content: Mapping[str, Any], what: object, advice: str) -> None:
+        """Raise ``UserError`` unless ``content``, read from ``what``, has this number; ``advice``: what to do then."""
+        found = content.get(KEY)
+        if found == self.number:
+            return
+        if isinstance(found, int) and found > self.number:
+            raise UserError(
+                f"{what} was written by a newer version (format {found}, this one reads {self.number}); take that one"
+            )
+        had = "without a format" if found is None else f"format {found}"
+        raise UserError(
+            f"{what} was written by an older version ({had}, this one reads {self.number}); the last commit that reads "
+            f"it is {self.last}: {advice}"
+        )
+
+
+WORKDIR = Format(1, "cf58cc3")  # of run.json and of the facts of every step
+CORPUS = Format(3, "cf58cc3")  # of manifest.json
+GRID = Format(1, "cf58cc3")  # of what ablate and sweep keep of each run
+
+
+def check_workdir(content: Mapping[str, Any], workdir: str | os.PathLike[str]) -> None:
+    """Raise ``UserError`` unless ``content``, which ``workdir`` has, is of this version's format."""
+    export = files.as_path(workdir) / EXPORT
+    start = f"go on with that commit, or start from the run's export (--init={export})"
+    make = f"go on with that commit, or start from what it exports (`bert-jax export --workdir={workdir} --output=DIR`)"
+    WORKDIR.check(content, workdir, start if (export / "config.json").exists() else make)

@@ -1,0 +1,281 @@
+"""The engine of every tokenizer but sentencepiece's own models: the library ``tokenizers``, on a ``tokenizer.json``.
+
+Its ids are those of the library. A cache of whole words makes encoding a corpus several times faster. For BERT's
+WordPiece, the library deviates from Google's ``tokenization.py`` in two ways: at the end of a word, it converts a
+capital sigma to a medial sigma (not a final sigma), and it knows only the punctuation and accents of Unicode 8.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tokenizers
+from tokenizers import AddedToken
+
+from bert_jax.errors import UserError, first_line
+from bert_jax.records import SPECIAL_TOKENS
+from bert_jax.text import tokenizer_json
+from bert_jax.text.encoded import Cut
+from bert_jax.text.marks import ALPHABET, SPACE, Bytes, Marks, Prefix, Underline
+from bert_jax.text.word_cache import WordCache
+from bert_jax.text.words import unspaced
+
+ADVICE = (
+    "save it as a tokenizer.json of WordPiece, Unigram or byte-level BPE, a vocab.txt or a .model of sentencepiece, or "
+    "learn one with `bert-jax vocab`"
+)
+NEVER_IN_UTF8 = frozenset((0xC0, 0xC1, *range(0xF5, 0x100)))
+PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")  # ASCII punctuation; because of the group, ``split`` keeps the marks
+MEAN_CHARACTERS = 32  # if a text's words are longer on average, it has no spaces between words, and they are not cached
+# Normalizers that change text character by character, or only where there is more than one space.
+CHARACTER_STEPS = ("NFC", "NFD", "NFKC", "NFKD", "StripAccents", "Lowercase", "Precompiled", "Strip")
+# A character outside ASCII that may change, or be changed by, the space beside it.
+BESIDE_SPACE = re.compile(r" [^\w\x00-\x7f]|[^\w\x00-\x7f] ")
+
+
+class JsonEngine:
+    """The library's tokenizer of a ``tokenizer.json``. Threads may share it. It is pickled as its content."""
+
+    def __init__(self, content: tokenizer_json.Content, where: str = "the tokenizer") -> None:
+        """Make the engine of ``content``, a result of ``tokenizer_json.normal``; error messages call it ``where``.
+
+        Raises:
+          UserError: the library cannot read the tokenizer, or its pieces do not show where words begin.
+        """
+        self.content = content
+        self.marks = _marks(content, where)
+        # Special tokens in a text are plain text, as in Google's original. All other added tokens stay whole.
+        hidden = _hidden(content)
+        self._library = _library(content, where, hidden)
+        self._library.encode_special_tokens = True
+        ids = tokenizer_json.ids_of(content)
+        self.vocab: tuple[str, ...] = tuple(sorted(ids, key=ids.__getitem__))
+        if list(map(ids.__getitem__, self.vocab)) != list(range(len(ids))) or self._library.get_vocab() != {
+            hidden.get(piece, piece): i for piece, i in ids.items()
+        }:
+            raise UserError(f"{where} does not number its {len(ids)} pieces from 0 to {len(ids) - 1}; copy it again")
+        self.special_ids = tokenizer_json.special_of(content)
+        entries = [entry for entry in content["added_tokens"] if entry["id"] not in self.special_ids]
+        self.added_ids = frozenset(entry["id"] for entry in entries)
+        self.pair_separators, self.pair_type = tokenizer_json.pair_form(content)
+        self.lowercase = "B" not in self._normalized("B")
+        self.joiner = "" if self._words("a") == self._words(" a") else " "
+        self._cache = None if any(map(_crosses_words, entries)) else self._word_cache()
+
+    def __reduce__(self) -> tuple[type[JsonEngine], tuple[tokenizer_json.Content]]:
+        return JsonEngine, (self.content,)
+
+    @functools.cached_property
+    def is_bert(self) -> bool:
+        """Return whether a ``vocab.txt`` says all: BERT's rules, without added tokens."""
+        named = tuple(self.vocab[i] for i in self.special_ids) == SPECIAL_TOKENS
+        return named and not self.added_ids and self.content == tokenizer_json.of_bert(self.vocab, self.lowercase)
+
+    @property
+    def file_name(self) -> str:
+        """Return the name of the tokenizer's file in a folder."""
+        return "vocab.txt" if self.is_bert else tokenizer_json.FILE_NAME
+
+    @property
+    def sha256(self) -> str:
+        """Return the hash of everything that the ids depend on."""
+        own = [f"lowercase={self.lowercase}", *self.vocab]
+        facts = own if self.is_bert else [json.dumps(self.content, sort_keys=True)]
+        return hashlib.sha256("\n".join(facts).encode()).hexdigest()
+
+    def file(self, name: str) -> bytes:
+        """Return what a file of the tokenizer holds: pieces by line if ``name`` ends in ``.txt``, else the content."""
+        return ("".join(f"{piece}\n" for piece in self.vocab) if name.endswith(".txt") else self.json()).encode()
+
+    def json(self) -> str:
+        """Return the ``tokenizer.json``, with the special tokens and their template."""
+        return json.dumps(self.content, ensure_ascii=False, indent=1) + "\n"
+
+    def ids(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Return the ids of each text, int32 (read-only); the library encodes only words that are not in the cache."""
+        if self._cache is None:
+            return list(map(_int32, self._bytes_of_ids(texts)))
+        cache, fits = self._cache
+        if fits is None:
+            return cache.encode(texts)
+        fitting = list(map(fits, texts))
+        words = iter(cache.encode(list(itertools.compress(texts, fitting))))
+        others = self._bytes_of_ids([text for text, fit in zip(texts, fitting, strict=True) if not fit])
+        return [next(words) if fit else _int32(next(others)) for fit in fitting]
+
+    def cut(self, text: str, special_tokens: bool = False) -> Cut:
+        """Return the pieces of ``text``. If ``special_tokens``, those in the text are recognised by either name."""
+        library, others = self._with_special_tokens if special_tokens else (self._library, {})
+        encoding = library.encode(text, add_special_tokens=False)
+        return Cut([others.get(i, i) for i in encoding.ids], encoding.tokens, encoding.offsets)
+
+    def text(self, pieces: Sequence[str]) -> str:
+        """Return the text of ``pieces``."""
+        text: str = self._library.decoder.decode(list(pieces))
+        return unspaced(text) if isinstance(self.marks, Prefix) else text
+
+    @functools.cached_property
+    def _with_special_tokens(self) -> tuple[tokenizers.Tokenizer, dict[int, int]]:
+        """Return a tokenizer that finds special tokens in a text, and a dict: id of a name of BERT's -> the token's."""
+        library, ids = _library(self.content, "the tokenizer", {}), tokenizer_json.ids_of(self.content)
+        entries = {entry["id"]: entry for entry in self.content["added_tokens"]}
+        names: dict[int, int] = {}
+        for name, i in zip(SPECIAL_TOKENS, self.special_ids, strict=True):
+            if name not in ids:
+                spaces = {side: entries[i][side] for side in ("lstrip", "rstrip")}
+                library.add_special_tokens([AddedToken(name, normalized=False, **spaces)])
+                names[len(ids) + len(names)] = i
+        return library, names
+
+    def _normalized(self, text: str) -> str:
+        return self._library.normalizer.normalize_str(text) if self._library.normalizer else text
+
+    def _words(self, text: str) -> list[str]:
+        splitter, text = self._library.pre_tokenizer, self._normalized(text)
+        return [word for word, _ in splitter.pre_tokenize_str(text)] if splitter else [text]
+
+    def _bytes_of_ids(self, texts: Sequence[str]) -> Iterator[bytes]:
+        for encoding in self._library.encode_batch_fast(list(texts), add_special_tokens=False):
+            yield np.array(encoding.ids, np.int32).tobytes()
+
+    def _word_cache(self) -> tuple[WordCache, Callable[[str], bool] | None] | None:
+        """Return a cache of words, and which texts are encoded word by word (None: all); None without such texts.
+
+        A text is encoded word by word if its only white space is single spaces, and the rules look at no two words.
+        """
+        splitters = tokenizer_json.flat(self.content["pre_tokenizer"], "pretokenizers")
+        kinds = [step["type"] for step in splitters]
+        changes = tokenizer_json.flat(self.content["normalizer"], "normalizers")
+        if kinds == ["BertPreTokenizer"] and all(step["type"] == "BertNormalizer" for step in changes):
+            add = self._add_words if self.added_ids else self._add_bert_words
+            return WordCache(lambda text: text.split(" "), add), None
+        by_character = all(step["type"] in CHARACTER_STEPS or _spares_words(step) for step in changes)
+        if not by_character or not splitters or not splitters[-1].get("use_regex", True):
+            return None
+        if kinds == ["ByteLevel"]:
+            # The space before a word is the word's. A first word without one is marked by a space.
+            kept = all(step["type"] == "NFC" for step in changes)
+            return WordCache(_words_with_space, self._add_words_with_space), functools.partial(_splits, kept)
+        always = (
+            not any(entry["normalized"] for entry in self.content["added_tokens"])
+            and splitters[-1].get("prepend_scheme") in ("always", "first")
+            and splitters[-1].get("split", True)
+        )
+        if kinds in (["Metaspace"], ["WhitespaceSplit", "Metaspace"]) and always:
+            return WordCache(lambda text: text.split(" "), self._add_words), _splits_between_letters
+        return None
+
+    def _add_words(self, new: set[str], cache: dict[str, bytes]) -> None:
+        words = list(new)
+        cache.update(zip(words, self._bytes_of_ids(words), strict=True))
+
+    def _add_words_with_space(self, new: set[str], cache: dict[str, bytes]) -> None:
+        words = [word[1:] if word.startswith(" ") else f" {word}" for word in new]
+        cache.update(zip(new, self._bytes_of_ids(words), strict=True))
+
+    def _add_bert_words(self, new: set[str], cache: dict[str, bytes]) -> None:
+        # Punctuation is split off first, so that "word," and "word." both need only the ids of "word".
+        parts = {word: PUNCTUATION.split(word) for word in new}
+        self._add_words(set(itertools.chain.from_iterable(parts.values())).difference(cache), cache)
+        for word, pieces in parts.items():
+            cache[word] = b"".join(map(cache.__getitem__, pieces))
+
+
+def _int32(data: bytes) -> np.ndarray:
+    return np.frombuffer(data, np.int32)
+
+
+def _hidden(content: tokenizer_json.Content) -> dict[str, str]:
+    """Return piece -> a name that no text has, for pieces of a Unigram model that text must not be cut into."""
+    special = set(tokenizer_json.special_of(content)) - {content["model"].get("unk_id")}
+    unigram = content["model"]["type"] == "Unigram"
+    return {piece: f"{piece}\uffff" for piece, i in tokenizer_json.ids_of(content).items() if unigram and i in special}
+
+
+def _library(content: tokenizer_json.Content, where: str, names: Mapping[str, str]) -> tokenizers.Tokenizer:
+    """Return the library's tokenizer, without a template. Only the five special tokens are special in it.
+
+    Args:
+      names: piece -> another name for it.
+    """
+    special, model = tokenizer_json.special_of(content), content["model"]
+    added = [
+        {**entry, "content": names.get(entry["content"], entry["content"]), "special": entry["id"] in special}
+        for entry in content["added_tokens"]
+    ]
+    if names:
+        model = {**model, "vocab": [[names.get(piece, piece), score] for piece, score in model["vocab"]]}
+    made = content | {"post_processor": None, "added_tokens": added, "model": model}
+    try:
+        return tokenizers.Tokenizer.from_str(json.dumps(made))
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # plain ``Exception``, or the library's panic
+        kind = content["model"]["type"]
+        raise UserError(
+            f"{where} is damaged, or a {kind} tokenizer that cannot be read: {first_line(error)[:200]}; {ADVICE}"
+        ) from error
+
+
+def _marks(content: tokenizer_json.Content, where: str) -> Marks:
+    """Return how the pieces show where words begin. Raises ``UserError`` if they do not."""
+    kind, steps = content["model"]["type"], tokenizer_json.steps_of(content)
+    inner = tokenizer_json.flat(content["normalizer"], "normalizers")
+    if "ByteLevel" in steps:
+        vocab = content["model"]["vocab"]
+        if lost := [byte for byte in range(256) if byte not in NEVER_IN_UTF8 and ALPHABET[byte] not in vocab]:
+            raise UserError(
+                f"{where} has no piece for {len(lost)} of the bytes of text, such as 0x{lost[0]:02X}; characters with "
+                "them would be dropped: give a vocabulary that begins with all 256 bytes"
+            )
+        return Bytes()
+    if "Metaspace" in steps or any(step.get("content") == SPACE for step in inner):
+        return Underline()
+    if kind in ("WordPiece", "WordLevel"):
+        return Prefix(content["model"].get("continuing_subword_prefix", "##"))
+    raise UserError(
+        f"{where} is a {kind} tokenizer whose pieces do not show where words begin (its pre_tokenizer is neither "
+        f"ByteLevel nor Metaspace); {ADVICE}"
+    )
+
+
+def _crosses_words(entry: Mapping[str, Any]) -> bool:
+    """Return whether an added token needs more than one word, or changes the word after it."""
+    token = entry["content"]
+    return bool(entry["rstrip"] or (" " in token and not token.startswith("  ")))
+
+
+def _spares_words(step: Mapping[str, Any]) -> bool:
+    """Return whether a step of a normaliser leaves single spaces as they are, and looks at no two words."""
+    pattern = step.get("pattern", {})
+    return step["type"] == "Replace" and (pattern.get("Regex") == " {2,}" or " " not in pattern.get("String", " "))
+
+
+def _splits(kept: bool, text: str) -> bool:
+    """Return whether the only white space in ``text`` is single spaces; ``isprintable`` excludes all other white space.
+
+    Args:
+      kept: whether the normaliser keeps spaces and what stands beside them, outside ASCII too.
+    """
+    return (
+        text.isprintable()
+        and "  " not in text
+        and len(text) < MEAN_CHARACTERS * (text.count(" ") + 1)
+        and (kept or text.isascii())
+    )
+
+
+def _splits_between_letters(text: str) -> bool:
+    return _splits(True, text) and text.strip(" ") == text and (text.isascii() or not BESIDE_SPACE.search(text))
+
+
+def _words_with_space(text: str) -> list[str]:
+    first, *others = text.split(" ")
+    return [f" {first}", *others] if first else others

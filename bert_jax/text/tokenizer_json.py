@@ -1,0 +1,339 @@
+"""Reads and makes the content of a ``tokenizer.json``, the file format of the library ``tokenizers``.
+
+All files but the ``.model`` of sentencepiece are turned into this content: ``vocab.txt`` (WordPiece), ``vocab.json``
+with ``merges.txt`` (byte-level BPE), and ``tokenizer.json`` itself. Its template names the special tokens by their
+``ROLES``, so that one file defines a tokenizer. Special tokens are found by role and never by id.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from bert_jax.errors import UserError
+from bert_jax.records import SPECIAL_TOKENS, UNK
+from bert_jax.storage import files, reading
+from bert_jax.text.marks import SPACE
+
+Content = dict[str, Any]
+ROLES = ("pad", "unk", "cls", "sep", "mask")  # in the order of records.SPECIAL_TOKENS
+# role -> its token's names in published tokenizers, used if neither a template nor a file beside the tokenizer tells.
+NAMES = {
+    "pad": ("[PAD]", "<pad>"),
+    "unk": ("[UNK]", "<unk>"),
+    "cls": ("[CLS]", "<cls>", "<s>"),
+    "sep": ("[SEP]", "<sep>", "</s>"),
+    "mask": ("[MASK]", "<mask>"),
+}
+FILE_NAME = "tokenizer.json"
+MERGES, VOCABULARY = "merges.txt", "vocab.json"
+BESIDE = ("tokenizer_config.json", "special_tokens_map.json")
+DECODERS = {
+    "ByteLevel": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+    "WordPiece": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+    "Metaspace": {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True},
+}
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of an added token
+MAX_WORD_CHARACTERS = 100  # a longer word becomes [UNK], as in BERT's release of 2018-10 and all later libraries
+
+
+def read(path: str | os.PathLike[str]) -> Content:
+    """Return the content of the tokenizer at ``path``, after ``normal``.
+
+    Args:
+      path: a ``tokenizer.json``, or either of a ``vocab.json`` and a ``merges.txt``.
+
+    Raises:
+      UserError: the file does not exist or is damaged.
+    """
+    source = files.as_path(path)
+    if source.name == MERGES:
+        return _joined(source.parent / VOCABULARY, source)
+    content = _read_json(source)
+    if "model" not in content and source.name == VOCABULARY:
+        return _joined(source, source.parent / MERGES)
+    return normal(content, str(path), _named_beside(source.parent))
+
+
+def of_bert(pieces: Sequence[str], lowercase: bool) -> Content:
+    """Return the content of BERT's WordPiece tokenizer with ``pieces``, one for each id."""
+    model = {
+        "type": "WordPiece",
+        "unk_token": UNK,
+        "continuing_subword_prefix": "##",
+        "max_input_chars_per_word": MAX_WORD_CHARACTERS,
+        "vocab": {piece: i for i, piece in enumerate(pieces)},
+    }
+    clean = {"clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": lowercase}
+    normalizer = {"type": "BertNormalizer", **clean}
+    return normal(
+        {"normalizer": normalizer, "pre_tokenizer": {"type": "BertPreTokenizer"}, "model": model}, "the vocabulary"
+    )
+
+
+def normal(content: Mapping[str, Any], where: str, named: Mapping[str, str] | None = None) -> Content:
+    """Return ``content`` in one form, whichever version of a library wrote it, with its special tokens.
+
+    A role that no token has gets a new one, under BERT's name, so V grows by one. ``lacking`` names such roles.
+
+    Args:
+      content: the content of a ``tokenizer.json``; error messages call it ``where``.
+      named: role -> token, from files beside the tokenizer's file.
+
+    Raises:
+      UserError: ``content`` is not that of a tokenizer, or lays out pairs in a way that this package cannot do.
+    """
+    try:
+        return _normal(content, where, named or {})
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise UserError(f"{where} is damaged ({type(error).__name__}: {error}); copy it again") from error
+
+
+def _normal(content: Mapping[str, Any], where: str, named: Mapping[str, str]) -> Content:
+    if not isinstance(content.get("model"), dict):
+        raise UserError(f"{where} is not the tokenizer.json of a tokenizer: it has no 'model'; give another")
+    model, normalizer = _model(content["model"]), content.get("normalizer")
+    if normalizer and normalizer.get("strip_accents") == normalizer.get("lowercase", object()):
+        normalizer = {**normalizer, "strip_accents": None}  # BERT's normaliser then strips accents if it lower-cases
+    kinds = [model["type"], *steps_of(content)]
+    usual = next((DECODERS[kind] for kind in ("ByteLevel", "WordPiece") if kind in kinds), None)
+    made = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": list(content.get("added_tokens") or ()),
+        "normalizer": normalizer,
+        "pre_tokenizer": content.get("pre_tokenizer"),
+        "decoder": usual or content.get("decoder") or DECODERS["Metaspace"],
+        "model": model,
+    }
+    processors = flat(content.get("post_processor"), "processors")
+    ids = ids_of(made)
+    roles = _roles(processors, named, ids, model, where)
+    lacking = {role: token for role, token in zip(ROLES, SPECIAL_TOKENS, strict=True) if role not in roles}
+    special = {role: (roles | lacking)[role] for role in ROLES}
+    made = with_added(made, [{"content": token} for token in special.values()])
+    for entry in made["added_tokens"]:
+        entry["special"] |= entry["content"] in special.values()
+    ids = ids_of(made)
+    separators, pair_type = _pair_form(processors, special, where)
+    tokens = {role: (token, ids[token]) for role, token in special.items()}
+    return made | {"post_processor": _template(tokens, separators, pair_type)}
+
+
+def _model(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``model`` with its type, its merges as pairs, and without options that are off."""
+    kept = {key: value for key, value in model.items() if not (value is None or value is False or value == "")}
+    kept.pop("dropout", None)
+    if "merges" in kept:
+        kept["merges"] = [merge.split(" ") if isinstance(merge, str) else list(merge) for merge in kept["merges"]]
+    return {**kept, "type": _kind_of(model), "vocab": model["vocab"]}
+
+
+def _kind_of(model: Mapping[str, Any]) -> str:
+    """Return the kind of a ``model``; early versions do not name it."""
+    if "type" in model:
+        return str(model["type"])
+    if "merges" in model:
+        return "BPE"
+    if "unk_id" in model:
+        return "Unigram"
+    return "WordPiece" if "continuing_subword_prefix" in model else "WordLevel"
+
+
+def with_added(content: Content, tokens: Iterable[Mapping[str, Any]]) -> Content:
+    """Return ``content`` with more added tokens. One that has no ``id`` and is no piece yet gets the next id."""
+    entries, ids = {entry["content"]: entry for entry in content["added_tokens"]}, ids_of(content)
+    for token in tokens:
+        name = token["content"]
+        i = ids.setdefault(name, token.get("id", len(ids)))
+        entries.setdefault(name, {**token, "id": i})
+    made = [{"id": e["id"], "content": c, **{f: bool(e.get(f)) for f in FLAGS}} for c, e in entries.items()]
+    return content | {"added_tokens": sorted(made, key=lambda entry: entry["id"])}
+
+
+def ids_of(content: Mapping[str, Any]) -> dict[str, int]:
+    """Return piece -> id, added tokens included."""
+    vocab = content["model"]["vocab"]
+    own = vocab if isinstance(vocab, dict) else {piece: i for i, (piece, _) in enumerate(vocab)}
+    return {**own, **{entry["content"]: entry["id"] for entry in content["added_tokens"]}}
+
+
+def steps_of(content: Mapping[str, Any]) -> list[str]:
+    """Return the types of the steps that text goes through before it is cut into pieces."""
+    members = (("normalizer", "normalizers"), ("pre_tokenizer", "pretokenizers"))
+    return [step["type"] for key, inner in members for step in flat(content.get(key), inner)]
+
+
+def flat(step: Any, members: str) -> Sequence[Mapping[str, Any]]:
+    """Return the steps of a normaliser, pre-tokenizer or post-processor, which may be one step, a sequence, or None."""
+    if not step:
+        return []
+    return [inner for part in step[members] for inner in flat(part, members)] if step["type"] == "Sequence" else [step]
+
+
+def _template(special: Mapping[str, tuple[str, int]], separators: int, pair_type: int) -> dict[str, Any]:
+    """Return the post-processor for ``cls A sep`` and ``cls A sep.. B sep``, which names special tokens by their roles.
+
+    Args:
+      special: role -> (token, id).
+      separators: the number of separators between the texts of a pair.
+      pair_type: the token type of the second text.
+    """
+
+    def token(role: str, kind: int = 0) -> dict[str, Any]:
+        return {"SpecialToken": {"id": role, "type_id": kind}}
+
+    def text(name: str, kind: int = 0) -> dict[str, Any]:
+        return {"Sequence": {"id": name, "type_id": kind}}
+
+    single = [token("cls"), text("A"), token("sep")]
+    return {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": [*single, *[token("sep")] * (separators - 1), text("B", pair_type), token("sep", pair_type)],
+        "special_tokens": {role: {"id": role, "ids": [i], "tokens": [name]} for role, (name, i) in special.items()},
+    }
+
+
+def special_of(content: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the ids of the special tokens, in the order of ``ROLES``, for the result of ``normal``."""
+    return tuple(content["post_processor"]["special_tokens"][role]["ids"][0] for role in ROLES)
+
+
+def pair_form(content: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the number of separators in a pair and the type of the second text, for the result of ``normal``."""
+    pair = content["post_processor"]["pair"]
+    return len(pair) - 4, pair[-1]["SpecialToken"]["type_id"]
+
+
+def _roles(
+    processors: Sequence[Mapping[str, Any]],
+    named: Mapping[str, str],
+    ids: Mapping[str, int],
+    model: Mapping[str, Any],
+    where: str,
+) -> dict[str, str]:
+    """Return role -> token for the roles that a token has.
+
+    The token of a role is the one in the post-processor; otherwise the one in ``named``, which comes from files beside
+    the tokenizer; otherwise the model's own [UNK]; otherwise the first of the role's ``NAMES`` that is a piece.
+    """
+    said: dict[str, str] = {}
+    for step in processors:
+        if step["type"] in ("RobertaProcessing", "BertProcessing"):
+            said |= {"cls": step["cls"][0], "sep": step["sep"][0]}
+        elif step["type"] == "TemplateProcessing":
+            said |= _said_by_template(step)
+    unknown = model["vocab"][model["unk_id"]][0] if "unk_id" in model else model.get("unk_token")
+    found = {}
+    for role in ROLES:
+        usual = next((name for name in NAMES[role] if name in ids), None)
+        token = said.get(role) or named.get(role) or (role == "unk" and unknown) or usual
+        if token:
+            found[role] = str(token)
+    for role, token in found.items():
+        if token not in ids:
+            raise UserError(f"{where} takes {token!r} for {role}, which the vocabulary lacks; add it as an added token")
+    if len(set(found.values())) < len(found):
+        twice = next(token for token in found.values() if list(found.values()).count(token) > 1)
+        roles = " and ".join(role for role in found if found[role] == twice)
+        raise UserError(
+            f"{where} takes {twice!r} for {roles}; name a token of its own for each in special_tokens_map.json"
+        )
+    return found
+
+
+def _said_by_template(step: Mapping[str, Any]) -> dict[str, str]:
+    """Return role -> token as a template states it: by its keys if they are roles, else by the tokens around a text."""
+    tokens = {name: entry["tokens"][0] for name, entry in step["special_tokens"].items()}
+    if set(ROLES) <= tokens.keys():
+        return {role: tokens[role] for role in ROLES}
+    single = [piece["SpecialToken"]["id"] if "SpecialToken" in piece else None for piece in step["single"]]
+    if len(single) == 3 and single[0] and single[1] is None and single[2]:
+        return {"cls": tokens[single[0]], "sep": tokens[single[2]]}
+    return {}
+
+
+def _pair_form(processors: Sequence[Mapping[str, Any]], roles: Mapping[str, str], where: str) -> tuple[int, int]:
+    """Return the number of separators in a pair and the type of the second text: 2, 0 (RoBERTa) or 1, 1 (BERT)."""
+    for step in processors:
+        if step["type"] == "RobertaProcessing":
+            return 2, 0
+        if step["type"] == "TemplateProcessing" and step["pair"]:
+            names = {name: entry["tokens"][0] for name, entry in step["special_tokens"].items()}
+            kinds = [next(iter(piece.values())) for piece in step["pair"]]
+            layout = [names.get(kind["id"], kind["id"]) for kind in kinds]
+            cls, sep = roles["cls"], roles["sep"]
+            for separators in (1, 2):
+                if layout == [cls, "A", *[sep] * separators, "B", sep]:
+                    return separators, kinds[-1]["type_id"]
+            if cls in layout:  # a template that only joins the texts tells nothing
+                raise UserError(
+                    f"{where} lays a pair out as {' '.join(layout)}; {cls} A {sep} B {sep}, or two {sep} between the"
+                    " texts, can be read"
+                )
+    return 1, 1
+
+
+def _joined(vocabulary: Any, merges: Any) -> Content:
+    """Return the content for a ``vocab.json`` with a ``merges.txt``, by the rules of RoBERTa."""
+    vocab = _read_json(vocabulary)
+    try:
+        lines = reading.read_bytes(merges).decode("utf-8").split("\n")
+    except FileNotFoundError:
+        raise UserError(
+            f"{vocabulary} has no {MERGES} beside it; put both, or a tokenizer.json, into one folder"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{merges} is not UTF-8 at byte offset {error.start}; copy it again") from error
+    # Only the first line may be a comment: "# #" is a merge.
+    pairs = [line.rstrip("\r") for line in lines[lines[0].startswith("#version") :]]
+    named = _named_beside(merges.parent)
+    special = {name for names in NAMES.values() for name in names if name in vocab} | {*named.values()} & vocab.keys()
+    mask = named.get("mask", "<mask>")
+    first = bool(options_beside(merges.parent).get("add_prefix_space"))
+    content: Content = {
+        "added_tokens": [
+            {"id": vocab[name], "content": name, "lstrip": name == mask, "special": True} for name in special
+        ],
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": first, "trim_offsets": True, "use_regex": True},
+        "model": {"type": "BPE", "vocab": vocab, "merges": [pair for pair in pairs if pair]},
+    }
+    if {"<s>", "</s>"} <= special:
+        content["post_processor"] = {"type": "RobertaProcessing", "cls": ["<s>"], "sep": ["</s>"]}
+    return normal(content, str(merges), named)
+
+
+def _named_beside(folder: Any) -> dict[str, str]:
+    """Return role -> token from ``tokenizer_config.json`` and ``special_tokens_map.json`` in ``folder``."""
+    options = options_beside(folder)
+    tokens = {role: options.get(f"{role}_token") for role in ROLES}
+    # A token is a string, or an object with options.
+    texts = {role: token.get("content") if isinstance(token, dict) else token for role, token in tokens.items()}
+    return {role: text for role, text in texts.items() if isinstance(text, str)}
+
+
+def options_beside(folder: Any) -> dict[str, Any]:
+    """Return what the files ``BESIDE`` in ``folder`` say, joined."""
+    found: dict[str, Any] = {}
+    for name in BESIDE:
+        if (folder / name).exists():
+            found |= _read_json(folder / name)
+    return found
+
+
+def _read_json(source: Any) -> dict[str, Any]:
+    if not source.exists():
+        raise UserError(
+            f"no vocabulary file {source}; learn one with `bert-jax vocab` or name a published tokenizer.json"
+        )
+    try:
+        content = json.loads(reading.read_bytes(source))
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise UserError(f"{source} is not JSON ({error}); it may be cut short: copy it again") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{source} holds no JSON object, but a {type(content).__name__}; give a tokenizer.json")
+    return content

@@ -1,0 +1,215 @@
+"""The end of a job of several processes: who is named, what the others hear, with which code each leaves."""
+
+from __future__ import annotations
+
+import errno
+import faulthandler
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from bert_jax.cluster import exit_codes, job
+from bert_jax.cluster.exit_codes import BAD_INPUT, CRASHED, INTERRUPTED, PEER_LOST
+from bert_jax.cluster.watchdog import Watchdog
+from bert_jax.errors import UserError
+from tests.cluster.jobs import Together, free_address, until
+
+NewJob = Callable[..., Together]
+
+
+@pytest.fixture
+def together(monkeypatch: pytest.MonkeyPatch) -> Iterator[NewJob]:
+    """``together(4, heartbeat_seconds=1.0)``: their hearts beat quickly, and no timer ends this process."""
+    monkeypatch.setattr(job, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda *_, **__: None)
+    made: list[Together] = []
+
+    def new(*values: Any, **named: Any) -> Together:
+        made.append(Together(*values, **named))
+        return made[-1]
+
+    yield new
+    for one in made:
+        one.end()
+    Watchdog.open = None
+
+
+def test_values_are_exchanged(together: NewJob) -> None:
+    all_of_them, found = together(3), {}
+
+    def work(one: job.Job, number: int) -> None:
+        found[number] = one.exchange("numbers", str(number)), one.exchange("the corpus", "xyz", alike=True)
+
+    for thread in all_of_them.in_threads(work):
+        thread.join(30)
+    assert found == dict.fromkeys(range(3), (["0", "1", "2"], []))
+    assert not all_of_them.stops
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+def test_who_is_silent_is_named_to_all(together: NewJob, lost: int) -> None:
+    found = together(4, heartbeat_seconds=1.0)
+    found.at(17, "training")
+    until(lambda: all('"step": 17' in text for text in found.store.below("at").values()))
+    found.store.mute.add(f"at/{lost}")
+    until(lambda: len(found.stops) == 4)
+    for reason, code in found.stops.values():
+        assert reason.startswith(f"process {lost} on host{lost} has been silent for 1 s")
+        assert reason.endswith("(at step 17, training)")
+        assert code == PEER_LOST
+
+
+def test_who_stands_still_is_named_though_the_others_wait_for_it(together: NewJob) -> None:
+    found = together(3, heartbeat_seconds=1.0)
+    for step in range(3):
+        found.at(step, "training")
+    found.at(3, "training", 0, 2)  # process 1 stays at step 2
+    until(lambda: len(found.stops) == 3)
+    reason, code = found.stops[0]
+    assert "process 1 on host1 has stood still for" in reason
+    assert "at step 2, training (the others are at step 3)" in reason
+    assert code == PEER_LOST
+
+
+def test_at_one_step_who_has_got_on_less_often_is_named(together: NewJob) -> None:
+    """Not who has stood still for longer, as the clocks of two machines and a slow network may have it."""
+    found = together(2, heartbeat_seconds=1.0)
+    for state in ("training", "saving", "training"):
+        found.at(7, state)
+    found.at(7, "training", 0)
+    until(lambda: len(found.stops) == 2)
+    assert "process 1 on host1 has stood still" in found.stops[0][0]
+
+
+@pytest.mark.parametrize("state", ["compiling", "saving", "reading"])
+def test_what_is_new_or_uneven_may_take_long(together: NewJob, state: Any) -> None:
+    found = together(2, heartbeat_seconds=0.5)
+    found.at(0, state)
+    if state != "compiling":
+        found.at(1, "training")
+        found.at(1, state)
+    until(lambda: all('"age": 1.' in text for text in found.store.below("at").values()))
+    assert not found.stops
+
+
+def test_a_frozen_process_0_is_noticed_by_the_others(together: NewJob) -> None:
+    found = together(3, heartbeat_seconds=1.0)
+    found.store.frozen = True
+    until(lambda: {1, 2} <= set(found.stops))
+    reason, code = found.stops[1]
+    assert reason.startswith("process 0 at 127.0.0.1:1 has been silent for ") or reason.endswith(" is gone")
+    assert code == PEER_LOST
+
+
+def test_a_process_0_that_is_gone(together: NewJob) -> None:
+    found = together(3)
+    found.store.end()
+    until(lambda: {1, 2} <= set(found.stops))
+    assert found.stops[2] == ("process 0 at 127.0.0.1:1 is gone", PEER_LOST)
+
+
+@pytest.mark.parametrize(
+    ("own", "others"),
+    [(BAD_INPUT, BAD_INPUT), (INTERRUPTED, INTERRUPTED), (CRASHED, PEER_LOST)],
+    ids=["the same again", "Ctrl-C", "a crash"],
+)
+@pytest.mark.parametrize("number", [0, 1])
+def test_an_error_of_one_reaches_the_others(together: NewJob, own: int, others: int, number: int) -> None:
+    """Where nothing is to be started again, none of them is."""
+    found = together(3)
+    found.jobs[number].fail("UserError: no such file", own)
+    until(lambda: len(found.stops) == 2)
+    assert found.stops[2] == (f"process {number} on host{number} has failed: UserError: no such file", others)
+    assert number not in found.stops  # it leaves with its own code
+
+
+def test_what_differs_is_named(together: NewJob) -> None:
+    found = together(3)
+    found.in_threads(lambda one, number: one.exchange("the corpus", "abc" if number == 1 else "xyz", alike=True))
+    until(lambda: len(found.stops) == 3)
+    line = "the corpus is abc on process 1 on host1, but xyz on process 0 on host0; make them the same"
+    assert found.stops[2] == (line, BAD_INPUT)
+
+
+def test_of_a_config_the_keys_that_differ_are_named(together: NewJob) -> None:
+    found = together(2)
+    configs = [{"seed": 0, "schedule": {"peak": 1e-3}, "workers": 0}, {"seed": 0, "schedule": {"peak": 2e-3}}]
+    found.in_threads(lambda one, number: one.exchange("the config", json.dumps(configs[number]), alike=True))
+    until(lambda: len(found.stops) == 2)
+    reason, code = found.stops[1]
+    assert reason.startswith("the config on process 1 on host1 is not that on process 0 on host0: ")
+    assert "schedule.peak is 0.002, not 0.001, workers is absent, not 0; make them the same" in reason
+    assert code == BAD_INPUT
+
+
+# ---- What this program takes from JAX ----------------------------------------------------------------------------
+
+STORE = """
+import sys, threading
+import jax
+from bert_jax.cluster.job import Store
+jax.distributed.initialize(sys.argv[1], 1, 0, heartbeat_timeout_seconds=10)
+store = Store()
+store.set("one", "first")
+store.set("one", "second")
+assert store.wait_for("one") == "first"
+store.set("one", "third", again=True)
+assert store.wait_for("one") == "third"
+threading.Timer(0.3, store.set, ("late", "value")).start()
+assert store.wait_for("late") == "value"
+assert store.below("at") == {}
+store.set("at/0", "a")
+store.set("at/10", "b")
+store.set("attic", "c")
+assert store.below("at") == {"0": "a", "10": "b"}
+raised = []
+def listen():
+    try:
+        store.wait_for("never")
+    except OSError as error:
+        raised.append(error)
+listener = threading.Thread(target=listen)
+listener.start()
+jax.distributed.shutdown()
+listener.join(10)
+assert raised
+"""
+
+
+def test_the_store_of_jax_does_what_is_asked_of_it() -> None:
+    """It is private in JAX, so a new version of JAX may need another ``Store``."""
+    command = [sys.executable, "-c", STORE, free_address()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+ABORTED = """
+import ctypes, os, threading
+from bert_jax.cluster.job import _delay_abort
+_delay_abort()
+threading.Timer(0.5, os._exit, (76,)).start()
+ctypes.CDLL(None).abort()  # as XLA does, without the lock of the interpreter
+"""
+
+
+def test_an_abort_leaves_the_other_threads_some_seconds() -> None:
+    done = subprocess.run([sys.executable, "-c", ABORTED], timeout=60, check=False)
+    assert done.returncode == PEER_LOST
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (OSError(errno.EMFILE, "Too many open files", "x"), CRASHED),
+        (OSError(errno.ENOSPC, "No space left on device", "x"), BAD_INPUT),
+        (UserError("bad input"), BAD_INPUT),
+    ],
+)
+def test_a_job_whose_files_others_use_up_is_started_again(error: Exception, code: int) -> None:
+    wrapped = UserError("cannot save")
+    wrapped.__cause__ = error
+    assert exit_codes.of_several(wrapped, BAD_INPUT) == exit_codes.of_several(error, BAD_INPUT) == code

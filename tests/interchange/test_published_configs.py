@@ -1,0 +1,95 @@
+"""The ``config.json`` of published models, as versions 2 to 5 of transformers and others saved them, are read."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.interchange.family import family_described, family_of
+
+BERT = """{"architectures": ["BertForMaskedLM"], "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu",
+  "hidden_dropout_prob": 0.1, "hidden_size": 768, "initializer_range": 0.02, "intermediate_size": 3072,
+  "layer_norm_eps": 1e-12, "max_position_embeddings": 512, "model_type": "bert", "num_attention_heads": 12,
+  "num_hidden_layers": 12, "pad_token_id": 0, "type_vocab_size": 2, "vocab_size": 30522"""
+CHINESE = """, "directionality": "bidi", "pooler_fc_size": 768, "pooler_num_attention_heads": 12,
+  "pooler_num_fc_layers": 3, "pooler_size_per_head": 128, "pooler_type": "first_token_transform" """
+ROBERTA = (
+    BERT.replace("Bert", "Roberta").replace('"bert"', '"roberta"').replace(": 512", ": 514").replace('id": 0', 'id": 1')
+)
+ALBERT = """{"architectures": ["AlbertForMaskedLM"], "attention_probs_dropout_prob": 0, "bos_token_id": 2,
+  "classifier_dropout_prob": 0.1, "down_scale_factor": 1, "embedding_size": 128, "eos_token_id": 3, "gap_size": 0,
+  "hidden_act": "gelu_new", "hidden_dropout_prob": 0, "hidden_size": 768, "initializer_range": 0.02,
+  "inner_group_num": 1, "intermediate_size": 3072, "layer_norm_eps": 1e-12, "max_position_embeddings": 512,
+  "model_type": "albert", "net_structure_type": 0, "num_attention_heads": 12, "num_hidden_groups": 1,
+  "num_hidden_layers": 12, "num_memory_blocks": 0, "pad_token_id": 0, "type_vocab_size": 2, "vocab_size": 30000"""
+ERNIE = """{"attention_probs_dropout_prob": 0.1, "hidden_act": "relu", "hidden_dropout_prob": 0.1, "hidden_size": 768,
+  "initializer_range": 0.02, "max_position_embeddings": 2048, "num_attention_heads": 12, "num_hidden_layers": 12,
+  "task_type_vocab_size": 3, "type_vocab_size": 4, "use_task_id": true, "vocab_size": 40000, "layer_norm_eps": 1e-05,
+  "model_type": "ernie", "architectures": ["ErnieForMaskedLM"], "intermediate_size": 3072"""
+WHOLE = """, "_num_labels": 9, "add_cross_attention": false, "bad_words_ids": null, "bos_token_id": null,
+  "chunk_size_feed_forward": 0, "decoder_start_token_id": null, "diversity_penalty": 0.0, "do_sample": false,
+  "early_stopping": false, "encoder_no_repeat_ngram_size": 0, "eos_token_id": null, "finetuning_task": null,
+  "forced_bos_token_id": null, "forced_eos_token_id": null, "is_decoder": false, "is_encoder_decoder": false,
+  "length_penalty": 1.0, "max_length": 20, "min_length": 0, "no_repeat_ngram_size": 0, "num_beam_groups": 1,
+  "num_beams": 1, "num_return_sequences": 1, "output_attentions": false, "output_hidden_states": false,
+  "output_scores": false, "prefix": null, "problem_type": null, "pruned_heads": {}, "remove_invalid_values": false,
+  "repetition_penalty": 1.0, "return_dict": true, "return_dict_in_generate": false, "sep_token_id": null,
+  "task_specific_params": null, "temperature": 1.0, "tie_encoder_decoder": false, "tie_word_embeddings": true,
+  "tokenizer_class": null, "top_k": 50, "top_p": 1.0, "torch_dtype": null, "torchscript": false,
+  "transformers_version": "4.16.2", "use_bfloat16": false, "use_cache": true, "xla_device": null,
+  "_name_or_path": "bert", "position_embedding_type": "absolute", "gradient_checkpointing": false """
+PUBLISHED = {
+    "bert-base-uncased": BERT
+    + ', "gradient_checkpointing": false, "transformers_version": "4.6.0.dev0", "use_cache": true}',
+    "bert_uncased_L-2 of google": """{"hidden_size": 128, "hidden_act": "gelu", "initializer_range": 0.02,
+      "vocab_size": 30522, "hidden_dropout_prob": 0.1, "num_attention_heads": 2, "type_vocab_size": 2,
+      "max_position_embeddings": 512, "num_hidden_layers": 2, "intermediate_size": 512,
+      "attention_probs_dropout_prob": 0.1}""",
+    "chinese-roberta-wwm-ext": BERT + CHINESE + ', "bos_token_id": 0, "eos_token_id": 2, "output_past": true}',
+    "a dump of version 2": BERT
+    + """, "do_sample": false, "eos_token_ids": 0, "finetuning_task": null, "id2label": {"0": "LABEL_0"},
+      "is_decoder": false, "label2id": {"LABEL_0": 0}, "length_penalty": 1.0, "max_length": 20, "num_beams": 1,
+      "num_labels": 1, "num_return_sequences": 1, "output_past": true, "pruned_heads": {}, "torchscript": false}""",
+    "a dump of version 4": BERT + WHOLE + "}",
+    "a file of version 5": BERT
+    + """, "add_cross_attention": false, "bos_token_id": null, "classifier_dropout": null, "dtype": "float32",
+      "eos_token_id": null, "is_decoder": false, "tie_word_embeddings": true, "transformers_version": "5.23.0",
+      "use_cache": true}""",
+    "a cross encoder": BERT
+    + """, "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}, "sentence_transformers":
+      {"activation_fn": "torch.nn.modules.linear.Identity", "version": "4.1.0"}}""",
+    "roberta-base": ROBERTA + ', "bos_token_id": 0, "eos_token_id": 2}',
+    "roberta-base-squad2": ROBERTA
+    + ', "bos_token_id": 0, "eos_token_id": 2, "language": "english", "name": "Roberta", "output_past": true}',
+    "albert-base-v2": ALBERT + "}",
+    "albert_chinese_base": ALBERT + ', "layers_to_keep": []}',
+    "ernie-3.0-base-zh": ERNIE + "}",
+    "an ERNIE of PaddleNLP": ERNIE
+    + ', "enable_recompute": false, "paddlenlp_version": null, "pool_act": "tanh", "task_id": 0}',
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_config_is_read(name: str) -> None:
+    described = json.loads(PUBLISHED[name])
+    config = family_described(described, name).from_config(described, name)
+    skipped = 2 if name.startswith("roberta") else 0
+    assert config.max_length == described["max_position_embeddings"] - skipped
+
+
+@pytest.mark.parametrize("encoder", ["albert", "bert", "ernie", "roberta"])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("quantization_config", {"bits": 8}), ("per_layer_config", {"0": {}}), ("emb_size", 312), ("use_rope", False)],
+)
+def test_a_key_that_may_change_the_model_is_named_with_its_value(encoder: str, key: str, value: Any) -> None:
+    family = family_of(encoder)
+    described = json.loads({"albert": ALBERT, "bert": BERT, "ernie": ERNIE, "roberta": ROBERTA}[encoder] + "}")
+    with pytest.raises(
+        UserError, match=f"^there/config.json has keys that are not known .*: {key} = .*; remove"
+    ) as error:
+        family.from_config(described | {key: value}, "there")
+    assert str(value) in str(error.value)

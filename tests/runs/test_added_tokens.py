@@ -1,0 +1,72 @@
+"""Tokens that a recipe adds: kept whole in pretraining, in a run that goes on, in fine-tuning and in exports."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bert_jax.cli.main import run
+from bert_jax.corpora.prepare import VocabularyConfig
+from bert_jax.errors import UserError
+from bert_jax.interchange.loading import load
+from tests import toy
+from tests.tasks import toy_tasks
+
+MARKS = ("<e1>", "</e1>", "<e2>", "</e2>")
+FLAG = f"--config.vocab.added={MARKS}"
+
+
+def rows_of(trained: Any) -> np.ndarray:
+    return np.asarray(trained.params["encoder"]["embeddings"]["word_embeddings"])
+
+
+def relation(rng: random.Random) -> dict[str, Any]:
+    """Return a sentence with two marked people; the label says who is marked first, which only the marks tell."""
+    people = rng.sample(toy_tasks.PEOPLE, 2)
+    first, second = rng.sample((1, 2), 2)
+    words = [f"<e{first}>{people[0]}</e{first}>", rng.choice(toy_tasks.FILLERS), f"<e{second}>{people[1]}</e{second}>"]
+    return {"text": " ".join(words), "label": "forth" if first == 1 else "back"}
+
+
+def test_pretraining_then_a_run_that_goes_on_with_more(tmp_path: Path) -> None:
+    recipe = toy.recipe(
+        toy.write_text(tmp_path / "text.txt"), vocab={"size": 60, "min_frequency": 1, "added": MARKS[:2]}
+    )
+    config, first, second = toy.write_recipe(tmp_path / "r.json", recipe), tmp_path / "first", tmp_path / "second"
+    assert run(["pretrain", f"--config={config}", f"--workdir={first}"]) == 0
+    assert not (first / "vocab.txt").exists()
+    one = load(str(first))
+    assert one.tokenizer.vocab[-2:] == MARKS[:2]
+    assert run(["pretrain", f"--config={config}", f"--workdir={second}", f"--init={first}", FLAG]) == 0
+    assert load(str(second)).tokenizer.vocab == (*one.tokenizer.vocab, *MARKS[2:])
+    assert load(str(second / "hugging_face")).tokenizer.sha256 == load(str(second)).tokenizer.sha256
+
+
+def test_relations_with_marks_are_learned(tmp_path: Path) -> None:
+    toy_tasks.write_toy(tmp_path, "classification")
+    for split, count in (("train", 256), ("dev", 64)):
+        rng = random.Random(split)
+        toy_tasks.write_examples(tmp_path / f"{split}.jsonl", [{"id": str(i), **relation(rng)} for i in range(count)])
+    assert toy_tasks.finetune(tmp_path, FLAG) == 0
+    trained = load(str(tmp_path / "run"))
+    assert trained.tokenizer.vocab[-4:] == MARKS
+    assert toy_tasks.evaluations(tmp_path)[-1]["accuracy"] > 0.95
+    assert run(["export", f"--workdir={tmp_path / 'run'}", f"--output={tmp_path / 'out'}"]) == 0
+    out = load(str(tmp_path / "out"))
+    assert out.tokenizer.sha256 == trained.tokenizer.sha256
+    # Fine-tuned on from the export, with one more mark, whose row is the mean of those of its old pieces.
+    assert toy_tasks.finetune(tmp_path, f"--init={tmp_path / 'out'}", "--config.vocab.added=('<e1>:',)", "--steps=1",
+                              "--learning_rate=1e-9", workdir="next") == 0  # fmt: skip
+    after = load(str(tmp_path / "next"))
+    assert after.tokenizer.vocab == (*trained.tokenizer.vocab, "<e1>:")
+    old = trained.tokenizer.encode_batch(["<e1>:"])[0]
+    np.testing.assert_allclose(rows_of(after)[-1], rows_of(trained)[old].mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(rows_of(after)[:-1], rows_of(trained), atol=1e-6)
+
+
+@pytest.mark.parametrize("added", [("a b",), ("",), ("<e1>", "<e1>")])
+def test_what_is_no_token(added: tuple[str, ...]) -> None:
+    with pytest.raises(UserError, match="config.vocab.added is .*; tokens without white space are needed, each once"):
+        VocabularyConfig(added=added)
