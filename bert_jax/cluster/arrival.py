@@ -6,8 +6,9 @@ does not say in one line who has not come, and no process can ask it anything be
 In the folder ``.arrival`` of the workdir, process 0 writes a file with a random id of this start. Every other process
 looks for that file, checks that it can reach the address of process 0, and answers with a card: its number, and the
 values that must be the same on all. Process 0 compares the cards. Then it writes which cards belong to the job, or why
-there is no job. A process connects only if its own card is named, so a process that was started twice, or that belongs
-to an earlier start, never connects. Process 0 removes the folder when all processes have connected.
+there is no job. A process that has read this removes its card. It connects only if its own card is named, so a process that was
+started twice, or that belongs to an earlier start, never connects. Process 0 removes the folder when all processes have
+connected, or have read why there is no job.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ FIRST = "0"  # the file of process 0
 CARD = re.compile(r"[1-9]\d*-[0-9a-f]{32}")
 LOOK_SECONDS, REMOTE_LOOK_SECONDS = 0.2, 1.0  # time from one look at the folder to the next
 REACH_SECONDS = 3.0  # the longest try to reach process 0
+READ_SECONDS = 10.0  # how long process 0, which ends, waits for the others to read why
 
 
 class Arrival:
@@ -53,6 +55,7 @@ class Arrival:
         self._card: dict[str, Any] = {**place, "id": self._id, "same": dict(same)}
         self._made: list[Any] = []  # the folders made for the arrival, the innermost first
         self._begun = False  # whether this is process 0, and its file is there
+        self._said: Mapping[str, Any] = {}  # what process 0 has answered
         self._settled = False  # whether process 0 has said which processes belong to the job, or why there is none
 
     def wait(self, still: Callable[[], Any] = lambda: None) -> list[str]:
@@ -73,13 +76,14 @@ class Arrival:
         with contextlib.suppress(Exception):
             if "to" in self._card and not self._settled:
                 self._write(self._name(), {**self._card, "failed": error, "code": code})
-            elif self._begun and not self._settled:
-                self._answer({"reason": f"{_called(self._card)} has failed: {error}", "code": shared_code(code)})
-                time.sleep(2 * self._look)
+            elif self._begun:
+                if not self._settled:
+                    self._answer({"reason": f"{_called(self._card)} has failed: {error}", "code": shared_code(code)})
+                self._wait_for_readers()
         self.close()
 
     def close(self) -> None:
-        """Remove the folder, if this is process 0; call this when all processes have connected."""
+        """Remove the folder, if this is process 0."""
         if not self._begun:
             return
         with contextlib.suppress(Exception):  # the next start removes what is left
@@ -155,7 +159,17 @@ class Arrival:
 
     def _answer(self, answer: Mapping[str, Any], cards: Mapping[str, Any] | None = None) -> None:
         self._write(FIRST, {**self._card, **answer, "ids": list(self._cards() if cards is None else cards)})
-        self._settled = True
+        self._said, self._settled = answer, True
+
+    def _wait_for_readers(self) -> None:
+        """Wait until every other process has removed its card: then it has read the answer."""
+        deadline = time.monotonic() + READ_SECONDS
+        while time.monotonic() < deadline:
+            cards = self._cards()
+            if all(one == self._id or "failed" in card for one, card in cards.items()):
+                return
+            self._answer(self._said, cards)  # some may have come after the first answer
+            time.sleep(self._look)
 
     def _empty(self) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -171,6 +185,7 @@ class Arrival:
             first = self._read(FIRST)
             if first is not None and self._id in first.get("ids", ()):
                 self._settled = True
+                (self._folder / self._name()).unlink(missing_ok=True)
                 if "reason" in first:
                     raise _error(first["reason"], first["code"])
                 return list(first["hosts"])

@@ -52,6 +52,9 @@ class Meeting:
     ) -> Arriving:
         return Arriving(self, number, count or self._count, same, seconds)
 
+    def has_a_card(self) -> bool:
+        return any(arrival.CARD.fullmatch(path.name) for path in Path(self.workdir).glob(".arrival/*"))
+
 
 @pytest.fixture
 def meeting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Meeting]:
@@ -82,6 +85,7 @@ def test_a_folder_with_a_run_keeps_it(meeting: Meeting, tmp_path: Path) -> None:
     found = [meeting.process(number) for number in range(3)]
     for one in found:
         one.join(30)
+    for one in found:
         one.arrival.close()
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
 
@@ -160,7 +164,7 @@ def test_other_flags(meeting: Meeting) -> None:
 @pytest.mark.parametrize("number", [0, 1])
 def test_one_that_ends_while_it_waits_ends_all(meeting: Meeting, number: int) -> None:
     found = {one: meeting.process(one) for one in (0, 1)}
-    until(lambda: list(Path(meeting.workdir).glob(".arrival/1-*")))
+    until(meeting.has_a_card)
     found[number].arrival.fail("interrupted", 130)
     other = found[1 - number]
     assert f"process {number} on " in other.ended()
@@ -168,9 +172,18 @@ def test_one_that_ends_while_it_waits_ends_all(meeting: Meeting, number: int) ->
     assert isinstance(other.error, Interrupted)
 
 
+def test_process_0_ends_only_when_the_others_have_read_why(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {0: meeting.process(0)}
+    monkeypatch.setattr(arrival, "LOOK_SECONDS", 0.5)  # the others look less often
+    found |= {1: meeting.process(1, count=4), 2: meeting.process(2)}
+    found[0].arrival.fail(found[0].ended(), 2)
+    for one in found.values():
+        assert "expects 4 processes" in one.ended()
+
+
 def test_a_process_0_that_cannot_begin_disturbs_no_other(meeting: Meeting) -> None:
     found = {number: meeting.process(number) for number in (0, 1)}
-    until(lambda: list(Path(meeting.workdir).glob(".arrival/1-*")))
+    until(meeting.has_a_card)
     second = Arrival(Processes(meeting.address, 3, 0), str(meeting.workdir), SAME)
     second.fail("cannot listen", 2)
     found[2] = meeting.process(2)
