@@ -1,4 +1,4 @@
-"""Small helpers for output: the command that runs this program, durations as text, and warnings."""
+"""Small helpers for output: the command that runs this program, durations and bytes as text, and warnings."""
 
 from __future__ import annotations
 
@@ -33,6 +33,14 @@ def duration(seconds: float | None) -> str:
         if whole >= size:
             return f"{whole // size} {unit} {whole % size // part:02d} {small}"
     return f"{whole} s"
+
+
+def size(count: float) -> str:
+    """Return a number of bytes as text: ``1.50 GiB``, ``512 B``."""
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= scale:
+            return f"{count / scale:,.2f} {unit}"
+    return f"{count:.0f} B"
 
 
 def say(line: str) -> None:

@@ -14,7 +14,7 @@ from bert_jax.features.fill_mask import Filled, fill_mask
 from bert_jax.features.inputs import Item
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.heads import Pooling
-from bert_jax.reporting.run_record import Kind
+from bert_jax.reporting.run_record import Purpose
 from bert_jax.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class RunKey:
     """The run of ours that trained a model, at the step of that model."""
 
-    kind: Kind
+    purpose: Purpose
     key: str  # the sha256 of the run's identity and the step
 
 

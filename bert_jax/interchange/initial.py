@@ -20,7 +20,7 @@ from bert_jax.interchange.loading import load
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.layers import stack_layers
 from bert_jax.models.model import config_of
-from bert_jax.reporting.run_record import Kind, kind_of, read_run
+from bert_jax.reporting.run_record import Purpose, purpose_of, read_run
 from bert_jax.storage import files
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.learn import IDEOGRAPH
@@ -70,21 +70,21 @@ def _begun_from(workdir: str) -> TrainedModel | None:
     identity, facts = run.get("identity", {}), run.get("facts", {})
     if not identity.get("init") or "model" not in facts:
         return None
-    trained_by = RunKey(kind_of(identity), facts["parent_key"]) if "parent_key" in facts else None
+    trained_by = RunKey(purpose_of(identity), facts["parent_key"]) if "parent_key" in facts else None
     model = config_of(facts["model"])
     tokenizer = tokenizers.load(tokenizers.find(workdir), facts["lowercase"])
     head = Head(classifier_dropout=(facts.get("task") or {}).get("dropout_rate"))
     return TrainedModel(str(identity["init"]), {}, model, tokenizer, head, run=trained_by)
 
 
-def continued_seed(seed: int, initial: TrainedModel | None, kind: Kind) -> tuple[int, dict[str, str]]:
+def continued_seed(seed: int, initial: TrainedModel | None, purpose: Purpose) -> tuple[int, dict[str, str]]:
     """Return the seed of a run's rows, masks and dropout, and the entries to save with the run's facts.
 
-    If a run starts from another run of the same kind, the new seed depends on that parent's identity and step.
+    If a run starts from another run of the same purpose, the new seed depends on that parent's identity and step.
     Otherwise, a run on the same text with the same seed would repeat the rows, masks and dropout of its parent. All
     other runs keep their seed.
     """
-    if initial is None or initial.run is None or initial.run.kind != kind:
+    if initial is None or initial.run is None or initial.run.purpose != purpose:
         return seed, {}
     digest = hashlib.sha256(f"{seed} {initial.run.key}".encode()).digest()
     return int.from_bytes(digest[:4], "little") >> 1, {"parent_key": initial.run.key}

@@ -18,7 +18,7 @@ from bert_jax.interchange.hugging_face import import_model, licence_of
 from bert_jax.interchange.original import import_original, is_original
 from bert_jax.models.layers import unstack_layers
 from bert_jax.models.model import config_of, recorded
-from bert_jax.reporting.run_record import kind_of, read_run
+from bert_jax.reporting.run_record import purpose_of, read_run
 from bert_jax.storage import files, reading
 from bert_jax.text import tokenizer as tokenizers
 
@@ -78,7 +78,7 @@ def _run_of(facts: Mapping[str, Any], step: int) -> RunKey | None:
     if not identity:  # an imported model
         return None
     key = hashlib.sha256(json.dumps([identity, step], sort_keys=True).encode()).hexdigest()
-    return RunKey(kind_of(identity), key)
+    return RunKey(purpose_of(identity), key)
 
 
 def read_chosen(workdir: str, step: int | None) -> tuple[Any, dict[str, Any], int]:

@@ -18,9 +18,8 @@ from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import recorded
 from bert_jax.planning.plan import PhasePlan
 from bert_jax.planning.topologies import Topology
-from bert_jax.planning.units import duration
-from bert_jax.reporting.formats import is_number
-from bert_jax.reporting.windows import Windows
+from bert_jax.reporting.formats import is_number, short_time
+from bert_jax.reporting.pace import Pace
 from bert_jax.rows.phases import Phase
 from bert_jax.storage import files, reading
 from bert_jax.training.chips import CHIPS, GPUS
@@ -54,13 +53,13 @@ class ComparedPhase:
 
     def line(self) -> str:
         return (
-            f"{self.phase}: PREDICTED step {duration(self.predicted)}, MEASURED {duration(self.measured)} (median of "
-            f"{self.windows:,} log windows; p10 {duration(self.p10)}, p90 {duration(self.p90)}), {self.ratio:.2f} x "
+            f"{self.phase}: PREDICTED step {short_time(self.predicted)}, MEASURED {short_time(self.measured)} (median of "
+            f"{self.windows:,} log windows; p10 {short_time(self.p10)}, p90 {short_time(self.p90)}), {self.ratio:.2f} x "
             f"the prediction; waiting for input {self.input_wait:.1%}"
         )
 
 
-def compared(phase: PhasePlan, windows: Windows, key: str) -> ComparedPhase | None:
+def compared(phase: PhasePlan, windows: Pace, key: str) -> ComparedPhase | None:
     """Return the comparison of a phase; None if no step was predicted, because it does not fit into memory."""
     if phase.prediction is None:
         return None

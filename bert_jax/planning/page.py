@@ -12,7 +12,7 @@ from bert_jax.planning.plan import Change, PhasePlan, Plan
 from bert_jax.planning.scaling import CAVEATS, Advice
 from bert_jax.planning.search import NEAR, Candidate, SearchResult
 from bert_jax.planning.smallest_change import FittingChange, describe, in_words
-from bert_jax.planning.units import duration, size
+from bert_jax.program import duration, size
 
 Record = dict[str, Any]
 

@@ -14,7 +14,7 @@ from bert_jax.planning.collectives import fabric
 from bert_jax.planning.compile import Compiled, compile_phase
 from bert_jax.planning.timeline import Prediction
 from bert_jax.planning.topologies import Topology
-from bert_jax.reporting.progress import Progress
+from bert_jax.reporting.progress import ProgressLine
 from bert_jax.rows.phases import Phase
 from bert_jax.task import Task
 from bert_jax.training.chips import Chip
@@ -238,7 +238,7 @@ class Attempt:
             phases = self._experiment.phases.phases
             [(number, phase)] = [(i, phase) for i, phase in enumerate(phases, 1) if phase.kind == kind]
             doing = f"compiling the step of {kind} ({number} of {len(phases)}) for {self._machine.topology.name}"
-            with Progress(0).outside(doing) if self._note else contextlib.nullcontext():
+            with ProgressLine(0).outside(doing) if self._note else contextlib.nullcontext():
                 self._done[kind] = self._planned(phase)
         return self._done[kind]
 

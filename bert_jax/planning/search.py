@@ -20,7 +20,7 @@ from bert_jax.planning.compile import bytes_of
 from bert_jax.planning.formulas import BatchLayout
 from bert_jax.planning.plan import Change, Machine, MicroBatches, Note, Plan, Rates, Recipe, as_given, make
 from bert_jax.planning.smallest_change import in_words
-from bert_jax.planning.units import duration, size
+from bert_jax.program import duration, size
 from bert_jax.rows.phases import Phase
 from bert_jax.task import Task
 from bert_jax.training.loop import Experiment

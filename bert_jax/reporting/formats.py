@@ -49,6 +49,13 @@ def decimal(value: object) -> str:
     return f"{value:,.3f}" if is_number(value) else MISSING
 
 
+def short_time(seconds: float | None) -> str:
+    """Return the time of a step or a product with three significant digits: ``105 ms``, ``4.2 s``."""
+    if seconds is None:
+        return MISSING
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
+
+
 def in_words(metric: str) -> str:
     """Return a metric's name for display: ``mlm_loss/old_text`` becomes ``mlm loss/old_text``.
 

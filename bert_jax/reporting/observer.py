@@ -15,7 +15,7 @@ from bert_jax.errors import Interrupted, Preempted, RepeatingError, UserError
 from bert_jax.reporting.alarms import Alarms
 from bert_jax.reporting.formats import decimal, in_words
 from bert_jax.reporting.loggers.base import Record, RunFacts
-from bert_jax.reporting.progress import Progress
+from bert_jax.reporting.progress import ProgressLine
 from bert_jax.reporting.report import write_report
 from bert_jax.reporting.run_log import RunLog
 from bert_jax.reporting.run_record import write_run
@@ -45,7 +45,7 @@ class Observer:
         self._num_steps = num_train_steps
         self.status = StatusFile(self._workdir)
         self.status.update(num_train_steps=num_train_steps)
-        self.progress = Progress(num_train_steps)
+        self.progress = ProgressLine(num_train_steps)
         self.log = RunLog(self._workdir, parts)
         self.log.start(RunFacts(run["run_id"], run["name"], os.fspath(self._workdir), dict(run["config"])))
         self._private, self._shows = bool(run["config"].get("private")), True

@@ -22,11 +22,11 @@ class ProfiledSteps:
         return f"{self.first}:{self.last}"
 
     @property
-    def described(self) -> str:
+    def in_words(self) -> str:
         return f"step {self.first:,}" if self.first == self.last else f"steps {self.first:,} to {self.last:,}"
 
 
-def with_profiled(
+def with_profile(
     profiled: ProfiledSteps | None, run: Mapping[str, Any], num_steps: int, reached: int
 ) -> dict[str, Any]:
     """Return the content of ``run.json`` with the steps to trace, after checking that the run still has them.

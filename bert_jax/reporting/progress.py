@@ -53,7 +53,7 @@ class Rate:
         return statistics.median(self._intervals) if self._intervals else None
 
 
-class Progress:
+class ProgressLine:
     """Shows the progress of a run of ``total_steps`` on ``stream``.
 
     No method raises. If the stream is closed, the display stops and the run goes on.

@@ -29,11 +29,11 @@ from bert_jax.reporting.measures import (
     title,
     to_beat,
 )
+from bert_jax.reporting.pace import paces, starts_again
 from bert_jax.reporting.page import escaped, folded, page, section, table
 from bert_jax.reporting.report_errors import errors
 from bert_jax.reporting.report_speed import goodput, step_times
 from bert_jax.reporting.report_tasks import attention_pictures, commands, epochs, of_fine_tuning, scores, sound
-from bert_jax.reporting.windows import starts_again, steady
 from bert_jax.storage import files, reading
 
 FILE = "report.html"
@@ -85,7 +85,7 @@ def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | Non
         section("What it looks at", attention_pictures(details)),
         section("Curves", _charts(records, run, baselines)),
         section("Filling in the blanks", _examples(examples)),
-        section("How fast it was", step_times(steady(records, run))),
+        section("How fast it was", step_times(paces(records, run))),
         section("Where the time went", goodput(state, run)),
         section("What it was made from", _lineage(run, records)),
         section("Try next", _commands(os.fspath(workdir), run, state, details if tuned else None, examples)),

@@ -9,9 +9,9 @@ from typing import Any
 
 from bert_jax.program import MISSING, duration
 from bert_jax.reporting import status
-from bert_jax.reporting.formats import count, is_number, phase_label
+from bert_jax.reporting.formats import count, is_number, phase_label, short_time
+from bert_jax.reporting.pace import Pace, starts_again
 from bert_jax.reporting.page import table
-from bert_jax.reporting.windows import Windows, starts_again
 
 PERCENTILES = (50, 90, 99)
 MEASURED = (
@@ -24,13 +24,13 @@ MEASURED = (
 )
 
 
-def step_times(phases: list[Windows]) -> str:
+def step_times(phases: list[Pace]) -> str:
     """Return the table of step times, speed and MFU of each phase; "" if no window is known."""
     rows = [
         [
             phase_label(windows.phase) if windows.phase else "all steps",
             f"{len(windows.records):,} of {windows.steps:,} step{'s' * (windows.steps != 1)}",
-            *(_seconds(windows.percentile(percent)) for percent in PERCENTILES),
+            *(short_time(windows.percentile(percent)) for percent in PERCENTILES),
             count(windows.percentile(50, "tokens_per_second")),
             MISSING if (mfu := windows.percentile(50, "mfu")) is None else f"{mfu:.1%}",
         ]
@@ -40,12 +40,6 @@ def step_times(phases: list[Windows]) -> str:
         return ""
     head = ["", "windows", *(f"step time p{percent}" for percent in PERCENTILES), "tokens a second p50", "MFU p50"]
     return f'<div class="card">{table(head, rows)}<p class="small soft">{escape(MEASURED)}</p></div>'
-
-
-def _seconds(seconds: float | None) -> str:
-    if seconds is None:
-        return MISSING
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
 
 
 def goodput(state: Mapping[str, Any], run: Mapping[str, Any]) -> str:

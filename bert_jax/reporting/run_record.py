@@ -88,15 +88,15 @@ def _is_sound(run: Mapping[str, Any]) -> bool:
     return named and isinstance(identity.get("init"), str | None) and all(type(step) is int for step in steps)
 
 
-Kind = Literal["pretraining", "fine-tuning"]
+Purpose = Literal["pretraining", "fine-tuning"]
 
 
-def kind_of(tree: Mapping[str, Any]) -> Kind:
-    """Return which kind of run a config (or an identity) describes."""
+def purpose_of(tree: Mapping[str, Any]) -> Purpose:
+    """Return what a run is for, by its config or its identity."""
     return "pretraining" if "objective" in tree else "fine-tuning"
 
 
-def as_begun(workdir: str, config: Mapping[str, Any], settings: type, bound: bool) -> Mapping[str, Any]:
+def keep_defaults(workdir: str, config: Mapping[str, Any], settings: type, bound: bool) -> Mapping[str, Any]:
     """Return ``config`` with defaults replaced by the values that the run in ``workdir`` began with.
 
     A key that is set neither in the original recipe nor in the current recipe keeps its recorded value, even if its
@@ -108,14 +108,14 @@ def as_begun(workdir: str, config: Mapping[str, Any], settings: type, bound: boo
     """
     run = read_run(workdir) if bound else {}
     begun, named = run.get("identity", {}), run.get("config", {})
-    if not begun or kind_of(begun) != kind_of(config):
+    if not begun or purpose_of(begun) != purpose_of(config):
         return config
     if isinstance(named, Mapping) and named.get("private"):  # a private run records hashes in place of these values
         begun = {name: value for name, value in begun.items() if name not in ("vocab", "corpus")}
     return unnamed_kept(settings, config, named, begun)  # type: ignore[no-any-return]
 
 
-def described(
+def content(
     workdir: str,
     config: Mapping[str, Any],
     identity: Mapping[str, Any],
@@ -149,7 +149,7 @@ def described(
         )
     if run:
         begun = run.get("identity", {})
-        held, wanted = kind_of(begun), kind_of(identity)
+        held, wanted = purpose_of(begun), purpose_of(identity)
         if held != wanted:
             start = f"; start from its model with --init={workdir}" if held == "pretraining" else ""
             raise UserError(f"{workdir} holds a run of {held}, this is one of {wanted}. Give another --workdir{start}")
@@ -182,7 +182,7 @@ def described(
 def _check_start(workdir: str, run: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
     """Raise ``UserError`` if a run without a saved step was begun with ``--init`` and is now started without it."""
     begun = run.get("identity", {})
-    if begun.get("init") is None or identity.get("init") is not None or kind_of(begun) != kind_of(identity):
+    if begun.get("init") is None or identity.get("init") is not None or purpose_of(begun) != purpose_of(identity):
         return
     raise UserError(
         f"{workdir} holds a run that was begun with --init={begun['init']} and has saved no step yet; give --init "

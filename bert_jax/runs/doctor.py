@@ -22,6 +22,7 @@ from typing import Any
 from packaging.requirements import Requirement
 
 import bert_jax
+from bert_jax.program import size
 from bert_jax.runs.findings import Finding
 from bert_jax.storage import files
 
@@ -174,7 +175,7 @@ def _devices(limit: float) -> Finding:
     except (ValueError, IndexError):
         last = (error.strip().splitlines() or [f"exit code {code}"])[-1][:300]
         return Finding("devices", f"jax fails{platforms}: {last}", "bad", "mend that, or set JAX_PLATFORMS=cpu")
-    room = f", {memory / 2**30:,.1f} GiB each" if memory else ""
+    room = f", {size(memory)} each" if memory else ""
     topology = f"; for plan: --topology=cpu:{count}" if backend == "cpu" else ""
     return Finding("devices", f"{count} x {kind}, platform {backend}{room}{platforms}{topology}")
 
@@ -210,7 +211,7 @@ def _memory() -> Finding:
     with contextlib.suppress(OSError, ValueError):  # a container may have less
         total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    found = f"{cores} processor cores, {total / 2**30:,.1f} GiB of memory"
+    found = f"{cores} processor cores, {size(total)} of memory"
     if total < LITTLE_MEMORY:
         return Finding("memory", found, "note", "enough for the quickstart; larger models may not fit")
     return Finding("memory", found)
@@ -219,7 +220,7 @@ def _memory() -> Finding:
 def _disk() -> list[Finding]:
     """Return findings on the disk of the current folder, and on the cache and its disk."""
     free, cache = shutil.disk_usage(".").free, files.cache_directory()
-    found = f"{free / 2**30:,.1f} GiB free in the current folder"
+    found = f"{size(free)} free in the current folder"
     little = free < LITTLE_DISK
     advice = "a checkpoint of bert_base takes 1.3 GB; put the workdir on another disk" if little else ""
     disk = Finding("disk", found, "note" if little else "ok", advice)
@@ -227,7 +228,7 @@ def _disk() -> list[Finding]:
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         advice = "name a folder of yours in BERT_JAX_CACHE; without it plans of epochs are made anew in each run"
         return [disk, Finding("cache", f"{cache} cannot be written", "note", advice)]
-    return [disk, Finding("cache", f"{cache}, {shutil.disk_usage(there).free / 2**30:,.1f} GiB free")]
+    return [disk, Finding("cache", f"{cache}, {size(shutil.disk_usage(there).free)} free")]
 
 
 def _extra(name: str, needed: list[Requirement]) -> Finding:

@@ -23,7 +23,7 @@ from bert_jax.models.model import recorded as recorded_model
 from bert_jax.program import program
 from bert_jax.reporting import run_record
 from bert_jax.reporting.observer import Observer, observe
-from bert_jax.reporting.profiled_steps import ProfiledSteps, with_profiled
+from bert_jax.reporting.profiled_steps import ProfiledSteps, with_profile
 from bert_jax.runs.details import write_details
 from bert_jax.runs.finishing import BETTER_START, export_newest, report_at_the_end
 from bert_jax.runs.inputs import keep_vocabulary
@@ -58,7 +58,7 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
     Raises:
       UserError: the recipe, the examples, the model to start from or the machine do not fit together.
     """
-    kept = run_record.as_begun(request.workdir, config, FinetuningSettings, bool(saved_steps(request.workdir)))
+    kept = run_record.keep_defaults(request.workdir, config, FinetuningSettings, bool(saved_steps(request.workdir)))
     settings, workdir = FinetuningSettings.of(kept), request.workdir
     with run_record.only_writer(workdir):
         # What needs no examples is checked first.
@@ -67,13 +67,13 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
         recipe = check_finetuning(settings, initial)
         notes = what_gives_way(settings.model, request.typed, initial) if initial and not saved else []
         identity = settings.identity() | {"init": request.init}
-        run = run_record.described(workdir, config, identity, request.command, bound=bool(saved))
+        run = run_record.content(workdir, config, identity, request.command, bound=bool(saved))
 
         every = load(settings.data, request.data, recipe.task.roles, notes.append)
         prepared = recipe.with_examples(every, workdir if saved else None, notes.append)
         task, experiment = prepared.task, dataclasses.replace(prepared.experiment, profiled=request.profiled)
         run["phases"] = experiment.phases.as_record()
-        run = with_profiled(request.profiled, run, experiment.phases.num_steps, max(saved, default=0))
+        run = with_profile(request.profiled, run, experiment.phases.num_steps, max(saved, default=0))
         facts = facts_of(prepared, settings) | recipe.parent
         distributed.wait("the vocabulary", prepared.tokenizer.sha256)
         distributed.wait("the examples", facts["corpus_fingerprint"])

@@ -17,7 +17,7 @@ from bert_jax.planning.plan import Change, Machine, Note, Plan, make
 from bert_jax.planning.topologies import Topology
 from bert_jax.reporting import run_log, run_record, status
 from bert_jax.reporting.formats import is_number
-from bert_jax.reporting.windows import Windows, since_last_start, steady
+from bert_jax.reporting.pace import Pace, paces, since_last_start
 from bert_jax.runs.recipe_plan import PretrainingRecipe
 from bert_jax.storage import files
 
@@ -61,7 +61,7 @@ class MeasuredRun:
     run_id: str
     recipe: PretrainingRecipe
     topology: Topology
-    windows: dict[str, Windows]
+    windows: dict[str, Pace]
 
 
 def read(workdir: str, topology: str | None) -> MeasuredRun:
@@ -76,7 +76,7 @@ def read(workdir: str, topology: str | None) -> MeasuredRun:
     run = run_record.read_run(workdir)
     if not isinstance(config := run.get("config"), Mapping) or "model" not in run.get("facts", {}):
         raise UserError(f"{workdir} holds no run with a recipe and a model; give the --workdir of a pretraining run")
-    if run_record.kind_of(config) == "fine-tuning":
+    if run_record.purpose_of(config) == "fine-tuning":
         raise UserError(f"{workdir} holds a run of fine-tuning; plan compares those of pretraining")
     windows = _measured(workdir, run, config)
     recipe = dataclasses.replace(PretrainingRecipe.of(config), model=config_of(run["facts"]["model"]))
@@ -115,10 +115,10 @@ def compare(workdir: str, topology: str | None, note: Note) -> Comparison:
     return Comparison(workdir, plan, phases, notes, kept)
 
 
-def _measured(workdir: str, run: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Windows]:
+def _measured(workdir: str, run: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Pace]:
     """Return the steady windows of each phase, by the phase's name in the config."""
     path = files.as_path(workdir) / run_log.FILE
-    found = steady(run_log.read_records(path) if path.exists() else [], run, last_start=True)
+    found = paces(run_log.read_records(path) if path.exists() else [], run, last_start=True)
     names = list(config.get("phases") or {}) or [""]
     enough = {w.phase or names[0]: w for w in found if len(w.records) >= LEAST_WINDOWS}
     if not enough:

@@ -25,6 +25,7 @@ from bert_jax.cluster import distributed
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.errors import UserError
 from bert_jax.interchange.loading import load
+from bert_jax.program import size
 from bert_jax.reporting.run_record import check_workdir
 from bert_jax.runs.findings import Finding
 from bert_jax.runs.inputs import Inputs
@@ -223,7 +224,7 @@ def _disk(processes: Sequence[Mapping[str, Any]], needed: int) -> Finding:
     free = [one["free"] for one in processes if one["free"] is not None]
     if not free:
         return Finding("free disk", "not asked: no local folder that can be written", "ok")
-    found = f"{min(free) / 2**30:,.1f} GiB where the workdir lies; {needed / 2**30:,.1f} GiB for {KEPT} steps"
+    found = f"{size(min(free))} where the workdir lies; {size(needed)} for {KEPT} steps"
     return Finding("free disk", found, "bad" if min(free) < needed else "ok")
 
 

@@ -28,7 +28,7 @@ from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.program import program
 from bert_jax.reporting import run_record
 from bert_jax.reporting.observer import Observer, observe
-from bert_jax.reporting.profiled_steps import ProfiledSteps, with_profiled
+from bert_jax.reporting.profiled_steps import ProfiledSteps, with_profile
 from bert_jax.runs.baselines import write_baselines
 from bert_jax.runs.filled_examples import fill_examples
 from bert_jax.runs.finishing import LONGER_PRETRAINING, export_newest, report_at_the_end, without_class
@@ -76,10 +76,10 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
             check_moments(start, [part.name for part in recipe.task.parts])
         probed = read_probe(settings.probe, recipe.experiment)
         inputs = recipe.inputs(workdir, bound=bool(saved))
-        run = run_record.described(workdir, *recorded(config, settings, request), request.extend, bool(saved))
+        run = run_record.content(workdir, *recorded(config, settings, request), request.extend, bool(saved))
         phases = recipe.experiment.phases
         phases.check_not_past(reached)
-        run = with_profiled(request.profiled, run, phases.num_steps, reached)
+        run = with_profile(request.profiled, run, phases.num_steps, reached)
 
         observer = observe(workdir, run, 0 if phases.in_epochs else phases.num_steps, settings.training.loggers)
         with observer.to_the_end():
@@ -153,7 +153,7 @@ def begun(config: Mapping[str, Any], request: PretrainingRequest) -> tuple[dict[
     if "task" in config:
         how = "run it with bert-jax finetune, or choose one of configs/pretrain"
         raise UserError(f"this recipe is one for fine-tuning (it has config.task); {how}")
-    kept = run_record.as_begun(request.workdir, config, PretrainingSettings, bool(saved_steps(request.workdir)))
+    kept = run_record.keep_defaults(request.workdir, config, PretrainingSettings, bool(saved_steps(request.workdir)))
     settings = configuration.build(PretrainingSettings, kept, "config")
     vocab = dataclasses.replace(settings.vocab, path=request.vocab) if request.vocab else settings.vocab
     return config, dataclasses.replace(settings, vocab=vocab)

@@ -67,7 +67,7 @@ def training_batches(
     settings = dataclasses.replace(settings, mesh=MeshConfig(), model=model)  # only of the machine that trains
     with run_record.only_writer(request.workdir):
         saved = saved_steps(request.workdir)
-        run_record.described(  # raises, if the workdir holds another run
+        run_record.content(  # raises, if the workdir holds another run
             request.workdir, *recorded(config, settings, request), bound=bool(saved)
         )
         initial = find_initial(request.init, request.workdir, resumes=bool(saved))

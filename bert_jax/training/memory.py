@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from bert_jax.errors import UserError
+from bert_jax.program import size
 from bert_jax.records import BatchSpec
 
 STATE_BYTES = 16  # bytes for each parameter in a train step: value, gradient and two moments, in float32
@@ -30,16 +31,16 @@ def check_fits(parameters: float, batches: Mapping[str, tuple[int, BatchSpec]]) 
     there = device_bytes(devices[0])
     if there is not None and state > there:
         raise UserError(
-            f"config.model has {parameters:,.0f} parameters: training takes at least {_shown(state)} on each of "
-            f"{len(devices)} devices, which have {_shown(there)}; choose a smaller model or more devices"
+            f"config.model has {parameters:,.0f} parameters: training takes at least {size(state)} on each of "
+            f"{len(devices)} devices, which have {size(there)}; choose a smaller model or more devices"
         )
     for name, (rows, spec) in batches.items():
         row = sum(int(np.prod(f.shape, dtype=np.int64)) * np.dtype(f.dtype).itemsize for f in spec.values())
         needed = rows * row / jax.process_count()
         if needed > host_bytes():
             raise UserError(
-                f"{name} is {rows:,}: its rows alone take {_shown(needed)} on this machine, which has "
-                f"{_shown(host_bytes())}; lower it"
+                f"{name} is {rows:,}: its rows alone take {size(needed)} on this machine, which has "
+                f"{size(host_bytes())}; lower it"
             )
 
 
@@ -53,7 +54,3 @@ def device_bytes(device: jax.Device) -> float | None:
     if device.platform == "cpu":
         return host_bytes() / jax.local_device_count()
     return (device.memory_stats() or {}).get("bytes_limit")
-
-
-def _shown(size: float) -> str:
-    return f"{size / 2**30:,.1f} GiB"

@@ -34,7 +34,7 @@ class Profiler:
         self._folder: Path | None = None  # that folder, while the profiler runs
         self._annotation: Any = None
         if profiled is not None and profiled.first <= first_step:
-            observer.note(f"{profiled.described}: begun before this start, at step {first_step:,}, so not traced by it")
+            observer.note(f"{profiled.in_words}: begun before this start, at step {first_step:,}, so not traced by it")
 
     def __enter__(self) -> Profiler:
         return self
@@ -44,7 +44,7 @@ class Profiler:
             with contextlib.suppress(RuntimeError, ValueError, OSError):
                 jax.profiler.stop_trace()
             self._folder = None
-            self._observer.note(f"the run ended within {self._profiled.described}: no trace is kept")
+            self._observer.note(f"the run ended within {self._profiled.in_words}: no trace is kept")
         self._open.close()
 
     def before(self, step: int, state: Any) -> None:
@@ -101,10 +101,10 @@ class Profiler:
             self._open.close()
         logdir = os.fspath(files.as_path(self._workdir) / FOLDER)
         self._observer.note(
-            f"trace of {self._profiled.described}: {target}; open it with xprof --logdir={logdir}, with tensorboard "
+            f"trace of {self._profiled.in_words}: {target}; open it with xprof --logdir={logdir}, with tensorboard "
             f"--logdir={logdir} (and its profile plugin), or drop its perfetto_trace.json.gz on ui.perfetto.dev"
         )
 
     def _without(self, error: Exception) -> None:
         assert self._profiled is not None
-        self._observer.note(f"no trace of {self._profiled.described}: {first_line(error)}; the run goes on")
+        self._observer.note(f"no trace of {self._profiled.in_words}: {first_line(error)}; the run goes on")

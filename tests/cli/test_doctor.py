@@ -48,7 +48,7 @@ def test_this_machine_can_train(capsys: pytest.CaptureFixture[str], monkeypatch:
 def test_the_memory_of_devices_is_said(capsys: pytest.CaptureFixture[str], quick: None) -> None:
     code, found = examined(capsys)
     assert code == 0
-    assert found["devices"]["found"].startswith("4 x TPU v5, platform tpu, 32.0 GiB each")
+    assert found["devices"]["found"].startswith("4 x TPU v5, platform tpu, 32.00 GiB each")
 
 
 def test_devices_that_do_not_answer(

@@ -20,8 +20,8 @@ LINK = re.compile(r"\]\(([^)#]+)")
 PLACE = re.compile(r"(?<![\w.:/])/(?:home|root|work|tmp|Users|mnt|usr|opt)/\w+")
 
 BAR = """
-from bert_jax.reporting.progress import Progress
-bar = Progress(2)
+from bert_jax.reporting.progress import ProgressLine
+bar = ProgressLine(2)
 bar.start(0)
 bar.update(1, {"loss": 2.0})
 bar.note("a note")

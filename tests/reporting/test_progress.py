@@ -10,7 +10,7 @@ import pytest
 from bert_jax.program import duration
 from bert_jax.reporting import progress as progress_file
 from bert_jax.reporting.formats import count, figure
-from bert_jax.reporting.progress import Progress
+from bert_jax.reporting.progress import ProgressLine
 
 METRICS = {"mlm_loss": 4.1, "mlm_accuracy": 0.3, "nsp_loss": 0.5, "nsp_accuracy": 0.7, "tokens_per_second": 41234.0}
 
@@ -55,7 +55,7 @@ def test_a_notebook_draws_one_line_anew_on_standard_output(monkeypatch):
     stream, clock = OutStream(), Clock()
     monkeypatch.setattr("sys.stdout", stream)
     monkeypatch.setattr("sys.stderr", OutStream())  # a notebook gives it the look of a failure
-    progress = Progress(4, clock=clock)
+    progress = ProgressLine(4, clock=clock)
     run(progress, clock, range(1, 3))
     progress.note("step 2 held-out: mlm 4.2")
     run(progress, clock, range(3, 5))
@@ -71,7 +71,7 @@ def test_a_notebook_draws_one_line_anew_on_standard_output(monkeypatch):
 
 def test_off_a_terminal_lines_come_at_most_every_ten_seconds_and_the_first_and_last_always():
     stream, clock = io.StringIO(), Clock()
-    progress = Progress(100, stream, clock=clock)
+    progress = ProgressLine(100, stream, clock=clock)
     run(progress, clock, range(1, 34))
     progress.note("step 33 held-out: mlm 4.2")
     progress.finish()
@@ -87,7 +87,7 @@ def test_off_a_terminal_lines_come_at_most_every_ten_seconds_and_the_first_and_l
 
 def test_the_last_line_is_not_said_twice():
     stream, clock = io.StringIO(), Clock()
-    progress = Progress(1, stream, clock=clock)
+    progress = ProgressLine(1, stream, clock=clock)
     run(progress, clock, [1])
     progress.finish()
     assert len(stream.getvalue().splitlines()) == 1
@@ -95,7 +95,7 @@ def test_the_last_line_is_not_said_twice():
 
 def test_the_last_line_comes_before_what_is_said_after_it():
     stream, clock = io.StringIO(), Clock()
-    progress = Progress(3, stream, clock=clock)
+    progress = ProgressLine(3, stream, clock=clock)
     run(progress, clock, [1, 2, 3])
     progress.note("done")
     progress.finish()
@@ -104,7 +104,7 @@ def test_the_last_line_comes_before_what_is_said_after_it():
 
 def test_on_a_terminal_one_line_is_rewritten_and_notes_stand_above_it():
     stream, clock = Terminal(), Clock()
-    progress = Progress(100, stream, clock=clock)
+    progress = ProgressLine(100, stream, clock=clock)
     run(progress, clock, range(1, 4))
     progress.note("held-out: mlm 4.2")
     run(progress, clock, [4])
@@ -118,7 +118,7 @@ def test_on_a_terminal_one_line_is_rewritten_and_notes_stand_above_it():
 
 def test_on_a_terminal_drawing_is_throttled():
     stream, clock = Terminal(), Clock()
-    progress = Progress(10_000, stream, clock=clock)
+    progress = ProgressLine(10_000, stream, clock=clock)
     run(progress, clock, range(1, 1001), seconds=0.001)
     assert stream.getvalue().count("\r") <= 11
 
@@ -126,7 +126,7 @@ def test_on_a_terminal_drawing_is_throttled():
 @pytest.mark.parametrize("width", [20, 40, 60, 79, 100, 120, 200])
 def test_the_line_fits_and_tells_more_where_there_is_room(width):
     clock = Clock()
-    progress = Progress(10_000, Terminal(), clock=clock)
+    progress = ProgressLine(10_000, Terminal(), clock=clock)
     run(progress, clock, range(1, 6))
     line = progress.line(width)
     assert len(line) <= width
@@ -138,7 +138,7 @@ def test_the_line_fits_and_tells_more_where_there_is_room(width):
 
 def test_the_eta_leaves_compiling_and_evaluating_out():
     stream, clock = io.StringIO(), Clock()
-    progress = Progress(100, stream, clock=clock)
+    progress = ProgressLine(100, stream, clock=clock)
     assert progress.eta_seconds is None
     with progress.outside("compiling"):
         clock.now += 500.0
@@ -154,7 +154,7 @@ def test_the_eta_leaves_compiling_and_evaluating_out():
 
 def test_the_rate_starts_anew_in_another_phase():
     clock = Clock()
-    progress = Progress(100, io.StringIO(), clock=clock)
+    progress = ProgressLine(100, io.StringIO(), clock=clock)
     run(progress, clock, range(1, 11))
     for step in (11, 12, 13):
         clock.now += 4.0
@@ -164,7 +164,7 @@ def test_the_rate_starts_anew_in_another_phase():
 
 def test_the_eta_counts_the_work_of_the_phases_to_come():
     clock = Clock()
-    progress = Progress(100, io.StringIO(), clock=clock)
+    progress = ProgressLine(100, io.StringIO(), clock=clock)
     progress.start(0, work=lambda step: min(step, 60) + 4.0 * max(step - 60, 0))  # steps of the second phase cost 4
     run(progress, clock, range(1, 51), seconds=0.5)
     assert progress.eta_seconds == pytest.approx(10 * 0.5 + 40 * 2.0)
@@ -176,14 +176,14 @@ def test_the_eta_counts_the_work_of_the_phases_to_come():
 
 
 def test_a_phase_is_not_called_so_twice():
-    progress = Progress(100, io.StringIO(), clock=Clock())
+    progress = ProgressLine(100, io.StringIO(), clock=Clock())
     progress.update(5, METRICS, phase="phase1")
     assert "  phase1  " in progress.line()
     assert "phase phase" not in progress.line()
 
 
 def test_metrics_that_are_not_known_are_not_shown():
-    progress = Progress(100, io.StringIO(), clock=Clock())
+    progress = ProgressLine(100, io.StringIO(), clock=Clock())
     progress.update(1, {"mlm_loss": None, "nsp_loss": float("nan"), "mlm_accuracy": 0.5})
     assert "acc 0.500" in progress.line()
     assert "nan" not in progress.line()
@@ -194,7 +194,7 @@ def test_a_closed_pipe_does_not_raise():
     reading, writing = os.pipe()
     stream = os.fdopen(writing, "w")
     os.close(reading)
-    progress = Progress(10, stream)
+    progress = ProgressLine(10, stream)
     for step in range(1, 11):
         progress.update(step, METRICS)
         progress.note("still here")
@@ -207,7 +207,7 @@ def test_a_stream_of_another_encoding_gets_what_it_can_show():
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii")
     stream.isatty = lambda: True
-    progress = Progress(10, stream, clock=Clock())
+    progress = ProgressLine(10, stream, clock=Clock())
     progress.update(5, METRICS)
     progress.note("Gruß – 你好")
     progress.finish()
@@ -223,7 +223,7 @@ def test_on_a_real_pseudo_terminal_the_line_fits_its_columns():
     parent, child = pty.openpty()
     fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 50, 0, 0))
     with os.fdopen(child, "w") as stream:
-        progress = Progress(10_000, stream)
+        progress = ProgressLine(10_000, stream)
         progress.update(1234, METRICS)
         progress.finish()
         shown = os.read(parent, 4096).decode()
@@ -245,7 +245,7 @@ def test_numbers_read_well():
 
 def test_an_evaluation_shows_how_far_it_is_now_and_then():
     stream, clock = io.StringIO(), Clock()
-    progress = Progress(100, stream, clock=clock)
+    progress = ProgressLine(100, stream, clock=clock)
     with progress.outside("evaluating"):
         for done in range(0, 30):
             clock.now += 1.0
@@ -260,7 +260,7 @@ def test_an_evaluation_shows_how_far_it_is_now_and_then():
         progress.doing("evaluating 1 of 2 rows")
     assert stream.getvalue().count("\n") == 3
     screen = Terminal()
-    live = Progress(100, screen, clock=clock)
+    live = ProgressLine(100, screen, clock=clock)
     with live.outside("evaluating"):
         clock.now += 1.0
         live.doing("evaluating 5 of 9 rows")
@@ -272,11 +272,11 @@ def test_what_takes_long_says_so(monkeypatch):
     monkeypatch.setattr(progress_file, "LINE_SECONDS", 0.01)
     monkeypatch.setattr(progress_file, "COUNT_SECONDS", 0.01)
     stream, screen = io.StringIO(), Terminal()
-    with Progress(0, stream).outside("compiling"):
+    with ProgressLine(0, stream).outside("compiling"):
         while not stream.getvalue():
             time.sleep(0.01)
     assert stream.getvalue().startswith("still compiling: 0 s so far\n")
-    with Progress(0, screen).outside(f"compiling {'the step' * 20}"):
+    with ProgressLine(0, screen).outside(f"compiling {'the step' * 20}"):
         while "still" not in screen.getvalue():
             time.sleep(0.01)
     shown, still, *_ = screen.getvalue().split("\r\x1b[K")[1:]
@@ -285,6 +285,6 @@ def test_what_takes_long_says_so(monkeypatch):
     assert len(still) == 79  # no wider than the terminal
     assert screen.screen() == [""]
     silent = io.StringIO()
-    with Progress(0, silent).outside("evaluating", counted=False):
+    with ProgressLine(0, silent).outside("evaluating", counted=False):
         time.sleep(0.03)
     assert silent.getvalue() == ""

@@ -13,8 +13,8 @@ from bert_jax.errors import UserError
 from bert_jax.reporting import measures, progress, report
 from bert_jax.reporting.charts import Chart, Series, svg
 from bert_jax.reporting.observer import Observer
+from bert_jax.reporting.pace import paces
 from bert_jax.reporting.report import write_report
-from bert_jax.reporting.windows import steady
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 HOSTILE = """<script>alert("x")</script><img src=x onerror=y>'&https://evil.example/"""
@@ -107,11 +107,11 @@ def test_step_times_are_those_of_steady_windows(tmp_path):
         speed = {"step_seconds": seconds, "mfu": 0.5 / slow, "tokens_per_second": 1000.0}
         records.append({"step": step, "split": "train", "time": 1000.0 + step, "phase": phase, "loss": 1.0, **speed})
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    windows = steady(records, {"restarts": [{"step": 300}]})
+    windows = paces(records, {"restarts": [{"step": 300}]})
     assert [(w.phase, len(w.records), w.steps) for w in windows] == [("phase1", 48, 10), ("phase2", 49, 10)]
     times = np.array([record["step_seconds"] for record in records[:50]])[[*range(1, 30), *range(31, 50)]]
     assert windows[0].percentile(90) == pytest.approx(float(np.percentile(times, 90)), rel=1e-9)
-    last = steady(records, {"restarts": [{"step": 300}]}, last_start=True)
+    last = paces(records, {"restarts": [{"step": 300}]}, last_start=True)
     assert [(w.phase, len(w.records)) for w in last] == [("phase1", 19), ("phase2", 49)]
     write_report(tmp_path)
     text = " ".join(Reader((tmp_path / "report.html").read_text()).text)

@@ -192,4 +192,4 @@ def test_recipes_and_runs_of_pretraining_are_told_apart(
     assert "this recipe is one for fine-tuning" in capsys.readouterr().err
     run_record.write_run(str(tmp_path), {"run_id": "a", "identity": {"objective": {}}})
     with pytest.raises(UserError, match="holds a run of pretraining, this is one of fine-tuning"):
-        run_record.described(str(tmp_path), {}, {"task": {}}, "")
+        run_record.content(str(tmp_path), {}, {"task": {}}, "")

@@ -122,7 +122,7 @@ def experiment(
 def train(workdir: Path, points: Points = Points(), task: type[Line] = Line, **changes: Any) -> dict[str, float]:
     """Start or go on with a run, as the commands do; the last evaluation."""
     of, folder = experiment(**changes), str(workdir)
-    run = run_record.described(folder, {}, {"seed": 0}, "bert-jax pretrain", bound=bool(saved_steps(folder)))
+    run = run_record.content(folder, {}, {"seed": 0}, "bert-jax pretrain", bound=bool(saved_steps(folder)))
     observer = observe(folder, run, of.phases.num_steps, of.training.loggers)
     with observer.to_the_end():
         return train_and_evaluate(task(points), of, folder, observer, {"corpus_fingerprint": "points", "run": run})

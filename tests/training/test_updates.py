@@ -16,7 +16,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.encoders import bert
 from bert_jax.models.layers import stack_layers, unstack_layers
 from bert_jax.models.model import fresh_params
-from bert_jax.reporting.run_record import as_begun, write_run
+from bert_jax.reporting.run_record import keep_defaults, write_run
 from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.training.optimizers import OptimizerConfig, decay_mask, make_optimizer
 from bert_jax.training.schedules import ScheduleConfig, make_schedule
@@ -189,7 +189,7 @@ def test_a_run_keeps_the_defaults_that_it_was_begun_with(tmp_path: Path, then: A
         write_run(str(tmp_path), {"run_id": "a", "config": {"optimizer": then}, "identity": identity})
     config = {"objective": {}, "model": {}, "phases": {}, "optimizer": now}
     settings = configuration.build(
-        PretrainingSettings, as_begun(str(tmp_path), config, PretrainingSettings, bool(then)), "config"
+        PretrainingSettings, keep_defaults(str(tmp_path), config, PretrainingSettings, bool(then)), "config"
     )
     assert settings.optimizer == OptimizerConfig("lamb", bias_correction=found)  # type: ignore[arg-type]
 

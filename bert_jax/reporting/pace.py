@@ -7,12 +7,14 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from bert_jax.reporting.formats import is_number
 from bert_jax.reporting.loggers.base import Record
 
 
 @dataclasses.dataclass(frozen=True)
-class Windows:
+class Pace:
     """The steady log windows of a phase. ``phase`` is "" in a run of one phase."""
 
     phase: str
@@ -24,15 +26,11 @@ class Windows:
 
         Between two windows it is interpolated linearly.
         """
-        values = sorted(record[metric] for record in self.records if is_number(record.get(metric)))
-        if not values:
-            return None
-        below, part = divmod((len(values) - 1) * percent / 100, 1)
-        upper = values[min(int(below) + 1, len(values) - 1)]
-        return float(values[int(below)] + part * (upper - values[int(below)]))
+        values = [record[metric] for record in self.records if is_number(record.get(metric))]
+        return float(np.percentile(values, percent)) if values else None
 
 
-def steady(records: Iterable[Record], run: Mapping[str, Any], last_start: bool = False) -> list[Windows]:
+def paces(records: Iterable[Record], run: Mapping[str, Any], last_start: bool = False) -> list[Pace]:
     """Return the steady windows of each phase, in the order of the phases; those without a step time are left out.
 
     The first window after a start, and the first of a phase, are not steady: caches are cold in them, and a window may
@@ -45,7 +43,7 @@ def steady(records: Iterable[Record], run: Mapping[str, Any], last_start: bool =
     """
     train = [record for record in records if record["split"] == "train"]
     starts = [0, *(r["step"] for r in run.get("restarts") or [] if isinstance(r, Mapping) and is_number(r.get("step")))]
-    found: dict[str, list[tuple[Record, int]]] = {}
+    windows: dict[str, list[tuple[Record, int]]] = {}
     before: Record | None = None
     for record in train:
         since = before["step"] if before else 0
@@ -53,11 +51,11 @@ def steady(records: Iterable[Record], run: Mapping[str, Any], last_start: bool =
         same = before is not None and before.get("phase") == record.get("phase")
         kept = not first and same and is_number(record.get("step_seconds"))
         if kept and (not last_start or since > starts[-1]):
-            found.setdefault(str(record.get("phase", "")), []).append((record, record["step"] - since))
+            windows.setdefault(str(record.get("phase", "")), []).append((record, record["step"] - since))
         before = record
     return [
-        Windows(phase, tuple(record for record, _ in of), round(statistics.median(steps for _, steps in of)))
-        for phase, of in found.items()
+        Pace(phase, tuple(record for record, _ in of), round(statistics.median(steps for _, steps in of)))
+        for phase, of in windows.items()
     ]
 
 
