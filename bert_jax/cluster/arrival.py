@@ -6,9 +6,9 @@ does not say in one line who has not come, and no process can ask it anything be
 In the folder ``.arrival`` of the workdir, process 0 writes a file with a random id of this start. Every other process
 looks for that file, checks that it can reach the address of process 0, and answers with a card: its number, and the
 values that must be the same on all. Process 0 compares the cards. Then it writes which cards belong to the job, or why
-there is no job. A process that has read this removes its card. It connects only if its own card is named, so a process that was
-started twice, or that belongs to an earlier start, never connects. Process 0 removes the folder when all processes have
-connected, or have read why there is no job.
+there is no job. A process that has read this removes its card. It connects only if its own card is named, so a process
+that was started twice, or that belongs to an earlier start, never connects. Process 0 removes the folder when all
+processes have connected, or have read why there is no job.
 """
 
 from __future__ import annotations

@@ -52,10 +52,10 @@ class ComparedPhase:
         return self.measured / self.predicted
 
     def line(self) -> str:
+        predicted, p10, measured, p90 = map(short_time, (self.predicted, self.p10, self.measured, self.p90))
         return (
-            f"{self.phase}: PREDICTED step {short_time(self.predicted)}, MEASURED {short_time(self.measured)} (median of "
-            f"{self.windows:,} log windows; p10 {short_time(self.p10)}, p90 {short_time(self.p90)}), {self.ratio:.2f} x "
-            f"the prediction; waiting for input {self.input_wait:.1%}"
+            f"{self.phase}: PREDICTED step {predicted}, MEASURED {measured} (median of {self.windows:,} log windows; "
+            f"p10 {p10}, p90 {p90}), {self.ratio:.2f} x the prediction; waiting for input {self.input_wait:.1%}"
         )
 
 
