@@ -58,7 +58,7 @@ def test_the_next_plan_says_how_far_the_last_ones_were_off(tmp_path: Path, cache
     assert phase.ratio == pytest.approx(2.0 / planned.prediction.seconds)
     assert json.loads(found.as_json())["phases"][0]["ratio"] == phase.ratio
     said = "\n".join(found.as_lines())
-    assert "MEASURED 2.00 s (median of 6 log windows" in said
+    assert "MEASURED 2 s (median of 6 log windows" in said
     assert f"kept in {cache}/predictions/cpu-8, which the next plan reads" in said
 
     machine, recipe = found.plan.topology, tiny.recipe()
