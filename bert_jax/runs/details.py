@@ -10,7 +10,6 @@ import numpy as np
 
 from bert_jax.features.attention_maps import attention_maps
 from bert_jax.features.trained_model import TrainedModel
-from bert_jax.records import Example
 from bert_jax.reporting.report import DETAILS
 from bert_jax.storage import files
 from bert_jax.tasks.base import ExampleTask
@@ -70,9 +69,9 @@ def pictures(model: TrainedModel, task: ExampleTask, split: str, records: Record
     """
     if "encoder" not in model.params:
         return []
-    judge, examples = task.judge, task.setting.splits[split]
-    verdicts = [judge.is_wrong(*pair) if judge else None for pair in zip(examples, records, strict=True)]
-    chosen = _candidates(judge, examples, records, verdicts)
+    judge = task.judge
+    verdicts = [judge.is_wrong(record) if judge else None for record in records]
+    chosen = _candidates(judge, records, verdicts)
     if not chosen:
         return []
     rows, by_row = task.rows[split], task.rows[split].arrays["example_ids"]
@@ -94,9 +93,7 @@ def pictures(model: TrainedModel, task: ExampleTask, split: str, records: Record
     ]
 
 
-def _candidates(
-    judge: Judge | None, examples: Sequence[Example], records: Records, verdicts: Sequence[bool | None]
-) -> list[int]:
+def _candidates(judge: Judge | None, records: Records, verdicts: Sequence[bool | None]) -> list[int]:
     """Return the indices of up to ``CANDIDATES`` wrong records, then of as many right records.
 
     In both groups, the most confident predictions come first. If no prediction can be called right or wrong, return the
@@ -106,7 +103,7 @@ def _candidates(
         return list(range(min(len(records), CANDIDATES)))
     numbers = sorted(
         (i for i, verdict in enumerate(verdicts) if verdict is not None),
-        key=lambda i: -judge.weight(examples[i], records[i])[1],
+        key=lambda i: -judge.weight(records[i])[1],
     )
     wrong, right = ([i for i in numbers if verdicts[i] is side] for side in (True, False))
     return [*wrong[:CANDIDATES], *right[:CANDIDATES]]

@@ -22,7 +22,7 @@ from bert_jax.records import Example
 from bert_jax.rows.phases import Phase
 from bert_jax.storage import files
 from bert_jax.tasks.base import KIND, ExampleTask, Setting
-from bert_jax.tasks.submissions import needed_for, write_submission
+from bert_jax.tasks.submissions import GLUE, task_for, write_submission
 from bert_jax.text.words import split_words
 from bert_jax.training import mesh as meshes
 from bert_jax.training.evaluation import Evaluation
@@ -257,23 +257,18 @@ def write_output(records: Sequence[Mapping[str, Any]], output: str, submission: 
     if not submission:
         write_predictions(output, records)
         return output
-    wanted = "null_odds" if submission == "squad_null_odds" else "prediction"
-    if submission == "conll":
-        rows: Any = [(r["words"], r.get("label", r["prediction"]), r["prediction"]) for r in records]
-    else:
-        rows = {record["id"]: record[wanted] for record in records}
-    return str(write_submission(submission, rows, output))
+    value = "null_odds" if submission == "squad_null_odds" else "prediction"
+    return str(write_submission(submission, {record["id"]: record[value] for record in records}, output))
 
 
 def check_submission(model: TrainedModel, kind: str) -> None:
     """Raise ``UserError`` if the kind of submission is unknown, or this model's predictions do not fit it."""
     name = model.facts["task"]["name"]
-    tasks, labels = needed_for(kind)
-    if name not in tasks:
-        raise UserError(f"--submission={kind} is of {' or '.join(tasks)}; this model's task is {name}")
+    if name != (task := task_for(kind)):
+        raise UserError(f"--submission={kind} is of {task}; this model's task is {name}")
     if kind == "squad_null_odds" and not model.facts["task"].get("version_2"):
         raise UserError("--submission=squad_null_odds is of SQuAD v2.0; this model was trained without version_2")
-    own = model.facts.get("labels") or ()
+    own, labels = model.facts.get("labels") or (), (GLUE[kind].spelling if kind in GLUE else None) or ()
     if labels and (others := [label for label in own if label not in labels]):
         raise UserError(
             f"--submission={kind} spells the labels {', '.join(labels)}; this model's are {', '.join(own)}, of which "

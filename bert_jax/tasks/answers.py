@@ -110,9 +110,8 @@ def texts(example: Mapping[str, Any]) -> list[str]:
 # ---- What is said of predicted answers ------------------------------------------------------------------------------
 
 
-def weight(example: Example, record: Record) -> tuple[float, float]:
+def weight(record: Record) -> tuple[float, float]:
     """Return whether a predicted answer is wrong, as the metric compares answers, and its probability."""
-    del example
     right = any(exact_match(answer, record["prediction"]) for answer in record["answers"] or [""])
     return float(not right), _share(record)
 

@@ -165,15 +165,10 @@ class ExampleTask(abc.ABC):
 
     @abc.abstractmethod
     def encode(self, split: str, examples: Sequence[Example]) -> EncodedRows:
-        """Return the rows of a split: sequences ``input_ids`` and ``token_type_ids``, and every array that ``features``
-        names.
+        """Return the rows of a split, with every feature that a batch has but ``attention_mask``.
 
         There is one row per example unless the task says otherwise. Examples without labels get the label weight 0.
         """
-
-    @abc.abstractmethod
-    def features(self, length: int) -> BatchSpec:
-        """Return the features that a batch has besides the ids, ``row_weights`` and ``example_ids``."""
 
     @abc.abstractmethod
     def head(self, dropout_rate: float) -> tuple[Part, ...]:
@@ -274,11 +269,11 @@ class ExampleTask(abc.ABC):
     # ---- Helpers for subclasses ------------------------------------------------------------------------------------
 
     def _spec(self, length: int) -> BatchSpec:
+        """Return the features of a row of ``length`` positions, as ``encode`` made them."""
+        rows = next(iter(self.rows.values()))
         shape = (length,) if self.num_choices is None else (self.num_choices, length)
-        ids = {name: Feature(shape, "int32") for name in ("input_ids", "token_type_ids", "attention_mask")}
-        return (
-            ids | self.features(length) | {"row_weights": Feature((), "float32"), "example_ids": Feature((), "int32")}
-        )
+        sequences = {name: Feature(shape, "int32") for name in (*rows.sequences, "attention_mask")}
+        return sequences | {name: Feature(a.shape[1:], str(a.dtype)) for name, a in rows.arrays.items()}
 
     def make_rows(self, sequences: Mapping[str, Sequence[Any]], arrays: Mapping[str, np.ndarray]) -> EncodedRows:
         """Return rows of weight 1. ``example_ids`` are the row numbers unless ``arrays`` has them."""

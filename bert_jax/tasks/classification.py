@@ -16,7 +16,7 @@ from bert_jax.examples.labels import label_names
 from bert_jax.models.heads import Classifier
 from bert_jax.models.losses import cross_entropy
 from bert_jax.models.model import POOLER, Part
-from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
+from bert_jax.records import Batch, Example, Sum
 from bert_jax.rows.encoded import EncodedRows
 from bert_jax.tasks.base import ExampleTask
 from bert_jax.tasks.findings import Judge, Record, clipped
@@ -33,8 +33,7 @@ class Config:
     dropout_rate: float | None = None
 
 
-def _weight(example: Example, record: Record) -> tuple[float, float]:
-    del example
+def _weight(record: Record) -> tuple[float, float]:
     return float(record["label"] != record["prediction"]), max(record["probabilities"].values())
 
 
@@ -82,10 +81,6 @@ class Task(ExampleTask):
         weights = np.array([label is not None for label in given], np.float32)
         sequences = self.pair_sequences(texts, pairs)
         return self.make_rows(sequences, {"labels": labels, "label_weights": weights})
-
-    def features(self, length: int) -> BatchSpec:
-        del length
-        return {"labels": Feature((), "int32"), "label_weights": Feature((), "float32")}
 
     def head(self, dropout_rate: float) -> tuple[Part, ...]:
         number = len(self.setting.labels)

@@ -20,14 +20,9 @@ MAX_POINTS = 500
 MAX_CHARACTERS = 480  # longer texts are cut
 
 
-def _has_label(example: Example, record: Record) -> bool:
-    del example
-    return record.get("label") is not None
-
-
 @dataclasses.dataclass(frozen=True)
 class Judge:
-    """What is said of the predictions of a task, of which each is an example and its record.
+    """What the report says of the predictions of a task. ``Task.predictions`` gives a record for each example.
 
     Attributes:
       kind: the form in which the report shows them.
@@ -39,17 +34,15 @@ class Judge:
     """
 
     kind: Literal["classes", "tags", "choices", "answers", "numbers", "pairs"]
-    weight: Callable[[Example, Record], tuple[float, float]]
+    weight: Callable[[Record], tuple[float, float]]
     shown: Callable[[Example, Record], dict[str, Any]]
-    known: Callable[[Example, Record], bool] = _has_label
+    known: Callable[[Record], bool] = lambda record: record.get("label") is not None
     by_degree: bool = False
     entities: Callable[[Any], Mapping[str, Any] | None] = lambda config: None
 
-    def is_wrong(self, example: Example, record: Record) -> bool | None:
+    def is_wrong(self, record: Record) -> bool | None:
         """Return whether a prediction is wrong; None if the answer is unknown, or right and wrong have no meaning."""
-        if self.by_degree or not self.known(example, record):
-            return None
-        return bool(self.weight(example, record)[0])
+        return None if self.by_degree or not self.known(record) else bool(self.weight(record)[0])
 
 
 def findings(
@@ -70,7 +63,7 @@ def findings(
       ``kind`` and ``num_answered``; ``wrong`` (the worst examples, the most confidently wrong first) and ``num_wrong``;
       for classes and tags ``confusion`` and ``per_label``; for numbers ``points`` ([label, prediction]).
     """
-    pairs = [pair for pair in zip(examples, records, strict=True) if judge.known(*pair)]
+    pairs = [pair for pair in zip(examples, records, strict=True) if judge.known(pair[1])]
     if not pairs:
         return {}
     result: dict[str, Any] = {"kind": judge.kind, "num_answered": len(pairs)}
@@ -82,7 +75,7 @@ def findings(
         result["per_label"] = per_label(matrix, labels) if entities is None else _per_type(pairs, entities)
     if judge.kind == "numbers":
         result["points"] = [[r["label"], r["prediction"]] for _, r in pairs[:: -(-len(pairs) // MAX_POINTS)]]
-    weighed = sorted(((*judge.weight(*pair), pair) for pair in pairs), key=lambda one: (-one[0], -one[1]))
+    weighed = sorted(((*judge.weight(pair[1]), pair) for pair in pairs), key=lambda one: (-one[0], -one[1]))
     wrong = [pair for is_wrong, _, pair in weighed if judge.by_degree or is_wrong]
     if not judge.by_degree:
         result["num_wrong"] = len(wrong)

@@ -21,7 +21,7 @@ from bert_jax.examples.columns import Roles
 from bert_jax.models.heads import ChoiceClassifier
 from bert_jax.models.losses import cross_entropy
 from bert_jax.models.model import POOLER, Part
-from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
+from bert_jax.records import Batch, Example, Sum
 from bert_jax.rows.encoded import EncodedRows
 from bert_jax.tasks.base import ExampleTask, Setting
 from bert_jax.tasks.findings import Judge, Record, clipped
@@ -46,8 +46,7 @@ class Config:
     dropout_rate: float | None = None
 
 
-def _weight(example: Example, record: Record) -> tuple[float, float]:
-    del example
+def _weight(record: Record) -> tuple[float, float]:
     return float(record["label"] != record["prediction"]), max(record["probabilities"])
 
 
@@ -99,11 +98,6 @@ class Task(ExampleTask):
             "label_weights": np.array([label is not None for label in labels], np.float32),
         }
         return self.make_rows(self.pair_sequences(contexts, continuations), arrays)
-
-    def features(self, length: int) -> BatchSpec:
-        del length
-        weights = Feature((self.num_choices or 1,), "float32")
-        return {"choice_weights": weights, "labels": Feature((), "int32"), "label_weights": Feature((), "float32")}
 
     def head(self, dropout_rate: float) -> tuple[Part, ...]:
         return (POOLER, Part.of("classifier", ChoiceClassifier, dropout_rate=dropout_rate))

@@ -15,7 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
 from bert_jax.models.heads import Classifier
 from bert_jax.models.model import POOLER, Part
-from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
+from bert_jax.records import Batch, Example, Sum
 from bert_jax.rows.encoded import EncodedRows
 from bert_jax.tasks.base import ExampleTask
 from bert_jax.tasks.findings import Judge, Record, clipped
@@ -34,8 +34,7 @@ class Config:
         check_names(self.metrics)
 
 
-def _weight(example: Example, record: Record) -> tuple[float, float]:
-    del example
+def _weight(record: Record) -> tuple[float, float]:
     gap = abs(record["label"] - record["prediction"])
     return 1.0, gap if math.isfinite(gap) else math.inf
 
@@ -77,10 +76,6 @@ class Task(ExampleTask):
         weights = np.array([value is not None for value in given], np.float32)
         sequences = self.pair_sequences([e["text"] for e in examples], [e.get("pair") for e in examples])
         return self.make_rows(sequences, {"labels": labels, "label_weights": weights})
-
-    def features(self, length: int) -> BatchSpec:
-        del length
-        return {"labels": Feature((), "float32"), "label_weights": Feature((), "float32")}
 
     def head(self, dropout_rate: float) -> tuple[Part, ...]:
         return (POOLER, Part.of("classifier", Classifier, dropout_rate=dropout_rate))

@@ -20,7 +20,7 @@ from bert_jax.examples.columns import Roles
 from bert_jax.models.heads import Pooling, SentenceVector
 from bert_jax.models.losses import cross_entropy
 from bert_jax.models.model import Part
-from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
+from bert_jax.records import Batch, Example, Sum
 from bert_jax.rows.encoded import EncodedRows
 from bert_jax.tasks.base import ExampleTask, Setting
 from bert_jax.tasks.findings import Judge, Record, clipped
@@ -47,8 +47,7 @@ class Config:
         check_fields(self, "config.task", allowed, "max_negatives", sound=lambda value: value is None or value >= 0)
 
 
-def _weight(example: Example, record: Record) -> tuple[float, float]:
-    del example
+def _weight(record: Record) -> tuple[float, float]:
     return 1.0, -record["prediction"]
 
 
@@ -69,7 +68,7 @@ class Task(ExampleTask):
     roles = Roles(("text",), ("positive", "negatives", "similarity"))
     answer, main_metric = "positive", f"ndcg@{TOP}"
     exported_as = ("Model", None)
-    judge = Judge("pairs", _weight, _shown, lambda example, _: bool(example.get("positive")), by_degree=True)
+    judge = Judge("pairs", _weight, _shown, lambda record: isinstance(record["prediction"], float), by_degree=True)
     gathered_outputs = ("embeddings",)
     whole_batches = True
 
@@ -104,14 +103,6 @@ class Task(ExampleTask):
         text_ids = np.array([number.setdefault(text, len(number)) for text in texts], np.int32).reshape(weights.shape)
         sequences = self.pair_sequences(texts, [None] * len(texts))
         return self.make_rows(sequences, {"choice_weights": weights, "text_ids": text_ids})
-
-    def features(self, length: int) -> BatchSpec:
-        del length
-        shape = (self.num_choices or 2,)
-        return {
-            "choice_weights": Feature(shape, "float32"),
-            "text_ids": Feature(shape, "int32"),
-        }
 
     def head(self, dropout_rate: float) -> tuple[Part, ...]:
         del dropout_rate

@@ -19,7 +19,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.heads import SpanClassifier
 from bert_jax.models.losses import cross_entropy
 from bert_jax.models.model import Part
-from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
+from bert_jax.records import Batch, Example, Sum
 from bert_jax.rows.encoded import EncodedRows
 from bert_jax.tasks import answers
 from bert_jax.tasks.base import ExampleTask, Roles, Setting
@@ -92,7 +92,7 @@ class Task(ExampleTask):
     roles = Roles(("question", "context"), ("answers", "is_impossible"))
     answer, main_metric = "answers", "f1"
     exported_as = ("ForQuestionAnswering", None)
-    judge = Judge("answers", answers.weight, answers.shown, lambda _, record: record.get("answers") is not None)
+    judge = Judge("answers", answers.weight, answers.shown, lambda record: record.get("answers") is not None)
     gathered_outputs = ("start_logits", "end_logits")
 
     def __init__(self, config: Config, setting: Setting):
@@ -172,11 +172,6 @@ class Task(ExampleTask):
             line += f"; for {lost:,} no window holds the whole answer: lower config.task.doc_stride ({stride})"
             line += f" or raise config.phases.train.max_length ({most})" if most < self.setting.model.max_length else ""
         return line
-
-    def features(self, length: int) -> BatchSpec:
-        del length
-        integer, number = Feature((), "int32"), Feature((), "float32")
-        return {"start_positions": integer, "end_positions": integer, "label_weights": number}
 
     # ---- Head and loss ---------------------------------------------------------------------------------------------
 

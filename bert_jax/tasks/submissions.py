@@ -1,11 +1,11 @@
-"""Writes predictions as benchmarks accept them: GLUE's TSV files, SQuAD's JSON, and columns for conlleval."""
+"""Writes predictions as benchmarks accept them: GLUE's TSV files and SQuAD's JSON."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from etils import epath
@@ -42,62 +42,62 @@ GLUE = {
     "ax": _Glue("AX.tsv", _THREE),
 }
 STSB_RANGE = (0.0, 5.0)
+SQUAD = {"squad": "predictions.json", "squad_null_odds": "null_odds.json"}
+NEEDS = {  # kind of submission -> the task that can fill it
+    **dict.fromkeys(GLUE, "classification"),
+    "stsb": "regression",
+    **dict.fromkeys(SQUAD, "span_qa"),
+}
 
 
-def write_submission(kind: str, predictions: Any, path: str) -> epath.Path:
+def task_for(kind: str) -> str:
+    """Return the task whose predictions fill a submission of ``kind``. Raises ``UserError`` for an unknown kind."""
+    return choose("kind of submission", kind, NEEDS)
+
+
+def write_submission(kind: str, predictions: Mapping[str, Any], path: str) -> epath.Path:
     """Write the file of ``kind`` into the folder ``path``, whole or not at all, and return the file's path.
 
-    The kinds and their predictions:
-      A GLUE task (cola, sst2, mrpc, stsb, qqp, mnli_matched, mnli_mismatched, qnli, rte, wnli, ax): one prediction for
-        each test row, in order, or a dict from row indices (or ids that end with the index, ``test-7``) to predictions.
-        Labels are names, or 0 and 1; for stsb they are numbers.
-      "squad": question id -> text ("" for no answer); the file is ``predictions.json``.
-      "squad_null_odds": question id -> score; the file is ``null_odds.json``.
-      "conll": for each sentence, columns of equal length (words, ..., true tags, predicted tags); the file is
-        ``conll.txt``.
+    Args:
+      kind: a GLUE task (cola, sst2, mrpc, stsb, qqp, mnli_matched, mnli_mismatched, qnli, rte, wnli, ax), "squad" or
+        "squad_null_odds".
+      predictions: for GLUE, id -> label, where the id ends with the row's number (``test-7``) and labels are names, or
+        0 and 1 (for stsb they are numbers); for squad, question id -> text ("" for no answer), or -> null odds.
 
     Raises ``UserError`` for an unknown kind and for predictions that the benchmark would refuse.
     """
-    known = {**dict.fromkeys(GLUE, _glue), **OTHERS}
-    name, text = choose("kind of submission", kind, known)(kind, predictions)
+    task_for(kind)
+    if kind in SQUAD:
+        wrong = [name for name, value in predictions.items() if isinstance(value, float) and not math.isfinite(value)]
+        if wrong:
+            raise UserError(f"{len(wrong)} null odds are not finite, such as that of {wrong[0]!r}")
+        name, text = SQUAD[kind], json.dumps(dict(predictions), ensure_ascii=False, indent=1) + "\n"
+    else:
+        name, text = GLUE[kind].file, _glue(kind, _in_order(predictions))
     target = files.as_path(path) / name
     files.write_text(target, text)
     return target
 
 
-def needed_for(kind: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return which of our tasks can fill a submission of ``kind``, and which labels it accepts (() if it accepts any).
-
-    Raises ``UserError`` for an unknown kind.
-    """
-    others = {"squad": ("span_qa",), "squad_null_odds": ("span_qa",), "conll": ("tagging", "feature_tagging")}
-    known = {**dict.fromkeys(GLUE, ("classification",)), "stsb": ("regression",), **others}
-    tasks = choose("kind of submission", kind, known)
-    spelling = GLUE[kind].spelling if kind in GLUE else None
-    return tasks, tuple(spelling or ())
-
-
-def _glue(kind: str, predictions: Sequence[Any] | Mapping[Any, Any]) -> tuple[str, str]:
-    task, rows = GLUE[kind], _in_order(predictions)
-    spelled = [_score(row) if task.spelling is None else task.spelling.get(str(row)) for row in rows]
+def _glue(kind: str, rows: Sequence[Any]) -> str:
+    spelling = GLUE[kind].spelling
+    spelled = [_score(row) if spelling is None else spelling.get(str(row)) for row in rows]
     wrong = [i for i, label in enumerate(spelled) if label is None]
     if wrong:
-        allowed = "finite numbers" if task.spelling is None else ", ".join(task.spelling)
+        allowed = "finite numbers" if spelling is None else ", ".join(spelling)
         raise UserError(
             f"{len(wrong)} predictions of {kind} cannot be submitted, such as {rows[wrong[0]]!r} (row {wrong[0]}); "
             f"allowed: {allowed}"
         )
-    return task.file, "index\tprediction\n" + "".join(f"{i}\t{label}\n" for i, label in enumerate(spelled))
+    return "index\tprediction\n" + "".join(f"{i}\t{label}\n" for i, label in enumerate(spelled))
 
 
-def _in_order(predictions: Sequence[Any] | Mapping[Any, Any]) -> list[Any]:
+def _in_order(predictions: Mapping[str, Any]) -> list[Any]:
     """Return the predictions in the order of the rows, which count from 0.
 
     Raises ``UserError`` if a row is missing or appears twice, or an id holds no row number.
     """
-    if not isinstance(predictions, Mapping):
-        return list(predictions)
-    matches = {key: re.fullmatch(r"(?:.*-)?(\d+)", str(key)) for key in predictions}
+    matches = {key: re.fullmatch(r"(?:.*-)?(\d+)", key) for key in predictions}
     unnumbered = [key for key, match in matches.items() if match is None]
     if unnumbered:
         raise UserError(f"{len(unnumbered)} ids of predictions hold no row number, such as {unnumbered[0]!r}")
@@ -110,48 +110,6 @@ def _in_order(predictions: Sequence[Any] | Mapping[Any, Any]) -> list[Any]:
     return [by_row[row] for row in range(len(by_row))]
 
 
-def _score(value: Any) -> str | None:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return None
+def _score(value: float) -> str | None:
     low, high = STSB_RANGE
-    return f"{min(max(number, low), high):.3f}" if math.isfinite(number) else None
-
-
-def _squad(kind: str, predictions: Mapping[str, str]) -> tuple[str, str]:
-    wrong = [key for key, text in predictions.items() if not isinstance(text, str)]
-    if wrong:
-        raise UserError(f"{len(wrong)} answers are not text, such as that of {wrong[0]!r}; give '' for no answer")
-    return "predictions.json", _json(predictions)
-
-
-def _null_odds(kind: str, predictions: Mapping[str, float]) -> tuple[str, str]:
-    odds = {key: float(value) for key, value in predictions.items()}
-    wrong = [key for key, value in odds.items() if not math.isfinite(value)]
-    if wrong:
-        raise UserError(f"{len(wrong)} null odds are not finite, such as that of {wrong[0]!r}")
-    return "null_odds.json", _json(odds)
-
-
-def _conll(kind: str, predictions: Sequence[Sequence[Sequence[str]]]) -> tuple[str, str]:
-    blocks = []
-    for number, columns in enumerate(predictions):
-        if len({len(column) for column in columns}) > 1:
-            raise UserError(f"sentence {number} has columns of {', '.join(str(len(c)) for c in columns)} rows")
-        wrong = [field for column in columns for field in column if not field or re.search(r"\s", field)]
-        if wrong:
-            raise UserError(f"sentence {number} holds {wrong[0]!r}; a column of CoNLL is neither empty nor has spaces")
-        blocks.append("".join(" ".join(row) + "\n" for row in zip(*columns, strict=True)))
-    return "conll.txt", "\n".join(blocks)
-
-
-def _json(values: Mapping[str, Any]) -> str:
-    return json.dumps(dict(values), ensure_ascii=False, indent=1) + "\n"
-
-
-OTHERS: dict[str, Callable[[str, Any], tuple[str, str]]] = {
-    "squad": _squad,
-    "squad_null_odds": _null_odds,
-    "conll": _conll,
-}
+    return f"{min(max(value, low), high):.3f}" if math.isfinite(value) else None

@@ -22,7 +22,7 @@ from bert_jax.examples.labels import label_names
 from bert_jax.models.heads import Classifier
 from bert_jax.models.losses import cross_entropy
 from bert_jax.models.model import Part
-from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
+from bert_jax.records import Batch, Example, Sum
 from bert_jax.rows.encoded import EncodedRows
 from bert_jax.tasks.base import ExampleTask, ProblemType, Setting
 from bert_jax.tasks.findings import Judge, Record
@@ -61,8 +61,7 @@ class Config:
         configuration.check_fields(self, "config.task", "at least 0 is needed", "overlap", sound=lambda v: v >= 0)
 
 
-def _weight(example: Example, record: Record) -> tuple[float, float]:
-    del example
+def _weight(record: Record) -> tuple[float, float]:
     rows = zip(record["label"], record["prediction"], record["probabilities"], strict=True)
     wrong = [share for truth, found, share in rows if truth != found]
     return float(bool(wrong)), max(wrong or record["probabilities"], default=0.0)
@@ -71,7 +70,7 @@ def _weight(example: Example, record: Record) -> tuple[float, float]:
 def _shown(example: Example, record: Record) -> dict[str, Any]:
     del example
     cut = {name: list(record[name][:MAX_WORDS]) for name in ("words", "label", "prediction")}
-    return {"id": record["id"], "share": _weight({}, record)[1], **cut}
+    return {"id": record["id"], "share": _weight(record)[1], **cut}
 
 
 def _as_entities(config: Config) -> dict[str, Any] | None:
@@ -150,9 +149,6 @@ class Task(ExampleTask):
         if self.config.overflow == "cut":
             how = f"cut: {cut:,} words are not trained on and count as {OUTSIDE}"
         self.notes.append(f"{long:,} of {total:,} sentences are longer than {self.setting.max_length} tokens, {how}")
-
-    def features(self, length: int) -> BatchSpec:
-        return {name: Feature((length,), "int32") for name in FEATURES[1:]}
 
     def head(self, dropout_rate: float) -> tuple[Part, ...]:
         number = len(self.setting.labels)

@@ -74,7 +74,7 @@ def test_a_case_worked_by_hand():
 
 def test_nothing_to_score_is_0():
     assert set(classification_metrics([*NAMES, "f1"], [], [], ["no", "yes"]).values()) == {0.0}
-    assert set(regression.regression_metrics(list(regression.METRICS), [], []).values()) == {0.0}
+    assert set(regression.regression_metrics(list(regression.TITLES), [], []).values()) == {0.0}
 
 
 @pytest.mark.parametrize(
@@ -83,9 +83,6 @@ def test_nothing_to_score_is_0():
         (["acuracy", "f2"], [0], [0], ["a", "b"], None, "did you mean 'accuracy'.*unknown metric 'f2'; .*valid: acc"),
         (["f1"], [0], [0], ["a", "b", "c"], None, "there are 3: name the positive one, or take f1_macro"),
         (["f1"], [0], [0], ["a", "b"], "c", "positive label 'c' is unknown; labels: a, b"),
-        (["accuracy"], [0, 1], [0], ["a", "b"], None, "1 predictions for 2 labels"),
-        (["accuracy"], [0, 2], [0, 0], ["a", "b"], None, "labels hold 2.*allowed: 0 to 1"),
-        (["accuracy"], [0, 1], [0, -1], ["a", "b"], None, "predictions hold -1"),
     ],
 )
 def test_bad_input_of_classification(names, labels, predictions, label_names, positive, message):
@@ -104,19 +101,15 @@ def value_cases():
 
 
 @pytest.mark.filterwarnings("ignore:An input array is constant")
-def test_regression_is_scipys_and_scikit_learns():
+def test_regression_is_scipys():
     tied = 0
     for labels, predictions in value_cases():
-        ours = regression.regression_metrics(list(regression.METRICS), labels, predictions)
+        ours = regression.regression_metrics(list(regression.TITLES), labels, predictions)
         theirs = {
             "pearson": np.nan_to_num(scipy.stats.pearsonr(labels, predictions).statistic),
             "spearmanr": np.nan_to_num(scipy.stats.spearmanr(labels, predictions).statistic),
         }
-        assert {name: ours[name] for name in theirs} == pytest.approx(theirs, **CLOSE)
-        squared = sklearn_metrics.mean_squared_error(labels, predictions)
-        absolute = sklearn_metrics.mean_absolute_error(labels, predictions)
-        assert ours["mean_squared_error"] == pytest.approx(squared, rel=1e-9)
-        assert ours["mean_absolute_error"] == pytest.approx(absolute, rel=1e-9)
+        assert ours == pytest.approx(theirs, **CLOSE)
         tied += len(set(predictions)) < predictions.size
     assert tied > 20
 
@@ -128,10 +121,12 @@ def test_a_constant_prediction_has_no_correlation():
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_predictions_that_are_not_finite_are_not_hidden(bad):
-    found = regression.regression_metrics(list(regression.METRICS), [1.0, 2.0, 3.0], [1.0, bad, 2.0])
+    found = regression.regression_metrics(list(regression.TITLES), [1.0, 2.0, 3.0], [1.0, bad, 2.0])
     assert not any(math.isfinite(value) for value in found.values())
 
 
 def test_an_unknown_metric_of_regression_lists_the_known():
-    with pytest.raises(UserError, match=r"unknown metric 'pearsonr'; did you mean 'pearson'\? valid: mean_abs"):
+    with pytest.raises(
+        UserError, match=r"unknown metric 'pearsonr'; did you mean 'pearson'\? valid: pearson, spearmanr"
+    ):
         regression.regression_metrics(["pearsonr"], [1.0], [1.0])

@@ -94,15 +94,12 @@ def tags_of(file):
 @pytest.mark.parametrize(
     ("labels", "predictions", "mode", "scheme", "message"),
     [
-        ([["O"]], [], "conll", None, "0 predictions for 1 labels"),
-        ([["O"], ["O", "O"]], [["O"], ["O"]], "conll", None, "number 1: 1 predicted tags for 2 words"),
         ([["PER", "o"]], [["O", "O"]], "conll", None, "2 tags belong to no known scheme: 'PER', 'o'"),
         ([["U-PER"]], [["O"]], "conll", None, "take mode strict"),
         ([["I-PER"]], [["O"]], "strict", None, "more than one scheme; name one of IOB2"),
         ([["B-PER", "U-PER", "S-PER"]], [["O"] * 3], "strict", None, "B, S, U: that fits no scheme"),
         ([["E-PER"]], [["O"]], "strict", "IOB2", "scheme IOB2 allows B, I and O"),
         ([["B-PER"]], [["O"]], "strict", "IOB", "unknown scheme of tags 'IOB'; did you mean"),
-        ([["B-PER"]], [["O"]], "lenient", None, "unknown mode 'lenient'"),
     ],
 )
 def test_bad_tags(labels, predictions, mode, scheme, message):

@@ -9,7 +9,7 @@ import numpy as np
 
 from bert_jax.configuration import choose
 from bert_jax.errors import UserError
-from bert_jax.tasks.metrics.counting import check_each, check_lengths, precision_recall_f1, ratio
+from bert_jax.tasks.metrics.counting import check_each, precision_recall_f1, ratio
 
 TITLES = {
     "accuracy": "Accuracy",
@@ -38,8 +38,7 @@ def classification_metrics(
     or recall over labels: ``f1_macro`` (plain mean over the labels that occur, true or predicted), ``f1_micro``,
     ``f1_weighted`` (weighted by the number of true examples), and likewise for precision and recall.
 
-    Raises ``UserError`` for unknown names, unequal lengths, indices without a label name, and a binary score without a
-    positive label.
+    Raises ``UserError`` for unknown names and for a binary score without a positive label.
     """
     check_names(names, label_names, positive)
     matrix = confusion_matrix(labels, predictions, len(label_names))
@@ -65,12 +64,7 @@ def check_names(names: Sequence[str], label_names: Sequence[str], positive: str 
 
 def confusion_matrix(labels: Sequence[int], predictions: Sequence[int], num_labels: int) -> np.ndarray:
     """Return counts [K, K] int64: how many examples of each true label (row) were predicted as each label (column)."""
-    check_lengths(labels, predictions)
     true, predicted = np.asarray(labels, np.int64), np.asarray(predictions, np.int64)
-    for kind, indices in (("labels", true), ("predictions", predicted)):
-        wrong = indices[(indices < 0) | (indices >= num_labels)]
-        if wrong.size:
-            raise UserError(f"{kind} hold {wrong[0]} ({wrong.size} such); allowed: 0 to {num_labels - 1}")
     return np.bincount(true * num_labels + predicted, minlength=num_labels**2).reshape(num_labels, num_labels)
 
 
@@ -133,9 +127,8 @@ BINARY = ("precision", "recall", "f1")
 AVERAGED: dict[str, Averaged] = {
     "accuracy": _accuracy,
     "matthews_correlation": matthews_correlation,
-    **{
-        f"{score}_micro": _accuracy for score in BINARY
-    },  # with one label per example, micro averages equal the accuracy
+    # With one label per example, micro averages equal the accuracy.
+    **{f"{score}_micro": _accuracy for score in BINARY},
     **{f"{score}_macro": _macro(score) for score in BINARY},
     **{f"{score}_weighted": _weighted(score) for score in BINARY},
 }

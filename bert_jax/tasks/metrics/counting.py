@@ -1,19 +1,11 @@
-"""Helpers for metrics: ratios whose denominator may be 0, and a check of lengths."""
+"""Helpers for metrics: ratios whose denominator may be 0, and a check of names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from bert_jax.errors import UserError
-
-
-def check_lengths(labels: Sized, predictions: Sized) -> None:
-    """Raise ``UserError`` unless there is one prediction for each label."""
-    if len(labels) != len(predictions):
-        raise UserError(
-            f"{len(predictions)} predictions for {len(labels)} labels; give one for each, in the same order"
-        )
 
 
 def check_each(names: Iterable[str], check: Callable[[str], Any]) -> None:

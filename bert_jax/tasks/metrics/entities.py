@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from bert_jax.configuration import choose
 from bert_jax.errors import UserError
-from bert_jax.tasks.metrics.counting import check_lengths, precision_recall_f1, ratio
+from bert_jax.tasks.metrics.counting import precision_recall_f1, ratio
 
 Sentences = Sequence[Sequence[str]]
 
@@ -60,17 +60,8 @@ def entity_metrics(
     so IOB1, IOB2 and IOBES can all be read. Mode "strict" counts only entities that follow the scheme (IOB2, IOE2,
     IOBES or BILOU) from start to end. If the scheme is None, it is inferred from the prefixes.
 
-    Raises ``UserError`` for sentences of unequal length, malformed tags, an unknown mode or scheme, and prefixes that
-    fit no scheme.
+    Raises ``UserError`` for malformed tags, an unknown scheme, and prefixes that fit no scheme.
     """
-    check_lengths(labels, predictions)
-    unequal = [i for i, (a, b) in enumerate(zip(labels, predictions, strict=True)) if len(a) != len(b)]
-    if unequal:
-        i = unequal[0]
-        raise UserError(
-            f"{len(unequal)} sentences lack one tag for each word, such as number {i}: {len(predictions[i])} predicted "
-            f"tags for {len(labels[i])} words"
-        )
     true, predicted = (set(found) for found in _both(labels, predictions, mode, scheme))
     result = _scores(true, predicted)
     right = sum(a == b for x, y in zip(labels, predictions, strict=True) for a, b in zip(x, y, strict=True))
@@ -122,8 +113,6 @@ def _both(labels: Sentences, predictions: Sentences, mode: str, scheme: str | No
         if not prefixes <= set(CONLL_PREFIXES):
             raise UserError(f"tags begin with {_listed(prefixes)}; mode conll reads B, I, E, S and O: take mode strict")
         return [conll_entities(labels), conll_entities(predictions)]
-    if mode != "strict":
-        raise UserError(f"unknown mode {mode!r} of entity metrics; allowed: conll, strict")
     spelled = choose("scheme of tags", scheme, SCHEMES) if scheme else _detect(prefixes)
     if not prefixes <= set(spelled.first + spelled.inside):
         allowed = _listed(set(spelled.first + spelled.inside))

@@ -12,7 +12,6 @@ import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from difflib import SequenceMatcher
-from typing import NamedTuple
 
 from bert_jax.errors import UserError
 from bert_jax.tasks.metrics.counting import precision_recall_f1, ratio
@@ -39,50 +38,42 @@ _CMRC_PIECES = re.compile("[\u4e00-\u9fa5]|[^\u4e00-\u9fa5]+")
 def squad_v1_metrics(answers: Answers, predictions: Texts) -> dict[str, float]:
     """Return exact_match and f1.
 
-    A question without a prediction counts as wrong. A prediction without a question is ignored.
+    Every question has an answer and a prediction.
     """
     return _means(answers, predictions, exact_match, _token_f1)
 
 
 def cmrc_metrics(answers: Answers, predictions: Texts) -> dict[str, float]:
-    """Return exact_match, f1 and average (the mean of both). Needs the extra ``cmrc``.
-
-    A question without a prediction counts as wrong.
-    """
+    """Return exact_match, f1 and average (the mean of both), as ``squad_v1_metrics``. Needs the extra ``cmrc``."""
     segment = _Segmenter()
     means = _means(answers, predictions, _cmrc_exact_match, segment.f1)
     return {**means, "average": (means["exact_match"] + means["f1"]) / 2}
 
 
 def squad_v2_metrics(
-    answers: Answers,
-    predictions: Texts,
-    no_answer: Mapping[str, float] | None = None,
-    no_answer_threshold: float = 1.0,
+    answers: Answers, predictions: Texts, null_odds: Mapping[str, float], threshold: float
 ) -> dict[str, float]:
     """Return exact, f1 and total; and as HasAns_* and NoAns_*, the same for questions with and without an answer.
 
-    ``no_answer`` gives each question a score (null odds or a probability). If the score is above
-    ``no_answer_threshold``, the prediction counts as "". If ``no_answer`` is given, the result also has best_exact,
-    best_exact_thresh, best_f1 and best_f1_thresh; ``predictions`` must then be the best texts that are not empty.
+    The result also has best_exact, best_exact_thresh, best_f1 and best_f1_thresh, see ``find_best_threshold``.
 
-    Raises ``UserError`` for a question without a prediction or without a score.
+    Args:
+      predictions: the best text that is not "" for every question.
+      null_odds: a score for every question. If it is above ``threshold``, the prediction counts as "".
     """
-    _check_complete("predictions", answers, predictions)
     raw = _squad_v2_scores(answers, predictions)
-    scores = raw
-    if no_answer is not None:
-        _check_complete("no-answer scores", answers, no_answer)
-        scores = {key: _withheld(answers[key]) if no_answer[key] > no_answer_threshold else raw[key] for key in raw}
+    scores = {}
+    for key, score in raw.items():
+        without = float(not answers[key])  # what the prediction "" scores
+        scores[key] = (without, without) if null_odds[key] > threshold else score
     result = _totals(list(scores.values()))
     for name, kept in (("HasAns", True), ("NoAns", False)):
         part = [scores[key] for key in scores if bool(answers[key]) == kept]
         if part:
             result |= {f"{name}_{key}": value for key, value in _totals(part).items()}
-    if no_answer is not None:
-        for position, name in enumerate(("exact", "f1")):
-            best, where = find_best_thresh(predictions, {k: s[position] for k, s in raw.items()}, no_answer, answers)
-            result |= {f"best_{name}": best, f"best_{name}_thresh": where}
+    for position, name in enumerate(("exact", "f1")):
+        best, where = find_best_threshold(predictions, {k: s[position] for k, s in raw.items()}, null_odds, answers)
+        result |= {f"best_{name}": best, f"best_{name}_thresh": where}
     return result
 
 
@@ -100,31 +91,23 @@ def _squad_v2_scores(answers: Answers, predictions: Texts) -> Scores:
     return scores
 
 
-class BestThreshold(NamedTuple):
-    """The highest score that any threshold gives, and that threshold."""
+def find_best_threshold(
+    predictions: Texts, scores: Mapping[str, float], null_odds: Mapping[str, float], answers: Answers
+) -> tuple[float, float]:
+    """Return the highest mean of ``scores``, in percent, that any threshold gives, and that threshold.
 
-    score: float  # in percent
-    threshold: float
-
-
-def find_best_thresh(
-    predictions: Texts, scores: Mapping[str, float], no_answer: Mapping[str, float], answers: Answers
-) -> BestThreshold:
-    """Return the threshold that gives the highest mean of ``scores``.
-
-    For a question whose ``no_answer`` is above the threshold, "" is predicted. The search follows the official script.
+    For a question whose ``null_odds`` are above the threshold, "" is predicted. The search follows the official script.
     At first no question is answered and the threshold is 0. Then questions are answered one by one, in ascending order
-    of ``no_answer`` (on a tie, in the order of that dict), and the threshold becomes the ``no_answer`` of the last
+    of ``null_odds`` (on a tie, in the order of that dict), and the threshold becomes the ``null_odds`` of the last
     answered question. Of equally good thresholds, the first is taken.
     """
     current = best = float(sum(1 for texts in answers.values() if not texts))
     threshold = 0.0
-    for key in sorted(no_answer, key=no_answer.__getitem__):
-        if key in scores:
-            current += scores[key] if answers[key] else -float(bool(predictions[key]))
-            if current > best:
-                best, threshold = current, no_answer[key]
-    return BestThreshold(100.0 * ratio(best, len(scores)), float(threshold))
+    for key in sorted(null_odds, key=null_odds.__getitem__):
+        current += scores[key] if answers[key] else -float(bool(predictions[key]))
+        if current > best:
+            best, threshold = current, null_odds[key]
+    return 100.0 * ratio(best, len(scores)), float(threshold)
 
 
 def normalize(text: str) -> str:
@@ -186,30 +169,12 @@ def _means(
 
     For each question, the right answer that matches best counts.
     """
-    empty = [key for key, texts in answers.items() if not texts]
-    if empty:
-        raise UserError(f"{len(empty)} questions have no answer, such as {empty[0]!r}; score them as squad_v2.0")
-    totals = {"exact_match": 0.0, "f1": 0.0}
-    for key, texts in answers.items():
-        if key in predictions:
-            totals["exact_match"] += max(exact(text, predictions[key]) for text in texts)
-            totals["f1"] += max(f1(text, predictions[key]) for text in texts)
-    return {name: 100.0 * ratio(total, len(answers)) for name, total in totals.items()}
-
-
-def _withheld(answers: Sequence[str]) -> tuple[float, float]:
-    """Return exact match and F1 of predicting "" for a question: both 1 if it has no answer, else 0."""
-    return (float(not answers), float(not answers))
+    return {
+        name: 100.0 * ratio(sum(max(score(t, predictions[key]) for t in answers[key]) for key in answers), len(answers))
+        for name, score in (("exact_match", exact), ("f1", f1))
+    }
 
 
 def _totals(scores: Sequence[tuple[float, float]]) -> dict[str, float]:
     exact, f1 = (100.0 * ratio(sum(score[i] for score in scores), len(scores)) for i in (0, 1))
     return {"exact": exact, "f1": f1, "total": float(len(scores))}
-
-
-def _check_complete(kind: str, answers: Answers, given: Mapping[str, object]) -> None:
-    missing = [key for key in answers if key not in given]
-    if missing:
-        raise UserError(
-            f"{kind} lack {len(missing)} of {len(answers)} questions, such as {missing[0]!r}; give them all"
-        )
