@@ -164,27 +164,25 @@ def _sample(split: CorpusSplit, most: int = PLANNED_SENTENCES) -> _Sample:
 def rows(split: CorpusSplit, max_lengths: tuple[int, ...], fixes: Fixes) -> list[Check]:
     """Check, for each row length, the padding and the share of random next sentences among packed pairs."""
     try:
-        for max_length in max_lengths:
-            chunks.check(split, max_length)
+        all_limits = {n: RowsConfig(n, packing="packed").limits for n in max_lengths}
+        chunks.check(split)
     except UserError as error:
         return [Check("padding", "bad", "no pairs can be made", str(error))]
     sample = _sample(split)
     padding: dict[str, Any] = {}
     balance: dict[str, Any] = {}
-    for max_length in max_lengths:
+    for max_length, limits in all_limits.items():
         key = random.key(split.fingerprint, "inspection", max_length)
-        pairs = np.concatenate(list(chunks.make(sample, key, max_length, 0.1)))
+        pairs = np.concatenate(list(chunks.make(sample, key, chunks.Rules(max_length, 0.1))))
         used = pairs["a_length"].astype(np.int64) + pairs["b_length"] + chunks.SPECIAL_TOKENS_PER_ROW
-        limits = RowsConfig(max_length, packing="packed").limits
-        targets = short_targets(sample, key, limits, 0.1)
-        packed = np.concatenate(list(chunks.make(sample, key, max_length, 0.1, targets)))
+        rules = chunks.Rules(max_length, 0.1, short_targets(sample, key, limits, 0.1))
+        packed = np.concatenate(list(chunks.make(sample, key, rules)))
         padding[str(max_length)] = {
             "pairs": len(pairs),
             "one_pair_a_row": 1 - ratio(used.sum(), len(used) * max_length),
             "packed": _packed_padding(packed, key, limits),
         }
-        capacity = max_length - chunks.SPECIAL_TOKENS_PER_ROW
-        cut = chunks.cut_chunks(sample, key, np.arange(len(sample.document_starts) - 1), capacity, 0.1, targets)
+        cut = chunks.cut_chunks(sample, key, np.arange(len(sample.document_starts) - 1), rules)
         balance[str(max_length)] = {
             "random_share": float(packed["is_random"].mean()),
             "one_sentence_chunks": float((cut.middle == cut.stop).mean()),

@@ -36,7 +36,7 @@ from bert_jax.rows.features import Ints, Sentences
 
 VERSION = 3  # raise it whenever plans change: cached plans of another version are not read
 SPECIAL_TOKENS_PER_ROW = 3  # [CLS] A [SEP] B [SEP]
-CANDIDATES, TURNS = 10, 4  # places tried for a random second segment: ten, up to four times
+_CANDIDATES, _TURNS = 10, 4  # places tried for a random second segment: ten, up to four times
 _LOOKED_AT = 1 << 20  # documents, at the start
 _SENTENCES_AT_ONCE = 1 << 22
 _LAST_CHOICE = 1 << 40  # added to the difference of a place that ranks last: more tokens than any document has
@@ -61,6 +61,29 @@ class _InMemory(NamedTuple):
     document_starts: Ints
 
 
+class Rules(NamedTuple):
+    """How pairs are made.
+
+    Attributes:
+      short_share: the share of the documents, or with ``short_targets`` of the chunks, whose target is shorter.
+      short_targets: equally likely numbers of tokens, from which the target of a short chunk is drawn. If None, short
+        targets are drawn for whole documents instead of single chunks, and may be any number of tokens.
+      random_share: the share of the chunks with several sentences that get a random second segment.
+      swapped_share: among all other chunks, the share whose second part comes first.
+    """
+
+    max_length: int
+    short_share: float
+    short_targets: Ints | None = None
+    random_share: float = 0.5
+    swapped_share: float = 0.0
+
+    @property
+    def capacity(self) -> int:
+        """The largest number of tokens of a pair, without special tokens."""
+        return self.max_length - SPECIAL_TOKENS_PER_ROW
+
+
 @dataclasses.dataclass(frozen=True)
 class Chunks:
     """n chunks. A chunk is a run of consecutive sentences of a document, cut into two parts.
@@ -79,7 +102,7 @@ class Chunks:
         return Chunks(*(getattr(self, field.name)[which] for field in dataclasses.fields(self)))
 
 
-def check(split: Sentences, max_length: int) -> None:
+def check(split: Sentences) -> None:
     """Raise ``UserError`` if no pairs can be made. The check is quick, however large the split is."""
     documents = len(split.document_starts) - 1
     if documents < 2:
@@ -93,38 +116,21 @@ def check(split: Sentences, max_length: int) -> None:
             "learns from such text (--config.objective.name=mlm --config.objective.arrangement=sentences), or check in "
             "config.corpus.options what ends a sentence (text_files: format) and a document (document_boundary)"
         )
-    if max_length < SPECIAL_TOKENS_PER_ROW + 2:
-        raise UserError(f"max_length is {max_length}; a pair with its special tokens needs at least 5")
 
 
-def make(
-    split: Sentences,
-    key: np.uint64,
-    max_length: int,
-    short_row_probability: float,
-    short_targets: Ints | None = None,
-    random_share: float = 0.5,
-    swapped_share: float = 0.0,
-) -> Iterator[Pairs]:
+def make(split: Sentences, key: np.uint64, rules: Rules) -> Iterator[Pairs]:
     """Yield the pairs of one epoch in corpus order, in blocks of bounded size.
 
-    Args:
-      key: the random key of (corpus fingerprint, seed, phase, epoch).
-      short_targets: equally likely numbers of tokens, from which the target of a short chunk is drawn. If None, short
-        targets are drawn for whole documents instead of single chunks, and may be any number of tokens.
-      random_share: the share of the chunks with several sentences that get a random second segment.
-      swapped_share: among all other chunks, the share whose second part comes first.
+    ``key`` is the random key of (corpus fingerprint, seed, phase, epoch).
     """
-    check(split, max_length)
+    check(split)
     split = _InMemory(np.asarray(split.sentence_offsets), np.asarray(split.document_starts))
-    capacity = max_length - SPECIAL_TOKENS_PER_ROW
     for documents in _groups(split.document_starts):
         if (np.diff(split.document_starts[documents[0] : documents[-1] + 2]) < 1).any():
             raise UserError("the corpus has a document without sentences; build it again")
-        chunks = cut_chunks(split, key, documents, capacity, short_row_probability, short_targets, random_share)
+        chunks = cut_chunks(split, key, documents, rules)
         for i in range(0, len(chunks.start), _PAIRS_AT_ONCE):
-            part = chunks[slice(i, i + _PAIRS_AT_ONCE)]
-            yield make_pairs(split, key, part, capacity if short_targets is None else part.target, swapped_share)
+            yield make_pairs(split, key, chunks[slice(i, i + _PAIRS_AT_ONCE)], rules)
 
 
 def _groups(document_starts: Ints) -> Iterator[Ints]:
@@ -137,27 +143,19 @@ def _groups(document_starts: Ints) -> Iterator[Ints]:
         first = stop
 
 
-def cut_chunks(
-    split: Sentences,
-    key: np.uint64,
-    documents: Ints,
-    capacity: int,
-    short_row_probability: float,
-    short_targets: Ints | None = None,
-    random_share: float = 0.5,
-) -> Chunks:
+def cut_chunks(split: Sentences, key: np.uint64, documents: Ints, rules: Rules) -> Chunks:
     """Return all chunks of ``documents``, in order.
 
     Each turn of the loop makes the next chunk of every unfinished document.
     """
-    offsets = split.sentence_offsets
+    offsets, capacity, short_targets = split.sentence_offsets, rules.capacity, rules.short_targets
     start, end = split.document_starts[documents], split.document_starts[documents + 1]
     short_key, length_key, middle_key, coin_key = (random.fold(key, i) for i in range(4))
 
     lengths = np.arange(2, capacity + 1) if short_targets is None else short_targets
 
     def targets(subjects: Ints) -> Ints:
-        short = random.uniform(random.fold(short_key, subjects)) < short_row_probability
+        short = random.uniform(random.fold(short_key, subjects)) < rules.short_share
         drawn = random.integers(random.fold(length_key, subjects), len(lengths))
         return np.where(short, lengths[drawn], capacity)
 
@@ -174,7 +172,7 @@ def cut_chunks(
         if (count < 1).any():  # the loop would never end
             raise UserError("the corpus has a sentence without tokens; build it again")
         middle = start + 1 + random.integers(random.fold(middle_key, start), np.maximum(count - 1, 1))
-        is_random = (count == 1) | (random.uniform(random.fold(coin_key, start)) < random_share)
+        is_random = (count == 1) | (random.uniform(random.fold(coin_key, start)) < rules.random_share)
         turns.append((start, middle, stop, documents, target, is_random))
         start = np.where(is_random, middle, stop)  # the next chunk begins with the unused sentences
         going = np.flatnonzero(start < end)
@@ -185,22 +183,21 @@ def cut_chunks(
     return Chunks(*(column[order] for column in columns))
 
 
-def make_pairs(
-    split: Sentences, key: np.uint64, chunks: Chunks, capacity: int | Ints, swapped_share: float = 0.0
-) -> Pairs:
-    """Return the pairs of ``chunks``, each cut to at most ``capacity`` tokens (one number for all pairs, or [n])."""
+def make_pairs(split: Sentences, key: np.uint64, chunks: Chunks, rules: Rules) -> Pairs:
+    """Return the pairs of ``chunks``, each cut to a row's capacity, or if there are ``short_targets`` to its target."""
     offsets = split.sentence_offsets
     b_start, b_stop = chunks.middle.copy(), chunks.stop.copy()
     which = np.flatnonzero(chunks.is_random)
     b_start[which], b_stop[which] = _random_second(split, key, chunks[which])
     a, b = (offsets[chunks.start], offsets[chunks.middle]), (offsets[b_start], offsets[b_stop])
-    swapped = random.uniform(random.fold(random.fold(key, 6), chunks.start)) < swapped_share
+    swapped = random.uniform(random.fold(random.fold(key, 6), chunks.start)) < rules.swapped_share
     swapped &= ~chunks.is_random
     if swapped.any():  # before truncation, whose cut (B first) would give it away
         a, b = np.where(swapped, (b, a), (a, b))
     pairs = np.empty(len(chunks.start), PAIR)
     pairs["is_random"] = chunks.is_random | swapped
     keys = random.fold(random.fold(key, 4), chunks.start)
+    capacity = rules.capacity if rules.short_targets is None else chunks.target
     truncate(pairs, (a[0], a[1] - a[0]), (b[0], b[1] - b[0]), capacity, keys)
     return pairs
 
@@ -215,16 +212,16 @@ def _random_second(split: Sentences, key: np.uint64, chunks: Chunks) -> tuple[In
     """
     keys = random.fold(random.fold(key, 5), chunks.start)
     best = np.stack(_candidates(split, random.fold(keys, 0), chunks))  # [3, n]: first, last + 1, difference
-    for turn in range(1, TURNS):
+    for turn in range(1, _TURNS):
         pending = np.flatnonzero(best[2] > 0)
-        found = np.stack(_candidates(split, random.fold(keys[pending], turn), chunks[pending]))
-        better = found[2] < best[2, pending]
-        best[:, pending[better]] = found[:, better]
+        others = np.stack(_candidates(split, random.fold(keys[pending], turn), chunks[pending]))
+        better = others[2] < best[2, pending]
+        best[:, pending[better]] = others[:, better]
     return best[0], best[1]
 
 
 def _candidates(split: Sentences, keys: random.Bits, chunks: Chunks) -> tuple[Ints, Ints, Ints]:
-    """Return the first and last + 1 sentence [n] of the best of ``CANDIDATES`` places, and their difference in tokens.
+    """Return the first and last + 1 sentence [n] of the best of ``_CANDIDATES`` places, and their difference in tokens.
 
     Places are drawn at random. If the true chunk reached its target, a candidate also runs up to the sentence that
     reaches the target, and ranks last if its document ends before that. For a chunk of one sentence this is the only
@@ -232,11 +229,11 @@ def _candidates(split: Sentences, keys: random.Bits, chunks: Chunks) -> tuple[In
     sentence that brings its number of tokens nearest to the true number.
     """
     offsets, document_starts = split.sentence_offsets, split.document_starts
-    bits = random.fold(keys[:, None], np.arange(2 * CANDIDATES))
-    document = random.integers(bits[:, :CANDIDATES], len(document_starts) - 2)
+    bits = random.fold(keys[:, None], np.arange(2 * _CANDIDATES))
+    document = random.integers(bits[:, :_CANDIDATES], len(document_starts) - 2)
     document += document >= chunks.document[:, None]  # uniform over the documents other than the chunk's own
     first, end = document_starts[document], document_starts[document + 1]
-    start = first + random.integers(bits[:, CANDIDATES:], end - first)
+    start = first + random.integers(bits[:, _CANDIDATES:], end - first)
 
     begin, middle, stop = (offsets[x][:, None] for x in (chunks.start, chunks.middle, chunks.stop))  # [n, 1]
     target, alone = chunks.target[:, None], (chunks.middle == chunks.stop)[:, None]

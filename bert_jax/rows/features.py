@@ -114,7 +114,7 @@ class Arrangement(Protocol):
     record: ClassVar[np.dtype]
     fields: ClassVar[Mapping[str, Field]]
 
-    def check(self, split: Sentences, max_length: int) -> None:
+    def check(self, split: Sentences) -> None:
         """Raise ``UserError`` if no sequences can be made. The check is quick, however large the split is."""
         ...
 

@@ -58,7 +58,7 @@ class SequenceRows(RowSource):
           kind: the kind of the batches; buckets derive their kinds from it.
           directory: the corpus's folder, in which plans are cached if it can be written (see ``PlanCache``).
         """
-        config.arranged.check(split, config.max_length)
+        config.arranged.check(split)
         self._split, self._facts, self._config = split, facts, config
         self._seed, self._phase, self._kind, self._directory = seed, phase, kind, directory
 

@@ -12,7 +12,7 @@ from bert_jax.storage import reading
 # An added token: its ``content``, its ``id`` if it is known, and the flags of ``tokenizer_json.FLAGS`` that are on.
 Token: TypeAlias = Mapping[str, Any]
 CONFIG = "tokenizer_config.json"
-AROUND_TEXTS = ("bos_token", "eos_token")
+_AROUND_TEXTS = ("bos_token", "eos_token")
 
 
 def of_texts(texts: Iterable[str]) -> list[Token]:
@@ -34,8 +34,8 @@ def declared(source: epath.Path, pieces: Collection[str]) -> list[Token]:
         reading.read_object(folder / name) or {}
         for name in (CONFIG, "special_tokens_map.json", "tokenizer.json", "added_tokens.json")
     )
-    around = [_token(content.get(role)).get("content") for content in (config, special_map) for role in AROUND_TEXTS]
-    found: dict[str, Token] = {}
+    around = [_token(content.get(role)).get("content") for content in (config, special_map) for role in _AROUND_TEXTS]
+    tokens: dict[str, Token] = {}
     listed = [token for content in (config, special_map) for token in _listed(content)]
     special = {token["content"] for token in listed}
     by_id = config.get("added_tokens_decoder")
@@ -46,8 +46,8 @@ def declared(source: epath.Path, pieces: Collection[str]) -> list[Token]:
     decoded = [{**token, "id": int(i)} for i, token in by_id.items()] if isinstance(by_id, dict) else []
     for token in [*map(_token, whole.get("added_tokens") or ()), *decoded, *plain, *listed]:
         if token.get("content") and not (token["content"] in around and token["content"] in pieces):
-            found.setdefault(token["content"], token)
-    return sorted(found.values(), key=lambda token: token.get("id", float("inf")))
+            tokens.setdefault(token["content"], token)
+    return sorted(tokens.values(), key=lambda token: token.get("id", float("inf")))
 
 
 def _listed(content: Mapping[str, Any]) -> Iterator[Token]:

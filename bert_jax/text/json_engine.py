@@ -27,15 +27,17 @@ from bert_jax.text.marks import ALPHABET, SPACE, Bytes, Marks, Prefix, Underline
 from bert_jax.text.word_cache import WordCache
 from bert_jax.text.words import unspaced
 
-ADVICE = (
+_ADVICE = (
     "save it as a tokenizer.json of WordPiece, Unigram or byte-level BPE, a vocab.txt or a .model of sentencepiece, or "
     "learn one with `bert-jax vocab`"
 )
-NEVER_IN_UTF8 = frozenset((0xC0, 0xC1, *range(0xF5, 0x100)))
+_NEVER_IN_UTF8 = frozenset((0xC0, 0xC1, *range(0xF5, 0x100)))
 PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")  # ASCII punctuation; because of the group, ``split`` keeps the marks
-MEAN_CHARACTERS = 32  # if a text's words are longer on average, it has no spaces between words, and they are not cached
+_MEAN_CHARACTERS = (
+    32  # if a text's words are longer on average, it has no spaces between words, and they are not cached
+)
 # Normalizers that change text character by character, or only where there is more than one space.
-CHARACTER_STEPS = ("NFC", "NFD", "NFKC", "NFKD", "StripAccents", "Lowercase", "Precompiled", "Strip")
+_CHARACTER_STEPS = ("NFC", "NFD", "NFKC", "NFKD", "StripAccents", "Lowercase", "Precompiled", "Strip")
 # A character outside ASCII that may change, or be changed by, the space beside it.
 BESIDE_SPACE = re.compile(r" [^\w\x00-\x7f]|[^\w\x00-\x7f] ")
 
@@ -156,7 +158,7 @@ class JsonEngine:
         if kinds == ["BertPreTokenizer"] and all(step["type"] == "BertNormalizer" for step in changes):
             add = self._add_words if self.added_ids else self._add_bert_words
             return WordCache(lambda text: text.split(" "), add), None
-        by_character = all(step["type"] in CHARACTER_STEPS or _spares_words(step) for step in changes)
+        by_character = all(step["type"] in _CHARACTER_STEPS or _spares_words(step) for step in changes)
         if not by_character or not splitters or not splitters[-1].get("use_regex", True):
             return None
         if kinds == ["ByteLevel"]:
@@ -220,7 +222,7 @@ def _library(content: tokenizer_json.Content, where: str, names: Mapping[str, st
     except BaseException as error:  # plain ``Exception``, or the library's panic
         kind = content["model"]["type"]
         raise UserError(
-            f"{where} is damaged, or a {kind} tokenizer that cannot be read: {first_line(error)[:200]}; {ADVICE}"
+            f"{where} is damaged, or a {kind} tokenizer that cannot be read: {first_line(error)[:200]}; {_ADVICE}"
         ) from error
 
 
@@ -230,7 +232,7 @@ def _marks(content: tokenizer_json.Content, where: str) -> Marks:
     inner = tokenizer_json.flat(content["normalizer"], "normalizers")
     if "ByteLevel" in steps:
         vocab = content["model"]["vocab"]
-        if lost := [byte for byte in range(256) if byte not in NEVER_IN_UTF8 and ALPHABET[byte] not in vocab]:
+        if lost := [byte for byte in range(256) if byte not in _NEVER_IN_UTF8 and ALPHABET[byte] not in vocab]:
             raise UserError(
                 f"{where} has no piece for {len(lost)} of the bytes of text, such as 0x{lost[0]:02X}; characters with "
                 "them would be dropped: give a vocabulary that begins with all 256 bytes"
@@ -242,7 +244,7 @@ def _marks(content: tokenizer_json.Content, where: str) -> Marks:
         return Prefix(content["model"].get("continuing_subword_prefix", "##"))
     raise UserError(
         f"{where} is a {kind} tokenizer whose pieces do not show where words begin (its pre_tokenizer is neither "
-        f"ByteLevel nor Metaspace); {ADVICE}"
+        f"ByteLevel nor Metaspace); {_ADVICE}"
     )
 
 
@@ -267,7 +269,7 @@ def _splits(kept: bool, text: str) -> bool:
     return (
         text.isprintable()
         and "  " not in text
-        and len(text) < MEAN_CHARACTERS * (text.count(" ") + 1)
+        and len(text) < _MEAN_CHARACTERS * (text.count(" ") + 1)
         and (kept or text.isascii())
     )
 

@@ -11,7 +11,7 @@ import heapq
 import io
 import re
 from collections.abc import Iterable, Iterator
-from typing import Literal
+from typing import Any, Literal
 
 from bert_jax.errors import UserError
 from bert_jax.records import CLS, MASK, PAD, SEP, UNK
@@ -30,25 +30,22 @@ def learn_sentencepiece(
     kind: Literal["unigram", "bpe"] = "unigram",
     *,
     lowercase: bool = True,
-    byte_fallback: bool = False,
-    character_coverage: float = COVERAGE,
-    num_threads: int = NUM_THREADS,
     max_sentences: int = MAX_SENTENCES,
+    **options: Any,
 ) -> bytes:
     """Return the bytes of a ``.model`` file with at most ``size`` pieces; pieces 0 to 4 are BERT's special tokens.
 
     Args:
       texts: sentences, read once. If there are more than ``max_sentences``, those with the lowest hashes are used.
       lowercase: whether the model's normaliser, after NFKC, converts text to lower case and strips accents.
-      byte_fallback: whether to add 256 pieces for bytes, which spell characters that have no piece of their own.
-      character_coverage: the share of the text's characters that get a piece.
-      num_threads: the number of threads, on which the result depends.
+      options: of the library's trainer, such as ``byte_fallback``: 256 pieces for bytes, which spell characters that
+        have no piece of their own.
 
     Raises:
       UserError: there is no text, or ``size`` is too small for the special tokens and the alphabet.
     """
-    library = quiet()
-    model = io.BytesIO()
+    library, model = quiet(), io.BytesIO()
+    options = {"byte_fallback": False, "character_coverage": COVERAGE, "num_threads": NUM_THREADS} | options
     sentences = sample(texts, max_sentences)
     if not sentences:
         raise UserError("the text to learn a vocabulary from is empty; check config.corpus.options")
@@ -60,14 +57,12 @@ def learn_sentencepiece(
             vocab_size=size,
             model_type=kind,
             normalizer=normalizer,
-            byte_fallback=byte_fallback,
-            character_coverage=character_coverage,
-            num_threads=num_threads,
             max_sentence_length=4 * MAX_CHARACTERS,
             hard_vocab_limit=False,
             minloglevel=2,
             **{"pad_id": 0, "pad_piece": PAD, "unk_id": 1, "unk_piece": UNK, "bos_id": -1, "eos_id": -1},
             control_symbols=[CLS, SEP, MASK],
+            **options,
         )
     except (RuntimeError, ValueError) as error:
         raise UserError(_explained(" ".join(str(error).split()), size)) from error
@@ -85,11 +80,19 @@ def _explained(message: str, size: int) -> str:
 
 
 def sample(texts: Iterable[str], at_most: int) -> list[str]:
-    """Return at most ``at_most`` of ``texts``: those with the lowest hashes, in their order.
+    """Return ``at_most`` of ``texts``: those with the lowest hashes, in their order. It is the same in every process.
 
     A text longer than ``MAX_CHARACTERS`` is cut into several texts. Empty texts are left out.
     """
-    return _sample(_cut(texts), at_most)
+    kept: list[tuple[int, int, str]] = []  # a heap, the highest hash first
+    for number, text in enumerate(_cut(texts)):
+        digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+        entry = (-int.from_bytes(digest, "big"), -number, text)
+        if len(kept) < at_most:
+            heapq.heappush(kept, entry)
+        elif entry > kept[0]:
+            heapq.heapreplace(kept, entry)
+    return [text for _, _, text in sorted(kept, key=lambda entry: -entry[1])]
 
 
 def _cut(texts: Iterable[str]) -> Iterator[str]:
@@ -97,16 +100,3 @@ def _cut(texts: Iterable[str]) -> Iterator[str]:
         for start in range(0, len(text), MAX_CHARACTERS):
             if piece := text[start : start + MAX_CHARACTERS].strip():
                 yield well_formed(piece)
-
-
-def _sample(sentences: Iterable[str], at_most: int) -> list[str]:
-    """Return the ``at_most`` sentences with the lowest hashes, in their order. Every process gets the same result."""
-    kept: list[tuple[int, int, str]] = []  # a heap, the highest hash first
-    for number, sentence in enumerate(sentences):
-        digest = hashlib.blake2b(sentence.encode(), digest_size=8).digest()
-        entry = (-int.from_bytes(digest, "big"), -number, sentence)
-        if len(kept) < at_most:
-            heapq.heappush(kept, entry)
-        elif entry > kept[0]:
-            heapq.heapreplace(kept, entry)
-    return [sentence for _, _, sentence in sorted(kept, key=lambda entry: -entry[1])]

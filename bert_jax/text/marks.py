@@ -1,32 +1,19 @@
-"""Says what a piece stands for: each kind of tokenizer has its own marks for the pieces that begin a word."""
+"""Says what a piece stands for: each kind of tokenizer has its own marks for the pieces that begin a word.
+
+``space`` is how a piece shows the space before a word, "" if it does not. ``surface`` returns the text of a piece
+without a mark, and whether the mark says that the piece continues a word. ``continues`` returns whether a piece belongs
+to the word of the piece before it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 import unicodedata
-from typing import Protocol
 
 SPACE = "\u2581"  # stands for a space in the pieces of sentencepiece
 NOT_WHITE = "\x1c\x1d\x1e\x1f"  # white space for Python, but not for Unicode
 BYTE = re.compile("<0x[0-9A-F]{2}>")  # a piece of sentencepiece that stands for a byte
-
-
-class Marks(Protocol):
-    """Interface: how the pieces of a kind of tokenizer are read."""
-
-    @property
-    def space(self) -> str:
-        """Return how a piece shows the space before a word; "" if it does not."""
-        ...
-
-    def surface(self, piece: str) -> tuple[str, bool]:
-        """Return the text of ``piece``, without a mark, and whether the mark says that it continues a word."""
-        ...
-
-    def continues(self, piece: str) -> bool:
-        """Return whether ``piece`` belongs to the word of the piece before it."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +71,9 @@ class Bytes:
 
     def continues(self, piece: str) -> bool:
         return not is_white(_bytes(piece).decode(errors="replace")[:1])
+
+
+Marks = Prefix | Underline | Bytes
 
 
 def is_white(character: str) -> bool:

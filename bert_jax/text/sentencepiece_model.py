@@ -22,7 +22,6 @@ from bert_jax.records import SPECIAL_TOKENS, UNK
 from bert_jax.text.tokenizer_json import NAMES
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # types of pieces, in sentencepiece_model.proto
-QUOTES = ("``", "''")  # the replacement table of ALBERT has " for each; those of most models leave them
 KINDS = {1: "unigram", 2: "bpe"}  # types of models
 _Field = descriptor_pb2.FieldDescriptorProto
 _FIELDS: dict[str, dict[str, tuple[int, Any, str]]] = {  # message -> field -> number, type, default

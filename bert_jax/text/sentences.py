@@ -6,9 +6,25 @@ from collections.abc import Iterator
 
 import sentencex
 
+from bert_jax.errors import UserError
+
 # Characters split at a time, since the splitter takes quadratic time on Chinese and on quotes that never close.
 WINDOW = 1 << 12
 LONGEST = 1 << 16  # the most characters of a sentence in text that is already split into sentences
+# ISO 639-1, with the few that it has withdrawn and that are still in use
+LANGUAGES = """
+aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en eo
+es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja jv ka kg
+ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl nn
+no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg sh si sk sl sm sn so sq sr ss st su sv sw
+ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu
+"""
+
+
+def check_language(code: str, where: str) -> None:
+    """Raise ``UserError`` unless ``code``, the value of the config key ``where``, is one of ``LANGUAGES``."""
+    if code not in LANGUAGES.split():
+        raise UserError(f"{where} is {code!r}; an ISO 639-1 code of two letters is needed, such as 'en' or 'zh'")
 
 
 def split_sentences(text: str, language: str = "en") -> list[str]:

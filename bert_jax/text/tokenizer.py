@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 from etils import epath
@@ -21,49 +20,19 @@ from bert_jax.errors import UserError
 from bert_jax.records import MASK, SPECIAL_TOKENS, UNK
 from bert_jax.storage import files, reading
 from bert_jax.text import added_tokens, tokenizer_json
-from bert_jax.text.encoded import Cut, Encoded, Part, lay_out
+from bert_jax.text.encoded import Cut, Encoded
 from bert_jax.text.json_engine import JsonEngine
-from bert_jax.text.marks import Marks, is_white
+from bert_jax.text.marks import is_white
 from bert_jax.text.sentencepiece_engine import SentencePieceEngine
 from bert_jax.text.surrogates import retried, well_formed
 from bert_jax.text.vocab_txt import check_vocab, read_vocab
 
 FILE_NAMES = ("vocab.txt", SentencePieceEngine.file_name, tokenizer_json.FILE_NAME)
-FILE_OF_KIND = {"wordpiece": "vocab.txt", "byte_bpe": tokenizer_json.FILE_NAME}  # all others: sentencepiece's
+_FILE_OF_KIND = {"wordpiece": "vocab.txt", "byte_bpe": tokenizer_json.FILE_NAME}  # all others: sentencepiece's
 
 
-class Engine(Protocol):
-    """Interface of a library with a tokenizer. Special tokens in texts are plain text to it, if not said otherwise."""
-
-    vocab: tuple[str, ...]
-    special_ids: tuple[int, ...]
-    added_ids: frozenset[int]  # added tokens that are not special: they stay whole in every text
-    lowercase: bool
-    joiner: str
-    pair_separators: int
-    pair_type: int  # the token type of the second text of a pair
-
-    @property
-    def marks(self) -> Marks: ...
-
-    @property
-    def file_name(self) -> str: ...
-
-    @property
-    def sha256(self) -> str: ...
-
-    @property
-    def content(self) -> tokenizer_json.Content: ...
-
-    def ids(self, texts: Sequence[str]) -> list[np.ndarray]: ...
-
-    def cut(self, text: str, special_tokens: bool = False) -> Cut: ...
-
-    def text(self, pieces: Sequence[str]) -> str: ...
-
-    def file(self, name: str) -> bytes: ...
-
-    def json(self) -> str: ...
+# A library with a tokenizer. Special tokens in texts are plain text to it, if not said otherwise.
+Engine = JsonEngine | SentencePieceEngine
 
 
 class Tokenizer:
@@ -138,13 +107,38 @@ class Tokenizer:
         the tokenizer's own names (``<mask>``).
         """
         texts = [well_formed(t) for t in ([text] if pair is None else [text, pair])]
-        parts = [self._part(t, self._engine.cut(t, special_tokens_in_text)) for t in texts]
-        layout = (self.pair_separators, self._engine.pair_type)
-        return lay_out(parts, self.vocab, self.cls_id, self.sep_id, self.pad_id, max_length, *layout)
+        cuts = [self._engine.cut(t, special_tokens_in_text) for t in texts]
+        kept = [len(cut.ids) for cut in cuts]
+        if max_length is not None:
+            special = 2 if pair is None else 2 + self.pair_separators
+            if max_length <= special:
+                raise UserError(f"max_length is {max_length}; at least {special + 1} positions are needed")
+            while sum(kept) > max_length - special:
+                kept[-1 if kept[-1] >= kept[0] else 0] -= 1
+        ids, types, offsets, starts = [self.cls_id], [0], [(0, 0)], [False]
+        for segment, (own, cut, n) in enumerate(zip(texts, cuts, kept, strict=True)):
+            closing = self.pair_separators if segment < len(texts) - 1 else 1
+            spans, begins = self._words(own, cut)
+            ids += [*cut.ids[:n], *[self.sep_id] * closing]
+            types += [segment * self._engine.pair_type] * (n + closing)
+            offsets += [*spans[:n], *[(0, 0)] * closing]
+            starts += [*begins[:n], *[False] * closing]
+        padding = max(0, (max_length or 0) - len(ids))
+        mask = [1] * len(ids) + [0] * padding
+        ids += [self.pad_id] * padding
+        return Encoded(
+            pieces=tuple(self.vocab[i] for i in ids),
+            input_ids=tuple(ids),
+            token_type_ids=tuple(types + [0] * padding),
+            attention_mask=tuple(mask),
+            offsets=tuple(offsets + [(0, 0)] * padding),
+            word_starts=tuple(starts + [False] * padding),
+        )
 
-    def _part(self, text: str, cut: Cut) -> Part:
-        """Return the pieces of ``text`` with spans without white space, and whether each begins a word."""
-        roles, offsets, starts, before, end = self._roles, [], [], "special", 0
+    def _words(self, text: str, cut: Cut) -> tuple[list[tuple[int, int]], list[bool]]:
+        """Return the span of each piece in ``text``, without white space, and whether the piece begins a word."""
+        roles, before, end = self._roles, "special", 0
+        offsets, starts = list[tuple[int, int]](), list[bool]()
         for token, piece, (start, stop) in zip(*cut, strict=True):
             role = roles[token]
             while start < stop and is_white(text[start]):
@@ -158,7 +152,7 @@ class Tokenizer:
             starts.append(begins and role != "special")
             offsets.append((start, start if role == "space" else stop))  # a text may lack the space before a word
             before, end = role, stop
-        return Part(cut.ids, offsets, starts)
+        return offsets, starts
 
     @functools.cached_property
     def _roles(self) -> tuple[str, ...]:
@@ -183,7 +177,7 @@ class Tokenizer:
     def with_added(self, tokens: Sequence[added_tokens.Token]) -> Tokenizer:
         """Return the tokenizer with more added tokens, which stay whole in every text. New ones get the next ids.
 
-        A model of sentencepiece becomes a ``tokenizer.json``: see ``sentencepiece_json`` for what that changes.
+        A model of sentencepiece becomes a ``tokenizer.json``: see ``sentencepiece_engine._converted``.
         """
         special = {*SPECIAL_TOKENS, *(self.vocab[i] for i in self.special_ids)}
         own = special | {self.vocab[i] for i in self._engine.added_ids}
@@ -261,7 +255,7 @@ def existing(folder: str | os.PathLike[str]) -> os.PathLike[str] | None:
 
 def file_name(kind: str, added: Sequence[str] = ()) -> str:
     """Return the file name under which a folder keeps a learned tokenizer of ``kind`` with the tokens ``added``."""
-    return tokenizer_json.FILE_NAME if added else FILE_OF_KIND.get(kind, SentencePieceEngine.file_name)
+    return tokenizer_json.FILE_NAME if added else _FILE_OF_KIND.get(kind, SentencePieceEngine.file_name)
 
 
 def check_name(output: str | os.PathLike[str], wanted: str, found: str) -> None:

@@ -30,7 +30,7 @@ NAMES = {
 FILE_NAME = "tokenizer.json"
 MERGES, VOCABULARY = "merges.txt", "vocab.json"
 BESIDE = ("tokenizer_config.json", "special_tokens_map.json")
-DECODERS = {
+_DECODERS = {
     "ByteLevel": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
     "WordPiece": {"type": "WordPiece", "prefix": "##", "cleanup": True},
     "Metaspace": {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True},
@@ -76,7 +76,7 @@ def of_bert(pieces: Sequence[str], lowercase: bool) -> Content:
 def normal(content: Mapping[str, Any], where: str, named: Mapping[str, str] | None = None) -> Content:
     """Return ``content`` in one form, whichever version of a library wrote it, with its special tokens.
 
-    A role that no token has gets a new one, under BERT's name, so V grows by one. ``lacking`` names such roles.
+    A role that no token has gets a new one, under BERT's name, so V grows by one.
 
     Args:
       content: the content of a ``tokenizer.json``; error messages call it ``where``.
@@ -98,7 +98,7 @@ def _normal(content: Mapping[str, Any], where: str, named: Mapping[str, str]) ->
     if normalizer and normalizer.get("strip_accents") == normalizer.get("lowercase", object()):
         normalizer = {**normalizer, "strip_accents": None}  # BERT's normaliser then strips accents if it lower-cases
     kinds = [model["type"], *steps_of(content)]
-    usual = next((DECODERS[kind] for kind in ("ByteLevel", "WordPiece") if kind in kinds), None)
+    usual = next((_DECODERS[kind] for kind in ("ByteLevel", "WordPiece") if kind in kinds), None)
     made = {
         "version": "1.0",
         "truncation": None,
@@ -106,7 +106,7 @@ def _normal(content: Mapping[str, Any], where: str, named: Mapping[str, str]) ->
         "added_tokens": list(content.get("added_tokens") or ()),
         "normalizer": normalizer,
         "pre_tokenizer": content.get("pre_tokenizer"),
-        "decoder": usual or content.get("decoder") or DECODERS["Metaspace"],
+        "decoder": usual or content.get("decoder") or _DECODERS["Metaspace"],
         "model": model,
     }
     processors = flat(content.get("post_processor"), "processors")
@@ -294,7 +294,7 @@ def _joined(vocabulary: Any, merges: Any) -> Content:
     named = _named_beside(merges.parent)
     special = {name for names in NAMES.values() for name in names if name in vocab} | {*named.values()} & vocab.keys()
     mask = named.get("mask", "<mask>")
-    first = bool(options_beside(merges.parent).get("add_prefix_space"))
+    first = bool(_options_beside(merges.parent).get("add_prefix_space"))
     content: Content = {
         "added_tokens": [
             {"id": vocab[name], "content": name, "lstrip": name == mask, "special": True} for name in special
@@ -309,14 +309,14 @@ def _joined(vocabulary: Any, merges: Any) -> Content:
 
 def _named_beside(folder: Any) -> dict[str, str]:
     """Return role -> token from ``tokenizer_config.json`` and ``special_tokens_map.json`` in ``folder``."""
-    options = options_beside(folder)
+    options = _options_beside(folder)
     tokens = {role: options.get(f"{role}_token") for role in ROLES}
     # A token is a string, or an object with options.
     texts = {role: token.get("content") if isinstance(token, dict) else token for role, token in tokens.items()}
     return {role: text for role, text in texts.items() if isinstance(text, str)}
 
 
-def options_beside(folder: Any) -> dict[str, Any]:
+def _options_beside(folder: Any) -> dict[str, Any]:
     """Return what the files ``BESIDE`` in ``folder`` say, joined."""
     found: dict[str, Any] = {}
     for name in BESIDE:

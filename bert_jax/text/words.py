@@ -8,18 +8,18 @@ from typing import NamedTuple
 from bert_jax.records import MASK
 
 # Scripts that put no spaces between words: each of their characters is a word.
-UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
-WIDE = rf"[{UNSPACED}\u3000-\u303f\uff00-\uff65]"  # with the punctuation of these scripts
+_UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+WIDE = rf"[{_UNSPACED}\u3000-\u303f\uff00-\uff65]"  # with the punctuation of these scripts
 BESIDE = rf"[“”‘’…—]|{re.escape(MASK)}"  # what belongs to them if it stands beside them
 SPACES = re.compile(rf"(?<={WIDE}) (?={WIDE}|{BESIDE})|(?:(?<=[“”‘’…—])|(?<={re.escape(MASK)})) (?={WIDE})")
-LETTERS = rf"(?:(?![{UNSPACED}])\w)+"
+_LETTERS = rf"(?:(?![{_UNSPACED}])\w)+"
 PARTS = re.compile(
-    rf"[{UNSPACED}]"
+    rf"[{_UNSPACED}]"
     r"|\.{2,}|-{2,}"  # an ellipsis, a dash
     r"|(?:[^\W\d_]\.){2,99}(?!\w)"  # U.S.
     r"|\d[\d.,:/]*\d"  # 1,250.5
     r"|['’]s\b"
-    rf"|{LETTERS}(?:(?:[-&.@/]|['’](?!s\b)){LETTERS})*"  # twenty-one, O'Neill, AT&T, example.com
+    rf"|{_LETTERS}(?:(?:[-&.@/]|['’](?!s\b)){_LETTERS})*"  # twenty-one, O'Neill, AT&T, example.com
     r"|\S"
 )
 

@@ -159,7 +159,7 @@ def test_sentences_that_go_back_are_an_error_and_not_cut_for_ever() -> None:
     split = fake_split(20, sentences=(5, 9), mean=12)
     split.sentence_offsets[split.document_starts[3]] -= 1 << 20
     with pytest.raises(UserError, match="a sentence without tokens"):
-        list(chunks.make(split, random.key("test"), 64, 0.1))
+        list(chunks.make(split, random.key("test"), chunks.Rules(64, 0.1)))
 
 
 # ---- --verify -----------------------------------------------------------------------------------------------------

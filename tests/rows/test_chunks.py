@@ -17,7 +17,7 @@ CAPACITY = 61  # tokens of a pair: max_length 64
 
 
 def make(split: FakeSplit, seed: int = 0, max_length: int = 64, short: float = 0.1) -> np.ndarray:
-    return np.concatenate(list(chunks.make(split, random.key("test", seed), max_length, short)))
+    return np.concatenate(list(chunks.make(split, random.key("test", seed), chunks.Rules(max_length, short))))
 
 
 def original_builder(split: FakeSplit, capacity: int, short: float, rng: np.random.Generator) -> list[tuple[int, ...]]:
@@ -113,7 +113,7 @@ def test_pairs_lie_where_they_should() -> None:
 
 def test_every_token_is_in_a_chunk() -> None:
     split = fake_split(50, mean=8)
-    cut = chunks.cut_chunks(split, random.key("x"), np.arange(50), CAPACITY, 0.1)
+    cut = chunks.cut_chunks(split, random.key("x"), np.arange(50), chunks.Rules(CAPACITY + 3, 0.1))
     followed = np.where(cut.is_random, cut.middle, cut.stop)
     assert (followed[:-1] == cut.start[1:]).all()
     assert followed[-1] == split.num_sentences
@@ -185,8 +185,9 @@ def leak_z(feature: np.ndarray, labels: np.ndarray) -> float:
 def pairs_of_long_chunks(split: FakeSplit, capacity: int, targets: np.ndarray | None = None) -> np.ndarray:
     """Pairs whose chunk had two sentences or more: half of them are random."""
     key = random.key("leak")
-    cut = chunks.cut_chunks(split, key, np.arange(split.num_documents), capacity, 0.1, targets)
-    pairs = chunks.make_pairs(split, key, cut, capacity if targets is None else cut.target)
+    rules = chunks.Rules(capacity + 3, 0.1, targets)
+    cut = chunks.cut_chunks(split, key, np.arange(split.num_documents), rules)
+    pairs = chunks.make_pairs(split, key, cut, rules)
     return pairs[cut.stop - cut.start > 1]
 
 
@@ -233,9 +234,9 @@ def test_short_targets_do_not_make_random_pairs() -> None:
         assert len(short) > 500
         return float(short["is_random"].mean())
 
-    blocks = chunks.make(LEAK_SPLIT, random.key("x"), 128, 0.1, few)
+    blocks = chunks.make(LEAK_SPLIT, random.key("x"), chunks.Rules(128, 0.1, few))
     assert share(np.concatenate(list(blocks))) < 0.6
-    alone = chunks.cut_chunks(LEAK_SPLIT, random.key("x"), np.arange(1000), 10, 0.1)
+    alone = chunks.cut_chunks(LEAK_SPLIT, random.key("x"), np.arange(1000), chunks.Rules(13, 0.1))
     assert alone.is_random.mean() > 0.9
 
 
@@ -287,8 +288,3 @@ def test_a_split_without_two_documents_is_an_error(documents: list[list[int]]) -
 def test_a_split_without_a_document_of_two_sentences_is_an_error() -> None:
     with pytest.raises(UserError, match="no document of the split has 2 sentences.*--config.objective.name=mlm"):
         make(FakeSplit([[5], [7], [200], [1]]))
-
-
-def test_too_short_a_row_is_an_error() -> None:
-    with pytest.raises(UserError, match="at least 5"):
-        make(fake_split(10), max_length=4)

@@ -72,7 +72,7 @@ def packed(pairs: list[np.ndarray], limit: Limits, key: int = 0) -> tuple[np.nda
 
 def test_a_plan_is_the_same_however_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "WINDOW", 300)
-    pairs = np.concatenate(list(chunks.make(SPLIT, random.key("x"), 64, 0.1)))
+    pairs = np.concatenate(list(chunks.make(SPLIT, random.key("x"), chunks.Rules(64, 0.1))))
     whole, ends = packed([pairs], limits())
     again, again_ends = packed(np.array_split(pairs, [1, 2, 299, 300, 301, 950]), limits())
     assert (whole == again).all()
@@ -95,7 +95,7 @@ def test_little_is_padded(max_length: int) -> None:
 
     def padding(targets: np.ndarray) -> tuple[float, float]:
         """Packed, unpacked."""
-        pairs = np.concatenate(list(chunks.make(split, random.key("x"), max_length, 0.1, targets)))
+        pairs = np.concatenate(list(chunks.make(split, random.key("x"), chunks.Rules(max_length, 0.1, targets))))
         _, ends = packed([pairs], config.limits)
         tokens = pair_lengths(pairs).sum() / max_length
         return 1 - tokens / len(ends), 1 - tokens / len(pairs)

@@ -19,8 +19,10 @@ def planned(split: FakeSplit, max_length: int = 128) -> np.ndarray:
 
 def in_order(split: FakeSplit, capacity: int) -> tuple[chunks.Chunks, np.ndarray, np.ndarray]:
     """Chunks, and their pairs without and with swapping."""
-    cut = chunks.cut_chunks(split, KEY, np.arange(split.num_documents), capacity, 0.1, None, 0.0)
-    return cut, chunks.make_pairs(split, KEY, cut, capacity), chunks.make_pairs(split, KEY, cut, capacity, 0.5)
+    rules = chunks.Rules(capacity + 3, 0.1, random_share=0.0)
+    cut = chunks.cut_chunks(split, KEY, np.arange(split.num_documents), rules)
+    swapped = chunks.make_pairs(split, KEY, cut, rules._replace(swapped_share=0.5))
+    return cut, chunks.make_pairs(split, KEY, cut, rules), swapped
 
 
 def test_half_of_the_pairs_are_swapped_and_hold_the_same_text() -> None:

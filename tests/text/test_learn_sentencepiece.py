@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.text.learn_sentencepiece import MAX_CHARACTERS, _sample, learn_sentencepiece
+from bert_jax.text.learn_sentencepiece import MAX_CHARACTERS, learn_sentencepiece, sample
 from bert_jax.text.tokenizer import sentencepiece
 
 LEARN_IN_A_PROCESS = """
@@ -48,12 +48,12 @@ def test_the_same_in_every_process_and_silent(tmp_path):
 
 def test_a_sample_is_bounded_and_keeps_the_order():
     sentences = [f"sentence {i}" for i in range(1000)]
-    kept = _sample(iter(sentences), 50)
+    kept = sample(iter(sentences), 50)
     assert len(kept) == 50
     assert kept == sorted(kept, key=sentences.index)
-    assert set(kept) == set(_sample(sentences[::-1], 50))
+    assert set(kept) == set(sample(sentences[::-1], 50))
     assert kept != sentences[:50]
-    assert _sample(sentences, 5000) == sentences
+    assert sample(sentences, 5000) == sentences
 
 
 def test_a_long_line_is_learned_from():

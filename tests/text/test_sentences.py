@@ -1,8 +1,11 @@
 """Sentence splitting."""
 
 import pytest
+import sentencex
 
-from bert_jax.text.sentences import WINDOW, one_space, split_sentences
+from bert_jax.corpora.prepare import CorpusConfig, find_source
+from bert_jax.errors import UserError
+from bert_jax.text.sentences import LANGUAGES, WINDOW, one_space, split_sentences
 
 
 def test_splits_joins_lines_and_normalises_space():
@@ -22,6 +25,20 @@ def test_no_word_is_lost():
 def test_other_languages():
     assert split_sentences("今天很好。明天也好。", "zh") == ["今天很好。", "明天也好。"]
     assert len(split_sentences("One. Two.", "xx")) == 2
+
+
+def test_all_languages() -> None:
+    assert len(LANGUAGES.split()) == 185
+    assert all(sentencex.segment(code, "One. Two.") for code in LANGUAGES.split())
+
+
+@pytest.mark.parametrize("code", ["english", "zh-cn", "xx", ""])
+def test_what_is_no_language_is_refused(code: str) -> None:
+    options = {"paths": ("a.txt",), "language": code}
+    with pytest.raises(
+        UserError, match=f"config.corpus.options.language is '{code}'; an ISO 639-1 code of two letters"
+    ):
+        find_source(CorpusConfig(source="text_files", options=options))
 
 
 def test_long_text_is_split_as_short_text_is():

@@ -8,14 +8,13 @@ label is 1.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
 
 from bert_jax.rows import chunks
 from bert_jax.rows.arrangements import sentence_pairs
-from bert_jax.rows.features import Field, Limits, Records, Sentences
+from bert_jax.rows.features import Field, Ints, Records
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,10 +27,8 @@ class Arrangement(sentence_pairs.Arrangement):
         "sentence_order_weights": Field("sequence", "float32"),
     }
 
-    def plan(self, split: Sentences, key: np.uint64, max_length: int, limits: Limits | None) -> Iterator[Records]:
-        short = self.short_row_probability
-        targets = None if limits is None else sentence_pairs.short_targets(split, key, limits, short)
-        yield from chunks.make(split, key, max_length, short, targets, random_share=0.0, swapped_share=0.5)
+    def rules(self, max_length: int, targets: Ints | None) -> chunks.Rules:
+        return super().rules(max_length, targets)._replace(random_share=0.0, swapped_share=0.5)
 
     def labels(self, records: Records) -> dict[str, np.ndarray]:
         return {

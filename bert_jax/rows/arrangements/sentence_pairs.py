@@ -12,7 +12,6 @@ from bert_jax.configuration import check_fields
 from bert_jax.rows import chunks, packing
 from bert_jax.rows.chunks import SPECIAL_TOKENS_PER_ROW
 from bert_jax.rows.features import Field, Ids, Ints, Limits, Records, Rows, Sentences, TokenFacts
-from bert_jax.rows.layout import lay_out
 
 _PILOT_SENTENCES = 1 << 18
 _TARGETS = 1 << 12
@@ -38,12 +37,16 @@ class Arrangement:
         share = "0 to 1 is allowed"
         check_fields(self, "config.objective", share, "short_row_probability", sound=lambda value: 0 <= value <= 1)
 
-    def check(self, split: Sentences, max_length: int) -> None:
-        chunks.check(split, max_length)
+    def check(self, split: Sentences) -> None:
+        chunks.check(split)
 
     def plan(self, split: Sentences, key: np.uint64, max_length: int, limits: Limits | None) -> Iterator[Records]:
         targets = None if limits is None else short_targets(split, key, limits, self.short_row_probability)
-        yield from chunks.make(split, key, max_length, self.short_row_probability, targets)
+        yield from chunks.make(split, key, self.rules(max_length, targets))
+
+    def rules(self, max_length: int, targets: Ints | None) -> chunks.Rules:
+        """Return how pairs are made, given the targets of short ones."""
+        return chunks.Rules(max_length, self.short_row_probability, targets)
 
     def lengths(self, records: Records) -> Ints:
         return pair_lengths(records)
@@ -54,8 +57,22 @@ class Arrangement:
 
     def lay_out(self, split: Sentences, records: Records, tokens: Ids, width: int, facts: TokenFacts) -> Rows:
         del split
-        first, second = records["a_length"].astype(np.int64), records["b_length"].astype(np.int64)
-        return lay_out(tokens, first, second, width, facts)
+        position = np.arange(width, dtype=np.int32)  # [L]
+        first_sep = (records["a_length"].astype(np.int32) + 1)[:, None]  # [n, 1]
+        last_sep = first_sep + (records["b_length"].astype(np.int32) + 1)[:, None]
+        real = position <= last_sep  # [n, L]
+        second = (position > first_sep) & real
+        is_text = real & (position != first_sep) & (position != last_sep)
+        is_text[:, 0] = False
+
+        input_ids = np.full(is_text.shape, facts.pad, np.int32)
+        input_ids[is_text] = tokens  # row by row, A before B: the order of ``tokens``
+        input_ids[:, 0] = facts.cls
+        np.put_along_axis(input_ids, first_sep, facts.sep, axis=1)
+        np.put_along_axis(input_ids, last_sep, facts.sep, axis=1)
+        return Rows(
+            input_ids, second.astype(np.int32), real.astype(np.int32), is_text, last_sep[:, 0].astype(np.int64) + 1
+        )
 
     def labels(self, records: Records) -> dict[str, np.ndarray]:
         return {
@@ -81,7 +98,7 @@ def short_targets(split: Sentences, key: np.uint64, limits: Limits, short_row_pr
     capacity = limits.max_length - SPECIAL_TOKENS_PER_ROW
     documents, sentences = len(split.document_starts) - 1, len(split.sentence_offsets) - 1
     sample = np.arange(0, documents, -(-sentences // _PILOT_SENTENCES))
-    cut = chunks.cut_chunks(split, key, sample, capacity, 0.0)
+    cut = chunks.cut_chunks(split, key, sample, chunks.Rules(limits.max_length, 0.0))
     tokens = split.sentence_offsets[cut.stop] - split.sentence_offsets[cut.start]
     alone = cut.stop - cut.start == 1  # a chunk of one sentence: its random second segment fills the row
     tokens = np.where(alone, capacity, np.minimum(tokens, capacity))

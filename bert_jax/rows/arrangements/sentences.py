@@ -44,17 +44,12 @@ class Arrangement:
     def __post_init__(self) -> None:
         check_choices(self, "config.objective.arrangement_options")
 
-    def check(self, split: Sentences, max_length: int) -> None:
+    def check(self, split: Sentences) -> None:
         if len(split.document_starts) < 2:
             raise UserError("the split has no document: add text, or raise heldout_fraction if it is the held-out one")
-        if max_length < self.shortest:
-            raise UserError(
-                f"max_length is {max_length}; a sequence with its special tokens needs at least {self.shortest}"
-            )
 
     def plan(self, split: Sentences, key: np.uint64, max_length: int, limits: Limits | None) -> Iterator[Records]:
         del key, limits
-        self.check(split, max_length)
         offsets, starts = np.asarray(split.sentence_offsets), np.asarray(split.document_starts)
         first, last = 0, len(offsets) - 1
         while first < last:
