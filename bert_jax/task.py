@@ -31,7 +31,6 @@ class Losses(NamedTuple):
 
     terms: dict[str, Sum]
     metrics: dict[str, Sum]
-    carry: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,19 +112,11 @@ class Task(Protocol):
         """Return newly initialised variables, with every leaf boxed with its logical axes."""
         ...
 
-    def init_carry(self, num_rows: int) -> Any:
-        """Return the state that a recurrent model keeps from step to step; ``()`` if it keeps none.
-
-        The trainer refuses any other value, because it cannot yet carry state through accumulation, meshes, resumes and
-        evaluations.
-        """
-        ...
-
     def counts(self, batch: Batch) -> dict[str, Any]:
         """Return the number of targets of each loss term, computed from the batch alone."""
         ...
 
-    def loss(self, variables: Variables, batch: Batch, rng: Any, carry: Any) -> Losses:
+    def loss(self, variables: Variables, batch: Batch, rng: Any) -> Losses:
         """Run the forward pass and return the losses.
 
         ``rng`` is a ``models.dropout.RowRng``, or None for no dropout. The train step multiplies the value of each term
@@ -133,7 +124,7 @@ class Task(Protocol):
         """
         ...
 
-    def outputs(self, variables: Variables, batch: Batch, carry: Any) -> dict[str, Any]:
+    def outputs(self, variables: Variables, batch: Batch) -> dict[str, Any]:
         """Return the named arrays [B, ...] that prediction, fill-mask and distillation read."""
         ...
 

@@ -46,7 +46,7 @@ def assert_same_counts(task: Any, kind: str) -> None:
 
     @jax.jit
     def counts(params: Any, frozen: Any, rows: Any) -> Any:  # what the model computes is left out: nothing reads it
-        terms = task.loss(Variables(params, frozen), rows, None, ()).terms
+        terms = task.loss(Variables(params, frozen), rows, None).terms
         return {name: term.count for name, term in terms.items()}
 
     found, declared = counts(variables.params, variables.frozen, batch), task.counts(batch)

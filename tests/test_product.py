@@ -61,7 +61,7 @@ class Steps:
         @jax.jit
         def step(params: Any, batch: Any) -> Any:
             def loss(params: Any) -> jax.Array:
-                terms = task.loss(Variables(params, {}), batch, None, ()).terms
+                terms = task.loss(Variables(params, {}), batch, None).terms
                 return sum((term.value / jnp.maximum(term.count, 1) for term in terms.values()), jnp.zeros(()))
 
             value, gradient = jax.value_and_grad(loss)(params)

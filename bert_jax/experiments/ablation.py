@@ -28,7 +28,7 @@ from bert_jax.storage import files, reading
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training.evaluation import Evaluation
-from bert_jax.training.step import metric_names
+from bert_jax.training.state import metric_names
 
 INPUTS = "inputs"  # folder of the vocabulary and corpus that all runs share
 BASELINES = "The last line has what is reached without learning."

@@ -234,7 +234,7 @@ def _sub_pieces(added: Sequence[Surface], old: Tokenizer, index: Mapping[Surface
 
 
 def _kept_state(initial: TrainedModel, state: TrainState) -> TrainState:
-    """Return ``state`` with the parameters, moments and carry of ``initial``. Everything else stays fresh."""
+    """Return ``state`` with the parameters and moments of ``initial``. Everything else stays fresh."""
     assert initial.workdir is not None
     workdir, step = initial.workdir, initial.step
     try:
@@ -247,4 +247,4 @@ def _kept_state(initial: TrainedModel, state: TrainState) -> TrainState:
             f"({first_line(error)}); "
             "leave out --init_optimizer=kept to start the optimizer fresh"
         ) from error
-    return dataclasses.replace(state, params=restored.params, opt_state=restored.opt_state, carry=restored.carry)
+    return dataclasses.replace(state, params=restored.params, opt_state=restored.opt_state)

@@ -322,25 +322,20 @@ class PretrainingObjective(abc.ABC):
         batch = {name: jnp.zeros((1, *feature.shape), feature.dtype) for name, feature in spec.items()}
         return Variables(self._model.init(rng, self.inputs(batch))["params"], {})
 
-    def init_carry(self, num_rows: int) -> tuple[()]:
-        del num_rows
-        return ()
-
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
         batch = self.inputs(batch)
         return {name: jnp.sum(batch[term.weights]) for name, term in self._terms.items()}
 
-    def loss(self, variables: Variables, batch: Batch, rng: Any, carry: Any) -> Losses:
+    def loss(self, variables: Variables, batch: Batch, rng: Any) -> Losses:
         outputs, batch = self._apply(variables, batch, rng), self.inputs(batch)
         losses: dict[str, Sum] = {}
         metrics: dict[str, Sum] = {}
         for name, term in self._terms.items():
             losses[name], of_term = measured(term, outputs, batch, self._is_punctuation)
             metrics |= {f"{name}_{metric}": value for metric, value in of_term.items()}
-        return Losses(losses, metrics | token_metrics(batch), carry)
+        return Losses(losses, metrics | token_metrics(batch))
 
-    def outputs(self, variables: Variables, batch: Batch, carry: Any) -> dict[str, jax.Array]:
-        del carry
+    def outputs(self, variables: Variables, batch: Batch) -> dict[str, jax.Array]:
         return self._apply(variables, batch, None)
 
     def output_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:

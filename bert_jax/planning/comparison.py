@@ -23,7 +23,7 @@ from bert_jax.reporting.pace import Pace
 from bert_jax.rows.phases import Phase
 from bert_jax.storage import files, reading
 from bert_jax.training.chips import CHIPS, GPUS
-from bert_jax.training.loop import Experiment
+from bert_jax.training.experiment import Experiment
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,10 +12,7 @@ import jax
 from bert_jax.rows.phases import Phase
 from bert_jax.task import Task
 from bert_jax.training import mesh as meshes
-from bert_jax.training.loop import Experiment
-from bert_jax.training.optimizers import make_optimizer
-from bert_jax.training.state import abstract_fresh
-from bert_jax.training.step import metric_names
+from bert_jax.training.experiment import Experiment
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -78,13 +75,12 @@ class Compiled:
 def compile_phase(task: Task, experiment: Experiment, phase: Phase, kind: str, devices: list[Any]) -> Compiled:
     """Compile the train step for batches of ``kind`` of a phase, just as ``training.loop`` does on real devices."""
     start = time.perf_counter()
-    mesh, tx = experiment.make_mesh(devices), make_optimizer(experiment.optimizer)
-    num_rows = phase.batch_size
-    state, frozen = abstract_fresh(task, tx, metric_names(task), num_rows, mesh, experiment.mesh.weight_update)
-    batch = meshes.abstract_batch(task.batch_specs[kind], num_rows, mesh)
+    mesh = experiment.make_mesh(devices)
+    state, frozen = experiment.initial_state(task, mesh).shapes
+    batch = meshes.abstract_batch(task.batch_specs[kind], phase.batch_size, mesh)
     known = Memory(
         parameters=bytes_of(state.params),
-        optimizer=bytes_of((state.step, state.opt_state, state.carry, state.metrics, state.skipped)),
+        optimizer=bytes_of((state.step, state.opt_state, state.metrics, state.skipped)),
         frozen=bytes_of(frozen),
         batch=bytes_of(batch),
         padding=0,
@@ -94,7 +90,7 @@ def compile_phase(task: Task, experiment: Experiment, phase: Phase, kind: str, d
     )
     split = meshes.is_split(state.params)
     with meshes.activations(mesh):
-        lowered = experiment.jitted_step(task, tx, phase, state).lower(state, frozen, batch)
+        lowered = experiment.jitted_step(task, phase, state).lower(state, frozen, batch)
         try:
             compiled = lowered.compile()
         except jax.errors.JaxRuntimeError as error:

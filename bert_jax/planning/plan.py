@@ -18,7 +18,7 @@ from bert_jax.reporting.progress import ProgressLine
 from bert_jax.rows.phases import Phase
 from bert_jax.task import Task
 from bert_jax.training.chips import Chip
-from bert_jax.training.loop import Experiment
+from bert_jax.training.experiment import Experiment
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.sharded_update import unsplit
 

@@ -9,7 +9,7 @@ import dataclasses
 import math
 
 from bert_jax.training.chips import Chip
-from bert_jax.training.loop import Experiment
+from bert_jax.training.experiment import Experiment
 
 # Rules for LAMB: the peak rate is proportional to the square root of the batch size, and the warm-up's share of the
 # steps is proportional to the batch size. Source: You et al. 2020, "Large Batch Optimization for Deep Learning:

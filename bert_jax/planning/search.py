@@ -23,11 +23,8 @@ from bert_jax.planning.smallest_change import in_words
 from bert_jax.program import duration, size
 from bert_jax.rows.phases import Phase
 from bert_jax.task import Task
-from bert_jax.training.loop import Experiment
+from bert_jax.training.experiment import Experiment
 from bert_jax.training.mesh import MeshConfig, WeightUpdate, is_split
-from bert_jax.training.optimizers import make_optimizer
-from bert_jax.training.state import abstract_fresh
-from bert_jax.training.step import metric_names
 
 MICRO_BATCHES, REMAT, TENSOR, FSDP = (1, 2, 4, 8), ("none", "dots", "full"), (1, 2, 4, 8), (1, 2, 4, 8, 16, 32)
 NEAR = 0.01  # accuracy of predictions: a recipe that is slower by no more than this share stays as it is
@@ -189,9 +186,7 @@ class _StateSize(NamedTuple):
 
 
 def _state_size(task: Task, experiment: Experiment, machine: Machine) -> _StateSize:
-    mesh, tx = experiment.make_mesh(machine.devices), make_optimizer(experiment.optimizer)
-    num_rows, update = experiment.phases.phases[0].batch_size, experiment.mesh.weight_update
-    state, frozen = abstract_fresh(task, tx, metric_names(task), num_rows, mesh, update)
+    state, frozen = experiment.initial_state(task, experiment.make_mesh(machine.devices)).shapes
     return _StateSize(bytes_of((state, frozen)), _count(state.params), is_split(state.params))
 
 

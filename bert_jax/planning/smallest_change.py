@@ -18,7 +18,7 @@ from bert_jax.planning.plan import (
     Recipe,
     as_given,
 )
-from bert_jax.training.loop import Experiment
+from bert_jax.training.experiment import Experiment
 from bert_jax.training.mesh import MeshConfig
 
 _COPIES = 3  # float32 copies of all parameters that a step with a sharded update may have: gathered, gradient, sums

@@ -33,7 +33,7 @@ class Observer:
     fresh_heads: tuple[str, ...] = ()
 
     def __init__(self, workdir: str):
-        self._workdir, self._shows = workdir, False
+        self.workdir, self._shows = workdir, False
         self._step, self._other_seconds = 0, 0.0
 
     def open(self, run: Mapping[str, Any], num_train_steps: int, loggers: tuple[str, ...]) -> Observer:
@@ -43,11 +43,11 @@ class Observer:
         """
         parts = [catalogue.find("reporting.loggers", name, having="Logger").Logger() for name in loggers]
         self._num_steps = num_train_steps
-        self.status = StatusFile(self._workdir)
+        self.status = StatusFile(self.workdir)
         self.status.update(num_train_steps=num_train_steps)
         self.progress = ProgressLine(num_train_steps)
-        self.log = RunLog(self._workdir, parts)
-        self.log.start(RunFacts(run["run_id"], run["name"], os.fspath(self._workdir), dict(run["config"])))
+        self.log = RunLog(self.workdir, parts)
+        self.log.start(RunFacts(run["run_id"], run["name"], os.fspath(self.workdir), dict(run["config"])))
         self._private, self._shows = bool(run["config"].get("private")), True
         return self
 
@@ -112,7 +112,7 @@ class Observer:
         lost = self.log.cut_back(step if resumed else -1)
         self.status.lost(lost)
         self.status.cut_back(step if resumed else -1)
-        baselines = reading.read_object(files.as_path(self._workdir) / "baselines.json") or {}
+        baselines = reading.read_object(files.as_path(self.workdir) / "baselines.json") or {}
         self._alarms = Alarms(self.log.records(), baselines, warmup_steps, self._num_steps)
         if resumed:
             self.note(f"resumed at step {step:,}")
@@ -158,9 +158,9 @@ class Observer:
     def _report(self) -> None:
         """Write the report as it stands. On an object store, and where it cannot be written, it waits for the end."""
         start = time.perf_counter()
-        if not files.is_remote(self._workdir):
+        if not files.is_remote(self.workdir):
             with contextlib.suppress(UserError, OSError):
-                write_report(self._workdir, self.status.content())
+                write_report(self.workdir, self.status.content())
         self._other_seconds += time.perf_counter() - start
 
     def alarm(self, step: int, text: str) -> None:

@@ -13,7 +13,7 @@ from bert_jax.program import program
 from bert_jax.reporting.formats import in_words, is_number
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.storage import files, reading
-from bert_jax.training.loop import Experiment
+from bert_jax.training.experiment import Experiment
 
 Note = Callable[[str], None]
 TRAIN_ROWS = 1024  # the first rows of a phase, from which the shares of its labels are counted

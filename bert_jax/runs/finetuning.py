@@ -34,7 +34,7 @@ from bert_jax.runs.preparation import Prepared, Splits, check_finetuning
 from bert_jax.runs.settings import FinetuningSettings
 from bert_jax.storage import files
 from bert_jax.tasks.base import KIND, ExampleTask
-from bert_jax.training.loop import train_and_evaluate
+from bert_jax.training.loop import Run, train_and_evaluate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +95,7 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
                 first = start_from(recipe.given, prepared.model, prepared.tokenizer, "fresh", observer.note, head=head)
             facts = facts | {"run": run}
             frozen = frozen_parts(settings.frozen, recipe.given, workdir, facts, bool(saved))
-            train_and_evaluate(task, experiment, workdir, observer, facts, first, frozen)
+            train_and_evaluate(Run(task, experiment, observer, facts, first, frozen))
             if not distributed.is_first():
                 return {}
             return finish(settings, request, task, observer, experiment.selection.metric)

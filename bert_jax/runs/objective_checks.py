@@ -15,7 +15,7 @@ from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.objectives.reading import of_other_rows
 from bert_jax.rows.phases import Phase
 from bert_jax.training import mesh as meshes
-from bert_jax.training.loop import Experiment
+from bert_jax.training.experiment import Experiment
 
 
 @contextlib.contextmanager
@@ -59,7 +59,7 @@ def check_own_parts(task: PretrainingObjective) -> None:
             )
     try:
         variables = jax.eval_shape(task.init, jax.random.key(0))
-        jax.eval_shape(lambda values, rows: task.loss(meshes.unbox(values), rows, None, ()), variables, batch)
+        jax.eval_shape(lambda values, rows: task.loss(meshes.unbox(values), rows, None), variables, batch)
     except (TypeError, ValueError) as error:  # such as labels of another shape than their logits
         if catalogue.place_in_own(error):
             raise

@@ -36,7 +36,7 @@ from bert_jax.tasks import base as tasks
 from bert_jax.tasks.base import KIND, ExampleTask
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training.evaluation import Evaluation
-from bert_jax.training.loop import Experiment
+from bert_jax.training.experiment import Experiment
 from bert_jax.training.memory import check_fits
 
 T = TypeVar("T", bound=Task)

@@ -39,7 +39,8 @@ from bert_jax.runs.preparation import Prepared, check_pretraining
 from bert_jax.runs.probe import Probe, read_probe
 from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.storage import files
-from bert_jax.training.loop import Experiment, train_and_evaluate
+from bert_jax.training.experiment import Experiment
+from bert_jax.training.loop import Run, train_and_evaluate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +104,7 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
                 first = start_from(start, prepared.model, prepared.tokenizer, request.init_optimizer, observer.note)
                 observer.fresh_heads = tuple(p.name for p in prepared.task.parts if p.name not in start.params)
             facts = facts | {"run": run}
-            result = train_and_evaluate(prepared.task, experiment, workdir, observer, facts, first, probe=probe)
+            result = train_and_evaluate(Run(prepared.task, experiment, observer, facts, first, probe=probe))
             if distributed.is_first():
                 finish(settings, prepared.model, facts["head"], prepared.data, request, observer)
     return result

@@ -30,12 +30,12 @@ from bert_jax.tasks.base import KIND, ExampleTask, Setting
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import mesh as meshes
 from bert_jax.training.evaluation import Evaluation
+from bert_jax.training.experiment import Experiment
 from bert_jax.training.forward import Forward
-from bert_jax.training.loop import Experiment
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.schedules import ScheduleConfig, make_schedule
-from bert_jax.training.state import initialise
-from bert_jax.training.step import make_train_step, metric_names
+from bert_jax.training.state import InitialState
+from bert_jax.training.step import make_train_step
 
 BODY = ("encoder", "pooler")  # the parts of the model that fine-tuning takes over from pretraining
 PENALTY = 1e-3  # L2 penalty on a frozen probe's head: PENALTY / 2 * sum of squared weights
@@ -230,9 +230,10 @@ class Probe:
         step = jax.jit(make_train_step(task, tx, schedule, config.seed))
         phases, source = Phases((phase,)), task.source("train", KIND, 0)
         evaluation = Evaluation(task, self._mesh, phase, 2**31, lambda: self._between())
+        initial = InitialState(task, tx, self._mesh)
 
         def run(params: Any) -> dict[str, float]:
-            state, frozen = initialise(task, tx, metric_names(task), phase.batch_size, config.seed, self._mesh)
+            state, frozen = initial.make(config.seed)
             # No buffer is donated to the step, so the parameters of the run stay valid.
             begun = {name: params.get(name, fresh) for name, fresh in state.params.items() if name in BODY}
             state = dataclasses.replace(state, params={**state.params, **begun})

@@ -25,7 +25,7 @@ from bert_jax.planning.smallest_change import FittingChange, smallest_change
 from bert_jax.runs.preparation import check_pretraining, first_model
 from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.task import Task
-from bert_jax.training.loop import Experiment
+from bert_jax.training.experiment import Experiment
 
 COMPILES = 3  # how many layouts a search compiles by default
 

@@ -20,7 +20,7 @@ from bert_jax.runs.model_choice import with_defaults
 from bert_jax.runs.own_code import with_contents
 from bert_jax.runs.probe import ProbeConfig
 from bert_jax.tasks.base import KIND, ExampleTask
-from bert_jax.training.loop import Experiment, TrainingConfig
+from bert_jax.training.experiment import Experiment, TrainingConfig
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers import OptimizerConfig
 from bert_jax.training.schedules import ScheduleConfig

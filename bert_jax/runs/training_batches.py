@@ -73,7 +73,7 @@ def training_batches(
         initial = find_initial(request.init, request.workdir, resumes=bool(saved))
         recipe = check_pretraining(settings, initial, jax.devices()[:1])
         prepared = recipe.with_text(*recipe.inputs(request.workdir, bool(saved)).open(note))
-    made = roll_back.recorded(run_record.read_run(request.workdir) if saved else {})
+    made = roll_back.of_run(run_record.read_run(request.workdir) if saved else {})
     task, phases = prepared.task, roll_back.without_windows(prepared.experiment.phases, made)
     if not (isinstance(first_step, int) and 0 <= first_step < phases.num_steps):
         raise UserError(f"first_step is {first_step!r}; the run has the steps 0 to {phases.num_steps - 1:,}")

@@ -227,19 +227,14 @@ class ExampleTask(abc.ABC):
         frozen = {name: params[name] for name in params if name in self.setting.frozen}
         return Variables({name: params[name] for name in params if name not in frozen}, frozen)
 
-    def init_carry(self, num_rows: int) -> tuple[()]:
-        del num_rows
-        return ()
-
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
         return {"loss": self.count(batch)}
 
-    def loss(self, variables: Variables, batch: Batch, rng: Any, carry: Any) -> Losses:
-        sums = self.score(self.outputs(variables, batch, carry, rng), batch)
-        return Losses({"loss": sums["loss"]}, sums | token_metrics(batch), carry)
+    def loss(self, variables: Variables, batch: Batch, rng: Any) -> Losses:
+        sums = self.score(self.outputs(variables, batch, rng), batch)
+        return Losses({"loss": sums["loss"]}, sums | token_metrics(batch))
 
-    def outputs(self, variables: Variables, batch: Batch, carry: Any, rng: Any = None) -> dict[str, jax.Array]:
-        del carry
+    def outputs(self, variables: Variables, batch: Batch, rng: Any = None) -> dict[str, jax.Array]:
         params = {**variables.params, **jax.lax.stop_gradient(variables.frozen)}
         return self.model.apply({"params": params}, batch, rng)  # type: ignore[return-value]
 

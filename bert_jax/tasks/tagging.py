@@ -154,9 +154,9 @@ class Task(ExampleTask):
         number = len(self.setting.labels)
         return (Part.of("classifier", Classifier, num_outputs=number, dropout_rate=dropout_rate, vectors="sequence"),)
 
-    def outputs(self, variables: Any, batch: Batch, carry: Any, rng: Any = None) -> dict[str, jax.Array]:
+    def outputs(self, variables: Any, batch: Batch, rng: Any = None) -> dict[str, jax.Array]:
         """Return the model's outputs, and at every position [B, L] the most likely label and its probability."""
-        outputs = super().outputs(variables, batch, carry, rng)
+        outputs = super().outputs(variables, batch, rng)
         shares = jax.nn.softmax(outputs["logits"], axis=-1)
         chosen = jnp.argmax(outputs["logits"], axis=-1).astype(jnp.int32)
         return outputs | {"predicted": chosen, "confidence": jnp.max(shares, axis=-1)}

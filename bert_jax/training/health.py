@@ -22,10 +22,10 @@ from bert_jax.errors import RepeatingError
 from bert_jax.reporting import run_record
 from bert_jax.reporting.observer import Observer
 from bert_jax.rows.loader import Batches
-from bert_jax.rows.phases import Phases
 from bert_jax.rows.share import WHOLE
 from bert_jax.storage import files
 from bert_jax.task import Task
+from bert_jax.training.experiment import Experiment
 from bert_jax.training.state import LAST, SkippedSteps, TrainState
 
 FILE = "not_finite.json"
@@ -44,21 +44,17 @@ class Health:
     def __init__(
         self,
         task: Task,
-        phases: Phases,
-        workdir: str,
+        experiment: Experiment,
         observer: Observer,
         checkpoints: Checkpoints,
         facts: Mapping[str, Any],
         state: TrainState,
-        most_in_a_row: int,
-        overlap: bool = False,
     ):
-        self._overlap = overlap
-        self._task, self._phases, self._workdir, self._observer = task, phases, workdir, observer
-        self._checkpoints, self._most = checkpoints, most_in_a_row
+        self._task, self._phases, self._observer, self._checkpoints = task, experiment.phases, observer, checkpoints
+        self._most, self._overlap = experiment.training.max_skipped_in_a_row, experiment.mesh.overlap
         self._seen = int(state.skipped.count)
         recorded = facts["run"].get("skipped_steps", []) if distributed.is_first() else []
-        known = distributed.first_says(f"skipped steps, after {len(phases.left_out)} roll backs", recorded)
+        known = distributed.first_says(f"skipped steps, after {len(self._phases.left_out)} roll backs", recorded)
         self._steps = [step for step in known if step < int(state.step)]
         self.facts = self._with_steps(facts) if len(self._steps) < len(recorded) else facts
 
@@ -73,7 +69,7 @@ class Health:
         self._seen += len(new)
         self._steps += new
         self.facts = self._with_steps(self.facts)
-        what = f"{named_steps(new)} not finite: nothing was learned from {them(new)}"
+        what = f"{_in_words(new)} not finite: nothing was learned from {'it' if len(new) == 1 else 'them'}"
         self._observer.alarm(int(state.step), f"{what}; {WITHOUT_OVERLAP}" if self._overlap else what)
         for row in in_a_row(self._steps):
             if len(row) >= self._most and row[-1] >= new[0]:
@@ -91,16 +87,16 @@ class Health:
         """Check that ``state`` is finite, before any of it is saved.
 
         Raises:
-          RepeatingError: too many steps in a row were skipped, or parameters, moments or carry are not finite.
+          RepeatingError: too many steps in a row were skipped, or parameters or moments are not finite.
         """
         self.look(state)
-        if not bool(all_finite((state.params, state.opt_state, state.carry))):
+        if not bool(_all_finite((state.params, state.opt_state))):
             raise self._diverged(f"the parameters are not finite after {int(state.step):,} steps", int(state.step))
 
     def _with_steps(self, facts: Mapping[str, Any]) -> Mapping[str, Any]:
         if not distributed.is_first():
             return facts
-        return {**facts, "run": run_record.record(self._workdir, skipped_steps=self._steps)}
+        return {**facts, "run": run_record.record(self._observer.workdir, skipped_steps=self._steps)}
 
     def _end(self, row: Sequence[int]) -> RepeatingError:
         """Write the training rows of the consecutive skipped steps ``row`` to ``FILE``; return the error to raise."""
@@ -109,10 +105,10 @@ class Health:
         error = self._diverged(what, row[0])
         if distributed.is_first():
             facts = self.facts["run"]
-            before = [saved for saved in saved_steps(self._workdir) if saved <= row[0]]
+            before = [saved for saved in saved_steps(self._observer.workdir) if saved <= row[0]]
             content = {
                 "what": "the loss or the gradient of each of these steps is not finite",
-                "verified_step": newest_verified(self._workdir, before),
+                "verified_step": newest_verified(self._observer.workdir, before),
                 "command": facts.get("command"),
                 "seed": facts.get("config", {}).get("seed"),
                 "corpus_fingerprint": self.facts.get("corpus_fingerprint"),
@@ -120,7 +116,7 @@ class Health:
                 "git_commit": facts.get("git_commit"),
                 "steps": [self._rows(step) for step in row],
             }
-            files.write_text(files.as_path(self._workdir) / FILE, json.dumps(content, indent=1))
+            files.write_text(files.as_path(self._observer.workdir) / FILE, json.dumps(content, indent=1))
         return error
 
     def _diverged(self, what: str, step: int) -> RepeatingError:
@@ -130,8 +126,8 @@ class Health:
         """
         with self._observer.during("saving"):
             self._checkpoints.wait()
-        before = [saved for saved in saved_steps(self._workdir) if saved < step and saved not in self._steps]
-        return diverged(what, newest_verified(self._workdir, before), self._overlap)
+        before = [saved for saved in saved_steps(self._observer.workdir) if saved < step and saved not in self._steps]
+        return diverged(what, newest_verified(self._observer.workdir, before), self._overlap)
 
     def _rows(self, number: int) -> dict[str, Any]:
         """Return a description of a step with the rows that it reads on all hosts, as [epoch, first row, last row]."""
@@ -165,35 +161,26 @@ def stretches(epochs: np.ndarray, rows: np.ndarray) -> list[list[int]]:
     return [[int(epochs[a]), int(rows[a]), int(rows[b])] for a, b in zip(starts, ends, strict=True)]
 
 
-def named_steps(steps: Sequence[int]) -> str:
-    """Return the beginning of a sentence about ``steps``.
-
-    Examples: ``the loss or gradient of step 7 is``, ``... of steps 7 and 9 is``, ``... of 30 steps from 7 to 99 is``.
-    """
-    if len(steps) == 1:
-        return f"the loss or gradient of step {steps[0]:,} is"
-    some = " and ".join(f"{step:,}" for step in steps)
-    which = f"steps {some}" if len(steps) == 2 else f"{len(steps)} steps from {steps[0]:,} to {steps[-1]:,}"
+def _in_words(steps: Sequence[int]) -> str:
+    """Return "the loss or gradient of step 7 is", "... of steps 7 and 9 is" or "... of 30 steps from 7 to 99 is"."""
+    first, last, number = f"{steps[0]:,}", f"{steps[-1]:,}", len(steps)
+    which = {1: f"step {first}", 2: f"steps {first} and {last}"}.get(number, f"{number} steps from {first} to {last}")
     return f"the loss or gradient of {which} is"
 
 
-def them(steps: Sequence[int]) -> str:
-    return "it" if len(steps) == 1 else "them"
-
-
 @jax.jit
-def all_finite(tree: Any) -> jax.Array:
+def _all_finite(tree: Any) -> jax.Array:
     """Return whether every floating-point number in ``tree`` is finite, as [] bool."""
     leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     return jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]).all()
 
 
 def diverged(what: str, sound: int | None, overlap: bool = False) -> RepeatingError:
-    """Return the error that stops a run before any of a broken state is saved.
+    """Return the error that ends a run whose parameters are no longer good, so that they are not saved.
 
     Args:
-      what: what was found.
-      sound: the newest verified step before the trouble, or None.
+      what: what is wrong.
+      sound: the newest verified step before that, or None.
       overlap: whether ``config.mesh.overlap`` is on, which may be the cause.
     """
     saved, goes_on = "there is no verified step before that", ""

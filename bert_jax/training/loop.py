@@ -5,155 +5,34 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import jax
-import optax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from bert_jax.checkpoints.restoring import restore
-from bert_jax.checkpoints.saving import CheckpointConfig, Checkpoints, save_best
+from bert_jax.checkpoints.saving import Checkpoints, save_best
 from bert_jax.cluster import distributed
 from bert_jax.cluster.termination import Termination
-from bert_jax.cluster.watchdog import MOST_SECONDS, watched
-from bert_jax.configuration import check_fields, choose
-from bert_jax.errors import Preempted, UserError
+from bert_jax.cluster.watchdog import watched
+from bert_jax.errors import Preempted
 from bert_jax.reporting import run_record
 from bert_jax.reporting.observer import Observer
-from bert_jax.reporting.profiled_steps import ProfiledSteps
-from bert_jax.rows.loader import Loader, LoaderConfig
-from bert_jax.rows.phases import Phase, Phases, steps_per_epoch
+from bert_jax.rows.loader import Loader
+from bert_jax.rows.phases import Phases
 from bert_jax.task import Task
 from bert_jax.training import mesh as meshes
 from bert_jax.training import peak_rates, roll_back
 from bert_jax.training.evaluation import Evaluation
+from bert_jax.training.experiment import Experiment
 from bert_jax.training.health import Health
-from bert_jax.training.mesh import MeshConfig
-from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.profiling import Profiler
 from bert_jax.training.roll_back import RollBack
-from bert_jax.training.schedules import Schedule, ScheduleConfig, make_schedule
-from bert_jax.training.selection import Selection, SelectionConfig
+from bert_jax.training.selection import Selection
 from bert_jax.training.sharded_update import unsplit
-from bert_jax.training.state import LAST, TrainState, abstract, abstract_fresh, initialise, initialise_frozen
-from bert_jax.training.step import jit_train_step, make_train_step, metric_names
-from bert_jax.training.stepping import Steps, Window, means_of, zeros_like
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainingConfig:
-    """How often a run logs and evaluates, and other settings of the loop.
-
-    Only ``on_spike`` can change the result of training, and ``gradient_dtype`` its rounding.
-    """
-
-    log_every_steps: int = 100  # steps of a line of metrics
-    logs_per_evaluation: int | None = None  # in place of log_every_steps: lines of metrics between two evaluations
-    eval_every_steps: int = 1000  # steps between two evaluations
-    evaluations_per_epoch: int | None = None  # in place of eval_every_steps: evaluations while every row is seen once
-    eval_rows: int = 2048  # held-out rows of an evaluation, the same every time
-    eval_phase: str | None = None  # the phase whose rows are evaluated; if None, the last phase
-    micro_batches: int = 1  # gradient accumulation: the parts in which a batch is computed; a phase may set its own
-    gradient_dtype: Literal["float32", "bfloat16"] | None = None  # of sums over devices; if None, config.model.dtype
-    max_skipped_in_a_row: int = 10  # the run ends if loss or gradient are not finite in this many steps in a row
-    on_spike: Literal["warn", "roll_back"] = "warn"  # what to do after log steps in which the loss leaps
-    stall_seconds: float = 900.0  # a step may always take so long (several processes: --heartbeat_seconds)
-    loggers: tuple[str, ...] = ("tensorboard",)  # where metrics go besides metrics.jsonl: tensorboard, wandb, mlflow
-
-    def __post_init__(self) -> None:
-        names = ("log_every_steps", "eval_every_steps", "eval_rows", "micro_batches", "max_skipped_in_a_row")
-        check_fields(self, "config.training", "at least 1 is needed", *names, sound=lambda value: value >= 1)
-        rates = ("logs_per_evaluation", "evaluations_per_epoch")
-        check_fields(self, "config.training", "at least 1 is needed", *rates, sound=lambda n: n is None or n >= 1)
-        allowed = f"more than 0 and at most {MOST_SECONDS:,.0f} is needed"
-        check_fields(self, "config.training", allowed, "stall_seconds", sound=lambda value: 0 < value <= MOST_SECONDS)
-
-
-@dataclasses.dataclass(frozen=True)
-class Experiment:
-    """All settings that the loop needs besides the task. They are typed, and checked before anything slow begins."""
-
-    seed: int
-    phases: Phases
-    optimizer: OptimizerConfig
-    schedule: ScheduleConfig
-    mesh: MeshConfig
-    training: TrainingConfig
-    checkpoints: CheckpointConfig
-    loader: LoaderConfig
-    selection: SelectionConfig = SelectionConfig()
-    profiled: ProfiledSteps | None = None
-
-    def __post_init__(self) -> None:
-        if (name := self.training.eval_phase) is not None:
-            choose("phase in config.training.eval_phase", name, {phase.kind: phase for phase in self.phases.phases})
-        if self.selection.metric and self.training.on_spike == "roll_back":
-            raise UserError(
-                "config.training.on_spike is 'roll_back', which would drop the best step that config.selection.metric "
-                "chooses; only 'warn' is allowed beside it"
-            )
-
-    @property
-    def evaluated_phase(self) -> Phase:
-        """The phase whose kind of rows every evaluation reads."""
-        named = [phase for phase in self.phases.phases if phase.kind == self.training.eval_phase]
-        return named[0] if named else self.phases.phases[-1]
-
-    def micro_batches(self, phase: Phase) -> int:
-        """Return the number of parts in which a batch of ``phase`` is computed."""
-        return phase.micro_batches or self.training.micro_batches
-
-    @property
-    def save_every_steps(self) -> int:
-        """The steps between two saves."""
-        return self.checkpoints.every_steps or self.training.eval_every_steps
-
-    def in_steps(self, task: Task) -> Experiment:
-        """Return the same experiment, where what is given in epochs has the steps that follow from the task's rows."""
-        training = self.training
-
-        def per_epoch(index: int) -> float:
-            phase = self.phases.phases[index]
-            source = task.source("train", phase.kind, index)
-            return steps_per_epoch(source.rows_per_epoch, source.buckets, phase.batch_size)
-
-        phases = self.phases.counted(per_epoch) if self.phases.in_epochs else self.phases
-        if training.evaluations_per_epoch is not None:
-            number = max(1, round(phases.num_epochs(per_epoch) * training.evaluations_per_epoch))
-            training = dataclasses.replace(training, eval_every_steps=-(-phases.num_steps // number))
-        if training.logs_per_evaluation is not None:
-            every = max(1, training.eval_every_steps // training.logs_per_evaluation)
-            training = dataclasses.replace(training, log_every_steps=every)
-        return dataclasses.replace(self, phases=phases, training=training)
-
-    def make_schedule(self) -> Schedule:
-        return make_schedule(self.schedule, self.phases.num_steps)
-
-    def jitted_step(self, task: Task, tx: optax.GradientTransformation, phase: Phase, state: TrainState) -> Any:
-        """Return the train step of ``phase``, jitted. ``state``: one of shapes, with shardings."""
-        how = self.micro_batches(phase), state.params, self.training.gradient_dtype
-        train_step = make_train_step(task, tx, self.make_schedule(), self.seed, *how)
-        return jit_train_step(train_step, state, self.mesh.overlap)
-
-    def make_mesh(self, devices: list[jax.Device] | None = None) -> Mesh:
-        """Return the mesh of ``devices`` (default: all).
-
-        Raises ``UserError`` if it does not divide each phase's batch.
-        """
-        mesh = meshes.make_mesh(self.mesh, devices)
-        for phase in self.phases.phases:
-            where = f"config.phases.{phase.kind}.batch_size"
-            meshes.check_batch(mesh, phase.batch_size, self.micro_batches(phase), where)
-        return mesh
-
-    def check(self, devices: list[jax.Device] | None = None) -> Mesh:
-        """Check everything that can be wrong before any text is read; return the mesh of ``devices`` (default: all).
-
-        Raises:
-          UserError: the schedule is longer than the run, or the mesh does not divide the devices or a batch.
-        """
-        self.make_schedule()
-        return self.make_mesh(devices)
+from bert_jax.training.state import LAST, TrainState, abstract
+from bert_jax.training.stepping import Steps, Window, means_of
 
 
 class ProbeProtocol(Protocol):
@@ -167,77 +46,73 @@ class ProbeProtocol(Protocol):
         ...
 
 
-def train_and_evaluate(
-    task: Task,
-    experiment: Experiment,
-    workdir: str,
-    observer: Observer,
-    facts: Mapping[str, Any],
-    start: Callable[[TrainState], TrainState] | None = None,
-    given_frozen: Callable[[Any], Any] | None = None,
-    probe: ProbeProtocol | None = None,
-) -> dict[str, float]:
-    """Train ``task`` from the newest checkpoint in ``workdir``, or from ``start(fresh state)``, to the last step.
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run: what is trained, from what on, and who is told.
 
-    Args:
+    Attributes:
+      observer: it also names the workdir.
       facts: what is saved with every checkpoint besides the state: resolved config, fingerprints, versions.
       start: a function that replaces parameters of a fresh state, to start from another model. Not called on a resume.
       given_frozen: a function that replaces the frozen variables. It is also called on a resume, since no checkpoint
         holds frozen variables.
       probe: computes additional metrics at the evaluations for which it is due.
+    """
+
+    task: Task
+    experiment: Experiment
+    observer: Observer
+    facts: Mapping[str, Any]
+    start: Callable[[TrainState], TrainState] | None = None
+    given_frozen: Callable[[Any], Any] | None = None
+    probe: ProbeProtocol | None = None
+
+
+def train_and_evaluate(run: Run) -> dict[str, float]:
+    """Train from the newest checkpoint in the workdir, or from ``run.start(fresh state)``, to the last step.
 
     Returns:
       The metrics of the last evaluation. If a selection is configured, the parameters of the best evaluation are saved
       in ``workdir/best``.
     """
-    made = roll_back.recorded(distributed.first_says("roll backs", facts["run"]))
+    phases, facts = run.experiment.phases, run.facts
+    roll_backs = roll_back.of_run(distributed.first_says("roll backs", facts["run"]))
     while True:
-        without = dataclasses.replace(experiment, phases=roll_back.without_windows(experiment.phases, made))
-        ended = _train(task, without, workdir, observer, facts, start, given_frozen, probe, made)
-        if not isinstance(ended, RollBack):
-            return ended
-        made, facts = (*made, ended), {**facts, "run": run_record.read_run(workdir)}
+        experiment = dataclasses.replace(run.experiment, phases=roll_back.without_windows(phases, roll_backs))
+        end = _train(dataclasses.replace(run, experiment=experiment, facts=facts), roll_backs)
+        if not isinstance(end, RollBack):
+            return end
+        roll_backs, facts = (*roll_backs, end), {**facts, "run": run_record.read_run(run.observer.workdir)}
 
 
-def _train(
-    task: Task,
-    experiment: Experiment,
-    workdir: str,
-    observer: Observer,
-    facts: Mapping[str, Any],
-    start: Callable[[TrainState], TrainState] | None,
-    given_frozen: Callable[[Any], Any] | None,
-    probe: ProbeProtocol | None,
-    made: tuple[RollBack, ...],
-) -> dict[str, float] | RollBack:
+def _train(run: Run, roll_backs: tuple[RollBack, ...]) -> dict[str, float] | RollBack:
     """Train to the last step and return the metrics, or return a roll back after which training must start anew."""
-    phases, mesh, tx = experiment.phases, experiment.make_mesh(), make_optimizer(experiment.optimizer)
-    how, update = (task, tx, metric_names(task), phases.phases[0].batch_size), experiment.mesh.weight_update
-
+    task, experiment, observer, workdir = run.task, run.experiment, run.observer, run.observer.workdir
+    phases, mesh = experiment.phases, experiment.make_mesh()
+    initial = experiment.initial_state(task, mesh)
     with observer.during("restoring"):
-        state: Any = restore(workdir, abstract_fresh(*how, mesh, update)[0], observer.note)
+        state: Any = restore(workdir, initial.shapes[0], observer.note)
         if resumed := state is not None:  # no fresh state beside it: a run that just fits must be able to resume
-            frozen = initialise_frozen(task, experiment.seed, mesh, update)
+            frozen = initial.make_frozen(experiment.seed)
         else:
-            state, frozen = initialise(*how, experiment.seed, mesh, update)
-            state = state if start is None else start(state)
-        frozen = frozen if given_frozen is None else given_frozen(frozen)
-    for line in unsplit(task, mesh, update, meshes.is_split(state.params)):
+            state, frozen = initial.make(experiment.seed)
+            state = state if run.start is None else run.start(state)
+        frozen = frozen if run.given_frozen is None else run.given_frozen(frozen)
+    for line in unsplit(task, mesh, experiment.mesh.weight_update, meshes.is_split(state.params)):
         observer.note(line)
     first_step = int(state.step)
     work, warmup = work_before(phases, task.flops_per_row), experiment.schedule.warmup(phases.num_steps)
     observer.begin(first_step, resumed, work, warmup)
-    if made and made[-1].to == first_step:
-        observer.alarm(first_step, roll_back.message(made[-1]))
+    if roll_backs and roll_backs[-1].to == first_step:
+        observer.alarm(first_step, roll_back.message(roll_backs[-1]))
     if first_step < phases.num_steps and distributed.is_first():
-        facts = {**facts, "run": run_record.record_start(workdir, first_step if resumed else None, device_facts())}
+        record = run_record.record_start(workdir, first_step if resumed else None, device_facts())
+        run = dataclasses.replace(run, facts={**run.facts, "run": record})
     if len(phases.phases) > 1:
         observer.note(phases.described(experiment.evaluated_phase))
 
     with meshes.activations(mesh), watched(experiment.training.stall_seconds), Termination() as termination:
-        trainer = _Trainer(
-            task, experiment, mesh, tx, workdir, observer, facts, probe, made, termination, state, frozen
-        )
+        trainer = _Trainer(run, roll_backs, mesh, termination, state, frozen)
         with trainer.profiler, trainer.checkpoints.ending_well():
             return trainer.train()
 
@@ -247,30 +122,25 @@ class _Trainer:
 
     def __init__(
         self,
-        task: Task,
-        experiment: Experiment,
+        run: Run,
+        roll_backs: tuple[RollBack, ...],
         mesh: Mesh,
-        tx: optax.GradientTransformation,
-        workdir: str,
-        observer: Observer,
-        facts: Mapping[str, Any],
-        probe: ProbeProtocol | None,
-        made: tuple[RollBack, ...],
         termination: Termination,
         state: TrainState,
         frozen: Any,
     ):
-        self._task, self._experiment, self._mesh, self._workdir = task, experiment, mesh, workdir
+        task, experiment, observer = run.task, run.experiment, run.observer
+        self._run, self._task, self._experiment, self._observer = run, task, experiment, observer
         self._training, self._phases = experiment.training, experiment.phases
-        self._observer, self._probe, self._made, self._termination = observer, probe, made, termination
+        self._roll_backs, self._mesh, self._termination = roll_backs, mesh, termination
         self._state, self._frozen = state, frozen
         self._done = self._saved = self._first_step = int(state.step)
         unsaved = state if self._done < self._phases.num_steps else None
-        self.checkpoints = Checkpoints(workdir, experiment.checkpoints, first=unsaved)
-        self.profiler = Profiler(experiment.profiled, workdir, observer, self._first_step)
-        shapes, limits = abstract(state), (self._training.max_skipped_in_a_row, experiment.mesh.overlap)
-        self._health = Health(task, self._phases, workdir, observer, self.checkpoints, facts, state, *limits)
-        self._steps = Steps(lambda phase: experiment.jitted_step(task, tx, phase, shapes), observer)
+        self.checkpoints = Checkpoints(observer.workdir, experiment.checkpoints, first=unsaved)
+        self.profiler = Profiler(experiment.profiled, observer, self._first_step)
+        shapes = abstract(state)
+        self._health = Health(task, experiment, observer, self.checkpoints, run.facts, state)
+        self._steps = Steps(lambda phase: experiment.jitted_step(task, phase, shapes), observer)
         rows, how = self._training.eval_rows, (termination.check, observer.evaluated)
         self._evaluation = Evaluation(task, mesh, experiment.evaluated_phase, rows, *how)
         self._selection = Selection(experiment.selection, observer.evaluations(self._first_step))
@@ -299,7 +169,7 @@ class _Trainer:
             if logs:
                 spike = self._log(window, loader.wait_seconds)
                 window = Window(self._observer.training_seconds, loader.wait_seconds)
-                if spike and (back := self._rolled_back()):
+                if spike and (back := self._roll_back()):
                     return back
             if evaluates:
                 with contextlib.suppress(Preempted):  # the resumed run repeats the evaluation
@@ -332,22 +202,24 @@ class _Trainer:
         """Log the means over ``window`` and set the sums to 0; return whether all processes must roll back."""
         means = means_of(self._task, jax.device_get(self._state.metrics))
         metrics = window.metrics(means, self._observer.training_seconds, wait_seconds, self._peak_flops)
-        self._state = dataclasses.replace(self._state, metrics=zeros_like(self._state.metrics))
+        zeros = jax.tree.map(jnp.zeros_like, self._state.metrics)
+        self._state = dataclasses.replace(self._state, metrics=zeros)
         phase = self._phases.phase_of(self._done - 1).kind if len(self._phases.phases) > 1 else ""
         spike = self._observer.train(self._done, phase, metrics)
         return self._training.on_spike == "roll_back" and bool(distributed.agreed(int(spike)))
 
-    def _rolled_back(self) -> RollBack | None:
+    def _roll_back(self) -> RollBack | None:
         """Roll back from the window that has just ended, and return the roll back; if none is possible, return None."""
         cadences = (self._training.log_every_steps, self._training.eval_every_steps)
-        begun = max((self._done - 1) // every * every for every in cadences)
+        start = max((self._done - 1) // every * every for every in cadences)
         self.checkpoints.wait()
-        back = roll_back.planned(self._workdir, self._phases, self._done, begun, self._made)
+        workdir = self._observer.workdir
+        back = roll_back.plan(workdir, self._phases, self._done, start, self._roll_backs)
         if not isinstance(back, RollBack):
             self._observer.note(f"no roll back: {back}")
             return None
         self.checkpoints.close()
-        roll_back.perform(self._workdir, back, self._made)
+        roll_back.perform(workdir, back, self._roll_backs)
         return back
 
     def _evaluate(self) -> dict[str, float]:
@@ -356,14 +228,14 @@ class _Trainer:
         jax.block_until_ready(self._state)
         with observer.during("evaluating"):
             metrics = self._evaluation.run(params, self._frozen)
-        if self._probe is not None and self._probe.due(step):  # otherwise do not report the state "probing"
+        if (probe := self._run.probe) is not None and probe.due(step):  # otherwise do not report the state "probing"
             with observer.during("probing"):
-                metrics |= self._probe(step, params, self._termination.check)
+                metrics |= probe(step, params, self._termination.check)
         observer.evaluation(step, metrics)
         if distributed.agreed(int(self._selection.see(step, metrics))):
             with observer.during("saving"):
                 self._health.check(self._state)
-                save_best(self._workdir, step, self._state.params, self._health.facts)
+                save_best(observer.workdir, step, self._state.params, self._health.facts)
         return metrics
 
     def _save(self) -> None:

@@ -28,8 +28,8 @@ class Profiler:
     keeping it.
     """
 
-    def __init__(self, profiled: ProfiledSteps | None, workdir: str, observer: Observer, first_step: int):
-        self._profiled, self._workdir, self._observer = profiled, workdir, observer
+    def __init__(self, profiled: ProfiledSteps | None, observer: Observer, first_step: int):
+        self._profiled, self._observer = profiled, observer
         self._open = contextlib.ExitStack()  # of the folder that the trace is written to first
         self._folder: Path | None = None  # that folder, while the profiler runs
         self._annotation: Any = None
@@ -88,7 +88,7 @@ class Profiler:
         assert self._profiled is not None
         self._folder = None
         name = f"steps_{self._profiled.first}_to_{self._profiled.last}"
-        target = files.as_path(self._workdir) / FOLDER / "plugins" / "profile" / name
+        target = files.as_path(self._observer.workdir) / FOLDER / "plugins" / "profile" / name
         try:
             jax.profiler.stop_trace()
             with replaced_directory(target) as whole:
@@ -99,7 +99,7 @@ class Profiler:
             return
         finally:
             self._open.close()
-        logdir = os.fspath(files.as_path(self._workdir) / FOLDER)
+        logdir = os.fspath(files.as_path(self._observer.workdir) / FOLDER)
         self._observer.note(
             f"trace of {self._profiled.in_words}: {target}; open it with xprof --logdir={logdir}, with tensorboard "
             f"--logdir={logdir} (and its profile plugin), or drop its perfetto_trace.json.gz on ui.perfetto.dev"

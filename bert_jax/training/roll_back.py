@@ -31,43 +31,43 @@ class RollBack:
     number: int  # the number of batches that are left out
 
 
-def recorded(run: Mapping[str, Any]) -> tuple[RollBack, ...]:
-    """Return the roll backs recorded in ``run.json``."""
+def of_run(run: Mapping[str, Any]) -> tuple[RollBack, ...]:
+    """Return the roll backs that ``run.json`` records."""
     try:
         return tuple(RollBack(**entry) for entry in run.get(KEY, []))
     except TypeError as error:
         raise UserError(f"run.json is damaged: {KEY} has other keys than a roll back; put it back") from error
 
 
-def without_windows(phases: Phases, made: tuple[RollBack, ...]) -> Phases:
-    """Return ``phases`` without the batches that the roll backs ``made`` leave out."""
-    return dataclasses.replace(phases, left_out=tuple((back.first, back.number) for back in made))
+def without_windows(phases: Phases, roll_backs: tuple[RollBack, ...]) -> Phases:
+    """Return ``phases`` without the batches that ``roll_backs`` leave out."""
+    return dataclasses.replace(phases, left_out=tuple((back.first, back.number) for back in roll_backs))
 
 
-def planned(workdir: str, phases: Phases, at: int, begun: int, made: tuple[RollBack, ...]) -> RollBack | str:
-    """Return the roll back from a spike in the steps from ``begun`` to ``at``, or the reason why none is possible.
+def plan(workdir: str, phases: Phases, at: int, start: int, earlier: tuple[RollBack, ...]) -> RollBack | str:
+    """Return the roll back from a spike in the steps from ``start`` to ``at``, or the reason why none is possible.
 
     If these steps are of several phases, only batches of the last phase are left out. Process 0 decides for all
     processes.
     """
-    if len(made) >= MOST:
+    if len(earlier) >= MOST:
         return f"it has rolled back {MOST} times"
-    first, to = max(begun, at - 1 - phases.locate(at - 1)[1]), None
+    first, to = max(start, at - 1 - phases.locate(at - 1)[1]), None
     if distributed.is_first():
         to = newest_verified(workdir, [step for step in saved_steps(workdir) if step <= first])
-    to = distributed.first_says(f"roll back {len(made) + 1}, from step {at}", to)
+    to = distributed.first_says(f"roll back {len(earlier) + 1}, from step {at}", to)
     return "there is no verified step before that" if to is None else RollBack(at, to, first, at - first)
 
 
-def perform(workdir: str, back: RollBack, made: tuple[RollBack, ...]) -> None:
+def perform(workdir: str, back: RollBack, earlier: tuple[RollBack, ...]) -> None:
     """Drop the steps saved after ``back.to``, then record the roll back.
 
     If the run is killed between these two actions, it restarts from ``back.to`` and detects the spike again.
     """
     drop_after(workdir, back.to)
     if distributed.is_first():
-        run_record.record(workdir, **{KEY: [dataclasses.asdict(one) for one in (*made, back)]})
-    distributed.wait(f"rolled back {len(made) + 1}")
+        run_record.record(workdir, **{KEY: [dataclasses.asdict(one) for one in (*earlier, back)]})
+    distributed.wait(f"rolled back {len(earlier) + 1}")
 
 
 def message(back: RollBack) -> str:

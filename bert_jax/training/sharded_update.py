@@ -21,8 +21,8 @@ from bert_jax.task import Task
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import ROWS, WeightUpdate
 
-# (params, frozen, batch, scale, rng, carry) -> (gradients, loss, metrics, carry), the latter as sums over the batch
-Gradients = Callable[..., tuple[Any, jax.Array, Any, Any]]
+# (params, frozen, batch, scale, rng) -> (gradients, loss, metrics), the latter as sums over the batch
+Gradients = Callable[..., tuple[Any, jax.Array, Any]]
 
 
 def unsplit(task: Task, mesh: Mesh, weight_update: WeightUpdate, split: bool) -> list[str]:
@@ -63,14 +63,14 @@ def over_rows(gradients: Gradients, shardings: Any, compute_dtype: str, gradient
         total = jax.lax.psum_scatter(summed, ROWS, scatter_dimension=axis, tiled=True)
         return total.astype(part.dtype)
 
-    def local(params: Any, frozen: Any, batch: Any, scale: Any, rng: RowRng, carry: Any) -> Any:
+    def local(params: Any, frozen: Any, batch: Any, scale: Any, rng: RowRng) -> Any:
         parameters = jax.tree.map(whole, params, specs)
-        grads, loss, metrics, carry = gradients(parameters, frozen, batch, scale, rng, carry)
-        return jax.tree.map(add_up, grads, params, specs), *jax.lax.psum((loss, metrics), ROWS), carry
+        grads, loss, metrics = gradients(parameters, frozen, batch, scale, rng)
+        return jax.tree.map(add_up, grads, params, specs), *jax.lax.psum((loss, metrics), ROWS)
 
     rows = P(ROWS)
     keys = RowRng(P(), rows)  # type: ignore[arg-type]
-    inputs = (specs, P(), rows, P(), keys, P())
+    inputs = (specs, P(), rows, P(), keys)
     return jax.shard_map(  # type: ignore[no-any-return]
-        local, mesh=mesh, in_specs=inputs, out_specs=(specs, P(), P(), P()), check_vma=False
+        local, mesh=mesh, in_specs=inputs, out_specs=(specs, P(), P()), check_vma=False
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import functools
 from typing import Any
 
 import jax
@@ -13,7 +13,7 @@ import optax
 from jax.sharding import Mesh
 
 from bert_jax.errors import UserError
-from bert_jax.records import Sum
+from bert_jax.records import Batch, Sum
 from bert_jax.task import Task
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import WeightUpdate
@@ -29,6 +29,10 @@ class SkippedSteps:
     count: jax.Array  # [] int32
     last: jax.Array  # [LAST] int32: the newest skipped steps; the i-th of all is at i % LAST
 
+    @classmethod
+    def none(cls) -> SkippedSteps:
+        return cls(jnp.zeros([], jnp.int32), jnp.zeros([LAST], jnp.int32))
+
     def add(self, step: jax.Array, skipped: jax.Array) -> SkippedSteps:
         """Return the skipped steps with ``step`` added if ``skipped`` ([] bool) is true."""
         place = self.count % LAST
@@ -42,116 +46,86 @@ class TrainState:
     step: jax.Array  # [] int32: updates done so far
     params: Any  # float32 master parameters
     opt_state: Any
-    carry: Any  # what a recurrent model keeps from batch to batch; () for BERT
+    carry: tuple[()] = dataclasses.field(default=(), kw_only=True)  # always empty; the checkpoint format has it
     metrics: dict[str, Sum]  # sums since the last log line, so that a resumed run logs the same as an unbroken one
-    skipped: SkippedSteps  # steps that left params, opt_state and carry as they were
+    skipped: SkippedSteps  # steps that left params and opt_state as they were
 
 
-def zero_metrics(metrics: dict[str, Any]) -> dict[str, Sum]:
-    """Return sums of 0 for the names in ``metrics``."""
-    return {name: Sum(jnp.zeros([], jnp.float32), jnp.zeros([], jnp.float32)) for name in metrics}
+def metric_names(task: Task) -> list[str]:
+    """Return the names of all metrics of a train step: those of the task, and those that the step adds."""
+    spec = next(iter(task.batch_specs.values()))
+    batch = {name: jax.ShapeDtypeStruct((1, *f.shape), f.dtype) for name, f in spec.items()}
+
+    def metrics(key: jax.Array, rows: Batch) -> dict[str, Sum]:
+        return task.loss(meshes.unbox(task.init(key)), rows, None).metrics
+
+    return [*jax.eval_shape(metrics, jax.random.key(0), batch), "loss", "gradient_norm", "learning_rate"]
 
 
-def none_skipped() -> SkippedSteps:
-    return SkippedSteps(jnp.zeros([], jnp.int32), jnp.zeros([LAST], jnp.int32))
-
-
-def make_state(params: Any, tx: optax.GradientTransformation, carry: Any, metric_names: list[str]) -> TrainState:
+def make_state(params: Any, tx: optax.GradientTransformation, metric_names: list[str]) -> TrainState:
     """Return a state at step 0 with the given parameters, which may be boxed with logical axes."""
     return TrainState(
         step=jnp.zeros([], jnp.int32),
         params=params,
         opt_state=tx.init(params),
-        carry=carry,
-        metrics=zero_metrics(dict.fromkeys(metric_names)),
-        skipped=none_skipped(),
+        metrics={name: Sum(jnp.zeros([], jnp.float32), jnp.zeros([], jnp.float32)) for name in metric_names},
+        skipped=SkippedSteps.none(),
     )
 
 
-def initialise(
-    task: Task,
-    tx: optax.GradientTransformation,
-    metric_names: list[str],
-    num_rows: int,
-    seed: int,
-    mesh: Mesh,
-    weight_update: WeightUpdate = "replicated",
-) -> tuple[TrainState, Any]:
-    """Return a fresh state and the frozen variables, made directly in their places on the mesh.
+@dataclasses.dataclass(frozen=True)
+class InitialState:
+    """The state at step 0 and the frozen variables of a task on a mesh, as (state, frozen variables).
 
-    First the abstract shapes are computed, then their shardings, then one jitted function makes all arrays. So the
-    whole state never has to fit on one device.
-
-    Returns:
-      (state, frozen variables).
+    If the losses of a task's rows depend on each other, its weight update is replicated.
     """
-    fresh, key = _fresh(task, tx, metric_names, num_rows), jax.random.key(seed)
-    placement = _shardings(task, mesh, jax.eval_shape(fresh, key), weight_update)
-    with meshes.activations(mesh):
-        state, frozen = jax.jit(lambda k: meshes.unbox(fresh(k)), out_shardings=placement)(key)
-    return state, frozen
+
+    task: Task
+    tx: optax.GradientTransformation
+    mesh: Mesh
+    weight_update: WeightUpdate = "replicated"
+
+    @functools.cached_property
+    def shapes(self) -> tuple[TrainState, Any]:
+        """Return the shapes, dtypes and shardings; the devices of ``mesh`` need not exist."""
+        boxed = jax.eval_shape(self._fresh, jax.random.key(0))
+        update: WeightUpdate = "replicated" if self.task.whole_batches else self.weight_update
+        if meshes.may_split(self.mesh, update):  # then each device has all frozen variables
+            frozen = jax.tree.map(lambda _: meshes.replicated(self.mesh), meshes.unbox(boxed[1]))
+        else:
+            frozen = meshes.shardings(self.mesh, boxed[1])
+        return jax.tree.map(  # type: ignore[no-any-return]
+            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+            meshes.unbox(boxed),
+            (meshes.shardings(self.mesh, boxed[0], update), frozen),
+        )
+
+    def make(self, seed: int) -> tuple[TrainState, Any]:
+        """Return the arrays. They are made in their places, so the whole state never has to fit on one device."""
+        with meshes.activations(self.mesh):
+            made = jax.jit(lambda key: meshes.unbox(self._fresh(key)), out_shardings=_places(self.shapes))
+            return made(jax.random.key(seed))  # type: ignore[no-any-return]
+
+    def make_frozen(self, seed: int) -> Any:
+        """Return the frozen variables alone, because no checkpoint holds them."""
+        shapes = self.shapes[1]
+        if not jax.tree.leaves(shapes):
+            return shapes
+        with meshes.activations(self.mesh):
+            made = jax.jit(lambda key: meshes.unbox(self.task.init(key).frozen), out_shardings=_places(shapes))
+            return made(jax.random.key(seed))
+
+    @functools.cached_property
+    def _metric_names(self) -> list[str]:
+        return metric_names(self.task)
+
+    def _fresh(self, key: jax.Array) -> tuple[TrainState, Any]:
+        variables = self.task.init(key)
+        return make_state(variables.params, self.tx, self._metric_names), variables.frozen
 
 
-def initialise_frozen(task: Task, seed: int, mesh: Mesh, weight_update: WeightUpdate = "replicated") -> Any:
-    """Return only the frozen variables that ``initialise`` makes, because no checkpoint holds them."""
-
-    def frozen(key: jax.Array) -> Any:
-        return task.init(key).frozen
-
-    key = jax.random.key(seed)
-    boxed = jax.eval_shape(frozen, key)
-    if not jax.tree.leaves(boxed):
-        return boxed
-    with meshes.activations(mesh):
-        return jax.jit(lambda k: meshes.unbox(frozen(k)), out_shardings=_frozen(task, mesh, boxed, weight_update))(key)
-
-
-def abstract_fresh(
-    task: Task,
-    tx: optax.GradientTransformation,
-    metric_names: list[str],
-    num_rows: int,
-    mesh: Mesh,
-    weight_update: WeightUpdate = "replicated",
-) -> tuple[TrainState, Any]:
-    """Return the result of ``initialise`` as shapes, dtypes and shardings; the devices of ``mesh`` need not exist."""
-    boxed = jax.eval_shape(_fresh(task, tx, metric_names, num_rows), jax.random.key(0))
-    return jax.tree.map(  # type: ignore[no-any-return]
-        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-        meshes.unbox(boxed),
-        _shardings(task, mesh, boxed, weight_update),
-    )
-
-
-def _shardings(task: Task, mesh: Mesh, boxed: tuple[TrainState, Any], weight_update: WeightUpdate) -> Any:
-    """Return the shardings of (state, frozen variables)."""
-    state, frozen = boxed
-    return meshes.shardings(mesh, state, _update(task, weight_update)), _frozen(task, mesh, frozen, weight_update)
-
-
-def _update(task: Task, weight_update: WeightUpdate) -> WeightUpdate:
-    """Return the weight update of a task: replicated if its rows' losses depend on each other."""
-    return "replicated" if task.whole_batches else weight_update
-
-
-def _frozen(task: Task, mesh: Mesh, boxed: Any, weight_update: WeightUpdate) -> Any:
-    """Return the shardings of frozen variables. If parameters are split over rows, each device has all frozen ones."""
-    if meshes.may_split(mesh, _update(task, weight_update)):
-        return jax.tree.map(lambda _: meshes.replicated(mesh), meshes.unbox(boxed))
-    return meshes.shardings(mesh, boxed)
-
-
-def _fresh(
-    task: Task, tx: optax.GradientTransformation, metric_names: list[str], num_rows: int
-) -> Callable[[jax.Array], tuple[TrainState, Any]]:
-    def fresh(key: jax.Array) -> tuple[TrainState, Any]:
-        variables = task.init(key)
-        carry = task.init_carry(num_rows)
-        if jax.tree.leaves(carry):
-            raise UserError(f"{type(task).__name__} carries state from step to step, which the trainer cannot do yet")
-        return make_state(variables.params, tx, carry, metric_names), variables.frozen
-
-    return fresh
+def _places(tree: Any) -> Any:
+    return jax.tree.map(lambda x: x.sharding, tree)
 
 
 def abstract(tree: Any) -> Any:

@@ -12,8 +12,8 @@ from jax.extend.core import jaxpr_as_fun
 
 from bert_jax.models.dropout import RowRng
 from bert_jax.records import Batch, Sum
-from bert_jax.task import Losses, Task, Variables
-from bert_jax.training.mesh import is_split, unbox
+from bert_jax.task import Task, Variables
+from bert_jax.training.mesh import is_split
 from bert_jax.training.schedules import Schedule
 from bert_jax.training.sharded_update import Gradients, over_rows
 from bert_jax.training.state import TrainState
@@ -40,14 +40,6 @@ def loss_scale(task: Task, batch: Batch) -> dict[str, jax.Array]:
     return {term: task.loss_weights[term] / jnp.maximum(count, 1.0) for term, count in counts.items()}
 
 
-def total_loss(
-    task: Task, params: Any, frozen: Any, batch: Batch, scale: dict[str, jax.Array], rng: RowRng | None, carry: Any
-) -> tuple[jax.Array, Losses]:
-    """Return the part that this batch or micro-batch adds to the loss of the global batch, and its ``Losses``."""
-    losses = task.loss(Variables(params, frozen), batch, rng, carry)
-    return sum(term.value * scale[name] for name, term in losses.terms.items()), losses  # type: ignore[return-value]
-
-
 def add(left: Any, right: Any) -> Any:
     return jax.tree.map(jnp.add, left, right)
 
@@ -57,17 +49,30 @@ def select(condition: jax.Array, left: Any, right: Any) -> Any:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), left, right)
 
 
-def make_gradients(task: Task, micro_batches: int) -> Gradients:
-    """Return a function (params, frozen, batch, scale, rng, carry) -> (gradients, loss, metrics, carry) of a batch.
+def make_gradients(
+    task: Task, micro_batches: int = 1, placed: Any = None, gradient_dtype: str | None = None
+) -> Gradients:
+    """Return a function (params, frozen, batch, scale, rng) -> (gradients, loss, metrics) of a batch.
 
     The gradients of micro-batches are added up in float32 or wider.
-    """
-    value_and_grad = jax.value_and_grad(total_loss, argnums=1, has_aux=True)
 
-    def gradients(params: Any, frozen: Any, batch: Batch, scale: Any, rng: RowRng, carry: Any) -> Any:
-        def one(part: tuple[Batch, RowRng]) -> tuple[Any, jax.Array, dict[str, Sum], Any]:
-            (loss, losses), grads = value_and_grad(task, params, frozen, part[0], scale, part[1], carry)
-            return grads, loss, losses.metrics, losses.carry
+    Args:
+      placed: the parameters, as arrays or shapes with shardings. If some are split over the rows' devices,
+        ``sharded_update`` sums the gradients over these, in ``gradient_dtype``; otherwise, or if None, the partitioner
+        does.
+    """
+
+    def loss_of(params: Any, frozen: Any, batch: Batch, scale: Any, rng: RowRng) -> tuple[jax.Array, dict[str, Sum]]:
+        """Return the part that this batch or micro-batch adds to the loss of the global batch, and its metrics."""
+        losses = task.loss(Variables(params, frozen), batch, rng)
+        return sum(term.value * scale[name] for name, term in losses.terms.items()), losses.metrics  # type: ignore[return-value]
+
+    value_and_grad = jax.value_and_grad(loss_of, has_aux=True)
+
+    def gradients(params: Any, frozen: Any, batch: Batch, scale: Any, rng: RowRng) -> Any:
+        def one(part: tuple[Batch, RowRng]) -> tuple[Any, jax.Array, dict[str, Sum]]:
+            (loss, metrics), grads = value_and_grad(params, frozen, part[0], scale, part[1])
+            return grads, loss, metrics
 
         def wide(part: tuple[Batch, RowRng]) -> Any:
             grads, *rest = one(part)
@@ -85,40 +90,31 @@ def make_gradients(task: Task, micro_batches: int) -> Gradients:
 
         return jax.tree.unflatten(jax.tree.structure(shapes), jax.lax.scan(body, zeros, parts)[0])
 
-    return gradients
+    if not is_split(placed):
+        return gradients
+    return over_rows(gradients, jax.tree.map(lambda x: x.sharding, placed), task.dtype, gradient_dtype)
 
 
 def make_train_step(
-    task: Task,
-    tx: optax.GradientTransformation,
-    schedule: Schedule,
-    seed: int,
-    micro_batches: int = 1,
-    placed: Any = None,
-    gradient_dtype: str | None = None,
+    task: Task, tx: optax.GradientTransformation, schedule: Schedule, seed: int, gradients: Gradients | None = None
 ) -> TrainStep:
     """Return the train step, a function (state, frozen, batch) -> state after one update.
 
-    Metrics are added to ``state.metrics``. The loss and its gradient are those of the whole global batch, whatever
-    ``micro_batches`` and the mesh are. Dropout bits depend only on (seed, step, row, site). A step whose loss or
-    gradient norm is not finite changes no parameter and adds to no metric except the learning rate; the step number and
-    the schedule advance, and ``state.skipped`` records the step.
+    Metrics are added to ``state.metrics``. The loss and its gradient are those of the whole global batch, whatever the
+    micro-batches and the mesh are. Dropout bits depend only on (seed, step, row, site). A step whose loss or gradient
+    norm is not finite changes no parameter and adds to no metric except the learning rate; the step number and the
+    schedule advance, and ``state.skipped`` records the step.
 
     Args:
-      placed: the parameters, as arrays or shapes with shardings. If some are split over the rows' devices,
-        ``sharded_update`` sums the gradients over these, in ``gradient_dtype``; otherwise, or if None, the partitioner
-        does.
+      gradients: what ``make_gradients`` returns; by default for one micro-batch, without ``sharded_update``.
     """
-    gradients = make_gradients(task, micro_batches)
-    if is_split(placed):
-        shardings = jax.tree.map(lambda x: x.sharding, placed)
-        gradients = over_rows(gradients, shardings, task.dtype, gradient_dtype)
+    gradients = gradients or make_gradients(task)
 
     def train_step(state: TrainState, frozen: Any, batch: Batch) -> TrainState:
         num_rows = next(iter(batch.values())).shape[0]
         rng = RowRng.create(seed, state.step, jnp.arange(num_rows, dtype=jnp.uint32))
         scale = loss_scale(task, batch)
-        grads, loss, metrics, carry = gradients(state.params, frozen, batch, scale, rng, state.carry)
+        grads, loss, metrics = gradients(state.params, frozen, batch, scale, rng)
         norm = optax.global_norm(grads)
         sound = jnp.isfinite(loss) & jnp.isfinite(norm)
         direction, opt_state = tx.update(grads, state.opt_state, state.params)
@@ -134,7 +130,6 @@ def make_train_step(
             step=state.step + 1,
             params=select(sound, params, state.params),
             opt_state=select(sound, opt_state, state.opt_state),
-            carry=select(sound, carry, state.carry),
             metrics=add(state.metrics, metrics),
             skipped=state.skipped.add(state.step, ~sound),
         )
@@ -143,7 +138,7 @@ def make_train_step(
 
 
 def jit_train_step(train_step: TrainStep, state: Any, overlap: bool = False) -> Any:
-    """Return ``train_step`` jitted in the way in which both the loop and every plan compile it.
+    """Return ``train_step`` jitted.
 
     The new state takes the memory and the placement of the old state, which is donated.
 
@@ -181,25 +176,11 @@ def make_eval_step(task: Task) -> EvalStep:
     """
 
     def eval_step(params: Any, frozen: Any, batch: Batch) -> tuple[dict[str, Sum], dict[str, jax.Array]]:
-        num_rows = next(iter(batch.values())).shape[0]
-        variables, carry = Variables(params, frozen), task.init_carry(num_rows)
-        metrics = task.loss(variables, batch, None, carry).metrics
+        variables = Variables(params, frozen)
+        metrics = task.loss(variables, batch, None).metrics
         if not task.gathered_outputs:
             return metrics, {}
-        outputs = task.outputs(variables, batch, carry)  # XLA merges this with the same computation above
+        outputs = task.outputs(variables, batch)  # XLA merges this with the same computation above
         return metrics, {name: outputs[name] for name in task.gathered_outputs}
 
     return eval_step
-
-
-def metric_names(task: Task) -> list[str]:
-    """Return the names of all metrics of a train step: those of the task, and those that the step adds."""
-    kind = next(iter(task.batch_specs))
-    spec = task.batch_specs[kind]
-    batch = {name: jax.ShapeDtypeStruct((1, *f.shape), f.dtype) for name, f in spec.items()}
-
-    def evaluate(key: jax.Array, rows: Batch) -> dict[str, Sum]:
-        variables = unbox(task.init(key))
-        return make_eval_step(task)(variables.params, variables.frozen, rows)[0]
-
-    return [*jax.eval_shape(evaluate, jax.random.key(0), batch), "loss", "gradient_norm", "learning_rate"]

@@ -24,7 +24,7 @@ class Steps:
     """Runs train steps. The step for a kind of batch is compiled when the first batch of that kind comes.
 
     The host may run ahead of the devices, but only by as many steps as the devices do in a second or two. So the step
-    number of the host is close to that of the devices. A stall is noticed, and a long queue is not mistaken for one.
+    number of the host is close to that of the devices, and a host that waits long for a step waits because of a stall.
     """
 
     AHEAD_SECONDS, MOST = 1.0, 64  # the seconds, and the most steps, between two waits for the devices
@@ -47,7 +47,7 @@ class Steps:
         first = kind not in self._compiled
         if first:
             with self._observer.during("compiling"):
-                self._compiled[kind] = compiled(self._jitted(phase), state, frozen, batch)
+                self._compiled[kind] = compile_program(self._jitted(phase), state, frozen, batch)
         distributed.at(step, "first step" if first else "training")  # it also sets up communication
         state = self._compiled[kind](state, frozen, batch)
         self._since += 1
@@ -71,7 +71,7 @@ class Steps:
         self._since, self._marked = 0, now
 
 
-def compiled(jitted: Any, *arguments: Any) -> Any:
+def compile_program(jitted: Any, *arguments: Any) -> Any:
     """Return a jitted function compiled for ``arguments``, after fitting malloc to the memory that it takes at once."""
     program = jitted.lower(*arguments).compile()
     memory = program.memory_analysis()
@@ -121,7 +121,3 @@ def means_of(task: Task, sums: dict[str, Sum]) -> dict[str, float]:
     if not sound:
         means = {name: value if name == "learning_rate" else math.nan for name, value in means.items()}
     return means | ({"skipped_steps": steps - sound} if steps > sound else {})
-
-
-def zeros_like(metrics: Any) -> Any:
-    return jax.tree.map(jnp.zeros_like, metrics)

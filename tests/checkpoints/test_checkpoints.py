@@ -26,7 +26,7 @@ from bert_jax.errors import PassingError, UserError
 from bert_jax.records import Sum
 from bert_jax.storage import files
 from bert_jax.storage.checksums import CHECKSUMS
-from bert_jax.training.state import TrainState, abstract, none_skipped
+from bert_jax.training.state import SkippedSteps, TrainState, abstract
 
 # A read that fails leaves the others of its step unawaited.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -63,9 +63,8 @@ def state_at(step: int) -> TrainState:
         step=jnp.asarray(step, jnp.int32),
         params=weights,
         opt_state=(jax.tree.map(jnp.square, weights), jnp.asarray(step, jnp.int32)),
-        carry=(),
         metrics={"mlm_loss": Sum(jnp.float32(step), jnp.float32(7))},
-        skipped=none_skipped(),
+        skipped=SkippedSteps.none(),
     )
 
 

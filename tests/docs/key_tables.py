@@ -31,7 +31,7 @@ from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.phases import Phase
 from bert_jax.runs.probe import ProbeConfig
 from bert_jax.runs.settings import FinetuningSettings, PretrainingSettings, Settings
-from bert_jax.training.loop import TrainingConfig
+from bert_jax.training.experiment import TrainingConfig
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers import OptimizerConfig
 from bert_jax.training.schedules import ScheduleConfig

@@ -44,7 +44,7 @@ def test_the_loss_is_written_out_pair_by_pair(text: Text, packing: str) -> None:
     """Each pair by itself through the model, its log likelihoods picked one by one."""
     task = objective(ltr, text, "causal", packing=packing)
     rows, variables = rows_of(task, 4), fresh(task)
-    logits_of = jax.jit(lambda batch: task.outputs(variables, batch, ())["mlm_logits"])
+    logits_of = jax.jit(lambda batch: task.outputs(variables, batch)["mlm_logits"])
     total, hits, count = 0.0, 0, 0
     for row in range(4):
         for here in pairs_of(rows, row):
@@ -57,7 +57,7 @@ def test_the_loss_is_written_out_pair_by_pair(text: Text, packing: str) -> None:
                 total += np.log(np.exp(scores).sum()) - scores[label]
                 hits += int(scores.argmax() == label)
                 count += 1
-    losses = jax.jit(lambda batch: task.loss(variables, batch, None, ()))(rows)
+    losses = jax.jit(lambda batch: task.loss(variables, batch, None))(rows)
     assert losses.terms["lm"].count == task.counts(rows)["lm"] == count
     assert float(losses.terms["lm"].value) == pytest.approx(total, rel=1e-5)
     assert float(losses.metrics["lm_accuracy"].value) == hits
@@ -67,7 +67,7 @@ def test_the_loss_is_written_out_pair_by_pair(text: Text, packing: str) -> None:
 def test_no_prediction_knows_its_answer(text: Text) -> None:
     task = objective(ltr, text, "causal")
     rows, variables = rows_of(task, 1), fresh(task)
-    run = jax.jit(lambda batch: task.outputs(variables, batch, ())["mlm_logits"][0])
+    run = jax.jit(lambda batch: task.outputs(variables, batch)["mlm_logits"][0])
     before = run(rows)
     for position in (5, 20, 40):
         ids = rows["input_ids"].copy()
@@ -84,7 +84,7 @@ def test_rows_that_pad_an_evaluation_weigh_nothing(text: Text) -> None:
     two = {name: jnp.asarray(value[[0, 2]]) for name, value in rows.items()}
     assert task.counts(half)["lm"] == task.counts(two)["lm"] < task.counts(rows)["lm"]
     variables = fresh(task)
-    found, expected = (task.loss(variables, batch, None, ()).terms["lm"].value for batch in (half, two))
+    found, expected = (task.loss(variables, batch, None).terms["lm"].value for batch in (half, two))
     assert float(found) == pytest.approx(float(expected), rel=1e-5)
 
 

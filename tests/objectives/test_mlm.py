@@ -56,7 +56,7 @@ def test_loss_and_gradient_are_those_of_the_masked_lm_term(text: Text) -> None:
     assert set(fresh(one).params) == {"encoder", "mlm_head"}  # no pooler, no next-sentence head to train or decay
 
     def loss(task: Any, params: Any) -> tuple[jax.Array, Any]:
-        terms = task.loss(Variables(params, {}), jax.tree.map(jnp.asarray, rows_of(task)), None, ()).terms
+        terms = task.loss(Variables(params, {}), jax.tree.map(jnp.asarray, rows_of(task)), None).terms
         return terms["mlm"].value, terms
 
     gradient = jax.jit(jax.value_and_grad(loss, argnums=1, has_aux=True), static_argnums=0)

@@ -83,7 +83,7 @@ def sums(task: Objective, batch: dict[str, np.ndarray]) -> tuple[Any, Any]:
     params = fresh(task).params
 
     def total(params: Any) -> tuple[jax.Array, Any]:
-        terms = task.loss(Variables(params, {}), jax.tree.map(jnp.asarray, batch), None, ()).terms
+        terms = task.loss(Variables(params, {}), jax.tree.map(jnp.asarray, batch), None).terms
         return terms["mlm"].value + terms["nsp"].value, terms
 
     (_, terms), gradient = jax.device_get(jax.jit(jax.value_and_grad(total, has_aux=True))(params))
@@ -111,7 +111,7 @@ def test_a_pair_does_not_see_its_neighbours(text: tuple[Corpus, Tokenizer]) -> N
 
     @jax.jit
     def outputs(batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
-        return task.outputs(variables, batch, ())
+        return task.outputs(variables, batch)
 
     first = rows["sequence_ids"] == 1
     changed = {**rows, "input_ids": np.where(first, rows["input_ids"][:, ::-1], rows["input_ids"])}

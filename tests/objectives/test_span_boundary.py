@@ -129,7 +129,7 @@ def test_a_packed_row_costs_what_its_sequences_cost(text: Text) -> None:
     for packing in ("none", "packed"):
         task = task_of(text, packing=packing)
         rows = rows_of(task, task.source("train", "phase1", 0).rows_per_epoch)
-        terms = jax.jit(lambda rows, task=task: task.loss(variables, rows, None, ()).terms)(rows)
+        terms = jax.jit(lambda rows, task=task: task.loss(variables, rows, None).terms)(rows)
         sums[packing] = {name: (float(term.value), float(term.count)) for name, term in terms.items()}
     assert len(sums["none"]) == 2
     for name, (value, count) in sums["none"].items():

@@ -101,7 +101,7 @@ def test_logits_loss_and_gradients_on_padded_windows(dtype: str) -> None:
         params = ours(task, their_model, dtype)
 
         def loss_of(params):
-            outputs = task.outputs(Variables(params, {}), batch, ())
+            outputs = task.outputs(Variables(params, {}), batch)
             loss = task.score(outputs, {k: jnp.asarray(v) for k, v in batch.items()})["loss"]
             return loss.value / loss.count, outputs
 

@@ -20,9 +20,7 @@ from bert_jax.planning.search import candidates
 from bert_jax.planning.smallest_change import smallest_change
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
-from bert_jax.training.optimizers import make_optimizer
-from bert_jax.training.state import abstract, abstract_fresh, initialise
-from bert_jax.training.step import metric_names
+from bert_jax.training.state import abstract
 from tests.planning import tiny
 
 
@@ -110,9 +108,9 @@ def test_tensor_parallel_talks_over_tensor(machine):
 def test_the_step_is_that_of_the_loop(machine):
     """Shapes and places of a planned state are those of one that is made."""
     task, experiment = tiny.recipe(mesh={"data": 2, "fsdp": 2, "tensor": 2}).variant(Change(), machine.devices)
-    mesh, tx = experiment.make_mesh(machine.devices), make_optimizer(experiment.optimizer)
-    planned = abstract_fresh(task, tx, metric_names(task), tiny.ROWS, mesh)
-    made = abstract(initialise(task, tx, metric_names(task), tiny.ROWS, 0, mesh))
+    mesh = experiment.make_mesh(machine.devices)
+    initial = experiment.initial_state(task, mesh)
+    planned, made = initial.shapes, abstract(initial.make(0))
     assert jax.tree.structure(planned) == jax.tree.structure(made)
     for one, other in zip(jax.tree.leaves(planned), jax.tree.leaves(made), strict=True):
         assert (one.shape, one.dtype) == (other.shape, other.dtype)

@@ -24,6 +24,7 @@ from bert_jax.models.model import config_of, recorded
 from bert_jax.reporting.run_record import read_run, settle
 from bert_jax.runs import pretraining
 from bert_jax.runs.settings import FinetuningSettings, PretrainingSettings
+from bert_jax.training.loop import Run
 from tests import toy
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -70,12 +71,12 @@ def pretrain(folder: Path, config: dict[str, Any], *flags: str) -> int:
 def test_it_does_not_see_again_what_its_parent_saw(
     parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def stop(task: Any, experiment: Any, *_: Any, **__: Any) -> None:
+    def stop(run: Run) -> None:
         rows, indices = {}, np.arange(8)
         for split in ("train", "eval"):
-            found = task.source(split, "phase1", 0).rows(0 * indices, indices)
+            found = run.task.source(split, "phase1", 0).rows(0 * indices, indices)
             rows[split] = [found[name] for name in ("input_ids", "masked_positions")]
-        seen.append((experiment.seed, rows))
+        seen.append((run.experiment.seed, rows))
         raise UserError("seen")
 
     seen: list[tuple[int, Any]] = []

@@ -21,6 +21,7 @@ from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.reporting import run_record
 from bert_jax.runs import plan_comparison, preparation, pretraining
+from bert_jax.training.loop import Run
 from tests import toy
 
 on_one_device = pytest.mark.usefixtures("one_device")
@@ -90,8 +91,8 @@ def test_steps_to_trace_reach_the_loop_or_are_one_line(
     assert "--profile=20:25 ends past the run, which has 24 steps; give steps from 1 to 24" in capsys.readouterr().err
     assert not (tmp_path / "run").exists(), "before anything slow"
 
-    def begun(task: Any, experiment: Any, *_: Any, **__: Any) -> None:
-        raise UserError(f"the loop has {experiment.profiled}")
+    def begun(run: Run) -> None:
+        raise UserError(f"the loop has {run.experiment.profiled}")
 
     monkeypatch.setattr(pretraining, "train_and_evaluate", begun)
     assert pretrain(tmp_path, toy.recipe(text), "--profile=20:24") == 2
@@ -108,7 +109,8 @@ def test_model_and_objective_are_made_once(text: Path, tmp_path: Path, monkeypat
     counted(preparation, "choose_model")
     counted(PretrainingObjective, "__init__")
 
-    def trained(task: Any, *_: Any, **__: Any) -> None:
+    def trained(run: Run) -> None:
+        task: Any = run.task
         assert task.setting.model.vocab_size == task.tokenizer.size
         raise UserError("the loop")
 

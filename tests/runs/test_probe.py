@@ -21,7 +21,7 @@ from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.runs.probe import Probe, ProbeConfig, read_probe
 from bert_jax.text.tokenizer import Tokenizer, wordpiece
-from bert_jax.training.loop import Experiment, TrainingConfig
+from bert_jax.training.experiment import Experiment, TrainingConfig
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers import OptimizerConfig
 from bert_jax.training.schedules import ScheduleConfig

@@ -283,7 +283,7 @@ def test_the_page_of_recipes_names_every_key() -> None:
     from bert_jax.rows.loader import LoaderConfig
     from bert_jax.rows.masking import MaskingConfig
     from bert_jax.runs.settings import PretrainingSettings
-    from bert_jax.training.loop import TrainingConfig
+    from bert_jax.training.experiment import TrainingConfig
     from bert_jax.training.mesh import MeshConfig
     from bert_jax.training.optimizers import OptimizerConfig
     from bert_jax.training.schedules import ScheduleConfig

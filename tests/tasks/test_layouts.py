@@ -11,8 +11,8 @@ from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.schedules import ScheduleConfig, make_schedule
-from bert_jax.training.state import initialise
-from bert_jax.training.step import make_train_step, metric_names
+from bert_jax.training.state import InitialState
+from bert_jax.training.step import make_gradients, make_train_step
 from tests.tasks import toy_tasks
 
 ROWS = 16
@@ -35,12 +35,13 @@ def one_update(
     mesh = meshes.make_mesh(mesh_config, jax.devices()[:devices])
     tx = make_optimizer(OptimizerConfig(clip_norm=None))
     schedule = make_schedule(ScheduleConfig("linear", 1e-3, 0), 10)
-    state, frozen = initialise(task, tx, metric_names(task), ROWS, 0, mesh, mesh_config.weight_update)
+    state, frozen = InitialState(task, tx, mesh, mesh_config.weight_update).make(0)
     indices = np.arange(ROWS)
     batch = task.source("train", KIND, 0).rows(np.zeros_like(indices), indices)
     batch["label_weights"][: ROWS // 2 : 2] = 0  # uneven over rows, devices and micro-batches
     with meshes.activations(mesh):
-        step = jax.jit(make_train_step(task, tx, schedule, 0, micro_batches, state.params))
+        gradients = make_gradients(task, micro_batches, state.params)
+        step = jax.jit(make_train_step(task, tx, schedule, 0, gradients))
         state = step(state, frozen, meshes.to_devices(batch, mesh))
     metrics = {key: float(s.value / s.count) for key, s in state.metrics.items() if key != "tokens"}
     return metrics, jax.device_get(state.opt_state[1].mu)

@@ -22,8 +22,8 @@ from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.schedules import ScheduleConfig, make_schedule
-from bert_jax.training.state import initialise
-from bert_jax.training.step import make_train_step, metric_names
+from bert_jax.training.state import InitialState
+from bert_jax.training.step import make_train_step
 
 ROWS = 16
 LETTERS = "abcdefghijklmnopqrst"
@@ -70,7 +70,7 @@ def one_update(tokenizer: Tokenizer, devices: int, mesh_config: MeshConfig) -> t
     task = make(tokenizer, {"train": pairs(), "dev": pairs()})
     mesh = meshes.make_mesh(mesh_config, jax.devices()[:devices])
     tx = make_optimizer(OptimizerConfig(clip_norm=None))
-    state, frozen = initialise(task, tx, metric_names(task), ROWS, 0, mesh)
+    state, frozen = InitialState(task, tx, mesh).make(0)
     with meshes.activations(mesh):
         step = jax.jit(make_train_step(task, tx, make_schedule(ScheduleConfig("linear", 1e-3, 0), 10), 0))
         state = step(state, frozen, meshes.to_devices(batch_of(task, "train"), mesh))

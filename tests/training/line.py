@@ -21,7 +21,8 @@ from bert_jax.reporting.profiled_steps import ProfiledSteps
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.task import Losses, RowSource, Variables
-from bert_jax.training.loop import Experiment, TrainingConfig, train_and_evaluate
+from bert_jax.training.experiment import Experiment, TrainingConfig
+from bert_jax.training.loop import Run, train_and_evaluate
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers import OptimizerConfig
 from bert_jax.training.schedules import ScheduleConfig
@@ -69,17 +70,14 @@ class Line:
         kernel = 0.1 * jax.random.normal(rng, (WIDTH, 1))
         return Variables({"dense": {"kernel": nn.LogicallyPartitioned(kernel, ("embed", None))}}, {})
 
-    def init_carry(self, num_rows: int) -> Any:
-        return ()
-
     def counts(self, batch: Batch) -> dict[str, Any]:
         return {"loss": jnp.asarray(batch["labels"].shape[0], jnp.float32)}
 
-    def loss(self, variables: Variables, batch: Batch, rng: Any, carry: Any) -> Losses:
+    def loss(self, variables: Variables, batch: Batch, rng: Any) -> Losses:
         found = (batch["inputs"] @ variables.params["dense"]["kernel"])[:, 0]
         squares = jnp.square(found - batch["labels"])
         errors = Sum(squares.sum(), jnp.asarray(squares.shape[0], jnp.float32))
-        return Losses({"loss": errors}, {"squared_error": errors, "tokens": errors._replace(value=errors.count)}, carry)
+        return Losses({"loss": errors}, {"squared_error": errors, "tokens": errors._replace(value=errors.count)})
 
     def summary(self, sums: dict[str, Sum]) -> dict[str, float]:
         return {name: float(s.value) / max(float(s.count), 1e-9) for name, s in sums.items()}
@@ -87,7 +85,7 @@ class Line:
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
         return {}
 
-    def outputs(self, variables: Variables, batch: Batch, carry: Any) -> dict[str, Any]:
+    def outputs(self, variables: Variables, batch: Batch) -> dict[str, Any]:
         return {}
 
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
@@ -125,7 +123,7 @@ def train(workdir: Path, points: Points = Points(), task: type[Line] = Line, **c
     run = run_record.content(folder, {}, {"seed": 0}, "bert-jax pretrain", bound=bool(saved_steps(folder)))
     observer = observe(folder, run, of.phases.num_steps, of.training.loggers)
     with observer.to_the_end():
-        return train_and_evaluate(task(points), of, folder, observer, {"corpus_fingerprint": "points", "run": run})
+        return train_and_evaluate(Run(task(points), of, observer, {"corpus_fingerprint": "points", "run": run}))
 
 
 def rows_of(*steps: int) -> frozenset[int]:

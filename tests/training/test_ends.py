@@ -15,8 +15,8 @@ from bert_jax.checkpoints.saving import CheckpointConfig
 from bert_jax.cli.main import run
 from bert_jax.errors import RepeatingError, UserError
 from bert_jax.reporting.run_record import read_run
+from bert_jax.training.experiment import TrainingConfig
 from bert_jax.training.health import diverged
-from bert_jax.training.loop import TrainingConfig
 from bert_jax.training.mesh import MeshConfig, make_mesh
 from bert_jax.training.optimizers import OptimizerConfig
 from bert_jax.training.schedules import ScheduleConfig

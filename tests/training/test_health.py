@@ -22,8 +22,8 @@ from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.schedules import ScheduleConfig, make_schedule
 from bert_jax.training.selection import Selection, SelectionConfig
-from bert_jax.training.state import LAST, SkippedSteps, TrainState, initialise
-from bert_jax.training.step import jit_train_step, make_train_step, metric_names
+from bert_jax.training.state import LAST, InitialState, SkippedSteps, TrainState
+from bert_jax.training.step import jit_train_step, make_gradients, make_train_step
 from tests.training.gang import TIMED
 from tests.training.line import BATCH, Line, Points, rows_of, train
 
@@ -42,8 +42,9 @@ def states(layout: str, several: Sequence[Points], num_steps: int) -> list[list[
     task, tx = Line(), make_optimizer(OptimizerConfig(bias_correction="standard"))
     mesh = meshes.make_mesh(mesh_config, jax.devices()[:devices])
     schedule = make_schedule(ScheduleConfig("linear", 0.05, 2), 20)
-    state, frozen = initialise(task, tx, metric_names(task), BATCH, 0, mesh, mesh_config.weight_update)
-    step = jit_train_step(make_train_step(task, tx, schedule, 0, micro_batches, state.params), state)
+    state, frozen = InitialState(task, tx, mesh, mesh_config.weight_update).make(0)
+    gradients = make_gradients(task, micro_batches, state.params)
+    step = jit_train_step(make_train_step(task, tx, schedule, 0, gradients), state)
     fresh, places, found = jax.device_get(state), jax.tree.map(lambda x: x.sharding, state), []
     for points in several:
         state = jax.device_put(fresh, places)
@@ -81,7 +82,7 @@ def test_a_step_that_is_not_finite_changes_nothing_but_the_clock(layout: str, mo
 
 
 def test_the_skipped_steps_are_known_however_many() -> None:
-    state = SkippedSteps(jax.numpy.zeros([], "int32"), jax.numpy.zeros([LAST], "int32"))
+    state = SkippedSteps.none()
     add = jax.jit(SkippedSteps.add)
     steps = [step for step in range(3 * LAST) if step % 3]
     for step in range(3 * LAST):

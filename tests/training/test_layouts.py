@@ -24,8 +24,8 @@ from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.schedules import ScheduleConfig, make_schedule
-from bert_jax.training.state import abstract_fresh, initialise
-from bert_jax.training.step import jit_train_step, make_train_step, metric_names
+from bert_jax.training.state import InitialState
+from bert_jax.training.step import jit_train_step, make_gradients, make_train_step
 from tests import toy
 from tests.training.line import WIDTH, Line, Points, train
 
@@ -67,13 +67,14 @@ def one_update(
     mesh = meshes.make_mesh(mesh_config, jax.devices()[:devices])
     tx = make_optimizer(OptimizerConfig(clip_norm=None))
     schedule = make_schedule(ScheduleConfig("linear", 1e-3, 0), 10)
-    state, frozen = initialise(task, tx, metric_names(task), ROWS, 0, mesh, mesh_config.weight_update)
+    state, frozen = InitialState(task, tx, mesh, mesh_config.weight_update).make(0)
     indices = np.arange(ROWS)
     batch = task.source("train", "phase1", 0).rows(np.zeros_like(indices), indices)
     batch["masked_weights"][::3, 1:] = 0  # uneven over rows, devices and micro-batches
     batch["next_sentence_labels"][: ROWS // 2] = 1  # of even labels the gradient of a bias would be mere rounding
     with meshes.activations(mesh):
-        step = jit_train_step(make_train_step(task, tx, schedule, 0, micro_batches, state.params), state)
+        gradients = make_gradients(task, micro_batches, state.params)
+        step = jit_train_step(make_train_step(task, tx, schedule, 0, gradients), state)
         state = step(state, frozen, meshes.to_devices(batch, mesh))
     metrics = {name: float(s.value / s.count) for name, s in state.metrics.items() if name != "tokens"}
     return metrics, jax.device_get(state.opt_state[1].mu)
@@ -142,7 +143,7 @@ def test_an_indivisible_vocabulary_is_replicated(text: tuple[Corpus, Tokenizer])
     )
     task = Objective(Config(), Setting(odd, {"phase1": 32})).with_text(corpus, tokenizer)
     mesh = meshes.make_mesh(MeshConfig(data=-1, tensor=2))
-    state, _ = initialise(task, make_optimizer(OptimizerConfig()), metric_names(task), 8, 0, mesh)
+    state, _ = InitialState(task, make_optimizer(OptimizerConfig()), mesh).make(0)
     table = state.params["encoder"]["embeddings"]["word_embeddings"].sharding.spec
     assert table[0] is None
     assert state.params["encoder"]["layer_0"]["mlp"]["input"]["kernel"].sharding.spec == jax.P("fsdp", "tensor")
@@ -156,9 +157,9 @@ def test_a_phase_has_micro_batches_of_its_own(tmp_path: Path) -> None:
         def __init__(self, points: Points) -> None:
             super().__init__(points, ("phase1", "phase2"))
 
-        def loss(self, variables: Any, batch: Any, rng: Any, carry: Any) -> Any:
+        def loss(self, variables: Any, batch: Any, rng: Any) -> Any:
             traced.append(len(batch["labels"]))
-            return super().loss(variables, batch, rng, carry)
+            return super().loss(variables, batch, rng)
 
     def losses(name: str, micro_batches: int | None) -> list[float]:
         phases = (Phase(4, 16, WIDTH, "phase1"), Phase(6, 32, WIDTH, "phase2", micro_batches=micro_batches))
@@ -182,19 +183,15 @@ def test_the_model_is_traced_once_for_a_step(micro_batches: int) -> None:
     traces: list[int] = []
 
     class Counted(Line):
-        def loss(self, variables: Any, batch: Any, rng: Any, carry: Any) -> Any:
+        def loss(self, variables: Any, batch: Any, rng: Any) -> Any:
             traces.append(len(batch["labels"]))
-            return super().loss(variables, batch, rng, carry)
+            return super().loss(variables, batch, rng)
 
     task, tx = Counted(), make_optimizer(OptimizerConfig())
-    state, frozen = abstract_fresh(
-        task,
-        tx,
-        ["squared_error", "tokens", "loss", "gradient_norm", "learning_rate"],
-        8,
-        meshes.make_mesh(MeshConfig()),
-    )
-    step = make_train_step(task, tx, make_schedule(ScheduleConfig("linear", 1e-3, 0), 10), 0, micro_batches)
+    state, frozen = InitialState(task, tx, meshes.make_mesh(MeshConfig())).shapes
+    traces.clear()
+    schedule = make_schedule(ScheduleConfig("linear", 1e-3, 0), 10)
+    step = make_train_step(task, tx, schedule, 0, make_gradients(task, micro_batches))
     batch = {"inputs": jax.ShapeDtypeStruct((8, 8), "float32"), "labels": jax.ShapeDtypeStruct((8,), "float32")}
     jax.eval_shape(step, state, frozen, batch)
     assert traces == [8 // micro_batches]

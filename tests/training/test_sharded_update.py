@@ -11,9 +11,8 @@ from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig, make_mesh
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.sharded_update import unsplit
-from bert_jax.training.state import initialise
-from bert_jax.training.step import metric_names
-from tests.training.line import BATCH, WIDTH, Line, train
+from bert_jax.training.state import InitialState
+from tests.training.line import WIDTH, Line, train
 
 SHARDED, REPLICATED = MeshConfig(), MeshConfig(weight_update="replicated")
 
@@ -42,8 +41,8 @@ class WholeBatches(Line):
     ],
 )
 def test_where_parameters_and_moments_lie(mesh: MeshConfig, task: Line, parts: int) -> None:
-    names, tx = metric_names(task), make_optimizer(OptimizerConfig())
-    state, _ = initialise(task, tx, names, BATCH, 0, make_mesh(mesh), mesh.weight_update)
+    tx = make_optimizer(OptimizerConfig())
+    state, _ = InitialState(task, tx, make_mesh(mesh), mesh.weight_update).make(0)
     adam = state.opt_state[1]
     for tree in (state.params, adam.mu, adam.nu):
         kernel = tree["dense"]["kernel"]

@@ -6,8 +6,7 @@ import pytest
 
 from bert_jax.training.mesh import MeshConfig, make_mesh
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
-from bert_jax.training.state import abstract, initialise, initialise_frozen
-from bert_jax.training.step import metric_names
+from bert_jax.training.state import InitialState, abstract
 from tests.tasks import toy_tasks
 
 
@@ -15,8 +14,8 @@ from tests.tasks import toy_tasks
 def test_frozen_variables_alone_are_those_beside_a_state(mesh_config: MeshConfig) -> None:
     task = toy_tasks.make_task("tagging", {"train": toy_tasks.examples("tagging", 8)}, frozen=("encoder",))
     mesh, update = make_mesh(mesh_config), mesh_config.weight_update
-    _, frozen = initialise(task, make_optimizer(OptimizerConfig()), metric_names(task), 8, 3, mesh, update)
-    alone = initialise_frozen(task, 3, mesh, update)
+    initial = InitialState(task, make_optimizer(OptimizerConfig()), mesh, update)
+    frozen, alone = initial.make(3)[1], initial.make_frozen(3)
     assert set(alone) == {"encoder"}
     assert abstract(alone) == abstract(frozen)
     jax.tree.map(np.testing.assert_array_equal, alone, frozen)

@@ -109,10 +109,10 @@ def stuck(rows):
     return rows
 
 class Stalling(Line):
-    def loss(self, variables, batch, rng, carry):
+    def loss(self, variables, batch, rng):
         shape = jax.ShapeDtypeStruct(batch["inputs"].shape, "float32")
         rows = jax.pure_callback(stuck, shape, batch["inputs"])
-        return super().loss(variables, {**batch, "inputs": rows}, rng, carry)
+        return super().loss(variables, {**batch, "inputs": rows}, rng)
 
 class Marked(Points):
     def rows(self, epochs, indices):

@@ -63,18 +63,18 @@ def prepare(figure: Figure, dtype: str) -> tuple[Callable[[int], float], dict[st
     from bert_jax.training.mesh import MeshConfig, make_mesh
     from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
     from bert_jax.training.schedules import ScheduleConfig, make_schedule
-    from bert_jax.training.state import initialise
-    from bert_jax.training.step import jit_train_step, make_train_step, metric_names
-    from bert_jax.training.stepping import compiled
+    from bert_jax.training.state import InitialState
+    from bert_jax.training.step import jit_train_step, make_train_step
+    from bert_jax.training.stepping import compile_program
 
     device = jax.devices()[0]
     task, batch = (_pretraining if figure.task == "pretraining" else _finetuning)(figure, dtype)
     mesh, tx = make_mesh(MeshConfig(), [device]), make_optimizer(OptimizerConfig())
-    state, frozen = initialise(task, tx, metric_names(task), figure.rows, 0, mesh)
+    state, frozen = InitialState(task, tx, mesh).make(0)
     batch = meshes.to_devices(batch, mesh)
     schedule = make_schedule(ScheduleConfig("linear", 1e-4, 10), 100_000)
     with meshes.activations(mesh):
-        step = compiled(jit_train_step(make_train_step(task, tx, schedule, 0), state), state, frozen, batch)
+        step = compile_program(jit_train_step(make_train_step(task, tx, schedule, 0), state), state, frozen, batch)
 
     def run(steps: int) -> float:
         nonlocal state

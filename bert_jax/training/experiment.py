@@ -1,0 +1,148 @@
+"""The settings of a training: what ``config`` says about it besides the task."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+import jax
+from jax.sharding import Mesh
+
+from bert_jax.checkpoints.saving import CheckpointConfig
+from bert_jax.cluster.watchdog import MOST_SECONDS
+from bert_jax.configuration import check_fields, choose
+from bert_jax.errors import UserError
+from bert_jax.reporting.profiled_steps import ProfiledSteps
+from bert_jax.rows.loader import LoaderConfig
+from bert_jax.rows.phases import Phase, Phases, steps_per_epoch
+from bert_jax.task import Task
+from bert_jax.training import mesh as meshes
+from bert_jax.training.mesh import MeshConfig
+from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
+from bert_jax.training.schedules import Schedule, ScheduleConfig, make_schedule
+from bert_jax.training.selection import SelectionConfig
+from bert_jax.training.state import InitialState, TrainState
+from bert_jax.training.step import jit_train_step, make_gradients, make_train_step
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingConfig:
+    """How often a run logs and evaluates, and other settings of the loop.
+
+    Only ``on_spike`` can change the result of training, and ``gradient_dtype`` its rounding.
+    """
+
+    log_every_steps: int = 100  # steps of a line of metrics
+    logs_per_evaluation: int | None = None  # in place of log_every_steps: lines of metrics between two evaluations
+    eval_every_steps: int = 1000  # steps between two evaluations
+    evaluations_per_epoch: int | None = None  # in place of eval_every_steps: evaluations while every row is seen once
+    eval_rows: int = 2048  # held-out rows of an evaluation, the same every time
+    eval_phase: str | None = None  # the phase whose rows are evaluated; if None, the last phase
+    micro_batches: int = 1  # gradient accumulation: the parts in which a batch is computed; a phase may set its own
+    gradient_dtype: Literal["float32", "bfloat16"] | None = None  # of sums over devices; if None, config.model.dtype
+    max_skipped_in_a_row: int = 10  # the run ends if loss or gradient are not finite in this many steps in a row
+    on_spike: Literal["warn", "roll_back"] = "warn"  # what to do after log steps in which the loss leaps
+    stall_seconds: float = 900.0  # a step may always take so long (several processes: --heartbeat_seconds)
+    loggers: tuple[str, ...] = ("tensorboard",)  # where metrics go besides metrics.jsonl: tensorboard, wandb, mlflow
+
+    def __post_init__(self) -> None:
+        names = ("log_every_steps", "eval_every_steps", "eval_rows", "micro_batches", "max_skipped_in_a_row")
+        check_fields(self, "config.training", "at least 1 is needed", *names, sound=lambda value: value >= 1)
+        rates = ("logs_per_evaluation", "evaluations_per_epoch")
+        check_fields(self, "config.training", "at least 1 is needed", *rates, sound=lambda n: n is None or n >= 1)
+        allowed = f"more than 0 and at most {MOST_SECONDS:,.0f} is needed"
+        check_fields(self, "config.training", allowed, "stall_seconds", sound=lambda value: 0 < value <= MOST_SECONDS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """All settings of a training besides its task. They are checked before anything slow begins."""
+
+    seed: int
+    phases: Phases
+    optimizer: OptimizerConfig
+    schedule: ScheduleConfig
+    mesh: MeshConfig
+    training: TrainingConfig
+    checkpoints: CheckpointConfig
+    loader: LoaderConfig
+    selection: SelectionConfig = SelectionConfig()
+    profiled: ProfiledSteps | None = None
+
+    def __post_init__(self) -> None:
+        if (name := self.training.eval_phase) is not None:
+            choose("phase in config.training.eval_phase", name, {phase.kind: phase for phase in self.phases.phases})
+        if self.selection.metric and self.training.on_spike == "roll_back":
+            raise UserError(
+                "config.training.on_spike is 'roll_back', which would drop the best step that config.selection.metric "
+                "chooses; only 'warn' is allowed beside it"
+            )
+
+    @property
+    def evaluated_phase(self) -> Phase:
+        """The phase whose kind of rows every evaluation reads."""
+        named = [phase for phase in self.phases.phases if phase.kind == self.training.eval_phase]
+        return named[0] if named else self.phases.phases[-1]
+
+    def micro_batches(self, phase: Phase) -> int:
+        """Return the number of parts in which a batch of ``phase`` is computed."""
+        return phase.micro_batches or self.training.micro_batches
+
+    @property
+    def save_every_steps(self) -> int:
+        """The steps between two saves."""
+        return self.checkpoints.every_steps or self.training.eval_every_steps
+
+    def in_steps(self, task: Task) -> Experiment:
+        """Return the same experiment, where what is given in epochs has the steps that follow from the task's rows."""
+        training = self.training
+
+        def per_epoch(index: int) -> float:
+            phase = self.phases.phases[index]
+            source = task.source("train", phase.kind, index)
+            return steps_per_epoch(source.rows_per_epoch, source.buckets, phase.batch_size)
+
+        phases = self.phases.counted(per_epoch) if self.phases.in_epochs else self.phases
+        if training.evaluations_per_epoch is not None:
+            number = max(1, round(phases.num_epochs(per_epoch) * training.evaluations_per_epoch))
+            training = dataclasses.replace(training, eval_every_steps=-(-phases.num_steps // number))
+        if training.logs_per_evaluation is not None:
+            every = max(1, training.eval_every_steps // training.logs_per_evaluation)
+            training = dataclasses.replace(training, log_every_steps=every)
+        return dataclasses.replace(self, phases=phases, training=training)
+
+    def make_schedule(self) -> Schedule:
+        return make_schedule(self.schedule, self.phases.num_steps)
+
+    def initial_state(self, task: Task, mesh: Mesh) -> InitialState:
+        return InitialState(task, make_optimizer(self.optimizer), mesh, self.mesh.weight_update)
+
+    def jitted_step(self, task: Task, phase: Phase, state: TrainState) -> Any:
+        """Return the jitted train step of ``phase`` for states like ``state``, which may be of shapes with shardings.
+
+        The loop and every plan compile this function.
+        """
+        gradients = make_gradients(task, self.micro_batches(phase), state.params, self.training.gradient_dtype)
+        tx = make_optimizer(self.optimizer)
+        train_step = make_train_step(task, tx, self.make_schedule(), self.seed, gradients)
+        return jit_train_step(train_step, state, self.mesh.overlap)
+
+    def make_mesh(self, devices: list[jax.Device] | None = None) -> Mesh:
+        """Return the mesh of ``devices`` (default: all).
+
+        Raises ``UserError`` if it does not divide each phase's batch.
+        """
+        mesh = meshes.make_mesh(self.mesh, devices)
+        for phase in self.phases.phases:
+            where = f"config.phases.{phase.kind}.batch_size"
+            meshes.check_batch(mesh, phase.batch_size, self.micro_batches(phase), where)
+        return mesh
+
+    def check(self, devices: list[jax.Device] | None = None) -> Mesh:
+        """Check everything that can be wrong before any text is read; return the mesh of ``devices`` (default: all).
+
+        Raises:
+          UserError: the schedule is longer than the run, or the mesh does not divide the devices or a batch.
+        """
+        self.make_schedule()
+        return self.make_mesh(devices)
