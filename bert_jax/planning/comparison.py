@@ -11,7 +11,7 @@ import hashlib
 import json
 import statistics
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
@@ -22,7 +22,6 @@ from bert_jax.reporting.formats import is_number, short_time
 from bert_jax.reporting.pace import Pace
 from bert_jax.rows.phases import Phase
 from bert_jax.storage import files, reading
-from bert_jax.training.chips import CHIPS, GPUS
 from bert_jax.training.experiment import Experiment
 
 
@@ -59,7 +58,7 @@ class ComparedPhase:
         )
 
 
-def compared(phase: PhasePlan, windows: Pace, key: str) -> ComparedPhase | None:
+def compare_phase(phase: PhasePlan, windows: Pace, key: str) -> ComparedPhase | None:
     """Return the comparison of a phase; None if no step was predicted, because it does not fit into memory."""
     if phase.prediction is None:
         return None
@@ -93,36 +92,20 @@ def keep(topology: Topology, run_id: str, phases: list[ComparedPhase]) -> Path:
     return folder
 
 
-class Known(NamedTuple):
-    """What earlier comparisons say of a prediction: a ``line``, and measured / predicted on the same machine."""
+def look_up(topology: Topology, experiment: Experiment, shape: ModelConfig) -> tuple[str, float | None]:
+    """Return (a line, measured / predicted): how far earlier predictions for a machine were off.
 
-    line: str
-    ratio: float | None = None
-
-
-def known(topology: Topology, experiment: Experiment, shape: ModelConfig) -> Known:
-    """Return how far earlier predictions for a machine were off.
-
-    Comparisons of this recipe come before those of other recipes, and these before those of other machines with devices
-    of the same platform. The latter give no ratio.
+    Comparisons of this recipe come before those of other recipes. The ratio is None if nothing was compared.
     """
     name, kept = topology.name, _kept(_folder(topology))
     keys = {step_key(phase, experiment, shape) for phase in experiment.phases.phases}
     if own := [entry for entry in kept if entry["step_key"] in keys]:
-        return Known(f"measured steps of this recipe on {name} were {_off(own)}", _ratio(own))
+        return f"measured steps of this recipe on {name} were {_off(own)}", _ratio(own)
     if kept:
-        line = f"measured steps of other recipes on {name} were {_off(kept)}; of this one none was compared"
-        return Known(line, _ratio(kept))
+        others = f"measured steps of other recipes on {name} were {_off(kept)}"
+        return f"{others}; of this one none was compared", _ratio(kept)
     then = f"after a run on {name}, bert-jax plan --compare=WORKDIR does so, and the next plan has the ratio"
-    others = {found.name: entries for found in _alike(topology) if (entries := _kept(found))}
-    device = {"tpu": "a TPU", "gpu": "a GPU"}.get(topology.platform)
-    if others and device:
-        off = _off([entry for entries in others.values() for entry in entries])
-        machines = ", ".join(folder.replace("-", ":") for folder in sorted(others))
-        return Known(f"measured steps on {machines} were {off}; for {name} nothing was compared: {then}")
-    if device:
-        return Known(f"nothing of this was compared with {device} yet: {then}")
-    return Known(f"no prediction for {name} was compared with a measurement yet; {then}")
+    return f"no prediction for {name} was compared with a measurement yet; {then}", None
 
 
 def _off(entries: list[dict[str, Any]]) -> str:
@@ -134,16 +117,6 @@ def _off(entries: list[dict[str, Any]]) -> str:
 
 def _ratio(entries: list[dict[str, Any]]) -> float:
     return statistics.median(entry["measured"] / entry["predicted"] for entry in entries)
-
-
-def _alike(topology: Topology) -> list[Path]:
-    """Return the folders of the cache about machines with devices of the same platform."""
-    kinds = {"tpu": CHIPS, "gpu": GPUS}.get(topology.platform, {"cpu": None})
-    folder = _folder(topology).parent
-    try:
-        return [path for path in folder.iterdir() if path.name.partition("-")[0] in kinds]
-    except OSError:
-        return []
 
 
 def _folder(topology: Topology) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import time
 from typing import Any
@@ -32,10 +33,10 @@ class Memory:
     optimizer: int
     frozen: int
     batch: int
-    padding: int
-    temporaries: int
-    outputs: int
-    program: int
+    padding: int = 0
+    temporaries: int = 0
+    outputs: int = 0
+    program: int = 0
 
     @property
     def state(self) -> int:
@@ -72,73 +73,45 @@ class Compiled:
         return self.refused_bytes or self.memory.total
 
 
-def compile_phase(task: Task, experiment: Experiment, phase: Phase, kind: str, devices: list[Any]) -> Compiled:
-    """Compile the train step for batches of ``kind`` of a phase, just as ``training.loop`` does on real devices."""
+def compile_phase(task: Task, experiment: Experiment, phase: Phase, devices: list[Any]) -> Compiled:
+    """Compile the train step of a phase, just as ``training.loop`` does on real devices."""
     start = time.perf_counter()
     mesh = experiment.make_mesh(devices)
     state, frozen = experiment.initial_state(task, mesh).shapes
-    batch = meshes.abstract_batch(task.batch_specs[kind], phase.batch_size, mesh)
-    known = Memory(
+    batch = meshes.abstract_batch(task.batch_specs[phase.kind], phase.batch_size, mesh)
+    memory = Memory(
         parameters=bytes_of(state.params),
-        optimizer=bytes_of((state.step, state.opt_state, state.metrics, state.skipped)),
+        optimizer=bytes_of(dataclasses.replace(state, params=())),
         frozen=bytes_of(frozen),
         batch=bytes_of(batch),
-        padding=0,
-        temporaries=0,
-        outputs=0,
-        program=0,
     )
     split = meshes.is_split(state.params)
     with meshes.activations(mesh):
         lowered = experiment.jitted_step(task, phase, state).lower(state, frozen, batch)
         try:
-            compiled = lowered.compile()
+            program = lowered.compile()
         except jax.errors.JaxRuntimeError as error:
-            refused = out_of_memory(str(error), known.total)
+            refused = out_of_memory(str(error), memory.total)
             if refused is None:
                 raise
-            return Compiled(phase, time.perf_counter() - start, known, split, refused_bytes=refused)
-    analysis = compiled.cost_analysis() or {}
-    return Compiled(
-        phase,
-        time.perf_counter() - start,
-        measured(known, compiled.memory_analysis()),
-        split,
-        compiled.as_text(),
-        flops=float(analysis.get("flops", 0.0)),
-        bytes=float(analysis.get("bytes accessed", 0.0)),
-    )
-
-
-def measured(known: Memory, stats: Any) -> Memory:
-    """Return ``known`` with the sizes that the compiler reports in ``stats`` added.
-
-    If ``stats`` is None, return ``known`` unchanged.
-    """
-    if stats is None:
-        return known
-    arguments = known.state + known.batch
-    return dataclasses.replace(
-        known,
-        padding=max(0, stats.argument_size_in_bytes - arguments),
-        temporaries=stats.temp_size_in_bytes,
-        outputs=max(0, stats.output_size_in_bytes - stats.alias_size_in_bytes),
-        program=stats.generated_code_size_in_bytes,
-    )
+            return Compiled(phase, time.perf_counter() - start, memory, split, refused_bytes=refused)
+    seconds, stats, analysis = time.perf_counter() - start, program.memory_analysis(), program.cost_analysis() or {}
+    if stats is not None:
+        memory = dataclasses.replace(
+            memory,
+            padding=max(0, stats.argument_size_in_bytes - memory.state - memory.batch),
+            temporaries=stats.temp_size_in_bytes,
+            outputs=max(0, stats.output_size_in_bytes - stats.alias_size_in_bytes),
+            program=stats.generated_code_size_in_bytes,
+        )
+    flops, moved = float(analysis.get("flops", 0.0)), float(analysis.get("bytes accessed", 0.0))
+    return Compiled(phase, seconds, memory, split, program.as_text(), flops=flops, bytes=moved)
 
 
 def bytes_of(tree: Any) -> int:
     """Return the bytes that one device holds of a tree of abstract arrays."""
-    return sum(
-        int(leaf.dtype.itemsize) * _size(leaf.sharding.shard_shape(leaf.shape)) for leaf in jax.tree.leaves(tree)
-    )
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    size = 1
-    for n in shape:
-        size *= n
-    return size
+    leaves = jax.tree.leaves(tree)
+    return sum(int(leaf.dtype.itemsize) * math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in leaves)
 
 
 def out_of_memory(message: str, arguments: int = 0) -> int | None:

@@ -8,10 +8,10 @@ from typing import Any
 
 from bert_jax.planning.budget import RULE, LargerBatch
 from bert_jax.planning.collectives import CollectiveTotal
-from bert_jax.planning.plan import Change, PhasePlan, Plan
+from bert_jax.planning.plan import PhasePlan, Plan
 from bert_jax.planning.scaling import CAVEATS, Advice
 from bert_jax.planning.search import NEAR, Candidate, SearchResult
-from bert_jax.planning.smallest_change import FittingChange, describe, in_words
+from bert_jax.planning.smallest_change import describe, in_words
 from bert_jax.program import duration, size
 
 Record = dict[str, Any]
@@ -35,7 +35,7 @@ def head_lines(plan: Plan) -> list[str]:
         f"remat={plan.remat}",
         _chip(plan),
         PREDICTED,
-        *([plan.compared] if plan.compared else []),
+        *([plan.experience] if plan.experience else []),
     ]
 
 
@@ -180,30 +180,32 @@ def advice_record(advice: list[Advice], factor: int, larger: list[LargerBatch]) 
     }
 
 
-def smaller_lines(smaller: FittingChange | None, batches: Mapping[str, int]) -> list[str]:
-    """Return the lines about the smallest change that fits, for a plan that does not fit."""
-    if smaller is None:
+def smaller_lines(fitting: list[Plan], batches: Mapping[str, int]) -> list[str]:
+    """Return the lines about the smallest changes that fit, for a plan that does not fit.
+
+    Args:
+      fitting: what ``smallest_change`` returns.
+      batches: the batch size of each phase in the recipe.
+    """
+    if not fitting:
         return ["no smaller batch, more micro_batches, remat or fsdp makes it fit; take a larger topology"]
-    lines = [_change("smallest change that fits", smaller.change, smaller.plan, batches)]
-    if smaller.same and smaller.same_plan:
-        head = "that changes what is learned; with the same batch"
-        lines.append(_change(head, smaller.same, smaller.same_plan, batches))
-    return lines
+    heads = ("smallest change that fits", "that changes what is learned; with the same batch")
+    return [
+        f"{head}: {describe(plan.change)} ({size(_most(plan))} a device; PREDICTED: {cost(plan)}): "
+        + " ".join(plan.change.overrides(batches))
+        for head, plan in zip(heads, fitting, strict=False)
+    ]
 
 
-def _change(head: str, change: Change, plan: Plan, batches: Mapping[str, int]) -> str:
-    flags = " ".join(change.overrides(batches))
-    return f"{head}: {describe(change)} ({size(_most(plan))} a device; PREDICTED: {cost(plan)}): {flags}"
-
-
-def smaller_record(smaller: FittingChange, batches: Mapping[str, int]) -> Record:
-    """Return the smallest change that fits as a record for ``--json``."""
+def smaller_record(fitting: list[Plan], batches: Mapping[str, int]) -> Record:
+    """Return the smallest changes that fit as a record for ``--json``."""
+    first, *same_batch = fitting
     return {
-        "name": describe(smaller.change),
-        "flags": smaller.change.overrides(batches),
-        "needed_bytes": _most(smaller.plan),
-        "predicted_seconds": smaller.plan.training_seconds,
-        "same_batch": smaller.same.overrides(batches) if smaller.same else None,
+        "name": describe(first.change),
+        "flags": first.change.overrides(batches),
+        "needed_bytes": _most(first),
+        "predicted_seconds": first.training_seconds,
+        "same_batch": same_batch[0].change.overrides(batches) if same_batch else None,
     }
 
 
@@ -212,18 +214,17 @@ def _most(plan: Plan) -> int:
     return max(phase.compiled.needed_bytes for phase in plan.phases)
 
 
-def search_lines(found: SearchResult, batches: Mapping[str, int]) -> list[str]:
-    """Return the table of a search: the compiled layouts, fastest first, then the next best by formulas."""
+def search_lines(result: SearchResult, batches: Mapping[str, int]) -> list[str]:
+    """Return the table of a search: the compiled layouts, fastest first, and the line that names the one to take."""
     lines = [
-        f"search: {found.tried} layouts that divide the batches, by arithmetic; {len(found.compiled)} compiled: the "
+        f"search: {result.tried} layouts that divide the batches, by arithmetic; {len(result.compiled)} compiled: the "
         "best of these and the recipe's own"
     ]
-    lines += [candidate.line() for candidate in (*found.compiled, *found.others)]
-    return [*lines, _found(found, batches), ""]
+    return [*lines, *(candidate.line() for candidate in result.compiled), _choice(result, batches), ""]
 
 
-def _found(found: SearchResult, batches: Mapping[str, int]) -> str:
-    own, best, fastest = found.own, found.best, found.fastest
+def _choice(result: SearchResult, batches: Mapping[str, int]) -> str:
+    own, best, fastest = result.own, result.best, result.fastest
     if best is None or fastest is None or fastest.plan is None:
         return "none of those compiled fits; --compiles takes more, else the recipe as it is:"
     took = cost(fastest.plan)
@@ -262,7 +263,7 @@ def as_record(plan: Plan) -> Record:
         "fits": plan.fits,
         "chip": dataclasses.asdict(plan.chip),
         "prediction": PREDICTED,
-        "compared": plan.compared,
+        "compared": plan.experience,
         "measured_ratio": plan.ratio,
         "phases": [_phase_record(phase) for phase in plan.phases],
         "predicted_days": plan.days,

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from bert_jax.configuration import check_fields
 from bert_jax.planning import hlo, timeline, topologies
 from bert_jax.planning.collectives import fabric
 from bert_jax.planning.compile import Compiled, compile_phase
@@ -22,7 +20,7 @@ from bert_jax.training.experiment import Experiment
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.sharded_update import unsplit
 
-DAY = 86_400.0
+_DAY = 86_400.0
 Note = Callable[[str], None]
 MicroBatches = int | Mapping[str, int]  # one number for all phases, or by phase
 
@@ -65,7 +63,7 @@ class Change:
 
 
 class Recipe(Protocol):
-    """Interface of a run that can be planned, also with changes."""
+    """A recipe that can be planned as it is, or with changes."""
 
     def variant(self, change: Change, devices: list[Any]) -> tuple[Task, Experiment]:
         """Return the task, without text, and the loop's settings.
@@ -100,12 +98,6 @@ class Rates:
     price_per_chip_hour: float | None = None
     restarts_per_day: float = 1.0
     restart_seconds: float = 600.0  # time until the machine is back, the state is restored and the step is compiled
-
-    def __post_init__(self) -> None:
-        names = ("restarts_per_day", "restart_seconds")
-        check_fields(self, "plan", "0 or more is needed", *names, sound=lambda v: v >= 0 and math.isfinite(v))
-        positive = lambda v: v is None or (v > 0 and math.isfinite(v))  # noqa: E731
-        check_fields(self, "plan", "more than 0 is needed", "price_per_chip_hour", sound=positive)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,8 +140,9 @@ class Plan:
     """The plan of a recipe on a machine.
 
     Attributes:
-      compared: a line that says whether predictions for such a machine were compared with measurements.
-      ratio: how many times the prediction measured steps took on this machine; None if nothing was compared.
+      change: what the plan changes in the recipe.
+      experience: a line that says whether predictions for such a machine were compared with measurements.
+      ratio: measured time of steps / predicted time, on this machine before; None if nothing was compared.
     """
 
     topology: Topology
@@ -160,8 +153,9 @@ class Plan:
     phases: tuple[PhasePlan, ...]
     save_every_steps: int
     rates: Rates
+    change: Change = Change()  # noqa: RUF009
     notes: tuple[str, ...] = ()
-    compared: str = ""
+    experience: str = ""
     ratio: float | None = None
 
     @property
@@ -193,13 +187,13 @@ class Plan:
             return None
         step = seconds / sum(phase.phase.num_steps for phase in self.phases)
         lost = self.rates.restart_seconds + self.save_every_steps * step / 2
-        return self.rates.restarts_per_day * lost / DAY
+        return self.rates.restarts_per_day * lost / _DAY
 
     @property
     def days(self) -> float | None:
         """Return the duration of the run in days, restarts included."""
         seconds, share = self.training_seconds, self.restart_share
-        return None if seconds is None or share is None else seconds * (1 + share) / DAY
+        return None if seconds is None or share is None else seconds * (1 + share) / _DAY
 
     @property
     def chip_hours(self) -> float | None:
@@ -239,12 +233,12 @@ class Attempt:
             [(number, phase)] = [(i, phase) for i, phase in enumerate(phases, 1) if phase.kind == kind]
             doing = f"compiling the step of {kind} ({number} of {len(phases)}) for {self._machine.topology.name}"
             with ProgressLine(0).outside(doing) if self._note else contextlib.nullcontext():
-                self._done[kind] = self._planned(phase)
+                self._done[kind] = self._plan_phase(phase)
         return self._done[kind]
 
-    def _planned(self, phase: Phase) -> PhasePlan:
+    def _plan_phase(self, phase: Phase) -> PhasePlan:
         machine = self._machine
-        compiled = compile_phase(self._task, self._experiment, phase, phase.kind, machine.devices)
+        compiled = compile_phase(self._task, self._experiment, phase, machine.devices)
         on = fabric(self._mesh, machine.chip, machine.topology.devices_of_a_host)
         prediction = timeline.predict(hlo.parse(compiled.text), on) if compiled.text else None
         flops = self._task.flops_per_row[phase.kind] * phase.batch_size
@@ -270,6 +264,7 @@ class Attempt:
             phases,
             self._experiment.save_every_steps,
             rates,
+            self._change,
             tuple(notes),
         )
 

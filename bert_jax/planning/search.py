@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
@@ -74,12 +74,10 @@ class SearchResult:
     Attributes:
       compiled: the recipe's own layout and the most promising layouts, the fastest first; layouts that do not fit come
         last.
-      others: the next best layouts by formulas, not compiled.
       tried: the number of layouts that were estimated by formulas.
     """
 
     compiled: tuple[Candidate, ...]
-    others: tuple[Candidate, ...]
     tried: int
 
     @property
@@ -110,15 +108,15 @@ def search(recipe: Recipe, machine: Machine, rates: Rates, compiles: int, note: 
       UserError: the recipe's own layout does not divide the devices or its batches. This is raised before the first
         compile.
     """
-    judged = sorted(candidates(recipe, machine), key=lambda c: c.seconds)
-    fitting = [c for c in judged if c.memory <= machine.chip.memory_bytes] or sorted(judged, key=lambda c: c.memory)
-    chosen = [c for c in judged if c.own] + [c for c in fitting[:compiles] if not c.own]
+    estimates = sorted(candidates(recipe, machine), key=lambda c: c.seconds)
+    fitting = [c for c in estimates if c.memory <= machine.chip.memory_bytes]
+    fitting = fitting or sorted(estimates, key=lambda c: c.memory)
+    chosen = [c for c in estimates if c.own] + [c for c in fitting[:compiles] if not c.own]
     done = []
     for number, candidate in enumerate(chosen, 1):
         note(f"layout {number} of {len(chosen)}:{candidate.line()}")
         done.append(dataclasses.replace(candidate, plan=make(recipe, machine, rates, candidate.change, note)))
-    others = [c for c in fitting[compiles:] if not c.own]
-    return SearchResult(by_time(done), tuple(others[:5]), len(judged))
+    return SearchResult(by_time(done), len(estimates))
 
 
 def by_time(compiled: Iterable[Candidate]) -> tuple[Candidate, ...]:
@@ -159,14 +157,16 @@ def _on_mesh(
         task, experiment = recipe.variant(first, machine.devices)
     except UserError:
         return  # this mesh does not divide a batch
-    state = _state_size(task, experiment, machine)
+    state, frozen = experiment.initial_state(task, experiment.make_mesh(machine.devices)).shapes
+    count = sum(int(leaf.size) for leaf in jax.tree.leaves(state.params))
+    size_of_state = _StateSize(bytes_of((state, frozen)), count, is_split(state.params))
     phases = experiment.phases.phases
     for micro_batches, remat in splits:
         change = Change(mesh, micro_batches, remat)
         if task.whole_batches and any(change.micro_batches_of(p.kind, 1) > 1 for p in phases):
             continue
         if all(p.batch_size % (mesh.data * mesh.fsdp * change.micro_batches_of(p.kind, 1)) == 0 for p in phases):
-            yield _judged(recipe, machine, change, task, phases, state)
+            yield _judge(recipe, machine, change, task, phases, size_of_state)
 
 
 def _meshes(devices: int, heads: int, overlap: bool) -> Iterator[MeshConfig]:
@@ -185,16 +185,7 @@ class _StateSize(NamedTuple):
     sharded_update: bool
 
 
-def _state_size(task: Task, experiment: Experiment, machine: Machine) -> _StateSize:
-    state, frozen = experiment.initial_state(task, experiment.make_mesh(machine.devices)).shapes
-    return _StateSize(bytes_of((state, frozen)), _count(state.params), is_split(state.params))
-
-
-def _count(tree: Any) -> int:
-    return sum(int(leaf.size) for leaf in jax.tree.leaves(tree))
-
-
-def _judged(
+def _judge(
     recipe: Recipe, machine: Machine, change: Change, task: Task, phases: tuple[Phase, ...], state: _StateSize
 ) -> Candidate:
     mesh, model = change.mesh, recipe.shape()

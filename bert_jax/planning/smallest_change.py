@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 
 from bert_jax.errors import UserError
@@ -25,36 +24,22 @@ _COPIES = 3  # float32 copies of all parameters that a step with a sharded updat
 _LEVELS = 8  # how many times a batch is halved, or the number of micro-batches or fsdp doubled, at most
 
 
-@dataclasses.dataclass(frozen=True)
-class FittingChange:
-    """A change with which the recipe fits, and the ``plan`` of the changed recipe.
+def smallest_change(recipe: Recipe, machine: Machine, rates: Rates, refused: Plan, note: Note) -> list[Plan]:
+    """Return the plan with the first change with which the recipe fits; [] if there is none.
 
-    ``same``: another change with which the recipe fits, but which keeps the batch size, and ``same_plan`` its plan;
-    None if none was found.
-    """
+    A change is a smaller batch, more micro-batches, remat or fsdp. They are tried in this order, first with the
+    smallest step of each, then with the next.
 
-    change: Change
-    plan: Plan
-    same: Change | None = None
-    same_plan: Plan | None = None
-
-
-def smallest_change(recipe: Recipe, machine: Machine, rates: Rates, refused: Plan, note: Note) -> FittingChange | None:
-    """Return the first change with which the recipe fits; None if there is none.
-
-    The kinds of change are a smaller batch, more micro-batches, remat and fsdp. In this order, the smallest step of
-    each kind is tried before the next step of any kind.
-
-    A smaller batch changes the result of training, so if it is the first change that fits, another fitting change that
-    keeps the batch is searched too. A change is not compiled if arithmetic shows that it cannot suffice: halving the
-    batch, for example, at best halves the temporaries. Phases that already fit are compiled only with changes that make
-    the other phases fit.
+    A smaller batch changes the result of training. If it is the first change that fits, the plan with the first fitting
+    change that keeps the batch, if there is one, comes second. A change is not compiled if arithmetic shows that it
+    cannot suffice: halving the batch, for example, at best halves the temporaries. Phases that already fit are compiled
+    only with changes that make the other phases fit.
     """
     tight = [phase.phase.kind for phase in refused.phases if not phase.fits]
-    first: FittingChange | None = None
+    fitting: list[Plan] = []
     _, experiment = recipe.variant(Change(), machine.devices)
     for change in _changes(refused, experiment):
-        if not _may_suffice(change, refused, machine) or (first and change.batch_divisor > 1):
+        if not _may_suffice(change, refused, machine) or (fitting and change.batch_divisor > 1):
             continue
         try:
             attempt = Attempt(recipe, machine, change, note)
@@ -64,13 +49,11 @@ def smallest_change(recipe: Recipe, machine: Machine, rates: Rates, refused: Pla
         if not all(attempt.phase(kind).fits for kind in tight):
             continue
         plan = attempt.plan(rates)
-        if plan.fits and first is None:
-            first = FittingChange(change, plan)
+        if plan.fits:
+            fitting.append(plan)
             if change.batch_divisor == 1:
-                return first
-        elif plan.fits and first is not None:
-            return dataclasses.replace(first, same=change, same_plan=plan)
-    return first
+                break
+    return fitting
 
 
 def _changes(plan: Plan, experiment: Experiment) -> Iterator[Change]:

@@ -175,7 +175,7 @@ def _tpu(topology: Topology) -> list[Any]:
         topologies.get_topology_desc(
             topology.name,
             platform="tpu",
-            chip_config_name=CHIPS[topology.kind].chip_config,
+            chip_config_name="megacore" if topology.kind == "v4" else "default",  # megacore: two cores are a device
             chips_per_host_bounds=host,
         ).devices
     )

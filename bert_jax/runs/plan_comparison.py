@@ -98,7 +98,7 @@ def compare(workdir: str, topology: str | None, note: Note) -> Comparison:
     for phase in plan.phases:
         windows = made.windows.get(phase.phase.kind)
         key = comparison.step_key(phase.phase, experiment, made.recipe.shape())
-        done = windows and comparison.compared(phase, windows, key)
+        done = windows and comparison.compare_phase(phase, windows, key)
         if done:
             phases.append(done)
         else:

@@ -257,7 +257,8 @@ def check_splits(splits: Splits) -> None:
 def first_model(settings: PretrainingSettings, initial: TrainedModel | None) -> ModelConfig:
     """Return the architecture of a run before there is text, with the size of vocabulary that is to be expected."""
     settings.check_start(initial)
-    size = settings.vocab.with_added(initial.tokenizer).size if initial else settings.vocab.size
+    vocab = settings.vocab
+    size = vocab.with_added(initial.tokenizer).size if initial else vocab.size + len(vocab.added)
     return choose_model(settings.model, size, initial)
 
 

@@ -21,7 +21,7 @@ from bert_jax.planning.budget import LargerBatch
 from bert_jax.planning.plan import Change, Machine, Note, Plan, Rates, make
 from bert_jax.planning.scaling import Advice
 from bert_jax.planning.search import SearchResult, search
-from bert_jax.planning.smallest_change import FittingChange, smallest_change
+from bert_jax.planning.smallest_change import smallest_change
 from bert_jax.runs.preparation import check_pretraining, first_model
 from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.task import Task
@@ -88,8 +88,7 @@ class Planned:
     Attributes:
       flags: what ``request.tokens`` changes in the recipe.
       larger: estimates of larger batches; none if the recipe does not fit.
-      smaller: a change that would make the recipe fit into memory. It is None if the recipe fits, or if no such change
-        was found.
+      smaller: the plans with the smallest changes that make the recipe fit; none if it fits, or no change is found.
     """
 
     plan: Plan
@@ -99,7 +98,7 @@ class Planned:
     factor: int
     flags: list[str]
     larger: list[LargerBatch]
-    smaller: FittingChange | None = None
+    smaller: list[Plan]
     found: SearchResult | None = None
 
     @property
@@ -122,10 +121,8 @@ class Planned:
         asked, best = [*self.request.recipe, *self.flags], self.found.best if self.found else None
         name = next_command.run_name(self.request.recipe[0].partition("=")[2])
         if self.smaller:
-            change, plan = self.smaller.change, self.smaller.plan
-            if self.smaller.same and self.smaller.same_plan:
-                change, plan = self.smaller.same, self.smaller.same_plan
-            return [next_command.after(plan, [*asked, *change.overrides(self.batches)], name)]
+            plan = self.smaller[-1]  # the one that keeps the batch, if there is one
+            return [next_command.after(plan, [*asked, *plan.change.overrides(self.batches)], name)]
         searched = best.change.overrides(self.batches) if best and not best.own else []
         offer = next_command.search_offer(self.plan, asked, COMPILES) if self.fits and not self.found else []
         return [*offer, next_command.after(self.plan, [*asked, *searched], name)]
@@ -176,9 +173,9 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> Planned
     remat: Any = made.remat
     shape = dataclasses.replace(recipe.shape(), remat=remat)
     chosen = recipe.variant(layout, machine.devices)[1] if found else experiment
-    known = comparison.known(topology, chosen, shape)
-    made = dataclasses.replace(made, compared=known.line, ratio=known.ratio)
-    smaller = None if made.fits else smallest_change(recipe, machine, request.rates, made, note)
+    experience, ratio = comparison.look_up(topology, chosen, shape)
+    made = dataclasses.replace(made, experience=experience, ratio=ratio)
+    smaller = [] if made.fits else smallest_change(recipe, machine, request.rates, made, note)
     larger = budget.larger_batches(made, factor, task.whole_batches) if made.fits and factor > 1 else []
     return Planned(made, request, batches, advice, factor, flags, larger, smaller, found)
 

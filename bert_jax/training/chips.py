@@ -12,6 +12,7 @@ Sources:
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 GIB = 2**30
 GB = 10**9
@@ -46,7 +47,6 @@ class Chip:
     dimensions: int = 2  # of the torus
     device_kinds: tuple[str, ...] = ()  # beginnings of jax's ``device_kind``
     transcendentals: float | None = None  # exponentials and the like per second; None: each is an elementwise operation
-    chip_config: str = "default"  # how libtpu presents its cores: "megacore" makes one device of two
 
     @property
     def axis_bandwidth(self) -> float:
@@ -57,10 +57,6 @@ class Chip:
         return self.link_bandwidth * (2 if self.platform == "tpu" else 1)
 
 
-def _tpu(name: str, peak: float, **fields: object) -> Chip:
-    return Chip(name, "tpu", {"bf16": peak, "f32": peak}, **fields)  # type: ignore[arg-type]
-
-
 # Elementwise rate = 8 x 128 lanes x ALUs of a lane (2 on v4, 4 from v5 on: [book], "VPU") x cores x clock. The clock
 # follows from the peak: FLOP/s / (2 x 128 x 128 x 4 matrix units of a core x cores) = 1.05 GHz on v4, 1.50 on v5e
 # (as [book] says), 1.75 on v5p. For v6e 1.75 GHz is assumed too: its peak then takes four units of 256 x 256. [v6e]
@@ -69,107 +65,42 @@ _LANES = 8 * 128
 
 # Link bandwidths are from [book]. Google's pages state 11 % more: 1,200 GB/s on v5p (6 links), 400 on v5e and 800 on
 # v6e (4 links), each the sum of both directions over all links of a chip.
-CHIPS = {
+_TPUS: dict[
+    str, Any
+] = {  # FLOP/s; ALUs x cores x clock; GiB; GB/s; bytes/s of a link; ring from; network; dimensions; jax's names
     # [v4] 275 TFLOP/s, 32 GiB, 1,200 GB/s; [libtpu] 30.75 GiB. No page states a v4 host's network, so v5p's is used.
-    "v4": _tpu(
-        "v4",
-        275e12,
-        vector_ops=_LANES * 2 * 2 * 1.05e9,
-        memory_bytes=30.75 * GIB,
-        memory_bandwidth=1200 * GB,
-        link_bandwidth=4.5e10,
-        torus=4,
-        network_bandwidth=6.25e9,
-        dimensions=3,
-        chip_config="megacore",
-        device_kinds=("TPU v4",),
-    ),
+    "v4": (275e12, 2 * 2 * 1.05e9, 30.75, 1200, 4.5e10, 4, 6.25e9, 3, ("TPU v4",)),
     # [v5e] 197 TFLOP/s, 16 GB, 819 GB/s, network 6.4 Tbit/s over 256 chips; [libtpu] 15.75 GiB.
-    "v5e": _tpu(
-        "v5e",
-        197e12,
-        vector_ops=_LANES * 4 * 1.5e9,
-        memory_bytes=15.75 * GIB,
-        memory_bandwidth=819 * GB,
-        link_bandwidth=4.5e10,
-        torus=16,
-        network_bandwidth=6.4e12 / 8 / 256,
-        device_kinds=("TPU v5 lite", "TPU v5e"),
-    ),
+    "v5e": (197e12, 4 * 1.5e9, 15.75, 819, 4.5e10, 16, 6.4e12 / 8 / 256, 2, ("TPU v5 lite", "TPU v5e")),
     # [v5p] 459 TFLOP/s, 95 GB, 2,765 GB/s, network 50 Gbit/s a chip; [libtpu] 95.74 GiB.
-    "v5p": _tpu(
-        "v5p",
-        459e12,
-        vector_ops=_LANES * 4 * 2 * 1.75e9,
-        memory_bytes=95.74 * GIB,
-        memory_bandwidth=2765 * GB,
-        link_bandwidth=9e10,
-        torus=4,
-        network_bandwidth=6.25e9,
-        dimensions=3,
-        device_kinds=("TPU v5",),
-    ),
+    "v5p": (459e12, 4 * 2 * 1.75e9, 95.74, 2765, 9e10, 4, 6.25e9, 3, ("TPU v5",)),
     # [v6e] 918 TFLOP/s, 32 GB, 1,638 GB/s, network 25.6 Tbit/s over 256 chips; [libtpu] 31.25 GiB.
-    "v6e": _tpu(
-        "v6e",
-        918e12,
-        vector_ops=_LANES * 4 * 1.75e9,
-        memory_bytes=31.25 * GIB,
-        memory_bandwidth=1638 * GB,
-        link_bandwidth=9e10,
-        torus=16,
-        network_bandwidth=25.6e12 / 8 / 256,
-        device_kinds=("TPU v6 lite", "TPU v6e"),
-    ),
+    "v6e": (918e12, 4 * 1.75e9, 31.25, 1638, 9e10, 16, 25.6e12 / 8 / 256, 2, ("TPU v6 lite", "TPU v6e")),
+}
+
+
+CHIPS = {
+    name: Chip(name, "tpu", {"bf16": flops, "f32": flops}, _LANES * alus, gib * GIB, bandwidth * GB, *network_and_names)
+    for name, (flops, alus, gib, bandwidth, *network_and_names) in _TPUS.items()
 }
 
 # NVLink and NVSwitch reach every GPU of a node at the same rate. In one direction it is half of what a data sheet calls
 # NVLink's bandwidth ([gpus], "At the node level": 450 GB/s, 300 on A100). Between nodes, each GPU has one adapter: 400
 # Gbit/s in DGX H100 and H200 ([gpus], "Beyond the node level"), 200 in DGX A100. The data sheets' float32 rate counts a
 # fused multiply-add as two operations ([gpus], "CUDA Cores"), so the elementwise rate is half of it.
-GPUS = {
+_GPUS: dict[
+    str, Any
+] = {  # FLOP/s in bfloat16 and float32, elementwise operations, memory and its bandwidth, link, network
     # The same die as h100 with more memory: 141 GB, 4.8 TB/s ([gpus], "Summary of GPU specs").
-    "h200": Chip(
-        "h200",
-        "gpu",
-        {"bf16": 989e12, "f32": 494.5e12},
-        33.5e12,
-        141 * GB,
-        4.8e12,
-        4.5e11,
-        1,
-        5e10,
-        1,
-        device_kinds=("NVIDIA H200",),
-    ),
+    "h200": (989e12, 494.5e12, 33.5e12, 141 * GB, 4.8e12, 4.5e11, 5e10),
     # [h100] bfloat16 1,979, TF32 (JAX's default for float32) 989 TFLOP/s with sparsity, float32 67, 80 GB, 3.35 TB/s.
-    "h100": Chip(
-        "h100",
-        "gpu",
-        {"bf16": 989e12, "f32": 494.5e12},
-        33.5e12,
-        80 * GB,
-        3.35e12,
-        4.5e11,
-        1,
-        5e10,
-        1,
-        device_kinds=("NVIDIA H100",),
-    ),
+    "h100": (989e12, 494.5e12, 33.5e12, 80 * GB, 3.35e12, 4.5e11, 5e10),
     # [a100] bfloat16 312, TF32 156, float32 19.5 TFLOP/s, 80 GB, 2.039 TB/s.
-    "a100": Chip(
-        "a100",
-        "gpu",
-        {"bf16": 312e12, "f32": 156e12},
-        9.75e12,
-        80 * GB,
-        2.039e12,
-        3e11,
-        1,
-        2.5e10,
-        1,
-        device_kinds=("NVIDIA A100",),
-    ),
+    "a100": (312e12, 156e12, 9.75e12, 80 * GB, 2.039e12, 3e11, 2.5e10),
+}
+GPUS = {
+    name: Chip(name, "gpu", {"bf16": bf16, "f32": f32}, ops, memory, rate, link, 1, net, 1, (f"NVIDIA {name.upper()}",))
+    for name, (bf16, f32, ops, memory, rate, link, net) in _GPUS.items()
 }
 
 

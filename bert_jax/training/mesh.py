@@ -24,7 +24,7 @@ from bert_jax.models.primitives import placement
 from bert_jax.records import Batch, BatchSpec
 from bert_jax.rows.share import Share
 
-AXES = ("data", "fsdp", "tensor")
+_AXES = ("data", "fsdp", "tensor")
 ROWS = ("data", "fsdp")  # the axes over which the rows of a batch are split
 
 # logical axis -> mesh axes. "embed" shards every matrix once over fsdp; "mlp", "heads" and "vocab" shard over tensor.
@@ -39,7 +39,7 @@ RULES: tuple[tuple[str, Any], ...] = (
     ("gates", None),
     ("layers", None),
 )
-ACTIVATION_RULES = tuple((name, None if name == "embed" else axes) for name, axes in RULES)
+_ACTIVATION_RULES = tuple((name, None if name == "embed" else axes) for name, axes in RULES)
 SPLIT = 128  # the smallest axis of a matrix that is split over ROWS
 
 WeightUpdate = Literal["sharded", "replicated"]
@@ -83,11 +83,11 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
             f"config.mesh.overlap is True, which is for TPUs, and the devices are {devices[0].platform}; leave it out"
         )
     allowed = "at least 1 is needed, or -1 for what is left"
-    check_fields(config, "config.mesh", allowed, *AXES, sound=lambda size: size >= 1 or size == -1)
+    check_fields(config, "config.mesh", allowed, *_AXES, sound=lambda size: size >= 1 or size == -1)
     check_fields(config, "config.mesh", "at least 1 is needed", "slices", sound=lambda number: number >= 1)
-    sizes = [getattr(config, axis) for axis in AXES]
+    sizes = [getattr(config, axis) for axis in _AXES]
     if sizes.count(-1) > 1:
-        left = " and ".join(f"config.mesh.{axis}" for axis in AXES if getattr(config, axis) == -1)
+        left = " and ".join(f"config.mesh.{axis}" for axis in _AXES if getattr(config, axis) == -1)
         raise UserError(f"{left} are -1; only one of them can take what is left")
     known = math.prod(size for size in sizes if size != -1)
     if len(devices) % known or (-1 not in sizes and known != len(devices)):
@@ -96,10 +96,10 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
             f"devices there are; the product must be {len(devices)}, and -1 takes what is left"
         )
     shape = [len(devices) // known if size == -1 else size for size in sizes]
-    return Mesh(_arranged(devices, shape, config.slices), AXES)
+    return Mesh(_arrange(devices, shape, config.slices), _AXES)
 
 
-def _arranged(devices: list[jax.Device], shape: list[int], slices: int) -> np.ndarray:
+def _arrange(devices: list[jax.Device], shape: list[int], slices: int) -> np.ndarray:
     """Return the devices as an array [data, fsdp, tensor] in which neighbours are also neighbours on the network."""
     if slices > 1:
         data, *inside = shape
@@ -183,7 +183,7 @@ def _is_matrix(path: tuple[Any, ...], names: PartitionSpec) -> bool:
 def whole(params: Any) -> Any:
     """Return ``params`` with what is split over ``ROWS`` gathered, for a program that reads it many times."""
     placed = jax.tree.map(lambda x: x.sharding, params)
-    complete = jax.tree.map(_gathered, placed)
+    complete = jax.tree.map(_unsplit, placed)
     return params if placed == complete else jax.jit(_same, out_shardings=complete)(params)
 
 
@@ -191,7 +191,7 @@ def _same(tree: Any) -> Any:
     return tree
 
 
-def _gathered(sharding: NamedSharding) -> NamedSharding:
+def _unsplit(sharding: NamedSharding) -> NamedSharding:
     axes = (None if axis == ROWS else axis for axis in sharding.spec)
     return NamedSharding(sharding.mesh, PartitionSpec(*axes))
 
@@ -202,24 +202,24 @@ def unbox(tree: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Placed:
-    """A ``models.primitives.Placement``: the activations of a program for ``mesh`` lie as ``ACTIVATION_RULES`` says."""
+class _Places:
+    """A ``models.primitives.Placement``: activations of a program for ``mesh`` lie as ``_ACTIVATION_RULES`` says."""
 
     mesh: Mesh
 
     def axes(self, axis: str | None) -> tuple[str, ...]:
-        found = dict(ACTIVATION_RULES)[axis] if axis else None
-        return (found,) if isinstance(found, str) else found or ()
+        names = dict(_ACTIVATION_RULES)[axis] if axis else None
+        return (names,) if isinstance(names, str) else names or ()
 
     def spec(self, *axes: str | None) -> PartitionSpec:
         manual = jax.sharding.get_abstract_mesh().manual_axes
         names = (tuple(name for name in self.axes(axis) if name not in manual) for axis in axes)
-        return PartitionSpec(*(found or None for found in names))
+        return PartitionSpec(*(name or None for name in names))
 
     def __call__(self, x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
         context = jax.sharding.get_abstract_mesh()
         if not context.manual_axes:
-            return nn.with_logical_constraint(x, axes, rules=ACTIVATION_RULES, mesh=self.mesh)  # type: ignore[no-any-return]
+            return nn.with_logical_constraint(x, axes, rules=_ACTIVATION_RULES, mesh=self.mesh)  # type: ignore[no-any-return]
         spec = self.spec(*axes)
         return jax.lax.with_sharding_constraint(x, NamedSharding(context, spec)) if any(spec) else x
 
@@ -232,7 +232,7 @@ def activations(mesh: Mesh) -> Iterator[None]:
     and the constraint would have no effect.
     """
 
-    token = placement.set(_Placed(mesh))
+    token = placement.set(_Places(mesh))
     try:
         with mesh:  # makes jit trace functions again that were traced for another mesh
             yield

@@ -65,7 +65,7 @@ def test_a_larger_batch_computes_more_and_waits_once(plan: Plan) -> None:
 
 def test_a_measured_ratio_stands_beside_time_and_price(plan: Plan) -> None:
     assert not [line for line in page.as_lines(plan) if "as measured" in line]
-    lines = page.as_lines(dataclasses.replace(plan, compared="measured steps were 1.5 x", ratio=1.5))
+    lines = page.as_lines(dataclasses.replace(plan, experience="measured steps were 1.5 x", ratio=1.5))
     assert "measured steps were 1.5 x" in lines
     [line] = [line for line in lines if "as measured" in line]
     assert "1.5 x the prediction, as measured here before: about 1 h 40 m, about 13.3 chip-hours, about 26.67" in line

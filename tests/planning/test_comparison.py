@@ -65,7 +65,7 @@ def test_the_next_plan_says_how_far_the_last_ones_were_off(tmp_path: Path, cache
 
     def said(where: str = "cpu:8", **changes: Any) -> str:
         _, experiment = recipe.variant(Change(**changes), tiny.machine().devices)
-        return comparison.known(topologies.parse(where), experiment, recipe.shape()).line
+        return comparison.look_up(topologies.parse(where), experiment, recipe.shape())[0]
 
     comparison.keep(machine, "first", [dataclasses.replace(phase, measured=2 * phase.predicted)])  # replaces its own
     assert said() == "measured steps of this recipe on cpu:8 were 2 x the prediction in 1 run"
@@ -75,14 +75,8 @@ def test_the_next_plan_says_how_far_the_last_ones_were_off(tmp_path: Path, cache
     assert said(micro_batches=2).startswith("measured steps of other recipes on cpu:8 were 3 x the prediction")
     assert said("cpu:4").startswith("no prediction for cpu:4 was compared with a measurement yet; after a run on cpu:4")
     _, experiment = recipe.variant(Change(), tiny.machine().devices)
-    assert comparison.known(machine, experiment, recipe.shape()).ratio == pytest.approx(3)
-    assert comparison.known(topologies.parse("cpu:4"), experiment, recipe.shape()).ratio is None
-    assert said("v5e:4x4").startswith("nothing of this was compared with a TPU yet: after a run on v5e:4x4")
-    comparison.keep(topologies.parse("v5p:2x2x1"), "third", [dataclasses.replace(phase, measured=2 * phase.predicted)])
-    assert said("v5e:4x4").startswith(
-        "measured steps on v5p:2x2x1 were 2 x the prediction in 1 run; for v5e:4x4 nothing was compared: after a run"
-    )
-    assert said("h100:8").startswith("nothing of this was compared with a GPU yet: ")
+    assert comparison.look_up(machine, experiment, recipe.shape())[1] == pytest.approx(3)
+    assert comparison.look_up(topologies.parse("cpu:4"), experiment, recipe.shape())[1] is None
 
 
 def test_what_cannot_be_compared_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -150,9 +150,9 @@ def test_dropout_alone_parts_a_text_from_itself(tokenizer: Tokenizer) -> None:
     batch = {name: jnp.asarray(value[:4]) for name, value in batch_of(task, "train").items()}
     rng = RowRng.create(0, 0, jnp.arange(4))
     outputs = jax.jit(task.outputs)
-    text, positive = jnp.moveaxis(outputs(variables, batch, (), rng)["embeddings"][:, :2], 1, 0)
+    text, positive = jnp.moveaxis(outputs(variables, batch, rng)["embeddings"][:, :2], 1, 0)
     assert float(jnp.abs(text - positive).min(axis=-1).max()) > 0
-    text, positive = jnp.moveaxis(outputs(variables, batch, ())["embeddings"][:, :2], 1, 0)
+    text, positive = jnp.moveaxis(outputs(variables, batch)["embeddings"][:, :2], 1, 0)
     np.testing.assert_allclose(text, positive, atol=1e-6)
 
 
@@ -162,7 +162,7 @@ def test_padding_changes_no_vector(pooling: Any, tokenizer: Tokenizer) -> None:
     variables = Variables(meshes.unbox(jax.jit(task.init)(jax.random.key(0)).params), {})
     rows = task.rows["dev"]
     short, long = (
-        jax.jit(task.outputs)(variables, {k: jnp.asarray(v) for k, v in rows.take(np.arange(4), n).items()}, ())[
+        jax.jit(task.outputs)(variables, {k: jnp.asarray(v) for k, v in rows.take(np.arange(4), n).items()})[
             "embeddings"
         ]
         for n in (task.lengths[KIND], 32)

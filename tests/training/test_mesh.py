@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.training.mesh import MeshConfig, _arranged, make_mesh
+from bert_jax.training.mesh import MeshConfig, _arrange, make_mesh
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +24,7 @@ DEVICES = [Device(i, i // 4) for i in range(8)]
 
 
 def test_only_the_data_axis_leaves_a_slice() -> None:
-    found = _arranged(DEVICES, [4, 2, 1], 2)  # type: ignore[arg-type]
+    found = _arrange(DEVICES, [4, 2, 1], 2)  # type: ignore[arg-type]
     for row in range(4):
         assert len({device.process_index for device in found[row].ravel()}) == 1
     assert [device.process_index for device in found[:, 0, 0]] == [0, 0, 1, 1]
@@ -41,8 +41,8 @@ def test_overlap_is_for_tpus() -> None:
 
 def test_bad_slices() -> None:
     with pytest.raises(UserError, match=r"config.mesh.data is 2, which 4 slices do not divide"):
-        _arranged(DEVICES, [2, 4, 1], 4)  # type: ignore[arg-type]
+        _arrange(DEVICES, [2, 4, 1], 4)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"config.mesh.slices is 4; the devices are in 2"):
-        _arranged(DEVICES, [8, 1, 1], 4)  # type: ignore[arg-type]
+        _arrange(DEVICES, [8, 1, 1], 4)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"config.mesh.slices is 0; at least 1 is needed"):
         make_mesh(MeshConfig(slices=0))
