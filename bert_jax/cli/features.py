@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from typing import Any
 
 from bert_jax.cli.main import add_trust, whole
 from bert_jax.errors import UserError
+from bert_jax.program import say
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -35,29 +35,28 @@ def add_input(parser: argparse.ArgumentParser) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_input(parser)
-    parser.add_argument("--output", required=True, help="FILE.safetensors, FILE.parquet, or a folder of parts")
+    parser.add_argument("--output", required=True, help="FILE.safetensors or FILE.parquet")
     parser.add_argument(
         "--layers",
         default="last",
         help="embeddings, second_to_last, last, sum_last_four, concat_last_four, weighted_sum_last_four, "
         "weighted_sum_all, all; mean and cls are vectors of a text (default: last)",
     )
-    parser.add_argument(
-        "--weights",
-        help="of weighted sums, lowest layer first (default: those that feature_tagging learned, else equal)",
-    )
     parser.add_argument("--dtype", default="float32", choices=("float32", "float16"))
-    parser.add_argument("--part_mb", type=int, default=512, help="size of a part in a folder (default: 512)")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from bert_jax.runs.features import FeatureRequest, write_features
+    from bert_jax.features.extract import Extractor, check_layers
+    from bert_jax.features.inputs import read_texts
+    from bert_jax.features.writing import check_output, write
+    from bert_jax.interchange.loading import load
 
-    layers = tuple(name for name in arguments.layers.split(",") if name)
-    keys = ("output", "workdir", "step", "max_length", "batch_size", "dtype", "part_mb")
-    given = {name: getattr(arguments, name) for name in keys}
-    request = FeatureRequest(source(arguments), layers=layers, weights=_numbers(arguments.weights), **given)
-    write_features(request, lambda line: print(line, file=sys.stderr))
+    given, layers = arguments, [name for name in arguments.layers.split(",") if name]
+    check_layers(layers)
+    check_output(given.output)
+    texts = read_texts(source(given), say)
+    model = load(given.workdir, given.step)
+    write(given.output, Extractor(model, layers, given.max_length, given.batch_size, given.dtype), texts, say)
 
 
 def source(arguments: argparse.Namespace) -> Any:
@@ -72,10 +71,3 @@ def source(arguments: argparse.Namespace) -> Any:
         raise UserError(f'--options={arguments.options} is not a JSON object; write {{"header": false}}')
     keys = ("format", "column", "pair_column", "id_column", "bad_examples")
     return Input(arguments.input, options=options, **{name: getattr(arguments, name) for name in keys})
-
-
-def _numbers(text: str | None) -> tuple[float, ...] | None:
-    try:
-        return None if text is None else tuple(float(part) for part in text.split(","))
-    except ValueError as error:
-        raise UserError(f"--weights={text} is not a list of numbers; write --weights=0.1,0.2,0.3,0.4") from error

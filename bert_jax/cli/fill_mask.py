@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 
 from bert_jax.cli.main import add_trust, whole
@@ -22,8 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from bert_jax.features.fill_mask import as_record, as_table, fill_mask
+    from bert_jax.features.fill_mask import fill_mask
     from bert_jax.interchange.loading import load
 
     for filled in fill_mask(load(arguments.workdir, arguments.step), arguments.texts):
-        print(json.dumps(as_record(filled), ensure_ascii=False) if arguments.json else as_table(filled))
+        print(json.dumps(dataclasses.asdict(filled), ensure_ascii=False) if arguments.json else filled)

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     from bert_jax.features.extract import Extractor
     from bert_jax.features.inputs import read_texts
-    from bert_jax.features.neighbours import as_record, as_table, check_layer, find_neighbours, summary
+    from bert_jax.features.neighbours import as_table, check_layer, find_neighbours, summary
     from bert_jax.interchange.loading import load
 
     check_layer(arguments.layer)
@@ -32,5 +32,5 @@ def run(arguments: argparse.Namespace) -> None:
     lowercase = model.tokenizer.lowercase
     found, counts = find_neighbours(extractor, arguments.word, arguments.texts, corpus, arguments.best, lowercase)
     for one in found:
-        print(json.dumps(as_record(one), ensure_ascii=False) if arguments.json else as_table(one))
+        print(json.dumps(one, ensure_ascii=False) if arguments.json else as_table(one))
     print(summary(arguments.word, counts), file=sys.stderr)

@@ -24,14 +24,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--qrels", help="relevances: TSV with query-id, corpus-id and score")
     parser.add_argument("--squad", help="instead of these, a file in SQuAD's format: find each question's paragraph")
-    parser.add_argument("--top", type=int, default=10, help="documents per query (default: 10)")
+    parser.add_argument("--top", type=whole(1), default=10, help="documents per query (default: 10)")
     parser.add_argument("--output", help="write the documents of every query here, one JSON object per line")
     parser.add_argument("--baseline", choices=["bm25", "none"], default="bm25", help="what is scored beside the model")
     parser.add_argument(
         "--pooling", choices=["mean", "cls"], help="pooling of the vectors (default: as trained, or mean)"
     )
     parser.add_argument("--max_length", type=int, help="most tokens of a text (default: as trained)")
-    parser.add_argument("--batch_size", type=int, default=64, help="texts that are encoded together (default: 64)")
+    parser.add_argument("--batch_size", type=whole(1), default=64, help="texts that are encoded together (default: 64)")
     parser.add_argument("--step", type=whole(0), help="a saved step (default: the best evaluation's)")
     parser.add_argument("--json", action="store_true", help="print JSON: the scores, or what --query finds")
     add_trust(parser)
@@ -40,13 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     from bert_jax.errors import UserError
     from bert_jax.examples.collection import of_documents, read_collection, read_documents, read_squad
-    from bert_jax.features.retrieval import RetrievalRequest, as_records, as_table, check_bm25, retrieve
+    from bert_jax.features.extract import Extractor
+    from bert_jax.features.retrieval import as_records, as_table, check_bm25, retrieve
     from bert_jax.interchange.loading import load
     from bert_jax.runs.own_text import own_sentences
     from bert_jax.runs.prediction import write_predictions
 
     given = arguments
-    request = RetrievalRequest(given.top, given.pooling, given.max_length, given.batch_size)
     if bool(given.squad) == bool(given.corpus or given.queries or given.query or given.qrels):
         raise UserError("give --corpus with --query or --queries, with --qrels to score the search; or only --squad")
     if not given.squad and bool(given.queries) == bool(given.query):
@@ -70,7 +70,9 @@ def run(arguments: argparse.Namespace) -> None:
     if given.baseline == "bm25" and collection.relevances:
         check_bm25()
     model = load(given.workdir, given.step)
-    found = retrieve(model, collection, request, given.baseline, progress_notes(say, what="texts encoded"))
+    pooling, max_length = given.pooling or model.pooling, given.max_length or model.facts.get("max_length")
+    extractor = Extractor(model, [pooling], max_length, given.batch_size)
+    found = retrieve(extractor, collection, given.top, given.baseline, progress_notes(say, what="texts encoded"))
     if found.note:
         say(found.note)
     records = as_records(collection, found.rankings)
@@ -85,7 +87,7 @@ def run(arguments: argparse.Namespace) -> None:
         return
     print(
         f"{len(collection.documents):,} documents, {len(collection.queries):,} queries; step {model.step:,}, "
-        f"{found.pooling} pooling, at most {found.max_length} tokens"
+        f"{pooling} pooling, at most {extractor.max_length} tokens"
     )
     print("  ".join([f"{'':<8}", *(f"{name:>10}" for name in found.metrics["model"])]))
     for name, metrics in found.metrics.items():

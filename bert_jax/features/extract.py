@@ -1,10 +1,13 @@
-"""Runs texts through a frozen encoder: vectors of tokens and of texts, in the order of the texts."""
+"""Runs texts through a frozen encoder: vectors of tokens and of texts, in the order of the texts.
+
+The layers are named as in Devlin et al. 2019, table 7.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,14 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
+from bert_jax.configuration import choose
 from bert_jax.errors import UserError
-from bert_jax.features.encoding import ItemEncoder, TextTokens
 from bert_jax.features.inputs import Item
-from bert_jax.features.layers import LAYERS, TOP_ONLY, check_depth, check_layers, layer_weights, vector_shape, vectors
 from bert_jax.models.config import ModelConfig
+from bert_jax.models.heads import NEEDED, combined, num_weighted, pooled
 from bert_jax.models.model import encoder_of
 from bert_jax.rows.encoded import EncodedRows
 from bert_jax.tasks.base import pair_sequences
+from bert_jax.text.encoded import Encoded
+from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import mesh as meshes
 from bert_jax.training.forward import Forward
 from bert_jax.training.mesh import MeshConfig
@@ -30,6 +35,76 @@ if TYPE_CHECKING:
 
 WINDOW_BATCHES = 16  # a window has the texts of so many batches, which are sorted by length together
 WINDOW_BYTES = 128 << 20  # limit for the vectors of the texts of a window
+CACHED_WORDS = 1 << 16
+SENTENCE = ("mean", "cls")  # these give one vector for each text, all others one for each token
+TOP_ONLY = ("last", *SENTENCE)  # these need only the last layer
+LAYERS = ("embeddings", "second_to_last", "last", *NEEDED, "weighted_sum_all", "all", *SENTENCE)
+
+
+@dataclasses.dataclass(frozen=True)
+class TextTokens:
+    """The T tokens of one text, including ``[CLS]`` and ``[SEP]``."""
+
+    input_ids: np.ndarray  # [T] int32
+    token_type_ids: np.ndarray  # [T] int32
+    offsets: np.ndarray  # [T, 2] int32: characters [start, stop) of the text (or pair); (0, 0) for special tokens
+    word_ids: np.ndarray  # [T] int32: the number of the token's word, from 0; -1 for special tokens
+    num_cut: int = 0  # the number of tokens left out because the text was too long
+
+
+class ItemEncoder:
+    """Encodes an item as ``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]``.
+
+    If the item has words, each word is encoded separately, as ``tasks.tagging`` does.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, max_length: int):
+        self._tokenizer, self._max_length = tokenizer, max_length
+        self._word = functools.lru_cache(CACHED_WORDS)(self._encode_word)
+
+    def __call__(self, item: Item) -> TextTokens:
+        if item.words is not None and item.pair is None:
+            return self._of_words(item.words)
+        encoded = self._tokenizer.encode(item.text, item.pair)
+        num_cut = max(0, len(encoded.input_ids) - self._max_length)
+        if num_cut:
+            encoded = self._tokenizer.encode(item.text, item.pair, self._max_length)
+        return _tokens(encoded, num_cut)
+
+    def _of_words(self, words: Sequence[str]) -> TextTokens:
+        """Encode each word separately. Offsets are character positions in the words joined by spaces."""
+        ids, offsets, word_ids = [self._tokenizer.cls_id], [(0, 0)], [-1]
+        start = 0
+        for number, word in enumerate(words):
+            own_ids, own_offsets = self._word(word)
+            ids += own_ids
+            offsets += [(start + a, start + b) for a, b in own_offsets]
+            word_ids += [number] * len(own_ids)
+            start += len(word) + 1
+        kept = min(len(ids), self._max_length - 1)
+        num_cut = len(ids) - kept
+        ids, offsets = [*ids[:kept], self._tokenizer.sep_id], [*offsets[:kept], (0, 0)]
+        word_ids = [*word_ids[:kept], -1]
+        return TextTokens(_int32(ids), np.zeros(len(ids), np.int32), _int32(offsets), _int32(word_ids), num_cut)
+
+    def _encode_word(self, word: str) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
+        joiner = self._tokenizer.joiner  # the space before a word in running text
+        encoded = self._tokenizer.encode(joiner + word)
+        offsets = ((max(0, a - len(joiner)), max(0, b - len(joiner))) for a, b in encoded.offsets[1:-1])
+        return encoded.input_ids[1:-1], tuple(offsets)
+
+
+def _tokens(encoded: Encoded, num_cut: int) -> TextTokens:
+    starts = np.asarray(encoded.word_starts)
+    offsets = _int32(encoded.offsets)
+    inside = offsets[:, 1] > offsets[:, 0]
+    # The first token always begins a word, even if the tokenizer says otherwise (after a mark that it drops).
+    word_ids = np.where(inside, np.maximum(np.cumsum(starts) - 1, 0), -1).astype(np.int32)
+    return TextTokens(_int32(encoded.input_ids), _int32(encoded.token_type_ids), offsets, word_ids, num_cut)
+
+
+def _int32(values: Sequence[object]) -> np.ndarray:
+    return np.asarray(values, np.int32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,24 +116,12 @@ class TextFeatures:
     vectors: dict[str, np.ndarray]  # layer -> [T, ...] for each token, or [D] for the text
 
 
-@dataclasses.dataclass
-class ReadCounts:
-    """Counts of the texts and tokens that were read so far."""
-
-    texts: int = 0
-    tokens: int = 0
-    cut_texts: int = 0
-    cut_tokens: int = 0
-
-    def add(self, tokens: TextTokens) -> None:
-        self.texts += 1
-        self.tokens += len(tokens.input_ids)
-        self.cut_texts += bool(tokens.num_cut)
-        self.cut_tokens += tokens.num_cut
-
-
 class Extractor:
-    """Computes vectors of texts, without dropout. They do not depend on the number of devices."""
+    """Computes vectors of texts, without dropout. They do not depend on the number of devices.
+
+    Attributes:
+      counts: the number of ``texts`` and ``tokens`` read so far, of ``cut_texts`` and of ``cut_tokens``.
+    """
 
     def __init__(
         self,
@@ -67,43 +130,42 @@ class Extractor:
         max_length: int | None = None,
         batch_size: int = 32,
         dtype: Literal["float32", "float16"] = "float32",
-        weights: Sequence[float] | None = None,
         devices: list[jax.Device] | None = None,
     ):
         """
         Args:
+          layers: names of ``LAYERS``. A weighted sum has the weights that a feature_tagging model has learned, or equal
+            weights for any other model.
           max_length: the most tokens of a text, special tokens included; longer texts are cut. None means as many as
             the model can read.
           batch_size: the number of texts in a batch, rounded up to a multiple of the number of devices.
-          weights: the layer weights of weighted sums, the lowest layer first. None means the weights that
-            a feature_tagging model has learned, or equal weights for any other model.
 
         Raises:
-          UserError: the model does not have such layers, needs another number of weights, or cannot read such a length.
+          UserError: the model does not have such layers, or cannot read such a length.
         """
         config = model.config
-        self.layers, self.max_length = tuple(layers), max_length or config.max_length
-        check_layers(self.layers)
-        check_depth(self.layers, config.num_layers)
+        self.model, self.layers, self.max_length = model, tuple(layers), max_length or config.max_length
+        check_layers(self.layers, config.num_layers)
         if not 4 <= self.max_length <= config.max_length:
             raise UserError(f"max_length is {self.max_length}; from 4 to the model's {config.max_length} is allowed")
         if batch_size < 1:
             raise UserError(f"batch_size is {batch_size}; at least 1 is needed")
         if jax.process_count() > 1:
             raise UserError("vectors are written by one process; start one, with all the devices of its machine")
-        self.counts, self.dtype, self._batch_size = ReadCounts(), np.dtype(dtype), batch_size
-        self._tokenizer, self._encode = model.tokenizer, ItemEncoder(model.tokenizer, self.max_length)
+        self.counts = Counter(texts=0, tokens=0, cut_texts=0, cut_tokens=0)
+        self.dtype, self._batch_size = np.dtype(dtype), batch_size
+        self._encode = ItemEncoder(model.tokenizer, self.max_length)
         mesh = meshes.make_mesh(MeshConfig(), devices)
         self._params = jax.device_put(model.params["encoder"], meshes.replicated(mesh))
-        chosen = tuple((name, _weights(name, model, weights)) for name in self.layers)
-        self._forward = Forward(functools.partial(read_layers, config, chosen, dtype), mesh, batch_size)
-        self.shapes = {name: vector_shape(name, config) for name in self.layers}
-        self._token_bytes = sum(math.prod(shape) for shape in self.shapes.values()) * self.dtype.itemsize
+        weighted = tuple((name, _weights(name, model)) for name in self.layers)
+        self._forward = Forward(functools.partial(read_layers, config, weighted, dtype), mesh, batch_size)
+        widths = {"all": config.num_layers + 1, "concat_last_four": 4}
+        self._token_bytes = sum(widths.get(name, 1) for name in layers) * config.hidden_size * self.dtype.itemsize
 
     @property
     def padding(self) -> float:
         """The share of the positions read so far that were padding."""
-        return 1 - self.counts.tokens / max(self._forward.positions, 1)
+        return 1 - self.counts["tokens"] / max(self._forward.positions, 1)
 
     def run(self, items: Iterable[Item]) -> Iterator[TextFeatures]:
         """Yield the vectors of each item, in order. Only one window of vectors is in memory at a time."""
@@ -111,7 +173,8 @@ class Extractor:
         num_bytes = 0
         for item in items:
             tokens = self._encode(item)
-            self.counts.add(tokens)
+            self.counts.update(texts=1, tokens=len(tokens.input_ids))
+            self.counts.update(cut_texts=bool(tokens.num_cut), cut_tokens=tokens.num_cut)
             window.append((item, tokens))
             num_bytes += self._token_bytes * len(tokens.input_ids)
             is_full = len(window) % self._batch_size == 0 and num_bytes >= WINDOW_BYTES
@@ -123,52 +186,59 @@ class Extractor:
     def _window(self, window: Sequence[tuple[Item, TextTokens]]) -> Iterator[TextFeatures]:
         names = ("input_ids", "token_type_ids")
         rows = EncodedRows.of({name: [getattr(tokens, name) for _, tokens in window] for name in names}, {})
-        found: dict[int, dict[str, np.ndarray]] = {}
-        lengths = rows.lengths
+        vectors: dict[int, dict[str, np.ndarray]] = {}
         for chosen, outputs in self._forward.rows(rows, self.max_length, self._params):
             for place, row in enumerate(chosen):
                 # Copies: a view would keep the whole batch in memory.
-                mine = {name: outputs[name][place] for name in self.layers}
-                found[row] = {
-                    name: (value if LAYERS[name].is_sentence else value[: lengths[row]]).copy()
-                    for name, value in mine.items()
+                vectors[row] = {
+                    name: outputs[name][place][: None if name in SENTENCE else rows.lengths[row]].copy()
+                    for name in self.layers
                 }
         for row, (item, tokens) in enumerate(window):
-            yield TextFeatures(item, tokens, found.pop(row))
+            yield TextFeatures(item, tokens, vectors.pop(row))
 
     def texts(self, texts: Sequence[str], progress: Callable[[int], None] = lambda done: None) -> np.ndarray:
         """Return one vector for each text, [N, D], in order; the extractor's only layer is one of whole texts.
 
         ``progress`` is called after each batch with the number of texts that are done.
         """
-        [(layer, shape)] = self.shapes.items()
-        rows = EncodedRows.of(pair_sequences(self._tokenizer, texts, [None] * len(texts), self.max_length), {})
-        found, done = np.empty((len(texts), *shape), self.dtype), 0
+        tokenizer, [layer] = self.model.tokenizer, self.layers
+        rows = EncodedRows.of(pair_sequences(tokenizer, texts, [None] * len(texts), self.max_length), {})
+        vectors, done = np.empty((len(texts), self.model.config.hidden_size), self.dtype), 0
         for chosen, outputs in self._forward.rows(rows, self.max_length, self._params):
-            found[chosen] = outputs[layer]
+            vectors[chosen] = outputs[layer]
             done += len(chosen)
             progress(done)
-        return found
+        return vectors
 
 
-def learned_weights(params: Mapping[str, Any]) -> tuple[float, ...] | None:
-    """Return the layer weights that a feature_tagging model has learned, the lowest layer first; None for other models.
+def check_layers(names: Sequence[str], num_layers: int | None = None) -> None:
+    """Raise ``UserError`` if a name is unknown or given twice, or there is no name.
 
-    The weights are gamma * softmax(w).
+    If ``num_layers`` is given, also raise it if a name needs more layers than that.
     """
-    if "layer_mix" not in params:
-        return None
-    shares = special.softmax(np.asarray(params["layer_mix"]["weights"], np.float64))
-    return tuple((float(params["layer_mix"]["scale"]) * shares).tolist())
+    for name in names:
+        choose("layer", name, dict.fromkeys(LAYERS))
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice or not names:
+        raise UserError(
+            f"layers names {', '.join(twice) or 'none'}{' twice' * bool(twice)}; allowed: {', '.join(LAYERS)}"
+        )
+    if num_layers and (lacking := [name for name in names if NEEDED.get(name, 1) > num_layers]):
+        allowed = ", ".join(name for name in LAYERS if NEEDED.get(name, 1) <= num_layers)
+        raise UserError(f"the model has {num_layers} layers, too few for {', '.join(lacking)}; allowed: {allowed}")
 
 
-def _weights(name: str, model: TrainedModel, given: Sequence[float] | None) -> tuple[float, ...]:
-    learned = learned_weights(model.params)
-    weighted = LAYERS[name].weighted
-    if given is None and learned is not None and weighted is not None:
-        fits = len(learned) == (weighted or model.config.num_layers)
-        given = learned if fits else None
-    return layer_weights(name, model.config.num_layers, given)
+def _weights(name: str, model: TrainedModel) -> tuple[float, ...]:
+    """Return the weights of a weighted sum: those that feature_tagging has learned for it, else equal ones.
+
+    The learned weights are gamma * softmax(w), the lowest layer first. () for a layer that is no weighted sum.
+    """
+    count, learned = num_weighted(name, model.config.num_layers), model.params.get("layer_mix")
+    if learned and count == len(learned["weights"]):
+        shares = special.softmax(np.asarray(learned["weights"], np.float64))
+        return tuple((float(learned["scale"]) * shares).tolist())
+    return (1.0 / count,) * count if count else ()
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
@@ -179,8 +249,19 @@ def read_layers(
     params: Any,
     batch: Mapping[str, jax.Array],
 ) -> dict[str, jax.Array]:
-    """Return vectors by layer, [B, L, ...] or [B, D], of a batch of ids [B, L]. ``layers`` has names and weights."""
+    """Return vectors by layer, [B, L, ...] or [B, D], of a batch of ids [B, L]. ``layers`` has names and weights.
+
+    "all" is [B, L, N + 1, D], the embeddings first.
+    """
     top = {name for name, _ in layers} <= set(TOP_ONLY)
-    read: Any = encoder_of(config).apply({"params": params}, batch, hidden_states="last" if top else "all")
-    hidden = jnp.asarray(read.sequence[None] if top else read.hidden, jnp.float32)
-    return {name: vectors(name, hidden, batch["attention_mask"], weights).astype(dtype) for name, weights in layers}
+    encoded: Any = encoder_of(config).apply({"params": params}, batch, hidden_states="last" if top else "all")
+    hidden = jnp.asarray(encoded.sequence[None] if top else encoded.hidden, jnp.float32)  # [N + 1, B, L, D]
+
+    def vectors(name: str, weights: tuple[float, ...]) -> jax.Array:
+        if name in SENTENCE:
+            return pooled(hidden[-1], batch["attention_mask"], name)  # type: ignore[arg-type]
+        if name == "all":
+            return jnp.moveaxis(hidden, 0, 2)
+        return combined(name, hidden, jnp.asarray(weights, jnp.float32))
+
+    return {name: vectors(name, weights).astype(dtype) for name, weights in layers}

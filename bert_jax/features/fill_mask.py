@@ -31,14 +31,15 @@ class Filled:
     """The candidates for each mask in ``text``, most likely first, with their probabilities.
 
     A candidate is the text of a piece. If the piece continues a word, ``##`` is put before it, whatever the tokenizer.
-    ``print`` shows the text with a line of candidates for each mask.
     """
 
     text: str
     predictions: tuple[tuple[tuple[str, float], ...], ...]
 
     def __str__(self) -> str:
-        return as_table(self)
+        """Return the text, followed by one line of candidates for each mask."""
+        lines = [", ".join(f"{_on_a_line(word)} {share:.2f}" for word, share in mask) for mask in self.predictions]
+        return "\n".join([self.text, *(f"  {line}" for line in lines)])
 
 
 def fill_mask(model: TrainedModel, texts: Sequence[str], best: int = 5) -> list[Filled]:
@@ -130,17 +131,6 @@ def encode_masked(texts: Sequence[str], tokenizer: Tokenizer, max_length: int, w
                 f"{subject} has {len(ids)} tokens, the model {max_length} positions; shorten it: {text[:60]!r}"
             )
     return encoded
-
-
-def as_record(filled: Filled) -> dict[str, Any]:
-    """Return a record for JSON: ``predictions`` has a list of [word, probability] for each mask."""
-    return {"text": filled.text, "predictions": [[list(c) for c in candidates] for candidates in filled.predictions]}
-
-
-def as_table(filled: Filled) -> str:
-    """Return the text, followed by one line of candidates for each mask."""
-    lines = [", ".join(f"{_on_a_line(word)} {share:.2f}" for word, share in c) for c in filled.predictions]
-    return "\n".join([filled.text, *(f"  {line}" for line in lines)])
 
 
 def _on_a_line(word: str) -> str:

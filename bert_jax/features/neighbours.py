@@ -2,53 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
-import heapq
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.features.extract import Extractor, TextFeatures
+from bert_jax.features.extract import LAYERS, SENTENCE, Extractor, TextFeatures
 from bert_jax.features.inputs import Item
-from bert_jax.features.layers import LAYERS
-from bert_jax.tasks.metrics.nearest import unit
-
-
-@dataclasses.dataclass(frozen=True)
-class Neighbour:
-    """An occurrence of the word in a text of the corpus, with its similarity to the query."""
-
-    score: float  # cosine
-    id: str  # the id of the text
-    text: str
-    start: int  # the word is text[start:stop]
-    stop: int
-
-
-@dataclasses.dataclass(frozen=True)
-class NearestContexts:
-    """The nearest contexts of one query occurrence, nearest first. The query is text[start:stop]."""
-
-    text: str
-    start: int
-    stop: int
-    neighbours: tuple[Neighbour, ...]
-
-
-@dataclasses.dataclass
-class NeighbourCounts:
-    texts: int = 0  # number of texts of the corpus
-    occurrences: int = 0
-    beyond: int = 0  # occurrences after the end of the tokens that the model reads
+from bert_jax.tasks.metrics.nearest import Nearest
 
 
 def check_layer(name: str) -> None:
     """Raise ``UserError`` unless ``name`` is a layer that gives one vector for each token."""
-    allowed = [layer for layer, kind in LAYERS.items() if not kind.is_sentence and layer != "all"]
+    allowed = [layer for layer in LAYERS if layer not in (*SENTENCE, "all")]
     if name not in allowed:
         raise UserError(f"--layer={name} has no vector of a word; allowed: {', '.join(allowed)}")
 
@@ -60,13 +30,18 @@ def find_neighbours(
     corpus: Iterable[Item],
     best: int = 10,
     ignore_case: bool = True,
-) -> tuple[list[NearestContexts], NeighbourCounts]:
+) -> tuple[list[dict[str, Any]], Counter[str]]:
     """Return the ``best`` nearest contexts of ``word`` in ``corpus``, for its first occurrence in each of ``texts``.
 
     Occurrences in ``texts`` themselves are left out, and equal texts of the corpus count once.
 
     Args:
       extractor: computes token vectors of one layer.
+
+    Returns:
+      A record for each of ``texts``: the ``text``, where the word ``start``s and ``stop``s in it, and ``neighbours``,
+      the nearest first, each with ``score`` (the cosine), ``id``, ``text``, ``start`` and ``stop``. And counts of the
+      corpus: its ``texts``, the ``occurrences`` of the word, and those ``beyond`` the tokens that the model reads.
 
     Raises:
       UserError: one of ``texts`` does not have the word, or no text of the corpus has it.
@@ -75,32 +50,35 @@ def find_neighbours(
     without = [text for text in texts if not pattern.search(text)]
     if without or not texts:
         raise UserError(f"{without[0]!r} does not have the word {word!r}" if without else "no text with the word")
-    counts = NeighbourCounts()
-    queries = list(
-        _vectors(extractor, [Item(str(i), text) for i, text in enumerate(texts)], pattern, counts, first=True)
-    )
-    if len(queries) < len(texts):
+    queries: dict[str, tuple[dict[str, Any], np.ndarray | None]] = {}
+    for record, vector in _occurrences(extractor, [Item(str(i), text) for i, text in enumerate(texts)], pattern):
+        queries.setdefault(record.pop("id"), (record, vector))  # the first of each text
+    directions = [vector for _, vector in queries.values() if vector is not None]
+    if len(directions) < len(texts):
         raise UserError(f"{word!r} comes after the {extractor.max_length} tokens that are read; shorten the text")
-    counts = NeighbourCounts()
-    # One heap for each query, with its worst neighbour at [0]; if scores are equal, the first in the corpus is better.
-    heaps: list[list[tuple[float, int, Neighbour]]] = [[] for _ in texts]
-    asked = set(texts)
-    occurrences = _vectors(extractor, _having(pattern, corpus, asked, counts), pattern, counts)
-    directions = np.stack([unit(vector) for _, _, _, vector in queries])
-    for number, (item, start, stop, vector) in enumerate(occurrences):
-        for heap, score in zip(heaps, (directions @ unit(vector)).tolist(), strict=True):
-            entry = (score, -number, Neighbour(score, item.id, item.text, start, stop))
-            if len(heap) < best:
-                heapq.heappush(heap, entry)
-            else:
-                heapq.heappushpop(heap, entry)
-    if not counts.occurrences:
-        raise UserError(f"none of the {counts.texts:,} texts has the word {word!r} beside those asked for")
-    found = [
-        NearestContexts(item.text, start, stop, tuple(neighbour for _, _, neighbour in sorted(heap, reverse=True)))
-        for (item, start, stop, _), heap in zip(queries, heaps, strict=True)
-    ]
-    return found, counts
+    counts, seen = Counter(texts=0, occurrences=0, beyond=0), set(texts)
+
+    def having() -> Iterator[Item]:
+        """Yield each different text of the corpus that has the word, so that the other texts are not even encoded."""
+        for item in corpus:
+            counts["texts"] += 1
+            if pattern.search(item.text) and item.text not in seen:
+                seen.add(item.text)
+                yield Item(item.id, item.text)
+
+    nearest, found = Nearest(np.stack(directions), best), []
+    for record, vector in _occurrences(extractor, having(), pattern):
+        counts["beyond" if vector is None else "occurrences"] += 1
+        if vector is not None:
+            found.append(record)
+            nearest.add(vector[None])
+    if not found:
+        raise UserError(f"none of the {counts['texts']:,} texts has the word {word!r} beside those asked for")
+    neighbours = (
+        [{"score": score, **found[place]} for score, place in zip(*of_query, strict=True)]
+        for of_query in zip(nearest.scores.tolist(), nearest.places.tolist(), strict=True)
+    )
+    return [record | {"neighbours": n} for (record, _), n in zip(queries.values(), neighbours, strict=True)], counts
 
 
 def whole_word(word: str, ignore_case: bool) -> re.Pattern[str]:
@@ -119,35 +97,15 @@ def _is_ideograph(character: str) -> bool:
     return unicodedata.name(character, "").startswith("CJK ")
 
 
-def _having(
-    pattern: re.Pattern[str], found: Iterable[Item], asked: set[str], counts: NeighbourCounts
-) -> Iterator[Item]:
-    """Yield each different text of the corpus that has the word, so that the other texts are not even encoded."""
-    seen: set[int] = set()
-    for item in found:
-        counts.texts += 1
-        if not pattern.search(item.text) or item.text in asked or hash(item.text) in seen:
-            continue
-        seen.add(hash(item.text))
-        yield Item(item.id, item.text)
-
-
-def _vectors(
-    extractor: Extractor, texts: Iterable[Item], pattern: re.Pattern[str], counts: NeighbourCounts, first: bool = False
-) -> Iterator[tuple[Item, int, int, np.ndarray]]:
-    """Yield (text, start, stop, vector) for every occurrence of ``pattern``; if ``first``, for the first in each text.
-
-    ``counts`` is increased by the occurrences that have a vector and by those beyond the model's positions.
-    """
-    for features in extractor.run(texts):
-        for match in pattern.finditer(features.item.text):
-            vector = word_vector(features, *match.span())
-            counts.occurrences += vector is not None
-            counts.beyond += vector is None
-            if vector is not None:
-                yield features.item, *match.span(), vector
-            if first:
-                break
+def _occurrences(
+    extractor: Extractor, items: Iterable[Item], pattern: re.Pattern[str]
+) -> Iterator[tuple[dict[str, Any], np.ndarray | None]]:
+    """Yield a record and the vector of every occurrence of ``pattern``, None beyond the tokens that are read."""
+    for features in extractor.run(items):
+        item = features.item
+        for match in pattern.finditer(item.text):
+            place = {"start": match.start(), "stop": match.end()}
+            yield {"id": item.id, "text": item.text, **place}, word_vector(features, *match.span())
 
 
 def word_vector(features: TextFeatures, start: int, stop: int) -> np.ndarray | None:
@@ -160,16 +118,13 @@ def word_vector(features: TextFeatures, start: int, stop: int) -> np.ndarray | N
     return vectors[of_word].astype(np.float32).mean(axis=0)
 
 
-def as_record(found: NearestContexts) -> dict[str, Any]:
-    """Return a record for JSON."""
-    return dataclasses.asdict(found)
-
-
-def as_table(found: NearestContexts) -> str:
+def as_table(record: Mapping[str, Any]) -> str:
     """Return the query's text, followed by one line for each neighbour, with the word in brackets."""
-    lines = [marked(found.text, found.start, found.stop)]
-    lines += [f"  {n.score:.3f}  {marked(n.text, n.start, n.stop)}  ({n.id})" for n in found.neighbours]
-    return "\n".join(lines)
+
+    def show(one: Mapping[str, Any]) -> str:
+        return marked(one["text"], one["start"], one["stop"])
+
+    return "\n".join([show(record), *(f"  {n['score']:.3f}  {show(n)}  ({n['id']})" for n in record["neighbours"])])
 
 
 def marked(text: str, start: int, stop: int, around: int = 60) -> str:
@@ -180,9 +135,9 @@ def marked(text: str, start: int, stop: int, around: int = 60) -> str:
     return f"{left}[{text[start:stop]}]{right}"
 
 
-def summary(word: str, counts: NeighbourCounts) -> str:
+def summary(word: str, counts: Mapping[str, int]) -> str:
     """Return a line that says what was searched."""
-    line = f"{counts.occurrences:,} other occurrences of {word!r} in {counts.texts:,} texts"
-    if counts.beyond:
-        line += f"; {counts.beyond:,} more come after the length that is read: cut the texts into sentences"
+    line = f"{counts['occurrences']:,} other occurrences of {word!r} in {counts['texts']:,} texts"
+    if counts["beyond"]:
+        line += f"; {counts['beyond']:,} more come after the length that is read: cut the texts into sentences"
     return line

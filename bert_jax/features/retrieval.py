@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.examples.collection import Collection
 from bert_jax.features.extract import Extractor
-from bert_jax.features.trained_model import TrainedModel
-from bert_jax.models.heads import Pooling
 from bert_jax.program import program
 from bert_jax.tasks.metrics.nearest import Nearest, unit
 from bert_jax.tasks.metrics.retrieval import retrieval_metrics
@@ -26,87 +24,57 @@ WORD = re.compile(
 )
 K1, B = 0.9, 0.4  # the values of BEIR's BM25 (Thakur et al. 2021, section 4)
 Rankings = dict[str, dict[str, float]]  # query -> its best documents -> score
-Progress = Callable[[int, int], None]  # takes (texts encoded so far, all texts)
 SHOWN = 200  # most characters of a document in a table
 
 
-@dataclasses.dataclass(frozen=True)
-class RetrievalRequest:
-    """How ``bert-jax retrieve`` searches. None for ``pooling`` or ``max_length`` means as in training."""
-
-    top: int = 10
-    pooling: Pooling | None = None
-    max_length: int | None = None
-    batch_size: int = 64
-
-    def __post_init__(self) -> None:
-        for name in ("top", "batch_size"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name}={getattr(self, name)}; at least 1 is needed")
-
-
-@dataclasses.dataclass(frozen=True)
-class RetrievalResult:
+class Retrieval(NamedTuple):
     """The result of a search. ``metrics`` are by searcher ("model", "bm25"), and empty if relevances are not known."""
 
     rankings: Rankings
     metrics: dict[str, dict[str, float]]
-    pooling: str
-    max_length: int
     note: str  # a line for the user about cosines that lie close together, or ""
 
 
 def retrieve(
-    model: TrainedModel,
+    extractor: Extractor,
     collection: Collection,
-    request: RetrievalRequest,
+    top: int = 10,
     baseline: Literal["bm25", "none"] = "bm25",
-    progress: Progress | None = None,
-) -> RetrievalResult:
-    """Search ``collection`` with a model, and with BM25 too if ``collection`` has relevances.
+    progress: Callable[[int, int], None] = lambda done, texts: None,
+) -> Retrieval:
+    """Return the ``top`` documents of each query, by a model, and by BM25 too if ``collection`` has relevances.
 
     The model may be pretrained or fine-tuned. A document with the id of the query is never an answer to it, as in BEIR,
     unless the collection says that ids are not shared.
 
     Args:
-      progress: is called after each batch, first of queries, then of documents.
+      extractor: computes one vector for each text.
+      progress: is called with (texts read, all texts) after each batch, first of queries, then of documents.
 
     Raises:
-      UserError: ``max_length`` exceeds the model's positions, or the baseline's package is missing.
+      UserError: the baseline's package is missing.
     """
-    scored = bool(collection.relevances)
-    tuned = (model.facts.get("task") or {}).get("name") == "sentence_embeddings"
-    pooling: Pooling = request.pooling or model.pooling
-    max_length = request.max_length or model.facts.get("max_length") or model.config.max_length
-    model.config.check_lengths({"--max_length": max_length})
-    extractor = Extractor(model, [pooling], max_length, request.batch_size)
 
-    texts, asked = (list(found.values()) for found in (collection.documents, collection.queries))
-    queries = np.concatenate([block for _, block in blocks(extractor, asked, progress)])
-    nearest, note = Nearest(queries, request.top + 1), ""
-    for start, block in blocks(extractor, texts, progress):
+    def blocks(texts: Mapping[str, str]) -> Iterator[np.ndarray]:
+        every = list(texts.values())
+        for start in range(0, len(every), BLOCK_TEXTS):
+            shown = functools.partial(lambda before, done: progress(before + done, len(every)), start)
+            yield extractor.texts(every[start : start + BLOCK_TEXTS], shown)
+
+    model = extractor.model
+    queries = np.concatenate([*blocks(collection.queries)])
+    nearest, note = Nearest(queries, top + 1), ""
+    for number, block in enumerate(blocks(collection.documents)):
         nearest.add(block)
-        if not (start or tuned):
+        if not (number or (model.facts.get("task") or {}).get("name") == "sentence_embeddings"):
             note = crowded(float(np.median(unit(queries[:BLOCK_TEXTS]) @ unit(block).T)), model.source)
-    rankings = ranked(collection, nearest.places, nearest.scores, request.top)
-    metrics = {}
-    if scored:
-        cutoffs = sorted({min(10, request.top), request.top})
+    rankings, metrics = ranked(collection, nearest.places, nearest.scores, top), {}
+    if collection.relevances:
+        cutoffs = sorted({min(10, top), top})
         metrics["model"] = retrieval_metrics(collection.relevances, rankings, cutoffs)
         if baseline == "bm25":
-            metrics["bm25"] = retrieval_metrics(collection.relevances, bm25(collection, request.top), cutoffs)
-    return RetrievalResult(rankings, metrics, pooling, max_length, note)
-
-
-def blocks(extractor: Extractor, texts: Sequence[str], progress: Progress | None) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield (number of the first text, vectors) for each block of ``BLOCK_TEXTS`` texts."""
-    for start in range(0, len(texts), BLOCK_TEXTS):
-
-        def encoded(done: int, before: int = start) -> None:
-            if progress:
-                progress(before + done, len(texts))
-
-        yield start, extractor.texts(texts[start : start + BLOCK_TEXTS], encoded)
+            metrics["bm25"] = retrieval_metrics(collection.relevances, bm25(collection, top), cutoffs)
+    return Retrieval(rankings, metrics, note)
 
 
 def crowded(median: float, source: str) -> str:

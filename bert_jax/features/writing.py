@@ -1,4 +1,4 @@
-"""Writes vectors of texts as safetensors (a file, or a folder of several) or parquet.
+"""Writes vectors of texts as safetensors or parquet.
 
 The output appears only when it is complete, and its vectors need not fit into memory.
 """
@@ -7,83 +7,106 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
-import os
 import shutil
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.features.extract import TextFeatures
-from bert_jax.features.layers import LAYERS
+from bert_jax.features.extract import SENTENCE, Extractor, TextFeatures
+from bert_jax.features.inputs import Item
+from bert_jax.reporting.progress import progress_notes
 from bert_jax.storage import files
 from bert_jax.storage.tensors import save_tensors
 
-INDEX = "index.json"
 STRINGS = ("id", "text", "pair")
 TOKENS = ("input_ids", "token_type_ids", "word_ids", "offsets")
+NOTE_SECONDS = 30.0
 GROUP_BYTES = 32 << 20  # size of the vectors that are written together
-Groups = Iterable[Iterable[TextFeatures]]
-Facts = Callable[[], Mapping[str, Any]]  # metadata of the whole output, known when all texts are read
+Groups = Iterable[Sequence[TextFeatures]]
 
 
-def write(output: str, features: Iterable[TextFeatures], facts: Facts, part_bytes: int) -> None:
-    """Write ``output``: ``*.safetensors``, ``*.parquet``, or a folder of safetensors files of about ``part_bytes``.
+def write(output: str, extractor: Extractor, items: Sequence[Item], note: Callable[[str], None]) -> None:
+    """Write the vectors of ``items``, in order, into ``output``: a file ``*.safetensors`` or ``*.parquet``.
+
+    ``note`` is called with lines about the progress and, at the end, about what was read, cut and padded.
 
     Raises:
       UserError: ``output`` already exists, cannot be written, or has another ending.
     """
-    ending = check_output(output)
-    if ending == ".parquet":
-        with files.whole_file(output) as path:
-            _write_parquet(path, grouped(features), facts)
-    elif ending:
-        with files.whole_file(output) as path:
-            _write_safetensors(path, grouped(features), facts, output)
-    else:
-        with files.whole_directory(output) as folder:
-            _write_folder(folder, features, facts, part_bytes, output)
+    check_output(output)
+    started = time.monotonic()
+    groups = _groups(_with_progress(extractor.run(items), progress_notes(note, NOTE_SECONDS, "texts"), len(items)))
+    with files.whole_file(output) as path:
+        if output.endswith(".parquet"):
+            _write_parquet(path, groups, extractor)
+        else:
+            _write_safetensors(path, groups, extractor, output)
+    seconds, (texts, tokens, cut_texts, cut_tokens) = time.monotonic() - started, extractor.counts.values()
+    line = f"{texts:,} texts, {tokens:,} tokens in {seconds:.1f} s ({tokens / seconds:,.0f}/s)"
+    line += f", padding {extractor.padding:.1%}"
+    if cut_texts:
+        line += f"; {cut_texts:,} texts cut at {extractor.max_length} tokens, {cut_tokens:,} left out"
+    note(f"{line}; wrote {output}")
 
 
-def check_output(output: str) -> str:
-    """Return the ending of ``output``, which is "" for a folder.
-
-    Raises ``UserError`` for any other ending, or if ``output`` already exists.
-    """
-    ending = os.path.splitext(output)[1]
-    if ending not in ("", ".safetensors", ".parquet"):
-        raise UserError(f"--output={output} ends in {ending}; .safetensors, .parquet or a folder is allowed")
+def check_output(output: str) -> None:
+    """Raise ``UserError`` if ``output`` has another ending than ``write`` knows, or already exists."""
+    if not output.endswith((".safetensors", ".parquet")):
+        raise UserError(f"--output={output} is no file that is called *.safetensors or *.parquet; give such a name")
     files.check_new(output)
-    return ending
 
 
-def grouped(features: Iterable[TextFeatures], group_bytes: int = GROUP_BYTES) -> Iterator[Iterator[TextFeatures]]:
-    """Yield the texts in groups whose vectors have about ``group_bytes``. Each group is read before the next."""
+def _with_progress(
+    features: Iterable[TextFeatures], show: Callable[[int, int], None], num_texts: int
+) -> Iterator[TextFeatures]:
+    for number, one in enumerate(features, 1):
+        yield one
+        show(number, num_texts)
+
+
+def _facts(extractor: Extractor) -> dict[str, str]:
+    """Return the metadata of the whole output, known when all texts are read."""
+    model = extractor.model
+    facts = {
+        "format": "bert_jax features",
+        "layers": ",".join(extractor.layers),
+        "hidden_size": model.config.hidden_size,
+        "num_layers": model.config.num_layers,
+        "vocabulary_sha256": model.tokenizer.sha256,
+        "max_length": extractor.max_length,
+        **extractor.counts,
+    }
+    return {name: str(value) for name, value in facts.items()}
+
+
+def _groups(features: Iterable[TextFeatures]) -> Iterator[list[TextFeatures]]:
+    """Yield the texts in groups whose vectors have about ``GROUP_BYTES``."""
     before = 0
 
     def group(one: TextFeatures) -> int:
         nonlocal before
-        number, before = before // group_bytes, before + sum(vectors.nbytes for vectors in one.vectors.values())
+        number, before = before // GROUP_BYTES, before + sum(vectors.nbytes for vectors in one.vectors.values())
         return number
 
-    return (texts for _, texts in itertools.groupby(features, group))
+    return (list(texts) for _, texts in itertools.groupby(features, group))
 
 
-def columns(texts: Sequence[TextFeatures]) -> dict[str, np.ndarray]:
+def _columns(texts: Sequence[TextFeatures]) -> dict[str, np.ndarray]:
     """Return what ``texts`` have for each token, [tokens, ...], and for each text, [texts, D], by name."""
-    found = {name: np.concatenate([getattr(one.tokens, name) for one in texts]) for name in TOKENS}
+    columns = {name: np.concatenate([getattr(one.tokens, name) for one in texts]) for name in TOKENS}
     for name in texts[0].vectors:
-        join = np.stack if LAYERS[name].is_sentence else np.concatenate
-        found[name] = join([one.vectors[name] for one in texts])
-    return found
+        join = np.stack if name in SENTENCE else np.concatenate
+        columns[name] = join([one.vectors[name] for one in texts])
+    return columns
 
 
-def _write_safetensors(path: Path, groups: Groups, facts: Facts, output: str) -> dict[str, int]:
-    """Write a safetensors file and return how many texts and tokens it has.
+def _write_safetensors(path: Path, groups: Groups, extractor: Extractor, output: str) -> None:
+    """Write a safetensors file.
 
     The tensors of tokens are ``input_ids``, ``token_type_ids``, ``word_ids`` [tokens] and ``offsets`` [tokens, 2]. Each
     layer is [tokens, ...] or [texts, D]. ``token_starts`` [texts + 1] says where the tokens of each text begin. The
@@ -93,14 +116,14 @@ def _write_safetensors(path: Path, groups: Groups, facts: Facts, output: str) ->
     spool.mkdir()
     types: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
     lengths: dict[str, list[int]] = defaultdict(list)
-    for texts in map(list, groups):
-        found = columns(texts)
+    for texts in groups:
+        columns = _columns(texts)
         lengths["token"] += [len(one.tokens.input_ids) for one in texts]
         for name in STRINGS:
             encoded = [(getattr(one.item, name) or "").encode("utf-8") for one in texts]
             lengths[name] += map(len, encoded)
-            found[f"{name}_bytes"] = np.frombuffer(b"".join(encoded), np.uint8)
-        for name, values in found.items():
+            columns[f"{name}_bytes"] = np.frombuffer(b"".join(encoded), np.uint8)
+        for name, values in columns.items():
             types[name] = (values.dtype, values.shape[1:])
             with open(spool / name, "ab") as file:
                 np.ascontiguousarray(values).tofile(file)
@@ -113,41 +136,30 @@ def _write_safetensors(path: Path, groups: Groups, facts: Facts, output: str) ->
 
     tensors = {name: grown(name) for name in types}
     tensors |= {f"{name}_starts": np.cumsum([0, *counts], dtype=np.int64) for name, counts in lengths.items()}
-    save_tensors(path, tensors, {name: str(value) for name, value in facts().items()}, output)
+    save_tensors(path, tensors, _facts(extractor), output)
     shutil.rmtree(spool)
-    return {"texts": len(lengths["token"]), "tokens": sum(lengths["token"])}
 
 
-def _write_folder(folder: Path, features: Iterable[TextFeatures], facts: Facts, part_bytes: int, output: str) -> None:
-    parts: list[dict[str, Any]] = []
-    for texts in grouped(features, part_bytes):
-        name = f"part-{len(parts):05d}.safetensors"
-        parts.append({"file": name, **_write_safetensors(folder / name, grouped(texts), dict, output)})
-    content = {**facts(), "parts": parts}
-    (folder / INDEX).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-def _write_parquet(path: Path, groups: Groups, facts: Facts) -> None:
+def _write_parquet(path: Path, groups: Groups, extractor: Extractor) -> None:
     """Write a parquet file with one row for each text. A layer is a list of vectors of fixed size, or one vector."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     with contextlib.ExitStack() as stack:
         writer: Any = None
-        for texts in map(list, groups):
+        for texts in groups:
             starts = pa.array(np.cumsum([0, *(len(one.tokens.input_ids) for one in texts)]), pa.int32())
             table: dict[str, Any] = {
                 name: pa.array([getattr(one.item, name) or "" for one in texts]) for name in STRINGS
             }
-            for name, values in columns(texts).items():
+            for name, values in _columns(texts).items():
                 flat = pa.array(values.reshape(-1))
                 if values.ndim > 1:
                     flat = pa.FixedSizeListArray.from_arrays(flat, values[0].size)
-                is_sentence = name in LAYERS and LAYERS[name].is_sentence
-                table[name] = flat if is_sentence else pa.ListArray.from_arrays(starts, flat)
+                table[name] = flat if name in SENTENCE else pa.ListArray.from_arrays(starts, flat)
             rows = pa.table(table)
             if writer is None:
                 how = {"compression": "zstd", "use_dictionary": False}
                 writer = stack.enter_context(pq.ParquetWriter(path, rows.schema, **how))
             writer.write_table(rows)
-        writer.add_key_value_metadata({name: str(value) for name, value in facts().items()})
+        writer.add_key_value_metadata(_facts(extractor))

@@ -209,10 +209,13 @@ def pooled(sequence: jax.Array, attention_mask: jax.Array, pooling: Pooling) -> 
 Layers = Literal[
     "embeddings", "second_to_last", "last", "weighted_sum_last_four", "concat_last_four", "weighted_sum_all"
 ]
-NEEDED = {
-    "weighted_sum_last_four": 4,
-    "concat_last_four": 4,
-}  # the least number of layers that the model must have; 1 for all other combinations
+# The least number of layers that the model must have; 1 for all other combinations.
+NEEDED = {"sum_last_four": 4, "weighted_sum_last_four": 4, "concat_last_four": 4}
+
+
+def num_weighted(layers: str, num_layers: int) -> int:
+    """Return how many layers, from the top, a weighted sum has; 0 for other combinations."""
+    return {"weighted_sum_last_four": 4, "weighted_sum_all": num_layers}.get(layers, 0)
 
 
 def combined(layers: str, hidden: jax.Array, weights: jax.Array) -> jax.Array:
@@ -246,8 +249,7 @@ class LayerMix(Head):
         If layers are concatenated it is [B, L, 4D], the lowest layer first.
         """
         hidden = outputs["hidden"].astype(self.config.param_dtype)
-        count = {"weighted_sum_last_four": 4, "weighted_sum_all": self.config.num_layers}.get(self.layers, 0)
-        if count:
+        if count := num_weighted(self.layers, self.config.num_layers):
             weights = self.param("weights", named(nn.initializers.zeros, None), (count,), hidden.dtype)
             scale = self.param("scale", nn.initializers.ones, (), hidden.dtype)
             x = scale * combined(self.layers, hidden, jax.nn.softmax(weights))

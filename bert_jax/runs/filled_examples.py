@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ import numpy as np
 
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.store import CorpusSplit
-from bert_jax.features.fill_mask import as_record, as_table, fill_mask
+from bert_jax.features.fill_mask import fill_mask
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.models.model import LM_HEAD
 from bert_jax.records import MASK
@@ -47,7 +48,7 @@ def fill_examples(trained: TrainedModel, texts: Sequence[str] | None, corpus: Mi
         for g in groups
     ]
     shown = [max(group, key=lambda found: found[0]) for group in tried]
-    records, lines = [as_record(one) for *_, one in shown], [as_table(one) for *_, one in shown]
+    records, lines = [dataclasses.asdict(one) for *_, one in shown], [str(one) for *_, one in shown]
     if texts is None:
         records = [{**record, "answer": word} for record, (_, word, _) in zip(records, shown, strict=True)]
         lines = [f"{line}; in the text: {word}" for line, (_, word, _) in zip(lines, shown, strict=True)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,38 +10,20 @@ from typing import Any
 import numpy as np
 import safetensors
 
-from bert_jax.errors import UserError
-from bert_jax.features.encoding import TextTokens
-from bert_jax.features.extract import TextFeatures
+from bert_jax.features.extract import LAYERS, SENTENCE, TextFeatures, TextTokens
 from bert_jax.features.inputs import Item
-from bert_jax.features.layers import LAYERS
-from bert_jax.features.writing import INDEX, STRINGS
-from bert_jax.storage import files
-from bert_jax.storage.reading import read_bytes
+from bert_jax.features.writing import STRINGS
 
 IDS = ("input_ids", "token_type_ids", "offsets", "word_ids")
 
 
 def read_features(path: str | os.PathLike[str]) -> Iterator[TextFeatures]:
-    """Yield the texts, with vectors, of a file or folder that ``bert-jax features`` wrote, one in memory at a time.
+    """Yield the texts, with vectors, of a file that ``bert-jax features`` wrote, one in memory at a time.
 
     ``Item.words`` and ``TextTokens.num_cut`` are not in the file, so they have their defaults.
-
-    Raises:
-      UserError: there is no such file or folder, or the folder has no index.
     """
-    folder = Path(files.as_path(path))
-    if folder.is_dir():
-        if not (folder / INDEX).exists():
-            raise UserError(f"{path} has no {INDEX}; name what `bert-jax features` wrote")
-        for part in json.loads(read_bytes(folder / INDEX))["parts"]:
-            yield from _safetensors(folder / part["file"])
-    elif not folder.exists():
-        raise UserError(f"{path} is not there; name what `bert-jax features` wrote")
-    elif folder.suffix == ".parquet":
-        yield from _parquet(folder)
-    else:
-        yield from _safetensors(folder)
+    path = Path(path)
+    yield from _parquet(path) if path.suffix == ".parquet" else _safetensors(path)
 
 
 def _safetensors(path: Path) -> Iterator[TextFeatures]:
@@ -56,7 +37,7 @@ def _safetensors(path: Path) -> Iterator[TextFeatures]:
             yield TextFeatures(
                 Item(strings["id"], strings["text"], strings["pair"] or None),
                 _tokens({name: slices[name][begin:end] for name in IDS}),
-                {name: slices[name][i] if LAYERS[name].is_sentence else slices[name][begin:end] for name in layers},
+                {name: slices[name][i] if name in SENTENCE else slices[name][begin:end] for name in layers},
             )
 
 

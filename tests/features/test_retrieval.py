@@ -18,7 +18,7 @@ from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.examples.collection import Collection, read_collection, read_squad
 from bert_jax.features.extract import Extractor
-from bert_jax.features.retrieval import RetrievalRequest, as_table, bm25, crowded, retrieve, words
+from bert_jax.features.retrieval import as_table, bm25, crowded, retrieve, words
 from bert_jax.interchange.loading import load
 from bert_jax.models.encoders import bert
 from bert_jax.models.heads import SentenceVector
@@ -101,7 +101,7 @@ def test_nearest_block_by_block() -> None:
 def test_a_search(workdir: str, files: dict[str, Path]) -> None:
     collection = read_collection(*files.values())
     assert set(collection.queries) == set(RELEVANCES), "a query without relevances is not scored"
-    found = retrieve(load(workdir), collection, RetrievalRequest(top=4))
+    found = retrieve(Extractor(load(workdir), ["mean"]), collection, top=4)
     encode = Extractor(load(workdir), ["mean"], 64, 64).texts
     documents, queries = (encode(list(texts.values())) for texts in (collection.documents, collection.queries))
     cosines = (queries @ documents.T) / np.linalg.norm(queries, axis=1)[:, None] / np.linalg.norm(documents, axis=1)
@@ -227,13 +227,8 @@ def test_which_ids_are_shared(tmp_path: Path, files: dict[str, Path]) -> None:
 def test_progress_is_told_after_each_batch(workdir: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bert_jax.features.retrieval.BLOCK_TEXTS", 16)
     told: list[tuple[int, int]] = []
-    request = RetrievalRequest(batch_size=8)
-    retrieve(
-        load(workdir),
-        Collection(DOCUMENTS, QUERIES, {}),
-        request,
-        progress=lambda done, texts: told.append((done, texts)),
-    )
+    extractor = Extractor(load(workdir), ["mean"], batch_size=8)
+    retrieve(extractor, Collection(DOCUMENTS, QUERIES, {}), progress=lambda done, texts: told.append((done, texts)))
     assert told == [(4, 4), (8, 21), (16, 21), (21, 21)]
 
 

@@ -1,5 +1,6 @@
 """Filling masks: the model's own softmax, read back as words."""
 
+import dataclasses
 import json
 
 import jax
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.features.fill_mask import as_record, as_table, fill_mask
+from bert_jax.features.fill_mask import fill_mask
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.text.tokenizer import wordpiece
@@ -72,9 +73,9 @@ def test_a_text_longer_than_the_positions_is_refused() -> None:
 
 def test_what_is_shown() -> None:
     (filled,) = fill_mask(TrainedModel("", PARAMS, CONFIG, TOKENIZER), TEXTS[1:], best=2)
-    record = json.loads(json.dumps(as_record(filled)))
+    record = json.loads(json.dumps(dataclasses.asdict(filled)))
     assert record == {"text": TEXTS[1], "predictions": [[list(c) for c in mask] for mask in filled.predictions]}
-    text, *lines = as_table(filled).splitlines()
+    text, *lines = str(filled).splitlines()
     assert text == TEXTS[1]
     assert len(lines) == 3
     (word, probability), _ = filled.predictions[0]

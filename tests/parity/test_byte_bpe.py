@@ -8,7 +8,7 @@ transformers = pytest.importorskip("transformers", reason="needs the parity envi
 
 import tokenizers
 
-from bert_jax.features.encoding import ItemEncoder
+from bert_jax.features.extract import ItemEncoder
 from bert_jax.features.inputs import Item
 from bert_jax.interchange.tokenizer_files import write_tokenizer
 from bert_jax.tasks.tagging import Config, Task

@@ -68,7 +68,7 @@ ENCODERS = {
         of_run("features", "--input={}/texts.txt", "--output={}/deep/out.safetensors"),
         (
             *("workdir", "input", "step", "max_length", "batch_size", "format", "column", "pair_column", "id_column"),
-            *("options", "layers", "weights", "dtype", "part_mb", "bad_examples", "init"),
+            *("options", "layers", "dtype", "bad_examples", "init"),
         ),
         ["texts.txt"],
     ),
