@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from bert_jax.corpora.names import below, shown
-from bert_jax.corpora.source import Skipped
+from bert_jax.corpora.source import Skipped, below, shown
 from bert_jax.errors import UserError
 
 BadText: TypeAlias = Literal["error", "skip"]  # the option ``bad_text`` of a source

@@ -7,25 +7,21 @@ document of the corpus is kept. The first pass takes 16 bytes of memory per docu
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
-from bert_jax.corpora.parts import Part
-from bert_jax.corpora.source import Source, documents
+from bert_jax.corpora.source import Shard, Source, documents
 from bert_jax.corpora.workplace import Workplace
 from bert_jax.errors import UserError
 from bert_jax.records import Document
 from bert_jax.text.learn import IDEOGRAPH
 
-Kind = Literal["keep", "exact", "near"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-STAGE = "fingerprints"
+Duplicates = Literal["keep", "exact", "near"]  # the values of ``config.corpus.duplicates``
 PERMUTATIONS, BAND = 40, 4  # ten bands of four values: pairs with a similarity above about 0.56 become candidates
 SIMILARITY = 0.8  # near duplicates have at least this estimated Jaccard similarity of their shingles
 SHINGLE = 5  # the number of words in a shingle
@@ -33,44 +29,31 @@ WORD = re.compile(rf"{IDEOGRAPH.pattern}|\w+")
 EMPTY = np.zeros(2, np.uint64)  # the digest of a document without text, which is never a duplicate
 
 
-def check(kind: str) -> None:
-    """Raise ``UserError`` for an unknown kind, or if a package that near duplicates need is not installed."""
-    if kind not in KINDS:
-        raise UserError(f"config.corpus.duplicates is {kind!r}; allowed: {', '.join(map(repr, KINDS))}")
-    if kind == "near":
-        try:
-            import datasketch  # noqa: F401
-        except ImportError as error:
-            raise UserError(
-                "config.corpus.duplicates='near' needs a package: pip install datasketch; or use 'exact'"
-            ) from error
+def check_near() -> None:
+    """Raise ``UserError`` if the package that near duplicates need is not installed."""
+    try:
+        import datasketch  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            "config.corpus.duplicates='near' needs a package: pip install datasketch; or use 'exact'"
+        ) from error
 
 
-@dataclasses.dataclass(frozen=True)
-class FingerprintJob:
-    """Job that writes digests of a part's n documents, uint64 [n, 2], to the shared work folder.
+def write_digests(source: Source, workplace: Workplace, near: bool, shard: Shard, folder: Path) -> dict[str, int]:
+    """Write digests of a shard's n documents, uint64 [n, 2], to the work folder, and return their number.
 
-    For the kind "near" it also writes their signatures, uint32 [n, 40].
+    If ``near``, write the documents' signatures too, uint32 [n, 40].
     """
-
-    source: Source
-    workplace: Workplace
-    kind: Kind
-
-    def __call__(self, part: Part) -> None:
-        self.workplace.once(STAGE, part, lambda folder: self._make(part, folder))
-
-    def _make(self, part: Part, folder: Path) -> dict[str, int]:
-        digests, signatures = [EMPTY], [np.zeros(PERMUTATIONS, np.uint32)]
-        for document in documents(self.source, part.pieces):
-            text = " ".join(document.sentences)
-            digests.append(_digest(text))
-            if self.kind == "near":
-                signatures.append(signature(text))
-        for name, rows in (("digests", digests), ("signatures", signatures)):
-            np.save(folder / f"{name}.npy", np.stack(rows)[1:])
-            self.workplace.put(folder / f"{name}.npy", f"parts/{part.name}.{name}.npy")
-        return {"documents": len(digests) - 1}
+    digests, signatures = [EMPTY], [np.zeros(PERMUTATIONS, np.uint32)]
+    for document in documents(source, shard.pieces):
+        text = " ".join(document.sentences)
+        digests.append(_digest(text))
+        if near:
+            signatures.append(signature(text))
+    for name, rows in (("digests", digests), ("signatures", signatures)):
+        np.save(folder / f"{name}.npy", np.stack(rows)[1:])
+        workplace.put(folder / f"{name}.npy", f"parts/{shard.name}.{name}.npy")
+    return {"documents": len(digests) - 1}
 
 
 def _digest(text: str) -> np.ndarray:
@@ -95,30 +78,34 @@ def signature(text: str) -> np.ndarray:
     return minhash.hashvalues.astype(np.uint32)
 
 
-def mark(workplace: Workplace, parts: Sequence[Part], kind: Kind) -> dict[str, int]:
-    """Write ``parts/<name>.duplicates.npy``: which documents of each part to leave out. Return their number by kind."""
+def mark(workplace: Workplace, shards: Sequence[Shard], facts: Sequence[dict[str, Any]], near: bool) -> dict[str, int]:
+    """Write for each shard which of its documents to leave out, and return how many are exact and near duplicates.
+
+    Args:
+      facts: what ``write_digests`` returned for each shard.
+    """
     with workplace.scratch() as folder:
 
         def load(name: str) -> np.ndarray:
-            arrays = [np.load(workplace.get(f"parts/{part.name}.{name}.npy", folder)) for part in parts]
+            arrays = [np.load(workplace.get(f"parts/{shard.name}.{name}.npy", folder)) for shard in shards]
             return np.concatenate(arrays) if arrays else np.zeros((0, 2), np.uint64)
 
-        counts = [workplace.facts(STAGE, part)["documents"] for part in parts]
         digests = load("digests")
         exact = exact_duplicates(digests)
-        near = np.zeros_like(exact)
-        if kind == "near":
+        alike = np.zeros_like(exact)
+        if near:
             rest = ~exact & digests.any(axis=1)
-            near[rest] = near_duplicates(load("signatures")[rest])
-        for part, marks in zip(parts, np.split(exact | near, np.cumsum(counts)[:-1]), strict=True):
+            alike[rest] = near_duplicates(load("signatures")[rest])
+        ends = np.cumsum([counts["documents"] for counts in facts])
+        for shard, marks in zip(shards, np.split(exact | alike, ends[:-1]), strict=True):
             np.save(folder / "marks.npy", marks)
-            workplace.put(folder / "marks.npy", marks_name(part))
-    return {"exact_duplicates": int(exact.sum()), "near_duplicates": int(near.sum())}
+            workplace.put(folder / "marks.npy", _marks_name(shard))
+    return {"exact_duplicates": int(exact.sum()), "near_duplicates": int(alike.sum())}
 
 
-def marks_name(part: Part) -> str:
-    """Return the name, in the work folder, of the file with bool [n]: whether each document of a part is left out."""
-    return f"parts/{part.name}.duplicates.npy"
+def _marks_name(shard: Shard) -> str:
+    """Return the name, in the work folder, of the file with bool [n]: whether each document of a shard is left out."""
+    return f"parts/{shard.name}.duplicates.npy"
 
 
 def exact_duplicates(digests: np.ndarray) -> np.ndarray:
@@ -170,8 +157,14 @@ def _find(root: np.ndarray, a: int) -> int:
     return a
 
 
-def without(read: Iterable[Document], marks: np.ndarray) -> Iterator[Document]:
-    """Yield the documents of ``read`` except those that ``marks`` [n] leaves out."""
-    for document, marked in zip(read, marks.tolist(), strict=True):
+def unmarked(items: Iterable[Document], workplace: Workplace, shard: Shard, folder: Path) -> Iterator[Document]:
+    """Yield the documents of a shard that ``mark`` has not left out.
+
+    Args:
+      items: all documents of the shard.
+      folder: a local folder for copies.
+    """
+    marks = np.load(workplace.get(_marks_name(shard), folder))
+    for document, marked in zip(items, marks.tolist(), strict=True):
         if not marked:
             yield document

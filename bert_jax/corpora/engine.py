@@ -1,7 +1,7 @@
-"""Runs the work of a build: in this process, in processes of this machine, or with Apache Beam on a cluster.
+"""Does the work of a build: in this process, in processes of this machine, or with Apache Beam on a cluster.
 
-A worker gets the description of a part of the source. It reads that part and writes the result to files. Nothing else
-passes between workers, so memory does not grow with the corpus.
+A worker gets a shard of the source. It reads that text and writes the result to files. Nothing else passes between
+workers, so memory does not grow with the corpus.
 """
 
 from __future__ import annotations
@@ -24,41 +24,39 @@ import cloudpickle
 
 from bert_jax import catalogue
 from bert_jax.cluster import signals
-from bert_jax.corpora.parts import Part
+from bert_jax.corpora.source import Shard
 from bert_jax.errors import UserError
 
-Work = Callable[[Part], None]  # picklable; it writes files, and returns quickly if they exist already
-POLL_SECONDS = 1.0
+Work = Callable[[Shard], Any]  # picklable; it writes files, and returns quickly if they exist already
 BYTES_WORTH_A_WORKER = 64 << 20  # the bytes of text that justify a worker process, which takes seconds to start
 
 
 def run(
     work: Work,
-    parts: Sequence[Part],
+    shards: Sequence[Shard],
     num_workers: int = 0,
     beam_options: Sequence[str] = (),
-    tick: Callable[[], None] = lambda: None,
+    done: Callable[[Shard], None] = lambda shard: None,
 ) -> None:
-    """Do ``work`` for every part.
+    """Do ``work`` for every shard.
 
     Args:
       num_workers: processes on this machine. 0 means one per core, or fewer if there is little text. With 1 this
         process does the work.
       beam_options: flags of a Beam runner (``--runner=DataflowRunner``, ...). If given, ``num_workers`` is ignored.
-      tick: called about once a second and after the last part, to show progress.
+      done: called with each shard that is done, to show progress; not with Beam.
     """
-    num_bytes = sum(piece.num_bytes for part in parts for piece in part.pieces)
+    num_bytes = sum(piece.num_bytes for shard in shards for piece in shard.pieces)
     worth = min(_cores(), max(1, num_bytes // BYTES_WORTH_A_WORKER))
-    workers = min(num_workers or worth, len(parts))
+    workers = min(num_workers or worth, len(shards))
     if beam_options:
-        with _ticking(tick):
-            _run_beam(work, parts, beam_options)
+        _run_beam(work, shards, beam_options)
     elif workers > 1:
-        _run_processes(work, parts, workers, tick)
+        _run_processes(work, shards, workers, done)
     else:
-        for part in parts:
-            work(part)
-            tick()
+        for shard in shards:
+            work(shard)
+            done(shard)
 
 
 def _cores() -> int:
@@ -66,7 +64,7 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _run_processes(work: Work, parts: Sequence[Part], workers: int, tick: Callable[[], None]) -> None:
+def _run_processes(work: Work, shards: Sequence[Shard], workers: int, done: Callable[[Shard], None]) -> None:
     """Do the work in processes of this machine. However this function ends, they end."""
     for module in catalogue.own_modules():  # workers cannot import it
         cloudpickle.register_pickle_by_value(module)
@@ -75,20 +73,18 @@ def _run_processes(work: Work, parts: Sequence[Part], workers: int, tick: Callab
     processes: list[Any] = []
     try:
         with signals.shielded():
-            pending = {pool.submit(_do, part) for part in parts}
+            futures = {pool.submit(_do, shard): shard for shard in shards}
             processes = [process for process in multiprocessing.active_children() if process not in before]
-        while pending:
-            done, pending = concurrent.futures.wait(pending, POLL_SECONDS, concurrent.futures.FIRST_EXCEPTION)
-            for future in done:
-                future.result()
-            tick()
+        for future in concurrent.futures.as_completed(futures):
+            future.result()
+            done(futures[future])
     except BrokenProcessPool as error:
         pool.shutdown()  # the other workers end, and all exit codes are known
         codes = [process.exitcode for process in processes if process.exitcode not in (None, 0, -signal.SIGTERM)]
         code = codes[0] if codes else -signal.SIGTERM  # which the pool sends to all when one has died
         raise UserError(
             f"a worker process of the build was killed (exit code {128 - code if code < 0 else code}; 137 may be a lack"
-            " of memory); the same command goes on with the parts that are missing, perhaps with a smaller"
+            " of memory); the same command goes on with what is missing, perhaps with a smaller"
             " config.corpus.num_workers"
         ) from error
     finally:
@@ -119,11 +115,11 @@ def _end_with_parent() -> None:
 _load: Callable[[], Work]  # in a worker process: returns the work
 
 
-def _do(part: Part) -> None:
-    _load()(part)
+def _do(shard: Shard) -> None:
+    _load()(shard)
 
 
-def _run_beam(work: Work, parts: Sequence[Part], flags: Sequence[str]) -> None:
+def _run_beam(work: Work, shards: Sequence[Shard], flags: Sequence[str]) -> None:
     import apache_beam as beam
     from apache_beam.internal.cloudpickle import cloudpickle as beam_pickle
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -136,9 +132,9 @@ def _run_beam(work: Work, parts: Sequence[Part], flags: Sequence[str]) -> None:
             with beam.Pipeline(options=PipelineOptions([*flags])) as pipeline:
                 (
                     pipeline
-                    | "Parts" >> beam.Create(list(parts))
+                    | "Shards" >> beam.Create(list(shards))
                     | "Spread" >> beam.Reshuffle()  # otherwise a runner may fuse everything into one worker
-                    | "Make" >> beam.Map(_Worker(work))
+                    | "Make" >> beam.Map(functools.partial(_do_in_beam, work))
                 )
         except Exception as error:
             if isinstance(error, UserError) or os.environ.get("BERT_JAX_TRACEBACK") == "1":
@@ -147,6 +143,12 @@ def _run_beam(work: Work, parts: Sequence[Part], flags: Sequence[str]) -> None:
             raise UserError(
                 f"the Beam runner of config.corpus.beam_options failed: {lines[-1]}; BERT_JAX_TRACEBACK=1 shows where"
             ) from error
+
+
+def _do_in_beam(work: Work, shard: Any) -> None:
+    """Do ``work`` for one shard in a worker of Beam, which may pass the shard as a plain tuple."""
+    os.environ["RAYON_NUM_THREADS"] = "1"  # there is already one process per core
+    work(Shard(*shard))
 
 
 def _check_flags(flags: Sequence[str]) -> None:
@@ -179,33 +181,3 @@ def _quiet() -> Iterator[None]:
     finally:
         logging.disable(logging.NOTSET)
         threading.excepthook = hook
-
-
-class _Worker:
-    """Callable that does ``work`` for one part in a worker of Beam, which may pass the part as a plain tuple."""
-
-    def __init__(self, work: Work) -> None:
-        self._work = work
-
-    def __call__(self, part: Any) -> None:
-        os.environ["RAYON_NUM_THREADS"] = "1"  # there is already one process per core
-        self._work(Part(*part))
-
-
-@contextlib.contextmanager
-def _ticking(tick: Callable[[], None]) -> Iterator[None]:
-    """Context manager that calls ``tick`` every ``POLL_SECONDS``, and once more if the block ends without an error."""
-    done = threading.Event()
-
-    def watch() -> None:
-        while not done.wait(POLL_SECONDS):
-            tick()
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-    tick()

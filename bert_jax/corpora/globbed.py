@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from bert_jax import catalogue
-from bert_jax.corpora.names import MARK, below
-from bert_jax.corpora.source import Piece
+from bert_jax.corpora.source import MARK, Piece, below
 from bert_jax.corpora.unpacking import is_packed, readable
 from bert_jax.errors import UserError
 from bert_jax.storage import files

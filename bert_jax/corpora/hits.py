@@ -32,15 +32,36 @@ _REPLACEMENT = "\ufffd".encode()
 _C1 = re.compile(rb"\xc2[\x80-\x84\x86-\x9f]")  # U+0085 is a line end
 
 
-def private_hits(text: bytes | str) -> dict[str, int]:
-    """Return the number of e-mail addresses and telephone numbers in ``text``: ``{"e-mail": n, "phone": n}``."""
-    data = _bytes(text)
-    emails = 0
-    if b"@" in data:
-        emails = sum(
-            _BEFORE_AT.match(data, match.start() - 1) is not None for match in _DOMAIN.finditer(data) if match.start()
-        )
-    return {"e-mail": emails, "phone": _phones(data)}
+def text_hits(text: bytes) -> dict[str, dict[str, int]]:
+    """Return the counts in UTF-8 ``text``, as the manifest has them: ``{"encoding": {...}, "private": {...}}``.
+
+    Traces of a wrong encoding are ``control_characters``, ``mojibake`` (places where UTF-8 was read as Latin-1 or
+    Windows-1252, or replacement characters as GBK) and ``replacement_characters`` (U+FFFD). Personal data are
+    ``e-mail`` addresses and numbers of a ``phone``.
+    """
+    control = len(text) - len(text.translate(None, _CONTROL))
+    mojibake = replacement = 0
+    if not text.isascii():
+        control += len(_C1.findall(text))
+        mojibake = len(_MOJIBAKE.findall(text)) + text.count(_LOCKED)
+        replacement = text.count(_REPLACEMENT)
+    return {
+        "encoding": {"control_characters": control, "mojibake": mojibake, "replacement_characters": replacement},
+        "private": {"e-mail": _emails(text), "phone": _phones(text)},
+    }
+
+
+def add(total: dict[str, dict[str, int]], more: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    """Return the sum of two results of ``text_hits``."""
+    return {
+        group: {name: count + more[group][name] for name, count in counts.items()} for group, counts in total.items()
+    }
+
+
+def _emails(data: bytes) -> int:
+    if b"@" not in data:
+        return 0
+    return sum(_BEFORE_AT.match(data, m.start() - 1) is not None for m in _DOMAIN.finditer(data) if m.start())
 
 
 def _phones(data: bytes) -> int:
@@ -51,45 +72,3 @@ def _phones(data: bytes) -> int:
     if b"00000000000" in flat:
         count += sum(not data[m.start() - 1 : m.start()].isdigit() for m in _CHINESE_MOBILE.finditer(data))
     return count
-
-
-def encoding_hits(text: bytes | str) -> dict[str, int]:
-    """Return the number of traces of a wrong encoding in ``text``, by kind.
-
-    The kinds are ``replacement_characters`` (U+FFFD), ``control_characters`` and ``mojibake`` (places where UTF-8 was
-    read as Latin-1 or Windows-1252, or replacement characters as GBK).
-    """
-    data = _bytes(text)
-    control = len(data) - len(data.translate(None, _CONTROL))
-    if data.isascii():
-        return {"replacement_characters": 0, "control_characters": control, "mojibake": 0}
-    return {
-        "replacement_characters": data.count(_REPLACEMENT),
-        "control_characters": control + len(_C1.findall(data)),
-        "mojibake": len(_MOJIBAKE.findall(data)) + data.count(_LOCKED),
-    }
-
-
-def _bytes(text: bytes | str) -> bytes:
-    return text if isinstance(text, bytes) else text.encode("utf-8", "replace")
-
-
-def text_hits(text: bytes | str) -> dict[str, dict[str, int]]:
-    """Return the counts of ``private_hits`` and ``encoding_hits``: ``{"private": {...}, "encoding": {...}}``.
-
-    The manifest's entry ``text_hits`` has this form.
-    """
-    data = _bytes(text)
-    return {"private": private_hits(data), "encoding": encoding_hits(data)}
-
-
-def add(total: dict[str, dict[str, int]], more: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
-    """Return the sum of two results of ``text_hits``; ``{}`` counts as all zeros."""
-    groups = total.keys() | more.keys()
-    return {
-        group: {
-            name: total.get(group, {}).get(name, 0) + more.get(group, {}).get(name, 0)
-            for name in sorted(total.get(group, {}).keys() | more.get(group, {}).keys())
-        }
-        for group in sorted(groups)
-    }

@@ -13,8 +13,7 @@ from typing import Any
 from bert_jax.configuration import nearest
 from bert_jax.corpora import globbed
 from bert_jax.corpora.bad_text import BadText
-from bert_jax.corpora.names import MARK
-from bert_jax.corpora.source import Piece, Skipped
+from bert_jax.corpora.source import MARK, Piece, Skipped
 from bert_jax.corpora.values import LineBreaks, RecordSource, column_of
 from bert_jax.errors import UserError
 from bert_jax.records import Document

@@ -11,8 +11,7 @@ from typing import Any
 from bert_jax.corpora import globbed
 from bert_jax.corpora.bad_text import BadText, BadTextError, decode, foreign
 from bert_jax.corpora.byte_ranges import elements, lines
-from bert_jax.corpora.names import below, shown
-from bert_jax.corpora.source import Piece, Skipped
+from bert_jax.corpora.source import Piece, Skipped, below, shown
 from bert_jax.corpora.unpacking import unpacked
 from bert_jax.corpora.values import LineBreaks, RecordSource, pick
 from bert_jax.records import Document

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 from bert_jax.corpora import globbed, wikitext
 from bert_jax.corpora.bad_text import BadText, BadTextError
-from bert_jax.corpora.names import below, shown
-from bert_jax.corpora.source import Piece, Skipped
+from bert_jax.corpora.source import Piece, Skipped, below, shown
 from bert_jax.corpora.unpacking import Unpacked, bz2_streams, unpacked
 from bert_jax.corpora.values import as_document
 from bert_jax.records import Document

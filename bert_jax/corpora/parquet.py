@@ -12,8 +12,7 @@ import pyarrow.parquet
 
 from bert_jax.corpora import globbed
 from bert_jax.corpora.bad_text import BadText, BadTextError
-from bert_jax.corpora.names import below, shown
-from bert_jax.corpora.source import Piece, Skipped
+from bert_jax.corpora.source import Piece, Skipped, below, shown
 from bert_jax.corpora.values import LineBreaks, RecordSource, column_of
 from bert_jax.records import Document
 from bert_jax.storage import files

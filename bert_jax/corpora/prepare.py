@@ -7,23 +7,29 @@ vocabulary is learned, and the corpus is built.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import hashlib
+import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from bert_jax import catalogue
 from bert_jax.configuration import build, check_fields
-from bert_jax.corpora import columns
+from bert_jax.corpora import columns, engine
 from bert_jax.corpora.build import BuildConfig, Progress
 from bert_jax.corpora.build import build as build_corpus
-from bert_jax.corpora.count import count_words
-from bert_jax.corpora.duplicates import Kind
+from bert_jax.corpora.duplicates import Duplicates
 from bert_jax.corpora.mixture import Joined, check_weights
 from bert_jax.corpora.privacy import PrivateSource
-from bert_jax.corpora.source import OwnSource, documents
+from bert_jax.corpora.source import OwnSource, Shard, Source, documents, shards_of
+from bert_jax.corpora.workplace import working
 from bert_jax.errors import UserError
 from bert_jax.storage import files
+from bert_jax.text import learn
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.added_tokens import of_texts
 from bert_jax.text.learn import COVERAGE, Note, learn_from_counts, learn_wordpiece
@@ -92,7 +98,7 @@ class CorpusConfig:
     license: str = ""  # the licence of the text, for the data card
     dates: str = ""  # the dates of the text or of its download, for the data card
     notes: str = ""  # further text for the data card
-    duplicates: Kind = "keep"  # documents that repeat an earlier one: "exact" and "near" (extra dedup) drop them
+    duplicates: Duplicates = "keep"  # documents that repeat an earlier one: "exact" and "near" (extra dedup) drop them
     part_bytes: int = 0  # bytes of text in a shard; 0 means chosen by the size of the corpus
     num_workers: int = 0  # processes that read and tokenize (0: one per core); they do not change the store
     beam_options: tuple[str, ...] = ()  # flags of an Apache Beam runner, to build on a cluster
@@ -126,6 +132,7 @@ class CorpusConfig:
             num_workers=self.num_workers,
             beam_options=self.beam_options,
             where=where,
+            remarks={"license": self.license, "dates": self.dates, "notes": self.notes},
         )
 
     def part_configs(self) -> dict[str, PartConfig]:
@@ -210,11 +217,31 @@ def _learn(
     """Return the tokenizer that ``vocab`` describes, learned from ``corpus``. For WordPiece, workers count words."""
     source = find_source(corpus)
     if vocab.kind == "wordpiece":
-        words = count_words(source, vocab.lowercase, output, corpus.part_bytes, corpus.num_workers, corpus.beam_options)
+        words = _count_words(source, vocab.lowercase, corpus, os.fspath(files.as_path(output)))
         pieces = learn_from_counts(words, vocab.size, vocab.min_frequency, vocab.character_coverage, note)
         return tokenizers.wordpiece(pieces, vocab.lowercase)
     texts = (sentence for document in documents(source) for sentence in document.sentences)
     return learn_tokenizer(vocab, texts, note)
+
+
+def _count_words(source: Source, lowercase: bool, corpus: CorpusConfig, target: str) -> Counter[str]:
+    """Return the word counts of ``source``, which do not depend on the number of workers.
+
+    Finished counts are kept in ``TARGET.partial``, so that the next try continues an interrupted one.
+    """
+    identity = json.dumps([source.fingerprint(), lowercase, corpus.part_bytes])
+    with working(f"{target}.partial", target, hashlib.sha256(identity.encode()).hexdigest()) as workplace:
+        work = functools.partial(workplace.once, "words", functools.partial(_count_in_shard, source, lowercase))
+        shards = shards_of(source.pieces(), corpus.part_bytes)
+        engine.run(work, shards, corpus.num_workers, corpus.beam_options)
+        words = learn.merge(work(shard) for shard in shards)
+        workplace.remove()
+    return words
+
+
+def _count_in_shard(source: Source, lowercase: bool, shard: Shard, folder: Path) -> Counter[str]:
+    sentences = (sentence for document in documents(source, shard.pieces) for sentence in document.sentences)
+    return learn.count_words(sentences, lowercase)
 
 
 def learn_tokenizer(vocab: VocabularyConfig, texts: Iterable[str], note: Note | None = None) -> Tokenizer:
@@ -254,7 +281,7 @@ def prepare_corpus(
     corpus: CorpusConfig,
     tokenizer: Tokenizer,
     output: str | os.PathLike[str],
-    progress: Progress | None = None,
+    progress: Progress = lambda *counts: None,
     private: bool = False,
     where: str = "config.corpus",
 ) -> dict[str, Any]:
@@ -276,12 +303,6 @@ def prepare_corpus(
             for name, (path, part) in parts.items()
         }
     source = find_source(corpus, where)
-    return build_corpus(
-        PrivateSource(source) if private else source,
-        tokenizer,
-        output,
-        corpus.build_config(where),
-        progress,
-        {"license": corpus.license, "dates": corpus.dates, "notes": "" if private else corpus.notes},
-        columns.find(corpus.columns),
-    )
+    if private:
+        source, corpus = PrivateSource(source), dataclasses.replace(corpus, notes="")
+    return build_corpus(source, tokenizer, output, corpus.build_config(where), progress, columns.find(corpus.columns))

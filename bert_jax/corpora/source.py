@@ -3,27 +3,73 @@
 Each source is a file of this package with a class ``Source``. A source is cut into pieces that are read independently,
 so that many workers can build one corpus without exchanging documents. Pieces, their order and their documents depend
 only on the source, not on the workers.
+
+The path of a file has the separator ``/./`` between the folder that all files of the source share and the rest, which
+stays the same if the files are moved. Such a path can still be opened.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from bert_jax import catalogue
 from bert_jax.errors import UserError
 from bert_jax.records import Document
 
+MARK = "/./"  # stands in a path before the part that does not change if the files are moved
+SHARDS = 256  # the number of shards of a large corpus: as many as a reader keeps open
+SMALLEST, LARGEST = 8 << 20, 1 << 30  # bytes of text in a shard
+
+
+def below(name: str) -> str:
+    """Return the part of ``name`` after the separator. The names of documents begin with it."""
+    return name.rpartition(MARK)[2]
+
+
+def shown(name: str) -> str:
+    """Return the path ``name`` with a plain slash as its separator, for error messages."""
+    return name.replace(MARK, "/")
+
 
 class Piece(NamedTuple):
-    """A part of a source: a file, a byte range of a file, or a run of records."""
+    """A file, a byte range of a file, or a run of records."""
 
     name: str  # a path or another key of the source; together with ``start`` it is unique in the source
     start: int = 0  # first byte or record; documents that begin in [start, stop) belong to the piece
     stop: int = -1  # -1 means to the end
     num_bytes: int = 0  # approximate bytes of text, used to group pieces into shards of even size
+
+
+class Shard(NamedTuple):
+    """The unit of work of a build: the pieces whose documents go to one shard of each split."""
+
+    number: int
+    pieces: tuple[Piece, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.number:05d}"
+
+
+def shards_of(pieces: Sequence[Piece], num_bytes: int = 0) -> list[Shard]:
+    """Return shards of consecutive pieces with at most ``num_bytes`` of text. A larger piece is a shard by itself.
+
+    If ``num_bytes`` is 0, the size of all pieces decides: enough shards for many workers, not too many for random
+    reads.
+    """
+    most = num_bytes or min(max(sum(piece.num_bytes for piece in pieces) // SHARDS, SMALLEST), LARGEST)
+    runs: list[list[Piece]] = []
+    size = 0
+    for piece in pieces:
+        if not runs or size + piece.num_bytes > most:
+            runs.append([])
+            size = 0
+        runs[-1].append(piece)
+        size += piece.num_bytes
+    return [Shard(number, tuple(run)) for number, run in enumerate(runs)]
 
 
 class Skipped(NamedTuple):

@@ -9,8 +9,7 @@ from typing import Literal
 from bert_jax.corpora import globbed
 from bert_jax.corpora.bad_text import BadText, BadTextError, decode, foreign
 from bert_jax.corpora.byte_ranges import TITLE, lines, of_articles, paragraphs
-from bert_jax.corpora.names import below
-from bert_jax.corpora.source import Piece, Skipped
+from bert_jax.corpora.source import Piece, Skipped, below
 from bert_jax.corpora.unpacking import Unpacked, unpacked
 from bert_jax.errors import UserError
 from bert_jax.records import Document

@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 from bert_jax.corpora import globbed
 from bert_jax.corpora.bad_text import BadText, BadTextError
-from bert_jax.corpora.names import MARK
-from bert_jax.corpora.source import Piece, Skipped
+from bert_jax.corpora.source import MARK, Piece, Skipped
 from bert_jax.corpora.values import LineBreaks, as_document, decoded, pick, runs
 from bert_jax.errors import UserError
 from bert_jax.records import Document

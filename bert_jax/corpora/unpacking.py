@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 from bert_jax.corpora.bad_text import BadTextError
-from bert_jax.corpora.names import shown
+from bert_jax.corpora.source import shown
 from bert_jax.errors import PassingError, UserError
 from bert_jax.storage import files
 from bert_jax.storage.retries import is_passing

@@ -15,7 +15,7 @@ OFTEN_UNKNOWN = 0.1  # a share of a document's tokens; a larger share of [UNK] c
 OFTEN_PERSONAL = 20  # places in a million bytes; more give a warning
 CURVE_POINTS = 200
 OFTEN_CONTROL = 100  # control characters in a million bytes; more give a warning
-CONTROL = "control_characters"  # an entry of the counts of ``corpora.hits.encoding_hits``, and a check
+CONTROL = "control_characters"  # an entry of the counts of ``corpora.hits``, and a check
 LEARNED = "--config.vocab.path= (empty) learns one from the text"
 
 
@@ -129,7 +129,7 @@ def encoding(scan: Scan, hits: Mapping[str, int], text_bytes: int) -> Check:
     """Check for text that was read in another encoding than it was written in.
 
     Args:
-      hits: the counts that the build made in the text itself (``corpora.hits.encoding_hits``), needed because the
+      hits: the counts that the build made in the text itself (``corpora.hits``), needed because the
         tokenizer drops characters that cannot be shown. ``hits`` is empty for a store without such counts.
       text_bytes: the size of the text in which the build counted.
     """
@@ -166,7 +166,7 @@ def control(hits: Mapping[str, int], text_bytes: int) -> Check:
 
 
 def personal(hits: Mapping[str, int], text_bytes: int) -> Check:
-    """Check for e-mail addresses and telephone numbers that the build counted (``corpora.hits.private_hits``)."""
+    """Check for e-mail addresses and telephone numbers that the build counted (``corpora.hits``)."""
     rate = 1e6 * ratio(sum(hits.values()), text_bytes)
     status: Status = "warn" if rate > OFTEN_PERSONAL else "ok"
     counted = ", ".join(f"{count:,} look like {name}" for name, count in hits.items())

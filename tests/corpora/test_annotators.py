@@ -15,8 +15,8 @@ from bert_jax.corpora import columns
 from bert_jax.corpora.annotators import lexicon, segmenter
 from bert_jax.corpora.columns import Column, unit_values
 from bert_jax.corpora.manifest import MANIFEST
-from bert_jax.corpora.part_job import tokenize
 from bert_jax.corpora.prepare import CorpusConfig
+from bert_jax.corpora.shard_job import tokenize
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS, Document

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bert_jax.corpora import part_job
+from bert_jax.corpora import build as building
 from bert_jax.corpora.build import BuildConfig, build
-from bert_jax.corpora.part_job import tokenize
-from bert_jax.corpora.parts import group
-from bert_jax.corpora.source import Piece, Skipped
+from bert_jax.corpora.shard_job import tokenize
+from bert_jax.corpora.source import Piece, Skipped, shards_of
 from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS, Document
 from bert_jax.storage import files
@@ -72,17 +71,17 @@ def readings(notes: Path) -> list[int]:
 
 def test_pieces_are_grouped_in_order_by_size():
     pieces = [Piece(str(n), num_bytes=size) for n, size in enumerate([10, 80, 20, 200, 5, 5, 90])]
-    runs = [[piece.name for piece in part.pieces] for part in group(pieces, 100)]
+    runs = [[piece.name for piece in shard.pieces] for shard in shards_of(pieces, 100)]
     assert runs == [["0", "1"], ["2"], ["3"], ["4", "5", "6"]]
-    assert [part.name for part in group(pieces, 100)] == ["00000", "00001", "00002", "00003"]
-    assert group([], 100) == []
+    assert [shard.name for shard in shards_of(pieces, 100)] == ["00000", "00001", "00002", "00003"]
+    assert shards_of([], 100) == []
 
 
-def test_a_large_corpus_has_larger_parts():
+def test_a_large_corpus_has_larger_shards():
     def sizes(total: int, piece: int) -> list[int]:
         return [
-            sum(p.num_bytes for p in part.pieces)
-            for part in group([Piece(str(n), num_bytes=piece) for n in range(total // piece)])
+            sum(p.num_bytes for p in shard.pieces)
+            for shard in shards_of([Piece(str(n), num_bytes=piece) for n in range(total // piece)])
         ]
 
     assert len(sizes(76 << 20, 1 << 20)) == 10
@@ -98,12 +97,12 @@ def test_a_cut_build_goes_on_without_reading_again_what_it_had(tmp_path, notes):
         build(Letters(str(notes), stop=7), TOKENIZER, tmp_path / "cut", ONE)
     assert not (tmp_path / "cut").exists()
     build(Letters(str(notes)), TOKENIZER, tmp_path / "cut", ONE)
-    assert readings(notes) == [1, 1, 1, 1, 1, 1, 2, 2, 1, 1, 1, 1]  # pieces 6 and 7 are one part
+    assert readings(notes) == [1, 1, 1, 1, 1, 1, 2, 2, 1, 1, 1, 1]  # pieces 6 and 7 are one shard
     assert bytes_of(tmp_path / "cut") == bytes_of(tmp_path / "whole")
     assert {path.name for path in tmp_path.iterdir()} == {"whole", "cut", "notes"}
 
 
-def test_parts_of_another_build_are_not_used(tmp_path, notes):
+def test_shards_of_another_build_are_not_used(tmp_path, notes):
     with pytest.raises(KeyboardInterrupt):
         build(Letters(str(notes), stop=7), TOKENIZER, tmp_path / "cut", ONE)
     other = dataclasses.replace(ONE, heldout_fraction=0.5)
@@ -144,7 +143,7 @@ def test_held_out_documents_are_named_up_to_a_limit(tmp_path, notes, monkeypatch
     read = [item for piece in source.pieces() for item in source.read(piece) if isinstance(item, Document)]
     held = [made.name for made in tokenize(read, TOKENIZER) if made.heldout_draw < ONE.heldout_fraction]
     assert build(source, TOKENIZER, tmp_path / "all", ONE)["heldout_documents"] == held
-    monkeypatch.setattr(part_job, "LISTED", 3)
+    monkeypatch.setattr(building, "MOST_NAMES", 3)
     assert len(held) > 3
     assert build(source, TOKENIZER, tmp_path / "some", ONE)["heldout_documents"] == held[:3]
 

@@ -30,7 +30,7 @@ MANIFEST = {
     },
     "heldout_documents": ["jane/1.txt", "jane/2|3.txt"],
     "text_bytes": 1234567,
-    "text_hits": text_hits("a@b.org (555) 123-4567"),
+    "text_hits": text_hits(b"a@b.org (555) 123-4567"),
     "tokenizer_sha256": "a" * 64,
     "vocab_size": 30522,
     "fingerprint": "b" * 64,

@@ -11,7 +11,6 @@ from bert_jax.corpora import duplicates
 from bert_jax.corpora.build import BuildConfig, build
 from bert_jax.corpora.source import Piece
 from bert_jax.corpora.store import Corpus
-from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS, Document
 from bert_jax.text.tokenizer import wordpiece
 
@@ -119,8 +118,3 @@ def test_random_digests_agree_with_a_set():
         seen.add(row)
     np.testing.assert_array_equal(duplicates.exact_duplicates(digests), expected)
     assert not duplicates.exact_duplicates(np.zeros((0, 2), np.uint64)).any()
-
-
-def test_an_unknown_kind_is_explained():
-    with pytest.raises(UserError, match=r"config.corpus.duplicates is 'all'; allowed: 'keep', 'exact', 'near'"):
-        BuildConfig(duplicates="all")
