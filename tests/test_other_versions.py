@@ -11,7 +11,7 @@ from bert_jax.checkpoints.integrity import FACTS, write_lists
 from bert_jax.checkpoints.restoring import read_params, saved_steps
 from bert_jax.checkpoints.saving import save_params
 from bert_jax.cli.main import run
-from bert_jax.corpora.manifest import sealed
+from bert_jax.corpora.manifest import seal
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.experiments.grid import Cell, run_cells
@@ -81,7 +81,7 @@ def test_an_old_step_beside_a_new_record(workdir: Path) -> None:
     ],
 )
 def test_a_corpus(tmp_path: Path, manifest: dict[str, object], said: str) -> None:
-    (tmp_path / "manifest.json").write_text(json.dumps(sealed(manifest)))
+    (tmp_path / "manifest.json").write_text(json.dumps(seal(manifest)))
     with pytest.raises(UserError) as error:
         Corpus(tmp_path)
     assert str(error.value) == said.format(tmp_path)

@@ -11,7 +11,7 @@ from bert_jax.cli.main import add_config
 from bert_jax.cluster import exit_codes
 from bert_jax.corpora.manifest import verify
 from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig, prepare_corpus
-from bert_jax.corpora.workplace import parents_removed
+from bert_jax.corpora.workplace import clean_up_parents
 from bert_jax.errors import UserError
 from bert_jax.program import program
 
@@ -60,7 +60,7 @@ def build(arguments: argparse.Namespace) -> None:
         )
     corpus = configuration.build(CorpusConfig, config.get("corpus", {}), "config.corpus")
     start = time.monotonic()
-    with parents_removed(arguments.output):
+    with clean_up_parents(arguments.output):
         manifest = prepare_corpus(corpus, tokenizer, arguments.output, progress, private)
     seconds = time.monotonic() - start
     manifests = {"": manifest} if "splits" in manifest else manifest  # a mixture has a manifest for each part

@@ -7,7 +7,7 @@ import argparse
 from bert_jax.cli.main import add_config
 from bert_jax.configuration import build
 from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig, prepare_vocabulary
-from bert_jax.corpora.workplace import parents_removed
+from bert_jax.corpora.workplace import clean_up_parents
 from bert_jax.errors import UserError
 from bert_jax.program import program
 
@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> None:
             "choose one of configs/pretrain"
         )
     corpus = build(CorpusConfig, config.get("corpus", {}), "config.corpus")
-    with parents_removed(arguments.output):
+    with clean_up_parents(arguments.output):
         tokenizer = prepare_vocabulary(vocab, corpus, arguments.output, print)
     shortfall = (
         f", fewer than the {vocab.size:,} asked for: nothing else in the text is frequent enough"

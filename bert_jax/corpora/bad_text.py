@@ -31,7 +31,7 @@ class BadTextError(UserError):
         """Return how to pickle the error, so that a worker process can send it to the main process."""
         return type(self), self._made_of
 
-    def counted(self, bad_text: BadText, where: str = "") -> Skipped:
+    def skip_or_raise(self, bad_text: BadText, where: str = "") -> Skipped:
         """Return a ``Skipped`` entry if ``bad_text`` is "skip"; otherwise raise this error.
 
         Args:
@@ -51,59 +51,26 @@ def decode(raw: bytes, path: str, offset: int) -> str:
     Raises:
       BadTextError: there is a NUL byte, or bytes are not UTF-8; the error has the offset of the first such byte.
     """
-    nul = raw.find(b"\0")
-    if nul >= 0:
-        raise BadTextError(
-            f"{path}@{offset + nul}",
-            "NUL byte",
-            f"{path} has a NUL byte at byte offset {offset + nul}: {_guess(raw, offset)}; convert it, leave it out of"
-            " config.corpus.options.paths",
-        )
+    if (nul := raw.find(b"\0")) >= 0:
+        raise _error(path, offset + nul, "NUL byte", "has a NUL byte", "it is UTF-16, binary or damaged")
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        at = offset + error.start
-        raise BadTextError(
-            f"{path}@{at}",
-            "not UTF-8",
-            f"{path} is not UTF-8 at byte offset {at} (byte 0x{raw[error.start]:02x}): {_guess(raw, offset)};"
-            " convert it to UTF-8, leave it out of config.corpus.options.paths",
-        ) from None
+        byte = f"byte 0x{raw[error.start]:02x}"
+        raise _error(path, offset + error.start, "not UTF-8", "is not UTF-8", byte) from None
     return text.removeprefix("\ufeff") if offset == 0 else text
 
 
-def foreign(head: bytes) -> bool:
+def _error(path: str, offset: int, reason: str, found: str, detail: str) -> BadTextError:
+    advice = "convert it (such as with: iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW), or leave it out of"
+    message = f"{path} {found} at byte offset {offset} ({detail}); {advice} config.corpus.options.paths"
+    return BadTextError(f"{path}@{offset}", reason, message)
+
+
+def is_foreign(head: bytes) -> bool:
     """Return whether a file that begins with ``head`` is binary or entirely in another encoding; it is then skipped.
 
     True if more than one character in ten is a control character or not UTF-8. Text with a few bad letters is kept.
     """
     text = head.decode("utf-8", "replace")
     return 10 * sum(map(text.count, ODD)) > len(text)
-
-
-def _guess(raw: bytes, offset: int) -> str:
-    """Return text for a message: the likely encoding of ``raw`` and a command to convert it, or that none was found."""
-    encoding = None
-    if offset == 0 and raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-        encoding = "UTF-16"
-    elif len(raw) >= 4 and raw.count(0) > 0.2 * len(raw):
-        even, odd = raw[offset % 2 :: 2].count(0), raw[1 - offset % 2 :: 2].count(0)
-        encoding = "UTF-16LE" if odd > 10 * even else "UTF-16BE" if even > 10 * odd else None
-    elif b"\0" not in raw:
-        encoding = _single_bytes(raw)
-    if encoding is None:
-        return "it is binary, damaged or in another encoding"
-    return f"it looks like {encoding} (iconv -f {encoding} -t UTF-8 FILE > NEW)"
-
-
-def _single_bytes(raw: bytes) -> str | None:
-    """Return "WINDOWS-1252" if over 90% of the non-ASCII bytes are common letters or marks of that encoding, else None.
-
-    Latin-1 text is recognised too, because its letters have the same bytes in Windows-1252.
-    """
-    try:
-        odd = [c for c in raw.decode("cp1252") if ord(c) > 127]
-    except UnicodeDecodeError:
-        return None
-    western = sum(c in "àáâãäåæçèéêëìíîïñòóôõöøùúûüýœßÀÁÄÅÆÇÈÉÊÑÒÓÔÖØÚÜ‘’“”–—…•€£«»°©®\xa0" for c in odd)
-    return "WINDOWS-1252" if western > 0.9 * len(odd) and len(odd) < 0.3 * len(raw) else None

@@ -24,12 +24,12 @@ from bert_jax.configuration import check_fields
 from bert_jax.corpora import duplicates, engine, hits
 from bert_jax.corpora.card import CARD, write_card
 from bert_jax.corpora.columns import Column
-from bert_jax.corpora.manifest import HELDOUT_DOCUMENTS, MANIFEST, SPLITS, fingerprint, sealed
+from bert_jax.corpora.manifest import HELDOUT_DOCUMENTS, MANIFEST, SPLITS, fingerprint, seal
 from bert_jax.corpora.privacy import is_private, private_manifest
 from bert_jax.corpora.shard_job import DOCUMENTS, EXAMPLES, MOST_NAMES, SENTENCES, ShardJob, lengths_name
 from bert_jax.corpora.source import Shard, Source, shards_of
 from bert_jax.corpora.store import DATASET_NAME, document_starts_name, sentence_offsets_name
-from bert_jax.corpora.workplace import Workplace, working
+from bert_jax.corpora.workplace import Workplace, open_workplace
 from bert_jax.errors import UserError
 from bert_jax.storage import file_formats, files
 from bert_jax.text.tokenizer import Tokenizer
@@ -95,7 +95,7 @@ def build(
     identity += [[column.name, column.identity()] for column in columns]
     target = os.fspath(files.as_path(output))
     root = target if files.is_remote(target) else f"{target}.partial"
-    with working(root, target, hashlib.sha256(json.dumps(identity).encode()).hexdigest()) as workplace:
+    with open_workplace(root, target, hashlib.sha256(json.dumps(identity).encode()).hexdigest()) as workplace:
         run = functools.partial(
             engine.run, shards=shards, num_workers=config.num_workers, beam_options=config.beam_options
         )
@@ -178,7 +178,7 @@ def _assemble(
         entries += [{"name": p.name, "bytes": p.stat().st_size, "sha256": files.sha256(p)} for p in paths]
         entries.sort(key=lambda entry: entry["name"])
         manifest["files"] = {e["name"]: {"bytes": e["bytes"], "sha256": e["sha256"]} for e in entries}
-        manifest = sealed(manifest)
+        manifest = seal(manifest)
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
         # The manifest does not list the card, because ``bert-jax inspect`` may rewrite the card later.
         (folder / CARD).write_text(

@@ -48,7 +48,7 @@ def paragraphs(file: Unpacked, start: int = 0, stop: int = -1) -> Iterator[tuple
             yield offset, text
 
 
-def of_articles(file: Unpacked, start: int = 0, stop: int = -1) -> Iterator[tuple[int, bytes]]:
+def article_paragraphs(file: Unpacked, start: int = 0, stop: int = -1) -> Iterator[tuple[int, bytes]]:
     """Yield (offset, text) for each paragraph of the articles of WikiText that begin in [start, stop).
 
     An article begins with a paragraph that is a ``TITLE``. Text before the first title of the file is an article too.

@@ -3,60 +3,67 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bert_jax.corpora.manifest import HELDOUT_DOCUMENTS
 from bert_jax.corpora.privacy import is_private
 
 CARD = "card.md"
-UNSAID = "not stated"
+Row = tuple[str, ...]
 
 
 def write_card(manifest: Mapping[str, Any], inspection: Mapping[str, Any] | None = None) -> str:
     """Return the data card in Markdown. The same manifest and inspection give the same card.
 
     Args:
-      manifest: the store's manifest. These entries may be absent: ``license``, ``notes`` (as in the config), ``source``
-        (how the source describes itself), ``dropped`` (reason -> count), ``text_hits`` (``corpora.hits.text_hits``),
-        ``heldout_documents`` (the first names).
+      manifest: the store's manifest, or what ``private_manifest`` leaves of it.
       inspection: ``Inspection.as_record()``, if the corpus was inspected.
     """
-    source = manifest.get("source") or {}
     lines = ["# Data card", "", _summary(manifest)]
     if notes := manifest.get("notes"):
-        lines += ["", html.escape(str(notes), quote=False)]
-    lines += _part("Sources", _table(_facts(source), ("fact", "value")))
-    lines += _part("Licence and dates", _table(_rights(manifest, source), ("", "")))
-    lines += _part("Kept and dropped", _table(_counts(manifest), ("", "count")))
-    lines += _part("Splits", _splits(manifest.get("splits") or {}))
-    lines += _part("Held-out documents", _heldout(manifest))
-    lines += _part("Columns", _table(_columns(manifest.get("columns") or {}), ("beside the tokens", "made by")))
-    lines += _part("Personal data and encoding", _hits(manifest))
-    lines += _part("Inspection", _inspection(inspection))
-    lines += _part("Identity", _table(_identity(manifest), ("", "")))
+        lines += ["", html.escape(notes, quote=False)]
+    source = _facts(manifest["source"])
+    columns = [
+        (name, ", ".join(f"{key} {value}" for key, value in facts.items() if key not in ("dtype", "fingerprint")))
+        for name, facts in manifest["columns"].items()
+    ]
+    hits = [
+        (name.replace("_", " "), f"{count:,}")
+        for group in ("private", "encoding")
+        for name, count in manifest["text_hits"][group].items()
+    ]
+    of_hits = "Counted by pattern in the text as it was read: some hits are none, and some of what is there is missed."
+    lines += _section("Sources", _table(("fact", "value"), source))
+    lines += _section("Licence and dates", _table(("", ""), _rights(manifest, source)))
+    lines += _section("Kept and dropped", _table(("", "count"), _counts(manifest)))
+    lines += _section("Splits", _table(("split", "documents", "sentences", "tokens"), _splits(manifest)))
+    lines += _section("Held-out documents", _heldout(manifest))
+    lines += _section("Columns", _table(("beside the tokens", "made by"), columns))
+    lines += _section("Personal data and encoding", [of_hits, "", *_table(("looks like", "places"), hits)])
+    lines += _section("Inspection", _inspection(inspection))
+    lines += _section("Identity", _table(("", ""), _identity(manifest)))
     return "\n".join(lines) + "\n"
 
 
 def _summary(manifest: Mapping[str, Any]) -> str:
-    splits = manifest.get("splits") or {}
-    documents, tokens = (sum(int(s.get(key, 0)) for s in splits.values()) for key in ("num_documents", "num_tokens"))
-    text = manifest.get("text_bytes")
-    size = f", {int(text):,} bytes of text" if text is not None else ""
+    splits = manifest["splits"].values()
+    documents, tokens = (sum(split[key] for split in splits) for key in ("num_documents", "num_tokens"))
     private = " Text and paths are kept out of this card." if is_private(manifest) else ""
-    return f"A tokenized corpus for pretraining: {documents:,} documents, {tokens:,} tokens{size}.{private}"
+    return (
+        f"A tokenized corpus for pretraining: {documents:,} documents, {tokens:,} tokens,"
+        f" {manifest['text_bytes']:,} bytes of text.{private}"
+    )
 
 
-def _part(title: str, body: list[str]) -> list[str]:
+def _section(title: str, body: list[str]) -> list[str]:
     return ["", f"## {title}", "", *body] if body else []
 
 
-def _table(rows: list[tuple[str, str]], head: tuple[str, str]) -> list[str]:
-    return [_row(head), "|---|---|", *map(_row, rows)] if rows else []
-
-
-def _row(cells: tuple[str, ...]) -> str:
-    return f"| {' | '.join(_cell(cell) for cell in cells)} |"
+def _table(head: Row, rows: Iterable[Row]) -> list[str]:
+    """Return the lines of a table; none if it has no rows."""
+    lines = [f"| {' | '.join(map(_cell, row))} |" for row in (head, *rows)]
+    return [lines[0], "|" + "---|" * len(head), *lines[1:]] if lines[1:] else []
 
 
 def _cell(text: str) -> str:
@@ -65,78 +72,50 @@ def _cell(text: str) -> str:
 
 
 def _facts(value: Any, name: str = "") -> list[tuple[str, str]]:
-    """Return (dotted name, text) for each leaf of the nested ``value``; a list of plain values becomes one text."""
+    """Return (dotted name, text) for each leaf of the nested ``value``; a list becomes one text."""
     if isinstance(value, Mapping):
         return [fact for key, inner in value.items() for fact in _facts(inner, f"{name}.{key}" if name else str(key))]
+    if value in (None, "", [], ()):
+        return []
     if isinstance(value, (list, tuple)):
-        if any(isinstance(inner, (Mapping, list, tuple)) for inner in value):
-            return [fact for i, inner in enumerate(value) for fact in _facts(inner, f"{name}[{i}]")]
-        return [(name, ", ".join(map(str, value)))] if value else []
-    return [(name, f"{value:,}" if type(value) is int else str(value))] if value not in (None, "") else []
+        return [(name, ", ".join(map(str, value)))]
+    return [(name, f"{value:,}" if type(value) is int else str(value))]
 
 
-def _rights(manifest: Mapping[str, Any], source: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _rights(manifest: Mapping[str, Any], source: list[tuple[str, str]]) -> list[Row]:
     """Return (label, text) for licence and dates, as the config or the source states them, or "not stated"."""
-    rows = []
-    for label, keys in (("licence", ("license", "licence")), ("dates", ("date", "dates", "revision", "snapshot"))):
-        given = [str(manifest[key]) for key in keys if manifest.get(key)]
-        given += [f"{where}: {text}" for where, text in _facts(source) if where.rpartition(".")[2] in keys]
-        rows.append((label, "; ".join(given) or UNSAID))
+    rows: list[Row] = []
+    for label, keys in (("licence", ("license",)), ("dates", ("dates", "revision"))):
+        given = [manifest[key] for key in keys if manifest.get(key)]
+        given += [f"{where}: {text}" for where, text in source if where.rpartition(".")[2] in keys]
+        rows.append((label, "; ".join(given) or "not stated"))
     return rows
 
 
-def _counts(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
-    splits = manifest.get("splits") or {}
-    kept = sum(int(split.get("num_documents", 0)) for split in splits.values())
-    dropped = _facts(manifest.get("dropped") or {})
+def _counts(manifest: Mapping[str, Any]) -> list[Row]:
+    """Return the counts of documents that were kept, dropped and skipped, with the first place of skipped text."""
+    kept = sum(split["num_documents"] for split in manifest["splits"].values())
     return [
         ("documents kept", f"{kept:,}"),
-        *((f"dropped: {name.replace('_', ' ')}", count) for name, count in dropped),
-        *(_skipped(reason, facts) for reason, facts in (manifest.get("skipped") or {}).items()),
+        *((f"dropped: {name.replace('_', ' ')}", f"{count:,}") for name, count in manifest["dropped"].items()),
+        *(
+            (f"skipped: {reason}", f"{facts['count']:,}, such as {facts['examples'][0]}")
+            for reason, facts in manifest["skipped"].items()
+        ),
     ]
 
 
-def _skipped(reason: str, facts: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the row of text that could not be read, with the first place where that was."""
-    first = f", such as {facts['examples'][0]}" if facts.get("examples") else ""
-    return f"skipped: {reason}", f"{int(facts.get('count', 0)):,}{first}"
-
-
-def _splits(splits: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _splits(manifest: Mapping[str, Any]) -> list[Row]:
     keys = ("num_documents", "num_sentences", "num_tokens")
-    rows = [_row((name, *(f"{int(facts.get(key, 0)):,}" for key in keys))) for name, facts in splits.items()]
-    return ["| split | documents | sentences | tokens |", "|---|---|---|---|", *rows] if rows else []
+    return [(name, *(f"{facts[key]:,}" for key in keys)) for name, facts in manifest["splits"].items()]
 
 
 def _heldout(manifest: Mapping[str, Any]) -> list[str]:
     if not (names := manifest.get(HELDOUT_DOCUMENTS)):
         return []
-    total = int(manifest["splits"]["heldout"]["num_documents"])
+    total = manifest["splits"]["heldout"]["num_documents"]
     which = "All" if len(names) == total else f"The first {len(names):,} of {total:,}"
     return [f"{which}, in the order of the text:", "", *(f"- {_cell(name)}" for name in names)]
-
-
-def _columns(columns: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
-    return [
-        (name, ", ".join(f"{key} {value}" for key, value in facts.items() if key not in ("dtype", "fingerprint")))
-        for name, facts in columns.items()
-    ]
-
-
-def _hits(manifest: Mapping[str, Any]) -> list[str]:
-    hits = manifest.get("text_hits") or {}
-    rows = [
-        (name.replace("_", " "), f"{count:,}")
-        for group in ("private", "encoding")
-        for name, count in (hits.get(group) or {}).items()
-    ]
-    if not rows:
-        return ["Not counted."]
-    return [
-        "Counted by pattern in the text as it was read: some hits are none, and some of what is there is missed.",
-        "",
-        *_table(rows, ("looks like", "places")),
-    ]
 
 
 def _inspection(inspection: Mapping[str, Any] | None) -> list[str]:
@@ -144,29 +123,18 @@ def _inspection(inspection: Mapping[str, Any] | None) -> list[str]:
         return [
             "Not inspected, so its overlap with evaluation sets is not known (`bert-jax inspect --card --eval=...`)."
         ]
-    return list(_inspection_lines(inspection))
-
-
-def _inspection_lines(inspection: Mapping[str, Any]) -> Iterator[str]:
-    checks = inspection.get("checks") or {}
+    checks = inspection["checks"]
     overlap = checks.get("evaluation_overlap")
-    if overlap is None:
-        yield "Overlap with evaluation sets: none was compared."
-    else:
-        yield f"Overlap with evaluation sets: {_cell(overlap['facts']['set'])}: {overlap['figure']}."
-    yield ""
-    yield from ("| check | verdict | measured |", "|---|---|---|")
-    for name, check in checks.items():
-        yield _row((name.replace("_", " "), check["status"], check["figure"]))
+    compared = f"{_cell(overlap['facts']['set'])}: {overlap['figure']}" if overlap else "none was compared"
+    rows = [(name.replace("_", " "), check["status"], check["figure"]) for name, check in checks.items()]
+    return [f"Overlap with evaluation sets: {compared}.", "", *_table(("check", "verdict", "measured"), rows)]
 
 
-def _identity(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
-    versions = ", ".join(f"{name} {version}" for name, version in (manifest.get("versions") or {}).items())
-    rows = [
-        ("fingerprint", manifest.get("fingerprint")),
-        ("source fingerprint", manifest.get("source_fingerprint")),
-        ("vocabulary sha256", manifest.get("tokenizer_sha256")),
-        ("vocabulary", f"{manifest['vocab_size']:,} pieces" if "vocab_size" in manifest else None),
-        ("versions", versions),
+def _identity(manifest: Mapping[str, Any]) -> list[Row]:
+    return [
+        ("fingerprint", manifest["fingerprint"]),
+        ("source fingerprint", manifest["source_fingerprint"]),
+        ("vocabulary sha256", manifest["tokenizer_sha256"]),
+        ("vocabulary", f"{manifest['vocab_size']:,} pieces"),
+        ("versions", ", ".join(f"{name} {version}" for name, version in manifest["versions"].items())),
     ]
-    return [(name, str(value)) for name, value in rows if value]

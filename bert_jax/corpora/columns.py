@@ -61,25 +61,22 @@ class Annotator(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A column to compute: its name, its annotator, and ``kind``, the name of the annotator's file."""
+    """A column to compute: its name, and its annotator with the name of the annotator's file."""
 
     name: str
-    kind: str
+    file: str
     annotator: Annotator
 
     def identity(self) -> dict[str, Any]:
         """Return the column's entry in the manifest; the column's fingerprint depends on it."""
-        return {"annotator": self.kind, **self.annotator.identity(), "dtype": self.annotator.dtype}
+        return {"annotator": self.file, **self.annotator.identity(), "dtype": self.annotator.dtype}
 
     def values(self, sentences: Sequence[str], spans: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the values of each sentence; see ``Annotator.annotate``."""
-        made = self.annotator.annotate(sentences, spans)
-        found, wanted = [(v.dtype.name, len(v)) for v in made], [(self.annotator.dtype, len(s)) for s in spans]
-        if found != wanted:
-            raise TypeError(
-                f"the annotator {self.kind!r} must give an array of {self.annotator.dtype}, a value a piece"
-            )
-        return made
+        values, dtype = self.annotator.annotate(sentences, spans), self.annotator.dtype
+        if [(v.dtype.name, len(v)) for v in values] != [(dtype, len(s)) for s in spans]:
+            raise TypeError(f"the annotator {self.file!r} must give an array of {dtype}, a value a piece")
+        return values
 
 
 def check(columns: Mapping[str, Any]) -> None:
@@ -108,14 +105,14 @@ def find(columns: Mapping[str, Any]) -> tuple[Column, ...]:
     Raises:
       UserError: an annotator or an option is unknown, or an annotator lacks a package or a file.
     """
-    found = []
+    result = []
     for name, options in sorted(columns.items()):
-        kind = options["annotator"]
-        rest = {key: value for key, value in options.items() if key != "annotator"}
-        made = catalogue.find(PACKAGE, kind, having="Annotator").Annotator
-        found.append(Column(name, kind, build(made, rest, f"config.corpus.columns.{name}")))
-        found[-1].identity()
-    return tuple(found)
+        rest = dict(options)
+        file = rest.pop("annotator")
+        annotator = catalogue.find(PACKAGE, file, having="Annotator").Annotator
+        result.append(Column(name, file, build(annotator, rest, f"config.corpus.columns.{name}")))
+        result[-1].identity()
+    return tuple(result)
 
 
 def spans_of(tokenizer: Tokenizer, sentence: str, ids: np.ndarray) -> np.ndarray:
@@ -143,7 +140,7 @@ def unit_values(units: Iterable[tuple[int, int]], spans: np.ndarray) -> np.ndarr
     return np.where(unit < 0, OUTSIDE, np.where(begins, BEGINS, CONTINUES)).astype(np.uint8)
 
 
-def made_as_asked(columns: Iterable[Column], manifest: Mapping[str, Any]) -> bool:
+def has_columns(manifest: Mapping[str, Any], columns: Iterable[Column]) -> bool:
     """Return whether the store with this ``manifest`` has exactly ``columns``, made in the same way."""
     there = manifest["columns"]
     wanted = {column.name: column.identity() for column in columns}

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.configuration import nearest
-from bert_jax.corpora import globbed
 from bert_jax.corpora.bad_text import BadText
+from bert_jax.corpora.file_source import hash_files
 from bert_jax.corpora.source import MARK, Piece, Skipped
 from bert_jax.corpora.values import LineBreaks, RecordSource, column_of
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, first_line
 from bert_jax.records import Document
 
 PIECE_BYTES = 16 << 20
@@ -73,11 +73,11 @@ class Source(RecordSource):
     def fingerprint(self) -> str:
         """Return the hash of the settings and of the commit, or of the content of a local folder."""
         settings = (self.config_name, self.split, self.text_column, self.line_breaks, self.language, self.bad_text)
-        if not self._local():
-            return globbed.fingerprint((), (self.name, self._commit(), *settings))
         root = os.path.expanduser(self.name)
+        if not os.path.isdir(root):
+            return hash_files((), (self.name, self._commit(), *settings))
         found = sorted(p.relative_to(root).as_posix() for p in Path(root).rglob("*") if p.is_file())
-        return globbed.fingerprint([f"{root}{MARK}{name}" for name in found], settings)
+        return hash_files([f"{root}{MARK}{name}" for name in found], settings)
 
     def describe(self) -> dict[str, Any]:
         """Return the manifest's description of the source."""
@@ -86,19 +86,12 @@ class Source(RecordSource):
         facts = {"revision": commit, "rows": len(rows), "license": rows.info.license, "homepage": rows.info.homepage}
         return {"source": "hugging_face_dataset", **dataclasses.asdict(self), **facts}
 
-    def _local(self) -> bool:
-        return os.path.isdir(os.path.expanduser(self.name))
-
     def _commit(self) -> str:
-        """Return the commit that ``revision`` stands for; "" for a local folder."""
-        if self._local():
-            return ""
-        return self.revision if COMMIT.fullmatch(self.revision) else _commit(self.name, self.revision, OPTIONS)
+        return _commit(self.name, self.revision, OPTIONS)
 
     def _rows(self, commit: str) -> Any:
         """Return the rows of the split, with only the column that is read."""
-        name = os.path.expanduser(self.name) if self._local() else self.name
-        rows = _load(name, self.config_name, self.split, commit, OPTIONS)
+        rows = rows_of(self.name, self.config_name, self.split, commit, OPTIONS)
         return rows.select_columns([column_of(self.text_column, rows.column_names, self.name)])
 
 
@@ -111,9 +104,9 @@ def rows_of(name: str, config_name: str, split: str, revision: str, options: str
     Raises:
       UserError: see ``Source.pieces``.
     """
-    local = os.path.isdir(os.path.expanduser(name))
-    commit = "" if local else revision if COMMIT.fullmatch(revision) else _commit(name, revision, options)
-    return _load(os.path.expanduser(name) if local else name, config_name, split, commit, options)
+    folder = os.path.expanduser(name)
+    commit = _commit(name, revision, options)
+    return _load(folder if os.path.isdir(folder) else name, config_name, split, commit, options)
 
 
 def _library() -> Any:
@@ -128,6 +121,11 @@ def _library() -> Any:
 
 @functools.lru_cache(maxsize=8)  # cached, since the newest commit may change while a corpus is built
 def _commit(name: str, revision: str, options: str) -> str:
+    """Return the commit that ``revision`` stands for; "" for a local folder."""
+    if os.path.isdir(os.path.expanduser(name)):
+        return ""
+    if COMMIT.fullmatch(revision):
+        return revision
     _library()
     import huggingface_hub
 
@@ -136,7 +134,7 @@ def _commit(name: str, revision: str, options: str) -> str:
     except Exception as error:  # not found, not allowed or no network: errors of many libraries
         raise UserError(
             f"cannot find the dataset {name!r} at revision {revision or 'main'!r} on the Hugging Face Hub"
-            f" ({_short(error)}); check {options}.name, log in if it is private, or, without a network, set"
+            f" ({first_line(error)}); check {options}.name, log in if it is private, or, without a network, set"
             f" {options}.revision to the commit (40 digits) that is in the cache"
         ) from error
 
@@ -152,7 +150,7 @@ def _load(name: str, config_name: str, split: str, commit: str, options: str) ->
         raise
     except Exception as error:  # no such config or split, no network, damaged files: errors of many libraries
         raise UserError(
-            f"cannot load {name!r}, config {config_name!r}, split {split!r} ({_short(error)}); check {options}"
+            f"cannot load {name!r}, config {config_name!r}, split {split!r} ({first_line(error)}); check {options}"
         ) from error
 
 
@@ -167,7 +165,3 @@ def _saved(datasets: Any, name: str, split: str, options: str) -> Any:
     if split not in found:
         raise UserError(f"{name} has no split {split!r}; set {options}.split; {nearest(split, found)}")
     return found[split]
-
-
-def _short(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

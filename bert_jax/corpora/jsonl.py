@@ -8,11 +8,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from bert_jax.corpora import globbed
-from bert_jax.corpora.bad_text import BadText, BadTextError, decode, foreign
+from bert_jax.corpora.bad_text import BadText, BadTextError, decode, is_foreign
 from bert_jax.corpora.byte_ranges import elements, lines
+from bert_jax.corpora.file_source import FileSource
 from bert_jax.corpora.source import Piece, Skipped, below, shown
-from bert_jax.corpora.unpacking import unpacked
+from bert_jax.corpora.unpacking import open_unpacked
 from bert_jax.corpora.values import LineBreaks, RecordSource, pick
 from bert_jax.records import Document
 
@@ -20,7 +20,7 @@ ARRAY = re.compile(rb"(\xef\xbb\xbf)?\s*\[\s*\{")
 
 
 @dataclasses.dataclass(frozen=True)
-class Source(globbed.FileSource, RecordSource):
+class Source(FileSource, RecordSource):
     """Reads files of JSON objects. Each is a document, named ``<path>@<byte offset of its line or of the object>``.
 
     A file that begins with ``[{`` is one array, which is read object by object; others have an object on each line.
@@ -28,7 +28,7 @@ class Source(globbed.FileSource, RecordSource):
     space. ``bad_text="skip"`` leaves out and counts what is not JSON or lacks the field.
     """
 
-    KINDS = "JSON Lines files, also .gz, .xz, .bz2 or .zst"
+    FILES = "JSON Lines files, also .gz, .xz, .bz2 or .zst"
 
     paths: tuple[str, ...]  # globs; ** matches folders
     text_field: str = "text"  # a dot selects a field of a nested object
@@ -36,16 +36,12 @@ class Source(globbed.FileSource, RecordSource):
     language: str = "en"  # the language whose rules split text into sentences
     bad_text: BadText = "error"  # skip: leave out and count what cannot be read
 
-    def pieces(self) -> list[Piece]:
-        """Return the pieces of the files, in the order of file names.
-
-        A large uncompressed file of lines is split into several pieces; any other file is one piece.
-        """
-        found: list[Piece] = []
-        for name in self.names():
-            cut = globbed.pieces([name], cut=True)
-            found += globbed.pieces([name], cut=False) if len(cut) > 1 and _is_array(name) else cut
-        return found
+    def can_cut(self, name: str) -> bool:
+        """Return whether ``name`` is an uncompressed file of lines."""
+        if not super().can_cut(name):
+            return False
+        with open_unpacked(name) as file:
+            return ARRAY.match(file.head) is None
 
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
         """Yield the documents whose lines begin in ``piece``, or all of an array; a blank line is not a document."""
@@ -55,8 +51,8 @@ class Source(globbed.FileSource, RecordSource):
             return
         empty = piece.start == 0
         try:
-            with unpacked(piece.name) as file:
-                if self.bad_text == "skip" and foreign(file.head):
+            with open_unpacked(piece.name) as file:
+                if self.bad_text == "skip" and is_foreign(file.head):
                     if piece.start == 0:
                         yield Skipped(name, "not a text file")
                     return
@@ -67,7 +63,7 @@ class Source(globbed.FileSource, RecordSource):
                         yield self._document(line, piece.name, offset)
         except BadTextError as error:  # a damaged archive, or a bad line that must not be skipped
             empty = False
-            yield error.counted(self.bad_text)
+            yield error.skip_or_raise(self.bad_text)
         if empty:
             yield Skipped(name, "no text")
 
@@ -80,11 +76,6 @@ class Source(globbed.FileSource, RecordSource):
             return pick(record, self.text_field, where, "config.corpus.options.text_field")
 
         return self.document(name, text, where)
-
-
-def _is_array(path: str) -> bool:
-    with unpacked(path) as file:
-        return ARRAY.match(file.head) is not None
 
 
 def _object(line: str, where: str) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def fingerprint(
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def sealed(manifest: Mapping[str, Any]) -> dict[str, Any]:
+def seal(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``manifest`` as it is after a round trip through JSON, with its own digest added."""
     manifest = json.loads(json.dumps(manifest))
     return {**manifest, SEAL: _digest(manifest)}

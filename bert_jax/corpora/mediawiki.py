@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import importlib.metadata
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from typing import Any, Literal, TypeAlias
 
-from bert_jax.corpora import globbed, wikitext
 from bert_jax.corpora.bad_text import BadText, BadTextError
+from bert_jax.corpora.file_source import FileSource
 from bert_jax.corpora.source import Piece, Skipped, below, shown
-from bert_jax.corpora.unpacking import Unpacked, bz2_streams, unpacked
+from bert_jax.corpora.unpacking import Unpacked, bz2_streams, open_unpacked
 from bert_jax.corpora.values import as_document
+from bert_jax.errors import UserError
 from bert_jax.records import Document
 
 BLOCK_BYTES = 1 << 18
@@ -25,32 +29,51 @@ TEMPLATE = re.compile(r"\{\{([^{}|<>]++)(?:\||\}\})")
 NAMESPACE = re.compile(rb'<namespace key="(6|14)"[^>]*>([^<]+)<')  # 6: files, 14: categories
 
 
+# Tags whose content is not running text.
+DROPPED = (
+    *("ref", "references", "table", "tr", "td", "th", "gallery", "imagemap", "math", "chem", "score", "timeline"),
+    *("source", "syntaxhighlight", "pre", "graph", "mapframe", "maplink", "templatedata", "hiero", "inputbox"),
+    *("categorytree", "section", "noinclude", "style"),
+)
+NAMESPACES = ("file", "image", "media", "category")  # links to these show no text; English names work in any wiki
+INTERLANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z]+)*:")
+MAGIC = re.compile(r"__[A-Z]+__")
+EMPTY = re.compile(r"(?:(?<![ \xa0])[ \xa0]++)?\([\s,;:]*+\)")  # left by a template that was alone in brackets
+OPENED = re.compile(r"\([\s,;:]+")
+BEFORE_MARK = re.compile(r"(?<![ \xa0])[ \xa0]++(?=[,.;:)](?:\s|$))")
+LIST, HEADING = "\x01", "\x02"  # mark the start of a line that is a list item or heading; they cannot occur in XML
+
+Choice: TypeAlias = Literal["drop", "keep"]
+
+
 @dataclasses.dataclass(frozen=True)
-class Source(globbed.FileSource):
-    """Reads the pages of dumps as plain text (``corpora.wikitext``). Each page is a document named by its title.
+class Source(FileSource):
+    """Reads the pages of dumps as plain text (``plain_text``). Each page is a document named by its title.
 
     Redirects, disambiguation pages, other namespaces and pages without text are counted and left out. If a dump has the
     history of its pages, the last revision in the dump is used.
     """
 
-    KINDS = "MediaWiki XML dumps, also .bz2, .xz, .gz or .zst"
+    FILES = "MediaWiki XML dumps, also .bz2, .xz, .gz or .zst"
 
     paths: tuple[str, ...]  # globs
     namespaces: tuple[int, ...] = (0,)  # 0: articles
-    headings: wikitext.Part = "drop"  # headings and lists were dropped for BERT too
-    lists: wikitext.Part = "drop"  # keep: with the items of lists
+    headings: Choice = "drop"  # headings and lists were dropped for BERT too
+    lists: Choice = "drop"  # keep: with the items of lists
     language: str = "en"  # the language whose rules split text into sentences
     bad_text: BadText = "error"  # skip: leave out and count what cannot be read
 
     def pieces(self) -> list[Piece]:
-        """Return the pieces of the files, in the order of their names.
+        """Return the pieces of the files. Raises ``UserError`` if the library that reads the markup is missing too."""
+        _library()
+        return super().pieces()
 
-        Large plain and ``.bz2`` files are cut. Cutting makes ``multistream`` dumps faster to read, but not files that
-        are a single bz2 stream.
+    def can_cut(self, name: str) -> bool:
+        """Return whether ``name`` is uncompressed or ``.bz2``.
+
+        Cutting makes ``multistream`` dumps faster to read, but not files that are a single bz2 stream.
         """
-        wikitext.library()
-        names = self.names()
-        return globbed.pieces(names, cut=True, cut_packed=(".bz2",))
+        return super().can_cut(name) or name.endswith(".bz2")
 
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
         """Yield the pages that begin in ``piece``.
@@ -62,7 +85,7 @@ class Source(globbed.FileSource):
             return
         files, categories = b"", b""
         try:
-            with unpacked(piece.name) as file:
+            with open_unpacked(piece.name) as file:
                 if b"<mediawiki" not in file.head:
                     message = f"{shown(piece.name)} is not a MediaWiki XML dump: it does not begin with <mediawiki>"
                     raise BadTextError(
@@ -74,11 +97,12 @@ class Source(globbed.FileSource):
                 for page in _pages(_chunks(piece, file)):
                     yield self._page(page, piece, local)
         except BadTextError as error:
-            yield error.counted(self.bad_text)
+            yield error.skip_or_raise(self.bad_text)
 
     def versions(self) -> dict[str, str]:
         """Return the version of the library that reads the markup."""
-        return {"mwparserfromhell": wikitext.version()}
+        _library()
+        return {"mwparserfromhell": importlib.metadata.version("mwparserfromhell")}
 
     def _page(self, raw: bytes, piece: Piece, local: tuple[str, ...]) -> Document | Skipped:
         where = f"{shown(piece.name)} after byte {piece.start}"
@@ -86,13 +110,13 @@ class Source(globbed.FileSource):
             page = ElementTree.fromstring(raw)
         except ElementTree.ParseError as error:
             message = f"{where} has a page that is not XML ({error}); replace the file"
-            return BadTextError(where, "not XML", message).counted(self.bad_text)
+            return BadTextError(where, "not XML", message).skip_or_raise(self.bad_text)
         given = page.findtext("ns") or "0"
         try:
             namespace = int(given)
         except ValueError:
             message = f"{where} has a page with the namespace {given[:40]!r}, not a number; replace the file"
-            return BadTextError(where, "not a namespace", message).counted(self.bad_text)
+            return BadTextError(where, "not a namespace", message).skip_or_raise(self.bad_text)
         title = page.findtext("title") or f"{below(piece.name)}#{page.findtext('id')}"
         texts = page.findall("revision/text")
         text = (texts[-1].text or "") if texts else ""
@@ -103,7 +127,7 @@ class Source(globbed.FileSource):
         if _disambiguates(title, text):
             return Skipped(title, "disambiguation")
         try:
-            plain = wikitext.plain(text, local, headings=self.headings, lists=self.lists)
+            plain = plain_text(text, local, headings=self.headings, lists=self.lists)
         except (RecursionError, ValueError) as error:
             return Skipped(title, f"markup not readable ({type(error).__name__})")
         return as_document(title, plain, where, "end_sentences", self.language)
@@ -156,3 +180,81 @@ def _pages(chunks: Iterator[tuple[bytes, bool]]) -> Iterator[bytes]:
                 return
             done = max(done, len(text) - len(begin) + 1)
         text, inside = text[done:], inside - done
+
+
+# ---- Markup as plain text, with ``mwparserfromhell`` (extra ``wikipedia``) ------------------------------------------
+
+
+@functools.cache
+def _library() -> Any:
+    """Return the module ``mwparserfromhell``. Raises ``UserError`` if it is not installed."""
+    try:
+        import mwparserfromhell
+    except ImportError as error:
+        raise UserError(
+            "the source mediawiki needs mwparserfromhell; install it with: pip install mwparserfromhell"
+        ) from error
+    return mwparserfromhell
+
+
+def plain_text(
+    markup: str, namespaces: Collection[str] = (), *, headings: Choice = "drop", lists: Choice = "drop"
+) -> str:
+    """Return the running text of a page, one paragraph per line, without templates, tables, references and files.
+
+    Args:
+      namespaces: the names that this wiki gives to its namespaces of files and categories.
+    """
+    hidden = {*NAMESPACES, *(name.lower() for name in namespaces)}
+    joined = MAGIC.sub("", "".join(_shown(_library().parse(markup).nodes, hidden)))
+    kept = []
+    for line in joined.split("\n"):
+        mark = line[:1]
+        if (mark == HEADING and headings == "drop") or (mark == LIST and lists == "drop"):
+            continue
+        line = OPENED.sub("(", EMPTY.sub("", line.replace(LIST, "").replace(HEADING, "")))
+        kept.append(" ".join(BEFORE_MARK.sub("", line).split()))
+    return "\n".join(line for line in kept if line)
+
+
+def _shown(nodes: list[Any], hidden: set[str]) -> Iterator[str]:
+    """Yield the parts of the running text that a reader sees."""
+    nodes_of = _library().nodes
+    for node in nodes:
+        if isinstance(node, nodes_of.Text):
+            yield str(node)
+        elif isinstance(node, nodes_of.Wikilink):
+            yield from _link(node, hidden)
+        elif isinstance(node, nodes_of.Tag):
+            yield from _tag(node, hidden)
+        elif isinstance(node, nodes_of.Heading):
+            yield f"\n{HEADING}"
+            yield from _shown(node.title.nodes, hidden)
+            yield "\n"
+        elif isinstance(node, nodes_of.HTMLEntity):
+            yield node.normalize()
+        elif isinstance(node, nodes_of.ExternalLink) and node.title is not None:
+            yield from _shown(node.title.nodes, hidden)
+
+
+def _link(node: Any, hidden: set[str]) -> Iterator[str]:
+    title = str(node.title).strip()
+    prefix = title.partition(":")[0].strip().lower() if ":" in title else ""
+    if prefix in hidden or (node.text is None and INTERLANGUAGE.match(title)):
+        return
+    if node.text is None:
+        yield title.removeprefix(":")
+    else:
+        yield from _shown(node.text.nodes, hidden)
+
+
+def _tag(node: Any, hidden: set[str]) -> Iterator[str]:
+    name = str(node.tag).strip().lower()
+    if name in ("li", "dt", "dd") and node.wiki_markup:
+        yield LIST
+    elif name in ("br", "hr", "p", "div", "blockquote", "li", "dt", "dd"):
+        yield "\n" + (LIST if name in ("li", "dt", "dd") else "")
+    if name not in DROPPED and node.contents is not None:
+        yield from _shown(node.contents.nodes, hidden)
+    if name in ("p", "div", "blockquote"):
+        yield "\n"

@@ -1,6 +1,6 @@
-"""Mixtures: corpora made of several parts, such as languages, domains, or old and new text.
+"""Mixtures of corpora, such as languages, domains, or old and new text.
 
-Each part is its own store with its own held-out documents. Each part supplies a fixed share of the training rows
+Each corpus is a store with held-out documents of its own, and supplies a fixed share of the training rows
 (``rows.mixture``).
 """
 
@@ -11,20 +11,23 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bert_jax.corpora.source import Piece, Skipped, Source
-from bert_jax.corpora.store import Corpus, Tokenizer
+from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.records import Document
+
+if TYPE_CHECKING:
+    from bert_jax.text.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
 class Mixture:
     """One or more corpora by name, and the share of the training rows that each supplies."""
 
-    parts: Mapping[str, Corpus]
-    shares: Mapping[str, float]  # add up to 1; a part with share 0 is evaluated, never trained on
+    corpora: Mapping[str, Corpus]
+    shares: Mapping[str, float]  # add up to 1; a corpus with share 0 is evaluated, never trained on
 
     @classmethod
     def alone(cls, corpus: Corpus) -> Mixture:
@@ -32,33 +35,33 @@ class Mixture:
         return cls({"": corpus}, {"": 1.0})
 
     @classmethod
-    def of(cls, parts: Mapping[str, Corpus], weights: Mapping[str, float | None], temperature: float) -> Mixture:
+    def of(cls, corpora: Mapping[str, Corpus], weights: Mapping[str, float | None], temperature: float) -> Mixture:
         """Return a mixture whose shares follow the weights, or the numbers of tokens and a temperature (``shares``)."""
-        sizes = {name: corpus.split("train").num_tokens for name, corpus in parts.items()}
-        return cls(parts, shares(weights, sizes, temperature))
+        sizes = {name: corpus.split("train").num_tokens for name, corpus in corpora.items()}
+        return cls(corpora, shares(weights, sizes, temperature))
 
     @property
     def fingerprint(self) -> str:
-        """Return the hash of all parts and shares; for a single corpus its own fingerprint."""
-        if len(self.parts) == 1:
-            return next(iter(self.parts.values())).fingerprint
-        facts = [[name, corpus.fingerprint, self.shares[name]] for name, corpus in self.parts.items()]
+        """Return the hash of all corpora and shares; for a single corpus its own fingerprint."""
+        if len(self.corpora) == 1:
+            return next(iter(self.corpora.values())).fingerprint
+        facts = [[name, corpus.fingerprint, self.shares[name]] for name, corpus in self.corpora.items()]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
     def check_columns(self, names: Iterable[str]) -> None:
-        """Raise ``UserError`` if a part lacks one of the columns ``names``."""
+        """Raise ``UserError`` if a corpus lacks one of the columns ``names``."""
         names = list(names)
-        for corpus in self.parts.values():
+        for corpus in self.corpora.values():
             corpus.check_columns(names)
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
-        """Raise ``UserError`` unless all parts were made with this vocabulary."""
-        for corpus in self.parts.values():
+        """Raise ``UserError`` unless all corpora were made with this vocabulary."""
+        for corpus in self.corpora.values():
             corpus.check_tokenizer(tokenizer)
 
 
 def check_weights(weights: Mapping[str, float | None], temperature: float) -> None:
-    """Raise ``UserError`` if a weight is negative, all are 0, only some parts have one, or the temperature is bad."""
+    """Raise ``UserError`` if a weight is negative, all are 0, only some corpora have one, or the temperature is bad."""
     given = {name: weight for name, weight in weights.items() if weight is not None}
     if given and len(given) < len(weights):
         raise UserError(
@@ -76,10 +79,10 @@ def check_weights(weights: Mapping[str, float | None], temperature: float) -> No
 
 
 def shares(weights: Mapping[str, float | None], sizes: Mapping[str, int], temperature: float) -> dict[str, float]:
-    """Return the share of each part: its weight over the sum of all weights.
+    """Return the share of each corpus: its weight over the sum of all weights.
 
-    Without weights, a part with ``size`` tokens weighs ``size ** (1 / temperature)``. Temperature 1 keeps the
-    proportions of the sizes; a higher temperature gives small parts a larger share (multilingual BERT: 1 / 0.7).
+    Without weights, a corpus with ``size`` tokens weighs ``size ** (1 / temperature)``. Temperature 1 keeps the
+    proportions of the sizes; a higher temperature gives small corpora a larger share (multilingual BERT: 1 / 0.7).
     """
     check_weights(weights, temperature)
     raw = {name: sizes[name] ** (1 / temperature) if weight is None else weight for name, weight in weights.items()}
@@ -87,7 +90,7 @@ def shares(weights: Mapping[str, float | None], sizes: Mapping[str, int], temper
 
 
 @dataclasses.dataclass(frozen=True)
-class Joined:
+class JoinedSource:
     """Reads several named sources as one source, to learn the vocabulary that they share."""
 
     sources: tuple[tuple[str, Source], ...]

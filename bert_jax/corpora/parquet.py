@@ -10,10 +10,11 @@ from typing import IO, Any
 import pyarrow
 import pyarrow.parquet
 
-from bert_jax.corpora import globbed
 from bert_jax.corpora.bad_text import BadText, BadTextError
+from bert_jax.corpora.file_source import FileSource
 from bert_jax.corpora.source import Piece, Skipped, below, shown
 from bert_jax.corpora.values import LineBreaks, RecordSource, column_of
+from bert_jax.errors import first_line
 from bert_jax.records import Document
 from bert_jax.storage import files
 
@@ -22,14 +23,14 @@ DAMAGE = (pyarrow.ArrowException, OSError, UnicodeDecodeError)
 
 
 @dataclasses.dataclass(frozen=True)
-class Source(globbed.FileSource, RecordSource):
+class Source(FileSource, RecordSource):
     """Reads parquet files. Each row is a document, named ``<path>#<number of the row in the file>``.
 
     The text is a string or a list of sentences, as in ``jsonl``. ``bad_text="skip"`` leaves out and counts rows whose
     text is not UTF-8, and, in a damaged file, everything after the damage.
     """
 
-    KINDS = "parquet files"
+    FILES = "parquet files"
 
     paths: tuple[str, ...]  # globs; ** matches folders
     text_column: str = "text"  # a dot selects a field of a column of structs
@@ -46,12 +47,12 @@ class Source(globbed.FileSource, RecordSource):
         result = []
         for name in self.names():
             try:
-                with _opened(name) as table:
+                with _open(name) as table:
                     column_of(self.text_column, table.schema_arrow.names, shown(name))
                     groups = [table.metadata.row_group(i) for i in range(table.num_row_groups)]
                     sizes = [_column_bytes(group, self.text_column) for group in groups]
             except BadTextError as error:
-                error.counted(self.bad_text)
+                error.skip_or_raise(self.bad_text)
                 sizes = []
             result += [Piece(name, i, i + 1, size) for i, size in enumerate(sizes)] or [Piece(name, 0, 0)]
         return result
@@ -60,7 +61,7 @@ class Source(globbed.FileSource, RecordSource):
         """Yield the documents of the row groups of ``piece``."""
         name = below(piece.name)
         try:
-            with _opened(piece.name) as table:
+            with _open(piece.name) as table:
                 if piece.start == 0 and table.metadata.num_rows == 0:
                     yield Skipped(name, "no text")
                     return
@@ -71,7 +72,7 @@ class Source(globbed.FileSource, RecordSource):
                 for row, value in enumerate(_values(table, range(piece.start, last), column, piece.name), first):
                     yield self.cell(f"{name}#{row}", column, value, self.text_column, f"{path}, row {row}")
         except BadTextError as error:
-            yield error.counted(self.bad_text)
+            yield error.skip_or_raise(self.bad_text)
 
 
 def _values(table: Any, groups: range, column: str, name: str) -> Iterator[Any]:
@@ -101,7 +102,7 @@ def _column_bytes(group: Any, field: str) -> int:
 
 
 @contextlib.contextmanager
-def _opened(name: str) -> Iterator[Any]:
+def _open(name: str) -> Iterator[Any]:
     file: IO[bytes]
     with files.as_path(name).open("rb") as file:
         try:
@@ -112,7 +113,5 @@ def _opened(name: str) -> Iterator[Any]:
 
 
 def _damaged(name: str, place: str, error: Exception) -> BadTextError:
-    reason = " ".join(str(error).split())[:160]
-    return BadTextError(
-        name, "damaged file", f"{shown(name)} is damaged or not a parquet file, {place} ({reason}); replace the file"
-    )
+    message = f"{shown(name)} is damaged or not a parquet file, {place} ({first_line(error)}); replace the file"
+    return BadTextError(name, "damaged file", message)

@@ -23,10 +23,10 @@ from bert_jax.corpora import columns, engine
 from bert_jax.corpora.build import BuildConfig, Progress
 from bert_jax.corpora.build import build as build_corpus
 from bert_jax.corpora.duplicates import Duplicates
-from bert_jax.corpora.mixture import Joined, check_weights
+from bert_jax.corpora.mixture import JoinedSource, check_weights
 from bert_jax.corpora.privacy import PrivateSource
 from bert_jax.corpora.source import OwnSource, Shard, Source, documents, shards_of
-from bert_jax.corpora.workplace import working
+from bert_jax.corpora.workplace import open_workplace
 from bert_jax.errors import UserError
 from bert_jax.storage import files
 from bert_jax.text import learn
@@ -178,7 +178,7 @@ def find_source(corpus: CorpusConfig, where: str = "config.corpus") -> Any:
     """Return the ``Source`` that ``corpus`` names, with its options checked; for a mixture, all sources joined."""
     if corpus.parts:
         parts = corpus.by_path()
-        return Joined(tuple((path.rpartition(".")[2], find_source(part, path)) for path, part in parts.items()))
+        return JoinedSource(tuple((path.rpartition(".")[2], find_source(part, path)) for path, part in parts.items()))
     made = catalogue.find("corpora", corpus.source, having="Source").Source
     known = {field.name for field in dataclasses.fields(made)}
     # Empty ``paths`` of a recipe are dropped for a source that does not have this option.
@@ -230,7 +230,7 @@ def _count_words(source: Source, lowercase: bool, corpus: CorpusConfig, target: 
     Finished counts are kept in ``TARGET.partial``, so that the next try continues an interrupted one.
     """
     identity = json.dumps([source.fingerprint(), lowercase, corpus.part_bytes])
-    with working(f"{target}.partial", target, hashlib.sha256(identity.encode()).hexdigest()) as workplace:
+    with open_workplace(f"{target}.partial", target, hashlib.sha256(identity.encode()).hexdigest()) as workplace:
         work = functools.partial(workplace.once, "words", functools.partial(_count_in_shard, source, lowercase))
         shards = shards_of(source.pieces(), corpus.part_bytes)
         engine.run(work, shards, corpus.num_workers, corpus.beam_options)

@@ -24,36 +24,21 @@ from bert_jax.corpora.source import Piece, Skipped, Wrapper
 from bert_jax.records import Document
 
 # Keys whose text says what kind of source it is, but not which source it is. All other text is replaced by a hash.
-OPEN_KEYS = frozenset(
-    (
-        "source",
-        "sources",
-        "kind",
-        "format",
-        "document_boundary",
-        "language",
-        "compression",
-        "license",
-        "licence",
-        "deduplicate",
-        "bad_text",
-        "line_breaks",
-        "weighting",
-        "annotator",
-    )
-)
+OPEN_KEYS = {
+    *("source", "kind", "format", "document_boundary", "language", "license", "bad_text", "line_breaks", "annotator")
+}
 PREFIX = "sha256:"
 
 
-def redacted(value: Any, key: str = "") -> Any:
+def redact(value: Any, key: str = "") -> Any:
     """Return ``value`` with a hash in place of every text, except under ``OPEN_KEYS``. Numbers and structure stay.
 
     Keys of a mapping stay if they are identifiers, that is, names of fields. Other keys, such as paths, are hashed.
     """
     if isinstance(value, Mapping):
-        return {_name(name): redacted(inner, str(name)) for name, inner in value.items()}
+        return {_name(name): redact(inner, str(name)) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [redacted(inner, key) for inner in value]
+        return [redact(inner, key) for inner in value]
     if not isinstance(value, str) or not value or value.startswith(PREFIX):
         return value
     if key in OPEN_KEYS and not is_own(value):  # the name of a user's own file may say whose text it reads
@@ -63,18 +48,18 @@ def redacted(value: Any, key: str = "") -> Any:
 
 def _name(name: Any) -> str:
     text = str(name)
-    return text if text.isidentifier() else redacted(text)
+    return text if text.isidentifier() else redact(text)
 
 
 def private_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a config tree as a private run records it: hashes replace the text under ``vocab`` and ``corpus``."""
-    hidden = {name: redacted(config[name]) for name in ("vocab", "corpus") if name in config}
+    hidden = {name: redact(config[name]) for name in ("vocab", "corpus") if name in config}
     return {**config, **hidden}
 
 
 def is_private(manifest: Mapping[str, Any]) -> bool:
     """Return whether a corpus was built in private mode."""
-    return bool(manifest.get("private") or (manifest.get("source") or {}).get("private"))
+    return bool(manifest["source"].get("private"))
 
 
 def private_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,21 +67,21 @@ def private_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
     The names of the source and the places of skipped text are hashed.
     """
-    skipped = (manifest.get("skipped") or {}).items()
+    skipped = manifest["skipped"].items()
     hashed = {
-        "source": {**redacted(manifest.get("source") or {}), "private": True},
-        "skipped": {reason: {**facts, "examples": redacted(facts["examples"])} for reason, facts in skipped},
+        "source": {**redact(manifest["source"]), "private": True},
+        "skipped": {reason: {**facts, "examples": redact(facts["examples"])} for reason, facts in skipped},
     }
     return {name: value for name, value in manifest.items() if name not in ("notes", HELDOUT_DOCUMENTS)} | hashed
 
 
 @dataclasses.dataclass(frozen=True)
 class PrivateSource(Wrapper):
-    """Wraps a source: its description and the places of skipped text are ``redacted``; its documents stay the same."""
+    """Wraps a source: ``redact`` hides its description and the places of skipped text; its documents stay the same."""
 
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
         for item in self.source.read(piece):
-            yield item._replace(where=redacted(item.where)) if isinstance(item, Skipped) else item
+            yield item._replace(where=redact(item.where)) if isinstance(item, Skipped) else item
 
     def describe(self) -> dict[str, Any]:
-        return {**redacted(self.source.describe()), "private": True}
+        return {**redact(self.source.describe()), "private": True}

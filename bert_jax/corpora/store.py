@@ -22,7 +22,7 @@ import re
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader
@@ -34,17 +34,13 @@ from bert_jax.corpora.manifest import SPLITS, DamagedError, check_file
 from bert_jax.errors import UserError, first_line
 from bert_jax.storage import files
 
+if TYPE_CHECKING:
+    from bert_jax.text.tokenizer import Tokenizer
+
 DATASET_NAME = "corpus"
 CACHE_BYTES = 256 << 20
 DIGESTED_BYTES = 256 << 20  # hashing these takes a fifth of a second
 OPEN_SHARDS = 256  # a corpus may have more shards than a process may have open files
-
-
-class Tokenizer(Protocol):
-    """The part of a tokenizer that the store needs."""
-
-    @property
-    def sha256(self) -> str: ...
 
 
 def shard_name(split: str, index: int, count: int) -> str:

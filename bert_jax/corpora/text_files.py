@@ -6,18 +6,18 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Literal
 
-from bert_jax.corpora import globbed
-from bert_jax.corpora.bad_text import BadText, BadTextError, decode, foreign
-from bert_jax.corpora.byte_ranges import TITLE, lines, of_articles, paragraphs
+from bert_jax.corpora.bad_text import BadText, BadTextError, decode, is_foreign
+from bert_jax.corpora.byte_ranges import TITLE, article_paragraphs, lines, paragraphs
+from bert_jax.corpora.file_source import FileSource
 from bert_jax.corpora.source import Piece, Skipped, below
-from bert_jax.corpora.unpacking import Unpacked, unpacked
+from bert_jax.corpora.unpacking import Unpacked, open_unpacked
 from bert_jax.errors import UserError
 from bert_jax.records import Document
 from bert_jax.text.sentences import one_space, split_sentences, windows
 
 
 @dataclasses.dataclass(frozen=True)
-class Source(globbed.FileSource):
+class Source(FileSource):
     """Reads UTF-8 text files. A line may end in LF or CRLF; a byte order mark is skipped.
 
     Text of the format ``free`` is split into sentences, and a blank line always ends a sentence; the format
@@ -29,7 +29,7 @@ class Source(globbed.FileSource):
     after the damage.
     """
 
-    KINDS = "text files, also .gz, .xz, .bz2 or .zst"
+    FILES = "text files, also .gz, .xz, .bz2 or .zst"
 
     paths: tuple[str, ...]  # globs; ** matches folders
     format: Literal["free", "sentences"] = "free"  # free: split into sentences; sentences: one a line
@@ -37,9 +37,9 @@ class Source(globbed.FileSource):
     language: str = "en"  # the language whose rules split free text
     bad_text: BadText = "error"  # skip: leave out and count what cannot be read
 
-    def pieces(self) -> list[Piece]:
-        """Return the pieces of the files, in order of name; large plain files are cut unless a file is a document."""
-        return globbed.pieces(self.names(), cut=self.document_boundary != "file")
+    def can_cut(self, name: str) -> bool:
+        """Return whether ``name`` is uncompressed and more than one document."""
+        return self.document_boundary != "file" and super().can_cut(name)
 
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
         """Yield the documents of ``piece``. The first piece of a file without text yields a ``Skipped`` instead."""
@@ -84,8 +84,8 @@ class Source(globbed.FileSource):
         skip = self.bad_text == "skip"
         name = below(piece.name)
         try:
-            with unpacked(piece.name) as file:
-                if skip and foreign(file.head):
+            with open_unpacked(piece.name) as file:
+                if skip and is_foreign(file.head):
                     if piece.start == 0:
                         yield Skipped(name, "not a text file")
                     return
@@ -100,12 +100,12 @@ class Source(globbed.FileSource):
                         if good:
                             yield offset, self._split(good)
         except BadTextError as error:  # a damaged archive
-            yield error.counted(self.bad_text)
+            yield error.skip_or_raise(self.bad_text)
 
     def _texts(self, file: Unpacked, piece: Piece) -> Iterator[tuple[int, bytes]]:
         """Yield (offset, bytes) of each paragraph of ``piece``, or of each line that is not blank."""
         if self.document_boundary != "line":
-            read = of_articles if self.document_boundary == "title" else paragraphs
+            read = article_paragraphs if self.document_boundary == "title" else paragraphs
             yield from read(file, piece.start, piece.stop)
             return
         for offset, line in lines(file, piece.start, piece.stop):
@@ -126,6 +126,6 @@ def _good_lines(raw: bytes, name: str, offset: int) -> tuple[str, list[Skipped]]
         try:
             good.append(decode(line, name, offset))
         except BadTextError as error:
-            bad.append(error.counted("skip"))
+            bad.append(error.skip_or_raise("skip"))
         offset += len(line) + 1
     return "\n".join(good), bad

@@ -8,11 +8,11 @@ import os
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from bert_jax.corpora import globbed
 from bert_jax.corpora.bad_text import BadText, BadTextError
+from bert_jax.corpora.file_source import hash_files
 from bert_jax.corpora.source import MARK, Piece, Skipped
-from bert_jax.corpora.values import LineBreaks, as_document, decoded, pick, runs
-from bert_jax.errors import UserError
+from bert_jax.corpora.values import LineBreaks, as_document, as_text, pick, runs
+from bert_jax.errors import UserError, first_line
 from bert_jax.records import Document
 from bert_jax.storage import files
 
@@ -70,20 +70,15 @@ class Source:
         rules = (self.split, self.text_field, self.document_rule, self.line_breaks, self.language, self.bad_text)
         folder = os.fspath(builder.data_path)
         names = sorted(os.path.basename(path) for path in self._split(builder).filepaths)
-        return globbed.fingerprint([f"{folder}{MARK}{name}" for name in names], (builder.info.full_name, *rules))
+        return hash_files([f"{folder}{MARK}{name}" for name in names], (builder.info.full_name, *rules))
 
     def describe(self) -> dict[str, Any]:
         """Return the manifest's description of the source."""
         info = self._builder().info
         license_ = info.redistribution_info.license if info.redistribution_info else ""
         facts = {"dataset": info.full_name, "records": info.splits[self.split].num_examples}
-        return {
-            "source": "tfds_dataset",
-            **dataclasses.asdict(self),
-            **facts,
-            "homepage": info.homepage,
-            "license": license_,
-        }
+        facts |= {"homepage": info.homepage, "license": license_}
+        return {"source": "tfds_dataset", **dataclasses.asdict(self), **facts}
 
     def _documents(self, number: int, record: Any) -> Iterator[Document | Skipped]:
         name = f"{self.split}#{number}"
@@ -92,15 +87,15 @@ class Source:
             value = pick(record, self.text_field, where, "config.corpus.options.text_field")
             value = _without_markers(value, MARKERS.get(self.name.partition("/")[0].partition(":")[0], ()))
             if self.document_rule == "blank_line" and isinstance(value, str | bytes):
-                parts = {f"{name}@{i}": text for i, text in enumerate(runs(decoded(value, where)))}
+                texts = {f"{name}@{i}": text for i, text in enumerate(runs(as_text(value, where)))}
             else:
-                parts = {name: value}
-            for part, text in parts.items():
-                yield as_document(part, text, where, self.line_breaks, self.language)
-            if not parts:
+                texts = {name: value}
+            for key, text in texts.items():
+                yield as_document(key, text, where, self.line_breaks, self.language)
+            if not texts:
                 yield Skipped(name, "no text")
         except BadTextError as error:
-            yield error.counted(self.bad_text, name)
+            yield error.skip_or_raise(self.bad_text, name)
 
     def _split(self, builder: Any) -> Any:
         try:
@@ -112,10 +107,10 @@ class Source:
             ) from error
 
     def _builder(self) -> Any:
-        return opened(self.name, self.data_dir, "config.corpus.options.name and data_dir")
+        return open_dataset(self.name, self.data_dir, "config.corpus.options.name and data_dir")
 
 
-def opened(name: str, data_dir: str, keys: str) -> Any:
+def open_dataset(name: str, data_dir: str, keys: str) -> Any:
     """Return the TFDS builder of a prepared dataset, converted to ArrayRecord if needed. No code of the dataset is run.
 
     Args:
@@ -172,10 +167,9 @@ def records(folder: str, split: str, start: int, stop: int) -> Iterator[tuple[in
             found = source.__getitems__(list(numbers))
             yield from zip(numbers, found, strict=True)
     except (ValueError, OSError, RuntimeError, IndexError) as error:
-        reason = " ".join(str(error).split())[:160]
         raise UserError(
-            f"{folder} is damaged or not whole, in the records from {place} on of {split!r} ({reason}); prepare it "
-            "again"
+            f"{folder} is damaged or not whole, in the records from {place} on of {split!r} ({first_line(error)});"
+            " prepare it again"
         ) from error
 
 
@@ -217,10 +211,7 @@ def _convert(folder: Any, target: Any, message: str) -> None:
             )
             _check_converted(folder, unfinished)
         except Exception as error:
-            message = (
-                f"{message} and could not be converted ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
-            )
-            raise UserError(f"{message}; try: {command}") from error
+            raise UserError(f"{message} and could not be converted ({first_line(error)}); try: {command}") from error
 
 
 def _check_converted(folder: Any, converted: Any) -> None:

@@ -93,7 +93,7 @@ def readable(path: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def unpacked(path: str) -> Iterator[Unpacked]:
+def open_unpacked(path: str) -> Iterator[Unpacked]:
     """Context manager that opens a file to read its unpacked bytes. Raises ``UserError`` if it cannot be opened."""
     with contextlib.ExitStack() as stack:
         with readable(path):

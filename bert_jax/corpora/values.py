@@ -30,7 +30,7 @@ class RecordSource:
         try:
             return as_document(name, text(), where, self.line_breaks, self.language)
         except BadTextError as error:
-            return error.counted(self.bad_text, name)
+            return error.skip_or_raise(self.bad_text, name)
 
     def cell(self, name: str, column: str, value: Any, field: str, where: str) -> Document | Skipped:
         """Return the document ``name`` with the text of ``field``, which is in the ``value`` of ``column``."""
@@ -101,14 +101,14 @@ def _sentences(value: Any, where: str, line_breaks: LineBreaks, language: str) -
     if value is None:
         return ()
     if isinstance(value, TEXT):
-        return tuple(_running_text(decoded(value, where), line_breaks, language))
+        return tuple(_running_text(as_text(value, where), line_breaks, language))
     if isinstance(value, Mapping) or not hasattr(value, "__iter__"):
         raise BadTextError(
             where,
             "not text",
             f"{where} has {type(value).__name__} where text is needed; name a field with a string or a list of strings",
         )
-    parts = (window for item in value if item is not None for window in windows(decoded(item, where)))
+    parts = (window for item in value if item is not None for window in windows(as_text(item, where)))
     return tuple(sentence for sentence in map(one_space, parts) if sentence)
 
 
@@ -117,7 +117,7 @@ def _running_text(text: str, line_breaks: LineBreaks, language: str) -> Iterator
         yield from split_sentences(part, language)
 
 
-def decoded(value: Any, where: str) -> str:
+def as_text(value: Any, where: str) -> str:
     """Return ``value``, a string or bytes, as text. Raises ``BadTextError`` if it is neither, or not Unicode."""
     if not isinstance(value, TEXT):
         raise BadTextError(

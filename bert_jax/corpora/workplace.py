@@ -23,7 +23,7 @@ from bert_jax.storage import files, write_errors
 
 
 @contextlib.contextmanager
-def working(root: str, target: str, key: str) -> Iterator[Workplace]:
+def open_workplace(root: str, target: str, key: str) -> Iterator[Workplace]:
     """Context manager that opens the work folder ``root``, in which ``target`` is built, for one process at a time.
 
     A local folder is removed after bad input, and kept for the next try after a kill, Ctrl-C, a full disk or a store
@@ -46,7 +46,7 @@ def working(root: str, target: str, key: str) -> Iterator[Workplace]:
 
 
 @contextlib.contextmanager
-def parents_removed(target: str | os.PathLike[str]) -> Iterator[None]:
+def clean_up_parents(target: str | os.PathLike[str]) -> Iterator[None]:
     """Remove the folders above a local ``target`` that the block made, if it fails and leaves them empty."""
     place = files.as_path(target)
     missing = [] if files.is_remote(place) else [folder for folder in place.absolute().parents if not folder.exists()]

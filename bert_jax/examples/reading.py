@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from bert_jax.corpora.bad_text import BadTextError
-from bert_jax.corpora.unpacking import UNPACKERS, unpacked
+from bert_jax.corpora.unpacking import UNPACKERS, open_unpacked
 from bert_jax.errors import UserError
 from bert_jax.storage import files
 
@@ -87,7 +87,7 @@ def whole_text(path: str, encoding: str = "utf-8") -> str:
     _check_encoding(encoding)
     blocks = []
     try:
-        with unpacked(path) as file:
+        with open_unpacked(path) as file:
             while block := file.read(BLOCK_BYTES):
                 blocks.append(block)
     except BadTextError as error:

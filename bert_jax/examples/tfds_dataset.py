@@ -32,7 +32,7 @@ class Reader:
         Raises ``UserError`` if the dataset or the split is missing or damaged.
         """
         folder, split = os.path.split(path)
-        builder = tfds_dataset.opened(self.name, folder, "config.data.options.name and --data")
+        builder = tfds_dataset.open_dataset(self.name, folder, "config.data.options.name and --data")
         try:
             builder.info.splits[split]
         except (KeyError, ValueError) as error:

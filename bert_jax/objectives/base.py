@@ -96,7 +96,7 @@ class PretrainingObjective(abc.ABC):
     whole_batches: bool = False
     dtype: str
     tokenizer: Tokenizer | None = None  # until ``with_text``
-    _corpora: Mixture
+    _mixture: Mixture
     _facts: TokenFacts
 
     def __init__(self, config: Config, setting: Setting):
@@ -140,8 +140,8 @@ class PretrainingObjective(abc.ABC):
         corpus.check_columns(units.columns(self.units))
         made.tokenizer, made._facts = tokenizer, TokenFacts.of(tokenizer)
         made._set_vocabulary(size)
-        made._corpora = corpus if isinstance(corpus, Mixture) else Mixture.alone(corpus)
-        made.heldout_parts = tuple(made._corpora.parts)
+        made._mixture = corpus if isinstance(corpus, Mixture) else Mixture.alone(corpus)
+        made.heldout_parts = tuple(made._mixture.corpora)
         return made
 
     def _set_vocabulary(self, size: int) -> None:
@@ -291,12 +291,12 @@ class PretrainingObjective(abc.ABC):
                 kind=kind,
                 directory=corpus.folder,
             )
-            for name, corpus in self._corpora.parts.items()
-            if (self._corpora.shares[name] if part is None else part == name)
+            for name, corpus in self._mixture.corpora.items()
+            if (self._mixture.shares[name] if part is None else part == name)
         }
         if len(sources) == 1:
             return next(iter(sources.values()))
-        key, shares = random.key(self._corpora.fingerprint, seed, phase, "mixture"), self._corpora.shares
+        key, shares = random.key(self._mixture.fingerprint, seed, phase, "mixture"), self._mixture.shares
         return MixedRows(list(sources.values()), [shares[n] for n in sources], key)
 
     def summary(self, sums: dict[str, Sum]) -> dict[str, float]:
@@ -358,7 +358,7 @@ class PretrainingObjective(abc.ABC):
         """
         rows, found = self.heldout_rows(kind, num_rows, part), dict[str, float]()
         if any(term.baseline == "cloze" for term in self._terms.values()):
-            corpora = [corpus for name, corpus in self._corpora.parts.items() if part in (None, name)]
+            corpora = [corpus for name, corpus in self._mixture.corpora.items() if part in (None, name)]
             tokens = ngram_models.read_tokens([corpus.split("train") for corpus in corpora])
             found = ngram_models.cloze_baselines(rows, tokens, self.special_ids, self.vocab_size)
         return found | majority_rates(self.label_counts(rows))

@@ -67,9 +67,9 @@ def masked_sentences(corpus: Mixture, tokenizer: Tokenizer, max_length: int) -> 
     At most ``NUMBER`` times ``EACH``, from all parts of a mixture alike, from places that are spread evenly over the
     text. There are none if no sentence has 8 to 16 tokens, few signs and a word of one piece.
     """
-    each = -(-NUMBER // len(corpus.parts))
+    each = -(-NUMBER // len(corpus.corpora))
     found: list[list[tuple[str, str]]] = []
-    for part in corpus.parts.values():
+    for part in corpus.corpora.values():
         split = part.split("heldout")
         lengths = split.sentence_lengths()
         fitting = np.flatnonzero((lengths >= LENGTHS[0]) & (lengths <= min(LENGTHS[1], max_length - 2)))

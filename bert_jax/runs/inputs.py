@@ -309,7 +309,7 @@ def _made_of(corpus: CorpusConfig, path: epath.Path, tokenizer: Tokenizer) -> bo
     wanted = {name: getattr(corpus, name) for name in ("heldout_fraction", "part_bytes", "duplicates")}
     wanted |= {"tokenizer_sha256": tokenizer.sha256, "source_fingerprint": find_source(corpus).fingerprint()}
     same = all(manifest.get(name) == value for name, value in wanted.items())
-    return same and columns.made_as_asked(columns.find(corpus.columns), manifest)
+    return same and columns.has_columns(manifest, columns.find(corpus.columns))
 
 
 def find_vocabulary(

@@ -127,7 +127,7 @@ def _read_seconds(corpus: Mixture) -> float:
     The number of reads of each part of a mixture is proportional to the part's share.
     """
     rng = np.random.default_rng(0)
-    splits = [part.split("train") for part in corpus.parts.values()]
+    splits = [part.split("train") for part in corpus.corpora.values()]
     which = rng.choice(len(splits), NUM_READS, p=list(corpus.shares.values()))
     reads = []
     for split in (splits[number] for number in which):

@@ -15,7 +15,7 @@ from bert_jax import configuration
 from bert_jax.checkpoints.restoring import BEST, saved_steps
 from bert_jax.cluster import distributed
 from bert_jax.corpora.mixture import Mixture
-from bert_jax.corpora.privacy import private_config, redacted
+from bert_jax.corpora.privacy import private_config, redact
 from bert_jax.errors import UserError
 from bert_jax.interchange.architectures import of_pretraining
 from bert_jax.interchange.family import families
@@ -175,7 +175,7 @@ def recorded(
     identity = settings.identity() | {"init": request.init}
     if not settings.private:
         return config, identity, request.command
-    return private_config(config), private_config(identity) | {"init": redacted(request.init)}, ""
+    return private_config(config), private_config(identity) | {"init": redact(request.init)}, ""
 
 
 def finish(

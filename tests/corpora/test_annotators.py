@@ -253,8 +253,8 @@ def test_from_a_recipe_to_a_store_and_back(tmp_path, capsys, monkeypatch):
     assert people.tolist() == [1, 2, 0, 0, 0, 0, 0, 0, 0]
     assert "people.txt" not in (tmp_path / "corpus" / MANIFEST).read_text()
     tree = {"words": {"annotator": "segmenter"}, "people": {"annotator": "lexicon", "path": "people.txt"}}
-    assert columns.made_as_asked(columns.find(tree), corpus.manifest)
-    assert not columns.made_as_asked(columns.find({"words": tree["words"]}), corpus.manifest)
+    assert columns.has_columns(corpus.manifest, columns.find(tree))
+    assert not columns.has_columns(corpus.manifest, columns.find({"words": tree["words"]}))
     tree["words"]["hmm"] = False
-    assert not columns.made_as_asked(columns.find(tree), corpus.manifest)
+    assert not columns.has_columns(corpus.manifest, columns.find(tree))
     assert main.run(["corpus", "--verify=corpus"]) == 0

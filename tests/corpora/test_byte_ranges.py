@@ -6,7 +6,7 @@ import re
 import pytest
 
 from bert_jax.corpora import byte_ranges
-from bert_jax.corpora.unpacking import unpacked
+from bert_jax.corpora.unpacking import open_unpacked
 
 ATOMS = [b"\n", b"\n", b"\n\n", b"\r\n", b" ", b"\t", b"ab", b"c", "é".encode(), b"\x0c", b"\r"]
 
@@ -15,7 +15,7 @@ def of_ranges(read, path, cuts):
     ends = [0, *cuts, -1]
     found = []
     for start, stop in zip(ends, ends[1:], strict=False):
-        with unpacked(str(path)) as file:
+        with open_unpacked(str(path)) as file:
             found += read(file, start, stop)
     return found
 

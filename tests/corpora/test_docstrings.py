@@ -6,8 +6,7 @@ import sys
 import pytest
 
 from bert_jax.corpora import docstrings
-from bert_jax.corpora.docstrings import Source
-from bert_jax.corpora.prose import paragraphs
+from bert_jax.corpora.docstrings import Source, paragraphs
 from bert_jax.corpora.source import documents
 from bert_jax.errors import UserError
 

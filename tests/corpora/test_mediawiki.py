@@ -12,8 +12,8 @@ import pytest
 
 pytest.importorskip("mwparserfromhell", reason="needs the extra wikipedia")
 
-from bert_jax.corpora import globbed, mediawiki, unpacking, wikitext  # noqa: E402
-from bert_jax.corpora.mediawiki import Source  # noqa: E402
+from bert_jax.corpora import file_source, mediawiki, unpacking  # noqa: E402
+from bert_jax.corpora.mediawiki import Source, plain_text  # noqa: E402
 from bert_jax.corpora.source import Piece  # noqa: E402
 from bert_jax.errors import UserError  # noqa: E402
 from bert_jax.records import Document  # noqa: E402
@@ -87,7 +87,7 @@ def test_a_multistream_dump_cut_anywhere_gives_each_page_once(tmp_path, monkeypa
     (tmp_path / "a.xml.bz2").write_bytes(packed)
     source = Source(paths=(f"{tmp_path}/*",))
     cut_everywhere(source, len(packed), range(1, len(packed), 7))
-    monkeypatch.setattr(globbed, "RANGE_BYTES", 4 * 300)
+    monkeypatch.setattr(file_source, "RANGE_BYTES", 4 * 300)
     assert len(source.pieces()) > 3
     assert documents(source) == KEPT
     assert max(len(kept_of(source, p)) for p in source.pieces()) == 1  # pages are in several pieces
@@ -112,7 +112,7 @@ def test_bad_dumps_are_named_or_counted(tmp_path):
 
 def test_the_extra_is_named_where_it_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "mwparserfromhell", None)
-    wikitext.library.cache_clear()
+    mediawiki._library.cache_clear()
     with pytest.raises(UserError, match=r"pip install mwparserfromhell$"):
         Source(paths=(f"{tmp_path}/*",)).pieces()
 
@@ -132,3 +132,41 @@ def test_a_real_dump(shared_data):
     assert kept["Anarchism"].sentences[0].startswith("Anarchism is a political philosophy that advocates")
     text = "\n".join(s for d in kept.values() for s in d.sentences)
     assert sum(map(text.count, ("{{", "[[", "<ref", "{|", "'''"))) < len(text) / 20_000
+
+
+# ---- markup ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("markup", "text"),
+    [
+        ("'''Bold''' and ''[[Page|shown]]'' and [[Other]]s.", "Bold and shown and Others."),
+        ("A{{cite|x={{y}}}} b<ref name=a>{{c}} gone</ref>, c<ref name=a/>.", "A b, c."),
+        (
+            "[[File:X.jpg|thumb|A [[link]] in it]]Text.[[Category:Y]] [[fr:Z]] [[:Category:Shown]]",
+            "Text. Category:Shown",
+        ),
+        ("{| class=x\n! head\n|-\n| [[cell]] || two\n|}\nAfter.", "After."),
+        ("Before ({{IPA|x}}) and (; from Greek) it.", "Before and (from Greek) it."),
+        ("One&nbsp;two&ndash;three<!-- no -->.__NOTOC__", "One two–three."),
+        ("[http://x.org The site] and [http://y.org] end.", "The site and end."),
+        ("First.\nSecond<br/>third.\n\nFourth.", "First.\nSecond\nthird.\nFourth."),
+        ("<math>x</math>H<sub>2</sub>O <span>is</span> <nowiki>[[wet]]</nowiki>", "H2O is [[wet]]"),
+        ("<gallery>\nA.jpg|b\n</gallery><div>In.</div>Out.", "In.\nOut."),
+    ],
+)
+def test_what_a_reader_sees_is_kept(markup, text):
+    assert plain_text(markup) == text
+
+
+def test_headings_and_lists_are_kept_on_request():
+    markup = "Top.\n== Head ==\n* one\n# two\n: three\n; four : five\nEnd."
+    assert plain_text(markup) == "Top.\nEnd."
+    assert plain_text(markup, headings="keep").split("\n") == ["Top.", "Head", "End."]
+    assert plain_text(markup, lists="keep").split("\n") == ["Top.", "one", "two", "three", "four five", "End."]
+
+
+def test_names_of_a_wiki_for_files_and_categories():
+    markup = "[[Datei:X.jpg|mini|Bild]]Text.[[Kategorie:Y]]"
+    assert plain_text(markup, ("Datei", "Kategorie")) == "Text."
+    assert plain_text(markup) != "Text."

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_jax.corpora.mixture import Joined, shares
+from bert_jax.corpora.mixture import JoinedSource, shares
 from bert_jax.corpora.prepare import CorpusConfig
 from bert_jax.corpora.source import documents
 from bert_jax.corpora.text_files import Source
@@ -35,12 +35,12 @@ def test_joined_sources_are_read_one_after_another(tmp_path):
     for name in ("one", "two"):
         (tmp_path / f"{name}.txt").write_text(f"This is {name}. It is short.\n")
     sources = {name: Source((f"{tmp_path}/{name}.txt",)) for name in ("one", "two")}
-    joined = Joined(tuple(sources.items()))
+    joined = JoinedSource(tuple(sources.items()))
     assert [d.sentences for d in documents(joined)] == [
         ("This is one.", "It is short."),
         ("This is two.", "It is short."),
     ]
-    assert joined.fingerprint() != Joined((("one", sources["one"]),)).fingerprint()
+    assert joined.fingerprint() != JoinedSource((("one", sources["one"]),)).fingerprint()
     assert set(joined.describe()["parts"]) == {"one", "two"}
 
 

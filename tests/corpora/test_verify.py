@@ -12,7 +12,7 @@ import pytest
 
 from bert_jax.cli import main
 from bert_jax.corpora import store
-from bert_jax.corpora.manifest import MANIFEST, SEAL, DamagedError, sealed, verify
+from bert_jax.corpora.manifest import MANIFEST, SEAL, DamagedError, seal, verify
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS
@@ -80,7 +80,7 @@ def test_any_other_value_in_the_manifest_is_found(folder: Path, key: str) -> Non
 
 def test_a_manifest_without_its_seal_is_damaged(folder: Path) -> None:
     manifest = json.loads((folder / MANIFEST).read_text())
-    assert sealed(manifest) == manifest
+    assert seal(manifest) == manifest
     del manifest[SEAL]
     (folder / MANIFEST).write_text(json.dumps(manifest))
     with pytest.raises(DamagedError, match=f"{MANIFEST} is damaged"):

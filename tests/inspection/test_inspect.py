@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax.cli import main
-from bert_jax.corpora.manifest import sealed
+from bert_jax.corpora.manifest import seal
 from bert_jax.errors import UserError
 from bert_jax.inspection.fixes import Fixes
 from bert_jax.inspection.inspect import Inspection, InspectionRequest, inspect
@@ -197,7 +197,7 @@ def test_what_the_build_counted_in_the_text(clean: Path, vocab: Path, tmp_path: 
     manifest = json.loads((corpus / "manifest.json").read_text())
     for hits, status in ((0, "ok"), (manifest["text_bytes"] // 2000, "bad")):
         manifest["text_hits"] = {"private": {"e-mail": hits, "phone": 0}, "encoding": {"replacement_characters": hits}}
-        (corpus / "manifest.json").write_text(json.dumps(sealed(manifest)))
+        (corpus / "manifest.json").write_text(json.dumps(seal(manifest)))
         found = judge(corpus, vocab)
         assert found.check("encoding").status == status
         assert found.check("personal_data").status == ("warn" if hits else "ok")
@@ -345,7 +345,7 @@ def test_control_characters_are_no_wrong_encoding(clean: Path, vocab: Path, tmp_
     corpus = shutil.copytree(clean, tmp_path / "corpus")
     manifest = json.loads((corpus / "manifest.json").read_text())
     manifest["text_hits"]["encoding"]["control_characters"] = manifest["text_bytes"] // 2000
-    (corpus / "manifest.json").write_text(json.dumps(sealed(manifest)))
+    (corpus / "manifest.json").write_text(json.dumps(seal(manifest)))
     found = judge(corpus, vocab)
     assert found.check("encoding").status == "ok"
     assert found.check("control_characters").status == "warn"

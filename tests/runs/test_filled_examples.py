@@ -46,7 +46,7 @@ def test_sentences_are_of_the_heldout_text_with_one_word_masked(tmp_path: Path, 
     text.write_text("\n\n".join(f"{one}\n{SENTENCE}" for one in text.read_text().split("\n\n")))
     recipe = toy.recipe(text, vocab={"kind": kind, "size": size})
     tokenizer, made = opened(tmp_path, recipe)
-    split = made.parts[""].split("heldout")
+    split = made.corpora[""].split("heldout")
     starts, lengths = split.sentence_offsets[:-1], split.sentence_lengths()
     heldout = {tokenizer.decode(split.read(*map(np.atleast_1d, one))) for one in zip(starts, lengths, strict=True)}
     found = masked_sentences(made, tokenizer, 32)
@@ -58,7 +58,7 @@ def test_sentences_are_of_the_heldout_text_with_one_word_masked(tmp_path: Path, 
         ids = tokenizer.encode(masked.replace("[MASK]", word)).input_ids
         assert tokenizer.decode(ids) in heldout, masked
     assert masked_sentences(made, tokenizer, 9) == [], "sentences of 8 tokens do not fit with [CLS] and [SEP]"
-    two = Mixture({"a": made.parts[""], "b": made.parts[""]}, {"a": 1.0, "b": 0.0})
+    two = Mixture({"a": made.corpora[""], "b": made.corpora[""]}, {"a": 1.0, "b": 0.0})
     of_two = masked_sentences(two, tokenizer, 32)
     assert len(of_two) == NUMBER
     assert of_two[:2] == of_two[2:], "two of each part"

@@ -1,4 +1,4 @@
-"""What sources of files share: finding the files that globs match, cutting them into pieces, hashing, describing."""
+"""What sources of files share: they find the files that globs match, cut them into pieces, hash and describe them."""
 
 from __future__ import annotations
 
@@ -28,11 +28,47 @@ class FileSource:
     """
 
     paths: tuple[str, ...]
-    KINDS: ClassVar[str]  # the kind of files, as error messages name it
+    FILES: ClassVar[str]  # which files these are, for error messages
 
     def names(self) -> list[str]:
-        """Return the sorted paths of the files. Raises ``UserError`` for a glob that matches none."""
-        return _find(self.paths, self.KINDS)
+        """Return the sorted paths of the files, with ``MARK`` after the folder they share.
+
+        Raises:
+          UserError: a glob matches no file, or there is no glob.
+        """
+        found: set[str] = set()
+        for pattern in self.paths:
+            matches = files.glob(pattern)
+            if not matches:
+                advice = f"check config.corpus.options.paths (globs of {self.FILES})"
+                if files.as_path(pattern).is_dir():
+                    advice = f"it is a folder, write {os.path.join(pattern, '*')!r} for the files in it"
+                raise UserError(f"no file matches {pattern!r}; {advice}")
+            found.update(os.fspath(match) for match in matches)
+        if not found:
+            raise UserError(f"config.corpus.options.paths is empty; name at least one glob of {self.FILES}")
+        shared = os.path.commonprefix([path.split("/")[:-1] for path in found])
+        root = "/".join(shared) + MARK if shared else ""
+        return [root + "/".join(path.split("/")[len(shared) :]) for path in sorted(found)]
+
+    def pieces(self) -> list[Piece]:
+        """Return the pieces of the files, in order of name.
+
+        A file that can be cut has a piece for each ``RANGE_BYTES`` of text; any other file is one piece.
+        """
+        result = []
+        for name in self.names():
+            size, factor = _size(name), UNPACKED if is_packed(name) else 1
+            step = RANGE_BYTES // factor
+            starts = range(0, size, step) if size > step and self.can_cut(name) else range(1)
+            for start in starts[:-1]:
+                result.append(Piece(name, start, start + step, step * factor))
+            result.append(Piece(name, starts[-1], -1, (size - starts[-1]) * factor))
+        return result
+
+    def can_cut(self, name: str) -> bool:
+        """Return whether ``read`` can begin anywhere in the file ``name``."""
+        return not is_packed(name)
 
     def versions(self) -> dict[str, str]:
         """Return the versions of the libraries on which the documents depend."""
@@ -42,7 +78,7 @@ class FileSource:
         """Return the hash of the settings, the versions, and every file's name and content."""
         settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
         del settings["paths"]
-        return fingerprint(self.names(), (*settings.values(), *self.versions().values()))
+        return hash_files(self.names(), (*settings.values(), *self.versions().values()))
 
     def describe(self) -> dict[str, Any]:
         """Return the manifest's description of the source."""
@@ -52,51 +88,7 @@ class FileSource:
         return {"source": catalogue.name_of(type(self).__module__), **own, **facts}
 
 
-def _find(paths: Sequence[str], kinds: str) -> list[str]:
-    """Return the sorted paths of the files that the globs ``paths`` match, with ``MARK`` after the folder they share.
-
-    Args:
-      kinds: the kind of files, as error messages name it.
-
-    Raises:
-      UserError: a glob matches no file, or there is no glob.
-    """
-    found: set[str] = set()
-    for pattern in paths:
-        matches = files.glob(pattern)
-        if not matches:
-            advice = f"check config.corpus.options.paths (globs of {kinds})"
-            if files.as_path(pattern).is_dir():
-                advice = f"it is a folder, write {os.path.join(pattern, '*')!r} for the files in it"
-            raise UserError(f"no file matches {pattern!r}; {advice}")
-        found.update(os.fspath(match) for match in matches)
-    if not found:
-        raise UserError(f"config.corpus.options.paths is empty; name at least one glob of {kinds}")
-    shared = os.path.commonprefix([path.split("/")[:-1] for path in found])
-    root = "/".join(shared) + MARK if shared else ""
-    return [root + "/".join(path.split("/")[len(shared) :]) for path in sorted(found)]
-
-
-def pieces(names: Sequence[str], *, cut: bool, cut_packed: Sequence[str] = ()) -> list[Piece]:
-    """Return the pieces of the files: one per ``RANGE_BYTES`` of text in a file that can be cut, else one per file.
-
-    If ``cut``, files can be cut if they are not compressed or have an ending of ``cut_packed``; otherwise none can.
-    """
-    result = []
-    for name in names:
-        size = _size(name)
-        packed = is_packed(name)
-        factor = UNPACKED if packed else 1
-        whole = not cut or (packed and os.path.splitext(name)[1] not in cut_packed)
-        step = RANGE_BYTES // factor
-        starts = range(0, 1 if whole else max(size, 1), step)
-        for start in starts[:-1]:
-            result.append(Piece(name, start, start + step, step * factor))
-        result.append(Piece(name, starts[-1], -1, (size - starts[-1]) * factor))
-    return result
-
-
-def fingerprint(names: Sequence[str], settings: object) -> str:
+def hash_files(names: Sequence[str], settings: object) -> str:
     """Return the hash of ``settings`` and of every file's name and content. Folders and times do not matter.
 
     Local files are read (about 1.5 GB/s). A remote object with a checksum is hashed by its size and this checksum
