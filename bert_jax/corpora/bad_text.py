@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from bert_jax.corpora.source import Skipped, below, shown
+from bert_jax.corpora.source import Skipped, below, display_path
 from bert_jax.errors import UserError
 
 BadText: TypeAlias = Literal["error", "skip"]  # the option ``bad_text`` of a source
@@ -22,7 +22,7 @@ class BadTextError(UserError):
     """
 
     def __init__(self, where: str, reason: str, message: str) -> None:
-        self.without_hint = shown(message)  # for readers that do not have the option ``bad_text``
+        self.without_hint = display_path(message)  # for readers that do not have the option ``bad_text``
         super().__init__(f"{self.without_hint}, {SKIP_HINT}")
         self._made_of = (where, reason, message)
         self._skipped = Skipped(below(where), reason)

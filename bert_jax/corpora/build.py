@@ -99,12 +99,9 @@ def build(
         run = functools.partial(
             engine.run, shards=shards, num_workers=config.num_workers, beam_options=config.beam_options
         )
-        repeated, near = {}, config.duplicates == "near"
+        repeated = {}
         if config.duplicates != "keep":
-            digests = functools.partial(duplicates.write_digests, source, workplace, near)
-            fingerprints = functools.partial(workplace.once, "fingerprints", digests)
-            run(fingerprints)
-            repeated = duplicates.mark(workplace, shards, [fingerprints(shard) for shard in shards], near)
+            repeated = duplicates.mark(source, workplace, shards, config.duplicates == "near", run)
         job = ShardJob(
             source,
             tokenizer,
@@ -133,11 +130,7 @@ def build(
             **config.identity(),
             "documents": sum(shard["documents"] for shard in written),
             "text_bytes": sum(shard["bytes"] for shard in written),
-            "dropped": {
-                name: sum(shard["dropped"].get(name, 0) for shard in written)
-                for name in ("empty_documents", "empty_sentences")
-            }
-            | repeated,
+            "dropped": _dropped(written) | repeated,
             "skipped": _skipped(written),
             "text_hits": functools.reduce(hits.add, (shard["text_hits"] for shard in written)),
             HELDOUT_DOCUMENTS: [name for shard in written for name in shard["heldout"]][:MOST_NAMES],
@@ -214,6 +207,11 @@ def _check(written: Sequence[Facts], config: BuildConfig) -> None:
                 f" {split!r}, which needs 2; choose a config.corpus.heldout_fraction nearer to 0.5, or add documents"
                 f" (text_files: more files, or --{options}.document_boundary=blank_line, line or title)"
             )
+
+
+def _dropped(written: Sequence[Facts]) -> dict[str, int]:
+    names = ("empty_documents", "empty_sentences")
+    return {name: sum(shard["dropped"].get(name, 0) for shard in written) for name in names}
 
 
 def _skipped(written: Sequence[Facts]) -> dict[str, Facts]:

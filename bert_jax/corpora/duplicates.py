@@ -7,9 +7,10 @@ document of the corpus is kept. The first pass takes 16 bytes of memory per docu
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,7 +40,41 @@ def check_near() -> None:
         ) from error
 
 
-def write_digests(source: Source, workplace: Workplace, near: bool, shard: Shard, folder: Path) -> dict[str, int]:
+def mark(
+    source: Source,
+    workplace: Workplace,
+    shards: Sequence[Shard],
+    near: bool,
+    run: Callable[[Callable[[Shard], Any]], None],
+) -> dict[str, int]:
+    """Write for each shard which of its documents to leave out, and return how many are exact and near duplicates.
+
+    Args:
+      near: whether near duplicates are left out too.
+      run: calls a picklable function for each shard, in the workers of the build.
+    """
+    make = functools.partial(_write_digests, source, workplace, near)
+    work = functools.partial(workplace.once, "fingerprints", make)
+    run(work)
+    ends = np.cumsum([work(shard)["documents"] for shard in shards])
+    with workplace.scratch() as folder:
+
+        def load(name: str) -> np.ndarray:
+            return np.concatenate([np.load(workplace.get(f"parts/{s.name}.{name}.npy", folder)) for s in shards])
+
+        digests = load("digests")
+        exact = exact_duplicates(digests)
+        alike = np.zeros_like(exact)
+        if near:
+            rest = ~exact & digests.any(axis=1)
+            alike[rest] = near_duplicates(load("signatures")[rest])
+        for shard, marks in zip(shards, np.split(exact | alike, ends[:-1]), strict=True):
+            np.save(folder / "marks.npy", marks)
+            workplace.put(folder / "marks.npy", _marks_name(shard))
+    return {"exact_duplicates": int(exact.sum()), "near_duplicates": int(alike.sum())}
+
+
+def _write_digests(source: Source, workplace: Workplace, near: bool, shard: Shard, folder: Path) -> dict[str, int]:
     """Write digests of a shard's n documents, uint64 [n, 2], to the work folder, and return their number.
 
     If ``near``, write the documents' signatures too, uint32 [n, 40].
@@ -78,31 +113,6 @@ def signature(text: str) -> np.ndarray:
     return minhash.hashvalues.astype(np.uint32)
 
 
-def mark(workplace: Workplace, shards: Sequence[Shard], facts: Sequence[dict[str, Any]], near: bool) -> dict[str, int]:
-    """Write for each shard which of its documents to leave out, and return how many are exact and near duplicates.
-
-    Args:
-      facts: what ``write_digests`` returned for each shard.
-    """
-    with workplace.scratch() as folder:
-
-        def load(name: str) -> np.ndarray:
-            arrays = [np.load(workplace.get(f"parts/{shard.name}.{name}.npy", folder)) for shard in shards]
-            return np.concatenate(arrays) if arrays else np.zeros((0, 2), np.uint64)
-
-        digests = load("digests")
-        exact = exact_duplicates(digests)
-        alike = np.zeros_like(exact)
-        if near:
-            rest = ~exact & digests.any(axis=1)
-            alike[rest] = near_duplicates(load("signatures")[rest])
-        ends = np.cumsum([counts["documents"] for counts in facts])
-        for shard, marks in zip(shards, np.split(exact | alike, ends[:-1]), strict=True):
-            np.save(folder / "marks.npy", marks)
-            workplace.put(folder / "marks.npy", _marks_name(shard))
-    return {"exact_duplicates": int(exact.sum()), "near_duplicates": int(alike.sum())}
-
-
 def _marks_name(shard: Shard) -> str:
     """Return the name, in the work folder, of the file with bool [n]: whether each document of a shard is left out."""
     return f"parts/{shard.name}.duplicates.npy"
@@ -110,11 +120,17 @@ def _marks_name(shard: Shard) -> str:
 
 def exact_duplicates(digests: np.ndarray) -> np.ndarray:
     """Return bool [n]: whether each row of ``digests`` (uint64 [n, 2]) equals an earlier row; False for a zero row."""
-    order = np.lexsort((np.arange(len(digests)), digests[:, 1], digests[:, 0]))
-    ordered = digests[order]
-    repeated = np.zeros(len(digests), bool)
-    repeated[order[1:]] = (ordered[1:] == ordered[:-1]).all(axis=1)
-    return repeated & digests.any(axis=1)
+    return (_first_equal(digests) != np.arange(len(digests))) & digests.any(axis=1)
+
+
+def _first_equal(rows: np.ndarray) -> np.ndarray:
+    """Return int64 [n]: the number of the first row that equals each row of ``rows`` (uint64 [n, 2])."""
+    order = np.lexsort((rows[:, 1], rows[:, 0]))  # equal rows keep their order
+    begins = np.ones(len(rows), bool)
+    begins[1:] = (rows[order[1:]] != rows[order[:-1]]).any(axis=1)
+    first = np.empty(len(rows), np.int64)
+    first[order] = order[np.maximum.accumulate(np.where(begins, np.arange(len(rows)), 0))]
+    return first
 
 
 def near_duplicates(signatures: np.ndarray) -> np.ndarray:
@@ -124,37 +140,22 @@ def near_duplicates(signatures: np.ndarray) -> np.ndarray:
     at least ``SIMILARITY`` of all their values agree. Links are transitive: of a chain of versions only the first is
     kept.
     """
-    root = np.arange(len(signatures))
-    for later, first in _candidates(signatures):
-        alike = (signatures[later] == signatures[first]).mean(axis=1) >= SIMILARITY
-        for a, b in zip(later[alike].tolist(), first[alike].tolist(), strict=True):
-            _link(root, a, b)
-    return root != np.arange(len(signatures))
+    from scipy.sparse import coo_array, csgraph
 
-
-def _candidates(signatures: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield (later, first) for each band: m rows, and for each of them the first row with equal values in the band."""
+    numbers = np.arange(len(signatures))
+    links = [np.zeros((2, 0), np.int64)]
     for start in range(0, PERMUTATIONS, BAND):
-        bands = np.ascontiguousarray(signatures[:, start : start + BAND]).view("<u8")  # [n, 2]
-        order = np.lexsort((np.arange(len(bands)), bands[:, 1], bands[:, 0]))
-        same = (bands[order[1:]] == bands[order[:-1]]).all(axis=1)
-        positions = np.arange(len(order))
-        begins = np.maximum.accumulate(np.where(np.concatenate([[False], same]), 0, positions))
-        repeated = np.flatnonzero(np.concatenate([[False], same]))
-        yield order[repeated], order[begins[repeated]]
-
-
-def _link(root: np.ndarray, a: int, b: int) -> None:
-    """Unite the sets that contain ``a`` and ``b``; their smallest member becomes the root (union-find)."""
-    a, b = _find(root, a), _find(root, b)
-    root[max(a, b)] = min(a, b)
-
-
-def _find(root: np.ndarray, a: int) -> int:
-    while root[a] != a:
-        root[a] = root[root[a]]
-        a = int(root[a])
-    return a
+        first = _first_equal(np.ascontiguousarray(signatures[:, start : start + BAND]).view("<u8"))
+        later = np.flatnonzero(first != numbers)
+        alike = (signatures[later] == signatures[first[later]]).mean(axis=1) >= SIMILARITY
+        links.append(np.stack([later, first[later]])[:, alike])
+    pairs = np.concatenate(links, axis=1)
+    if not pairs.size:
+        return np.zeros(len(signatures), bool)
+    graph = coo_array((np.ones(pairs.shape[1], bool), tuple(pairs)), (len(signatures), len(signatures)))
+    _, chains = csgraph.connected_components(graph, directed=False)
+    _, firsts = np.unique(chains, return_index=True)
+    return ~np.isin(numbers, firsts)
 
 
 def unmarked(items: Iterable[Document], workplace: Workplace, shard: Shard, folder: Path) -> Iterator[Document]:

@@ -11,7 +11,7 @@ from typing import Any
 from bert_jax.corpora.bad_text import BadText, BadTextError, decode, is_foreign
 from bert_jax.corpora.byte_ranges import elements, lines
 from bert_jax.corpora.file_source import FileSource
-from bert_jax.corpora.source import Piece, Skipped, below, shown
+from bert_jax.corpora.source import Piece, Skipped, below, display_path
 from bert_jax.corpora.unpacking import open_unpacked
 from bert_jax.corpora.values import LineBreaks, RecordSource, pick
 from bert_jax.records import Document
@@ -68,7 +68,7 @@ class Source(FileSource, RecordSource):
             yield Skipped(name, "no text")
 
     def _document(self, line: bytes, path: str, offset: int) -> Document | Skipped:
-        where = f"{shown(path)} at byte offset {offset}"
+        where = f"{display_path(path)} at byte offset {offset}"
         name = f"{below(path)}@{offset}"
 
         def text() -> Any:

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from bert_jax.corpora.bad_text import BadText, BadTextError
 from bert_jax.corpora.file_source import FileSource
-from bert_jax.corpora.source import Piece, Skipped, below, shown
+from bert_jax.corpora.source import Piece, Skipped, below, display_path
 from bert_jax.corpora.unpacking import Unpacked, bz2_streams, open_unpacked
 from bert_jax.corpora.values import as_document
 from bert_jax.errors import UserError
@@ -87,10 +87,11 @@ class Source(FileSource):
         try:
             with open_unpacked(piece.name) as file:
                 if b"<mediawiki" not in file.head:
-                    message = f"{shown(piece.name)} is not a MediaWiki XML dump: it does not begin with <mediawiki>"
-                    raise BadTextError(
-                        piece.name, "not a dump", f"{message}; leave it out of config.corpus.options.paths"
+                    message = (
+                        f"{display_path(piece.name)} is not a MediaWiki XML dump: it does not begin with <mediawiki>;"
+                        " leave it out of config.corpus.options.paths"
                     )
+                    raise BadTextError(piece.name, "not a dump", message)
                 for key, text in NAMESPACE.findall(file.head):
                     files, categories = (text, categories) if key == b"6" else (files, text)
                 local = tuple(text.decode("utf-8", "replace") for text in (files, categories) if text)
@@ -105,7 +106,7 @@ class Source(FileSource):
         return {"mwparserfromhell": importlib.metadata.version("mwparserfromhell")}
 
     def _page(self, raw: bytes, piece: Piece, local: tuple[str, ...]) -> Document | Skipped:
-        where = f"{shown(piece.name)} after byte {piece.start}"
+        where = f"{display_path(piece.name)} after byte {piece.start}"
         try:
             page = ElementTree.fromstring(raw)
         except ElementTree.ParseError as error:

@@ -84,7 +84,6 @@ def shares(weights: Mapping[str, float | None], sizes: Mapping[str, int], temper
     Without weights, a corpus with ``size`` tokens weighs ``size ** (1 / temperature)``. Temperature 1 keeps the
     proportions of the sizes; a higher temperature gives small corpora a larger share (multilingual BERT: 1 / 0.7).
     """
-    check_weights(weights, temperature)
     raw = {name: sizes[name] ** (1 / temperature) if weight is None else weight for name, weight in weights.items()}
     return {name: value / sum(raw.values()) for name, value in raw.items()}
 

@@ -12,7 +12,7 @@ import pyarrow.parquet
 
 from bert_jax.corpora.bad_text import BadText, BadTextError
 from bert_jax.corpora.file_source import FileSource
-from bert_jax.corpora.source import Piece, Skipped, below, shown
+from bert_jax.corpora.source import Piece, Skipped, below, display_path
 from bert_jax.corpora.values import LineBreaks, RecordSource, column_of
 from bert_jax.errors import first_line
 from bert_jax.records import Document
@@ -48,7 +48,7 @@ class Source(FileSource, RecordSource):
         for name in self.names():
             try:
                 with _open(name) as table:
-                    column_of(self.text_column, table.schema_arrow.names, shown(name))
+                    column_of(self.text_column, table.schema_arrow.names, display_path(name))
                     groups = [table.metadata.row_group(i) for i in range(table.num_row_groups)]
                     sizes = [_column_bytes(group, self.text_column) for group in groups]
             except BadTextError as error:
@@ -67,7 +67,7 @@ class Source(FileSource, RecordSource):
                     return
                 last = table.num_row_groups if piece.stop < 0 else piece.stop
                 first = sum(table.metadata.row_group(i).num_rows for i in range(piece.start))
-                path = shown(piece.name)
+                path = display_path(piece.name)
                 column = column_of(self.text_column, table.schema_arrow.names, path)
                 for row, value in enumerate(_values(table, range(piece.start, last), column, piece.name), first):
                     yield self.cell(f"{name}#{row}", column, value, self.text_column, f"{path}, row {row}")
@@ -113,5 +113,5 @@ def _open(name: str) -> Iterator[Any]:
 
 
 def _damaged(name: str, place: str, error: Exception) -> BadTextError:
-    message = f"{shown(name)} is damaged or not a parquet file, {place} ({first_line(error)}); replace the file"
+    message = f"{display_path(name)} is damaged or not a parquet file, {place} ({first_line(error)}); replace the file"
     return BadTextError(name, "damaged file", message)

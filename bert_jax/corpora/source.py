@@ -29,7 +29,7 @@ def below(name: str) -> str:
     return name.rpartition(MARK)[2]
 
 
-def shown(name: str) -> str:
+def display_path(name: str) -> str:
     """Return the path ``name`` with a plain slash as its separator, for error messages."""
     return name.replace(MARK, "/")
 

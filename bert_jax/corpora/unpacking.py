@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 from bert_jax.corpora.bad_text import BadTextError
-from bert_jax.corpora.source import shown
+from bert_jax.corpora.source import display_path
 from bert_jax.errors import PassingError, UserError
 from bert_jax.storage import files
 from bert_jax.storage.retries import is_passing
@@ -87,7 +87,7 @@ def readable(path: str) -> Iterator[None]:
         if error.errno is None:
             raise
         advice = {errno.EISDIR: "name a file", errno.EIO: "its disk fails: take another copy of the file"}
-        what = f"cannot read {shown(path)}: {error.strerror or error}"
+        what = f"cannot read {display_path(path)}: {error.strerror or error}"
         kind = PassingError if is_passing(error) else UserError
         raise kind(f"{what}; {advice.get(error.errno, 'check its permissions')}") from error
 

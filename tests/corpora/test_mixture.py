@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_jax.corpora.mixture import JoinedSource, shares
+from bert_jax.corpora.mixture import JoinedSource, check_weights, shares
 from bert_jax.corpora.prepare import CorpusConfig
 from bert_jax.corpora.source import documents
 from bert_jax.corpora.text_files import Source
@@ -28,7 +28,7 @@ def test_shares_by_weight_and_by_temperature():
 )
 def test_bad_weights_are_explained(weights, temperature, message):
     with pytest.raises(UserError, match=message):
-        shares(weights, dict.fromkeys(weights, 1), temperature)
+        check_weights(weights, temperature)
 
 
 def test_joined_sources_are_read_one_after_another(tmp_path):
