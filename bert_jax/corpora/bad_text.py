@@ -22,14 +22,12 @@ class BadTextError(UserError):
     """
 
     def __init__(self, where: str, reason: str, message: str) -> None:
+        super().__init__(where, reason, message)  # all three, so that a worker process can pickle the error
         self.without_hint = display_path(message)  # for readers that do not have the option ``bad_text``
-        super().__init__(f"{self.without_hint}, {SKIP_HINT}")
-        self._made_of = (where, reason, message)
         self._skipped = Skipped(below(where), reason)
 
-    def __reduce__(self) -> tuple[type[BadTextError], tuple[str, str, str]]:
-        """Return how to pickle the error, so that a worker process can send it to the main process."""
-        return type(self), self._made_of
+    def __str__(self) -> str:
+        return f"{self.without_hint}, {SKIP_HINT}"
 
     def skip_or_raise(self, bad_text: BadText, where: str = "") -> Skipped:
         """Return a ``Skipped`` entry if ``bad_text`` is "skip"; otherwise raise this error.

@@ -112,16 +112,10 @@ class Source(FileSource):
         except ElementTree.ParseError as error:
             message = f"{where} has a page that is not XML ({error}); replace the file"
             return BadTextError(where, "not XML", message).skip_or_raise(self.bad_text)
-        given = page.findtext("ns") or "0"
-        try:
-            namespace = int(given)
-        except ValueError:
-            message = f"{where} has a page with the namespace {given[:40]!r}, not a number; replace the file"
-            return BadTextError(where, "not a namespace", message).skip_or_raise(self.bad_text)
         title = page.findtext("title") or f"{below(piece.name)}#{page.findtext('id')}"
         texts = page.findall("revision/text")
         text = (texts[-1].text or "") if texts else ""
-        if namespace not in self.namespaces:
+        if (page.findtext("ns") or "0") not in map(str, self.namespaces):
             return Skipped(title, "other namespace")
         if page.find("redirect") is not None or text.lstrip()[:9].upper() == "#REDIRECT":
             return Skipped(title, "redirect")

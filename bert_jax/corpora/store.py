@@ -28,7 +28,6 @@ import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader
 
 from bert_jax.corpora import manifest as manifests
-from bert_jax.corpora import staging
 from bert_jax.corpora.columns import TOKENS, lacking
 from bert_jax.corpora.manifest import SPLITS, DamagedError, check_file
 from bert_jax.errors import UserError, first_line
@@ -97,14 +96,14 @@ class Corpus:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], cache_bytes: int = CACHE_BYTES, note: staging.Note | None = None
+        self, path: str | os.PathLike[str], cache_bytes: int = CACHE_BYTES, note: manifests.Note | None = None
     ) -> None:
         """
         Args:
           cache_bytes: the bytes of decoded blocks that each split keeps in memory, for the tokens and for each column.
           note: called with a line for each copy from an object store.
         """
-        self.folder = staging.stage(path, note)
+        self.folder = manifests.stage(path, note)
         self._cache_bytes = cache_bytes
         self.manifest = manifests.read(self.folder)
         _check_files(self.folder, self.manifest)

@@ -100,29 +100,22 @@ def runs(text: str) -> Iterator[str]:
 def _sentences(value: Any, where: str, line_breaks: LineBreaks, language: str) -> tuple[str, ...]:
     if value is None:
         return ()
-    if isinstance(value, TEXT):
+    if isinstance(value, (*TEXT, Mapping)) or not hasattr(value, "__iter__"):
         return tuple(_running_text(as_text(value, where), line_breaks, language))
-    if isinstance(value, Mapping) or not hasattr(value, "__iter__"):
-        raise BadTextError(
-            where,
-            "not text",
-            f"{where} has {type(value).__name__} where text is needed; name a field with a string or a list of strings",
-        )
-    parts = (window for item in value if item is not None for window in windows(as_text(item, where)))
-    return tuple(sentence for sentence in map(one_space, parts) if sentence)
+    texts = (window for item in value if item is not None for window in windows(as_text(item, where)))
+    return tuple(filter(None, map(one_space, texts)))
 
 
 def _running_text(text: str, line_breaks: LineBreaks, language: str) -> Iterator[str]:
-    for part in text.split("\n") if line_breaks == "end_sentences" else runs(text):
-        yield from split_sentences(part, language)
+    for run in text.split("\n") if line_breaks == "end_sentences" else runs(text):
+        yield from split_sentences(run, language)
 
 
 def as_text(value: Any, where: str) -> str:
     """Return ``value``, a string or bytes, as text. Raises ``BadTextError`` if it is neither, or not Unicode."""
     if not isinstance(value, TEXT):
-        raise BadTextError(
-            where, "not text", f"{where} has {type(value).__name__} {str(value)[:40]!r} where text is needed"
-        )
+        found = f"{type(value).__name__} where text is needed, {str(value)[:40]!r}"
+        raise BadTextError(where, "not text", f"{where} has {found}; name a field with a string or a list of strings")
     try:
         if isinstance(value, bytes):
             return value.decode("utf-8")
@@ -130,8 +123,8 @@ def as_text(value: Any, where: str) -> str:
             value.encode("utf-8")  # raises for half a surrogate pair, which JSON can hold
     except UnicodeError as error:
         at = error.start if isinstance(error, UnicodeDecodeError | UnicodeEncodeError) else 0
-        kind = "byte" if isinstance(value, bytes) else "character"
+        unit = "byte" if isinstance(value, bytes) else "character"
         raise BadTextError(
-            where, "not UTF-8", f"{where} has text that is not Unicode, at {kind} {at} of the text; mend it"
+            where, "not UTF-8", f"{where} has text that is not Unicode, at {unit} {at} of the text; mend it"
         ) from None
     return value

@@ -87,7 +87,7 @@ def test_an_array_that_is_spoilt(tmp_path):
             "at byte offset 15 has no field 'text'; did you mean 'texts'? found: id, texts",
         ),
         (b'{"text": 5}', "not text", "at byte offset 15 has int where text is needed"),
-        (b'{"text": [5]}', "not text", "at byte offset 15 has int '5' where text is needed"),
+        (b'{"text": [5]}', "not text", "at byte offset 15 has int where text is needed, '5'"),
         (b'{"text": {"a": 1}}', "not text", "at byte offset 15 has dict where text is needed"),
         (b'{"text": "a\\ud800b"}', "not UTF-8", "at byte offset 15 has text that is not Unicode, at character 1"),
         (b'{"text": "\xff"}', "not UTF-8", "is not UTF-8 at byte offset 25 (byte 0xff)"),

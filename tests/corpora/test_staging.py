@@ -6,7 +6,7 @@ from collections import namedtuple
 import numpy as np
 import pytest
 
-from bert_jax.corpora import staging
+from bert_jax.corpora import manifest
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.storage import files
@@ -36,8 +36,8 @@ def test_it_is_copied_once_with_a_rate_line(url, monkeypatch):
 
 
 def test_a_disk_that_is_too_small_is_one_line_before_anything_is_copied(url, monkeypatch):
-    free = staging.SPARE_BYTES + 1000
-    monkeypatch.setattr(staging.shutil, "disk_usage", lambda _: namedtuple("Usage", "total used free")(0, 0, free))
+    free = manifest.SPARE_BYTES + 1000
+    monkeypatch.setattr(manifest.shutil, "disk_usage", lambda _: namedtuple("Usage", "total used free")(0, 0, free))
     monkeypatch.setattr(files, "copy", lambda *_: pytest.fail("copied"))
     with pytest.raises(UserError, match=r"needs 0.0 GB in .*staged.*, where 1.1 GB are free, .* BERT_JAX_CACHE$"):
         Corpus(url)
