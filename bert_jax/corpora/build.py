@@ -26,7 +26,7 @@ from bert_jax.corpora.card import CARD, write_card
 from bert_jax.corpora.columns import Column
 from bert_jax.corpora.manifest import HELDOUT_DOCUMENTS, MANIFEST, SPLITS, fingerprint, seal
 from bert_jax.corpora.privacy import is_private, private_manifest
-from bert_jax.corpora.shard_job import DOCUMENTS, EXAMPLES, MOST_NAMES, SENTENCES, ShardJob, lengths_name
+from bert_jax.corpora.shard_job import DOCUMENTS, EXAMPLES, MOST_NAMES, SENTENCES, ShardJob, extremes, lengths_name
 from bert_jax.corpora.source import Shard, Source, shards_of
 from bert_jax.corpora.store import DATASET_NAME, document_starts_name, sentence_offsets_name
 from bert_jax.corpora.workplace import Workplace, open_workplace
@@ -200,12 +200,15 @@ def _check(written: Sequence[Facts], config: BuildConfig) -> None:
             f"{begin}{left_out}; at least {FEWEST_DOCUMENTS} are needed, 2 to train on and 2 to hold out: add files, or"
             f" see in {options} what ends a document (text_files: document_boundary='blank_line', or 'line')"
         )
+    draws = extremes([draw for shard in written for draw in shard["draws"]])
     for split, count in counts.items():
         if count < 2:
+            second_and_third = sorted(draws, reverse=split == "train")[1:3]
             raise UserError(
                 f"{begin}, and heldout_fraction={config.heldout_fraction} puts {count} of them into the split"
-                f" {split!r}, which needs 2; choose a config.corpus.heldout_fraction nearer to 0.5, or add documents"
-                f" (text_files: more files, or --{options}.document_boundary=blank_line, line or title)"
+                f" {split!r}, which needs 2; --config.corpus.heldout_fraction={sum(second_and_third) / 2:.4f} does, and"
+                f" so do more documents (text_files: more files, or --{options}.document_boundary=blank_line, line or"
+                " title)"
             )
 
 

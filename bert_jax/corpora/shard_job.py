@@ -27,6 +27,7 @@ from bert_jax.text.tokenizer import Tokenizer
 
 BATCH_BYTES = 2 << 20  # bytes of text tokenized at a time
 MOST_NAMES = 100  # how many held-out documents the manifest names
+EXTREMES = 3  # how many of the lowest and the highest draws are kept; from them, an error suggests a better fraction
 EXAMPLES = 3  # how many places are kept for each reason to skip
 SENTENCES, DOCUMENTS = "sentences.npy", "documents.npy"  # the endings of the two files of lengths
 # Larger groups make random reads up to 85 times slower; compression saves a quarter of the space and halves the speed.
@@ -69,6 +70,7 @@ class ShardJob:
         writers = {split: _SplitWriter(self, split, shard, folder) for split in SPLITS}
         dropped: collections.Counter[str] = collections.Counter()
         skipped: dict[str, dict[str, Any]] = {}
+        draws: list[float] = []
         heldout: list[str] = []
         counts: dict[str, Any] = {"documents": 0, "bytes": 0, "text_hits": hits.text_hits(b"")}
         documents = _documents((item for piece in shard.pieces for item in self.source.read(piece)), skipped)
@@ -81,12 +83,14 @@ class ShardJob:
             dropped["empty_sentences"] += document.num_empty
             dropped["empty_documents"] += not len(document.lengths)
             if len(document.lengths):
+                draws = extremes([*draws, document.heldout_draw])
                 split = "heldout" if document.heldout_draw < self.heldout_fraction else "train"
                 if split == "heldout" and len(heldout) < self.most_names:
                     heldout.append(document.name)
                 writers[split].write(document)
         splits = {split: writer.close() for split, writer in writers.items()}
-        return {**counts, "dropped": dict(dropped), "skipped": skipped, "heldout": heldout, "splits": splits}
+        facts = {"dropped": dict(dropped), "skipped": skipped, "draws": draws, "heldout": heldout}
+        return {**counts, **facts, "splits": splits}
 
 
 def lengths_name(shard: Shard, split: str, ending: str) -> str:
@@ -96,6 +100,12 @@ def lengths_name(shard: Shard, split: str, ending: str) -> str:
       ending: ``SENTENCES`` or ``DOCUMENTS``.
     """
     return f"parts/{shard.name}.{split}.{ending}"
+
+
+def extremes(draws: list[float]) -> list[float]:
+    """Return ``draws``, ascending; if there are many, only the ``EXTREMES`` lowest and highest."""
+    draws = sorted(draws)
+    return draws[:EXTREMES] + draws[-EXTREMES:] if len(draws) > 2 * EXTREMES else draws
 
 
 def _documents(items: Iterable[Document | Skipped], skipped: dict[str, dict[str, Any]]) -> Iterator[Document]:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import pickle
+import re
 import sys
 import uuid
 from collections.abc import Iterator
@@ -247,11 +248,11 @@ FIVE = tuple(Document(f"d{i}", ("a b", "c d")) for i in range(5))
         ((Document("d", (" ",)),), 0.5, "the corpus is empty"),
         (FIVE[:1], 0.5, "the corpus has 1 document with text; at least 4"),
         (FIVE[:3], 0.5, "the corpus has 3 documents with text; at least 4"),
-        (FIVE, 1e-9, "puts 0 of them into the split 'heldout', which needs 2; choose a config.corpus"),
+        (FIVE, 1e-9, "puts 0 of them into the split 'heldout', which needs 2; --config.corpus.heldout_fraction="),
         (
             FIVE,
             1 - 1e-9,
-            "puts 0 of them into the split 'train', which needs 2; choose a config.corpus",
+            "puts 0 of them into the split 'train', which needs 2; --config.corpus.heldout_fraction=",
         ),
         (FIVE, 0.0, "heldout_fraction is 0.0; a number between 0 and 1"),
     ],
@@ -260,6 +261,19 @@ def test_corpora_that_cannot_serve_are_refused_and_leave_nothing(tmp_path, docum
     with pytest.raises(UserError, match=message):
         build(ListSource(tuple(documents)), TOKENIZER, tmp_path / "corpus", BuildConfig(fraction))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("count", [4, 5, 12, 40])
+@pytest.mark.parametrize("fraction", [1e-9, 1 - 1e-9])
+def test_the_fraction_that_an_error_names_serves(tmp_path, count, fraction):
+    source = ListSource(tuple(Document(f"d{i}", ("a b", "c d")) for i in range(count)))
+    with pytest.raises(UserError) as error:
+        build(source, TOKENIZER, tmp_path / "corpus", BuildConfig(fraction))
+    named = float(re.search(r"heldout_fraction=([\d.]+) does", str(error.value))[1])
+    splits = build(source, TOKENIZER, tmp_path / "corpus", BuildConfig(named))["splits"]
+    small, large = ("heldout", "train") if fraction < 0.5 else ("train", "heldout")
+    assert splits[small]["num_documents"] == 2
+    assert splits[large]["num_documents"] == count - 2
 
 
 @pytest.mark.parametrize(
