@@ -79,13 +79,9 @@ def _run_processes(work: Work, shards: Sequence[Shard], workers: int, done: Call
             future.result()
             done(futures[future])
     except BrokenProcessPool as error:
-        pool.shutdown()  # the other workers end, and all exit codes are known
-        codes = [process.exitcode for process in processes if process.exitcode not in (None, 0, -signal.SIGTERM)]
-        code = codes[0] if codes else -signal.SIGTERM  # which the pool sends to all when one has died
         raise UserError(
-            f"a worker process of the build was killed (exit code {128 - code if code < 0 else code}; 137 may be a lack"
-            " of memory); the same command goes on with what is missing, perhaps with a smaller"
-            " config.corpus.num_workers"
+            "a worker process of the build was killed, perhaps for a lack of memory; the same command goes on with what"
+            " is missing, perhaps with a smaller config.corpus.num_workers"
         ) from error
     finally:
         for process in processes:

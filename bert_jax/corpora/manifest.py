@@ -78,7 +78,7 @@ def read(folder: AnyPath) -> dict[str, Any]:
     except reading.NotPlainError as error:
         raise DamagedError(f"{folder / MANIFEST} {error.strerror}") from error
     except OSError as error:
-        if names := _parts(folder):
+        if names := _stores(folder):
             raise UserError(
                 f"{folder} is a mixture of {', '.join(names)}; name one of them: {folder / names[0]}"
             ) from error
@@ -88,7 +88,7 @@ def read(folder: AnyPath) -> dict[str, Any]:
     return parse(text, folder / MANIFEST)
 
 
-def _parts(folder: AnyPath) -> list[str]:
+def _stores(folder: AnyPath) -> list[str]:
     """Return the sorted names of a mixture's stores (subfolders of ``folder``); [] if ``folder`` is not a mixture."""
     return sorted(path.name for path in folder.iterdir() if (path / MANIFEST).exists()) if folder.is_dir() else []
 
@@ -137,7 +137,7 @@ def verify(path: str | os.PathLike[str]) -> Iterator[tuple[AnyPath, str | None]]
       UserError: ``path`` is not a store, or has another format.
     """
     root: AnyPath = files.as_path(path) if files.is_remote(path) else Path(files.as_path(path))
-    folders = [root] if (root / MANIFEST).exists() else [root / name for name in _parts(root)]
+    folders = [root] if (root / MANIFEST).exists() else [root / name for name in _stores(root)]
     for folder in folders or [root]:
         try:
             entries = read(folder)["files"]

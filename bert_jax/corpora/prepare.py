@@ -51,20 +51,16 @@ class VocabularyConfig:
     min_frequency: int = 2  # wordpiece, byte_bpe: a pair of pieces seen less often is not joined
     character_coverage: float = COVERAGE  # share of the text's characters that the alphabet covers, if there is room
     byte_fallback: bool = False  # sentencepiece: add 256 pieces for bytes, so that no text is unknown
-    max_sentences: int = (
-        MAX_SENTENCES  # sentencepiece, byte_bpe: the most sentences to learn from; memory grows with this number
-    )
+    # sentencepiece, byte_bpe: the most sentences to learn from; memory grows with this number
+    max_sentences: int = MAX_SENTENCES
     num_threads: int = NUM_THREADS  # sentencepiece: the learned model depends on this number
     # tokens that stay whole in every text, such as ("<e1>", "</e1>"); they are added to the vocabulary of --init too
     added: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        words = "tokens without white space are needed, each once"
-        check_fields(self, "config.vocab", words, "added", sound=lambda value: _are_words(value))
-        share, counts = (
-            "a share above 0 and at most 1 is needed",
-            ("size", "min_frequency", "max_sentences", "num_threads"),
-        )
+        counts = ("size", "min_frequency", "max_sentences", "num_threads")
+        words, share = "tokens without white space are needed, each once", "a share above 0 and at most 1 is needed"
+        check_fields(self, "config.vocab", words, "added", sound=_are_words)
         check_fields(self, "config.vocab", share, "character_coverage", sound=lambda value: 0 < value <= 1)
         check_fields(self, "config.vocab", "at least 1 is needed", *counts, sound=lambda value: value >= 1)
 
