@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bert_jax.reporting.formats import is_number
+from bert_jax.reporting.formats import in_words, is_number
 from bert_jax.reporting.loggers.base import Record
-from bert_jax.reporting.measures import BASELINES
+from bert_jax.reporting.measures import known_baselines
 
 WINDOWS, ENOUGH = 32, 16  # most and fewest earlier windows to compare a loss with; with fewer, there is no alarm
 DEVIATIONS = 10.0  # a spike lies at least so many robust standard deviations above the median of these windows
@@ -81,25 +81,23 @@ class Alarms:
         name = next((name for name in JUDGED if name in metrics), None)
         if name is None:
             return None
-        text = self._judged(name.replace("_", " "), metrics[name], step, self._baseline(name))
+        text = self._judge(name, metrics[name], step)
         before, self._failing = self._failing, text is not None
         return None if before else text
 
-    def _baseline(self, name: str) -> tuple[str, float] | None:
-        known = [(what, self._baselines[key]) for key, what in BASELINES[name] if is_number(self._baselines.get(key))]
-        return known[0] if known else None
-
-    def _judged(self, name: str, loss: Any, step: int, baseline: tuple[str, float] | None) -> str | None:
+    def _judge(self, metric: str, loss: Any, step: int) -> str | None:
+        name, baselines = in_words(metric), known_baselines(metric, self._baselines)
         if not is_number(loss):
             return f"the held-out {name} is not finite"
         self._untrained = loss if self._untrained is None else self._untrained
         best, self._best = self._best, min(loss, self._best)
-        if baseline is None or step <= self._warmup or loss <= baseline[1]:
+        weakest, baseline = baselines[-1] if baselines else ("", float("inf"))
+        if step <= self._warmup or loss <= baseline:
             return None
-        worse = f"the held-out {name} is {loss:,.3f}, worse than the {baseline[0]}'s {baseline[1]:,.3f}"
+        worse = f"the held-out {name} is {loss:,.3f}, worse than the {weakest}'s {baseline:,.3f}"
         if loss > self._untrained:
             return f"{worse} and the untrained model's {self._untrained:,.3f}: it has diverged"
-        if best <= baseline[1]:
+        if best <= baseline:
             return f"{worse}; it was {best:,.3f}"
         late = step - self._warmup >= CHANCE and step >= self._num_steps / 2
         return f"{worse}: nothing is learned" if late else None

@@ -19,23 +19,27 @@ RIGHT_EDGE, BASE = WIDTH - RIGHT, HEIGHT - BOTTOM  # edges of the plot
 MAX_POINTS = 1000  # a drawn curve has at most so many points
 HOVER_BANDS = 72  # at most so many places along x show their values under the pointer
 SMOOTH_FROM = 60  # curves with fewer points are not smoothed
+MOST_DOTS = 40  # lines with more points have no dots
 
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """One curve. The line has a gap where y is None or not finite. ``style`` is a CSS class: ``train`` or ``eval``."""
+    """One curve, or loose dots. A line has a gap where y is None or not finite.
+
+    ``style`` is a CSS class: ``train`` or ``eval``.
+    """
 
     name: str
     points: Points
     style: str
+    line: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
 class Chart:
     """Several curves over one x axis.
 
-    ``references`` are horizontal lines (name, y), ``marks`` are vertical lines (name, x), ``spans`` are horizontal
-    lines over a part of x (name, y, from, to).
+    ``references`` are horizontal lines (name, y), ``marks`` are vertical lines (name, x).
     """
 
     title: str
@@ -47,7 +51,6 @@ class Chart:
     noisy: bool = True  # whether to add a moving average to long curves
     log_x: bool = False
     x_name: str = "step"
-    spans: tuple[tuple[str, float, float, float], ...] = ()
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
@@ -117,7 +120,7 @@ def thin(points: Points) -> list[tuple[float, float | None]]:
 
 def smoothed(points: Points) -> list[tuple[float, float | None]]:
     """Return a centred moving average over a thirtieth of the points; near the ends of the curve, over fewer points."""
-    values = [(x, y) for x, y in points if y is not None and _known(y)]
+    values = _known_points(points)
     sums = [0.0, *itertools.accumulate(y for _, y in values)]
     reach = len(values) // 60
     spans = [(max(0, i - reach), min(len(values), i + reach + 1)) for i in range(len(values))]
@@ -127,6 +130,10 @@ def smoothed(points: Points) -> list[tuple[float, float | None]]:
 
 def _known(y: float | None) -> bool:
     return y is not None and math.isfinite(y)
+
+
+def _known_points(points: Points) -> list[tuple[float, float]]:
+    return [(x, y) for x, y in points if y is not None and math.isfinite(y)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,9 +163,9 @@ def svg(chart: Chart) -> str:
     frame = _frame(chart)
     if frame is None:
         return ""
-    described = escape(f"{chart.title}: " + "; ".join(_summary(s, chart) for s in chart.series if s.points))
+    label = escape(f"{chart.title}: " + "; ".join(_summary(s, chart) for s in chart.series if s.points))
     lines = "\n".join([*_still(chart, frame), *_hover(chart, frame)])
-    return f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-label="{described}">\n{lines}\n</svg>'
+    return f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-label="{label}">\n{lines}\n</svg>'
 
 
 def still(chart: Chart) -> str:
@@ -174,12 +181,12 @@ def _still(chart: Chart, frame: _Frame) -> list[str]:
 
 def _frame(chart: Chart) -> _Frame | None:
     """Return the frame that holds all curves and references; None if no curve has a value."""
-    values = [y for s in chart.series for _, y in s.points if y is not None and _known(y)]
+    values = [y for series in chart.series for _, y in _known_points(series.points)]
     if not values:
         return None
     log_y = chart.log_y and min(values) > 0
     xs = [x for series in chart.series for x, _ in series.points]
-    values = values + [y for _, y in chart.references] + [y for _, y, *_ in chart.spans]
+    values = values + [y for _, y in chart.references]
     low, high = min(values), max(values)
     log_x = chart.log_x and min(xs) > 0 and max(xs) > min(xs)
     if log_y:
@@ -221,31 +228,24 @@ def _path(points: Points, frame: _Frame, style: str) -> str:
 
 def _curve(series: Series, frame: _Frame, noisy: bool) -> str:
     points = thin(series.points)
-    if noisy and len(points) > SMOOTH_FROM:
+    if series.line and noisy and len(points) > SMOOTH_FROM:
         return _path(points, frame, f"{series.style} raw") + _path(thin(smoothed(series.points)), frame, series.style)
-    dots = [(frame.x(x), frame.y(y)) for x, y in points if y is not None and _known(y)] if len(points) <= 40 else []
-    circles = (f'<circle class="dot {series.style}" cx="{x:.1f}" cy="{y:.1f}" r="2.4"/>' for x, y in dots)
-    return _path(points, frame, series.style) + "".join(circles)
+    dots = _known_points(points) if not series.line or len(points) <= MOST_DOTS else []
+    circles = "".join(
+        f'<circle class="dot {series.style}" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="2.4"/>' for x, y in dots
+    )
+    return _path(points, frame, series.style) + circles if series.line else circles
 
 
 def _references(chart: Chart, frame: _Frame) -> list[str]:
-    parts, last, taken = [], -math.inf, list[float]()
+    lines, last = [], -math.inf
     for name, value in sorted(chart.references, key=lambda reference: -reference[1]):
         y = frame.y(value)
         last = y - 5 if y - 5 - last >= 14 else y + 14  # put the label under its line if the label above is too close
-        taken.append(last)
-        parts.append(f'<line class="reference" {_across(y)}/>')
+        lines.append(f'<line class="reference" {_across(y)}/>')
         label = escape(f"{name} {value:.{chart.digits}f}")
-        parts.append(f'<text class="reference" x="{RIGHT_EDGE - 4:g}" y="{last:.1f}" text-anchor="end">{label}</text>')
-    low, high = frame.x_range
-    for name, value, start, stop in chart.spans:
-        if start < high and stop > low:
-            left, right, y = frame.x(max(start, low)), frame.x(min(stop, high)), frame.y(value)
-            parts.append(f'<line class="reference" x1="{left:.1f}" x2="{right:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>')
-            label = escape(f"{name} {value:.{chart.digits}f}")
-            at = y - 5 if all(abs(y - 5 - other) >= 14 for other in taken) else y + 14
-            parts.append(f'<text class="reference" x="{left + 4:.1f}" y="{at:.1f}">{label}</text>')
-    return parts
+        lines.append(f'<text class="reference" x="{RIGHT_EDGE - 4:g}" y="{last:.1f}" text-anchor="end">{label}</text>')
+    return lines
 
 
 def _marks(chart: Chart, frame: _Frame) -> list[str]:
@@ -274,7 +274,7 @@ def _hover(chart: Chart, frame: _Frame) -> list[str]:
     nearest = [(series, _nearest(series.points)) for series in chart.series]
     parts = []
     for x, left, right in zip(xs, edges, edges[1:], strict=False):
-        lines, dots = [f"{chart.x_name} {x:,.0f}"], []
+        lines, dots = [f"{chart.x_name} {x:,.10g}"], []
         for series, find in nearest:
             point = find(x)
             if point is not None:
@@ -290,7 +290,7 @@ def _hover(chart: Chart, frame: _Frame) -> list[str]:
 
 def _nearest(points: Points) -> Callable[[float], tuple[float, float] | None]:
     """Return a function x -> the last known point at or before x (the first known point if there is none)."""
-    known = [(x, y) for x, y in points if y is not None and _known(y)]
+    known = _known_points(points)
     xs = [x for x, _ in known]
     return lambda x: known[max(0, bisect.bisect_right(xs, x) - 1)] if known else None
 
@@ -302,7 +302,7 @@ def _value(value: float, digits: int) -> str:
 
 
 def _summary(series: Series, chart: Chart) -> str:
-    known = [(x, y) for x, y in series.points if y is not None and _known(y)]
+    known = _known_points(series.points)
     if not known:
         return f"{series.name} without a value"
     first, last = (f"{_value(y, chart.digits)} at {chart.x_name} {x:,.0f}" for x, y in (known[0], known[-1]))

@@ -109,17 +109,17 @@ def to_beat(metric: str, baselines: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {figure(value)}" for name, value in known_baselines(metric, baselines))
 
 
-def compared(metric: str, value: float, baselines: Mapping[str, Any]) -> tuple[str, str]:
+def compare(metric: str, value: float, baselines: Mapping[str, Any]) -> tuple[str, str]:
     """Return text that compares a value with its strongest baseline, and a colour: good if the value is better.
 
     Both are "" if no baseline is known for the metric.
     """
     for name, baseline in known_baselines(metric, baselines)[:1]:
-        return _against(metric, value, name, baseline)
+        return _compare_with(metric, value, name, baseline)
     return "", ""
 
 
-def _against(metric: str, value: float, name: str, baseline: float) -> tuple[str, str]:
+def _compare_with(metric: str, value: float, name: str, baseline: float) -> tuple[str, str]:
     gap = round(value, 3) - round(baseline, 3)  # of what is shown
     if not gap:
         return f"no better than {name} {baseline:.3f}", "bad"
@@ -127,7 +127,7 @@ def _against(metric: str, value: float, name: str, baseline: float) -> tuple[str
     return f"{abs(gap):.3f} {'better' if better else 'worse'} than {name} {baseline:.3f}", "good" if better else "bad"
 
 
-def verdicts(
+def comparison_lines(
     metrics: Mapping[str, Any], baselines: Mapping[str, Any], cure: str, untrained: Mapping[str, Any] | None = None
 ) -> list[str]:
     """Return, for each metric that has baselines, a line that compares it with all of them, the weakest first.
@@ -138,12 +138,12 @@ def verdicts(
     lines, colours = [], set()
     for metric, value in metrics.items():
         if is_number(value) and (known := known_baselines(metric, baselines)):
-            found = [_against(metric, value, *one) for one in reversed(known)]
+            comparisons = [_compare_with(metric, value, *one) for one in reversed(known)]
             before = (untrained or {}).get(metric)
             start = f" ({before:.3f} at step 0)" if is_number(before) else ""
-            texts = ", ".join(text for text, _ in found)
+            texts = ", ".join(text for text, _ in comparisons)
             lines.append(f"held-out {in_words(metric)} {value:.3f}{start}: {texts}")
-            colours |= {colour for _, colour in found}
+            colours |= {colour for _, colour in comparisons}
     return [*lines, cure] if "bad" in colours else lines
 
 

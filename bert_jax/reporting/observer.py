@@ -61,13 +61,13 @@ class Observer:
         """Context manager: inside the block, the run does something other than steps, such as ``compiling``."""
         start = time.perf_counter()
         distributed.at(self._step, state)
-        with self.shown(state):
+        with self.showing(state):
             yield
         distributed.at(self._step, "training")
         self._other_seconds += time.perf_counter() - start
 
     @contextlib.contextmanager
-    def shown(self, state: Activity) -> Iterator[None]:
+    def showing(self, state: Activity) -> Iterator[None]:
         """Context manager: inside the block, the status shows ``state``.
 
         Work after the last step (``exporting``) uses this instead of ``during``.
@@ -88,7 +88,7 @@ class Observer:
         if self._shows:
             self.progress.note(text)
 
-    def lasts(self, num_train_steps: int) -> None:
+    def set_num_steps(self, num_train_steps: int) -> None:
         """Take the number of steps of the run, where it is known only after the run was begun."""
         if self._shows:
             self._num_steps = self.progress.total_steps = num_train_steps
@@ -110,7 +110,7 @@ class Observer:
         if not self._shows:
             return
         lost = self.log.cut_back(step if resumed else -1)
-        self.status.lost(lost)
+        self.status.move("train", "lost", lost)
         self.status.cut_back(step if resumed else -1)
         baselines = reading.read_object(files.as_path(self.workdir) / "baselines.json") or {}
         self._alarms = Alarms(self.log.records(), baselines, warmup_steps, self._num_steps)
@@ -129,13 +129,13 @@ class Observer:
         record = {**metrics, **({"phase": phase} if phase else {})}
         self.log.write(step, "train", record)
         self.progress.update(step, metrics, phase)
-        self.status.waited(metrics["input_wait_seconds"])
+        self.status.move("train", "input_wait", metrics["input_wait_seconds"])
         self.status.update(step=step, eta_seconds=self.progress.eta_seconds)
         if spike := self._alarms.train(record):
             self.alarm(step, spike)
         return spike is not None
 
-    def evaluated(self, done: int, rows: int) -> None:
+    def evaluating(self, done: int, rows: int) -> None:
         """Report that ``done`` of the ``rows`` of an evaluation are done."""
         if self._shows:
             self.progress.doing(f"evaluating {done:,} of {rows:,} rows")

@@ -126,8 +126,7 @@ mark.both { background: color-mix(in srgb, var(--b) 36%, transparent); }
 .heads svg rect:not(.frame) { width: var(--edge); height: var(--edge); }
 .heads svg rect:hover { stroke: var(--text); stroke-width: 1.5; } .heads svg .frame { fill: none; stroke: var(--rule); }
 .heads svg .frame:hover { stroke: var(--rule); }
-.scatter { max-width: 520px; } .scatter svg circle { fill: var(--train); opacity: .55; }
-.scatter svg circle:hover { opacity: 1; } .scatter svg .even { stroke: var(--reference); stroke-dasharray: 5 4; }
+.scatter { max-width: 640px; }
 """
 FLAG = re.compile(r"--\w+")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # makes browsers load nothing, whatever the page contains

@@ -17,40 +17,10 @@ from bert_jax.reporting.formats import count, is_number, phase_label
 
 REDRAW_SECONDS = 0.1
 COUNT_SECONDS, LINE_SECONDS = 1.0, 20.0  # between two lines that say how long something takes: in place, elsewhere
-BAR_CELLS = 16
 NOTEBOOK_COLUMNS = 116
 DIGITS = 3
+RECENT = 25  # the speed is the median over so many intervals, so one that holds a compilation does not count
 LANGUAGE_MODEL = ("mlm", "lm")  # these loss terms come first in the line, all others after them
-
-
-class Rate:
-    """Measures the seconds per unit of work, as the median over the last intervals.
-
-    The median ignores an interval that is longer because of a compilation or an evaluation.
-    """
-
-    def __init__(self) -> None:
-        self._intervals: deque[float] = deque(maxlen=25)
-        self._last: tuple[float, float] | None = None
-
-    def add(self, done: float, now: float) -> None:
-        """Record that the total work ``done`` was reached at time ``now``."""
-        if self._last and done > self._last[0]:
-            self._intervals.append(max(0.0, now - self._last[1]) / (done - self._last[0]))
-        self._last = (done, now)
-
-    def leave_out(self, seconds: float) -> None:
-        """Do not count ``seconds`` of the current interval, because they were not spent on work."""
-        if self._last:
-            self._last = (self._last[0], self._last[1] + seconds)
-
-    def forget(self) -> None:
-        """Forget all intervals, because the speed of the work is about to change."""
-        self._intervals.clear()
-
-    @property
-    def seconds_per_unit(self) -> float | None:
-        return statistics.median(self._intervals) if self._intervals else None
 
 
 class ProgressLine:
@@ -71,12 +41,12 @@ class ProgressLine:
         self._every, self._clock = every_seconds, clock
         self._notebook = _is_notebook(self._stream)
         self._live = self._notebook or _is_terminal(self._stream)
-        self._unicode = _can_show(self._stream, "━─–")
-        self._rate = Rate()
+        self._paces: deque[float] = deque(maxlen=RECENT)  # seconds per unit of work
+        self._last: tuple[float, float] | None = None  # the work done at the last update, and when it was
         self._phase: str | None = None
         self._metrics: Mapping[str, Any] = {}
         self._drawn_at: float | None = None  # None if nothing has been drawn yet
-        self._said_at = clock()  # when ``doing`` last showed something
+        self._told_at = clock()  # when ``doing`` last showed something
         self._pending = False  # whether the newest figures are not on the screen yet
         self._closed = False
 
@@ -94,9 +64,12 @@ class ProgressLine:
         ``metrics`` are the newest figures; a figure that is missing or None is not shown.
         """
         now = self._clock()
-        if phase != self._phase:
-            self._rate.forget()
-        self._rate.add(self._work(step), now)
+        done = self._work(step)
+        if phase != self._phase:  # its steps may take longer
+            self._paces.clear()
+        if self._last and done > self._last[0]:
+            self._paces.append(max(0.0, now - self._last[1]) / (done - self._last[0]))
+        self._last = done, now
         self._step, self._metrics, self._phase, self._pending = step, metrics, phase, True
         period = REDRAW_SECONDS if self._live else self._every
         if self._drawn_at is None or step == self.total_steps or now - self._drawn_at >= period:
@@ -119,7 +92,7 @@ class ProgressLine:
         because it says how far it is (``doing``). The time in the block does not count for the speed. The block must
         give up Python's lock now and then, as XLA does while it compiles.
         """
-        start = self._said_at = self._clock()
+        start = self._told_at = self._clock()
         if self._live:
             self._put(f"{activity} ...")
         ended = threading.Event()
@@ -137,16 +110,17 @@ class ProgressLine:
             ended.set()
             if counted:
                 thread.join()
-            self._rate.leave_out(self._clock() - start)
+            if self._last:
+                self._last = self._last[0], self._last[1] + self._clock() - start
             if self._live:
                 self._write(self._cleared()) if self._drawn_at is None else self._draw()
 
     def doing(self, text: str) -> None:
         """Show how far something other than steps is, such as an evaluation, at most once in a while."""
         now = self._clock()
-        if now - self._said_at < (REDRAW_SECONDS if self._live else self._every):
+        if now - self._told_at < (REDRAW_SECONDS if self._live else self._every):
             return
-        self._said_at = now
+        self._told_at = now
         self._put(text)
 
     def _put(self, text: str) -> None:
@@ -164,12 +138,14 @@ class ProgressLine:
     @property
     def eta_seconds(self) -> float | None:
         """The estimated seconds until the last step; None before the second update."""
-        pace = self._rate.seconds_per_unit
-        return None if pace is None else pace * max(0.0, self._work(self.total_steps) - self._work(self._step))
+        if not self._paces:
+            return None
+        return statistics.median(self._paces) * max(0.0, self._work(self.total_steps) - self._work(self._step))
 
     def line(self, width: int | None = None) -> str:
         """Return the progress line. If it is longer than ``width`` columns, the least important parts are left out."""
         done = min(1.0, self._step / self.total_steps) if self.total_steps else 1.0
+        speed: Any = self._metrics.get("tokens_per_second")
         terms = [name.removesuffix("_loss") for name in self._metrics if name.endswith("_loss")]
         first = [name for name in LANGUAGE_MODEL if name in terms] or [""]  # in fine-tuning, the only term is "loss"
         others = [name for name in terms if name not in first]
@@ -180,7 +156,7 @@ class ProgressLine:
             "phase": phase_label(self._phase) if self._phase else "",
             "first": self._figures(first),
             "others": self._figures(others),
-            "speed": self._speed(),
+            "speed": f"{count(speed)} tok/s" if is_number(speed) else "",
             "eta": f"ETA {duration(self.eta_seconds).replace(' ', '')}" if self.eta_seconds is not None else "",
         }
         for drop in (None, "phase", "percent", "word", "speed", "others", "first", "eta"):
@@ -188,27 +164,17 @@ class ProgressLine:
             text = "  ".join(part for part in parts.values() if part)
             if width is None or len(text) <= width:
                 break
-        if width is not None and "phase" in parts and len(text) + BAR_CELLS + 1 <= width:
-            return f"{self._bar(done)} {text}"
-        return text if width is None else text[:width]
+        return text[:width]
 
     def _figures(self, terms: Sequence[str]) -> str:
         """Return the known loss and accuracy of each loss term as text: ``mlm 4.201 acc 0.310``."""
-        shown = []
+        figures = []
         for term in terms:
             prefix = f"{term}_" if term else ""
             for name, label in ((f"{prefix}loss", term or "loss"), (f"{prefix}accuracy", "acc")):
                 if is_number(self._metrics.get(name)):
-                    shown.append(f"{label} {self._metrics[name]:.{DIGITS}f}")
-        return " ".join(shown)
-
-    def _speed(self) -> str:
-        speed = self._metrics.get("tokens_per_second")
-        return f"{count(speed)} tok/s" if is_number(speed) else ""
-
-    def _bar(self, done: float) -> str:
-        full = int(done * BAR_CELLS)
-        return ("━" * full + "─" * (BAR_CELLS - full)) if self._unicode else ("#" * full + "." * (BAR_CELLS - full))
+                    figures.append(f"{label} {self._metrics[name]:.{DIGITS}f}")
+        return " ".join(figures)
 
     def _cleared(self) -> str:
         """Return what empties the current line and goes to its start; a notebook knows no escape codes."""
@@ -241,12 +207,12 @@ def progress_notes(
     note: Callable[[str], None], every_seconds: float = 10.0, what: str = "rows"
 ) -> Callable[[int, int], None]:
     """Return a function (rows done, all rows) that passes a line to ``note`` now and then."""
-    said_at = time.monotonic()
+    told_at = time.monotonic()
 
     def show(done: int, rows: int) -> None:
-        nonlocal said_at
-        if done < rows and time.monotonic() - said_at >= every_seconds:
-            said_at = time.monotonic()
+        nonlocal told_at
+        if done < rows and time.monotonic() - told_at >= every_seconds:
+            told_at = time.monotonic()
             note(f"{done:,} of {rows:,} {what}")
 
     return show
@@ -268,11 +234,3 @@ def _is_terminal(stream: TextIO) -> bool:
         return stream.isatty() and os.environ.get("TERM", "") != "dumb"
     except (AttributeError, ValueError):
         return False
-
-
-def _can_show(stream: TextIO, text: str) -> bool:
-    try:
-        text.encode(getattr(stream, "encoding", None) or "utf-8")
-    except (UnicodeError, LookupError):
-        return False
-    return True

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import math
 import os
 import shlex
 import time
@@ -22,8 +20,7 @@ from bert_jax.reporting.loggers.base import Record, flatten, metrics_of
 from bert_jax.reporting.measures import (
     HEADLINE,
     cell,
-    compared,
-    known_baselines,
+    compare,
     lower_is_better,
     meanings,
     title,
@@ -153,7 +150,7 @@ def _tiles(
     known = [name for name, value in metrics_of(last).items() if is_number(value)]
     headline = [name for name in HEADLINE if name in known] or sorted(known, key=lambda n: n != details.get("metric"))
     headline = headline[: len(HEADLINE) if headline[:1] == ["mlm_loss"] else 3]
-    tiles = [(kind + in_words(n), figure(last[n]), *compared(n, last[n], baselines)) for n in headline]
+    tiles = [(kind + in_words(n), figure(last[n]), *compare(n, last[n], baselines)) for n in headline]
     step, total = records[-1]["step"], state.get("num_train_steps")
     tiles.append(("steps", f"{step:,}", f"of {total:,}" if is_number(total) else "", ""))
     spent = sum((state.get("goodput") or {}).values()) or records[-1]["time"] - records[0]["time"]
@@ -179,31 +176,17 @@ def _last(records: Iterable[Record], split: str) -> Record | None:
 
 def _charts(records: list[Record], run: Mapping[str, Any], baselines: Mapping[str, Any]) -> str:
     charts = []
-    for metric, chart in charts_of(records, baselines, tuple(_marks(records, run))).items():
-        drawing = svg(dataclasses.replace(chart, spans=_spans(metric, baselines, run)))
+    for chart in charts_of(records, baselines, tuple(_marks(records, run))).values():
         keys = "".join(
             f'<span><i style="background:var(--{s.style})"></i>{escape(s.name)}</span>' for s in chart.series
         )
         scale = " (log scale)" if chart.log_y else ""
         caption = f'<h3>{escape(chart.title + scale)}</h3><span class="legend">{keys}</span>'
-        charts.append(f'<figure class="card"><figcaption>{caption}</figcaption>{drawing}</figure>')
+        charts.append(f'<figure class="card"><figcaption>{caption}</figcaption>{svg(chart)}</figure>')
     note = "Against training steps. Thin: as logged; thick: moving average. Point at a curve for its values. "
     note = escape(note + _row_lengths(run))
     drawings = "\n".join(charts)
     return f'<p class="small soft">{note}</p><div class="charts">\n{drawings}\n</div>\n{_numbers(records)}'
-
-
-def _spans(
-    metric: str, baselines: Mapping[str, Any], run: Mapping[str, Any]
-) -> tuple[tuple[str, float, float, float], ...]:
-    """Return (name, value, first step, last step) of the baselines of the rows to train on, which differ by phase."""
-    rates, phases = _mapping(baselines.get("phases")), _phases(run)
-    ends = [*(first for _, first, _ in phases[1:]), math.inf]
-    found = []
-    for (kind, first, _), end in zip(phases, ends, strict=False):
-        known = known_baselines(metric, _mapping(rates.get(kind)))
-        found += [(f"train {name}", value, float(first), end) for name, value in known]
-    return tuple(found)
 
 
 def _marks(records: Iterable[Record], run: Mapping[str, Any]) -> Iterable[tuple[str, float]]:

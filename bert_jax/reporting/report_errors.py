@@ -5,17 +5,21 @@ The errors are read from ``details.json``. The task can be any.
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from bert_jax.reporting.charts import Chart, Series, svg
 from bert_jax.reporting.formats import figure, is_number
 from bert_jax.reporting.page import folded, section, table
-from bert_jax.reporting.pictures import heat_table, scatter
 
 FIRST_SHOWN = 6  # so many wrong examples are visible, the others folded
 MAX_LABEL_ROWS = 30  # a longer table is folded
 TAG_COLOURS = "abcdefg"
+MANY_LABELS = 8  # with more labels, column names are written vertically
+FULLEST = 48  # percent of colour in a cell with the whole row's count; text stays readable
 
 
 def errors(details: Mapping[str, Any]) -> str:
@@ -34,7 +38,7 @@ def errors(details: Mapping[str, Any]) -> str:
 def _confusion(found: Mapping[str, Any]) -> str:
     if matrix := found.get("confusion"):
         note = "Rows are the true labels, columns the predicted ones; shares are of the row."
-        body = heat_table(matrix["labels"], matrix["counts"])
+        body = _heat_table(matrix["labels"], matrix["counts"])
     elif pairs := found.get("confused"):
         note = "The pairs that are most often taken for each other; shares are of all with that true label."
         body = table(
@@ -43,6 +47,36 @@ def _confusion(found: Mapping[str, Any]) -> str:
     else:
         return ""
     return f'<div class="card">{body}<p class="small soft">{note}</p></div>'
+
+
+def _heat_table(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
+    """Return a table with a row per true label and a column per predicted label.
+
+    Each cell shows its count and the count's share of the row.
+    """
+    many = " many" if len(labels) > MANY_LABELS else ""
+    head = "".join(f'<th scope="col"><span>{escape(name)}</span></th>' for name in labels)
+    rows = []
+    for i, row in enumerate(counts):
+        total = sum(row)
+        cells = "".join(_cell(labels, i, j, count, total) for j, count in enumerate(row))
+        rows.append(f'<tr><th scope="row">{escape(labels[i])}</th>{cells}</tr>')
+    body = "\n".join(rows)
+    return (
+        f'<div class="scroll"><table class="heat{many}"><thead><tr><th></th>{head}</tr></thead><tbody>\n{body}\n'
+        "</tbody></table></div>"
+    )
+
+
+def _cell(labels: Sequence[str], i: int, j: int, count: int, total: int) -> str:
+    if not count:
+        return '<td class="none">0</td>' if i == j else '<td class="none">·</td>'
+    share = count / total
+    colour = "good" if i == j else "bad"
+    # The square root makes cells with small shares visible.
+    style = f"--h:var(--{colour});--s:{max(6.0, FULLEST * math.sqrt(share)):.0f}%"
+    title = escape(f"{labels[i]}, predicted {labels[j]}: {count:,} of {total:,}")
+    return f'<td style="{style}" title="{title}">{count:,}<small>{share:.0%}</small></td>'
 
 
 def _labels(found: Mapping[str, Any]) -> str:
@@ -58,19 +92,25 @@ def _labels(found: Mapping[str, Any]) -> str:
 
 
 def _scatter(found: Mapping[str, Any]) -> str:
-    drawing = scatter([(x, y) for x, y in found.get("points") or []], "true", "predicted")
-    note = "On the dashed line a prediction is right. Point at a dot for its values."
-    return f'<figure class="card scatter">{drawing}<figcaption>{note}</figcaption></figure>' if drawing else ""
+    points = sorted((x, y) for x, y in found.get("points") or [] if is_number(x) and is_number(y))
+    if not points:
+        return ""
+    equal = [(x, x) for x in (points[0][0], points[-1][0])]
+    series = Series("predicted", points, "train", line=False), Series("true", equal, "eval")
+    drawing = svg(Chart("Predicted against true", series, noisy=False, x_name="true"))
+    note = "Upwards: predicted; to the right: true. On the line a prediction is right. Point at a dot for its values."
+    return f'<figure class="card scatter">{drawing}<figcaption>{note}</figcaption></figure>'
 
 
 def _wrong_title(found: Mapping[str, Any]) -> str:
-    return {"numbers": "The largest errors", "pairs": "Pairs taken for the least alike"}.get(
-        found["kind"], "Wrong, and sure of it"
-    )
+    titles = {"numbers": "The largest errors", "pairs": "Pairs taken for the least alike"}
+    return titles.get(found["kind"], "Wrong, and sure of it")
 
 
 def _wrong(found: Mapping[str, Any], labels: Sequence[str]) -> str:
-    cards = [CARDS[found["kind"]](one, labels) for one in found.get("wrong") or []]
+    entities = list(dict.fromkeys(_entity(label) for label in labels if label != "O"))
+    card = functools.partial(_tag_card, entities=entities) if found["kind"] == "tags" else CARDS[found["kind"]]
+    cards = [card(one) for one in found.get("wrong") or []]
     total, answered = found.get("num_wrong"), found.get("num_answered", 0)
     note = ""
     if total is not None:
@@ -108,36 +148,31 @@ def _texts(one: Mapping[str, Any]) -> str:
     return f"<p>{escape(one.get('text', ''))}</p>{second}"
 
 
-def _class_card(one: Mapping[str, Any], labels: Sequence[str]) -> str:
-    del labels
-    return _texts(one) + _verdict(one["label"], one["prediction"], one.get("share"), one.get("label_share"), one["id"])
+def _text_card(one: Mapping[str, Any]) -> str:
+    """Return a card of a class, or of a number, which has no share."""
+    label, prediction = one["label"], one["prediction"]
+    if is_number(label):
+        label, prediction = f"{label:g}", f"{prediction:.3f}"
+    return _texts(one) + _verdict(label, prediction, one.get("share"), one.get("label_share"), one["id"])
 
 
-def _number_card(one: Mapping[str, Any], labels: Sequence[str]) -> str:
-    del labels
-    return _texts(one) + _verdict(f"{one['label']:g}", f"{one['prediction']:.3f}", name=one["id"])
-
-
-def _pair_card(one: Mapping[str, Any], labels: Sequence[str]) -> str:
-    del labels
+def _pair_card(one: Mapping[str, Any]) -> str:
     return f'{_texts(one)}<p class="verdict">cosine {one["prediction"]:.3f}{_id(one["id"])}</p>'
 
 
-def _choice_card(one: Mapping[str, Any], labels: Sequence[str]) -> str:
-    del labels
+def _choice_card(one: Mapping[str, Any]) -> str:
     lines = []
     for i, (choice, share) in enumerate(zip(one["choices"], one["shares"], strict=True)):
-        kind = "chosen" if i == one["prediction"] else "right" if i == one["label"] else ""
+        side = "chosen" if i == one["prediction"] else "right" if i == one["label"] else ""
         word = {"chosen": '<span class="bad-word">predicted</span> ', "right": '<span class="right-word">true</span> '}
         lines.append(
-            f'<li class="{kind}">{word.get(kind, "")}{escape(choice)} <span class="soft">{share:.1%}</span></li>'
+            f'<li class="{side}">{word.get(side, "")}{escape(choice)} <span class="soft">{share:.1%}</span></li>'
         )
     asked = "".join(f"<p>{escape(one[name])}</p>" for name in ("context", "question") if one.get(name))
     return f'{asked}<ul>{"".join(lines)}</ul><p class="small soft">{escape(str(one["id"]))}</p>'
 
 
-def _answer_card(one: Mapping[str, Any], labels: Sequence[str]) -> str:
-    del labels
+def _answer_card(one: Mapping[str, Any]) -> str:
     parts = (
         escape(text) if mark == "" else f'<span class="soft"> {escape(text)} </span>' if mark == "gap"
         else f'<mark class="{escape(mark)}">{escape(text)}</mark>'
@@ -148,18 +183,17 @@ def _answer_card(one: Mapping[str, Any], labels: Sequence[str]) -> str:
     return f'<p><b>{escape(one["question"])}</b></p><p class="small">{"".join(parts)}</p>{shown}'
 
 
-def _tag_card(one: Mapping[str, Any], labels: Sequence[str]) -> str:
-    kinds = list(dict.fromkeys(_kind(label) for label in labels if label != "O"))
+def _tag_card(one: Mapping[str, Any], entities: Sequence[str]) -> str:
     both = list(zip(one["label"], one["prediction"], strict=True))
     rows = []
     for title, tags in (("true", one["label"]), ("predicted", one["prediction"])):
         spans = _tag_spans(one["words"], tags, [t != p for t, p in both] if title == "predicted" else [])
-        words = " ".join(_tag_span(*span, kinds) for span in spans)
+        words = " ".join(_tag_span(*span, entities) for span in spans)
         rows.append(f'<p class="words"><i>{title}</i>{words}</p>')
     return "".join(rows) + f'<p class="small soft">surest wrong tag {one["share"]:.1%} · {escape(str(one["id"]))}</p>'
 
 
-def _kind(tag: str) -> str:
+def _entity(tag: str) -> str:
     return tag[2:] if tag[1:2] == "-" else tag
 
 
@@ -171,26 +205,26 @@ def _tag_spans(words: Sequence[str], tags: Sequence[str], wrong: Sequence[bool])
     spans: list[tuple[str, str]] = []
     for i, (word, tag) in enumerate(zip(words, tags, strict=True)):
         text = f"<u>{escape(word)}</u>" if wrong and wrong[i] else escape(word)
-        goes_on = tag[:2] in ("I-", "E-", "M-", "L-") and spans and spans[-1][1] == _kind(tag)
+        goes_on = tag[:2] in ("I-", "E-", "M-", "L-") and spans and spans[-1][1] == _entity(tag)
         if goes_on:
             spans[-1] = (f"{spans[-1][0]} {text}", spans[-1][1])
         else:
-            spans.append((text, "" if tag == "O" else _kind(tag)))
+            spans.append((text, "" if tag == "O" else _entity(tag)))
     return spans
 
 
-def _tag_span(text: str, kind: str, kinds: Sequence[str]) -> str:
-    if not kind:
+def _tag_span(text: str, entity: str, entities: Sequence[str]) -> str:
+    if not entity:
         return text
-    colour = TAG_COLOURS[kinds.index(kind) % len(TAG_COLOURS)] if kind in kinds else TAG_COLOURS[0]
-    return f'<b style="--h:var(--{colour})">{text}<small>{escape(kind)}</small></b>'
+    colour = TAG_COLOURS[entities.index(entity) % len(TAG_COLOURS)] if entity in entities else TAG_COLOURS[0]
+    return f'<b style="--h:var(--{colour})">{text}<small>{escape(entity)}</small></b>'
 
 
-CARDS: dict[str, Callable[[Mapping[str, Any], Sequence[str]], str]] = {
-    "classes": _class_card,
+CARDS: dict[str, Callable[..., str]] = {
+    "classes": _text_card,
     "tags": _tag_card,
     "choices": _choice_card,
     "answers": _answer_card,
-    "numbers": _number_card,
+    "numbers": _text_card,
     "pairs": _pair_card,
 }

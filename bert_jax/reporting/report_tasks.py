@@ -5,6 +5,7 @@ These parts are made from the run's files. The task can be any.
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -14,10 +15,12 @@ from bert_jax.reporting.formats import MISSING, in_words, is_number
 from bert_jax.reporting.loggers.base import Record, metrics_of
 from bert_jax.reporting.measures import cell, title, to_beat
 from bert_jax.reporting.page import folded, table
-from bert_jax.reporting.pictures import attention
 
 Details = Mapping[str, Any]
 IN_TRAIN_TOO = ("loss", "accuracy")  # shown for both train and held-out rows
+CELL, WIDE_CELL, FEW_TOKENS, MARGIN = 12, 18, 16, 74  # for attention pictures; sizes in view-box units
+FAINTEST = 0.04  # weights below this share of the largest are not drawn, to keep the page small
+MAX_TOKEN = 10  # most characters of a token's label
 MAX_OTHERS = 4  # at most so many other held-out figures are shown; the table under the curves has all
 
 
@@ -80,7 +83,7 @@ def epochs(records: Sequence[Record], run: Mapping[str, Any], total: Any, best_s
     rows, before = [], 0
     for record in evaluations:
         step = record["step"]
-        label = _epoch(step / per_epoch) if per_epoch else f"step {step:,}"
+        label = f"{step / per_epoch:.3g}" if per_epoch else f"step {step:,}"
         cells = [f"{step:,}"]
         for name in paired:
             cells += [cell(train_mean(records, name, before, step), name), cell(record.get(name), name)]
@@ -112,16 +115,6 @@ def train_mean(records: Sequence[Record], name: str, after: int, until: int) -> 
     return total / weight if weight else None
 
 
-def _epoch(value: float) -> str:
-    """Return an epoch number as text, such as ``2`` or ``1.50``.
-
-    An evaluation comes after a whole number of steps, so it may miss the end of an epoch by part of a step. A number
-    that is nearly whole is therefore shown as whole.
-    """
-    whole = round(value)
-    return str(whole) if abs(value - whole) < 0.03 else f"{value:.2f}"
-
-
 def _in_a_line(metric: str) -> str:
     return in_words(metric).replace("f1", "F1")
 
@@ -143,7 +136,7 @@ def attention_pictures(details: Details) -> str:
     for i, one in enumerate(pictures):
         largest = max((weight for head in one["weights"] for row in head for weight in row), default=0.0)
         heads = "\n".join(
-            f"<figure><figcaption>head {head}</figcaption>{attention(one['tokens'], weights, largest)}</figure>"
+            f"<figure><figcaption>head {head}</figcaption>{_attention(one['tokens'], weights, largest)}</figure>"
             for head, weights in enumerate(one["weights"], start=1)
         )
         body = f'<div class="heads">\n{heads}\n</div>'
@@ -160,6 +153,32 @@ def attention_pictures(details: Details) -> str:
         "attends to most. Point at a square for its pair and weight. A large weight need not mean that a token decides."
     )
     return f'<p class="small soft">{escape(note)}</p>\n' + "\n".join(parts)
+
+
+def _attention(tokens: Sequence[str], weights: Sequence[Sequence[float]], largest: float) -> str:
+    """Return the picture of one attention head, with a row per query token and a column per key token.
+
+    ``largest`` is the weight that is drawn as a full square.
+    """
+    edge = CELL if len(tokens) > FEW_TOKENS else WIDE_CELL
+    size = MARGIN + edge * len(tokens)
+    parts = [f'<rect class="frame" x="{MARGIN}" y="{MARGIN}" width="{size - MARGIN}" height="{size - MARGIN}"/>']
+    for i, token in enumerate(tokens):
+        short = escape(token if len(token) <= MAX_TOKEN else token[: MAX_TOKEN - 1] + "…")
+        middle = MARGIN + edge * i + edge / 2
+        parts.append(f'<text x="{MARGIN - 4}" y="{middle + 3.5:g}" text-anchor="end">{short}</text>')
+        parts.append(f'<text transform="translate({middle + 3.5:g} {MARGIN - 4}) rotate(-90)">{short}</text>')
+    for i, row in enumerate(weights):
+        for j, weight in enumerate(row):
+            if weight >= FAINTEST * largest and weight > 0:
+                place = f'x="{MARGIN + edge * j}" y="{MARGIN + edge * i}"'
+                title = escape(f"{tokens[i]} → {tokens[j]} {weight:.3f}")
+                # Most weights are small; the square root makes them visible.
+                parts.append(f'<rect {place} opacity="{math.sqrt(weight / largest):.2f}"><title>{title}</title></rect>')
+    inside = "\n".join(parts)
+    style = f"max-width:{1.15 * size:.0f}px;--edge:{edge}px"
+    label = f'viewBox="0 0 {size} {size}" role="img" aria-label="attention of one head"'
+    return f'<svg style="{style}" {label}>\n{inside}\n</svg>'
 
 
 def _picture_title(one: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from bert_jax.storage import files, reading, retries
 
 FILE = "status.json"
 ENDED = ("finished", "failed", "interrupted", "preempted")
-# State of a run that goes on -> the entry of ``goodput`` that counts its seconds. ``waited`` and ``lost`` move some.
+# State of a run that goes on -> the entry of ``goodput`` that counts its seconds. ``move`` changes some.
 RUNNING = {
     "starting": "start",
     "restoring": "restore",
@@ -106,13 +106,13 @@ class StatusFile:
         finally:
             self.update(state=before)
 
-    def waited(self, seconds: float) -> None:
-        """Count ``seconds`` of the training time as waiting for input."""
-        self._move("train", "input_wait", seconds)
-
-    def lost(self, seconds: float) -> None:
-        """Count ``seconds`` of the training time before a restart as lost, because the work has to be done again."""
-        self._move("train", "lost", seconds)
+    def move(self, source: str, target: str, seconds: float) -> None:
+        """Count ``seconds`` of one entry of ``goodput`` as those of another, such as training that is repeated."""
+        with self._lock:
+            self._count()
+            seconds = min(seconds, self._goodput.get(source, 0.0))
+            self._goodput[source] = self._goodput.get(source, 0.0) - seconds
+            self._goodput[target] = self._goodput.get(target, 0.0) + seconds
 
     def saved(self, step: int) -> None:
         """Record that the checkpoint of ``step`` is saved: the run has come so far, even if it logged nothing of it."""
@@ -150,13 +150,6 @@ class StatusFile:
         if account := RUNNING.get(self._fields["state"]):
             self._goodput[account] = self._goodput.get(account, 0.0) + now - self._counted_until
         self._counted_until = now
-
-    def _move(self, source: str, target: str, seconds: float) -> None:
-        with self._lock:
-            self._count()
-            seconds = min(seconds, self._goodput.get(source, 0.0))
-            self._goodput[source] = self._goodput.get(source, 0.0) - seconds
-            self._goodput[target] = self._goodput.get(target, 0.0) + seconds
 
     def content(self) -> dict[str, Any]:
         """Return the content that the file should have now."""

@@ -151,13 +151,13 @@ def finish(
     Returns the metrics of the first dev split.
     """
     workdir = files.as_path(request.workdir)
-    with observer.shown("reporting"):
+    with observer.showing("reporting"):
         model = load_tuned(request.workdir)
         results: dict[str, Any] = {"best_step": model.step, "metric": metric, "metrics": {}}
         predictions: dict[str, Any] = {}
         for name in task.setting.splits:
             if not name.startswith("train"):
-                found = predict_split(model, task, name, observer.evaluated)
+                found = predict_split(model, task, name, observer.evaluating)
                 results["metrics"][name], predictions[name] = found
                 write_predictions(workdir / f"predictions_{name}.jsonl", predictions[name])
         files.write_text(workdir / "results.json", json.dumps(results, indent=1))

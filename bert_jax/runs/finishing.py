@@ -17,7 +17,7 @@ from bert_jax.interchange.workdir import export_trained
 from bert_jax.models.config import ModelConfig
 from bert_jax.program import program
 from bert_jax.reporting.loggers.base import metrics_of
-from bert_jax.reporting.measures import verdicts
+from bert_jax.reporting.measures import comparison_lines
 from bert_jax.reporting.observer import Observer
 from bert_jax.reporting.report import write_report
 from bert_jax.storage import file_formats, files, reading
@@ -45,9 +45,9 @@ def report_at_the_end(workdir: str, observer: Observer, cure: str, step: int = s
     if evaluations:
         first, last = evaluations[0], evaluations[-1]
         untrained = metrics_of(first) if first["step"] == 0 < last["step"] else None
-        for line in verdicts(metrics_of(last), baselines, cure, untrained):
+        for line in comparison_lines(metrics_of(last), baselines, cure, untrained):
             observer.note(line)
-    with observer.shown("reporting"):
+    with observer.showing("reporting"):
         return write_report(workdir, {**observer.state(), "state": "finished"})
 
 
@@ -66,7 +66,7 @@ def export_newest(workdir: str, observer: Observer, trained: TrainedModel | None
     if damage:
         observer.note(f"{model} is not as it was exported: {damage}; it is written anew")
     if damage or not exported:
-        with observer.shown("exporting"):
+        with observer.showing("exporting"):
             report = export_trained(trained or load(workdir), model, into=replaced_directory)
         observer.note(report.line)
         files.write_bytes(record, newest)

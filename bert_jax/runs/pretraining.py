@@ -117,7 +117,7 @@ def tell_length(experiment: Experiment, in_epochs: bool, reached: int, observer:
     """
     if in_epochs:
         experiment.phases.check_not_past(reached)
-        observer.lasts(experiment.phases.num_steps)
+        observer.set_num_steps(experiment.phases.num_steps)
         if len(experiment.phases.phases) == 1:
             observer.note(experiment.phases.described(experiment.evaluated_phase))
 
@@ -194,7 +194,7 @@ def finish(
     filled: list[str] = []
     trained = None
     if settings.fills(model):
-        with observer.shown("reporting"):
+        with observer.showing("reporting"):
             trained = load(request.workdir)
             filled = fill_examples(trained, settings.examples, corpus, observer.note)
     exported = None

@@ -141,7 +141,7 @@ class _Trainer:
         shapes = abstract(state)
         self._health = Health(task, experiment, observer, self.checkpoints, run.facts, state)
         self._steps = Steps(lambda phase: experiment.jitted_step(task, phase, shapes), observer)
-        rows, how = self._training.eval_rows, (termination.check, observer.evaluated)
+        rows, how = self._training.eval_rows, (termination.check, observer.evaluating)
         self._evaluation = Evaluation(task, mesh, experiment.evaluated_phase, rows, *how)
         self._selection = Selection(experiment.selection, observer.evaluations(self._first_step))
         self._peak_flops = peak_rates.peak_flops(jax.devices()[0], task.dtype) * len(jax.devices())

@@ -143,12 +143,6 @@ def test_figures_of_parts_come_in_the_order_of_the_log_without_their_perplexity(
     assert metric_names([record]) == ["mlm_loss", *(name for name in names if "perplexity" not in name)]
 
 
-def test_the_label_of_a_line_of_a_phase_keeps_away_from_that_of_the_whole_chart():
-    chart = Chart("a", (Series("a", [(0, 0.0), (9, 1.0)], "eval"),), (("rate", 0.535),), spans=(("train", 0.53, 0, 9),))
-    places = [float(y) for y in re.findall(r'<text class="reference" x="[\d.]+" y="([\d.]+)"', svg(chart))]
-    assert abs(places[0] - places[1]) >= 14
-
-
 def test_hostile_text_stays_text_in_the_pages_of_a_corpus_and_in_a_notebook(tmp_path):
     odd = """<script>alert("x")</script>'&"""
     facts = {"histogram": [[1, 2, 3]], "curve": [(1.0, 2.0), (2.0, 1.0)]}

@@ -63,7 +63,7 @@ def test_a_notebook_draws_one_line_anew_on_standard_output(monkeypatch):
     lines = stream.getvalue().split("\n")
     assert [line.rpartition("\r")[2][:26] for line in lines] == [
         "step 2 held-out: mlm 4.2",
-        "━━━━━━━━━━━━━━━━ step  4/4",
+        "step  4/4  100%  phase 128",
         "",
     ]
     assert "\x1b" not in stream.getvalue()
@@ -133,7 +133,6 @@ def test_the_line_fits_and_tells_more_where_there_is_room(width):
     assert "5/10,000" in line
     assert ("tok/s" in line) == (width >= 79)
     assert ("phase 128" in line) == (width >= 100)
-    assert ("─" in line) == (width >= 120)
 
 
 def test_the_eta_leaves_compiling_and_evaluating_out():
@@ -211,7 +210,6 @@ def test_a_stream_of_another_encoding_gets_what_it_can_show():
     progress.update(5, METRICS)
     progress.note("Gruß – 你好")
     progress.finish()
-    assert "#####" in progress.line(200)
     assert b"Gru? ? ??" in raw.getvalue()
 
 

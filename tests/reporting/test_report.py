@@ -1,7 +1,6 @@
 """The report needs no network, is whole HTML, and shows hostile text as text."""
 
 import json
-import math
 import re
 import time
 from html.parser import HTMLParser
@@ -11,7 +10,6 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.reporting import measures, progress, report
-from bert_jax.reporting.charts import Chart, Series, svg
 from bert_jax.reporting.observer import Observer
 from bert_jax.reporting.pace import paces
 from bert_jax.reporting.report import write_report
@@ -262,27 +260,27 @@ def test_a_restart_whose_step_was_not_kept_is_shown_without_it(tmp_path):
 def test_a_value_is_held_against_its_strongest_baseline():
     known = {"unigram_cross_entropy": 6.0, "trigram_cloze_cross_entropy": 4.0, "majority_rate": 0.4, "chance_rate": 0.5}
     known |= {"unigram_cross_entropy/legal": 3.0}
-    assert measures.verdicts({"mlm_loss": 4.5, "nsp_loss": 0.3}, known, "more")[0].endswith(
+    assert measures.comparison_lines({"mlm_loss": 4.5, "nsp_loss": 0.3}, known, "more")[0].endswith(
         "0.500 worse than 3-gram cloze 4.000"
     )
-    assert measures.verdicts({"mlm_loss": 4.5}, known, "more")[-1] == "more"
-    assert measures.verdicts({"mlm_loss/legal": 2.5}, known, "more", {"mlm_loss/legal": 2.75})[0].startswith(
+    assert measures.comparison_lines({"mlm_loss": 4.5}, known, "more")[-1] == "more"
+    assert measures.comparison_lines({"mlm_loss/legal": 2.5}, known, "more", {"mlm_loss/legal": 2.75})[0].startswith(
         "held-out mlm loss/legal 2.500 (2.750 at step 0): "
     )
-    assert measures.verdicts({"mlm_loss/legal": 2.5}, known, "more") == [
+    assert measures.comparison_lines({"mlm_loss/legal": 2.5}, known, "more") == [
         "held-out mlm loss/legal 2.500: 0.500 better than unigram 3.000"
     ]
     of_parts = {f"unigram_cross_entropy/{part}": 3.0 for part in ("_", "old_text")}
-    lines = measures.verdicts({"mlm_loss/_": 2.5, "mlm_loss/old_text": 2.5}, of_parts, "more")
+    lines = measures.comparison_lines({"mlm_loss/_": 2.5, "mlm_loss/old_text": 2.5}, of_parts, "more")
     assert [line.partition(" 2.500")[0] for line in lines] == ["held-out mlm loss/_", "held-out mlm loss/old_text"]
-    assert measures.compared("mlm_loss", 4.5, known) == ("0.500 worse than 3-gram cloze 4.000", "bad")
-    assert measures.compared("mlm_loss/legal", 2.5, known) == ("0.500 better than unigram 3.000", "good")
-    assert measures.compared("mlm_loss/other", 2.5, known) == ("", "")
-    assert measures.compared("words_accuracy", 0.5, {"words_majority_rate": 0.3})[0].endswith("majority rate 0.300")
-    assert measures.compared("accuracy", 0.45, known) == ("0.050 worse than chance 0.500", "bad")
-    assert measures.compared("accuracy", 0.5, known) == ("no better than chance 0.500", "bad")
-    assert measures.compared("matthews_correlation/dev", 0.0, {}) == ("no better than a constant answer 0.000", "bad")
-    assert measures.compared("spearmanr", 0.12, {}) == ("0.120 better than a constant answer 0.000", "good")
+    assert measures.compare("mlm_loss", 4.5, known) == ("0.500 worse than 3-gram cloze 4.000", "bad")
+    assert measures.compare("mlm_loss/legal", 2.5, known) == ("0.500 better than unigram 3.000", "good")
+    assert measures.compare("mlm_loss/other", 2.5, known) == ("", "")
+    assert measures.compare("words_accuracy", 0.5, {"words_majority_rate": 0.3})[0].endswith("majority rate 0.300")
+    assert measures.compare("accuracy", 0.45, known) == ("0.050 worse than chance 0.500", "bad")
+    assert measures.compare("accuracy", 0.5, known) == ("no better than chance 0.500", "bad")
+    assert measures.compare("matthews_correlation/dev", 0.0, {}) == ("no better than a constant answer 0.000", "bad")
+    assert measures.compare("spearmanr", 0.12, {}) == ("0.120 better than a constant answer 0.000", "good")
 
 
 def test_the_page_says_what_a_baseline_is(tmp_path):
@@ -294,18 +292,6 @@ def test_the_page_says_what_a_baseline_is(tmp_path):
     assert "unigram (guesses words by their frequency alone)." in text
     assert "3-gram cloze (counts which word stands between two neighbours; a small model needs many steps" in text
     assert "majority rate (" not in text, "this run has none"
-
-
-def test_each_phase_has_the_line_of_its_own_labels(tmp_path):
-    run = {"phases": {"a": {"num_steps": 10, "max_length": 32}, "b": {"num_steps": 5, "max_length": 128}}}
-    known = {"nsp_majority_rate": 0.52, "phases": {"a": {"nsp_majority_rate": 0.79}, "b": {"nsp_majority_rate": 0.55}}}
-    spans = report._spans("nsp_accuracy", known, run)
-    assert spans == (("train majority rate", 0.79, 0.0, 10.0), ("train majority rate", 0.55, 10.0, math.inf))
-    assert report._spans("mlm_accuracy", known, run) == ()
-    points = [(step, 0.6) for step in range(0, 16, 5)]
-    drawn = svg(Chart("NSP", (Series("train", points, "train"),), (("majority rate", 0.52),), spans=spans))
-    assert drawn.count('<line class="reference"') == 3
-    assert "train majority rate 0.790" in drawn
 
 
 def test_what_takes_long_says_for_how_long(tmp_path, capsys, monkeypatch):
@@ -321,6 +307,7 @@ def test_what_takes_long_says_for_how_long(tmp_path, capsys, monkeypatch):
     with observer.during("evaluating"):  # it counts its rows
         time.sleep(0.05)
     observer.log.close()
+    observer.status.end("finished")
     assert capsys.readouterr().err == ""
 
 
@@ -334,4 +321,5 @@ def test_the_report_is_there_from_the_first_evaluation_on(tmp_path, capsys):
     (tmp_path / "report.html").mkdir()  # cannot be written: the run goes on
     observer.evaluation(5, {"mlm_loss": 6.5})
     observer.log.close()
+    observer.status.end("finished")
     capsys.readouterr()

@@ -120,7 +120,7 @@ def test_goodput_adds_up_to_the_time_and_survives_a_restart(tmp_path, open_statu
     time.sleep(0.1)
     with file.during("evaluating"):
         time.sleep(0.05)
-    file.waited(0.04)
+    file.move("train", "input_wait", 0.04)
     file.end("interrupted")
     elapsed = time.monotonic() - begin
     split = status.read(tmp_path)["goodput"]
@@ -128,7 +128,7 @@ def test_goodput_adds_up_to_the_time_and_survives_a_restart(tmp_path, open_statu
     assert split["evaluation"] == pytest.approx(0.05, abs=0.03)
     assert split["input_wait"] == pytest.approx(0.04, abs=0.001)
     again = open_status(tmp_path)
-    again.lost(0.03)
+    again.move("train", "lost", 0.03)
     again.end("interrupted")
     after = status.read(tmp_path)["goodput"]
     assert after["lost"] == pytest.approx(0.03, abs=0.001)
@@ -137,7 +137,7 @@ def test_goodput_adds_up_to_the_time_and_survives_a_restart(tmp_path, open_statu
 
 def test_more_waiting_than_training_is_never_a_negative_time(tmp_path, open_status):
     file = open_status(tmp_path)
-    file.waited(5.0)
+    file.move("train", "input_wait", 5.0)
     file.end("finished")
     assert min(status.read(tmp_path)["goodput"].values()) >= 0.0
 
