@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 
 from bert_jax.cli.main import seconds
@@ -18,17 +17,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from bert_jax.inspection.check import as_table
     from bert_jax.program import program
     from bert_jax.runs.doctor import examine
-    from bert_jax.runs.findings import table
 
     say(f"asking jax for its devices, for at most {arguments.device_seconds:g} s")
-    found = examine(arguments.device_seconds)
-    sound = all(finding.verdict != "bad" for finding in found)
+    checks = examine(arguments.device_seconds)
+    sound = all(check.status != "bad" for check in checks)
     if arguments.json:
-        print(json.dumps({"ready": sound, "findings": [dataclasses.asdict(finding) for finding in found]}))
+        findings = [{"name": c.name, "found": c.figure, "verdict": c.status, "advice": c.fix} for c in checks]
+        print(json.dumps({"ready": sound, "findings": findings}))
         return int(not sound)
-    print(table(found, refused="training cannot start"))
+    print(as_table(checks, "training cannot start"))
     if sound:
         print(f"next: {program()} pretrain --config=quickstart --workdir=runs/quickstart")
     return int(not sound)

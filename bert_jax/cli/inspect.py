@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from bert_jax.inspection.check import worst
-    from bert_jax.inspection.inspect import InspectionRequest, inspect_all
+    from bert_jax.inspection.inspect import InspectionRequest, inspect
     from bert_jax.inspection.page import as_lines, check_card, update_card, write_report
     from bert_jax.runs.planned_rows import planned_rows
 
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         check_card(arguments.corpus)
     if arguments.output:
         files.check_writable(arguments.output, folder=True)
-    found = inspect_all(request)
+    found = inspect(request)
     lines: list[str] = []
     for name, part in found.items():
         where = files.as_path(arguments.corpus) / name if name else arguments.corpus

@@ -16,15 +16,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from bert_jax.cluster import distributed
-    from bert_jax.runs.findings import table
+    from bert_jax.inspection.check import as_table
     from bert_jax.runs.preflight import preflight
 
-    found = []
+    checks = []
 
     def check() -> None:
-        found.extend(preflight(arguments.config.to_dict(), arguments.workdir, arguments.init))
+        checks.extend(preflight(arguments.config.to_dict(), arguments.workdir, arguments.init))
         if distributed.is_first():
-            print(table(found))
+            print(as_table(checks))
 
     code = in_processes(arguments, check, alike=False)
-    return code or int(any(finding.verdict == "bad" for finding in found))
+    return code or int(any(check.status == "bad" for check in checks))

@@ -1,4 +1,4 @@
-"""Defines ``Check``, the result of a check (verdict, measured figure, what to do), and helpers to make it."""
+"""Defines ``Check``, the result of a check of a corpus or a machine: verdict, measured figure, what to do."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal
 
-Status = Literal["ok", "warn", "bad", "skip"]
-_WORST_LAST: tuple[Status, ...] = ("skip", "ok", "warn", "bad")
+Status = Literal["ok", "note", "slow", "warn", "bad", "skip"]  # "note" and "slow" are of machines
+_WORST_LAST: tuple[Status, ...] = ("skip", "ok", "note", "slow", "warn", "bad")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +33,16 @@ def grade(value: float, warn: float, bad: float) -> Status:
 
 def worst(statuses: Sequence[Status]) -> Status:
     """Return the most serious of ``statuses``; "ok" if ``statuses`` is empty or has only "skip"."""
-    found: Status = max(statuses, key=_WORST_LAST.index, default="ok")
-    return "ok" if found == "skip" else found
+    status: Status = max(statuses, key=_WORST_LAST.index, default="ok")
+    return "ok" if status == "skip" else status
+
+
+def as_table(checks: Sequence[Check], refusal: str = "do not start") -> str:
+    """Return the checks of a machine as a table. The last line says "ready", or ``refusal`` and why."""
+    width = max(len(check.name) for check in checks)
+    lines = [f"{c.status:<5} {c.name:<{width}}  {c.figure}{f'; {c.fix}' if c.fix else ''}" for c in checks]
+    bad = [check.name for check in checks if check.status == "bad"]
+    return "\n".join([*lines, f"verdict: {refusal}: {', '.join(bad)}" if bad else "verdict: ready"])
 
 
 def percent(share: float) -> str:

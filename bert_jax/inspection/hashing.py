@@ -37,12 +37,6 @@ def sequence_hashes(values: Hashes, lengths: np.ndarray) -> Hashes:
     return np.add.reduceat(random.fold(values, place), starts) if len(starts) else np.zeros(0, np.uint64)
 
 
-def bag_hashes(values: Hashes, lengths: np.ndarray) -> Hashes:
-    """Return hashes like ``sequence_hashes`` that do not depend on the order of values and ignore values of 0."""
-    starts = np.cumsum(lengths) - lengths
-    return np.add.reduceat(values, starts) if len(starts) else np.zeros(0, np.uint64)
-
-
 def with_length(hashes: Hashes, lengths: np.ndarray) -> Hashes:
     """Return ``hashes`` with the lowest byte replaced by the length, 255 at most."""
     return (hashes & ~LENGTH_BITS) | np.minimum(lengths, 255).astype(np.uint64)
@@ -80,36 +74,15 @@ def sorted_parts(arrays: Sequence[Hashes], at_once: int = SORTED_AT_ONCE) -> Ite
         yield [np.sort(_part(array, part, bits)) for array in arrays]
 
 
-def distinct_parts(array: Hashes, others: Hashes, at_once: int = SORTED_AT_ONCE) -> Iterator[Hashes]:
-    """Yield ``array`` sorted, part by part, without repeated pairs (value of ``array``, value of ``others``).
-
-    A hash that occurs several times in ``array`` is kept once for each different value at its places in ``others``.
-    """
-    bits = 0
-    while 4 * len(array) > at_once << bits:  # memory for both arrays, their order, and a sorted copy
-        bits += 1
-    for part in range(1 << bits):
-        kept, beside = _part(array, part, bits), _part(array, part, bits, others)
-        order = np.lexsort((beside, kept))
-        kept, beside = kept[order], beside[order]
-        new = np.ones(len(kept), bool)
-        new[1:] = (kept[1:] != kept[:-1]) | (beside[1:] != beside[:-1])
-        yield kept[new]
-
-
-def _part(array: Hashes, part: int, bits: int, taken: Hashes | None = None) -> Hashes:
-    """Return the values of ``array`` whose ``bits`` leading bits are ``part``.
-
-    If ``taken`` is given, return its values at the same places instead.
-    """
-    taken = array if taken is None else taken
+def _part(array: Hashes, part: int, bits: int) -> Hashes:
+    """Return the values of ``array`` whose ``bits`` leading bits are ``part``."""
     if bits == 0:
-        return np.array(taken)
-    shift, found = np.uint64(64 - bits), []
+        return np.array(array)
+    chosen = []
     for start in range(0, len(array), _READ_AT_ONCE):
-        piece = array[start : start + _READ_AT_ONCE]
-        found.append(taken[start : start + _READ_AT_ONCE][(piece >> shift) == part])
-    return np.concatenate([np.zeros(0, np.uint64), *found])
+        piece = np.asarray(array[start : start + _READ_AT_ONCE])
+        chosen.append(piece[(piece >> np.uint64(64 - bits)) == part])
+    return np.concatenate([np.zeros(0, np.uint64), *chosen])
 
 
 def first_places(array: Hashes, wanted: Hashes) -> dict[int, int]:

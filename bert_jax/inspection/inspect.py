@@ -1,15 +1,14 @@
 """Runs all checks on a corpus, in one pass over its tokens and a few passes over hashes of its sentences.
 
-A mixture is inspected whole: every part of it, and what the parts share.
+A mixture is inspected whole: every corpus of it, and what they share.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,55 +66,43 @@ class Inspection:
         return {"corpus": self.corpus, "verdict": self.verdict, "checks": checks}
 
 
-def inspect(request: InspectionRequest) -> Inspection:
-    """Inspect the training split of a corpus, and compare the held-out split with it.
+def inspect(request: InspectionRequest) -> dict[str, Inspection]:
+    """Inspect the training split of each corpus of a mixture, and compare the held-out split with it.
+
+    The corpora lie in the folder ``request.corpus``. That folder may be a single corpus, whose name is then "". Each
+    corpus of a mixture gets one more check, ``other_parts``: is its held-out text in the training text of another one?
 
     Memory is bounded: about 100 bytes per document, 200 MB of blocks and hashes, and 24 bytes per token of an
-    evaluation set. The hashes of all sentences (16 bytes per sentence) go to a temporary folder.
+    evaluation set. The hashes of all sentences (8 bytes per sentence) go to a temporary folder.
 
     Raises:
       UserError: there is no corpus, the vocabulary that was named does not exist, or the row lengths or the evaluation
         set cannot be used.
     """
-    with _temporary() as folder:
-        return _inspect(request, folder, "config.corpus")[0]
-
-
-def inspect_all(request: InspectionRequest) -> dict[str, Inspection]:
-    """Inspect all parts of the mixture in the folder ``request.corpus``; a single corpus is the only part, called "".
-
-    Each part also gets the check ``other_parts``: is its held-out text in the training text of another part?
-    """
-    places = _parts_of(request.corpus)
-    found: dict[str, Inspection] = {}
+    inspections: dict[str, Inspection] = {}
     scans: dict[str, tuple[Scan, Scan]] = {}
-    with _temporary() as folder:
-        for name, place in places.items():
-            (folder / name).mkdir(exist_ok=True)
-            part = dataclasses.replace(request, corpus=place)
+    with tempfile.TemporaryDirectory(prefix="bert_jax-inspect-") as temporary:
+        for name, place in _corpora(request.corpus).items():
+            folder = Path(temporary, name)
+            folder.mkdir(exist_ok=True)
             key = f"config.corpus.parts.{name}" if name else "config.corpus"
-            found[name], train, held = _inspect(part, folder / name, key)
-            scans[name] = (train, held)
-        for name, inspection in found.items() if len(found) > 1 else ():
+            of_one = dataclasses.replace(request, corpus=place)
+            inspections[name], train, held = _inspect(of_one, folder, key)
+            scans[name] = train, held
+        for name, inspection in inspections.items() if len(inspections) > 1 else ():
             others = {other: train for other, (train, _) in scans.items() if other != name}
             check = repeats.other_parts(scans[name][1], others)
-            found[name] = dataclasses.replace(inspection, checks=(*inspection.checks, check))
-    return found
+            inspections[name] = dataclasses.replace(inspection, checks=(*inspection.checks, check))
+    return inspections
 
 
-def _parts_of(folder: str | os.PathLike[str]) -> dict[str, str]:
-    """Return name -> folder of each part of the mixture in ``folder``; for a single corpus "" -> ``folder``."""
+def _corpora(folder: str | os.PathLike[str]) -> dict[str, str]:
+    """Return name -> folder of each corpus of the mixture in ``folder``; for a single corpus "" -> ``folder``."""
     whole = files.as_path(folder)
     if (whole / MANIFEST).exists() or not whole.is_dir():
         return {"": os.fspath(folder)}
-    parts = {path.name: os.fspath(path) for path in sorted(whole.iterdir()) if (path / MANIFEST).exists()}
-    return parts or {"": os.fspath(folder)}
-
-
-@contextlib.contextmanager
-def _temporary() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="bert_jax-inspect-") as folder:
-        yield Path(folder)
+    places = {path.name: os.fspath(path) for path in sorted(whole.iterdir()) if (path / MANIFEST).exists()}
+    return places or {"": os.fspath(folder)}
 
 
 def _inspect(request: InspectionRequest, folder: Path, key: str) -> tuple[Inspection, Scan, Scan]:
@@ -125,14 +112,14 @@ def _inspect(request: InspectionRequest, folder: Path, key: str) -> tuple[Inspec
     corpus = Corpus(request.corpus, CACHE_BYTES)
     request = dataclasses.replace(request, private=request.private or is_private(corpus.manifest))
     lowercase = corpus.manifest.get("lowercase")
-    named = tokenizers.load(request.vocab, lowercase) if request.vocab else _found_vocabulary(corpus)
+    named = tokenizers.load(request.vocab, lowercase) if request.vocab else _find_vocabulary(corpus)
     tokenizer = named if named and named.sha256 == corpus.tokenizer_sha256 else None
     evaluated = evaluation.open_set(request.evaluation, corpus, tokenizer) if request.evaluation else None
 
     checks = [fit.vocabulary(corpus.manifest, named, "the named vocabulary" if request.private else str(request.vocab))]
     fixes = Fixes(corpus.manifest, key, request.phases)
-    measured, train, held = _measure(corpus, tokenizer, request, fixes, folder)
-    checks += measured
+    of_text, train, held = _check_splits(corpus, tokenizer, request, fixes, folder)
+    checks += of_text
     if evaluated is not None:
         name = "evaluation set" if request.private else str(request.evaluation)
         checks.append(evaluation.overlap(corpus.split("train"), corpus, evaluated, name))
@@ -141,7 +128,7 @@ def _inspect(request: InspectionRequest, folder: Path, key: str) -> tuple[Inspec
     return Inspection(_corpus_facts(corpus, request), tuple(checks)), train, held
 
 
-def _measure(
+def _check_splits(
     corpus: Corpus, tokenizer: Tokenizer | None, request: InspectionRequest, fixes: Fixes, folder: Path
 ) -> tuple[list[Check], Scan, Scan]:
     manifest = corpus.manifest
@@ -158,7 +145,6 @@ def _measure(
         shape.documents(train.split, lengths, manifest.get("dropped", {}), fixes, request.pairs),
         shape.sentences(train.split, lengths, fixes),
         repeats.lines(train, tokenizer, fixes),
-        repeats.templates(train, tokenizer),
         repeats.documents(train, fixes),
         repeats.heldout(train, held, fixes),
     ]
@@ -202,7 +188,7 @@ def _corpus_facts(corpus: Corpus, request: InspectionRequest) -> dict[str, Any]:
     return {**path, "fingerprint": corpus.fingerprint, "splits": splits, "private": request.private}
 
 
-def _found_vocabulary(corpus: Corpus) -> Tokenizer | None:
+def _find_vocabulary(corpus: Corpus) -> Tokenizer | None:
     """Return the tokenizer that made the corpus, if it lies in its folder or in that of its run, else None."""
     absolute = corpus.folder.absolute()
     for folder in (corpus.folder, absolute.parent, absolute.parent.parent):  # the last for a part of a mixture

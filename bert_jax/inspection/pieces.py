@@ -41,10 +41,6 @@ class Pieces:
         return np.array([bool(text) and test(text) for text in self.texts])
 
     @functools.cached_property
-    def number(self) -> Flags:
-        return self.where(str.isnumeric)
-
-    @functools.cached_property
     def final(self) -> Flags:
         """Return which pieces end with a mark that ends a sentence."""
         return self.where(lambda text: text[-1] in _FINAL)

@@ -16,8 +16,6 @@ from bert_jax.inspection.pieces import Tokenizer
 from bert_jax.inspection.scan import Scan
 
 LONG = 10  # least tokens of a long line; shorter lines, such as "Yes." or a heading, repeat in good texts too
-TEMPLATE = 8  # least tokens, not counting numbers, of a line from a template, for the same reason
-TEMPLATE_LINES = 3  # least lines from the same template
 MATTERS = 0.005  # a smaller share of the tokens, such as a few equal documents of one line, moves no loss
 SHOWN = 10
 SHOWN_CHARACTERS = 100
@@ -33,17 +31,13 @@ class _Tally:
     long_tokens: int = 0  # number of tokens in ``long_repeats``
     top: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)  # (repeated tokens, lines, hash)
 
-    def add(self, values: Hashes, shortest: int, fewest: int) -> None:
-        """Count the sorted hashes ``values``.
-
-        Repeats count as long repeats if the lines have at least ``shortest`` tokens and there are at least ``fewest``
-        equal lines.
-        """
+    def add(self, values: Hashes) -> None:
+        """Count the sorted hashes ``values``."""
         hashes, counts = hashing.groups(values)
         again, lengths = counts - 1, hashing.length_of(hashes)
         self.distinct += len(hashes)
         self.repeats += int(again.sum())
-        long = (lengths >= shortest) & (counts >= fewest)
+        long = lengths >= LONG
         tokens = np.where(long, again * lengths, 0)
         self.long_repeats += int(again[long].sum())
         self.long_tokens += int(tokens.sum())
@@ -57,7 +51,7 @@ def lines(scan: Scan, tokenizer: Tokenizer | None, fixes: Fixes) -> Check:
     """Check for lines that are equal token by token."""
     tally = _Tally()
     for (values,) in hashing.sorted_parts([scan.sentence_hashes]):
-        tally.add(values, LONG, 2)
+        tally.add(values)
     share = ratio(tally.long_tokens, scan.split.num_tokens)
     status = grade(share, 0.05, 0.30)
     return Check(
@@ -73,40 +67,14 @@ def lines(scan: Scan, tokenizer: Tokenizer | None, fixes: Fixes) -> Check:
             "long_repeated_token_share": share,
             "top_counts": [count for _, count, _ in tally.top],
         },
-        _shown(scan, scan.sentence_hashes, tally.top, tokenizer),
+        _examples(scan, tally.top, tokenizer),
     )
 
 
-def templates(scan: Scan, tokenizer: Tokenizer | None) -> Check:
-    """Check for lines that differ only in numbers or in the order of words: "Page 12 of 300", tables, licence notes.
-
-    Equal lines count as one line.
-    """
-    tally = _Tally()
-    for bags in hashing.distinct_parts(scan.bag_hashes, scan.sentence_hashes):
-        tally.add(bags, TEMPLATE, TEMPLATE_LINES)
-    share = ratio(tally.long_tokens, scan.split.num_tokens)
-    status = grade(share, 0.05, 0.30)
-    return Check(
-        "templates",
-        status,
-        f"{percent(share)} of tokens in lines that differ only in numbers and order",
-        "drop generated lines (tables, indexes, notices) before the build",
-        {
-            "template_token_share": share,
-            "lines": tally.long_repeats,
-            "top_counts": [count for _, count, _ in tally.top],
-        },
-        _shown(scan, scan.bag_hashes, tally.top, tokenizer) if status != "ok" else (),
-    )
-
-
-def _shown(
-    scan: Scan, array: Hashes, top: list[tuple[int, int, int]], tokenizer: Tokenizer | None
-) -> tuple[tuple[str, str], ...]:
+def _examples(scan: Scan, top: list[tuple[int, int, int]], tokenizer: Tokenizer | None) -> tuple[tuple[str, str], ...]:
     if tokenizer is None or not top:
         return ()
-    places = hashing.first_places(array, np.array([value for _, _, value in top], np.uint64))
+    places = hashing.first_places(scan.sentence_hashes, np.array([value for _, _, value in top], np.uint64))
     return tuple((f"{count:,} times", _sentence_text(scan, places[value], tokenizer)) for _, count, value in top)
 
 

@@ -25,7 +25,6 @@ class Scan:
 
     split: CorpusSplit
     sentence_hashes: Hashes  # [S], on disk: equal for equal sentences
-    bag_hashes: Hashes  # [S], on disk: equal for sentences with the same pieces in any order, numbers ignored
     document_hashes: Hashes  # [N], on disk
     token_counts: Ints  # [V] how often each piece occurs
     unknown: Ints  # [N] the number of unknown tokens in each document
@@ -44,30 +43,23 @@ def scan(
 
     Args:
       pieces: the pieces of the vocabulary that made the corpus. If None (the vocabulary is not at hand), ``mojibake``
-        stays 0 and ``bag_hashes`` do not ignore numbers.
-      folder: where to write the hashes, which take 16 bytes per sentence and 8 bytes per document.
+        stays 0.
+      folder: where to write the hashes, which take 8 bytes per sentence and per document.
       tokens_at_once: the number of tokens in memory; the result does not depend on it.
     """
     order_table = hashing.token_table(vocab_size, "order")
-    bag_table = hashing.token_table(vocab_size, "bag")
-    if pieces is not None:
-        bag_table[pieces.number] = 0
-    counted = (bag_table != 0).astype(np.uint64)
     sentences = _on_disk(folder / f"{split.name}.sentences.npy", split.num_sentences)
-    bags = _on_disk(folder / f"{split.name}.bags.npy", split.num_sentences)
     token_counts = np.zeros(vocab_size, np.int64)
     unknown, mojibake = (np.zeros(split.num_documents, np.int64) for _ in range(2))
     for first, tokens, lengths in chunks(split, tokens_at_once):
         here = slice(first, first + len(lengths))
         sentences[here] = hashing.with_length(hashing.sequence_hashes(order_table[tokens], lengths), lengths)
-        kept = hashing.bag_hashes(counted[tokens], lengths)
-        bags[here] = hashing.with_length(hashing.bag_hashes(bag_table[tokens], lengths), kept)
         token_counts += np.bincount(tokens, minlength=vocab_size)
         _add_by_document(unknown, np.flatnonzero(tokens == unk_id), split, first, lengths)
         if pieces is not None:
             _add_by_document(mojibake, _mojibake(tokens, pieces), split, first, lengths)
     documents = _document_hashes(split, sentences, folder)
-    return Scan(split, sentences, bags, documents, token_counts, unknown, mojibake)
+    return Scan(split, sentences, documents, token_counts, unknown, mojibake)
 
 
 def chunks(split: CorpusSplit, at_once: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:

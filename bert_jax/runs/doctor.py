@@ -22,8 +22,8 @@ from typing import Any
 from packaging.requirements import Requirement
 
 import bert_jax
+from bert_jax.inspection.check import Check
 from bert_jax.program import size
-from bert_jax.runs.findings import Finding
 from bert_jax.storage import files
 
 NAME = "bert-jax"
@@ -55,8 +55,8 @@ print(json.dumps([jax.default_backend(), len(devices), devices[0].device_kind, l
 """
 
 
-def examine(device_seconds: float) -> list[Finding]:
-    """Return what was found, a ``Finding`` for each thing. "bad" is what keeps training from starting.
+def examine(device_seconds: float) -> list[Check]:
+    """Return what was found, a ``Check`` for each thing. "bad" is what keeps training from starting.
 
     Args:
       device_seconds: how long devices may take to answer.
@@ -89,32 +89,32 @@ def _requirements(name: str = NAME) -> list[Requirement] | None:
         return None
 
 
-def _ours(needed: list[Requirement] | None) -> Finding:
+def _ours(needed: list[Requirement] | None) -> Check:
     found = f"{bert_jax.__version__} in {Path(bert_jax.__file__).parent}"
     if needed is None:
-        return Finding(NAME, found, "note", "not installed, so extras are not known; pip install it (make env)")
-    return Finding(NAME, found)
+        return Check(NAME, "note", found, "not installed, so extras are not known; pip install it (make env)")
+    return Check(NAME, "ok", found)
 
 
-def _python() -> Finding:
+def _python() -> Check:
     found, allowed = platform.python_version(), None
     with contextlib.suppress(metadata.PackageNotFoundError):
         allowed = metadata.metadata(NAME)["Requires-Python"]
     where = f"{found} in {sys.prefix}, on {platform.system()} {platform.machine()}"
     if allowed and not Requirement(f"python{allowed}").specifier.contains(found, prereleases=True):
-        return Finding("python", where, "bad", f"{NAME} needs {allowed}")
-    return Finding("python", where)
+        return Check("python", "bad", where, f"{NAME} needs {allowed}")
+    return Check("python", "ok", where)
 
 
-def _packages(needed: list[Requirement]) -> Finding:
+def _packages(needed: list[Requirement]) -> Check:
     """Return the versions of the packages that matter most; "bad" if any that is needed is missing or too old."""
     shown = ", ".join(f"{name} {_version(name) or 'missing'}" for name in SHOWN)
     named = [r.name for r in needed]
     wrong = [r for r in (*needed, *(Requirement(name) for name in SHOWN if name not in named)) if _lacks(r)]
     if not wrong:
-        return Finding("packages", shown)
+        return Check("packages", "ok", shown)
     names = ", ".join(r.name for r in wrong)
-    return Finding("packages", shown, "bad", f"missing or too old: {names}; {_install(wrong)}")
+    return Check("packages", "bad", shown, f"missing or too old: {names}; {_install(wrong)}")
 
 
 def _lacks(requirement: Requirement) -> bool:
@@ -138,16 +138,16 @@ def _install(requirements: list[Requirement]) -> str:
     return "pip install " + " ".join(f"'{name}'" if set("[]<>=!~") & set(name) else name for name in names)
 
 
-def _plugins() -> Finding:
+def _plugins() -> Check:
     found = {name: version for name in ACCELERATORS if (version := _version(name))}
     text = ", ".join(f"{name} {version}" for name, version in found.items()) or "none: jax computes on the CPU"
     if unused := _unused_hardware(found):
-        return Finding("accelerators", text, "note", unused)
+        return Check("accelerators", "note", text, unused)
     jaxlib = _version("jaxlib")
     other = [name for name, version in found.items() if name.startswith("jax-") and version != jaxlib]
     if other:
-        return Finding("accelerators", text, "note", f"{', '.join(other)} should have jaxlib's version, {jaxlib}")
-    return Finding("accelerators", text)
+        return Check("accelerators", "note", text, f"{', '.join(other)} should have jaxlib's version, {jaxlib}")
+    return Check("accelerators", "ok", text)
 
 
 def _unused_hardware(plugins: dict[str, str]) -> str:
@@ -159,7 +159,7 @@ def _unused_hardware(plugins: dict[str, str]) -> str:
     return ""
 
 
-def _devices(limit: float) -> Finding:
+def _devices(limit: float) -> Check:
     """Return the devices that jax has, asked in a process that is ended after ``limit`` seconds."""
     asked = os.environ.get("JAX_PLATFORMS")
     platforms = f" (JAX_PLATFORMS={asked})" if asked else ""
@@ -169,15 +169,15 @@ def _devices(limit: float) -> Finding:
             "another process may hold them, or a slice of several hosts waits until every host asks; ask again with "
             "--device_seconds=300, or JAX_PLATFORMS=cpu for the CPU alone"
         )
-        return Finding("devices", f"no answer in {limit:g} s{platforms}", "bad", advice)
+        return Check("devices", "bad", f"no answer in {limit:g} s{platforms}", advice)
     try:
         backend, count, kind, memory = json.loads(said.splitlines()[-1])
     except (ValueError, IndexError):
         last = (error.strip().splitlines() or [f"exit code {code}"])[-1][:300]
-        return Finding("devices", f"jax fails{platforms}: {last}", "bad", "mend that, or set JAX_PLATFORMS=cpu")
+        return Check("devices", "bad", f"jax fails{platforms}: {last}", "mend that, or set JAX_PLATFORMS=cpu")
     room = f", {size(memory)} each" if memory else ""
     topology = f"; for plan: --topology=cpu:{count}" if backend == "cpu" else ""
-    return Finding("devices", f"{count} x {kind}, platform {backend}{room}{platforms}{topology}")
+    return Check("devices", "ok", f"{count} x {kind}, platform {backend}{room}{platforms}{topology}")
 
 
 def _answer(script: str, limit: float) -> tuple[int | None, str, str]:
@@ -206,33 +206,33 @@ def _read(file: Any) -> str:
     return str(file.read())
 
 
-def _memory() -> Finding:
+def _memory() -> Check:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with contextlib.suppress(OSError, ValueError):  # a container may have less
         total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     found = f"{cores} processor cores, {size(total)} of memory"
     if total < LITTLE_MEMORY:
-        return Finding("memory", found, "note", "enough for the quickstart; larger models may not fit")
-    return Finding("memory", found)
+        return Check("memory", "note", found, "enough for the quickstart; larger models may not fit")
+    return Check("memory", "ok", found)
 
 
-def _disk() -> list[Finding]:
+def _disk() -> list[Check]:
     """Return findings on the disk of the current folder, and on the cache and its disk."""
     free, cache = shutil.disk_usage(".").free, files.cache_directory()
     found = f"{size(free)} free in the current folder"
     little = free < LITTLE_DISK
     advice = "a checkpoint of bert_base takes 1.3 GB; put the workdir on another disk" if little else ""
-    disk = Finding("disk", found, "note" if little else "ok", advice)
+    disk = Check("disk", "note" if little else "ok", found, advice)
     there = next(folder for folder in (cache, *cache.absolute().parents) if folder.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         advice = "name a folder of yours in BERT_JAX_CACHE; without it plans of epochs are made anew in each run"
-        return [disk, Finding("cache", f"{cache} cannot be written", "note", advice)]
-    return [disk, Finding("cache", f"{cache}, {size(shutil.disk_usage(there).free)} free")]
+        return [disk, Check("cache", "note", f"{cache} cannot be written", advice)]
+    return [disk, Check("cache", "ok", f"{cache}, {size(shutil.disk_usage(there).free)} free")]
 
 
-def _extra(name: str, needed: list[Requirement]) -> Finding:
+def _extra(name: str, needed: list[Requirement]) -> Check:
     if missing := [requirement for requirement in needed if _lacks(requirement)]:
-        return Finding(f"extra {name}", f"not installed; for {EXTRAS[name]}", "note", _install(missing))
+        return Check(f"extra {name}", "note", f"not installed; for {EXTRAS[name]}", _install(missing))
     versions = ", ".join(f"{r.name} {_version(r.name)}" for r in needed)
-    return Finding(f"extra {name}", f"{versions}; for {EXTRAS[name]}")
+    return Check(f"extra {name}", "ok", f"{versions}; for {EXTRAS[name]}")

@@ -24,10 +24,10 @@ from bert_jax import configuration
 from bert_jax.cluster import distributed
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.errors import UserError
+from bert_jax.inspection.check import Check
 from bert_jax.interchange.loading import load
 from bert_jax.program import size
 from bert_jax.reporting.run_record import check_workdir
-from bert_jax.runs.findings import Finding
 from bert_jax.runs.inputs import Inputs
 from bert_jax.runs.preparation import check_pretraining
 from bert_jax.runs.settings import PretrainingSettings
@@ -42,8 +42,8 @@ STATE_COPIES = 3  # a checkpoint holds the parameters and two moments, all float
 KEPT = 2  # at least so many checkpoints are on the disk at a time
 
 
-def preflight(config: Mapping[str, Any], workdir: str, init: str | None = None) -> list[Finding]:
-    """Check the job that this process belongs to, and return the findings, which are the same on every process.
+def preflight(config: Mapping[str, Any], workdir: str, init: str | None = None) -> list[Check]:
+    """Check the job that this process belongs to, and return the checks, which are the same on every process.
 
     ``init``: the model from which the run starts.
 
@@ -54,16 +54,16 @@ def preflight(config: Mapping[str, Any], workdir: str, init: str | None = None) 
     digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:12]
     own = {"config": digest, **_of_host(), **_of_inputs(settings, workdir), **_of_workdir(workdir)}
     processes = [json.loads(text) for text in distributed.exchange("preflight", json.dumps(own))]
-    findings = [
+    checks = [
         _processes(processes),
         *(_alike(name, processes) for name in ("code", "config", "Python", "jax", "devices a process")),
     ]
-    findings += [_alike(name, processes, needed=True) for name in ("vocabulary", "corpus")]
+    checks += [_alike(name, processes, needed=True) for name in ("vocabulary", "corpus")]
     told = dict.fromkeys(text for one in processes for text in one["problems"])
-    findings += [Finding("inputs", text, "bad") for text in told]
+    checks += [Check("inputs", "bad", text) for text in told]
     recipe, needed = _recipe(settings, init)
-    findings += [_shared(processes), recipe, _reads(processes), _disk(processes, needed), _all_reduce()]
-    return findings
+    checks += [_shared(processes), recipe, _reads(processes), _disk(processes, needed), _all_reduce()]
+    return checks
 
 
 # ---- What a process reports about itself -----------------------------------------------------------------------------
@@ -159,76 +159,76 @@ def _of_workdir(workdir: str) -> dict[str, Any]:
     return {"workdir": str(workdir), "writes": writes, "sees": sees, "free": free}
 
 
-# ---- The findings, from the reports of all processes -----------------------------------------------------------------
+# ---- The checks, from the reports of all processes -----------------------------------------------------------------
 
 
-def _processes(processes: Sequence[Mapping[str, Any]]) -> Finding:
+def _processes(processes: Sequence[Mapping[str, Any]]) -> Check:
     indices, hosts = sorted(one["index"] for one in processes), sorted({one["host"] for one in processes})
     found = f"{len(processes)} on {len(hosts)} host{'s' * (len(hosts) != 1)}, {len(jax.devices())} devices"
     if indices != list(range(len(processes))) or any(one["seen"] != len(processes) for one in processes):
-        return Finding("processes", f"{found}, of indices {indices}", "bad", "start every process with its own number")
-    return Finding("processes", found, "ok")
+        return Check("processes", "bad", f"{found}, of indices {indices}", "start every process with its own number")
+    return Check("processes", "ok", found)
 
 
-def _alike(name: str, processes: Sequence[Mapping[str, Any]], needed: bool = False) -> Finding:
+def _alike(name: str, processes: Sequence[Mapping[str, Any]], needed: bool = False) -> Check:
     values = [one[name] for one in processes]
     without = [one["host"] for one in processes if one[name] is None]
     if needed and len(without) == len(processes) == 1:
-        return Finding(name, "missing: the run makes it", "ok")
+        return Check(name, "ok", "missing: the run makes it")
     if needed and len(without) == len(processes):
         advice = f"make it once: bert-jax {'vocab' if name == 'vocabulary' else 'corpus'}, and name it in the config"
-        return Finding(name, "missing", "bad", advice)
+        return Check(name, "bad", "missing", advice)
     if len(set(values)) == 1:
-        return Finding(name, str(values[0]), "ok")
+        return Check(name, "ok", str(values[0]))
     others = [f"{one[name]} on {one['host']} (process {one['index']})" for one in processes if one[name] != values[0]]
-    return Finding(name, f"{values[0]} on {processes[0]['host']}, {', '.join(others[:3])}", "bad", "make them the same")
+    return Check(name, "bad", f"{values[0]} on {processes[0]['host']}, {', '.join(others[:3])}", "make them the same")
 
 
-def _shared(processes: Sequence[Mapping[str, Any]]) -> Finding:
+def _shared(processes: Sequence[Mapping[str, Any]]) -> Check:
     cannot = [f"process {one['index']} on {one['host']}" for one in processes if not one["writes"]]
     blind = [f"process {one['index']} on {one['host']}" for one in processes if not one["sees"]]
     if cannot:
-        return Finding(
-            "workdir", f"{processes[0]['workdir']}: {', '.join(cannot[:3])} cannot write", "bad", "mend its rights"
+        return Check(
+            "workdir", "bad", f"{processes[0]['workdir']}: {', '.join(cannot[:3])} cannot write", "mend its rights"
         )
     if blind:
         found = f"{processes[0]['workdir']}: {', '.join(blind[:3])} cannot see what process 0 writes"
-        return Finding("workdir", found, "bad", "choose a shared mount or gs://")
-    return Finding("workdir", f"{processes[0]['workdir']}: written and seen by all", "ok")
+        return Check("workdir", "bad", found, "choose a shared mount or gs://")
+    return Check("workdir", "ok", f"{processes[0]['workdir']}: written and seen by all")
 
 
-def _recipe(settings: PretrainingSettings, init: str | None) -> tuple[Finding, int]:
+def _recipe(settings: PretrainingSettings, init: str | None) -> tuple[Check, int]:
     """Return what a run says of the recipe before it reads text, and the bytes of the checkpoints that it keeps."""
     try:
         checked = check_pretraining(settings, load(init, flag="--init=") if init else None)
     except UserError as error:
-        return Finding("recipe", str(error), "bad"), 0
+        return Check("recipe", "bad", str(error)), 0
     shape = checked.experiment.make_mesh().shape
     sizes = ", ".join(f"{phase.kind} {phase.batch_size:,}" for phase in checked.experiment.phases.phases)
     found = f"mesh {', '.join(f'{k} {v}' for k, v in shape.items())}; batches {sizes}"
-    return Finding("recipe", found, "ok"), KEPT * STATE_COPIES * 4 * checked.model.num_parameters
+    return Check("recipe", "ok", found), KEPT * STATE_COPIES * 4 * checked.model.num_parameters
 
 
-def _reads(processes: Sequence[Mapping[str, Any]]) -> Finding:
+def _reads(processes: Sequence[Mapping[str, Any]]) -> Check:
     times = {one["host"]: one["read seconds"] for one in processes if one["read seconds"] is not None}
     if not times:
-        return Finding("random reads", "not tried: no corpus", "ok")
+        return Check("random reads", "ok", "not tried: no corpus")
     host = max(times, key=lambda name: times[name])
     found = f"{NUM_READS:,} of the corpus, {1e3 * times[host]:.2f} ms each on {host}, the slowest"
     if times[host] > SLOW_READ_SECONDS:
-        return Finding("random reads", found, "slow", "copy the corpus to a local disk, or raise loader.num_workers")
-    return Finding("random reads", found, "ok")
+        return Check("random reads", "slow", found, "copy the corpus to a local disk, or raise loader.num_workers")
+    return Check("random reads", "ok", found)
 
 
-def _disk(processes: Sequence[Mapping[str, Any]], needed: int) -> Finding:
+def _disk(processes: Sequence[Mapping[str, Any]], needed: int) -> Check:
     free = [one["free"] for one in processes if one["free"] is not None]
     if not free:
-        return Finding("free disk", "not asked: no local folder that can be written", "ok")
+        return Check("free disk", "ok", "not asked: no local folder that can be written")
     found = f"{size(min(free))} where the workdir lies; {size(needed)} for {KEPT} steps"
-    return Finding("free disk", found, "bad" if min(free) < needed else "ok")
+    return Check("free disk", "bad" if min(free) < needed else "ok", found)
 
 
-def _all_reduce() -> Finding:
+def _all_reduce() -> Check:
     """Return a finding with the time of a sum over all devices.
 
     The sum is computed twice and the second time is measured, because the first includes the compilation.
@@ -244,4 +244,4 @@ def _all_reduce() -> Finding:
     add(x).block_until_ready()
     seconds = time.perf_counter() - start
     found = f"{ALL_REDUCE_BYTES / 2**20:.0f} MiB over {rows} devices in {1e3 * seconds:,.1f} ms"
-    return Finding("all-reduce", found, "ok" if right else "bad", "" if right else "the sum is wrong")
+    return Check("all-reduce", "ok" if right else "bad", found, "" if right else "the sum is wrong")

@@ -32,7 +32,7 @@ def test_inspection(books, tmp_path, request):
         vocab.write_text("".join(f"{piece}\n" for piece in learn_wordpiece(books, 8192)))
     corpus = build(tmp_path, [text.splitlines() for text in books], vocab)
     start = time.process_time()
-    found = inspect(InspectionRequest(str(corpus), str(vocab)))
+    found = inspect(InspectionRequest(str(corpus), str(vocab)))[""]
     seconds = time.process_time() - start
     tokens = sum(split["num_tokens"] for split in found.corpus["splits"].values())
     print(f"\ninspection: {tokens / seconds / 1e6:.1f} M tokens/s of {tokens / 1e6:.1f} M")

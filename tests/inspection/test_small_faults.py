@@ -17,7 +17,7 @@ from tests.inspection.corpora import WORDS, build, stored, texts, write_vocab
 def test_a_few_equal_documents_of_one_line_are_counted_but_harmless(tmp_path: Path) -> None:
     vocab = write_vocab(tmp_path / "vocab.txt")
     corpus = build(tmp_path, [*texts(120), *([["baba keke ."]] * 14)], vocab)
-    found = inspect(InspectionRequest(str(corpus), str(vocab)))
+    found = inspect(InspectionRequest(str(corpus), str(vocab)))[""]
     held = [document for document in stored(corpus, "heldout") if len(document) == 1]
     assert 0 < len(held) < 13  # else they are not in both splits, and more than once in one
     for name, facts in (
@@ -33,7 +33,7 @@ def test_the_largest_document_is_named_with_its_share(tmp_path: Path) -> None:
     vocab = write_vocab(tmp_path / "vocab.txt")
     one, rest = texts(20, seed=1), texts(38)
     corpus = build(tmp_path, [[line for lines in one for line in lines], *rest], vocab)
-    check = inspect(InspectionRequest(str(corpus), str(vocab))).check("documents")
+    check = inspect(InspectionRequest(str(corpus), str(vocab)))[""].check("documents")
     assert 0.25 < check.facts["largest_share"] < 0.5
     assert check.fix.startswith(f"one document holds {100 * check.facts['largest_share']:.1f} % of the text: ")
 
@@ -41,7 +41,7 @@ def test_the_largest_document_is_named_with_its_share(tmp_path: Path) -> None:
 def test_the_share_of_random_pairs_follows_from_the_chunks_of_one_sentence(tmp_path: Path) -> None:
     vocab = write_vocab(tmp_path / "vocab.txt")
     corpus = build(tmp_path, texts(400, seed=1), vocab)
-    facts = inspect(InspectionRequest(str(corpus), str(vocab), max_lengths=(24, 32))).check("next_sentence_balance")
+    facts = inspect(InspectionRequest(str(corpus), str(vocab), max_lengths=(24, 32)))[""].check("next_sentence_balance")
     for length, shares in facts.facts.items():
         one = shares["one_sentence_chunks"]
         assert abs(shares["random_share"] - (one + (1 - one) / 2)) < 0.03, length
@@ -75,7 +75,7 @@ def test_titles_are_not_hard_wrapped(tmp_path: Path, lines: int) -> None:
     titles = [[" ".join(rng.choices(WORDS, k=rng.randint(7, 10))) for _ in range(lines)] for _ in range(200)]
     titles = [[f"{of[0]} .", *of[1:]] if i % 5 == 0 and lines > 1 else of for i, of in enumerate(titles)]
     corpus = build(tmp_path, titles, vocab)
-    check = inspect(InspectionRequest(str(corpus), str(vocab), max_lengths=(32,))).check("line_ends")
+    check = inspect(InspectionRequest(str(corpus), str(vocab), max_lengths=(32,)))[""].check("line_ends")
     assert check.facts["unmarked_share"] > 0.9
     assert check.status == "ok"
     assert "hard-wrapped" not in check.figure

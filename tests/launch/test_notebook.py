@@ -79,7 +79,7 @@ def test_cells_are_run_as_jupyter_runs_them() -> None:
     assert drawn[0]["data"] == {"text/plain": ["shown"], "image/svg+xml": ["<svg/>"]}
     assert nothing == []
     assert bar[0]["text"][0] == "a note\n"
-    assert bar[0]["text"][1].startswith("━━━━━━━━━━━━━━━━ step  2/2  100%  loss 1.000")
+    assert bar[0]["text"][1].startswith("step  2/2  100%  loss 1.000")
     assert len(bar[0]["text"]) == 2
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax.cli.main import run
-from bert_jax.runs.findings import table
+from bert_jax.inspection.check import as_table
 from bert_jax.runs.preflight import _alike, _processes, _shared
 from tests import toy
 from tests.training import gang
@@ -69,12 +69,12 @@ def test_what_a_run_would_refuse(recipe: Path, tmp_path: Path, capsys: pytest.Ca
 
 def test_a_workdir_that_not_all_see_or_write() -> None:
     facts = [{"host": f"h{i}", "index": i, "workdir": "/w", "writes": True, "sees": True} for i in range(2)]
-    assert _shared(facts).verdict == "ok"
+    assert _shared(facts).status == "ok"
     facts[1]["sees"] = False
-    assert "process 1 on h1 cannot see what process 0 writes" in _shared(facts).found
+    assert "process 1 on h1 cannot see what process 0 writes" in _shared(facts).figure
     facts[0]["writes"] = False
-    assert "process 0 on h0 cannot write" in _shared(facts).found
-    assert _shared(facts).verdict == "bad"
+    assert "process 0 on h0 cannot write" in _shared(facts).figure
+    assert _shared(facts).status == "bad"
 
 
 def test_one_process_that_does_not_fit(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,8 +112,8 @@ def test_a_mixture_is_read_in_all_its_parts(recipe: Path, tmp_path: Path, capsys
 def test_what_differs_is_named() -> None:
     facts = [{"host": f"h{i}", "index": i, "seen": 3, "code": "old" if i == 2 else "new"} for i in range(3)]
     found = _alike("code", facts)
-    assert found.verdict == "bad"
-    assert "old on h2 (process 2)" in found.found
+    assert found.status == "bad"
+    assert "old on h2 (process 2)" in found.figure
     twice = [{**one, "index": 0} for one in facts]
-    assert _processes(twice).verdict == "bad"
-    assert "do not start: code" in table([found])
+    assert _processes(twice).status == "bad"
+    assert "do not start: code" in as_table([found])
