@@ -114,10 +114,10 @@ def within(module: Module, computation: Computation, instruction: Instruction) -
     """
     if instruction.opcode.removesuffix("-start") in KINDS:
         return [(computation, instruction)]
-    called = module.called(instruction) if instruction.opcode in ("fusion", "async-start") else None
-    if called is None or called.name.startswith(_STEP):
+    callee = module.callee(instruction) if instruction.opcode in ("fusion", "async-start") else None
+    if callee is None or callee.name.startswith(_STEP):
         return []
-    return [found for inner in called.instructions for found in within(module, called, inner)]
+    return [collective for inner in callee.instructions for collective in within(module, callee, inner)]
 
 
 def start_of(computation: Computation, name: str) -> str:
@@ -138,7 +138,7 @@ def start_of(computation: Computation, name: str) -> str:
     return name
 
 
-def measured(computation: Computation, instruction: Instruction, on: Fabric) -> Collective:
+def collective_of(computation: Computation, instruction: Instruction, on: Fabric) -> Collective:
     """Return the ``Collective`` of an instruction: its axes, bytes and duration on the mesh ``on``."""
     kind = instruction.opcode.removesuffix("-start")
     if computation.name.startswith("all-reduce-scatter"):  # a TPU fuses an all-reduce with the slice of its result
@@ -225,15 +225,15 @@ class CollectiveTotal:
     seconds: float
 
 
-def table(found: Sequence[tuple[Collective, float]]) -> list[CollectiveTotal]:
+def table(collectives: Sequence[tuple[Collective, float]]) -> list[CollectiveTotal]:
     """Return the totals of collectives, those with the most bytes first.
 
-    ``found`` pairs each collective with the number of times it runs in a step. Groups of one device are left out,
+    ``collectives`` pairs each collective with the number of times it runs in a step. Groups of one device are left out,
     because they send nothing.
     """
     key = lambda entry: (entry[0].kind, entry[0].axes)  # noqa: E731
     rows = []
-    for (kind, axes), group in itertools.groupby(sorted(found, key=key), key):
+    for (kind, axes), group in itertools.groupby(sorted(collectives, key=key), key):
         entries = [(c, times) for c, times in group if c.group_size > 1]
         if entries:
             count, size = round(sum(t for _, t in entries)), round(sum(c.bytes * t for c, t in entries))

@@ -15,18 +15,17 @@ from bert_jax.planning.hlo import Array, Computation, Instruction, Module, array
 
 _FREE = """parameter constant get-tuple-element tuple bitcast after-all partition-id replica-id domain opt-barrier
 copy-done slice-done async-done iota"""
+_TRANSCENDENTAL = """exponential exponential-minus-one log log-plus-one cbrt tanh erf logistic sine cosine tan atan2"""
 _ELEMENTWISE = """add subtract multiply divide power maximum minimum and or xor not negate abs sign floor ceil
 round-nearest-even round-nearest-afz sqrt rsqrt compare select clamp convert shift-left shift-right-logical
 shift-right-arithmetic remainder popcnt is-finite"""
-_TRANSCENDENTAL = """exponential exponential-minus-one log log-plus-one cbrt tanh erf logistic sine cosine tan atan2"""
-FREE = frozenset(_FREE.split())  # operations that compute nothing and move no data
-TRANSCENDENTAL = frozenset(_TRANSCENDENTAL.split())
-ELEMENTWISE = (
-    frozenset(_ELEMENTWISE.split()) | TRANSCENDENTAL
-)  # one operation per output element; others only move data
-# What the author of a Pallas kernel says of its work. Of our kernels, "flops" are the matrix products and
+_FREE_OPCODES = frozenset(_FREE.split())  # they compute nothing and move no data
+_TRANSCENDENTAL_OPCODES = frozenset(_TRANSCENDENTAL.split())
+# One operation per output element. All others only move data.
+_ELEMENTWISE_OPCODES = frozenset(_ELEMENTWISE.split()) | _TRANSCENDENTAL_OPCODES
+# The author of a Pallas kernel states its work. Of our kernels, "flops" are the matrix products and
 # "transcendentals" all other operations on single elements.
-_TOLD = re.compile(r'"cost_estimate":\{"flops":"?(\d+)"?,"transcendentals":"?(\d+)"?')
+_ESTIMATE = re.compile(r'"cost_estimate":\{"flops":"?(\d+)"?,"transcendentals":"?(\d+)"?')
 _SLICES = ("dynamic-slice", "slice", "gather")
 
 
@@ -66,7 +65,7 @@ def cost(module: Module, computation: Computation, instruction: Instruction) -> 
 
     For a fusion, all work inside it counts, but only the memory traffic of its inputs and outputs.
     """
-    if instruction.opcode in FREE:
+    if instruction.opcode in _FREE_OPCODES:
         return Cost()
     work = _work(module, computation, instruction)
     return dataclasses.replace(work, bytes=float(_traffic(module, computation, instruction)))
@@ -76,19 +75,19 @@ def cost(module: Module, computation: Computation, instruction: Instruction) -> 
 
 
 def _work(module: Module, computation: Computation, instruction: Instruction) -> Cost:
-    called = module.called(instruction)
-    if instruction.opcode in ("fusion", "call", "async-start") and called is not None:
-        inside = (_work(module, called, i) for i in called.instructions)
+    callee = module.callee(instruction)
+    if instruction.opcode in ("fusion", "call", "async-start") and callee is not None:
+        inside = (_work(module, callee, i) for i in callee.instructions)
         return functools.reduce(Cost.__add__, inside, Cost())
     if instruction.opcode in ("dot", "convolution"):
         operands = [_array(computation, name) for name in instruction.operands[:2]]
         flops = (_dot if instruction.opcode == "dot" else _convolution)(instruction, *operands)
         return Cost({_precision(operands[0]): flops})
-    if instruction.opcode == "custom-call" and (told := _TOLD.search(instruction.attributes)):
-        return Cost({_precision(instruction.arrays[0]): float(told[1])}, elementwise=float(told[2]))
-    if instruction.opcode in ELEMENTWISE:
+    if instruction.opcode == "custom-call" and (estimate := _ESTIMATE.search(instruction.attributes)):
+        return Cost({_precision(instruction.arrays[0]): float(estimate[1])}, elementwise=float(estimate[2]))
+    if instruction.opcode in _ELEMENTWISE_OPCODES:
         count = float(sum(array.size for array in instruction.arrays))
-        return Cost(elementwise=count, transcendentals=count if instruction.opcode in TRANSCENDENTAL else 0.0)
+        return Cost(elementwise=count, transcendentals=count if instruction.opcode in _TRANSCENDENTAL_OPCODES else 0.0)
     if instruction.opcode in ("reduce", "reduce-window"):
         return Cost(elementwise=float(_array(computation, instruction.operands[0]).size))
     return Cost()
@@ -166,70 +165,70 @@ def _traffic(module: Module, computation: Computation, instruction: Instruction)
             [_array(computation, instruction.operands[-1 if instruction.opcode == "scatter" else 1])]
         )
     if instruction.opcode in ("copy-start", "slice-start"):
-        return _moved(instruction)
+        return _copied_bytes(instruction)
     if instruction.opcode == "custom-call" and "Allocate" in instruction.attribute("custom_call_target"):
         return 0
-    called = module.called(instruction) if instruction.opcode == "fusion" else None
-    if called is None:
+    callee = module.callee(instruction) if instruction.opcode == "fusion" else None
+    if callee is None:
         return out + sum(_main_memory(_arrays(computation, name)) for name in instruction.operands)
-    return _written(called, out) + sum(
-        _read(called, parameter, _main_memory(_arrays(computation, name)))
-        for name, parameter in zip(instruction.operands, called.parameters, strict=False)
+    return _written_bytes(callee, out) + sum(
+        _read_bytes(callee, parameter, _main_memory(_arrays(computation, name)))
+        for name, parameter in zip(instruction.operands, callee.parameters, strict=False)
     )
 
 
-def _moved(instruction: Instruction) -> int:
+def _copied_bytes(instruction: Instruction) -> int:
     """Return the bytes of main memory that an asynchronous copy reads or writes."""
-    found = [array for array in arrays(instruction.shape) if array.size > 1]
-    smallest = min((array.bytes for array in found), default=0)
-    return smallest * sum(array.space == 0 for array in found[:2])
+    buffers = [array for array in arrays(instruction.shape) if array.size > 1]
+    smallest = min((array.bytes for array in buffers), default=0)
+    return smallest * sum(array.space == 0 for array in buffers[:2])
 
 
-def _read(called: Computation, parameter: Instruction, whole: int) -> int:
+def _read_bytes(callee: Computation, parameter: Instruction, whole: int) -> int:
     """Return the bytes of an operand that a fusion reads.
 
     If the fusion only cuts parts out of the operand, only those parts count.
     """
-    users = _users(called, parameter)
+    users = _users(callee, parameter)
     if whole and users and all(_cuts(user, name) for user, name in users):
         return min(whole, sum(0 if u.opcode == "dynamic-update-slice" else u.arrays[0].bytes for u, _ in users))
     return whole
 
 
-def _users(called: Computation, instruction: Instruction) -> list[tuple[Instruction, str]]:
+def _users(callee: Computation, instruction: Instruction) -> list[tuple[Instruction, str]]:
     """Return (user, name) for each instruction that reads ``instruction``, directly or through bitcasts.
 
     ``name`` is the name of the operand under which the user reads it.
     """
-    found = []
-    for user in called.users.get(instruction.name, ()):
-        found += _users(called, user) if user.opcode == "bitcast" else [(user, instruction.name)]
-    return found
+    users = []
+    for user in callee.users.get(instruction.name, ()):
+        users += _users(callee, user) if user.opcode == "bitcast" else [(user, instruction.name)]
+    return users
 
 
 def _cuts(user: Instruction, name: str) -> bool:
     return user.opcode in (*_SLICES, "dynamic-update-slice") and user.operands[0] == name
 
 
-def _written(called: Computation, out: int) -> int:
+def _written_bytes(callee: Computation, out: int) -> int:
     """Return the bytes of all results of a fusion. A result that updates an operand in place counts only the update."""
-    root = called.root
+    root = callee.root
     names = root.operands if root.opcode == "tuple" else (root.name,)
-    return min(out, sum(_result(called, called.by_name[name]) for name in names))
+    return min(out, sum(_result(callee, callee.by_name[name]) for name in names))
 
 
-def _result(called: Computation, instruction: Instruction) -> int:
+def _result(callee: Computation, instruction: Instruction) -> int:
     size = _main_memory(instruction.arrays)
-    while instruction.opcode in ("bitcast", "copy") and instruction.operands[0] in called.by_name:
-        instruction = called.by_name[instruction.operands[0]]
+    while instruction.opcode in ("bitcast", "copy") and instruction.operands[0] in callee.by_name:
+        instruction = callee.by_name[instruction.operands[0]]
     if instruction.opcode == "dynamic-update-slice":
-        return min(size, sum(array.bytes for array in _arrays(called, instruction.operands[1])))
+        return min(size, sum(array.bytes for array in _arrays(callee, instruction.operands[1])))
     return size
 
 
-def _main_memory(found: Sequence[Array]) -> int:
+def _main_memory(among: Sequence[Array]) -> int:
     """Return the total bytes of the arrays that are in the device's main memory."""
-    return sum(array.bytes for array in found if array.space == 0)
+    return sum(array.bytes for array in among if array.space == 0)
 
 
 def _arrays(computation: Computation, name: str) -> tuple[Array, ...]:

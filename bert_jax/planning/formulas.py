@@ -11,7 +11,7 @@ import math
 from bert_jax.models.config import ModelConfig
 from bert_jax.training.chips import Chip
 
-UPDATE_BYTES = 28  # read and written for each float32 parameter by AdamW: parameter, gradient and two moments
+_UPDATE_BYTES = 28  # read and written for each float32 parameter by AdamW: parameter, gradient and two moments
 _EFFICIENCY = 0.5  # assumed share of the peak rate; it is the same for all layouts, so it does not change their order
 
 
@@ -92,7 +92,7 @@ def step_seconds(model: ModelConfig, layout: BatchLayout, chip: Chip, row_flops:
     bandwidth = chip.axis_bandwidth
     own = width * parameter_count / layout.tensor
     updated = parameter_count / (devices if layout.sharded_update else layout.parts)
-    compute += UPDATE_BYTES * updated / chip.memory_bandwidth
+    compute += _UPDATE_BYTES * updated / chip.memory_bandwidth
     sent = 0.0
     if layout.sharded_update:  # gradients summed, parameters gathered
         sent += 3 * own

@@ -107,7 +107,7 @@ class Module:
     entry: Computation
     computations: Mapping[str, Computation]
 
-    def called(self, instruction: Instruction) -> Computation | None:
+    def callee(self, instruction: Instruction) -> Computation | None:
         """Return the computation that a fusion, a call or an asynchronous start runs; None for other instructions."""
         for attribute in ("calls", "to_apply", "called_computation"):
             if (name := instruction.computation(attribute)) in self.computations:

@@ -11,7 +11,7 @@ from bert_jax.planning.plan import Plan
 from bert_jax.planning.topologies import SHAPES, Topology, parse
 from bert_jax.program import program
 
-WORTH_A_SEARCH = 1 / 3  # of the time spent on communication alone: from here on another layout may well be faster
+_WORTH_A_SEARCH = 1 / 3  # of the time spent on communication alone: from here on another layout may well be faster
 
 
 def search_offer(plan: Plan, recipe: Sequence[str], compiles: int) -> list[str]:
@@ -22,7 +22,7 @@ def search_offer(plan: Plan, recipe: Sequence[str], compiles: int) -> list[str]:
       compiles: the number of layouts that the search compiles beside the recipe's own.
     """
     share = plan.waiting_share
-    if share is None or share < WORTH_A_SEARCH:
+    if share is None or share < _WORTH_A_SEARCH:
         return []
     seconds = (1 + compiles) * sum(phase.compiled.seconds for phase in plan.phases)
     return [

@@ -6,10 +6,9 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bert_jax.planning.budget import RULE, LargerBatch
 from bert_jax.planning.collectives import CollectiveTotal
 from bert_jax.planning.plan import PhasePlan, Plan
-from bert_jax.planning.scaling import CAVEATS, Advice
+from bert_jax.planning.scaling import CAVEATS, RULE, Advice, LargerBatch
 from bert_jax.planning.search import NEAR, Candidate, SearchResult
 from bert_jax.planning.smallest_change import describe, in_words
 from bert_jax.program import duration, size
@@ -228,13 +227,11 @@ def _choice(result: SearchResult, batches: Mapping[str, int]) -> str:
     if best is None or fastest is None or fastest.plan is None:
         return "none of those compiled fits; --compiles takes more, else the recipe as it is:"
     took = cost(fastest.plan)
-    if best is fastest and best.own:
-        return f"fastest that fits: the recipe's own layout ({took}); nothing to change"
     if best.own:
-        return (
-            f"the recipe's own layout ({cost(best.plan or fastest.plan)}) is within {100 * NEAR:.0f} % of the fastest "
-            f"that fits ({took}); nothing to change"
-        )
+        own_layout = f"the recipe's own layout ({cost(best.plan or fastest.plan)})"
+        if best is fastest:
+            return f"fastest that fits: {own_layout}; nothing to change"
+        return f"{own_layout} is within {100 * NEAR:.0f} % of the fastest that fits ({took}); nothing to change"
     beside = "does not fit" if own.plan is None or not own.plan.fits else f"takes {cost(own.plan)}"
     flags = " ".join(best.change.overrides(batches))
     return f"fastest that fits: {flags} ({took}; the recipe's own layout {beside})"

@@ -1,4 +1,4 @@
-"""Gives advice on how to change a recipe for a larger machine and larger batches, by rules from the literature.
+"""Larger batches: advice on how to change a recipe, by rules from the literature, and time and price by arithmetic.
 
 The source of each rule is stated. Test the advice with a short run: the rules may not fit a recipe.
 """
@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import NamedTuple
 
+from bert_jax.planning.plan import PhasePlan, Plan
 from bert_jax.training.chips import Chip
 from bert_jax.training.experiment import Experiment
+
+RULE = "computation grows with the batch, communication does not"  # for time and price
 
 # Rules for LAMB: the peak rate is proportional to the square root of the batch size, and the warm-up's share of the
 # steps is proportional to the batch size. Source: You et al. 2020, "Large Batch Optimization for Deep Learning:
@@ -17,8 +21,8 @@ from bert_jax.training.experiment import Experiment
 # The starting point is google-research/albert, README.md, "Pre-training Instructions": batch 4,096, rate 0.00176
 # (5 / (2^1.5 x 1000)), warm-up of 3,125 of 125,000 steps.
 LAMB_AT, LAMB_RATE, LAMB_WARMUP = 4096, 5 / (2**1.5 * 1e3), 1 / 40
-LAMB_RANGE = (512, 32_768)
-LAMB_FROM = 1024  # up to this batch size (4 x BERT's) the recipe's optimizer is kept; our own choice
+_LAMB_RANGE = (512, 32_768)
+_LAMB_FROM = 1024  # up to this batch size (4 x BERT's) the recipe's optimizer is kept; our own choice
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,10 +74,10 @@ def _of_phase(experiment: Experiment, index: int, factor: int) -> Advice:
     warmup = round(schedule.warmup(experiment.phases.num_steps) / factor) if index == 0 else 0
     if factor == 1:
         return Advice(phase.kind, batch, steps, kind, rate, warmup, "the recipe's own")
-    if batch > LAMB_FROM:
+    if batch > _LAMB_FROM:
         rate, share = lamb(batch)
         rule = "rate by the root of the batch, warm-up by the batch (You et al. 2020), from those of ALBERT at 4,096"
-        if batch > LAMB_RANGE[1]:
+        if batch > _LAMB_RANGE[1]:
             rule += "; held at those for 32,768, the largest batch the rules were tried with"
         return Advice(phase.kind, batch, steps, "lamb", rate, round(share * steps), rule)
     rate *= math.sqrt(factor)
@@ -100,9 +104,9 @@ def _betas(experiment: Experiment, factor: int) -> tuple[float | None, float | N
 def lamb(batch: int) -> tuple[float, float]:
     """Return (peak rate, share of the steps that warm up) for a batch size.
 
-    The batch size is first clipped to ``LAMB_RANGE``.
+    The batch size is first clipped to ``_LAMB_RANGE``.
     """
-    times = min(max(batch, LAMB_RANGE[0]), LAMB_RANGE[1]) / LAMB_AT
+    times = min(max(batch, _LAMB_RANGE[0]), _LAMB_RANGE[1]) / LAMB_AT
     return LAMB_RATE * math.sqrt(times), LAMB_WARMUP * times
 
 
@@ -118,3 +122,57 @@ CAVEATS = (
     "With LAMB each phase warms up again (You et al. 2020, mixed-batch training). A recipe has one clock for all its "
     "phases: make the later phase a run of its own, with --init=WORKDIR of the first.",
 )
+
+
+class LargerBatch(NamedTuple):
+    """The ``plan`` of as many rows in batches ``factor`` times as large, by arithmetic, and what it needs to fit.
+
+    Attributes:
+      micro_batches: the number by phase with which the activations fit into memory, by arithmetic; None if none does.
+    """
+
+    factor: int
+    plan: Plan
+    micro_batches: dict[str, int | None]
+
+
+def larger_batches(plan: Plan, factor: int, whole_batches: bool = False) -> list[LargerBatch]:
+    """Return what batches of 1, 2, 4 ... ``factor`` times the size would take, from the compiled steps of ``plan``.
+
+    A step takes its computation as often as the batch is larger, and its communication once.
+
+    Args:
+      whole_batches: whether the objective reads whole batches, which allows no micro-batches.
+    """
+    factors = [2**level for level in range(factor.bit_length()) if 2**level < factor]
+    return [_larger(plan, number, whole_batches) for number in (*factors, factor)]
+
+
+def _larger(plan: Plan, factor: int, whole: bool) -> LargerBatch:
+    micro_batches = {phase.phase.kind: _micro_batches(phase, plan, factor, whole) for phase in plan.phases}
+    phases = tuple(_phase(phase, factor) for phase in plan.phases)
+    every = max(1, round(plan.save_every_steps / factor))
+    return LargerBatch(factor, dataclasses.replace(plan, phases=phases, save_every_steps=every), micro_batches)
+
+
+def _phase(planned: PhasePlan, factor: int) -> PhasePlan:
+    of, prediction = planned.phase, planned.prediction
+    steps = max(1, round(of.num_steps / factor))
+    phase = dataclasses.replace(of, batch_size=of.batch_size * factor, num_steps=steps)
+    if prediction is not None:
+        seconds = factor * (prediction.seconds - prediction.exposed_seconds) + prediction.exposed_seconds
+        prediction = dataclasses.replace(prediction, seconds=seconds)
+    compiled = dataclasses.replace(planned.compiled, phase=phase)
+    return dataclasses.replace(planned, compiled=compiled, prediction=prediction)
+
+
+def _micro_batches(planned: PhasePlan, plan: Plan, factor: int, whole: bool) -> int | None:
+    memory = planned.compiled.memory
+    of_rows = planned.compiled.needed_bytes - memory.state  # at most this grows with the rows that are computed at once
+    rows = planned.phase.batch_size * factor // (plan.mesh["data"] * plan.mesh["fsdp"])
+    number = planned.micro_batches
+    while memory.state + of_rows * factor * planned.micro_batches / number > plan.chip.memory_bytes:
+        number *= 2
+        if whole or rows % number:
+            return None
+    return number

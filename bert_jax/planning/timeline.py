@@ -101,8 +101,8 @@ class _Clock:
                     self.walk(self.module.computations[name], times)
             elif instruction.opcode.endswith("-done") or instruction.name.startswith("async-collective-done"):
                 self._wait(computation, instruction)
-            elif found := collectives.within(self.module, computation, instruction):
-                self._communicate(computation, instruction, found, times)
+            elif sends := collectives.within(self.module, computation, instruction):
+                self._communicate(computation, instruction, sends, times)
             elif instruction.opcode in _ASYNC_COPIES:
                 self._copy(costs.cost(self.module, computation, instruction), instruction.name, times)
             else:
@@ -124,10 +124,10 @@ class _Clock:
         self,
         computation: Computation,
         instruction: Instruction,
-        found: list[tuple[Computation, Instruction]],
+        sends: list[tuple[Computation, Instruction]],
         times: float,
     ) -> None:
-        sent = [collectives.measured(where, inner, self.on) for where, inner in found]
+        sent = [collectives.collective_of(where, inner, self.on) for where, inner in sends]
         self.collectives += [(collective, times) for collective in sent]
         if instruction.opcode == "fusion":
             self._compute(costs.cost(self.module, computation, instruction), times)

@@ -31,7 +31,7 @@ SHAPES = {
     "v5p": (*_CUBES, "8x8x12", "16x16x16", "16x16x24"),
     "v6e": _FLAT,
 }
-GPUS_OF_A_HOST = 8
+_GPUS_OF_A_HOST = 8
 _ACCELERATOR_TYPES = {"v4": "v4", "v5e": "v5litepod", "v5p": "v5p", "v6e": "v6e"}
 
 
@@ -57,12 +57,12 @@ class Topology:
     @property
     def is_one_host(self) -> bool:
         """Return whether one host has all devices: a host has up to 8, but 4 of v4 and v5p."""
-        return self.platform == "cpu" or self.num_devices <= (4 if self.kind in ("v4", "v5p") else GPUS_OF_A_HOST)
+        return self.platform == "cpu" or self.num_devices <= (4 if self.kind in ("v4", "v5p") else _GPUS_OF_A_HOST)
 
     @property
     def devices_of_a_host(self) -> int:
         """Return the number of devices of one host, or 0 if all devices are on one host."""
-        return GPUS_OF_A_HOST if self.platform == "gpu" else 0
+        return _GPUS_OF_A_HOST if self.platform == "gpu" else 0
 
 
 def parse(name: str) -> Topology:
@@ -106,7 +106,7 @@ def of_devices(platform: str, device_kind: str, count: int) -> Topology:
     return parse(f"{chip.name}:{shapes[0] if shapes else count}")
 
 
-MEASUREMENTS = 3  # of each rate of a CPU, of which the best counts: others may use the machine for a moment
+_MEASUREMENTS = 3  # of each rate of a CPU, of which the best counts: others may use the machine for a moment
 
 
 def is_of(topology: Topology, platform: str, device_kind: str, count: int) -> bool:
@@ -140,11 +140,11 @@ def chip(topology: Topology) -> Chip:
     device, count = jax.devices("cpu")[0], topology.num_devices
     share = len(jax.local_devices(backend="cpu")) / count
     products = {
-        name: share * max(peak_rates.peak_flops(device, dtype) for _ in range(MEASUREMENTS))
+        name: share * max(peak_rates.peak_flops(device, dtype) for _ in range(_MEASUREMENTS))
         for name, dtype in (("bf16", "bfloat16"), ("f32", "float32"))
     }
-    bandwidth = max(peak_rates.memory_bandwidth(device) for _ in range(MEASUREMENTS)) / count
-    elementwise = zip(*(peak_rates.elementwise_rates(device) for _ in range(MEASUREMENTS)), strict=True)
+    bandwidth = max(peak_rates.memory_bandwidth(device) for _ in range(_MEASUREMENTS)) / count
+    elementwise = zip(*(peak_rates.elementwise_rates(device) for _ in range(_MEASUREMENTS)), strict=True)
     operations, functions = (max(rates) / count for rates in elementwise)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / count
     # Devices of one machine communicate through its memory: data that a device receives are read and written once.
@@ -182,9 +182,9 @@ def _tpu(topology: Topology) -> list[Any]:
 
 
 def _gpu(topology: Topology) -> list[Any]:
-    hosts = -(-topology.num_devices // GPUS_OF_A_HOST)
-    if hosts > 1 and topology.num_devices % GPUS_OF_A_HOST:
-        raise UserError(f"{topology.name}: several hosts have {GPUS_OF_A_HOST} GPUs each; give a multiple of that")
+    hosts = -(-topology.num_devices // _GPUS_OF_A_HOST)
+    if hosts > 1 and topology.num_devices % _GPUS_OF_A_HOST:
+        raise UserError(f"{topology.name}: several hosts have {_GPUS_OF_A_HOST} GPUs each; give a multiple of that")
     from jax.experimental import topologies
 
     try:

@@ -16,12 +16,12 @@ from bert_jax.errors import UserError
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.loading import load
 from bert_jax.models.config import ModelConfig
-from bert_jax.planning import budget, comparison, next_command, page, scaling, topologies
-from bert_jax.planning.budget import LargerBatch
+from bert_jax.planning import comparison, next_command, page, scaling, topologies
 from bert_jax.planning.plan import Change, Machine, Note, Plan, Rates, make
-from bert_jax.planning.scaling import Advice
+from bert_jax.planning.scaling import Advice, LargerBatch
 from bert_jax.planning.search import SearchResult, search
 from bert_jax.planning.smallest_change import smallest_change
+from bert_jax.rows.phases import Phases
 from bert_jax.runs.preparation import check_pretraining, first_model
 from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.task import Task
@@ -176,7 +176,7 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> Planned
     experience, ratio = comparison.look_up(topology, chosen, shape)
     made = dataclasses.replace(made, experience=experience, ratio=ratio)
     smaller = [] if made.fits else smallest_change(recipe, machine, request.rates, made, note)
-    larger = budget.larger_batches(made, factor, task.whole_batches) if made.fits and factor > 1 else []
+    larger = scaling.larger_batches(made, factor, task.whole_batches) if made.fits and factor > 1 else []
     return Planned(made, request, batches, advice, factor, flags, larger, smaller, found)
 
 
@@ -222,7 +222,7 @@ class PretrainingRecipe:
         A shorter run has a warm-up and a decay that are shorter in proportion; in a longer one they stay.
         """
         settings = self.settings
-        lengths, times = budget.lengths_for(tokens, settings.experiment().phases, settings.phases)
+        lengths, times = lengths_for(tokens, settings.experiment().phases, settings.phases)
         names = ("warmup_steps", "decay_steps") if times < 1 else ()
         rates: dict[str, Any] = {n: int(times * value) for n in names if (value := getattr(settings.schedule, n))}
         phases = configuration.merged(settings.phases, lengths)
@@ -264,3 +264,21 @@ class PretrainingRecipe:
             }
             settings = dataclasses.replace(settings, phases=phases)
         return settings
+
+
+def lengths_for(
+    tokens: float, phases: Phases, recipe: Mapping[str, Mapping[str, Any]]
+) -> tuple[dict[str, dict[str, int]], float]:
+    """Return the keys of ``config.phases`` for a run of ``tokens`` positions, and how many times as long it is.
+
+    The positions are shared out as they are in ``phases``; padding counts. A phase whose ``recipe`` gives its length as
+    ``num_tokens`` keeps that key, all others get ``num_steps``.
+    """
+    times = tokens / sum(phase.num_steps * phase.batch_size * phase.max_length for phase in phases.phases)
+    lengths = {}
+    for phase in phases.phases:
+        steps = max(1, round(times * phase.num_steps))
+        in_tokens = recipe[phase.kind].get("num_tokens") is not None
+        positions = steps * phase.batch_size * phase.max_length
+        lengths[phase.kind] = {"num_tokens": positions} if in_tokens else {"num_steps": steps}
+    return lengths, times

@@ -37,7 +37,7 @@ class Forward:
         mine = self._share.rows(len(next(iter(batch.values()))))
         with meshes.activations(self._mesh):
             placed = meshes.to_devices({name: value[mine] for name, value in batch.items()}, self._mesh)
-            return to_host(self._function(*variables, placed))
+            return _to_host(self._function(*variables, placed))
 
     def rows(
         self, rows: EncodedRows, max_length: int, *variables: Any
@@ -60,7 +60,7 @@ class Forward:
             yield chosen, {name: value[: len(chosen)] for name, value in found.items()}
 
 
-def to_host(tree: Any) -> Any:
+def _to_host(tree: Any) -> Any:
     """Return a tree of global arrays as numpy arrays, complete on every host."""
 
     def gathered(value: jax.Array) -> Any:

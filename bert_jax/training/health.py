@@ -29,7 +29,7 @@ from bert_jax.training.experiment import Experiment
 from bert_jax.training.state import LAST, SkippedSteps, TrainState
 
 FILE = "not_finite.json"
-WITHOUT_OVERLAP = (
+_WITHOUT_OVERLAP = (
     "config.mesh.overlap is on, which may be the cause (jax#38741): go on with --config.mesh.overlap=False first"
 )
 
@@ -70,7 +70,7 @@ class Health:
         self._steps += new
         self.facts = self._with_steps(self.facts)
         what = f"{_in_words(new)} not finite: nothing was learned from {'it' if len(new) == 1 else 'them'}"
-        self._observer.alarm(int(state.step), f"{what}; {WITHOUT_OVERLAP}" if self._overlap else what)
+        self._observer.alarm(int(state.step), f"{what}; {_WITHOUT_OVERLAP}" if self._overlap else what)
         for row in in_a_row(self._steps):
             if len(row) >= self._most and row[-1] >= new[0]:
                 raise self._end(row[: self._most])
@@ -187,7 +187,7 @@ def diverged(what: str, sound: int | None, overlap: bool = False) -> RepeatingEr
     if sound is not None:
         saved = f"step {sound:,} is the newest verified checkpoint before that"
         goes_on = f", if you like from --init=WORKDIR@{sound}"
-    first = f"; {WITHOUT_OVERLAP}" if overlap else ""
+    first = f"; {_WITHOUT_OVERLAP}" if overlap else ""
     return RepeatingError(
         f"{what}; {saved}{first}. The same command would end the same way: lower the learning rate or lengthen the "
         f"warm-up, in a new --workdir{goes_on}"

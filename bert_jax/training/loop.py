@@ -101,12 +101,12 @@ def _train(run: Run, roll_backs: tuple[RollBack, ...]) -> dict[str, float] | Rol
     for line in unsplit(task, mesh, experiment.mesh.weight_update, meshes.is_split(state.params)):
         observer.note(line)
     first_step = int(state.step)
-    work, warmup = work_before(phases, task.flops_per_row), experiment.schedule.warmup(phases.num_steps)
+    work, warmup = _work_before(phases, task.flops_per_row), experiment.schedule.warmup(phases.num_steps)
     observer.begin(first_step, resumed, work, warmup)
     if roll_backs and roll_backs[-1].to == first_step:
         observer.alarm(first_step, roll_back.message(roll_backs[-1]))
     if first_step < phases.num_steps and distributed.is_first():
-        record = run_record.record_start(workdir, first_step if resumed else None, device_facts())
+        record = run_record.record_start(workdir, first_step if resumed else None, _device_facts())
         run = dataclasses.replace(run, facts={**run.facts, "run": record})
     if len(phases.phases) > 1:
         observer.note(phases.described(experiment.evaluated_phase))
@@ -150,7 +150,7 @@ class _Trainer:
     def train(self) -> dict[str, float] | RollBack:
         """Return the last evaluation's metrics, or the roll back after which training must start anew."""
         first_step, num_steps, termination = self._first_step, self._phases.num_steps, self._termination
-        owed = first_step == 0 or self._evaluates(first_step) and not logged(self._observer, first_step)
+        owed = first_step == 0 or self._evaluates(first_step) and not _logged(self._observer, first_step)
         result = self._evaluate() if distributed.agreed(int(owed)) else {}
         distributed.at(first_step, "reading")
         specs, config, share = self._task.batch_specs, self._experiment.loader, meshes.share_of(self._mesh)
@@ -260,18 +260,18 @@ class _Trainer:
         distributed.at(self._phases.num_steps, "finishing")
 
 
-def device_facts() -> dict[str, Any]:
+def _device_facts() -> dict[str, Any]:
     """Return what ``run.json`` says about the devices of this job, so that its step times can be compared."""
     device = jax.devices()[0]
     return {"platform": device.platform, "kind": device.device_kind, "count": jax.device_count()}
 
 
-def logged(observer: Observer, step: int) -> bool:
+def _logged(observer: Observer, step: int) -> bool:
     """Return whether the log has an evaluation at ``step``; an evaluation that a signal interrupted is not in it."""
     return any(record["step"] == step for record in observer.evaluations(step))
 
 
-def work_before(phases: Phases, flops_per_row: Mapping[str, float]) -> Callable[[int], float]:
+def _work_before(phases: Phases, flops_per_row: Mapping[str, float]) -> Callable[[int], float]:
     """Return a function that maps a step to the FLOPs of all steps before it.
 
     The time left is estimated from these FLOPs, because steps of different phases take different times.

@@ -12,7 +12,7 @@ from bert_jax.errors import UserError
 from bert_jax.program import size
 from bert_jax.records import BatchSpec
 
-STATE_BYTES = 16  # bytes for each parameter in a train step: value, gradient and two moments, in float32
+_STATE_BYTES = 16  # bytes for each parameter in a train step: value, gradient and two moments, in float32
 
 
 def check_fits(parameters: float, batches: Mapping[str, tuple[int, BatchSpec]]) -> None:
@@ -27,8 +27,8 @@ def check_fits(parameters: float, batches: Mapping[str, tuple[int, BatchSpec]]) 
       batches: for each config key of a batch size, (the batch size over all processes, the features of a row).
     """
     devices = jax.devices()
-    state = STATE_BYTES * parameters / len(devices)
-    there = device_bytes(devices[0])
+    state = _STATE_BYTES * parameters / len(devices)
+    there = _device_bytes(devices[0])
     if there is not None and state > there:
         raise UserError(
             f"config.model has {parameters:,.0f} parameters: training takes at least {size(state)} on each of "
@@ -37,20 +37,20 @@ def check_fits(parameters: float, batches: Mapping[str, tuple[int, BatchSpec]]) 
     for name, (rows, spec) in batches.items():
         row = sum(int(np.prod(f.shape, dtype=np.int64)) * np.dtype(f.dtype).itemsize for f in spec.values())
         needed = rows * row / jax.process_count()
-        if needed > host_bytes():
+        if needed > _host_bytes():
             raise UserError(
                 f"{name} is {rows:,}: its rows alone take {size(needed)} on this machine, which has "
-                f"{size(host_bytes())}; lower it"
+                f"{size(_host_bytes())}; lower it"
             )
 
 
-def host_bytes() -> int:
+def _host_bytes() -> int:
     """Return the size of this machine's memory, in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def device_bytes(device: jax.Device) -> float | None:
+def _device_bytes(device: jax.Device) -> float | None:
     """Return how many bytes a program may use on a device, or None if that is not known."""
     if device.platform == "cpu":
-        return host_bytes() / jax.local_device_count()
+        return _host_bytes() / jax.local_device_count()
     return (device.memory_stats() or {}).get("bytes_limit")

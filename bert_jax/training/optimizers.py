@@ -11,7 +11,7 @@ import optax
 
 from bert_jax.configuration import ONE, check_fields
 
-BIAS_CORRECTION = {"adamw": "none", "lamb": "standard"}  # the defaults: as each optimizer was published
+_BIAS_CORRECTION = {"adamw": "none", "lamb": "standard"}  # the defaults: as each optimizer was published
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         if self.bias_correction is None:
-            object.__setattr__(self, "bias_correction", BIAS_CORRECTION[self.kind])
+            object.__setattr__(self, "bias_correction", _BIAS_CORRECTION[self.kind])
         where = "config.optimizer"
         check_fields(self, where, "from 0 to below 1 is allowed", "b1", "b2", sound=lambda value: 0 <= value < ONE)
         check_fields(self, where, "more than 0 is needed", "eps", sound=lambda value: value > 0)
@@ -48,7 +48,7 @@ class AdamState(NamedTuple):
     nu: Any  # second moment, like params
 
 
-def scale_by_adam_uncorrected(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
+def _scale_by_adam_uncorrected(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
     """Return Adam's m / (sqrt(v) + eps) without bias correction (google-research/bert, AdamWeightDecayOptimizer)."""
 
     def init(params: Any) -> AdamState:
@@ -79,7 +79,7 @@ def _is_stacked(path: tuple[Any, ...]) -> bool:
     return any(isinstance(key, jax.tree_util.DictKey) and key.key == "layers" for key in path)
 
 
-def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
+def _scale_by_layer_trust_ratio() -> optax.GradientTransformation:
     """Scale the update of each parameter by |w| / |update| (You et al. 2020, algorithm 2), per layer if stacked.
 
     The ratio is 1 for weights that are not decayed, as in the published optimizer: a weight that starts at zero would
@@ -108,12 +108,12 @@ def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
     of this run, even if the moments come from another run.
     """
     if config.bias_correction == "none":
-        adam = scale_by_adam_uncorrected(config.b1, config.b2, config.eps)
+        adam = _scale_by_adam_uncorrected(config.b1, config.b2, config.eps)
     else:
         adam = optax.scale_by_adam(config.b1, config.b2, config.eps)
     return optax.chain(
         optax.identity() if config.clip_norm is None else optax.clip_by_global_norm(config.clip_norm),
         adam,
         optax.add_decayed_weights(config.weight_decay, mask=decay_mask),
-        scale_by_layer_trust_ratio() if config.kind == "lamb" else optax.identity(),
+        _scale_by_layer_trust_ratio() if config.kind == "lamb" else optax.identity(),
     )

@@ -18,8 +18,8 @@ from bert_jax.training.schedules import Schedule
 from bert_jax.training.sharded_update import Gradients, over_rows
 from bert_jax.training.state import TrainState
 
-TrainStep = Callable[[TrainState, Any, Batch], TrainState]
-EvalStep = Callable[[Any, Any, Batch], tuple[dict[str, Sum], dict[str, jax.Array]]]
+_TrainStep = Callable[[TrainState, Any, Batch], TrainState]
+_EvalStep = Callable[[Any, Any, Batch], tuple[dict[str, Sum], dict[str, jax.Array]]]
 
 # Options of libtpu for collectives that run beside computation. Without the threshold all-reduces are joined into one
 # at the end of the backward pass, which nothing hides. From 64 chips on, libtpu would make all-reduces of all-gathers.
@@ -31,7 +31,7 @@ OVERLAP = {
 }
 
 
-def loss_scale(task: Task, batch: Batch) -> dict[str, jax.Array]:
+def _loss_scale(task: Task, batch: Batch) -> dict[str, jax.Array]:
     """Return weight / count of each loss term, where the count is over the whole global batch.
 
     So each masked position has the same weight, even if devices or micro-batches have different numbers of them.
@@ -80,7 +80,7 @@ def make_gradients(
 
         if micro_batches == 1:
             return one((batch, rng))
-        parts = split_rows((batch, rng), micro_batches)
+        parts = _split_rows((batch, rng), micro_batches)
         # The model is traced once, for a part's shapes, and compiled once, because the sum starts from zeros.
         traced, shapes = jax.make_jaxpr(wide, return_shape=True)(jax.tree.map(lambda x: x[0], parts))
         zeros = [jnp.zeros(shape.shape, shape.dtype) for shape in jax.tree.leaves(shapes)]
@@ -97,7 +97,7 @@ def make_gradients(
 
 def make_train_step(
     task: Task, tx: optax.GradientTransformation, schedule: Schedule, seed: int, gradients: Gradients | None = None
-) -> TrainStep:
+) -> _TrainStep:
     """Return the train step, a function (state, frozen, batch) -> state after one update.
 
     Metrics are added to ``state.metrics``. The loss and its gradient are those of the whole global batch, whatever the
@@ -113,7 +113,7 @@ def make_train_step(
     def train_step(state: TrainState, frozen: Any, batch: Batch) -> TrainState:
         num_rows = next(iter(batch.values())).shape[0]
         rng = RowRng.create(seed, state.step, jnp.arange(num_rows, dtype=jnp.uint32))
-        scale = loss_scale(task, batch)
+        scale = _loss_scale(task, batch)
         grads, loss, metrics = gradients(state.params, frozen, batch, scale, rng)
         norm = optax.global_norm(grads)
         sound = jnp.isfinite(loss) & jnp.isfinite(norm)
@@ -137,7 +137,7 @@ def make_train_step(
     return train_step
 
 
-def jit_train_step(train_step: TrainStep, state: Any, overlap: bool = False) -> Any:
+def jit_train_step(train_step: _TrainStep, state: Any, overlap: bool = False) -> Any:
     """Return ``train_step`` jitted.
 
     The new state takes the memory and the placement of the old state, which is donated.
@@ -154,7 +154,7 @@ def jit_train_step(train_step: TrainStep, state: Any, overlap: bool = False) -> 
     return jax.jit(train_step, donate_argnums=0, out_shardings=placement, compiler_options=options)
 
 
-def split_rows(tree: Any, parts: int) -> Any:
+def _split_rows(tree: Any, parts: int) -> Any:
     """Return [B, ...] as [parts, B/parts, ...].
 
     Each part has every ``parts``-th row, so that it is spread evenly over devices. A leaf without rows (a key) is
@@ -169,7 +169,7 @@ def split_rows(tree: Any, parts: int) -> Any:
     return jax.tree.map(split, tree)
 
 
-def make_eval_step(task: Task) -> EvalStep:
+def make_eval_step(task: Task) -> _EvalStep:
     """Return the eval step, a function (params, frozen, batch) -> (metric sums, ``Task.gathered_outputs``).
 
     There is no dropout.

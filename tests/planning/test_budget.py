@@ -13,10 +13,10 @@ from bert_jax.cli.main import run
 from bert_jax.cli.plan import tokens
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.planning import next_command, page, topologies
-from bert_jax.planning.budget import larger_batches, lengths_for
 from bert_jax.planning.plan import Plan, Rates, make
+from bert_jax.planning.scaling import larger_batches
 from bert_jax.runs import recipe_plan, recipes
-from bert_jax.runs.recipe_plan import PlanRequest, PretrainingRecipe
+from bert_jax.runs.recipe_plan import PlanRequest, PretrainingRecipe, lengths_for
 from tests.planning import tiny
 
 MEMORY = 2**30

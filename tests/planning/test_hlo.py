@@ -72,7 +72,7 @@ def test_reads_names_shapes_and_the_root():
     first = module.entry.instructions[0]
     assert (first.opcode, first.arrays[0].dims, first.arrays[0].bytes) == ("parameter", (8, 4), 64)
     assert module.entry.by_name["loop"].arrays[1] == hlo.Array("f32", (8, 16))
-    assert module.called(module.entry.by_name["fusion.1"]) is module.computations["fused"]
+    assert module.callee(module.entry.by_name["fusion.1"]) is module.computations["fused"]
 
 
 def test_memory_space():
@@ -278,7 +278,7 @@ def test_an_all_to_all_is_of_what_all_hold():
     text = "HloModule m\n\nENTRY %e (a: f32[8,16]) -> f32[8,16] {\n  %a = f32[8,16] parameter(0)\n"
     text += "  ROOT %c = f32[8,16] all-to-all(%a), replica_groups=[2,4]<=[8], dimensions={0}\n}\n"
     module = hlo.parse(text)
-    assert collectives.measured(module.entry, module.entry.root, MESH).bytes == 4 * 4 * 8 * 16
+    assert collectives.collective_of(module.entry, module.entry.root, MESH).bytes == 4 * 4 * 8 * 16
 
 
 CONVOLUTIONS = {  # TPU programs have their matrix products in this form
