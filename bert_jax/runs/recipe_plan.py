@@ -16,7 +16,7 @@ from bert_jax.errors import UserError
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.loading import load
 from bert_jax.models.config import ModelConfig
-from bert_jax.planning import comparison, next_command, page, scaling, topologies
+from bert_jax.planning import comparison, page, scaling, topologies
 from bert_jax.planning.plan import Change, Machine, Note, Plan, Rates, make
 from bert_jax.planning.scaling import Advice, LargerBatch
 from bert_jax.planning.search import SearchResult, search
@@ -119,13 +119,13 @@ class Planned:
     def next_lines(self) -> list[str]:
         """Return the line with the command to type next; before it, the offer of a search where that may be faster."""
         asked, best = [*self.request.recipe, *self.flags], self.found.best if self.found else None
-        name = next_command.run_name(self.request.recipe[0].partition("=")[2])
+        name = page.run_name(self.request.recipe[0].partition("=")[2])
         if self.smaller:
             plan = self.smaller[-1]  # the one that keeps the batch, if there is one
-            return [next_command.after(plan, [*asked, *plan.change.overrides(self.batches)], name)]
+            return [page.next_command(plan, [*asked, *plan.change.overrides(self.batches)], name)]
         searched = best.change.overrides(self.batches) if best and not best.own else []
-        offer = next_command.search_offer(self.plan, asked, COMPILES) if self.fits and not self.found else []
-        return [*offer, next_command.after(self.plan, [*asked, *searched], name)]
+        offer = page.search_offer(self.plan, asked, COMPILES) if self.fits and not self.found else []
+        return [*offer, page.next_command(self.plan, [*asked, *searched], name)]
 
     def as_json(self) -> str:
         record = page.as_record(self.plan)

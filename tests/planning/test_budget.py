@@ -12,7 +12,7 @@ import pytest
 from bert_jax.cli.main import run
 from bert_jax.cli.plan import tokens
 from bert_jax.features.trained_model import TrainedModel
-from bert_jax.planning import next_command, page, topologies
+from bert_jax.planning import page, topologies
 from bert_jax.planning.plan import Plan, Rates, make
 from bert_jax.planning.scaling import larger_batches
 from bert_jax.runs import recipe_plan, recipes
@@ -72,14 +72,14 @@ def test_a_measured_ratio_stands_beside_time_and_price(plan: Plan) -> None:
 
 
 def test_a_search_is_offered_where_devices_wait(plan: Plan) -> None:
-    [line] = next_command.search_offer(plan, ["--config=bert_base"], 3)
+    [line] = page.search_offer(plan, ["--config=bert_base"], 3)
     assert "for 75 % of the time" in line
     assert "compiles 4 layouts, about 7 minutes" in line
     assert line.endswith("plan --config=bert_base --topology=cpu:8 --price_per_chip_hour=2 --search")
     [phase] = plan.phases
     assert phase.prediction is not None
     quiet = dataclasses.replace(phase, prediction=dataclasses.replace(phase.prediction, exposed_seconds=1.0))
-    assert next_command.search_offer(dataclasses.replace(plan, phases=(quiet,)), ["--config=bert_base"], 3) == []
+    assert page.search_offer(dataclasses.replace(plan, phases=(quiet,)), ["--config=bert_base"], 3) == []
 
 
 @pytest.mark.parametrize(
@@ -95,16 +95,16 @@ def test_a_search_is_offered_where_devices_wait(plan: Plan) -> None:
     ],
 )
 def test_the_next_command_starts_the_run(plan: Plan, monkeypatch: pytest.MonkeyPatch, topology: str, said: str) -> None:
-    monkeypatch.setattr(next_command, "program", lambda: "bert-jax")
+    monkeypatch.setattr(page, "program", lambda: "bert-jax")
     there = dataclasses.replace(on(plan, topology), chip=dataclasses.replace(plan.chip, platform="tpu"))
-    assert next_command.after(there, ["--config=r"], "r") == said.format("bert-jax")
+    assert page.next_command(there, ["--config=r"], "r") == said.format("bert-jax")
 
 
 def test_the_next_command_of_what_does_not_fit_is_a_larger_machine(plan: Plan) -> None:
     refused = dataclasses.replace(plan, phases=(dataclasses.replace(plan.phases[0], fits=False),))
-    line = next_command.after(on(refused, "v5e:4x4"), ["--config=r", "--config.a=b c"], "r")
+    line = page.next_command(on(refused, "v5e:4x4"), ["--config=r", "--config.a=b c"], "r")
     assert line.endswith("plan --config=r '--config.a=b c' --topology=v5e:4x8 --price_per_chip_hour=2")
-    assert [next_command.next_larger(topologies.parse(name)) for name in ("v5e:16x16", "cpu:8")] == [None, "cpu:16"]
+    assert [page.next_larger(topologies.parse(name)) for name in ("v5e:16x16", "cpu:8")] == [None, "cpu:16"]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_the_next_command_of_what_does_not_fit_is_a_larger_machine(plan: Plan) -
     [("bert_large", "bert_large"), ("roberta:large", "roberta-large"), ("configs/pretrain/mine.py:x", "mine-x")],
 )
 def test_the_name_of_a_run(recipe: str, name: str) -> None:
-    assert next_command.run_name(recipe) == name
+    assert page.run_name(recipe) == name
 
 
 @pytest.mark.parametrize(("text", "number"), [("3e9", 3e9), ("500m", 5e8), ("2.5B", 2.5e9), ("1T", 1e12), ("70", 70)])
