@@ -98,9 +98,8 @@ def step_seconds(model: ModelConfig, layout: BatchLayout, chip: Chip, row_flops:
         sent += 3 * own
     elif layout.data > 1:  # gradients summed
         sent += 2 * own / layout.fsdp
-    if (
-        layout.fsdp > 1 and not layout.sharded_update
-    ):  # in each micro-batch: parameters gathered forward and backward, gradients scattered
+    if layout.fsdp > 1 and not layout.sharded_update:
+        # In each micro-batch parameters are gathered forward and backward, and gradients scattered.
         sent += 3 * own * layout.micro_batches
     if layout.tensor > 1:  # four all-reduces in each layer
         positions = layout.rows_at_once * layout.micro_batches * layout.length

@@ -83,9 +83,8 @@ def _may_suffice(change: Change, refused: Plan, machine: Machine) -> bool:
 def _least(change: Change, refused: Plan, phase: PhasePlan) -> float:
     state = phase.compiled.memory.state
     temporaries = max(0, phase.compiled.needed_bytes - state)
-    if (
-        change.mesh is not None and phase.compiled.split
-    ):  # the state has no smaller parts, but copies of the model may go
+    if change.mesh is not None and phase.compiled.split:
+        # The state has no smaller parts, but copies of the model may go.
         copies = _COPIES * phase.compiled.memory.parameters * refused.mesh["data"] * refused.mesh["fsdp"]
         return state + max(0, temporaries - copies)
     if change.mesh is not None:  # data shrinks as fsdp grows, so the batch is not split further

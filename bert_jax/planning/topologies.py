@@ -20,6 +20,7 @@ from bert_jax.errors import UserError
 from bert_jax.program import warn
 from bert_jax.training import chips, peak_rates
 from bert_jax.training.chips import CHIPS, GPUS, Chip
+from bert_jax.training.memory import host_bytes
 
 # Slices that can be ordered. Sources: docs.cloud.google.com/tpu/docs/v5e, /v5p, /v6e, "Configurations", which name the
 # common slices; for v4 /types-topologies: shapes A x B x C with A <= B <= C, each up to 4 or a multiple of 4.
@@ -88,32 +89,27 @@ def parse(name: str) -> Topology:
     )
 
 
-def of_devices(platform: str, device_kind: str, count: int) -> Topology:
-    """Return the topology of the devices of a run, as ``run.json`` has them. Of several shapes it is the first listed.
+def of_devices(platform: str, device_kind: str, count: int) -> list[Topology]:
+    """Return the topologies that the devices of a run may have, as ``run.json`` has them, the first listed first.
 
     Raises:
       UserError: no topology is known for such devices.
     """
     if platform == "cpu":
-        return parse(f"cpu:{count}")
+        return [parse(f"cpu:{count}")]
     chip = chips.of_device(device_kind)
     if chip is None:
-        known = ", ".join(kind for kind in (*CHIPS, *GPUS, "cpu"))
+        known = ", ".join((*CHIPS, *GPUS, "cpu"))
         raise UserError(f"no peak rates are known for devices of the kind {device_kind!r}; they are for {known}")
-    shapes = [s for s in SHAPES.get(chip.name, ()) if math.prod(map(int, s.split("x"))) == count]
-    if chip.name in SHAPES and not shapes:
-        raise UserError(f"no slice of {count} {chip.name} devices is known; give its --topology={chip.name}:SHAPE")
-    return parse(f"{chip.name}:{shapes[0] if shapes else count}")
+    if chip.name not in SHAPES:
+        return [parse(f"{chip.name}:{count}")]
+    slices = [parse(f"{chip.name}:{shape}") for shape in SHAPES[chip.name]]
+    if not (fitting := [topology for topology in slices if topology.num_devices == count]):
+        raise UserError(f"no slice of {count} {chip.name} devices is known: a plan of it cannot be made")
+    return fitting
 
 
 _MEASUREMENTS = 3  # of each rate of a CPU, of which the best counts: others may use the machine for a moment
-
-
-def is_of(topology: Topology, platform: str, device_kind: str, count: int) -> bool:
-    """Return whether ``topology`` has ``count`` devices of a kind, as ``run.json`` has them."""
-    chip = chips.of_device(device_kind)
-    kind = "cpu" if platform == "cpu" else chip.name if chip else None
-    return topology.kind == kind and topology.num_devices == count
 
 
 def devices(topology: Topology) -> list[Any]:
@@ -146,7 +142,7 @@ def chip(topology: Topology) -> Chip:
     bandwidth = max(peak_rates.memory_bandwidth(device) for _ in range(_MEASUREMENTS)) / count
     elementwise = zip(*(peak_rates.elementwise_rates(device) for _ in range(_MEASUREMENTS)), strict=True)
     operations, functions = (max(rates) / count for rates in elementwise)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / count
+    memory = host_bytes() / count
     # Devices of one machine communicate through its memory: data that a device receives are read and written once.
     links = (bandwidth / 2, 1, bandwidth, 1)
     return Chip("cpu", "cpu", products, operations, memory, bandwidth, *links, transcendentals=functions)

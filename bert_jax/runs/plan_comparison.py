@@ -143,10 +143,9 @@ def _topology(workdir: str, run: Mapping[str, Any], named: str | None) -> Topolo
             )
         return topologies.parse(named)
     platform, kind, count = str(facts[0]), str(facts[1]), facts[2]
-    if named is None:
-        return topologies.of_devices(platform, kind, count)
-    given = topologies.parse(named)
-    if not topologies.is_of(given, platform, kind, count):
+    fitting = topologies.of_devices(platform, kind, count)
+    given = fitting[0] if named is None else topologies.parse(named)
+    if given not in fitting:
         raise UserError(
             f"{workdir} was made on {count} devices of the kind {kind!r}, not on {named}; leave --topology out"
         )

@@ -26,7 +26,7 @@ from bert_jax.rows.share import WHOLE
 from bert_jax.storage import files
 from bert_jax.task import Task
 from bert_jax.training.experiment import Experiment
-from bert_jax.training.state import LAST, SkippedSteps, TrainState
+from bert_jax.training.state import TrainState
 
 FILE = "not_finite.json"
 _WITHOUT_OVERLAP = (
@@ -59,12 +59,12 @@ class Health:
         self.facts = self._with_steps(facts) if len(self._steps) < len(recorded) else facts
 
     def look(self, state: TrainState) -> None:
-        """Record the steps that were skipped since the last call; call this at least every ``LAST`` steps.
+        """Record the steps that were skipped since the last call; call this at least every ``state.LAST`` steps.
 
         Raises:
           RepeatingError: too many steps in a row were skipped.
         """
-        if not (new := newest(jax.device_get(state.skipped), self._seen)):
+        if not (new := jax.device_get(state.skipped).since(self._seen)):
             return
         self._seen += len(new)
         self._steps += new
@@ -136,16 +136,6 @@ class Health:
         batches = Batches({index: self._task.source("train", phase.kind, index)}, self._phases, WHOLE)
         step = batches.step(number)
         return {"step": number, "phase": phase.kind, "kind": step.kind, "rows": stretches(step.epochs, step.rows)}
-
-
-def newest(skipped: SkippedSteps, seen: int) -> list[int]:
-    """Return the skipped steps except the first ``seen``, ascending.
-
-    Args:
-      skipped: the skipped steps, as arrays on the host.
-    """
-    assert int(skipped.count) - seen <= LAST, "a look comes at least every LAST steps"
-    return [int(skipped.last[number % LAST]) for number in range(seen, int(skipped.count))]
 
 
 def in_a_row(steps: Sequence[int]) -> list[list[int]]:

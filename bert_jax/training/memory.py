@@ -37,14 +37,14 @@ def check_fits(parameters: float, batches: Mapping[str, tuple[int, BatchSpec]]) 
     for name, (rows, spec) in batches.items():
         row = sum(int(np.prod(f.shape, dtype=np.int64)) * np.dtype(f.dtype).itemsize for f in spec.values())
         needed = rows * row / jax.process_count()
-        if needed > _host_bytes():
+        if needed > host_bytes():
             raise UserError(
                 f"{name} is {rows:,}: its rows alone take {size(needed)} on this machine, which has "
-                f"{size(_host_bytes())}; lower it"
+                f"{size(host_bytes())}; lower it"
             )
 
 
-def _host_bytes() -> int:
+def host_bytes() -> int:
     """Return the size of this machine's memory, in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -52,5 +52,5 @@ def _host_bytes() -> int:
 def _device_bytes(device: jax.Device) -> float | None:
     """Return how many bytes a program may use on a device, or None if that is not known."""
     if device.platform == "cpu":
-        return _host_bytes() / jax.local_device_count()
+        return host_bytes() / jax.local_device_count()
     return (device.memory_stats() or {}).get("bytes_limit")

@@ -56,8 +56,8 @@ class MeshConfig:
     ``weight_update`` says whether the devices along ``data`` and ``fsdp`` together each keep and update a part of the
     float32 parameters and moments ("sharded"; see ``training.sharded_update``), so that it does not matter which of the
     two axes has the devices. With "replicated", those along ``data`` each keep and update all, and those along ``fsdp``
-    gather each matrix where the model reads it, as XLA's partitioner sees fit. If tensor is above 1, "sharded" is as
-    "replicated": the partitioner aborts (jax 0.10.2) on a model under ``jax.shard_map`` over some axes alone.
+    gather each matrix where the model reads it, as XLA's partitioner sees fit. If tensor is above 1, "sharded" means
+    "replicated" too, because the partitioner aborts (jax 0.10.2) on a model under ``jax.shard_map`` over some axes.
 
     ``overlap`` is for TPUs: their compiler then starts sums of gradients while the model still computes. It is off by
     default because it is not known to be sound: on v6e such options gave NaN in another program (jax#38741).

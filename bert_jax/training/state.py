@@ -39,6 +39,11 @@ class SkippedSteps:
         last = self.last.at[place].set(jnp.where(skipped, step, self.last[place]))
         return SkippedSteps(self.count + skipped.astype(jnp.int32), last)
 
+    def since(self, number: int) -> list[int]:
+        """Return the skipped steps but for the first ``number``, ascending; on arrays of the host."""
+        assert int(self.count) - number <= LAST, "a look comes at least every LAST steps"
+        return [int(self.last[i % LAST]) for i in range(number, int(self.count))]
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass

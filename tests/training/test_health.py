@@ -17,7 +17,7 @@ from bert_jax.reporting import status
 from bert_jax.reporting.run_log import read_records
 from bert_jax.reporting.run_record import read_run
 from bert_jax.training import mesh as meshes
-from bert_jax.training.health import FILE, in_a_row, newest, stretches
+from bert_jax.training.health import FILE, in_a_row, stretches
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.schedules import ScheduleConfig, make_schedule
@@ -74,8 +74,8 @@ def test_a_step_that_is_not_finite_changes_nothing_but_the_clock(layout: str, mo
             assert_same((skipped.params, skipped.opt_state), (first.params, first.opt_state))
         assert last.opt_state[1].count == 2  # Adam's clock is of updates
         assert np.abs(last.params["dense"]["kernel"] - first.params["dense"]["kernel"]).max() > 1e-3
-        assert newest(last.skipped, 0) == [0, 2, 3]
-        assert newest(last.skipped, 2) == [3]
+        assert last.skipped.since(0) == [0, 2, 3]
+        assert last.skipped.since(2) == [3]
         # What was skipped is in no metric; the schedule went on.
         assert (last.metrics["loss"].count, last.metrics["learning_rate"].count) == (2, 5)
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(last))
@@ -87,7 +87,7 @@ def test_the_skipped_steps_are_known_however_many() -> None:
     steps = [step for step in range(3 * LAST) if step % 3]
     for step in range(3 * LAST):
         state = add(state, jax.numpy.asarray(step), jax.numpy.asarray(step % 3 > 0))
-    assert newest(jax.device_get(state), len(steps) - LAST) == steps[-LAST:]
+    assert jax.device_get(state).since(len(steps) - LAST) == steps[-LAST:]
     assert in_a_row([0, 2, 3, 7, 8, 9]) == [[0], [2, 3], [7, 8, 9]]
     assert stretches(np.array([0, 0, 0, 1, 1]), np.array([7, 8, 9, 0, 1])) == [[0, 7, 9], [1, 0, 1]]
 
