@@ -51,16 +51,17 @@ class Evaluation:
         The metrics of ``Task.finish`` are included. If there are several held-out parts, each part's metrics are added
         under ``<metric>/<part>``.
         """
-        found = {part: self.read(part, params, frozen) for part in self._task.heldout_parts}
-        metrics = self._means(functools.reduce(add, (sums for sums, _ in found.values())))
-        finished = {part: self._task.finish(part, outputs) for part, (_, outputs) in found.items()}
-        if len(found) == 1:
-            return metrics | next(iter(finished.values()))
-        for part, (sums, _) in found.items():
-            metrics |= {f"{name}/{part}": value for name, value in (self._means(sums) | finished[part]).items()}
-        shared = set.intersection(*(set(figures) for figures in finished.values()))
-        means = {name: float(np.mean([figures[name] for figures in finished.values()])) for name in sorted(shared)}
-        return metrics | means
+        sums, of_host = {}, {}  # by held-out part
+        for part in self._task.heldout_parts:
+            sums[part], outputs = self.read(part, params, frozen)
+            of_host[part] = self._task.finish(part, outputs)
+        metrics = self._means(functools.reduce(add, sums.values()))
+        if len(sums) == 1:
+            return metrics | next(iter(of_host.values()))
+        for part in sums:
+            metrics |= {f"{name}/{part}": value for name, value in (self._means(sums[part]) | of_host[part]).items()}
+        shared = set.intersection(*map(set, of_host.values()))
+        return metrics | {name: float(np.mean([one[name] for one in of_host.values()])) for name in sorted(shared)}
 
     def metric_names(self) -> list[str]:
         """Return the names of the metrics of ``run``.

@@ -56,8 +56,8 @@ class Forward:
             filled = chosen[np.minimum(np.arange(min(number, self._batch_size)), len(chosen) - 1)]
             length = padded_length(int(rows.lengths[chosen].max()), max_length)
             self.positions += len(filled) * length
-            found = self(rows.take(filled, length), *variables)
-            yield chosen, {name: value[: len(chosen)] for name, value in found.items()}
+            outputs = self(rows.take(filled, length), *variables)
+            yield chosen, {name: value[: len(chosen)] for name, value in outputs.items()}
 
 
 def _to_host(tree: Any) -> Any:

@@ -21,7 +21,7 @@ FOLDER = "profile"  # in the workdir; a log directory for TensorBoard and XProf
 
 
 class Profiler:
-    """Traces ``profiled`` steps into ``workdir/profile``. A trace is there whole, or not at all.
+    """Traces the steps ``profiled``, if any, into ``workdir/profile``. A trace is there whole, or not at all.
 
     It is written to the cache first. The first process of a job traces what it and its devices do. If a trace cannot be
     made, a line says so, and the run goes on. As a context manager it ends a trace that is not complete, without
@@ -29,7 +29,7 @@ class Profiler:
     """
 
     def __init__(self, profiled: ProfiledSteps | None, observer: Observer, first_step: int):
-        self._profiled, self._observer = profiled, observer
+        self._steps, self._observer = profiled or ProfiledSteps(0, 0), observer  # no step has the number 0
         self._open = contextlib.ExitStack()  # of the folder that the trace is written to first
         self._folder: Path | None = None  # that folder, while the profiler runs
         self._annotation: Any = None
@@ -40,18 +40,16 @@ class Profiler:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._folder is not None and self._profiled is not None:
+        if self._folder is not None:
             with contextlib.suppress(RuntimeError, ValueError, OSError):
                 jax.profiler.stop_trace()
             self._folder = None
-            self._observer.note(f"the run ended within {self._profiled.in_words}: no trace is kept")
+            self._observer.note(f"the run ended within {self._steps.in_words}: no trace is kept")
         self._open.close()
 
     def before(self, step: int, state: Any) -> None:
         """Start the trace if ``step`` is the first to trace. ``state``: the state before the step."""
-        if self._profiled is None:
-            return
-        if step == self._profiled.first:
+        if step == self._steps.first:
             jax.block_until_ready(state)  # so that no earlier step is in the trace
             with self._observer.during("profiling"):
                 self._start()
@@ -64,7 +62,7 @@ class Profiler:
         if self._annotation is not None:
             self._annotation.__exit__(None, None, None)
             self._annotation = None
-        if self._profiled is not None and step == self._profiled.last:
+        if step == self._steps.last:
             jax.block_until_ready(state)
             with self._observer.during("profiling"):
                 if self._folder is not None:
@@ -85,9 +83,8 @@ class Profiler:
 
     def _finish(self, folder: Path) -> None:
         """Stop the profiler, and put what it has written into the workdir."""
-        assert self._profiled is not None
         self._folder = None
-        name = f"steps_{self._profiled.first}_to_{self._profiled.last}"
+        name = f"steps_{self._steps.first}_to_{self._steps.last}"
         target = files.as_path(self._observer.workdir) / FOLDER / "plugins" / "profile" / name
         try:
             jax.profiler.stop_trace()
@@ -101,10 +98,9 @@ class Profiler:
             self._open.close()
         logdir = os.fspath(files.as_path(self._observer.workdir) / FOLDER)
         self._observer.note(
-            f"trace of {self._profiled.in_words}: {target}; open it with xprof --logdir={logdir}, with tensorboard "
+            f"trace of {self._steps.in_words}: {target}; open it with xprof --logdir={logdir}, with tensorboard "
             f"--logdir={logdir} (and its profile plugin), or drop its perfetto_trace.json.gz on ui.perfetto.dev"
         )
 
     def _without(self, error: Exception) -> None:
-        assert self._profiled is not None
-        self._observer.note(f"no trace of {self._profiled.in_words}: {first_line(error)}; the run goes on")
+        self._observer.note(f"no trace of {self._steps.in_words}: {first_line(error)}; the run goes on")
