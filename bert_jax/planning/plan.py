@@ -22,7 +22,6 @@ from bert_jax.training.sharded_update import unsplit
 
 _DAY = 86_400.0
 Note = Callable[[str], None]
-MicroBatches = int | Mapping[str, int]  # one number for all phases, or by phase
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,29 +31,20 @@ class Change:
     The other changes affect only memory and speed.
 
     Attributes:
-      micro_batches: a number for all phases, or numbers for the phases that are named.
+      micro_batches: their number in the phases that are named; all others keep theirs.
     """
 
     mesh: MeshConfig | None = None
-    micro_batches: MicroBatches | None = None
+    micro_batches: Mapping[str, int] = dataclasses.field(default_factory=dict)
     remat: str | None = None
     batch_divisor: int = 1
-
-    def micro_batches_of(self, kind: str, before: int) -> int:
-        """Return the number of micro-batches of the phase ``kind``; ``before``: the number that it had."""
-        if self.micro_batches is None or isinstance(self.micro_batches, int):
-            return self.micro_batches or before
-        return self.micro_batches.get(kind, before)
 
     def overrides(self, batches: Mapping[str, int]) -> list[str]:
         """Return the changes as command-line flags. ``batches``: the batch size of each phase in the recipe."""
         flags = []
         if self.mesh is not None:
             flags += [f"--config.mesh.{axis}={size}" for axis, size in dataclasses.asdict(self.mesh).items()]
-        if isinstance(self.micro_batches, int):
-            flags.append(f"--config.training.micro_batches={self.micro_batches}")
-        elif self.micro_batches:
-            flags += [f"--config.phases.{name}.micro_batches={n}" for name, n in self.micro_batches.items()]
+        flags += [f"--config.phases.{name}.micro_batches={n}" for name, n in self.micro_batches.items()]
         if self.remat is not None:
             flags.append(f"--config.model.remat={self.remat}")
         if self.batch_divisor > 1:
@@ -148,7 +138,6 @@ class Plan:
     topology: Topology
     chip: Chip
     mesh: dict[str, int]
-    micro_batches: MicroBatches
     remat: str
     phases: tuple[PhasePlan, ...]
     save_every_steps: int
@@ -157,6 +146,10 @@ class Plan:
     notes: tuple[str, ...] = ()
     experience: str = ""
     ratio: float | None = None
+
+    @property
+    def micro_batches(self) -> dict[str, int]:
+        return {phase.phase.kind: phase.micro_batches for phase in self.phases}
 
     @property
     def fits(self) -> bool:
@@ -259,7 +252,6 @@ class Attempt:
             self._machine.topology,
             self._machine.chip,
             dict(self._mesh.shape),
-            as_given(self._experiment, {phase.phase.kind: phase.micro_batches for phase in phases}),
             self._change.remat or self._recipe.shape().remat,
             phases,
             self._experiment.save_every_steps,
@@ -282,13 +274,6 @@ def make(
       UserError: the mesh does not divide the devices or a batch. This is raised before the first compile.
     """
     return Attempt(recipe, machine, change, note).plan(rates)
-
-
-def as_given(experiment: Experiment, micro_batches: Mapping[str, int]) -> MicroBatches:
-    """Return numbers of micro-batches as a recipe gives them: by phase only if one number cannot say the same."""
-    own = any(phase.micro_batches for phase in experiment.phases.phases)
-    everywhere = len(micro_batches) == len(experiment.phases.phases) and len(set(micro_batches.values())) == 1
-    return next(iter(micro_batches.values())) if everywhere and not own else dict(micro_batches)
 
 
 def _fits_in(compiled: Compiled, machine: Machine) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import jax
@@ -18,7 +18,7 @@ from bert_jax.models.kernels.choice import case_of, choose
 from bert_jax.planning import formulas
 from bert_jax.planning.compile import bytes_of
 from bert_jax.planning.formulas import BatchLayout
-from bert_jax.planning.plan import Change, Machine, MicroBatches, Note, Plan, Rates, Recipe, as_given, make
+from bert_jax.planning.plan import Change, Machine, Note, Plan, Rates, Recipe, make
 from bert_jax.planning.smallest_change import in_words
 from bert_jax.program import duration, size
 from bert_jax.rows.phases import Phase
@@ -57,7 +57,7 @@ class Candidate:
         assert mesh is not None
         text = (
             f"  data={mesh.data:<5} fsdp={mesh.fsdp:<3} tensor={mesh.tensor:<3} weight_update={mesh.weight_update:<10} "
-            f"{in_words(self.change.micro_batches or 1):<17} remat={self.change.remat:<5} "
+            f"{in_words(self.change.micro_batches):<17} remat={self.change.remat:<5} "
             f"estimate {size(self.memory):>11} {duration(self.seconds):>13}"
         )
         if self.plan is not None:
@@ -128,24 +128,24 @@ def candidates(recipe: Recipe, machine: Machine) -> list[Candidate]:
     """Return every layout that divides the batches, and the recipe's own, with estimates by formulas."""
     _, experiment = recipe.variant(Change(), machine.devices)
     own, kinds = _own(recipe, experiment, machine), [phase.kind for phase in experiment.phases.phases]
-    alike = [as_given(experiment, dict.fromkeys(kinds, number)) for number in MICRO_BATCHES]
+    alike = [dict.fromkeys(kinds, number) for number in MICRO_BATCHES]
     splits = list(itertools.product(alike, REMAT))
     meshes = _meshes(machine.topology.num_devices, recipe.shape().num_heads, experiment.mesh.overlap)
     found = [c for mesh in meshes for c in _on_mesh(recipe, machine, Change(mesh, alike[0]), splits)]
     if own not in [c.change for c in found]:
-        found += _on_mesh(recipe, machine, own, [(own.micro_batches or 1, own.remat or "none")])
+        found += _on_mesh(recipe, machine, own, [(own.micro_batches, own.remat or "none")])
     return [dataclasses.replace(c, own=c.change == own) for c in found]
 
 
 def _own(recipe: Recipe, experiment: Experiment, machine: Machine) -> Change:
     """Return the recipe's own layout with all sizes filled in (no axis is -1)."""
     sizes = dict(experiment.make_mesh(machine.devices).shape)
-    parts = {phase.kind: experiment.micro_batches(phase) for phase in experiment.phases.phases}
-    return Change(dataclasses.replace(experiment.mesh, **sizes), as_given(experiment, parts), recipe.shape().remat)
+    micro_batches = {phase.kind: experiment.micro_batches(phase) for phase in experiment.phases.phases}
+    return Change(dataclasses.replace(experiment.mesh, **sizes), micro_batches, recipe.shape().remat)
 
 
 def _on_mesh(
-    recipe: Recipe, machine: Machine, first: Change, splits: Iterable[tuple[MicroBatches, str]]
+    recipe: Recipe, machine: Machine, first: Change, splits: Iterable[tuple[Mapping[str, int], str]]
 ) -> Iterator[Candidate]:
     """Yield a candidate for each (micro-batches, remat) in ``splits`` that divides the batches on ``first.mesh``.
 
@@ -163,9 +163,9 @@ def _on_mesh(
     phases = experiment.phases.phases
     for micro_batches, remat in splits:
         change = Change(mesh, micro_batches, remat)
-        if task.whole_batches and any(change.micro_batches_of(p.kind, 1) > 1 for p in phases):
+        if task.whole_batches and any(number > 1 for number in micro_batches.values()):
             continue
-        if all(p.batch_size % (mesh.data * mesh.fsdp * change.micro_batches_of(p.kind, 1)) == 0 for p in phases):
+        if all(p.batch_size % (mesh.data * mesh.fsdp * micro_batches[p.kind]) == 0 for p in phases):
             yield _judge(recipe, machine, change, task, phases, size_of_state)
 
 
@@ -195,7 +195,7 @@ def _judge(
     for phase in phases:
         spec = task.batch_specs[phase.kind]
         masked = spec["masked_positions"].shape[0] if "masked_positions" in spec else phase.max_length
-        split = (mesh.data, mesh.fsdp, mesh.tensor, change.micro_batches_of(phase.kind, 1), change.remat)
+        split = (mesh.data, mesh.fsdp, mesh.tensor, change.micro_batches[phase.kind], change.remat)
         case = case_of(model, spec, machine.topology.platform, mesh.tensor)
         plain = choose(model.attention_kernel, case) == "plain"
         layout = BatchLayout(*split, phase.batch_size, phase.max_length, masked, state.sharded_update, plain)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from bert_jax.errors import UserError
 from bert_jax.planning.plan import (
     Attempt,
     Change,
     Machine,
-    MicroBatches,
     Note,
     PhasePlan,
     Plan,
     Rates,
     Recipe,
-    as_given,
 )
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.mesh import MeshConfig
@@ -61,7 +59,7 @@ def _changes(plan: Plan, experiment: Experiment) -> Iterator[Change]:
     for level in range(1, _LEVELS + 1):
         yield Change(batch_divisor=2**level)
         more = {phase.phase.kind: phase.micro_batches * 2**level for phase in tight}
-        yield Change(micro_batches=as_given(experiment, more))
+        yield Change(micro_batches=more)
         remat = {"none": ("dots", "full"), "dots": ("full",)}.get(plan.remat, ())
         if level <= len(remat):
             yield Change(remat=remat[level - 1])
@@ -91,7 +89,7 @@ def _least(change: Change, refused: Plan, phase: PhasePlan) -> float:
         return state * refused.mesh["fsdp"] / change.mesh.fsdp + temporaries
     if change.remat is not None:
         return state + temporaries * {"dots": 0.3, "full": 0.05}[change.remat]
-    more = change.micro_batches_of(phase.phase.kind, phase.micro_batches) / phase.micro_batches
+    more = change.micro_batches.get(phase.phase.kind, phase.micro_batches) / phase.micro_batches
     return state + temporaries / max(change.batch_divisor, more)
 
 
@@ -101,12 +99,13 @@ def describe(change: Change) -> str:
         return f"fsdp={change.mesh.fsdp}"
     if change.remat is not None:
         return f"remat={change.remat}"
-    if change.micro_batches is not None:
+    if change.micro_batches:
         return in_words(change.micro_batches)
     return f"batches of 1/{change.batch_divisor}"
 
 
-def in_words(micro_batches: MicroBatches) -> str:
-    """Return numbers of micro-batches as text, such as "micro_batches=2" or "phase2.micro_batches=2"."""
-    by_phase = {"": micro_batches} if isinstance(micro_batches, int) else micro_batches
-    return ", ".join(f"{name}{'.' * bool(name)}micro_batches={number}" for name, number in by_phase.items())
+def in_words(micro_batches: Mapping[str, int]) -> str:
+    """Return numbers of micro-batches by phase as text: "micro_batches=2" if they are equal, else with the phases."""
+    if len(set(micro_batches.values())) == 1:
+        return f"micro_batches={next(iter(micro_batches.values()))}"
+    return ", ".join(f"{name}.micro_batches={number}" for name, number in micro_batches.items())

@@ -249,10 +249,7 @@ class PretrainingRecipe:
         settings = self.settings
         if change.mesh is not None:
             settings = dataclasses.replace(settings, mesh=change.mesh)
-        if isinstance(change.micro_batches, int):
-            training = dataclasses.replace(settings.training, micro_batches=change.micro_batches)
-            settings = dataclasses.replace(settings, training=training)
-        elif change.micro_batches:
+        if change.micro_batches:
             own = {name: {"micro_batches": number} for name, number in change.micro_batches.items()}
             settings = dataclasses.replace(settings, phases=configuration.merged(settings.phases, own))
         if change.remat is not None:

@@ -72,7 +72,9 @@ def test_the_next_plan_says_how_far_the_last_ones_were_off(tmp_path: Path, cache
     (cache / "predictions" / "cpu-8" / "spoilt.json").write_text("{")
     comparison.keep(machine, "second", [dataclasses.replace(phase, measured=4 * phase.predicted)])
     assert said().endswith(" were 3 x the prediction in 2 runs (2 to 4 x)")
-    assert said(micro_batches=2).startswith("measured steps of other recipes on cpu:8 were 3 x the prediction")
+    assert said(micro_batches={"phase1": 2}).startswith(
+        "measured steps of other recipes on cpu:8 were 3 x the prediction"
+    )
     assert said("cpu:4").startswith("no prediction for cpu:4 was compared with a measurement yet; after a run on cpu:4")
     _, experiment = recipe.variant(Change(), tiny.machine().devices)
     assert comparison.look_up(machine, experiment, recipe.shape())[1] == pytest.approx(3)

@@ -16,7 +16,7 @@ from bert_jax.planning import formulas, page, topologies
 from bert_jax.planning.compile import compile_phase, out_of_memory
 from bert_jax.planning.formulas import BatchLayout
 from bert_jax.planning.plan import Change, Machine, Rates, make
-from bert_jax.planning.search import candidates
+from bert_jax.planning.search import Candidate, candidates
 from bert_jax.planning.smallest_change import smallest_change
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
@@ -230,15 +230,22 @@ def test_nothing_helps_a_state_that_is_too_large(machine, plan, split):
 
 
 def test_layouts_are_judged_by_arithmetic(machine, plan):
-    [alone] = [c for c in candidates(tiny.recipe(), machine) if c.change == Change(MeshConfig(8, 1, 1), 1, "none")]
+    [alone] = [
+        c for c in candidates(tiny.recipe(), machine) if c.change == Change(MeshConfig(8, 1, 1), {"phase1": 1}, "none")
+    ]
     assert 1 / 4 < alone.memory / plan.phases[0].compiled.needed_bytes < 4
-    found = {c.change: c for c in candidates(tiny.recipe(model={"num_layers": 6}), machine)}
-    assert len(found) > 20
-    whole, again = found[Change(MeshConfig(8, 1, 1), 1, "none")], found[Change(MeshConfig(8, 1, 1), 1, "full")]
+    every = candidates(tiny.recipe(model={"num_layers": 6}), machine)
+    assert len(every) > 20
+
+    def found(mesh: MeshConfig, micro_batches: int, remat: str) -> Candidate:
+        [one] = [c for c in every if c.change == Change(mesh, {"phase1": micro_batches}, remat)]
+        return one
+
+    whole, again = found(MeshConfig(8, 1, 1), 1, "none"), found(MeshConfig(8, 1, 1), 1, "full")
     assert again.memory < whole.memory
     assert again.seconds > whole.seconds
-    assert found[Change(MeshConfig(1, 8, 1, weight_update="replicated"), 1, "none")].memory < whole.memory
-    assert found[Change(MeshConfig(8, 1, 1), 4, "none")].memory < whole.memory
+    assert found(MeshConfig(1, 8, 1, weight_update="replicated"), 1, "none").memory < whole.memory
+    assert found(MeshConfig(8, 1, 1), 4, "none").memory < whole.memory
 
 
 @pytest.mark.parametrize(("split", "kernel", "compiled"), [(False, False, 14.6), (True, True, 6.2)])

@@ -33,7 +33,7 @@ def taking(plan):
         phase = dataclasses.replace(plan.phases[0], fits=seconds is not None)
         step = dataclasses.replace(phase.prediction, seconds=(seconds or 0) / phase.phase.num_steps)
         whole = dataclasses.replace(plan, phases=(dataclasses.replace(phase, prediction=step),))
-        return Candidate(Change(mesh, 1, "none"), 2.0**30, 7.0, own, whole)
+        return Candidate(Change(mesh, {"phase1": 1}, "none"), 2.0**30, 7.0, own, whole)
 
     return made
 
@@ -95,9 +95,9 @@ def test_the_own_layout_is_always_a_candidate(machine):
     recipe = tiny.recipe(training={"micro_batches": 16}, mesh={"data": -1, "tensor": 4}, model={"remat": "dots"})
     found = candidates(recipe, machine)
     [own] = [c for c in found if c.own]
-    assert own.change == Change(MeshConfig(2, 1, 4), 16, "dots")
-    plain = {c.change for c in candidates(tiny.recipe(), machine)}
-    assert {c.change for c in found if not c.own} == plain
+    assert own.change == Change(MeshConfig(2, 1, 4), {"phase1": 16}, "dots")
+    plain = [c.change for c in candidates(tiny.recipe(), machine)]
+    assert [c.change for c in found if not c.own] == plain
     assert own.change not in plain
 
 
@@ -115,6 +115,6 @@ def test_what_is_compiled(machine, training, compiled):
     assert len(found.compiled) == len(tried) == compiled
     assert tried[0].startswith(f"layout 1 of {compiled}:  data=")
     assert found.own.plan is not None
-    assert found.own.change == Change(MeshConfig(8, 1, 1), training.get("micro_batches", 1), "none")
+    assert found.own.change == Change(MeshConfig(8, 1, 1), {"phase1": training.get("micro_batches", 1)}, "none")
     assert found.fastest.predicted_seconds == min(c.plan.training_seconds for c in found.compiled)
     assert found.best.change.mesh == MeshConfig(8, 1, 1)  # so small a model is only slowed by sharding
