@@ -289,6 +289,10 @@ def test_a_busy_machine_is_named_and_the_best_of_several_measurements_counts(loa
     assert capsys.readouterr().err.count("warning: this machine is busy (load 99.0 on 2 cores): its peaks") == said
 
 
+def test_added_tokens_are_pieces_of_the_vocabulary():
+    assert tiny.recipe(vocab={"added": ("<e1>", "</e1>")}).shape().vocab_size == tiny.VOCABULARY + 2
+
+
 def test_command(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
     recipe = tmp_path / "tiny.json"
