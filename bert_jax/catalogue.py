@@ -27,10 +27,10 @@ from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
 
 
-class Kind(NamedTuple):
-    """A kind of component: its package below ``bert_jax``, and the names that each of its files defines.
+class Category(NamedTuple):
+    """A category of components: its package below ``bert_jax``, and the names that each of its files defines.
 
-    The first of the names is the one that makes a file a component of this kind.
+    The first of the names is the one that makes a file a component of this category.
     """
 
     package: str
@@ -41,19 +41,19 @@ class Kind(NamedTuple):
         return self.needs[0]
 
 
-_OBJECTIVE = Kind("objectives", ("Objective", "Config"))
-_ARRANGEMENT = Kind("rows.arrangements", ("Arrangement",))
-_STRATEGY = Kind("rows.strategies", ("select", "Config"))
-_ENCODER = Kind("models.encoders", ("Encoder", "Config", "SIZES"))
-_SOURCE = Kind("corpora", ("Source",))
-_ANNOTATOR = Kind("corpora.annotators", ("Annotator",))
-_TASK = Kind("tasks", ("Task", "Config"))
-_READER = Kind("examples", ("Reader",))
-_LOGGER = Kind("reporting.loggers", ("Logger",))
+_OBJECTIVE = Category("objectives", ("Objective", "Config"))
+_ARRANGEMENT = Category("rows.arrangements", ("Arrangement",))
+_STRATEGY = Category("rows.strategies", ("select", "Config"))
+_ENCODER = Category("models.encoders", ("Encoder", "Config", "SIZES"))
+_SOURCE = Category("corpora", ("Source",))
+_ANNOTATOR = Category("corpora.annotators", ("Annotator",))
+_TASK = Category("tasks", ("Task", "Config"))
+_READER = Category("examples", ("Reader",))
+_LOGGER = Category("reporting.loggers", ("Logger",))
 
 _KEYED = frozenset({"Config", "Arrangement", "Source", "Annotator", "Reader"})  # their fields are keys of a recipe
 
-# Every key of a recipe that names a component (* is any key, or any place of a tuple) -> the component's kind.
+# Every key of a recipe that names a component (* is any key, or any place of a tuple) -> the component's category.
 KEYS = {
     "objective.name": _OBJECTIVE,
     "objective.arrangement": _ARRANGEMENT,
@@ -76,8 +76,8 @@ KEYS = {
 def parts(package: str, having: str | None = None) -> dict[str, Path]:
     """Return the name and file of every module of ``bert_jax.<package>``, without importing the modules.
 
-    If ``having`` is given, return only the modules that define a class or function of this name. Components of one kind
-    all define the same name: ``parts("corpora", having="Source")`` returns the sources of documents.
+    If ``having`` is given, return only the modules that define a class or function of this name. Components of one
+    category all define the same name: ``parts("corpora", having="Source")`` returns the sources of documents.
     """
     folder = Path(__file__).parent.joinpath(*package.split("."))
     files = {m.name: folder / f"{m.name}.py" for m in pkgutil.iter_modules([str(folder)]) if not m.ispkg}
@@ -95,13 +95,13 @@ def find(package: str, name: str, having: str | None = None) -> ModuleType:
         return _with_dataclasses(_load(_trusted[name]), package)
     known = parts(package, having)
     if not isinstance(name, str) or name not in known:
-        kind = having.lower() if having and having[0].isupper() else package.rpartition(".")[2].replace("ies", "y")
+        what = having.lower() if having and having[0].isupper() else package.rpartition(".")[2].replace("ies", "y")
         if isinstance(name, str) and is_own(name):
-            raise UserError(f"the {kind} is {_not_asked_for(name)}")
+            raise UserError(f"the {what} is {_not_asked_for(name)}")
         if is_path(name):
-            raise UserError(f"the {kind} {name!r} is a file; name it in a Python recipe or on the command line")
+            raise UserError(f"the {what} {name!r} is a file; name it in a Python recipe or on the command line")
         hint = "; a file of your own is named by its path, such as ./toy.py" if package in _PACKAGES else ""
-        raise UserError(f"there is no {kind} {name!r} in bert_jax.{package}; {nearest(str(name), known)}{hint}")
+        raise UserError(f"there is no {what} {name!r} in bert_jax.{package}; {nearest(str(name), known)}{hint}")
     return importlib.import_module(f"bert_jax.{package}.{name}")
 
 
@@ -130,12 +130,10 @@ class OwnCode:
 
     Attributes:
       path: where it was read; error messages and tracebacks name it.
-      module: the full name by which Python imports it, if an installed package has it; else None.
     """
 
     path: str
     source: bytes
-    module: str | None = None
 
     @property
     def digest(self) -> str:
@@ -152,8 +150,8 @@ class OwnCode:
         """The recorded name: it does not depend on the folder, and changes with every byte of the file."""
         return f"{self.file}@{self.digest}"
 
-    def check(self, kind: Kind) -> None:
-        """Raise ``UserError`` unless the file can be parsed and defines what a component of this kind needs."""
+    def check(self, category: Category) -> None:
+        """Raise ``UserError`` unless the file can be parsed and defines what a component of this category needs."""
         try:
             body = ast.parse(self.source, self.path).body
         except SyntaxError as error:
@@ -161,14 +159,14 @@ class OwnCode:
         except ValueError as error:  # NUL bytes, or not UTF-8
             raise UserError(f"{self.path} is no Python file: {error}") from error
         defined = set(_assigned(body))
-        if missing := [name for name in kind.needs if name not in defined]:
+        if missing := [name for name in category.needs if name not in defined]:
             raise UserError(
-                f"{self.path} does not define {' and '.join(missing)}; a file for bert_jax.{kind.package} has "
-                f"{', '.join(kind.needs)} at its top level"
+                f"{self.path} does not define {' and '.join(missing)}; a file for bert_jax.{category.package} has "
+                f"{', '.join(category.needs)} at its top level"
             )
 
 
-_PACKAGES = {kind.package for kind in KEYS.values()}
+_PACKAGES = {category.package for category in KEYS.values()}
 _RECORDED = re.compile(r"(?P<file>[^/\\]+\.py)@(?P<digest>[0-9a-f]{16})")
 _trusted: dict[str, OwnCode] = {}  # recorded name -> code that may run in this process
 _names: dict[str, str] = {}  # full name of a loaded module -> recorded name
@@ -217,7 +215,7 @@ def looked_in(workdir: str) -> None:
 
 def own_modules() -> list[ModuleType]:
     """Return the loaded modules that another process cannot import: it needs them with what it is sent."""
-    return [sys.modules[module] for module in _names if module.startswith(_PREFIX)]
+    return [sys.modules[module] for module in _names]
 
 
 def names_in(tree: Any) -> Iterator[str]:
@@ -258,17 +256,14 @@ def _not_asked_for(name: str) -> str:
 
 def _load(code: OwnCode) -> ModuleType:
     """Run ``code`` once and return its module. An error in it becomes a ``UserError`` that names the line."""
-    full = code.module or f"{_PREFIX}{Path(code.file).stem}_{code.digest}"
+    full = f"{_PREFIX}{Path(code.file).stem}_{code.digest}"
     if full in _names:
         return sys.modules[full]
     module = ModuleType(full)
     module.__file__ = code.path
     try:
-        if code.module:
-            module = importlib.import_module(code.module)
-        else:
-            sys.modules[full] = module  # dataclasses look it up there
-            exec(compile(code.source, code.path, "exec"), module.__dict__)
+        sys.modules[full] = module  # dataclasses look it up there
+        exec(compile(code.source, code.path, "exec"), module.__dict__)
     except UserError:
         sys.modules.pop(full, None)
         raise
@@ -283,8 +278,8 @@ def _load(code: OwnCode) -> ModuleType:
 
 def _with_dataclasses(module: ModuleType, package: str) -> ModuleType:
     """Return ``module``; raise ``UserError`` if a class of it whose fields are keys of a recipe is no dataclass."""
-    for kind in KEYS.values():
-        for name in _KEYED.intersection(kind.needs if kind.package == package else ()):
+    for category in KEYS.values():
+        for name in _KEYED.intersection(category.needs if category.package == package else ()):
             if not dataclasses.is_dataclass(getattr(module, name)):
                 raise UserError(
                     f"{module.__file__}: {name} is no dataclass; write @dataclasses.dataclass(frozen=True) above it: "

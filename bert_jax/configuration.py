@@ -221,17 +221,3 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         key for key in base.keys() & over.keys() if isinstance(base[key], Mapping) and isinstance(over[key], Mapping)
     }
     return {**base, **over, **{key: merged(base[key], over[key]) for key in both}}
-
-
-def unnamed_kept(cls: type, config: Any, named: Any, recorded: Mapping[str, Any]) -> Any:
-    """Return ``config`` plus the ``recorded`` value of each key of ``cls`` that is neither in it nor in ``named``."""
-    if not isinstance(config, Mapping) or not isinstance(named, Mapping):
-        return config
-    hints, kept = typing.get_type_hints(cls), dict(config)
-    for name, value in recorded.items():
-        if dataclasses.is_dataclass(hints.get(name)):
-            if isinstance(value, Mapping):
-                kept[name] = unnamed_kept(hints[name], config.get(name, {}), named.get(name, {}), value)
-        elif name in hints and name not in config and name not in named and name in completed(config, {name: value}):
-            kept[name] = value
-    return kept

@@ -11,7 +11,6 @@ from bert_jax.configuration import (
     defaults,
     differences,
     nearest,
-    unnamed_kept,
 )
 from bert_jax.errors import UserError
 from bert_jax.training.optimizers import OptimizerConfig
@@ -116,16 +115,3 @@ def test_differences_name_leaves():
 def test_defaults_are_a_plain_tree():
     assert defaults(Outer)["inner"] == {"rate": 0.1, "kind": "linear"}
     assert "steps" not in defaults(Outer)
-
-
-def test_what_no_recipe_names_stays_as_it_was_recorded():
-    recorded = {"steps": 3, "name": "run", "gone": 4, "inner": {"rate": 0.2, "kind": "cosine"}}
-    named = {"steps": 3, "inner": {"rate": 0.2}}  # by the recipe then
-    assert unnamed_kept(Outer, {"steps": 3}, named, recorded) == {
-        "steps": 3,
-        "name": "run",
-        "inner": {"kind": "cosine"},
-    }
-    config = {"steps": 5, "name": "new", "inner": {"kind": "linear"}}  # what it names now stands
-    assert unnamed_kept(Outer, config, named, recorded) == config
-    assert unnamed_kept(Outer, {"inner": 5}, named, recorded) == {"name": "run", "inner": 5}

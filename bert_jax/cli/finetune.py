@@ -27,6 +27,6 @@ def run(arguments: argparse.Namespace) -> int:
     from bert_jax.runs.finetuning import FinetuningRequest, finetune
 
     command = shlex.join(["bert-jax", *sys.argv[1:]])
-    typed = recipes.typed(arguments.overrides)
+    typed = recipes.typed_keys(arguments.overrides)
     request = FinetuningRequest(arguments.workdir, arguments.data, command, arguments.init, typed, arguments.profile)
     return in_processes(arguments, lambda: finetune(arguments.config.to_dict(), request))

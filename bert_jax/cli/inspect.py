@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     from bert_jax.inspection.check import worst
     from bert_jax.inspection.inspect import InspectionRequest, inspect
     from bert_jax.inspection.page import as_lines, check_card, update_card, write_report
-    from bert_jax.runs.planned_rows import planned_rows
+    from bert_jax.runs.run_recipe import planned_rows
 
     config = arguments.config.to_dict() if arguments.config is not None else None
     rows = planned_rows(arguments.corpus, config)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import math
 
-from bert_jax.cli.main import add_config
+from bert_jax.cli.main import add_config, whole
 from bert_jax.errors import UserError
 from bert_jax.program import say
 
@@ -25,10 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--search", action="store_true", help="try meshes, micro-batches and remat; take the fastest")
     parser.add_argument(
-        "--compiles", type=int, help="layouts that a search compiles beside the recipe's own (default: 3)"
+        "--compiles",
+        type=whole(1),
+        default=3,
+        help="layouts to compile beside the recipe's own (default: 3)",
     )
     parser.add_argument(
-        "--scale", type=int, help="advise on batches this many times larger (default: chosen by the chip)"
+        "--scale", type=whole(1), help="advise on batches this many times larger (default: chosen by the chip)"
     )
     parser.add_argument(
         "--tokens",
@@ -46,10 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def tokens(text: str) -> float:
     """Read a flag's value as a number of tokens: 3000000000, 3e9 or 3B (K, M, B and T are powers of 1,000)."""
     scale = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}.get(text[-1:].upper())
-    try:
-        return float(text[:-1]) * scale if scale else float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"found {text!r}; a number is needed, such as 3e9, 500M or 3B") from None
+    with contextlib.suppress(ValueError):
+        number = float(text[:-1]) * scale if scale else float(text)
+        if 1 <= number < math.inf:
+            return number
+    raise argparse.ArgumentTypeError(f"found {text!r}; a number from 1 up is needed, such as 3e9, 500M or 3B")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -63,13 +69,13 @@ def run(arguments: argparse.Namespace) -> int:
     start = [f"--init={arguments.init}"] if arguments.init else []
     typed = (f"--config={arguments.recipe}", *start, *arguments.overrides)
     request = PlanRequest(**{name: getattr(arguments, name) for name in NAMES}, recipe=typed)
-    found = plan(arguments.config.to_dict(), request, say)
-    print(found.as_json() if arguments.json else "\n".join(found.as_lines()))
-    return 0 if found.fits else 1
+    result = plan(arguments.config.to_dict(), request, say)
+    print(result.as_json() if arguments.json else "\n".join(result.as_lines()))
+    return 0 if result.fits else 1
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    defaults = {"restarts_per_day": 1.0, "search": False}
+    defaults = {"restarts_per_day": 1.0, "search": False, "compiles": 3}
     others = [name for name in ("config", *NAMES[1:]) if getattr(arguments, name) != defaults.get(name)]
     if others:
         flags = ", ".join(f"--{name}" for name in others)
@@ -78,6 +84,6 @@ def _compare(arguments: argparse.Namespace) -> int:
         raise UserError("--compare is empty; give the workdir of a pretraining run")
     from bert_jax.runs.plan_comparison import compare
 
-    found = compare(arguments.compare, arguments.topology, say)
-    print(found.as_json() if arguments.json else "\n".join(found.as_lines()))
+    result = compare(arguments.compare, arguments.topology, say)
+    print(result.as_json() if arguments.json else "\n".join(result.as_lines()))
     return 0

@@ -37,13 +37,13 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.output:
         files.check_writable(arguments.output, folder=bool(arguments.submission))
     from bert_jax.runs import prediction
-    from bert_jax.runs.prediction import read_examples, texts_as_examples, write_output
+    from bert_jax.runs.prediction import in_rows, read_examples, texts_as_examples, write_output
 
     model = prediction.load_tuned(arguments.workdir, arguments.step, arguments.option)
     if arguments.submission:
         prediction.check_submission(model, arguments.submission)
     if arguments.texts:
-        examples = texts_as_examples(model, arguments.texts)
+        examples = texts_as_examples(model, in_rows(model, arguments.texts))
     else:
         examples = read_examples(model, arguments.input, arguments.format, "test", say)
     _, records = prediction.predict(model, examples, note=say, progress=progress_notes(say))

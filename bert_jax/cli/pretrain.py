@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         vocab=arguments.vocab,
         extend=arguments.extend,
         private=arguments.private,
-        typed=recipes.typed(arguments.overrides),
+        typed_keys=recipes.typed_keys(arguments.overrides),
         profiled=arguments.profile,
     )
     return in_processes(arguments, lambda: pretrain(arguments.config.to_dict(), request))

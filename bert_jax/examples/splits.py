@@ -148,3 +148,17 @@ def deal_by_column(
 
 def _texts(value: Any) -> tuple[str, ...]:
     return tuple(map(str, value)) if isinstance(value, list | tuple) else (str(value),)
+
+
+def train_split(names: Collection[str], where: str = "config.data") -> str:
+    """Return the name of the split to train on.
+
+    Raises ``UserError`` unless there are exactly one such split and at least one to evaluate on.
+    """
+    train = [name for name in names if name.startswith("train")]
+    if len(train) != 1 or not any(name.startswith("dev") for name in names):
+        raise UserError(
+            f"{where} has the splits {', '.join(names) or 'none'}; needed are one train split, and one dev split or "
+            f"{where}.dev_fraction"
+        )
+    return train[0]

@@ -4,37 +4,38 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from bert_jax import configuration
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.errors import UserError
-from bert_jax.experiments import measured, table, tuning
+from bert_jax.examples.load import load as load_examples
+from bert_jax.examples.splits import train_split
+from bert_jax.experiments import table
+from bert_jax.experiments.ablation_table import OWN, SAME_ROWS, Variant, write_tables
 from bert_jax.experiments.grid import Cell, Metrics, Note, make_room, run_cells, say
-from bert_jax.experiments.measured import OWN, Measured
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.loading import load
 from bert_jax.objectives import mlm
 from bert_jax.objectives.base import Setting
-from bert_jax.reporting import page
 from bert_jax.reporting.run_record import only_writer
 from bert_jax.runs import finetuning, recipes
 from bert_jax.runs.inputs import CORPUS, Inputs
-from bert_jax.runs.preparation import check_pretraining
+from bert_jax.runs.preparation import Splits, check_finetuning, check_pretraining
 from bert_jax.runs.pretraining import PretrainingRequest, pretrain
-from bert_jax.runs.settings import PretrainingSettings
-from bert_jax.storage import files, reading
+from bert_jax.runs.settings import FinetuningSettings, PretrainingSettings
+from bert_jax.storage import files
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.state import metric_names
 
 INPUTS = "inputs"  # folder of the vocabulary and corpus that all runs share
-BASELINES = "The last line has what is reached without learning."
 BILSTM = "+bilstm"  # suffix of a variant: a two-layer BiLSTM is added in fine-tuning (paper, section 5.1)
 ROW_KEYS = tuple(field.name for field in dataclasses.fields(mlm.Config))  # keys that decide the rows
-SAME_ROWS = ("mlm_loss", "mlm_accuracy")  # metrics that are computed on the first variant's held-out rows
 FREE_OF_ROWS = ("num_steps", "batch_size", "micro_batches")  # fields of a phase that do not decide its held-out rows
 
 
@@ -62,7 +63,7 @@ class Ablation:
         return tuple(dict.fromkeys(name.removesuffix(BILSTM) for name in self.variants))
 
 
-def ablate(ablation: Ablation, note: Note = say) -> dict[str, list[table.VariantSummary]]:
+def ablate(ablation: Ablation, note: Note = say) -> table.Tables:
     """Run the experiments that are not done yet; write and return a table for each metric.
 
     The files are ``table.md``, ``table.json`` and ``report.html``. The metrics ``mlm_loss`` and ``mlm_accuracy`` of all
@@ -77,12 +78,12 @@ def ablate(ablation: Ablation, note: Note = say) -> dict[str, list[table.Variant
     settings = {
         name: configuration.build(PretrainingSettings, config, f"{name}: config") for name, config in configs.items()
     }
-    variants = {name: _measured(name, one) for name, one in settings.items()}
+    variants = {name: _variant(name, one) for name, one in settings.items()}
     first = settings[ablation.pretrained[0]]
     _check_text(settings)
-    tunings = tuning.read(ablation.finetune, ablation.data)
-    recipes_of_tasks = {one.name: one.config for one in tunings}
-    cells = _cells(ablation, settings, recipes_of_tasks)
+    tunings = _tunings(ablation)
+    tasks = {name: one.config for name, one in tunings.items()}
+    cells = _cells(ablation, settings, tasks)
     pretrained = cells[: len(ablation.seeds) * len(settings)]
     with only_writer(ablation.workdir):
         make_room(cells, ablation.workdir, note, ablation.again)
@@ -94,26 +95,26 @@ def ablate(ablation: Ablation, note: Note = say) -> dict[str, list[table.Variant
             if "task" in cell.overrides:
                 return _finetune(ablation, cell, workdir)
             config = configs[cell.overrides["variant"]]
-            config = _replaced(config, seed=cell.overrides["seed"], **paths)
+            config = configuration.merged(config, {"seed": cell.overrides["seed"], **paths})
             own = pretrain(config, PretrainingRequest(workdir=workdir, command=ablation.command))
             return _metrics(own, _on_rows_of(first, corpus, tokenizer, workdir))
 
-        found = run_cells(cells, run, ablation.workdir, note)
+        results = run_cells(cells, run, ablation.workdir, note)
     runs: dict[str, list[Metrics]] = {name: [] for name in ablation.variants}
     for seed in ablation.seeds:
         for name, of_seeds in runs.items():
-            scores = dict(found[f"{name.removesuffix(BILSTM)}-seed{seed}"]) if name in settings else {}
-            for task in recipes_of_tasks:
-                tuned = found[f"{task}-{name}-seed{seed}"]
+            scores = dict(results[f"{name.removesuffix(BILSTM)}-seed{seed}"]) if name in settings else {}
+            for task in tasks:
+                tuned = results[f"{task}-{name}-seed{seed}"]
                 scores |= {f"{task}/{metric}": value for metric, value in tuned.items()}
             of_seeds.append(scores)
-    tables, text = _write(ablation, runs, variants, tuple(recipes_of_tasks))
+    tables, text = write_tables(ablation.workdir, ablation.command, ablation.seeds, runs, variants, tasks)
     note(text)
     return tables
 
 
-def _measured(name: str, settings: PretrainingSettings) -> Measured:
-    """Return what the metrics of a variant measure.
+def _variant(name: str, settings: PretrainingSettings) -> Variant:
+    """Return what the metrics of a variant depend on.
 
     Its model and its loss are traced (nothing is computed), so that errors in a user's own code are found now.
     """
@@ -128,7 +129,7 @@ def _measured(name: str, settings: PretrainingSettings) -> Measured:
     rows = {key: value for key, value in _evaluation(settings).items() if key not in FREE_OF_ROWS}
     rows["masks"] = _plain(dataclasses.asdict(masked_rows(settings).masking))  # before a phase replaces keys of it
     changes = {phase.kind: phase.changes for phase in recipe.experiment.phases.phases}
-    return Measured(recipe.task, rows, _plain([dict(settings.objective), changes]))
+    return Variant(recipe.task, rows, _plain([dict(settings.objective), changes]))
 
 
 def _cells(
@@ -165,20 +166,62 @@ def _configs(ablation: Ablation) -> dict[str, dict[str, Any]]:
     return {name: recipes.load(f"{ablation.recipe}:{name}", ablation.overrides).to_dict() for name in names}
 
 
+class _Tuning(NamedTuple):
+    """A recipe with which all pretrained models are fine-tuned, and its examples (all of train)."""
+
+    text: str  # what the user gave, such as ``glue:sst2 --epochs=1``
+    config: dict[str, Any]
+    settings: FinetuningSettings
+    every: Splits
+
+
+def _tunings(ablation: Ablation) -> dict[str, _Tuning]:
+    """Return the recipes of ``--finetune`` by their short names, which begin the names of their runs and metrics.
+
+    Raises ``UserError`` if a recipe or its examples are wrong, or two recipes have one name.
+    """
+    tunings: dict[str, _Tuning] = {}
+    for text in ablation.finetune:
+        recipe, *flags = re.split(r"\s+(?=--)", text.strip())
+        overrides = [re.sub(r"^--(?!config\.)", "--config.", flag) for flag in flags]
+        name = re.sub(r"\.py$|\.json$", "", re.split(r"[/:]", recipe)[-1])
+        if name in tunings:
+            raise UserError(
+                f"--finetune has {tunings[name].text!r} and {text!r}, whose runs would have one name, {name!r}; "
+                "leave one out, rename its file, or compare settings of one model with bert-jax sweep --init"
+            )
+        config = recipes.load(recipe, overrides).to_dict()
+        try:
+            settings = FinetuningSettings.of(config)
+            every = load_examples(settings.data, ablation.data, settings.find_task()[0].roles, lambda _: None)
+            train_split(every)  # raises unless there is one
+        except UserError as error:
+            raise UserError(f"{text}: {error}") from error
+        tunings[name] = _Tuning(text, config, settings, every)
+    return tunings
+
+
 def _check_finetunings(
     ablation: Ablation,
-    tunings: Sequence[tuning.Tuning],
+    tunings: Mapping[str, _Tuning],
     cells: Sequence[Cell],
-    variants: Mapping[str, Measured],
+    variants: Mapping[str, Variant],
     tokenizer: Tokenizer,
 ) -> None:
-    """Raise ``UserError`` if a fine-tuning of which no run has begun could not begin; pretraining takes long."""
+    """Raise ``UserError`` if a fine-tuning of which no run has begun could not begin; pretraining takes long.
+
+    The examples are encoded for the first model alone; of the others only the lengths are checked.
+    """
     root, models = files.as_path(ablation.workdir), [one.task.setting.model for one in variants.values()]
     layers = 2 if any(name.endswith(BILSTM) for name in ablation.variants) else 0
     begun = {cell.overrides.get("task") for cell in cells if (root / cell.name).exists()}
-    for one in tunings:
-        if one.name not in begun:
-            one.check(tokenizer, models, layers)
+    for text, _, settings, every in [one for name, one in tunings.items() if name not in begun]:
+        settings = dataclasses.replace(settings, bilstm_layers=layers)
+        try:
+            first, *_ = [check_finetuning(settings, TrainedModel("", {}, model, tokenizer)) for model in models]
+            first.with_examples(every)
+        except UserError as error:
+            raise UserError(f"{text}: {error}") from error
 
 
 def _finetune(ablation: Ablation, cell: Cell, workdir: str) -> Metrics:
@@ -213,10 +256,6 @@ def _inputs(
     tokenizer, corpus = inputs.open(note)
     place = settings.corpus.path or str(folder / CORPUS)
     return tokenizer, corpus, {"vocab": {"path": str(tokenizers.find(str(folder)))}, "corpus": {"path": place}}
-
-
-def _replaced(config: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
-    return {**config, **{k: {**config.get(k, {}), **v} if isinstance(v, dict) else v for k, v in changes.items()}}
 
 
 def _on_rows_of(reference: PretrainingSettings, corpus: Mixture, tokenizer: Tokenizer, workdir: str) -> Metrics:
@@ -261,55 +300,3 @@ def _metrics(own: Mapping[str, float], same_rows: Mapping[str, float]) -> Metric
 def _plain(content: Any) -> Any:
     """Return ``content`` as JSON would read it back (tuples become lists)."""
     return json.loads(json.dumps(content))
-
-
-def _write(
-    ablation: Ablation,
-    runs: Mapping[str, Sequence[Metrics]],
-    variants: Mapping[str, Measured],
-    tasks: Sequence[str],
-) -> tuple[dict[str, list[table.VariantSummary]], str]:
-    """Write the tables as Markdown, JSON and HTML; return them, and the text to show on the terminal."""
-    folder, title = files.as_path(ablation.workdir), f"{', '.join(ablation.variants)}: {len(ablation.seeds)} seeds"
-    scores = table.by_metric(runs)
-    columns = measured.columns(scores, variants, tasks)
-    tables = {metric: table.compare(scores[metric], by) for metric, by in columns.items()}
-    first = ablation.pretrained[0]
-    lines = {metric: measured.explained(metric, by, tasks, first) for metric, by in columns.items()}
-    seed = variants[first].rows["seed"]
-    baselines = {
-        metric: text for metric in columns if (text := _to_beat(ablation, metric, scores[metric], tasks, seed))
-    }
-    overview, differences = table.overview(tables, baselines), table.differences(tables)
-    notes = [table.SPREAD, *([BASELINES] if baselines else [])]
-    parts = [f"# {title}", table.markdown(overview), " ".join(notes)]
-    parts.append("\n".join(f"- {metric}: {line}" for metric, line in lines.items()))
-    html = [f"<h1>{page.escape(title)}</h1>", page.table(*overview), f"<p>{' '.join(notes)}</p>"]
-    html.append(page.table(("column", "what it is"), list(lines.items()), numbers_from=2))
-    if differences[1]:
-        parts += [f"## Differences from {ablation.variants[0]}", table.markdown(differences), table.NOTE]
-        html.append(page.section(parts[-3].removeprefix("## "), page.table(*differences) + f"\n<p>{table.NOTE}</p>"))
-    text = "\n\n".join(parts) + "\n"
-    files.write_text(folder / "table.md", text)
-    asked = {"variants": ablation.variants, "seeds": ablation.seeds, "command": ablation.command}
-    by_seed = {metric: scores[metric] for metric in columns}  # metric -> variant -> scores in the order of the seeds
-    facts = {"metrics": table.as_data(tables), "scores": by_seed, "columns": lines, "without_learning": baselines}
-    files.write_text(folder / "table.json", json.dumps(asked | facts, indent=2) + "\n")
-    files.write_text(folder / "report.html", page.page(title, "\n".join(html)))
-    return tables, f"{text}\ntables: {folder / 'table.md'}, {folder / 'table.json'}, {folder / 'report.html'}"
-
-
-def _to_beat(ablation: Ablation, metric: str, having: Mapping[str, Any], tasks: Sequence[str], seed: int) -> str:
-    """Return the baselines of a metric, of the first variant that has it; "" if there are none.
-
-    ``mlm_loss`` is of the rows of the first variant with the seed ``seed``, so those of another variant do not serve.
-    """
-    variant = next(iter(having))
-    if metric.startswith(OWN) or (metric in SAME_ROWS and variant != ablation.pretrained[0]):
-        return ""
-    task = f"{metric.partition('/')[0]}-" if metric.partition("/")[0] in tasks else ""
-    folder = files.as_path(ablation.workdir)
-    same = metric in SAME_ROWS and seed in ablation.seeds
-    seeds = (seed,) if same else ablation.seeds
-    found = [reading.read_object(folder / f"{task}{variant}-seed{one}" / "baselines.json") for one in seeds]
-    return measured.to_beat(metric, [one for one in found if one], tasks)

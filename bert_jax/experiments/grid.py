@@ -1,4 +1,4 @@
-"""Runs many experiments of one kind, each in its own folder. After an interruption, the same call resumes the work."""
+"""Runs many experiments, each in its own folder. After an interruption, the same call resumes the work."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import re
+import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,6 @@ from typing import Any
 
 from etils import epath
 
-from bert_jax import catalogue
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.configuration import differences
 from bert_jax.errors import UserError
@@ -41,13 +41,13 @@ class Cell:
       overrides: plain data that tells it apart from other runs.
       common: plain data that several cells share, such as the rows on which they are judged. If it changes, earlier
         results do not count.
-      kind: what is done in it, such as "fine-tuning".
+      work: what is done in it, such as "fine-tuning".
     """
 
     name: str
     overrides: Mapping[str, Any]
     common: Any = None
-    kind: str = "training"
+    work: str = "training"
 
 
 def run_cells(
@@ -70,15 +70,15 @@ def run_cells(
       UserError: see ``make_room``; or any error of a run, preceded by the cell's name.
     """
     make_room(cells, workdir, note, again)
-    root, found, seconds = files.as_path(workdir), dict[str, Metrics](), dict[str, list[float]]()
+    root, every, seconds = files.as_path(workdir), dict[str, Metrics](), dict[str, list[float]]()
     done = {cell.name: metrics for cell in cells if (metrics := _results(root / cell.name, cell)) is not None}
-    kinds = ", then ".join(f"{number} of {kind}" for kind, number in Counter(cell.kind for cell in cells).items())
-    note(f"{len(cells)} runs: {kinds}; {len(done)} of them done already")
+    works = ", then ".join(f"{number} of {work}" for work, number in Counter(cell.work for cell in cells).items())
+    note(f"{len(cells)} runs: {works}; {len(done)} of them done already")
     for number, cell in enumerate(cells, start=1):
         place, where = root / cell.name, f"[{number}/{len(cells)}] {cell.name}"
         if cell.name in done:
             note(f"{where}: already done; {_shown(done[cell.name])}")
-            found[cell.name] = done[cell.name]
+            every[cell.name] = done[cell.name]
             continue
         note(f"{where}: {place}")
         began = time.monotonic()
@@ -87,14 +87,15 @@ def run_cells(
             metrics = dict(run(cell, str(place)))
         except UserError as error:
             raise type(error)(f"{cell.name}: {error}") from error
-        _check_metrics(cell.name, metrics)
+        if broken := [key for key, value in metrics.items() if not math.isfinite(value)]:
+            raise UserError(f"{cell.name}: {', '.join(broken)} is not finite; lower the run's learning rate")
         record = {**_whose(cell), "metrics": metrics}
         files.write_text(place / RESULTS, json.dumps(record | {"sha256": _digest(metrics)}, indent=2) + "\n")
-        seconds.setdefault(cell.kind, []).append(time.monotonic() - began)
-        left = Counter(later.kind for later in cells[number:] if later.name not in done)
+        seconds.setdefault(cell.work, []).append(time.monotonic() - began)
+        left = Counter(later.work for later in cells[number:] if later.name not in done)
         note(f"{where}: {_shown(metrics)}{_left(left, seconds)}")
-        found[cell.name] = metrics
-    return found
+        every[cell.name] = metrics
+    return every
 
 
 def make_room(cells: Sequence[Cell], workdir: str, note: Note = say, again: bool = False) -> None:
@@ -173,25 +174,12 @@ def _open(place: epath.Path, cell: Cell) -> None:
 
 
 def _refusal(cells: Sequence[Cell], root: epath.Path) -> str:
-    """Return the error that names the cells whose folders hold other runs, and what differs in them."""
-    groups: dict[str, list[str]] = {}
-    copies: list[str] = []
-    for cell in cells:
-        changed = _changed(root / cell.name, cell)
-        for difference in changed:
-            old = difference.partition(": ")[2].partition(" -> ")[0].strip("'")
-            copy = root / cell.name / catalogue.copy_of(old) if catalogue.is_own(old) else None
-            copies += [str(copy)] if copy is not None and copy.exists() else []
-        groups.setdefault("; ".join(changed), []).append(cell.name)
-    told = [
-        f"{', '.join(names[:MOST_NAMED])}{f' and {len(names) - MOST_NAMED} more' if len(names) > MOST_NAMED else ''} "
-        f"({changed})"
-        for changed, names in groups.items()
-    ]
-    back = f" (after @: the sha256 of the code; that of then is {copies[0]})" if copies else ""
+    """Return the error that names the cells whose folders hold other runs, and what differs in the first."""
+    more = f" and {len(cells) - MOST_NAMED} more" if len(cells) > MOST_NAMED else ""
     return (
-        f"{root} holds other runs than are asked for: {', '.join(told)}. Put back what changed{back}, give another "
-        "--workdir, or add --again, which renames these folders to <name>.old-N and trains them anew"
+        f"{root} holds other runs than are asked for: {', '.join(cell.name for cell in cells[:MOST_NAMED])}{more} "
+        f"({'; '.join(_changed(root / cells[0].name, cells[0]))}). Put back what changed, give another --workdir, or "
+        "add --again, which renames these folders to <name>.old-N and trains them anew"
     )
 
 
@@ -200,11 +188,9 @@ def _changed(place: epath.Path, cell: Cell) -> list[str]:
     record = _read(place / RESULTS) | _read(place / CELL)
     if "identity" not in record:
         return ["it does not say which run it is"]
-    found: list[str] = []
-    for part, new in (("overrides", dict(cell.overrides)), ("common", _named(cell.common))):
-        if part in record:
-            found += differences(record[part], json.loads(json.dumps(new)), "")
-    named = [re.sub(r"^\.(origin\.)?(recipe|config)\.", "config.", one).removeprefix(".") for one in found]
+    wanted = json.loads(json.dumps({"overrides": dict(cell.overrides), "common": _named(cell.common)}))
+    changes = [one for key in wanted if key in record for one in differences(record[key], wanted[key], "")]
+    named = [re.sub(r"^\.(origin\.)?(recipe|config)\.", "config.", one).removeprefix(".") for one in changes]
     return list(dict.fromkeys(named)) or ["other held-out rows or other inputs"]
 
 
@@ -224,27 +210,16 @@ def _read(path: epath.Path) -> dict[str, Any]:
     return content
 
 
-def _check_metrics(name: str, metrics: Metrics) -> None:
-    broken = [key for key, value in metrics.items() if not math.isfinite(value)]
-    if broken:
-        raise UserError(f"{name}: {', '.join(broken)} is not finite; the run diverged: lower its learning rate")
-
-
 def _shown(metrics: Metrics, most: int = 4) -> str:
     return ", ".join(f"{name} {value:.4g}" for name, value in list(metrics.items())[:most])
 
 
 def _left(left: Mapping[str, int], seconds: Mapping[str, Sequence[float]]) -> str:
-    """Return how long the runs that are left will take, by the mean time of those of their kind.
+    """Return how long the runs that are left will take, by the mean time of those with the same work that have ended.
 
     Args:
-      left: kind -> number of runs to come.
-      seconds: kind -> the time of each run that has ended.
+      left: work -> number of runs to come.
+      seconds: work -> the time of each run that has ended.
     """
-    timed = [kind for kind in left if seconds.get(kind)]
-    rest = ", ".join(f"{number} of {kind}" for kind, number in left.items() if kind not in timed)
-    known = sum(left[kind] * sum(seconds[kind]) / len(seconds[kind]) for kind in timed)
-    parts = [f"about {duration(known)} left"] if timed else []
-    if rest:
-        parts.append(f"{'then ' if timed else ''}{rest} to come, not timed yet")
-    return f"; {', '.join(parts)}" if parts else ""
+    known = {work: number * statistics.fmean(seconds[work]) for work, number in left.items() if work in seconds}
+    return "".join(f"; about {duration(time)} of {work} left" for work, time in known.items())

@@ -78,7 +78,10 @@ def sweep(request: Sweep, note: Note = say) -> list[Outcome]:
         before the first run.
     """
     combinations = {_name(values): values for values in _combinations(request)}
-    configs = {name: _config(request, values) for name, values in combinations.items()}
+    configs = {}
+    for name, values in combinations.items():
+        changes = [f"--config.{key}={value}" for key, value in values.items() if key != INIT]
+        configs[name] = recipes.load(request.recipe, [*request.overrides, *changes]).to_dict()
     metric, common = _metric(list(configs.values())), _Common(request.data, request.init)
     cells = {
         (name, seed): Cell(
@@ -91,22 +94,23 @@ def sweep(request: Sweep, note: Note = say) -> list[Outcome]:
 
         def run(cell: Cell, workdir: str) -> Metrics:
             config = {**cell.overrides["config"], "seed": cell.overrides["seed"]}
-            init = _init(cell.overrides.get(INIT, request.init))
-            typed = (*recipes.typed(request.overrides), *request.vary)
+            init = cell.overrides.get(INIT, request.init)
+            init = None if init in ("", "none") else init
+            typed = (*recipes.typed_keys(request.overrides), *request.vary)
             metrics = finetune(config, FinetuningRequest(workdir, request.data, request.command, init, typed))
             return {metric: metrics[metric], **metrics}  # puts the main metric first
 
-        found = run_cells(list(cells.values()), run, request.workdir, note, request.again)
+        metrics_of = run_cells(list(cells.values()), run, request.workdir, note, request.again)
     outcomes = [
-        Outcome(values, tuple(found[cells[name, seed].name][metric] for seed in request.seeds))
+        Outcome(values, tuple(metrics_of[cells[name, seed].name][metric] for seed in request.seeds))
         for name, values in combinations.items()
     ]
-    kept = best_of(outcomes, request.choose, metric)
+    kept = _best_of(outcomes, request.choose, metric)
     note(_write(request, outcomes, kept, metric))
     return kept
 
 
-def best_of(outcomes: Sequence[Outcome], choose: Sequence[str], metric: str) -> list[Outcome]:
+def _best_of(outcomes: Sequence[Outcome], choose: Sequence[str], metric: str) -> list[Outcome]:
     """Return the best outcome, by the median score, of each group of outcomes that differ only in the keys ``choose``.
 
     If several outcomes are equally good, the first is taken.
@@ -130,12 +134,6 @@ def _combinations(request: Sweep) -> list[dict[str, str]]:
     return [dict(zip(request.vary, values, strict=True)) for values in itertools.product(*request.vary.values())]
 
 
-def _config(request: Sweep, values: Mapping[str, str]) -> dict[str, Any]:
-    changes = [f"--config.{key}={value}" for key, value in values.items() if key != INIT]
-    config: dict[str, Any] = recipes.load(request.recipe, [*request.overrides, *changes]).to_dict()
-    return config
-
-
 def _metric(configs: Sequence[Mapping[str, Any]]) -> str:
     """Return the metric by which runs are compared: the one that the recipe selects, else the task's main metric."""
     names = set()
@@ -147,10 +145,6 @@ def _metric(configs: Sequence[Mapping[str, Any]]) -> str:
     if len(names) > 1:
         raise UserError(f"the runs have several scores, {', '.join(sorted(names))}; set config.selection.metric")
     return str(names.pop())
-
-
-def _init(value: str | None) -> str | None:
-    return None if value in (None, "", "none") else value
 
 
 def _name(values: Mapping[str, str]) -> str:
@@ -172,7 +166,7 @@ def doubt(best: Outcome, others: Sequence[Outcome]) -> str:
     return f"; within the noise of the seeds: {', '.join(near)}" if near else ""
 
 
-def compared(request: Sweep, kept: Sequence[Outcome], metric: str) -> str:
+def _compare_values(request: Sweep, kept: Sequence[Outcome], metric: str) -> str:
     """Return the tables that compare the values of the last key, side by side for each combination of the others."""
     keys = [key for key, values in request.vary.items() if len(values) > 1 and key not in request.choose]
     groups: dict[str, dict[str, tuple[float, ...]]] = {}
@@ -203,7 +197,7 @@ def _write(request: Sweep, outcomes: Sequence[Outcome], kept: Sequence[Outcome],
     winner += doubt(best, [outcome for outcome in outcomes if outcome is not best])
     text = f"# {request.recipe}\n\n{table.markdown((head, rows))}\n\n{winner}\n"
     if len(kept) > 1:
-        text += compared(request, kept, metric)
+        text += _compare_values(request, kept, metric)
     data = {
         "metric": metric,
         "command": request.command,

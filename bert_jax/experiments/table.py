@@ -108,10 +108,10 @@ def overview(tables: Tables, baselines: Mapping[str, str]) -> Page:
     ``baselines`` maps a metric to what is reached without learning, as text.
     """
     variants = dict.fromkeys(row.variant for rows in tables.values() for row in rows)
-    found = {(metric, row.variant): row for metric, rows in tables.items() for row in rows}
+    summaries = {(metric, row.variant): row for metric, rows in tables.items() for row in rows}
     lines = []
     for variant in variants:
-        rows = [found.get((metric, variant)) for metric in tables]
+        rows = [summaries.get((metric, variant)) for metric in tables]
         lines.append((variant, str(max(row.seeds for row in rows if row)), *map(_mean, rows)))
     if baselines:
         lines.append(("without learning", "", *(baselines.get(metric, "") for metric in tables)))

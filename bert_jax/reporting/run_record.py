@@ -23,7 +23,7 @@ from bert_jax.catalogue import what_changed
 from bert_jax.cluster import distributed
 from bert_jax.cluster.exit_codes import BAD_INPUT
 from bert_jax.cluster.job import leave_at_once
-from bert_jax.configuration import differences, unnamed_kept
+from bert_jax.configuration import differences
 from bert_jax.errors import UserError
 from bert_jax.program import say
 from bert_jax.storage import file_formats, files, lease, reading
@@ -94,25 +94,6 @@ Purpose = Literal["pretraining", "fine-tuning"]
 def purpose_of(tree: Mapping[str, Any]) -> Purpose:
     """Return what a run is for, by its config or its identity."""
     return "pretraining" if "objective" in tree else "fine-tuning"
-
-
-def keep_defaults(workdir: str, config: Mapping[str, Any], settings: type, bound: bool) -> Mapping[str, Any]:
-    """Return ``config`` with defaults replaced by the values that the run in ``workdir`` began with.
-
-    A key that is set neither in the original recipe nor in the current recipe keeps its recorded value, even if its
-    default has changed since.
-
-    Args:
-      settings: the dataclass that is built from the config.
-      bound: whether the run has saved a step. If not, ``config`` is returned unchanged.
-    """
-    run = read_run(workdir) if bound else {}
-    begun, named = run.get("identity", {}), run.get("config", {})
-    if not begun or purpose_of(begun) != purpose_of(config):
-        return config
-    if isinstance(named, Mapping) and named.get("private"):  # a private run records hashes in place of these values
-        begun = {name: value for name, value in begun.items() if name not in ("vocab", "corpus")}
-    return unnamed_kept(settings, config, named, begun)  # type: ignore[no-any-return]
 
 
 def content(

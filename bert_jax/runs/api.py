@@ -1,6 +1,7 @@
 """The functions of ``import bert_jax``, documented in bert_jax/README.md. Their names and arguments are stable.
 
-An argument is named after the flag of the command that does the same. This module imports nothing that imports jax, so
+An argument is named after the flag of the command that does the same, so a function has as many as its command has
+flags. This module imports nothing that imports jax, so
 that a run can first choose which freed memory it keeps.
 """
 
@@ -22,7 +23,7 @@ from bert_jax.runs import own_code, recipes
 if TYPE_CHECKING:
     from bert_jax.features.trained_model import TrainedModel
     from bert_jax.reporting.curves import Curves
-    from bert_jax.runs.training_batches import TrainingBatches
+    from bert_jax.runs.pretraining import TrainingBatches
 
 AnyPath: TypeAlias = str | os.PathLike[str]
 Recipe: TypeAlias = AnyPath | Mapping[str, Any] | ConfigDict  # a name, a file, or a config tree
@@ -87,8 +88,7 @@ def batches(
     Raises:
       UserError: the recipe, the workdir or the texts do not fit together, or the run does not have such a step.
     """
-    from bert_jax.runs.pretraining import PretrainingRequest
-    from bert_jax.runs.training_batches import training_batches
+    from bert_jax.runs.pretraining import PretrainingRequest, training_batches
 
     request = PretrainingRequest(_path("workdir", workdir), init=_given("init", init), vocab=_given("vocab", vocab))
     tree = _tree(config, overrides, trust_code, request)
@@ -134,16 +134,16 @@ def pretrain(
 
     if init_optimizer not in ("fresh", "kept"):
         raise UserError(f"init_optimizer is {init_optimizer!r}; allowed: 'fresh', 'kept'")
-    said = {"overrides": overrides, "init": init, "init_optimizer": init_optimizer, "vocab": vocab}
+    arguments = {"overrides": overrides, "init": init, "init_optimizer": init_optimizer, "vocab": vocab}
     request = pretraining.PretrainingRequest(
         workdir=_path("workdir", workdir),
-        command=_call("pretrain", config, workdir, **said, extend=extend, private=private, trust_code=trust_code),
+        command=_call("pretrain", config, workdir, **arguments, extend=extend, private=private, trust_code=trust_code),
         init=_given("init", init),
         init_optimizer=init_optimizer,
         vocab=_given("vocab", vocab),
         extend=extend,
         private=private,
-        typed=recipes.changed_keys(overrides or {}),
+        typed_keys=recipes.changed_keys(overrides or {}),
     )
     return pretraining.pretrain(_tree(config, overrides, trust_code, request), request)
 
@@ -173,13 +173,13 @@ def finetune(
     _prepare_to_train()
     from bert_jax.runs import finetuning
 
-    said = {"overrides": overrides, "data": data, "init": init}
+    arguments = {"overrides": overrides, "data": data, "init": init}
     request = finetuning.FinetuningRequest(
         workdir=_path("workdir", workdir),
         data=_path("data", data),
-        command=_call("finetune", config, workdir, **said, trust_code=trust_code),
+        command=_call("finetune", config, workdir, **arguments, trust_code=trust_code),
         init=_given("init", init),
-        typed=recipes.changed_keys(overrides or {}),
+        typed_keys=recipes.changed_keys(overrides or {}),
     )
     return finetuning.finetune(_tree(config, overrides, trust_code, request), request)
 
@@ -214,7 +214,7 @@ def predict(
     if isinstance(texts, str):
         raise UserError(f"texts is one string; a list of strings is needed: [{texts[:40]!r}]")
     from bert_jax.reporting.progress import progress_notes
-    from bert_jax.runs.prediction import in_a_row, load_tuned, read_examples, texts_as_examples, typed_roles
+    from bert_jax.runs.prediction import load_tuned, read_examples, texts_as_examples
     from bert_jax.runs.prediction import predict as predicted
 
     chosen = [f"{name}={value!r}" for name, value in (options or {}).items()]
@@ -223,7 +223,7 @@ def predict(
         own_format = own_code.typed_name(catalogue.KEYS["data.format"], format, "format")
         examples = read_examples(model, _path("input", input), own_format, "test", say)
     else:
-        examples = texts_as_examples(model, in_a_row(texts or (), typed_roles(model)))
+        examples = texts_as_examples(model, {f"texts[{i}]": row for i, row in enumerate(texts or ())})
     return predicted(model, examples, note=say, progress=progress_notes(say))[1]
 
 
@@ -278,8 +278,8 @@ def _call(function: str, config: Recipe, workdir: AnyPath, **arguments: Any) -> 
     """Return the call as Python code, which the run's files record as the command that resumes it."""
     given = {name: value for name, value in arguments.items() if value not in (None, {}, False, "fresh", ".")}
     recipe = _shown(config) if isinstance(config, str | os.PathLike) else "config"
-    said = [recipe, _shown(workdir), *(f"{name}={_shown(value)}" for name, value in given.items())]
-    return f"bert_jax.{function}({', '.join(said)})"
+    texts = [recipe, _shown(workdir), *(f"{name}={_shown(value)}" for name, value in given.items())]
+    return f"bert_jax.{function}({', '.join(texts)})"
 
 
 def _shown(value: Any) -> str:

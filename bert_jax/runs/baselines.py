@@ -18,7 +18,6 @@ from bert_jax.training.experiment import Experiment
 Note = Callable[[str], None]
 TRAIN_ROWS = 1024  # the first rows of a phase, from which the shares of its labels are counted
 UNBALANCED = 0.65  # a larger share of one label leaves little to learn from two
-ONE_SIDED = 0.9  # a larger one comes from documents of one sentence, which longer rows do not mend
 PHASES = "phases"  # the entry with the shares of each phase's own labels
 UNKNOWN = "unknown_share"  # the entry with the share of [UNK] in the held-out text
 OFTEN_UNKNOWN = 0.01  # a larger one makes baselines and losses look easy
@@ -50,10 +49,15 @@ def write_baselines(
     shown = [f"{in_words(name)} {value:.3f}" for name, value in figures.items() if name not in (PHASES, UNKNOWN)]
     if shown:
         note(f"to beat on the held-out rows: {', '.join(shown)}")
-    listed = ",".join(dict.fromkeys(str(length) for _, length in lengths))
-    inspect = f"{program()} inspect --corpus={corpus} --max_length={listed}"
+    every = ",".join(dict.fromkeys(str(length) for _, length in lengths))
+    inspect = f"{program()} inspect --corpus={corpus} --max_length={every}"
     if (unknown := figures.get(UNKNOWN, 0.0)) > OFTEN_UNKNOWN:
-        note(_unknown(unknown, inspect))
+        note(
+            f"{unknown:.1%} of the held-out text is [UNK], which the vocabulary cannot spell: baselines and losses "
+            "count it as a piece that is easy to guess; convert the text (traditional and simplified Chinese differ), "
+            f"or learn a vocabulary from it with `{program()} vocab` and give it with --vocab in a new --workdir "
+            f"({inspect} says more)"
+        )
     for one in experiment.phases.phases:
         for name, rate in figures.get(PHASES, {}).get(one.kind, {}).items():
             if rate > UNBALANCED:
@@ -72,15 +76,6 @@ def _unknown_share(task: PretrainingObjective, kind: str, num_rows: int) -> floa
     ids = task.heldout_rows(kind, num_rows)["input_ids"]
     others = [i for i in tokenizer.special_ids if i != tokenizer.unk_id]
     return float((ids == tokenizer.unk_id).sum() / max(1, (~np.isin(ids, others)).sum()))
-
-
-def _unknown(share: float, inspect: str) -> str:
-    return (
-        f"{share:.1%} of the held-out text is [UNK], which the vocabulary cannot spell: baselines and losses count it"
-        " as a piece that is easy to guess; convert the text (traditional and simplified Chinese differ), or learn a"
-        f" vocabulary from it with `{program()} vocab` and give it with --vocab in a new --workdir"
-        f" ({inspect} says more)"
-    )
 
 
 def _of_phase(task: PretrainingObjective, phases: Phases, index: int) -> dict[str, float]:
@@ -107,10 +102,8 @@ def _unbalanced(phase: Phase, name: str, rate: float, inspect: str) -> str:
     )
     if not inspect:
         return begins
-    longer = f"longer rows help, in a new --workdir: --config.phases.{phase.kind}.max_length={2 * phase.max_length}"
-    if rate > ONE_SIDED:
-        longer = (
-            "masked LM alone fits such text, in a new --workdir: --config.objective.name=mlm "
-            "--config.objective.arrangement=sentences"
-        )
-    return f"{begins}; {longer} ({inspect} says more)"
+    return (
+        f"{begins}; in a new --workdir, longer rows help, --config.phases.{phase.kind}.max_length="
+        f"{2 * phase.max_length}, or masked LM alone where documents have one sentence, --config.objective.name=mlm "
+        f"--config.objective.arrangement=sentences ({inspect} says more)"
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 from collections.abc import Sequence
 
@@ -20,9 +19,7 @@ from bert_jax.storage import files
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.text.words import unspaced
 
-NUMBER = 4  # of held-out sentences that are shown
-EACH = 3  # sentences that are filled for each; it is the first whose masked word is among the predictions, if any
-PREFERRED = "sentences with such words are shown, where there are any nearby"
+NUMBER = 4  # of held-out sentences that are filled
 LENGTHS = 8, 16  # tokens of such a sentence
 TRIED = 64  # sentences at the most, for each that is taken
 SHORT = 4  # letters; a word with fewer is masked only if there is no other: most are "the" and "of"
@@ -33,52 +30,43 @@ def fill_examples(trained: TrainedModel, texts: Sequence[str] | None, corpus: Mi
 
     Args:
       texts: texts with a ``[MASK]`` each. If None, sentences of the held-out text are taken, whose masked words are
-        then shown beside the predictions. Of ``EACH`` neighbours one is shown, where possible one with the right word.
+        then shown beside the predictions.
     """
     if LM_HEAD.name not in trained.params:
         return []
-    groups: list[list[tuple[str, str]]] = [[(text, "")] for text in texts or ()]
+    masked = [(text, "") for text in texts or ()]
     if texts is None:
-        groups = masked_sentences(corpus, trained.tokenizer, trained.config.max_length)
-    if not groups:
+        masked = _masked_sentences(corpus, trained.tokenizer, trained.config.max_length)
+    if not masked:
         return []
-    filled = iter(fill_mask(trained, [text for g in groups for text, _ in g]))
-    tried = [
-        [(word in dict(one.predictions[0]), word, one) for (_, word), one in zip(g, filled, strict=False)]
-        for g in groups
-    ]
-    shown = [max(group, key=lambda found: found[0]) for group in tried]
-    records, lines = [dataclasses.asdict(one) for *_, one in shown], [str(one) for *_, one in shown]
+    filled = fill_mask(trained, [text for text, _ in masked])
+    records, lines = [dataclasses.asdict(one) for one in filled], [str(one) for one in filled]
     if texts is None:
-        records = [{**record, "answer": word} for record, (_, word, _) in zip(records, shown, strict=True)]
-        lines = [f"{line}; in the text: {word}" for line, (_, word, _) in zip(lines, shown, strict=True)]
-        right = [found[0] for group in tried for found in group]
-        lines.insert(
-            0, f"{sum(right)} of {len(right)} masked held-out words are among the five predictions; {PREFERRED}:"
-        )
+        records = [{**record, "answer": word} for record, (_, word) in zip(records, masked, strict=True)]
+        lines = [f"{line}; in the text: {word}" for line, (_, word) in zip(lines, masked, strict=True)]
+        right = sum(word in dict(one.predictions[0]) for one, (_, word) in zip(filled, masked, strict=True))
+        lines.insert(0, f"{right} of {len(masked)} masked held-out words are among the five predictions:")
     files.write_text(files.as_path(trained.workdir or "") / "examples.json", json.dumps(records))
     note("\n".join(lines))
-    return [record["text"] for record in records]
+    return [text for text, _ in masked]
 
 
-def masked_sentences(corpus: Mixture, tokenizer: Tokenizer, max_length: int) -> list[list[tuple[str, str]]]:
+def _masked_sentences(corpus: Mixture, tokenizer: Tokenizer, max_length: int) -> list[tuple[str, str]]:
     """Return sentences of the held-out text, with ``[MASK]`` in place of a word near the middle, and these words.
 
-    At most ``NUMBER`` times ``EACH``, from all parts of a mixture alike, from places that are spread evenly over the
-    text. There are none if no sentence has 8 to 16 tokens, few signs and a word of one piece.
+    At most ``NUMBER``, from all parts of a mixture alike, from places that are spread evenly over the text. There are
+    none if no sentence has 8 to 16 tokens, few signs and a word of one piece.
     """
     each = -(-NUMBER // len(corpus.corpora))
-    found: list[list[tuple[str, str]]] = []
+    sentences: list[tuple[str, str]] = []
     for part in corpus.corpora.values():
         split = part.split("heldout")
         lengths = split.sentence_lengths()
         fitting = np.flatnonzero((lengths >= LENGTHS[0]) & (lengths <= min(LENGTHS[1], max_length - 2)))
         for region in np.array_split(fitting, each):
-            tried = (
-                _masked(split, int(number), tokenizer, max_length) for number in region[len(region) // 2 :][:TRIED]
-            )
-            found += [group for group in [list(itertools.islice(filter(None, tried), EACH))] if group]
-    return found[:NUMBER]
+            tried = (_masked(split, int(i), tokenizer, max_length) for i in region[len(region) // 2 :][:TRIED])
+            sentences += [one for one in [next(filter(None, tried), None)] if one]
+    return sentences[:NUMBER]
 
 
 def _masked(split: CorpusSplit, number: int, tokenizer: Tokenizer, max_length: int) -> tuple[str, str] | None:

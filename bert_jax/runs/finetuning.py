@@ -27,7 +27,7 @@ from bert_jax.reporting.profiled_steps import ProfiledSteps, with_profile
 from bert_jax.runs.details import write_details
 from bert_jax.runs.finishing import BETTER_START, export_newest, report_at_the_end
 from bert_jax.runs.inputs import keep_vocabulary
-from bert_jax.runs.model_choice import what_gives_way
+from bert_jax.runs.model_choice import overridden_settings
 from bert_jax.runs.own_code import keep_copies
 from bert_jax.runs.prediction import load_tuned, predict_split, trial, write_predictions
 from bert_jax.runs.preparation import Prepared, Splits, check_finetuning
@@ -45,7 +45,7 @@ class FinetuningRequest:
     data: str  # the folder to which the paths in config.data.splits are relative
     command: str = ""
     init: str | None = None  # a Hugging Face directory or WORKDIR[@step]; if None, weights are random
-    typed: tuple[str, ...] = ()  # the keys of the config that were given on the command line
+    typed_keys: tuple[str, ...] = ()  # the keys of the config that were given on the command line
     profiled: ProfiledSteps | None = None
 
 
@@ -58,14 +58,13 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
     Raises:
       UserError: the recipe, the examples, the model to start from or the machine do not fit together.
     """
-    kept = run_record.keep_defaults(request.workdir, config, FinetuningSettings, bool(saved_steps(request.workdir)))
-    settings, workdir = FinetuningSettings.of(kept), request.workdir
+    settings, workdir = FinetuningSettings.of(config), request.workdir
     with run_record.only_writer(workdir):
         # What needs no examples is checked first.
         saved = distributed.first_says("the saved steps", saved_steps(workdir))
         initial = find_initial(request.init, workdir, resumes=bool(saved))
         recipe = check_finetuning(settings, initial)
-        notes = what_gives_way(settings.model, request.typed, initial) if initial and not saved else []
+        notes = overridden_settings(settings.model, request.typed_keys, initial) if initial and not saved else []
         identity = settings.identity() | {"init": request.init}
         run = run_record.content(workdir, config, identity, request.command, bound=bool(saved))
 
@@ -82,7 +81,7 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
 
         observer = observe(workdir, run, experiment.phases.num_steps, settings.training.loggers)
         with observer.to_the_end():
-            for line in [*notes, *task.notes, *describe(prepared)]:
+            for line in [*notes, *task.notes, *_describe(prepared)]:
                 observer.note(line)
             if distributed.is_first():
                 keep_copies(workdir, run, facts)
@@ -90,11 +89,13 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
                 files.write_text(files.as_path(workdir) / "baselines.json", json.dumps(task.baselines(KIND, 0)))
 
             first = None
-            if recipe.given and not saved:
+            if recipe.weights_from and not saved:
                 head = of_facts(facts) if task.exported_as and prepared.model.encoder in families() else None
-                first = start_from(recipe.given, prepared.model, prepared.tokenizer, "fresh", observer.note, head=head)
+                first = start_from(
+                    recipe.weights_from, prepared.model, prepared.tokenizer, "fresh", observer.note, head=head
+                )
             facts = facts | {"run": run}
-            frozen = frozen_parts(settings.frozen, recipe.given, workdir, facts, bool(saved))
+            frozen = frozen_parts(settings.frozen, recipe.weights_from, workdir, facts, bool(saved))
             train_and_evaluate(Run(task, experiment, observer, facts, first, frozen))
             if not distributed.is_first():
                 return {}
@@ -107,7 +108,7 @@ def facts_of(prepared: Prepared[ExampleTask, Splits], settings: FinetuningSettin
         "model": recorded_model(prepared.model),
         "lowercase": prepared.tokenizer.lowercase,
         "vocabulary_sha256": prepared.tokenizer.sha256,
-        "corpus_fingerprint": fingerprint(prepared.data),
+        "corpus_fingerprint": _fingerprint(prepared.data),
         "task": {"name": settings.task["name"], **dataclasses.asdict(prepared.task.config)},
         "labels": list(prepared.task.setting.labels),
         "max_length": settings.phase.max_length,
@@ -116,7 +117,7 @@ def facts_of(prepared: Prepared[ExampleTask, Splits], settings: FinetuningSettin
     }
 
 
-def fingerprint(splits: Splits) -> str:
+def _fingerprint(splits: Splits) -> str:
     """Return a hash of the examples of all splits, which depends on their order."""
     digest = hashlib.sha256()
     for name, examples in splits.items():
@@ -126,7 +127,7 @@ def fingerprint(splits: Splits) -> str:
     return digest.hexdigest()
 
 
-def describe(prepared: Prepared[ExampleTask, Splits]) -> list[str]:
+def _describe(prepared: Prepared[ExampleTask, Splits]) -> list[str]:
     """Return lines that tell the user which model is trained and on which examples."""
     task, experiment = prepared.task, prepared.experiment
     sizes = ", ".join(f"{name} {len(examples):,}" for name, examples in prepared.data.items())
@@ -157,8 +158,7 @@ def finish(
         predictions: dict[str, Any] = {}
         for name in task.setting.splits:
             if not name.startswith("train"):
-                found = predict_split(model, task, name, observer.evaluating)
-                results["metrics"][name], predictions[name] = found
+                results["metrics"][name], predictions[name] = predict_split(model, task, name, observer.evaluating)
                 write_predictions(workdir / f"predictions_{name}.jsonl", predictions[name])
         files.write_text(workdir / "results.json", json.dumps(results, indent=1))
         write_details(request.workdir, model, task, predictions, results)

@@ -47,6 +47,11 @@ CORPUS = "corpus"  # the folder of the corpus in a workdir
 NOTE_SECONDS = 30.0
 TOO_LONG = 0.2  # share of the pieces in long words; that of text with spaces is near 0
 FEW_TOKENS = 20_000  # with fewer held-out tokens (3,000 masked), a loss is uncertain by several hundredths
+HOW_TO_BUILD = (
+    "several processes build none; on one host, with the recipe and the flags given here, run bert-jax vocab "
+    "--config=RECIPE --output=VOCAB and bert-jax corpus --config=RECIPE --config.vocab.path=VOCAB --output=CORPUS, "
+    "then add --config.vocab.path=VOCAB --config.corpus.path=CORPUS"
+)
 ORIGIN = "vocab.json"  # file with hashes of the vocabulary and of what it was made from
 
 
@@ -68,13 +73,13 @@ class Inputs:
         return self.initial.tokenizer.lowercase if self.initial else self.vocab.lowercase
 
     @functools.cached_property
-    def given(self) -> Tokenizer | None:
+    def source_tokenizer(self) -> Tokenizer | None:
         """Return the tokenizer of ``config.vocab.path`` or of the model to start from; None if one is learned."""
         return self.vocab.given(self.initial.tokenizer if self.initial else None)
 
     def check(self) -> None:
         """Raise ``UserError`` for every mistake that can be found before any text is read."""
-        tokenizer = self.given
+        tokenizer = self.source_tokenizer
         for where, corpus in self.corpus.by_path().items():
             if corpus.path:
                 there = Corpus(corpus.path)
@@ -84,12 +89,10 @@ class Inputs:
             if (corpus.path or self.corpus.path) and not (self.vocab.path or self.initial or self.bound):
                 raise UserError(f"{where}.path is a corpus that is there; name its vocabulary with config.vocab.path")
             if not (corpus.path or self.corpus.path or self.bound):
-                found = find_source(
-                    corpus, where
-                ).describe()  # raises if a path matches nothing, or a package is missing
-                if found.get("document_boundary") == "file" and found["files"] < FEWEST_DOCUMENTS:
+                facts = find_source(corpus, where).describe()  # raises if no file or package is there
+                if facts.get("document_boundary") == "file" and facts["files"] < FEWEST_DOCUMENTS:
                     raise UserError(
-                        f"{where}.options.paths has too few files ({found['files']}), each one document; at least"
+                        f"{where}.options.paths has too few files ({facts['files']}), each one document; at least"
                         f" {FEWEST_DOCUMENTS} are needed, 2 to train on and 2 to hold out: add files, or cut them with"
                         f" --{where}.options.document_boundary=blank_line (or line)"
                     )
@@ -101,23 +104,11 @@ class Inputs:
         This is called if several processes train. Such a job makes neither, because one process would build while all
         others wait.
         """
-        corpora = [f"corpus in {place}" for place in self.places().values() if not files.committed(place)]
-        if self.vocab.path or self.initial or tokenizers.existing(self.workdir):
-            vocabulary = []
-        else:
-            vocabulary = [f"vocabulary in {self.workdir} (config.vocab.path names another)"]
-        if corpora or vocabulary:
-            raise UserError(f"there is no {' and no '.join([*vocabulary, *corpora])}{self._how_to_build(vocabulary)}")
-
-    def _how_to_build(self, vocabulary: object) -> str:
-        """Return text with the commands that build the corpus, and the vocabulary too if ``vocabulary`` is true."""
-        vocab = self.vocab.path or "VOCAB"
-        learn = "bert-jax vocab --config=RECIPE --output=VOCAB, then " if vocabulary else ""
-        name = f"--config.vocab.path={vocab} " if vocabulary or self.vocab.path else ""
-        return (
-            f", and several processes build none; run this once on one host, with the recipe and the flags given here: "
-            f"{learn}bert-jax corpus --config=RECIPE {name}--output=CORPUS, then add {name}--config.corpus.path=CORPUS"
-        )
+        missing = [f"corpus in {place}" for place in self.places().values() if not files.committed(place)]
+        if not (self.vocab.path or self.initial or tokenizers.existing(self.workdir)):
+            missing.insert(0, f"vocabulary in {self.workdir} (config.vocab.path names another)")
+        if missing:
+            raise UserError(f"there is no {' and no '.join(missing)}, and {HOW_TO_BUILD}")
 
     def places(self) -> dict[str, epath.Path]:
         """Return a dict: name of each part of the corpus -> its folder. A corpus without parts has the name ""."""
@@ -141,8 +132,8 @@ class Inputs:
         if distributed.several():
             self.check_made()
             inputs = dataclasses.replace(self, builds=False)
-            if self.vocab.path and self.given:
-                distributed.wait("config.vocab.path", self.given.sha256)
+            if self.vocab.path and self.source_tokenizer:
+                distributed.wait("config.vocab.path", self.source_tokenizer.sha256)
         if not distributed.is_first():
             distributed.wait("the inputs are there")
             inputs = dataclasses.replace(inputs, bound=True)
@@ -167,14 +158,14 @@ class Inputs:
             self._make_vocabulary(self.lowercase, note)
         self._check_vocabulary()
         tokenizer = tokenizers.load(self.workdir, self.lowercase)
-        if self.given and self.given.sha256 != tokenizer.sha256:
+        if self.source_tokenizer and self.source_tokenizer.sha256 != tokenizer.sha256:
             named = self.vocab.path or f"that of --init with config.vocab.added={self.vocab.added}"
             raise UserError(
                 f"{self.workdir} was trained with another vocabulary than {named}; leave that out, or give another "
                 "--workdir"
             )
         wanted = f" of the {self.vocab.size:,} asked for: nothing else in the text is frequent enough"
-        fewer = "" if self.given else wanted
+        fewer = "" if self.source_tokenizer else wanted
         note(
             f"vocabulary: {tokenizer.size:,} pieces{fewer if tokenizer.size < self.vocab.size else ''},"
             f" {'uncased' if tokenizer.lowercase else 'cased'}"
@@ -218,8 +209,7 @@ class Inputs:
         ours = not (config.path or self.corpus.path)
         if ours and not self.bound and files.committed(place) and not _made_of(config, place, tokenizer):
             if not self.builds:
-                what = f"the corpus in {place} was made of another text or vocabulary"
-                raise UserError(what + self._how_to_build(False))
+                raise UserError(f"the corpus in {place} was made of another text or vocabulary, and {HOW_TO_BUILD}")
             place.rmtree()
         if ours and not files.committed(place):
             note(f"reading {config.source} and writing {'the corpus' if not self.corpus.parts else name}, tokenized")
@@ -250,39 +240,38 @@ class Inputs:
         workdir = files.as_path(self.workdir)
         there, origin = tokenizers.existing(workdir), self._origin(lowercase)
         if there is not None:
-            kept = self._kept()
-            if kept == {"sha256": origin, "file_sha256": files.sha256(there)}:
+            record = self._record()
+            if record == {"sha256": origin, "file_sha256": files.sha256(there)}:
                 return
             if not (self.builds or self.vocab.path or self.initial):
-                what = f"the vocabulary {there} was made of another text or recipe"
-                raise UserError(what + self._how_to_build(True))
+                raise UserError(f"the vocabulary {there} was made of another text or recipe, and {HOW_TO_BUILD}")
             files.as_path(there).unlink()
-        if self.given:
-            self.given.save(workdir / self.given.file_name)
+        if self.source_tokenizer:
+            self.source_tokenizer.save(workdir / self.source_tokenizer.file_name)
         else:
             source = ", ".join(self.corpus.part_configs()) or self.corpus.source
             note(f"learning a vocabulary of {self.vocab.size:,} pieces from {source}")
             name = tokenizers.file_name(self.vocab.kind, self.vocab.added)
             prepare_vocabulary(self.vocab, self.corpus, workdir / name, note)
-        made = files.sha256(tokenizers.find(workdir))
-        files.write_text(workdir / ORIGIN, json.dumps({"sha256": origin, "file_sha256": made}))
+        digest = files.sha256(tokenizers.find(workdir))
+        files.write_text(workdir / ORIGIN, json.dumps({"sha256": origin, "file_sha256": digest}))
 
-    def _kept(self) -> dict[str, Any]:
+    def _record(self) -> dict[str, Any]:
         """Return the content of ``ORIGIN``; {} if it is missing or damaged."""
         return reading.read_object(files.as_path(self.workdir) / ORIGIN) or {}
 
     def _check_vocabulary(self) -> None:
         """Raise ``UserError`` if the tokenizer's file has changed."""
         file = tokenizers.find(self.workdir)
-        if self._kept().get("file_sha256") != files.sha256(file):
+        if self._record().get("file_sha256") != files.sha256(file):
             raise UserError(
                 f"{file} is damaged: its sha256 is not that of {ORIGIN}; put the old one back (exports have it)"
             )
 
     def _origin(self, lowercase: bool) -> str:
         """Return a hash of everything that determines the vocabulary."""
-        if self.given:
-            facts: Any = self.given.sha256
+        if self.source_tokenizer:
+            facts: Any = self.source_tokenizer.sha256
         else:
             facts = [dataclasses.asdict(self.vocab), find_source(self.corpus).fingerprint()]
         return hashlib.sha256(json.dumps([facts, lowercase]).encode()).hexdigest()

@@ -17,7 +17,6 @@ from bert_jax.models.config import ModelConfig
 from bert_jax.models.kernels import choice as kernels
 from bert_jax.models.model import BERT, encoder_file, recorded
 from bert_jax.records import BatchSpec
-from bert_jax.runs import recipes
 
 # Fields of config.model that the recipe sets even with --init. All other fields are taken from the --init model.
 OPEN_MODEL_FIELDS = ("dropout_rate", "attention_dropout_rate", "dtype", "layers", "remat", "attention_kernel")
@@ -29,12 +28,12 @@ def choose_model(model: Mapping[str, Any], vocabulary_size: int, initial: Traine
     Without ``initial`` it is ``model["size"]`` with the fields that ``config.model`` changes. With ``initial`` it is
     the config of that model, except for ``vocab_size`` and those ``OPEN_MODEL_FIELDS`` that the recipe sets.
     """
-    said = {"vocab_size": vocabulary_size} | _said(model)
+    fields = {"vocab_size": vocabulary_size} | _own_fields(model)
     # Built even if ``initial`` is given, so that a mistake in the recipe is found.
-    own: ModelConfig = configuration.build(_file(model).Config, said, "config.model", also=("encoder", "size"))
+    own: ModelConfig = configuration.build(_file(model).Config, fields, "config.model", also=("encoder", "size"))
     if initial is None:
         return own
-    chosen = {name: getattr(own, name) for name in OPEN_MODEL_FIELDS if name in said}
+    chosen = {name: getattr(own, name) for name in OPEN_MODEL_FIELDS if name in fields}
     return dataclasses.replace(initial.config, **chosen, vocab_size=vocabulary_size)
 
 
@@ -42,8 +41,8 @@ def with_vocabulary(
     chosen: ModelConfig, model: Mapping[str, Any], pieces: int, initial: TrainedModel | None
 ) -> ModelConfig:
     """Return the ``chosen`` model with an embedding for each of ``pieces``, unless ``config.model`` says how many."""
-    said = initial is None and "vocab_size" in _said(model)
-    return chosen if said else dataclasses.replace(chosen, vocab_size=pieces)
+    keeps = initial is None and "vocab_size" in _own_fields(model)
+    return chosen if keeps else dataclasses.replace(chosen, vocab_size=pieces)
 
 
 def check_vocabulary(model: ModelConfig, pieces: int) -> None:
@@ -56,7 +55,7 @@ def check_vocabulary(model: ModelConfig, pieces: int) -> None:
         )
 
 
-def what_gives_way(model: Mapping[str, Any], typed: Collection[str], initial: TrainedModel) -> list[str]:
+def overridden_settings(model: Mapping[str, Any], typed: Collection[str], initial: TrainedModel) -> list[str]:
     """Return a list with one line, which names the recipe's model settings that ``initial`` overrides.
 
     Return [] if there are none.
@@ -70,7 +69,7 @@ def what_gives_way(model: Mapping[str, Any], typed: Collection[str], initial: Tr
     held = recorded(initial.config) | {"vocab_size": initial.tokenizer.size}
     differing = {
         name: f"{name} {held[name]}"
-        for name, value in ({"encoder": model.get("encoder", BERT)} | _said(model)).items()
+        for name, value in ({"encoder": model.get("encoder", BERT)} | _own_fields(model)).items()
         if name in held and name not in OPEN_MODEL_FIELDS and value != held[name]
     }
     of_size = _file(model).SIZES.get(model.get("size", ""), {})
@@ -88,10 +87,7 @@ def what_gives_way(model: Mapping[str, Any], typed: Collection[str], initial: Tr
         )
     if not differing:
         return []
-    known = [name.removeprefix("pretrain/") for name in recipes.names()]
-    own = [name for name in known if "encoder" in differing and name.startswith(held["encoder"])]
-    hint = f"; for such a model there is the recipe {own[0]!r}" if own else ""
-    return [f"the model of --init is taken, not the recipe's: {has}{hint}"]
+    return [f"the model of --init is taken, not the recipe's: {has}"]
 
 
 def with_classifier_dropout(task: Any, model: Mapping[str, Any], initial: TrainedModel | None) -> Any:
@@ -130,7 +126,7 @@ def _file(model: Mapping[str, Any]) -> ModuleType:
     return encoder_file(model.get("encoder", BERT))
 
 
-def _said(model: Mapping[str, Any]) -> dict[str, Any]:
+def _own_fields(model: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of the encoder's ``Config`` that a recipe sets, by naming a size or the fields themselves."""
     size = model.get("size")
     fields = configuration.choose("model size", size, _file(model).SIZES) if size else {}

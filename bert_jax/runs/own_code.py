@@ -1,24 +1,21 @@
 """Reads users' own components, decides whether they may run, and keeps a copy of them in the workdir.
 
-A component's file runs if the user asks for it: by its path (or the name of an installed entry point) in a Python
-recipe or on the command line, or by ``--trust_code``. A ``.json`` recipe, ``run.json`` or a checkpoint only names code.
+A component's file runs if the user asks for it: by its path in a Python recipe or on the command line, or by
+``--trust_code``. A ``.json`` recipe, ``run.json`` or a checkpoint only names code.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
-import importlib.util
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from bert_jax import catalogue
-from bert_jax.catalogue import Kind, OwnCode
+from bert_jax.catalogue import Category, OwnCode
 from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
 from bert_jax.storage import files, reading
@@ -38,7 +35,7 @@ FILE = "file"  # key of the metadata of a field that names a file, whose content
 def name_components(
     config: Mapping[str, Any], put: Set, folder: str, typed: Collection[str] = (), asked: bool = True
 ) -> None:
-    """Replace the paths and entry points by which a recipe names users' own components by their recorded names.
+    """Replace the paths by which a recipe names users' own components by their recorded names.
 
     Nothing is run yet, but from now on it may be, in this process.
 
@@ -49,30 +46,29 @@ def name_components(
       asked: whether the user asks for the code that the recipe names. If not, only for that of typed keys.
 
     Raises:
-      UserError: a file is missing, or lacks what its kind of component needs; or the recipe names code that the user
-        has not asked for.
+      UserError: a file is missing, or lacks what its category of components needs; or the recipe names code that the
+        user has not asked for.
     """
-    for key, kind, name in list(named(config)):
+    for key, category, name in list(_component_keys(config)):
         by_user = any(key == one or key.startswith(f"{one}.") for one in typed)
-        code = read(kind, name, f"config.{key}", "" if by_user else folder)
+        code = read(category, name, f"config.{key}", "" if by_user else folder)
         if code is None:
             continue
         if not (asked or by_user or catalogue.trusted(code.name)):
-            value = name if code.module else _shortest(code.path)
             raise UserError(
                 f"config.{key} is code of a user's own, {name}, which a .json recipe only names: read it, then add "
-                f"--config.{key}={value} or --trust_code (in Python: trust_code=True)"
+                f"--config.{key}={_shortest(code.path)} or --trust_code (in Python: trust_code=True)"
             )
         catalogue.trust(code)
         put(key, code.name)
 
 
-def named(config: Mapping[str, Any]) -> Iterator[tuple[str, Kind, str]]:
-    """Yield the keys of a recipe that name components: (key, kind, name)."""
-    for pattern, kind in catalogue.KEYS.items():
+def _component_keys(config: Mapping[str, Any]) -> Iterator[tuple[str, Category, str]]:
+    """Yield the keys of a recipe that name components: (key, category, name)."""
+    for pattern, category in catalogue.KEYS.items():
         for key, value in _matches(config, pattern.split(".")):
             if isinstance(value, str) and value:
-                yield key, kind, value
+                yield key, category, value
 
 
 def _matches(tree: Any, pattern: list[str], where: str = "") -> Iterator[tuple[str, Any]]:
@@ -87,7 +83,7 @@ def _matches(tree: Any, pattern: list[str], where: str = "") -> Iterator[tuple[s
             yield from _matches(value, pattern[1:], f"{where}.{place}")
 
 
-def read(kind: Kind, name: str, where: str, folder: str = "") -> OwnCode | None:
+def read(category: Category, name: str, where: str, folder: str = "") -> OwnCode | None:
     """Return the user's own code that ``name`` stands for; None if it stands for none (or is recorded already).
 
     Args:
@@ -95,22 +91,10 @@ def read(kind: Kind, name: str, where: str, folder: str = "") -> OwnCode | None:
       folder: the folder to which a path is relative; "" is the current one.
 
     Raises:
-      UserError: the file is missing, is no Python file, or does not define what its kind needs.
+      UserError: the file is missing, is no Python file, or does not define what its category needs.
     """
-    if catalogue.is_path(name):
-        code = _read_file(name, where, folder)
-    elif not catalogue.is_own(name) and name not in catalogue.parts(kind.package, kind.having):
-        found = _entry_point(kind, name)
-        if found is None:
-            return None
-        code = found
-    else:
+    if not catalogue.is_path(name):
         return None
-    code.check(kind)
-    return code
-
-
-def _read_file(name: str, where: str, folder: str) -> OwnCode:
     path = name if files.is_remote(name) else os.path.join(folder, os.path.expanduser(name.removeprefix("./")))
     place = files.as_path(path)
     path = os.fspath(place) if files.is_remote(path) else os.path.abspath(place)
@@ -121,24 +105,9 @@ def _read_file(name: str, where: str, folder: str) -> OwnCode:
         raise UserError(f"{where} is {name!r}, and there is no file {path}{begins}{hint}")
     if not path.endswith(".py"):
         raise UserError(f"{where} is {name!r}; a component's file ends in .py")
-    return OwnCode(path, reading.read_bytes(place))
-
-
-def _entry_point(kind: Kind, name: str) -> OwnCode | None:
-    """Return the module of the entry point ``name`` of an installed package; importing nothing."""
-    for found in importlib.metadata.entry_points(group=f"bert_jax.{kind.package}", name=name):
-        top, *rest = found.module.split(".")
-        spec = importlib.util.find_spec(top)
-        if spec is None or spec.origin is None:
-            raise UserError(f"the entry point {name} is {found.value}, which is not there; install its package again")
-        file = Path(spec.origin)
-        if rest:
-            place = file.parent.joinpath(*rest)
-            file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
-        if not file.is_file():
-            raise UserError(f"the entry point {name} is {found.value}, which has no file {file}; mend its package")
-        return OwnCode(os.fspath(file), file.read_bytes(), found.module)
-    return None
+    code = OwnCode(path, reading.read_bytes(place))
+    code.check(category)
+    return code
 
 
 def at(tree: Any, key: str) -> Any:
@@ -156,11 +125,11 @@ def with_contents(tree: Mapping[str, Any]) -> dict[str, Any]:
     """
     named = {name: dict(value) if isinstance(value, Mapping) else value for name, value in tree.items()}
     for key, (where, fields) in OWN_KEYS.items():
-        name, group, kind = at(named, key), at(named, where), catalogue.KEYS[key]
+        name, group, category = at(named, key), at(named, where), catalogue.KEYS[key]
         if not (isinstance(name, str) and catalogue.is_own(name) and isinstance(group, Mapping)):
             continue
-        part = getattr(catalogue.find(kind.package, name, having=kind.having), fields)
-        for field in dataclasses.fields(part):
+        own = getattr(catalogue.find(category.package, name, having=category.having), fields)
+        for field in dataclasses.fields(own):
             path = group.get(field.name, field.default)
             if FILE in field.metadata and isinstance(path, str) and path:
                 place = files.as_path(path)
@@ -175,9 +144,9 @@ def _replaced(tree: Mapping[str, Any], keys: list[str], value: str) -> dict[str,
     return {**tree, key: _replaced(tree[key], rest, value) if rest else value}
 
 
-def typed_name(kind: Kind, name: str | None, flag: str) -> str | None:
+def typed_name(category: Category, name: str | None, flag: str) -> str | None:
     """Return the name to find a component by whose ``name`` was typed as the value of ``flag``."""
-    code = read(kind, name, flag) if name else None
+    code = read(category, name, flag) if name else None
     if code is None:
         return name
     catalogue.trust(code)

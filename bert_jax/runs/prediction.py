@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import json
 import reprlib
@@ -20,6 +19,7 @@ from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.loading import load as load_model
 from bert_jax.records import Example
 from bert_jax.rows.phases import Phase
+from bert_jax.runs.recipes import literal
 from bert_jax.storage import files
 from bert_jax.tasks.base import KIND, ExampleTask, Setting
 from bert_jax.tasks.submissions import GLUE, task_for, write_submission
@@ -58,7 +58,7 @@ def task_of(model: TrainedModel) -> tuple[type[ExampleTask], Any]:
     return module.Task, configuration.build(module.Config, own, "task", also=("name",))
 
 
-def data_of(model: TrainedModel) -> Mapping[str, Any]:
+def _data_of(model: TrainedModel) -> Mapping[str, Any]:
     """Return the ``config.data`` of the run. For an imported model, return the settings of a plain table."""
     return model.facts.get("data") or {"format": "delimited", "options": {}, "columns": {}}
 
@@ -134,29 +134,28 @@ def _parsed(options: Sequence[str]) -> dict[str, Any]:
         key, equals, text = option.partition("=")
         if not equals:
             raise UserError(f"--option={option} has no value; write --option=KEY=VALUE")
-        try:
-            parsed[key] = ast.literal_eval(text)
-        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # raised if the text is not a literal
-            parsed[key] = text
+        parsed[key] = literal(text)
     return parsed
 
 
 def read_examples(model: TrainedModel, path: str, form: str | None, split: str, note: Note) -> tuple[Example, ...]:
     """Return the examples of a file, read as the format ``form``, or as the run's own format if ``form`` is None.
 
-    The form ``RAW_TEXT`` is a text a line.
+    The form ``RAW_TEXT`` is a text a line; if the model reads several, tabs separate them.
 
     If ``split`` is "dev", every example needs an answer; if it is "test", no example needs an answer.
 
     Raises:
       UserError: the file does not exist, has another format, or lacks a column.
     """
-    data = {**data_of(model), "splits": {split: path}, "dev_fraction": 0.0, "train_fraction": 1.0}
+    data = {**_data_of(model), "splits": {split: path}, "dev_fraction": 0.0, "train_fraction": 1.0}
     data |= {"dev_ids": "", "split_column": "", "split_values": {}, "max_dev_rows": None, "max_test_rows": None}
     if form == RAW_TEXT:
         if split == "dev":
             raise UserError("--format=raw_text has texts without answers; evaluate needs a file with answers")
-        return texts_as_examples(model, texts_of_lines(model, path))
+        pairs, lines = len(_typed_roles(model)) > 1, text_lines(need(path))
+        rows = {f"{path}:{i}": line.split("\t") if pairs else line for i, line in lines if line.strip()}
+        return texts_as_examples(model, rows)
     if form and form != data["format"]:
         data |= {"format": form, "options": {}}
     config = configuration.build(DataConfig, data, "data")
@@ -170,51 +169,46 @@ def read_examples(model: TrainedModel, path: str, form: str | None, split: str, 
         raise
 
 
-def texts_as_examples(model: TrainedModel, texts: Sequence[str]) -> tuple[Example, ...]:
-    """Return typed texts as examples.
+def texts_as_examples(model: TrainedModel, rows: Mapping[str, Any]) -> tuple[Example, ...]:
+    """Return texts as examples.
 
-    A model of pairs takes two texts for each example, a model of questions a question and then its context. For a model
-    that tags words, a text is split into words, and the example also has the ``text`` and the ``starts`` of its words.
+    For a model that tags words, a text is split into words, and the example also has the ``text`` and the ``starts`` of
+    its words.
+
+    Args:
+      rows: a name for messages, such as ``texts[0]`` -> the texts of an example: a string or, in the order of
+        ``_typed_roles``, a tuple.
 
     Raises ``UserError`` for an empty text, a wrong number of texts, or a task that reads more than texts.
     """
-    reads = typed_roles(model)
-    if empty := [str(number) for number, text in enumerate(texts, 1) if not text.strip()]:
-        raise UserError(f"of the texts, number {', '.join(empty)} is empty")
-    if len(texts) % len(reads):
-        raise UserError(
-            f"this model reads {' and '.join(reads)}: give {len(reads)} texts for each example, in this order; found "
-            f"{len(texts)}"
-        )
-    rows = [texts[i : i + len(reads)] for i in range(0, len(texts), len(reads))]
-    if reads == ["words"]:
-        return tuple(_tagged(str(number), text) for number, [text] in enumerate(rows))
-    return tuple({"id": str(number), **dict(zip(reads, row, strict=True))} for number, row in enumerate(rows))
+    reads, examples = _typed_roles(model), []
+    for number, (where, row) in enumerate(rows.items()):
+        texts = [row] if isinstance(row, str) else row
+        sound = isinstance(texts, list | tuple) and len(texts) == len(reads)
+        if not sound or not all(isinstance(text, str) and text.strip() for text in texts):
+            needed = f"{len(reads)} texts, {' and '.join(reads)}, are" if len(reads) > 1 else "a text is"
+            raise UserError(f"{where} is {reprlib.repr(row)}; {needed} needed for each example of this model")
+        example: dict[str, Any] = {"id": str(number), **dict(zip(reads, texts, strict=True))}
+        if reads == ["words"]:
+            words = split_words(texts[0])
+            example |= {"words": [w.text for w in words], "text": texts[0], "starts": [w.start for w in words]}
+        examples.append(example)
+    return tuple(examples)
 
 
-def in_a_row(entries: Iterable[Any], reads: Sequence[str]) -> list[str]:
-    """Return the texts of all entries, one after another.
-
-    Raises ``UserError`` for an entry that does not have one text for each role of ``reads``: a string, or a tuple.
-    """
-    texts: list[str] = []
-    for number, entry in enumerate(entries):
-        row = [entry] if isinstance(entry, str) else entry
-        texts_alone = isinstance(row, list | tuple) and all(isinstance(text, str) for text in row)
-        if not texts_alone or len(row) != len(reads):
-            needed = "a string" if len(reads) == 1 else f"a tuple of {len(reads)} strings, {' and '.join(reads)},"
-            raise UserError(f"texts[{number}] is {reprlib.repr(entry)}; {needed} is needed for this model")
-        texts += row
-    return texts
+def in_rows(model: TrainedModel, texts: Sequence[str]) -> dict[str, Sequence[str]]:
+    """Return typed texts as the rows of ``texts_as_examples``: as many for each example as the model reads."""
+    size = len(_typed_roles(model))
+    return {f"text {i + 1}": texts[i : i + size] for i in range(0, len(texts), size)}
 
 
-def typed_roles(model: TrainedModel) -> list[str]:
+def _typed_roles(model: TrainedModel) -> list[str]:
     """Return the roles that the model reads, in the order in which a user types them.
 
     Raises ``UserError`` if one of them is not a text.
     """
     reads = list(task_of(model)[0].roles.required)
-    if "pair" in data_of(model)["columns"]:
+    if "pair" in _data_of(model)["columns"]:
         reads.append("pair")
     if reads != ["words"] and not {*reads} <= TYPED:
         raise UserError(f"this model reads {', '.join(reads)}; give them in a file: --input=FILE")
@@ -227,25 +221,11 @@ def trial(model: TrainedModel, workdir: str) -> str:
     if model.facts["task"]["name"] == "sentence_embeddings":
         return f'retrieve --workdir={workdir} --corpus=FILE --query="TEXT"'
     try:
-        typed = " ".join(f'"{role.upper()}"' for role in typed_roles(model)).replace('"WORDS"', '"TEXT"')
+        typed = " ".join(f'"{role.upper()}"' for role in _typed_roles(model)).replace('"WORDS"', '"TEXT"')
     except UserError:
         typed = "--input=FILE"
     own = any(catalogue.names_in([model.facts["task"], model.config.encoder]))
     return f"predict --workdir={workdir}{' --trust_code' if own else ''} {typed}"
-
-
-def _tagged(name: str, text: str) -> Example:
-    words = split_words(text)
-    return {"id": name, "words": [word.text for word in words], "text": text, "starts": [word.start for word in words]}
-
-
-def texts_of_lines(model: TrainedModel, path: str) -> list[str]:
-    """Return the texts of a file of raw text: one a line; if the model reads several, separated by tabs."""
-    number = len(typed_roles(model))
-    lines = [(i, line.split("\t") if number > 1 else [line]) for i, line in text_lines(need(path)) if line.strip()]
-    if wrong := [str(i) for i, texts in lines if len(texts) != number]:
-        raise UserError(f"{path}: {number} texts are needed in a line, with a tab between them; see line {wrong[0]}")
-    return [text for _, texts in lines for text in texts]
 
 
 def write_output(records: Sequence[Mapping[str, Any]], output: str, submission: str | None = None) -> str:
@@ -261,18 +241,18 @@ def write_output(records: Sequence[Mapping[str, Any]], output: str, submission: 
     return str(write_submission(submission, {record["id"]: record[value] for record in records}, output))
 
 
-def check_submission(model: TrainedModel, kind: str) -> None:
-    """Raise ``UserError`` if the kind of submission is unknown, or this model's predictions do not fit it."""
+def check_submission(model: TrainedModel, benchmark: str) -> None:
+    """Raise ``UserError`` if there is no such benchmark, or this model's predictions do not fit it."""
     name = model.facts["task"]["name"]
-    if name != (task := task_for(kind)):
-        raise UserError(f"--submission={kind} is of {task}; this model's task is {name}")
-    if kind == "squad_null_odds" and not model.facts["task"].get("version_2"):
+    if name != (task := task_for(benchmark)):
+        raise UserError(f"--submission={benchmark} is of {task}; this model's task is {name}")
+    if benchmark == "squad_null_odds" and not model.facts["task"].get("version_2"):
         raise UserError("--submission=squad_null_odds is of SQuAD v2.0; this model was trained without version_2")
-    own, labels = model.facts.get("labels") or (), (GLUE[kind].spelling if kind in GLUE else None) or ()
+    own, labels = model.facts.get("labels") or (), (GLUE[benchmark].spelling if benchmark in GLUE else None) or ()
     if labels and (others := [label for label in own if label not in labels]):
         raise UserError(
-            f"--submission={kind} spells the labels {', '.join(labels)}; this model's are {', '.join(own)}, of which "
-            f"{', '.join(others[:5])} cannot be submitted"
+            f"--submission={benchmark} spells the labels {', '.join(labels)}; this model's are {', '.join(own)}, of "
+            f"which {', '.join(others[:5])} cannot be submitted"
         )
 
 

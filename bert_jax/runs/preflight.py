@@ -5,6 +5,7 @@ The check takes minutes.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import platform
@@ -12,7 +13,7 @@ import shutil
 import socket
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,16 +55,14 @@ def preflight(config: Mapping[str, Any], workdir: str, init: str | None = None) 
     digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:12]
     own = {"config": digest, **_of_host(), **_of_inputs(settings, workdir), **_of_workdir(workdir)}
     processes = [json.loads(text) for text in distributed.exchange("preflight", json.dumps(own))]
-    checks = [
+    recipe, needed = _recipe(settings, init)
+    return [
         _processes(processes),
         *(_alike(name, processes) for name in ("code", "config", "Python", "jax", "devices a process")),
+        *(_alike(name, processes, needed=True) for name in ("vocabulary", "corpus")),
+        *(Check("inputs", "bad", text) for text in dict.fromkeys(t for one in processes for t in one["problems"])),
+        *(_shared(processes), recipe, _reads(processes), _disk(processes, needed), _all_reduce()),
     ]
-    checks += [_alike(name, processes, needed=True) for name in ("vocabulary", "corpus")]
-    told = dict.fromkeys(text for one in processes for text in one["problems"])
-    checks += [Check("inputs", "bad", text) for text in told]
-    recipe, needed = _recipe(settings, init)
-    checks += [_shared(processes), recipe, _reads(processes), _disk(processes, needed), _all_reduce()]
-    return checks
 
 
 # ---- What a process reports about itself -----------------------------------------------------------------------------
@@ -89,36 +88,31 @@ def _of_inputs(settings: PretrainingSettings, workdir: str) -> dict[str, Any]:
     fail: a folder that cannot be a workdir, a damaged input, or a missing corpus that the recipe names.
     """
     problems: list[str] = []
-    found: dict[str, Any] = {"vocabulary": None, "corpus": None, "read seconds": None, "problems": problems}
-
-    def read(what: Callable[[], Any]) -> Any:
-        try:
-            return what()
-        except (UserError, OSError) as error:
-            problems.append(str(error))
-            return None
-
-    if not files.is_remote(workdir):
-        read(lambda: check_workdir(Path(files.as_path(workdir))))
-    path = settings.vocab.path or tokenizers.existing(workdir)
-    if path:
-        found["vocabulary"] = read(
-            lambda: settings.vocab.with_added(tokenizers.load(path, settings.vocab.lowercase)).sha256[:12]
-        )
-    inputs = Inputs(workdir, settings.vocab, settings.corpus, initial=None, bound=False)
-    if all(files.committed(place) for place in inputs.places().values()):
-        found["corpus"] = read(lambda: inputs.there().fingerprint[:12])
-        found["read seconds"] = read(lambda: _read_seconds(inputs.there())) if found["corpus"] else None
-    elif settings.corpus.path:
-        problems.append(f"{settings.corpus.path} is no corpus")
-    return found
+    facts: dict[str, Any] = {"vocabulary": None, "corpus": None, "read seconds": None, "problems": problems}
+    with _collect(problems):
+        if not files.is_remote(workdir):
+            check_workdir(Path(files.as_path(workdir)))
+    with _collect(problems):
+        if path := settings.vocab.path or tokenizers.existing(workdir):
+            tokenizer = settings.vocab.with_added(tokenizers.load(path, settings.vocab.lowercase))
+            facts["vocabulary"] = tokenizer.sha256[:12]
+    with _collect(problems):
+        inputs = Inputs(workdir, settings.vocab, settings.corpus, initial=None, bound=False)
+        if all(files.committed(place) for place in inputs.places().values()):
+            corpus = inputs.there()
+            facts |= {"corpus": corpus.fingerprint[:12], "read seconds": _read_seconds(corpus)}
+        elif settings.corpus.path:
+            problems.append(f"{settings.corpus.path} is no corpus")
+    return facts
 
 
-def _or_none(read: Callable[[], Any]) -> Any:
+@contextlib.contextmanager
+def _collect(problems: list[str]) -> Iterator[None]:
+    """Context manager: append the message of an error to ``problems`` in place of raising it."""
     try:
-        return read()
-    except (UserError, OSError):
-        return None
+        yield
+    except (UserError, OSError) as error:
+        problems.append(str(error))
 
 
 def _read_seconds(corpus: Mixture) -> float:
@@ -151,7 +145,9 @@ def _of_workdir(workdir: str) -> dict[str, Any]:
     except (OSError, UserError):  # the object store refuses or does not answer
         writes = False
     distributed.wait("preflight files written")
-    sees = _or_none(lambda: theirs.exists() and theirs.read_text() == token) is True
+    sees = False
+    with contextlib.suppress(UserError, OSError):
+        sees = theirs.read_text() == token
     distributed.wait("preflight files seen")
     if writes:
         mine.unlink()
@@ -200,13 +196,13 @@ def _shared(processes: Sequence[Mapping[str, Any]]) -> Check:
 def _recipe(settings: PretrainingSettings, init: str | None) -> tuple[Check, int]:
     """Return what a run says of the recipe before it reads text, and the bytes of the checkpoints that it keeps."""
     try:
-        checked = check_pretraining(settings, load(init, flag="--init=") if init else None)
+        recipe = check_pretraining(settings, load(init, flag="--init=") if init else None)
     except UserError as error:
         return Check("recipe", "bad", str(error)), 0
-    shape = checked.experiment.make_mesh().shape
-    sizes = ", ".join(f"{phase.kind} {phase.batch_size:,}" for phase in checked.experiment.phases.phases)
+    shape = recipe.mesh.shape
+    sizes = ", ".join(f"{phase.kind} {phase.batch_size:,}" for phase in recipe.experiment.phases.phases)
     found = f"mesh {', '.join(f'{k} {v}' for k, v in shape.items())}; batches {sizes}"
-    return Check("recipe", "ok", found), KEPT * STATE_COPIES * 4 * checked.model.num_parameters
+    return Check("recipe", "ok", found), KEPT * STATE_COPIES * 4 * recipe.model.num_parameters
 
 
 def _reads(processes: Sequence[Mapping[str, Any]]) -> Check:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import jax
+from jax.sharding import Mesh
 
 from bert_jax import catalogue, configuration
 from bert_jax.corpora.mixture import Mixture
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, first_line
 from bert_jax.examples.load import to_train_on
+from bert_jax.examples.splits import train_split
 from bert_jax.features.fill_mask import check_masked, encode_masked
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.initial import continued_seed
 from bert_jax.models.config import ModelConfig
 from bert_jax.objectives.base import PretrainingObjective, Setting
+from bert_jax.objectives.reading import of_other_rows
 from bert_jax.records import Example
 from bert_jax.reporting.loggers.base import check_loggers
-from bert_jax.rows.phases import Phases
+from bert_jax.rows.phases import Phase, Phases
 from bert_jax.rows.units import columns
 from bert_jax.runs.inputs import Inputs, find_vocabulary
 from bert_jax.runs.model_choice import (
@@ -29,12 +33,12 @@ from bert_jax.runs.model_choice import (
     with_classifier_dropout,
     with_vocabulary,
 )
-from bert_jax.runs.objective_checks import check_own_parts, check_whole_batches, contract_of, micro_batches_key
 from bert_jax.runs.settings import FinetuningSettings, PretrainingSettings
 from bert_jax.task import Task
 from bert_jax.tasks import base as tasks
 from bert_jax.tasks.base import KIND, ExampleTask
 from bert_jax.text.tokenizer import Tokenizer
+from bert_jax.training import mesh as meshes
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.memory import check_fits
@@ -72,6 +76,7 @@ class CheckedPretraining:
     model: ModelConfig
     task: PretrainingObjective
     experiment: Experiment
+    mesh: Mesh
 
     def inputs(self, workdir: str, bound: bool) -> Inputs:
         """Return what finds or makes the vocabulary and the corpus. ``bound``: whether the run has saved a step.
@@ -98,7 +103,7 @@ class CheckedPretraining:
         task = self.task.with_text(corpus, tokenizer, model.vocab_size)
         experiment = self.experiment.in_steps(task)
         experiment.make_schedule()
-        check_metric(settings.selection.metric, experiment, task)
+        _check_metric(settings.selection.metric, experiment, task, self.mesh)
         return Prepared(model, tokenizer, corpus, task, experiment)
 
 
@@ -126,11 +131,11 @@ def check_pretraining(
     check_loggers(settings.training.loggers)
     phases = experiment.phases.phases
     kinds, changes = {p.kind: p.max_length for p in phases}, {p.kind: p.changes for p in phases}
-    with contract_of(catalogue.name_of(module.__name__)):
+    with _contract_of(catalogue.name_of(module.__name__)):
         task: PretrainingObjective = module.Objective(objective, Setting(model, kinds, seed, changes, settings.seed))
-        check_own_parts(task)
+        _check_own_parts(task)
     specs = task.batch_specs
-    check_whole_batches(task, experiment, mesh)
+    _check_whole_batches(task, experiment, mesh)
     check_kernel(model, mesh, [specs[kind] for kind in kinds])
     _check_columns(settings, task.units)
     if settings.corpus.parts and any(name not in kinds for name in specs):
@@ -141,7 +146,7 @@ def check_pretraining(
         batches = {f"config.phases.{p.kind}.batch_size": (p.batch_size, specs[p.kind]) for p in phases}
         evaluated = {"config.training.eval_rows": (settings.training.eval_rows, specs[experiment.evaluated_phase.kind])}
         check_fits(model.num_parameters, batches | evaluated)
-    return CheckedPretraining(settings, initial, parent, model, task, experiment)
+    return CheckedPretraining(settings, initial, parent, model, task, experiment, mesh)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +169,7 @@ class CheckedFinetuning:
     experiment: Experiment
 
     @property
-    def given(self) -> TrainedModel | None:
+    def weights_from(self) -> TrainedModel | None:
         """The model whose weights the run starts from."""
         return self.initial if self.settings.weights == "pretrained" else None
 
@@ -181,16 +186,16 @@ class CheckedFinetuning:
         Raises:
           UserError: the examples do not fit the task, the model or the machine.
         """
-        check_splits(every)
+        train = train_split(every)
         settings, splits = self.settings, to_train_on(self.settings.data, every)
-        roles, phase, train = self.task.roles, settings.phase, train_of(splits)
-        tokenizer = find_vocabulary(settings.vocab, self.initial, workdir, train, roles, note)
+        roles, phase = self.task.roles, settings.phase
+        tokenizer = find_vocabulary(settings.vocab, self.initial, workdir, splits[train], roles, note)
         model = with_vocabulary(self.model, settings.model, tokenizer.size, self.initial)
         own = tasks.Setting(
             splits,
             tokenizer,
             model,
-            self.task.labels(self.config, train_of(every)),
+            self.task.labels(self.config, every[train]),
             phase.max_length,
             phase.batch_size,
             self.experiment.seed,
@@ -202,11 +207,12 @@ class CheckedFinetuning:
         phase = dataclasses.replace(phase, max_length=task.lengths[KIND])
         selection = dataclasses.replace(settings.selection, metric=settings.selection.metric or task.main_metric)
         experiment = dataclasses.replace(self.experiment, phases=Phases((phase,)), selection=selection).in_steps(task)
-        check_kernel(model, experiment.check(), [task.batch_specs[KIND]])
+        mesh = experiment.check()
+        check_kernel(model, mesh, [task.batch_specs[KIND]])
         batches = {f"config.phases.{KIND}.batch_size": (phase.batch_size, task.batch_specs[KIND])}
         check_fits(model.num_parameters, batches)
         if settings.selection.metric != task.main_metric:
-            check_metric(settings.selection.metric, experiment, task)
+            _check_metric(settings.selection.metric, experiment, task, mesh)
         jax.eval_shape(task.init, jax.random.key(0))  # raises for options that the model cannot be built from
         return Prepared(model, tokenizer, splits, task, experiment)
 
@@ -221,37 +227,22 @@ def check_finetuning(settings: FinetuningSettings, initial: TrainedModel | None)
       UserError: settings do not exist, make no sense, or do not fit each other.
     """
     task, config = settings.find_task()
-    given = initial if settings.weights == "pretrained" else None
+    start = initial if settings.weights == "pretrained" else None
     if initial is None and settings.weights == "pretrained" and settings.frozen:
         raise UserError("config.frozen holds parts of a pretrained model; give --init=DIR, or set it to ()")
-    config = with_classifier_dropout(config, settings.model, given if task.exported_as else None)
-    seed, parent = continued_seed(settings.seed, given, "fine-tuning")
+    config = with_classifier_dropout(config, settings.model, start if task.exported_as else None)
+    seed, parent = continued_seed(settings.seed, start, "fine-tuning")
     experiment = dataclasses.replace(settings.experiment(), seed=seed)
     experiment.check()
     check_loggers(settings.training.loggers)
     if task.whole_batches and (parts := experiment.micro_batches(settings.phase)) > 1:
         raise UserError(
-            f"{micro_batches_key(settings.phase)} is {parts}; only 1 is allowed where the rows of a batch are each "
+            f"{_micro_batches_key(settings.phase)} is {parts}; only 1 is allowed where the rows of a batch are each "
             f"other's negatives. Lower config.phases.{KIND}.batch_size, or set config.model.remat to 'full'"
         )
     model = choose_model(settings.model, initial.tokenizer.size if initial else settings.vocab.size, initial)
     model.check_lengths({f"config.phases.{KIND}.max_length": settings.phase.max_length})
     return CheckedFinetuning(settings, initial, parent, model, task, config, experiment)
-
-
-def train_of(splits: Splits) -> tuple[Example, ...]:
-    """Return the examples of the split to train on."""
-    return next(examples for name, examples in splits.items() if name.startswith("train"))
-
-
-def check_splits(splits: Splits) -> None:
-    """Raise ``UserError`` unless there are exactly one split to train on and at least one to evaluate on."""
-    train = [name for name in splits if name.startswith("train")]
-    if len(train) != 1 or not any(name.startswith("dev") for name in splits):
-        raise UserError(
-            f"the splits are {', '.join(splits) or 'none'}; needed are one train split, and one dev split or "
-            "config.data.dev_fraction"
-        )
 
 
 def first_model(settings: PretrainingSettings, initial: TrainedModel | None) -> ModelConfig:
@@ -274,10 +265,89 @@ def _check_columns(settings: PretrainingSettings, units: tuple[str, ...]) -> Non
         )
 
 
-def check_metric(metric: str, experiment: Experiment, task: Task) -> None:
+def _check_metric(metric: str, experiment: Experiment, task: Task, mesh: Mesh) -> None:
     """Raise ``UserError`` if no evaluation reports ``metric``; "" is allowed. This does not run the model."""
     if not metric:
         return
-    evaluation = Evaluation(task, experiment.make_mesh(), experiment.evaluated_phase, experiment.training.eval_rows)
+    evaluation = Evaluation(task, mesh, experiment.evaluated_phase, experiment.training.eval_rows)
     if metric not in (known := evaluation.metric_names()):
         raise UserError(f"config.selection.metric is {metric!r}; {configuration.nearest(metric, known)}")
+
+
+# ---- The contract of an objective ----------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _contract_of(name: str) -> Iterator[None]:
+    """Context manager: if the objective ``name`` is a user's own file, turn its mistakes into one-line errors."""
+    try:
+        yield
+    except (AttributeError, LookupError, StopIteration, TypeError, ValueError) as error:
+        if isinstance(error, UserError) or not catalogue.is_own(name) or catalogue.place_in_own(error):
+            raise
+        raise UserError(
+            f"{catalogue.shown(name)} does not keep the contract of an objective ({type(error).__name__}: "
+            f"{first_line(error)}); bert_jax/objectives/README.md shows what its class, parts, terms and inputs are"
+        ) from error
+
+
+def _check_own_parts(task: PretrainingObjective) -> None:
+    """Trace the model and the losses (nothing is computed) if the objective or the encoder is a user's own file.
+
+    Raises ``UserError`` if the parts of the objective do not fit together, and whatever an own file raises.
+    """
+    if not any(map(catalogue.is_own, (task.name, task.setting.model.encoder))):
+        return
+    file = catalogue.shown(task.name)
+    if not task.terms(task.config):
+        raise UserError(f"{file}: terms returns no term, and a loss needs one")
+    spec = next(iter(task.batch_specs.values()))
+    batch: Any = {name: jax.ShapeDtypeStruct((2, *one.shape), one.dtype) for name, one in spec.items()}
+    added = jax.eval_shape(lambda rows: dict(task.inputs(rows)), batch).keys()
+    if lacking := [name for name in task.derived if name not in added]:
+        raise UserError(
+            f"{file}: derived names {', '.join(lacking)}, and inputs does not add it; inputs returns "
+            f"{', '.join(sorted(added - batch.keys())) or 'nothing new'} beside the features of the rows"
+        )
+    outputs = task.output_shapes()
+    for name, term in task.terms(task.config).items():
+        if term.logits not in outputs:
+            raise UserError(
+                f"{file}: the term {name!r} reads the logits {term.logits!r}, which no head returns; "
+                f"{configuration.nearest(term.logits, outputs)}"
+            )
+    try:
+        variables = jax.eval_shape(task.init, jax.random.key(0))
+        jax.eval_shape(lambda values, rows: task.loss(meshes.unbox(values), rows, None), variables, batch)
+    except (TypeError, ValueError) as error:  # such as labels of another shape than their logits
+        if catalogue.place_in_own(error):
+            raise
+        raise UserError(f"{file}: its terms cannot be computed: {' '.join(str(error).split())}") from error
+
+
+def _micro_batches_key(phase: Phase) -> str:
+    """Return the key that says in how many parts a batch of ``phase`` is computed."""
+    return f"config.{f'phases.{phase.kind}' if phase.micro_batches else 'training'}.micro_batches"
+
+
+def _check_whole_batches(task: PretrainingObjective, experiment: Experiment, mesh: Mesh) -> None:
+    """Raise ``UserError`` if ``task`` computes something from a whole batch, and would be given a part of it.
+
+    What ``inputs`` computes is tried on random rows if ``task.whole_batches`` does not say it.
+    """
+    phases = experiment.phases.phases
+    phase = max(phases, key=experiment.micro_batches)
+    parts = experiment.micro_batches(phase)
+    if task.whole_batches and parts > 1:
+        raise UserError(
+            f"{_micro_batches_key(phase)} is {parts}, and objective {task.name!r} reads whole batches; only 1 is "
+            "allowed: lower the batch_size of the phases, or set config.model.remat to 'full'"
+        )
+    split = meshes.may_split(mesh, experiment.mesh.weight_update)
+    if task.whole_batches or not task.derived or not (split or parts > 1):
+        return
+    if names := of_other_rows(task.inputs, task.batch_specs[phase.kind], task.derived):
+        raise UserError(
+            f"objective {task.name!r} computes {', '.join(names)} of a row from other rows, of which a device or "
+            "micro-batch sees a part; set whole_batches = True in its class, or run on one device without micro-batches"
+        )

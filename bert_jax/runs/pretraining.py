@@ -8,8 +8,11 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
+
+import jax
+import numpy as np
 
 from bert_jax import configuration
 from bert_jax.checkpoints.restoring import BEST, saved_steps
@@ -29,18 +32,24 @@ from bert_jax.program import program
 from bert_jax.reporting import run_record
 from bert_jax.reporting.observer import Observer, observe
 from bert_jax.reporting.profiled_steps import ProfiledSteps, with_profile
+from bert_jax.rows.loader import Loader
+from bert_jax.rows.phases import Phases
 from bert_jax.runs.baselines import write_baselines
 from bert_jax.runs.filled_examples import fill_examples
 from bert_jax.runs.finishing import LONGER_PRETRAINING, export_newest, report_at_the_end, without_class
 from bert_jax.runs.inputs import CORPUS
-from bert_jax.runs.model_choice import what_gives_way
+from bert_jax.runs.model_choice import overridden_settings
 from bert_jax.runs.own_code import keep_copies, with_contents
 from bert_jax.runs.preparation import Prepared, check_pretraining
 from bert_jax.runs.probe import Probe, read_probe
 from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.storage import files
+from bert_jax.task import Task
+from bert_jax.text.tokenizer import Tokenizer
+from bert_jax.training import roll_back
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.loop import Run, train_and_evaluate
+from bert_jax.training.mesh import MeshConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +63,7 @@ class PretrainingRequest:
     vocab: str | None = None  # replaces config.vocab.path
     extend: bool = False
     private: bool = False  # the same as config.private
-    typed: tuple[str, ...] = ()  # the keys of the config that were given on the command line
+    typed_keys: tuple[str, ...] = ()  # the keys of the config that were given on the command line
     profiled: ProfiledSteps | None = None
 
 
@@ -64,7 +73,7 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
     Raises:
       UserError: the recipe, the workdir, the texts or the machine do not fit together.
     """
-    config, settings = begun(config, request)
+    config, settings = _configured(config, request)
     workdir = request.workdir
     with run_record.only_writer(workdir):
         # What needs no text is checked first.
@@ -72,12 +81,12 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
         reached, initial = max(saved, default=0), find_initial(request.init, workdir, resumes=bool(saved))
         recipe = check_pretraining(settings, initial)
         start = None if saved else initial
-        given_way = what_gives_way(settings.model, request.typed, start) if start else []
+        model_notes = overridden_settings(settings.model, request.typed_keys, start) if start else []
         if start and request.init_optimizer == "kept":
             check_moments(start, [part.name for part in recipe.task.parts])
-        probed = read_probe(settings.probe, recipe.experiment)
+        probe_examples = read_probe(settings.probe, recipe.experiment)
         inputs = recipe.inputs(workdir, bound=bool(saved))
-        run = run_record.content(workdir, *recorded(config, settings, request), request.extend, bool(saved))
+        run = run_record.content(workdir, *_recorded(config, settings, request), request.extend, bool(saved))
         phases = recipe.experiment.phases
         phases.check_not_past(reached)
         run = with_profile(request.profiled, run, phases.num_steps, reached)
@@ -86,8 +95,8 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
         with observer.to_the_end():
             prepared = recipe.with_text(*inputs.open(observer.note))
             experiment = dataclasses.replace(prepared.experiment, profiled=request.profiled)
-            tell_length(experiment, phases.in_epochs, reached, observer)
-            probe = Probe(probed, prepared.tokenizer, prepared.model, experiment) if probed else None
+            _tell_length(experiment, phases.in_epochs, reached, observer)
+            probe = Probe(probe_examples, prepared.tokenizer, prepared.model, experiment) if probe_examples else None
             facts = facts_of(prepared, settings.objective["name"]) | recipe.parent
             run["phases"] = experiment.phases.as_record()
             if distributed.is_first():
@@ -95,8 +104,8 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
                 run = run_record.settle(workdir, run, facts)
                 corpus = settings.corpus.path or files.as_path(workdir) / CORPUS
                 write_baselines(prepared.task, experiment, workdir, prepared.data.fingerprint, corpus, observer.note)
-            remarks = remarks_on(experiment, reached)
-            for line in [*given_way, *remarks, *(probe.notes if probe else ())]:
+            remarks = _remarks_on(experiment, reached)
+            for line in [*model_notes, *remarks, *(probe.notes if probe else ())]:
                 observer.note(line)
 
             first = None
@@ -110,7 +119,7 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
     return result
 
 
-def tell_length(experiment: Experiment, in_epochs: bool, reached: int, observer: Observer) -> None:
+def _tell_length(experiment: Experiment, in_epochs: bool, reached: int, observer: Observer) -> None:
     """Tell the observer the steps of a run whose phases are ``in_epochs``, which are known now that there is a corpus.
 
     Raises ``UserError`` if the run has gone past them.
@@ -122,7 +131,7 @@ def tell_length(experiment: Experiment, in_epochs: bool, reached: int, observer:
             observer.note(experiment.phases.described(experiment.evaluated_phase))
 
 
-def remarks_on(experiment: Experiment, reached: int) -> list[str]:
+def _remarks_on(experiment: Experiment, reached: int) -> list[str]:
     """Return lines about what is unusual in the settings of a new run, or the line that a run is done already."""
     num_steps = experiment.phases.num_steps
     if reached == num_steps:
@@ -148,14 +157,13 @@ def facts_of(prepared: Prepared[PretrainingObjective, Mixture], objective: str) 
     return with_contents(facts)
 
 
-def begun(config: Mapping[str, Any], request: PretrainingRequest) -> tuple[dict[str, Any], PretrainingSettings]:
+def _configured(config: Mapping[str, Any], request: PretrainingRequest) -> tuple[dict[str, Any], PretrainingSettings]:
     """Return the config and the settings of a run that starts, or that goes on in ``request.workdir``."""
     config = {**config, "private": request.private or config.get("private", False)}
     if "task" in config:
         how = "run it with bert-jax finetune, or choose one of configs/pretrain"
         raise UserError(f"this recipe is one for fine-tuning (it has config.task); {how}")
-    kept = run_record.keep_defaults(request.workdir, config, PretrainingSettings, bool(saved_steps(request.workdir)))
-    settings = configuration.build(PretrainingSettings, kept, "config")
+    settings = configuration.build(PretrainingSettings, config, "config")
     vocab = dataclasses.replace(settings.vocab, path=request.vocab) if request.vocab else settings.vocab
     return config, dataclasses.replace(settings, vocab=vocab)
 
@@ -168,7 +176,7 @@ def head_of(model: ModelConfig, task: Any) -> dict[str, str] | None:
     return {"architecture": of_pretraining(model, parts)}
 
 
-def recorded(
+def _recorded(
     config: Mapping[str, Any], settings: PretrainingSettings, request: PretrainingRequest
 ) -> tuple[Mapping[str, Any], dict[str, Any], str]:
     """Return config, identity and command as a run's files record them. A private run records hashes and no command."""
@@ -210,3 +218,58 @@ def finish(
     if head and not model.causal:
         example = shlex.quote(filled[0]) if filled else '"A sentence of your text with a [MASK]."'
         observer.note(f"next: {program()} fill-mask --workdir={shlex.quote(request.workdir)} {example}")
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingBatches:
+    """The batches of a run: iterate over it, as often as wanted, from ``first_step`` to the last step.
+
+    A batch is a dict of numpy arrays [B, ...]; ``task.batch_specs`` has their names, shapes and dtypes.
+
+    Attributes:
+      task: the objective, whose ``loss`` reads a batch; ``task.inputs(batch)`` adds what it derives.
+      model: the architecture that the recipe trains.
+    """
+
+    task: Task
+    tokenizer: Tokenizer
+    model: ModelConfig
+    phases: Phases
+    first_step: int
+    loader: Loader
+
+    def __len__(self) -> int:
+        return self.phases.num_steps - self.first_step
+
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
+        return (batch for _, batch in self.loader)
+
+
+def training_batches(
+    config: Mapping[str, Any], request: PretrainingRequest, first_step: int, note: Callable[[str], None]
+) -> TrainingBatches:
+    """Return the batches that ``pretrain(config, request)`` trains on, or has trained on.
+
+    A vocabulary or corpus that is missing is made in the workdir, where the run will find it. The machine need not be
+    one that the model fits on.
+
+    Raises:
+      UserError: the recipe, the workdir or the texts do not fit together, or the run does not have such a step.
+    """
+    config, settings = _configured(config, request)
+    model = {name: value for name, value in settings.model.items() if name != "attention_kernel"}
+    settings = dataclasses.replace(settings, mesh=MeshConfig(), model=model)  # only of the machine that trains
+    with run_record.only_writer(request.workdir):
+        saved = saved_steps(request.workdir)
+        run_record.content(  # raises, if the workdir holds another run
+            request.workdir, *_recorded(config, settings, request), bound=bool(saved)
+        )
+        initial = find_initial(request.init, request.workdir, resumes=bool(saved))
+        recipe = check_pretraining(settings, initial, jax.devices()[:1])
+        prepared = recipe.with_text(*recipe.inputs(request.workdir, bool(saved)).open(note))
+    rolled = roll_back.of_run(run_record.read_run(request.workdir) if saved else {})
+    task, phases = prepared.task, roll_back.without_windows(prepared.experiment.phases, rolled)
+    if not (isinstance(first_step, int) and 0 <= first_step < phases.num_steps):
+        raise UserError(f"first_step is {first_step!r}; the run has the steps 0 to {phases.num_steps - 1:,}")
+    loader = Loader(task.source, phases, first_step, task.batch_specs, settings.loader)
+    return TrainingBatches(task, prepared.tokenizer, prepared.model, phases, first_step, loader)

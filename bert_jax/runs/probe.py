@@ -19,7 +19,7 @@ import optax
 from bert_jax import catalogue, configuration
 from bert_jax.errors import UserError
 from bert_jax.examples.load import DataConfig, load, to_train_on
-from bert_jax.examples.splits import at_most
+from bert_jax.examples.splits import at_most, train_split
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.heads import pooled
 from bert_jax.models.model import POOLER, Model
@@ -110,37 +110,26 @@ def read_probe(config: ProbeConfig, experiment: Experiment) -> ProbeExamples | N
             f"config.probe.task is {config.task!r}; a frozen probe takes tasks that read one vector of a text, such as "
             "classification and regression, config.probe.kind='finetune' every task"
         )
-    every = experiment.training.eval_every_steps
-    if config.every_steps and experiment.training.evaluations_per_epoch is not None:
+    every, in_epochs = experiment.training.eval_every_steps, experiment.training.evaluations_per_epoch is not None
+    if config.every_steps and (in_epochs or config.every_steps % every):
         raise UserError(
-            f"config.probe.every_steps is {config.every_steps}; beside config.training.evaluations_per_epoch only 0 is "
-            "allowed, a probe at every evaluation; or set config.training.eval_every_steps instead"
-        )
-    if config.every_steps % every:
-        raise UserError(
-            f"config.probe.every_steps is {config.every_steps}; a probe runs at evaluations: a multiple of "
-            f"config.training.eval_every_steps, {every}, is needed, or 0 for all"
+            f"config.probe.every_steps is {config.every_steps}; a probe runs at evaluations: 0 is allowed, for all, or "
+            f"a multiple of config.training.eval_every_steps, {'which is not set' if in_epochs else every}"
         )
     task_config = configuration.build(module.Config, config.options, "config.probe.options")
     data = configuration.build(DataConfig, config.data, "config.probe.data")
     notes: list[str] = []
-    found = to_train_on(data, load(data, config.folder, module.Task.roles, notes.append))
-    splits = {name: limited(examples, config) for name, examples in found.items() if not name.startswith("test")}
-    train = [name for name in splits if name.startswith("train")]
-    if len(train) != 1 or len(train) == len(splits):
-        raise UserError(
-            f"config.probe.data has the splits {', '.join(found)}; needed are one train split, and one dev split or "
-            "config.probe.data.dev_fraction"
-        )
-    labels = module.Task.labels(task_config, found[train[0]])
+    every_split = to_train_on(data, load(data, config.folder, module.Task.roles, notes.append))
+    train = train_split(every_split, "config.probe.data")
+    splits = {
+        name: at_most(examples, config.max_examples, config.seed)
+        for name, examples in every_split.items()
+        if not name.startswith("test")
+    }
+    labels = module.Task.labels(task_config, every_split[train])
     sizes = ", ".join(f"{name} {len(examples):,}" for name, examples in splits.items())
     notes.append(f"probe: {config.task}, {config.kind}; {sizes} examples")
     return ProbeExamples(config, module.Task, task_config, splits, labels, tuple(notes))
-
-
-def limited(examples: tuple[Example, ...], config: ProbeConfig) -> tuple[Example, ...]:
-    """Return at most ``config.max_examples`` examples, which keep the proportions of the labels."""
-    return at_most(examples, config.max_examples, config.seed)
 
 
 class Probe:
@@ -189,10 +178,10 @@ class Probe:
         config, task = self._examples.config, self.task
         shapes = meshes.unbox(jax.eval_shape(task.init, jax.random.key(0)).params)
         empty = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes["classifier"]["dense"])
-        function = functools.partial(text_vectors, task.setting.model, config.features)
+        function = functools.partial(_text_vectors, task.setting.model, config.features)
         forward = Forward(function, self._mesh, config.batch_size)
-        learn = jax.jit(lambda vectors, batch: learned_head(task, empty, vectors, batch, config))
-        judge = jax.jit(lambda head, vectors, batch: task.score({"logits": logits_of(head, vectors)}, batch))
+        learn = jax.jit(lambda vectors, batch: _learn_head(task, empty, vectors, batch, config))
+        judge = jax.jit(lambda head, vectors, batch: task.score({"logits": _logits(head, vectors)}, batch))
         [train] = task.setting.part("train")
 
         def vectors_of(rows: EncodedRows, params: Any) -> np.ndarray:
@@ -214,9 +203,9 @@ class Probe:
             parts = {}
             for part in task.heldout_parts:
                 sums = jax.device_get(judge(head, vectors[part], dict(task.rows[part].arrays)))
-                logits = np.asarray(logits_of(head, vectors[part]))
+                logits = np.asarray(_logits(head, vectors[part]))
                 parts[part] = task.summary(sums) | task.finish(part, {"logits": logits})
-            return of_parts(parts)
+            return _of_splits(parts)
 
         return run
 
@@ -235,13 +224,13 @@ class Probe:
         def run(params: Any) -> dict[str, float]:
             state, frozen = initial.make(config.seed)
             # No buffer is donated to the step, so the parameters of the run stay valid.
-            begun = {name: params.get(name, fresh) for name, fresh in state.params.items() if name in BODY}
-            state = dataclasses.replace(state, params={**state.params, **begun})
+            body = {name: params.get(name, fresh) for name, fresh in state.params.items() if name in BODY}
+            state = dataclasses.replace(state, params={**state.params, **body})
             mine = meshes.share_of(self._mesh).rows(phase.batch_size)
             for number in range(config.num_steps):
                 self._between()
-                dealt = phases.step(number, [source.rows_per_epoch])
-                batch = source.rows(dealt.epochs[mine], dealt.rows[mine])
+                chosen = phases.step(number, [source.rows_per_epoch])
+                batch = source.rows(chosen.epochs[mine], chosen.rows[mine])
                 state = step(state, frozen, meshes.to_devices(batch, self._mesh))
             return evaluation.run(state.params, frozen)
 
@@ -249,27 +238,27 @@ class Probe:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def text_vectors(
+def _text_vectors(
     config: ModelConfig, features: Literal["mean", "cls", "pooled"], params: Any, batch: Batch
 ) -> dict[str, jax.Array]:
     """Return ``vectors`` [B, D] float32, one for each row of a batch."""
-    found: Any = Model(config, (POOLER,) if features == "pooled" else ()).apply({"params": params}, batch)
+    outputs: Any = Model(config, (POOLER,) if features == "pooled" else ()).apply({"params": params}, batch)
     if features == "pooled":
-        return {"vectors": found["pooled"].astype(jnp.float32)}
-    return {"vectors": pooled(found["sequence"], batch["attention_mask"], features)}
+        return {"vectors": outputs["pooled"].astype(jnp.float32)}
+    return {"vectors": pooled(outputs["sequence"], batch["attention_mask"], features)}
 
 
-def logits_of(head: Any, vectors: Any) -> jax.Array:
+def _logits(head: Any, vectors: Any) -> jax.Array:
     """Return the logits [N, K] of a linear ``head`` for vectors [N, D]."""
     return vectors @ head["kernel"] + head["bias"][None]
 
 
-def learned_head(task: ExampleTask, empty: Any, vectors: jax.Array, batch: Batch, config: ProbeConfig) -> Any:
+def _learn_head(task: ExampleTask, empty: Any, vectors: jax.Array, batch: Batch, config: ProbeConfig) -> Any:
     """Return a linear head trained on the task's loss: ``num_steps`` Adam updates from zero, each on all examples."""
     tx = optax.adam(config.learning_rate or 0.02)
 
     def loss(head: Any) -> jax.Array:
-        value, count = task.score({"logits": logits_of(head, vectors)}, batch)["loss"]
+        value, count = task.score({"logits": _logits(head, vectors)}, batch)["loss"]
         return value / count + PENALTY / 2 * jnp.sum(jnp.square(head["kernel"]))
 
     def update(_: int, carry: Any) -> Any:
@@ -281,7 +270,7 @@ def learned_head(task: ExampleTask, empty: Any, vectors: jax.Array, batch: Batch
     return jax.lax.fori_loop(0, config.num_steps, update, (head, tx.init(head)))[0]
 
 
-def of_parts(parts: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+def _of_splits(parts: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """Return the metrics of all held-out splits in one dict; if there are several, a metric is named "metric/split"."""
     if len(parts) == 1:
         return dict(next(iter(parts.values())))

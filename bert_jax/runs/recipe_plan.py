@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,14 +37,11 @@ class PlanRequest:
       topology: the machine as KIND:SHAPE, such as "v5e:16x16".
       init: the model from which the run starts; its architecture and vocabulary are planned.
       search: whether to search for the best layout; otherwise the recipe's own layout is planned.
-      compiles: how many layouts a search compiles: the recipe's own and those that are best by calculation. If None, 3.
+      compiles: how many layouts a search compiles: the recipe's own and those that are best by calculation.
       scale: the factor by which batches grow in the scaling advice. If None, a factor that suits the machine.
       tokens: the positions of rows that the run computes, padding too; the steps of all phases follow in proportion. If
         None, the recipe's own steps.
       recipe: the flags that name and change the recipe, for the next command.
-
-    Raises:
-      UserError: the value of a flag is not allowed. The message names all flags with such values.
     """
 
     topology: str
@@ -53,36 +49,14 @@ class PlanRequest:
     price_per_chip_hour: float | None = None
     restarts_per_day: float = 1.0
     search: bool = False
-    compiles: int | None = None
+    compiles: int = COMPILES
     scale: int | None = None
     tokens: float | None = None
     recipe: tuple[str, ...] = ("--config=RECIPE",)
 
-    def __post_init__(self) -> None:
-        price, restarts = self.price_per_chip_hour, self.restarts_per_day
-        wrong = [
-            f"--{name}={value}: a whole number from 1 up is allowed"
-            for name, value in (("compiles", self.compiles), ("scale", self.scale))
-            if value is not None and value < 1
-        ]
-        if self.compiles is not None and self.compiles >= 1 and not self.search:
-            wrong.append(f"--compiles={self.compiles}: allowed only with --search; add --search, or leave it out")
-        if self.tokens is not None and not (self.tokens >= 1 and math.isfinite(self.tokens)):
-            wrong.append(f"--tokens={self.tokens:g}: a number from 1 up is allowed, such as 3e9")
-        if price is not None and not (price > 0 and math.isfinite(price)):
-            wrong.append(f"--price_per_chip_hour={price:g}: a number above 0 is allowed; leave it out for no price")
-        if not (restarts >= 0 and math.isfinite(restarts)):
-            wrong.append(f"--restarts_per_day={restarts:g}: a number from 0 up is allowed")
-        if wrong:
-            raise UserError("; ".join(wrong))
-
-    @property
-    def rates(self) -> Rates:
-        return Rates(self.price_per_chip_hour, self.restarts_per_day)
-
 
 @dataclasses.dataclass(frozen=True)
-class Planned:
+class PlanResult:
     """The result of ``plan``.
 
     Attributes:
@@ -99,14 +73,14 @@ class Planned:
     flags: list[str]
     larger: list[LargerBatch]
     smaller: list[Plan]
-    found: SearchResult | None = None
+    search: SearchResult | None = None
 
     @property
     def fits(self) -> bool:
         return self.plan.fits
 
     def as_lines(self) -> list[str]:
-        lines = page.search_lines(self.found, self.batches) if self.found else []
+        lines = page.search_lines(self.search, self.batches) if self.search else []
         if self.request.tokens is not None:
             lines.append(
                 f"for {self.request.tokens:,.0f} tokens (positions of rows, padding counts): {' '.join(self.flags)}"
@@ -118,13 +92,13 @@ class Planned:
 
     def next_lines(self) -> list[str]:
         """Return the line with the command to type next; before it, the offer of a search where that may be faster."""
-        asked, best = [*self.request.recipe, *self.flags], self.found.best if self.found else None
+        asked, best = [*self.request.recipe, *self.flags], self.search.best if self.search else None
         name = page.run_name(self.request.recipe[0].partition("=")[2])
         if self.smaller:
             plan = self.smaller[-1]  # the one that keeps the batch, if there is one
             return [page.next_command(plan, [*asked, *plan.change.overrides(self.batches)], name)]
         searched = best.change.overrides(self.batches) if best and not best.own else []
-        offer = page.search_offer(self.plan, asked, COMPILES) if self.fits and not self.found else []
+        offer = page.search_offer(self.plan, asked, COMPILES) if self.fits and not self.search else []
         return [*offer, page.next_command(self.plan, [*asked, *searched], name)]
 
     def as_json(self) -> str:
@@ -133,24 +107,25 @@ class Planned:
         record |= {"tokens": self.request.tokens, "flags": self.flags, "next": self.next_lines()}
         if self.smaller:
             record["smallest_change"] = page.smaller_record(self.smaller, self.batches)
-        if self.found:
-            best = self.found.best
+        if self.search:
+            best = self.search.best
             record["search"] = {
-                "layouts": self.found.tried,
+                "layouts": self.search.tried,
                 "best": best.change.overrides(self.batches) if best else None,
                 "best_is_own": best.own if best else None,
-                "compiled": [page.candidate_record(c) for c in self.found.compiled],
+                "compiled": [page.candidate_record(c) for c in self.search.compiled],
             }
         return json.dumps(record)
 
 
-def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> Planned:
+def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> PlanResult:
     """Return the plan of a recipe.
 
     Raises:
       UserError: the topology is unknown, ``request.init`` is no model or is needed, the recipe and the layout do not
         fit together, or a compiler is missing. All of this is checked before the first compilation.
     """
+    rates = Rates(request.price_per_chip_hour, request.restarts_per_day)
     topology = topologies.parse(request.topology)
     recipe, flags = PretrainingRecipe.of(config), list[str]()
     initial = load(request.init, flag="--init=") if request.init else None
@@ -163,21 +138,20 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> Planned
     batches = {phase.kind: phase.batch_size for phase in experiment.phases.phases}
     advice = scaling.advise(experiment, factor)
     if request.search:
-        found = search(recipe, machine, request.rates, request.compiles or COMPILES, note)
-        made = (found.best or found.own).plan
-        assert made is not None
+        result = search(recipe, machine, rates, request.compiles, note)
+        own = (result.best or result.own).plan
+        assert own is not None
+        layout = result.best.change if result.best else Change()
+        experiment = recipe.variant(layout, machine.devices)[1]
     else:
         note(f"compiling the step of {', '.join(batches)} for {topology.name}")
-        found, made = None, make(recipe, machine, request.rates, note=note)
-    layout = found.best.change if found and found.best else Change()
-    remat: Any = made.remat
-    shape = dataclasses.replace(recipe.shape(), remat=remat)
-    chosen = recipe.variant(layout, machine.devices)[1] if found else experiment
-    experience, ratio = comparison.look_up(topology, chosen, shape)
-    made = dataclasses.replace(made, experience=experience, ratio=ratio)
-    smaller = [] if made.fits else smallest_change(recipe, machine, request.rates, made, note)
-    larger = scaling.larger_batches(made, factor, task.whole_batches) if made.fits and factor > 1 else []
-    return Planned(made, request, batches, advice, factor, flags, larger, smaller, found)
+        result, own = None, make(recipe, machine, rates, note=note)
+    remat: Any = own.remat
+    experience, ratio = comparison.look_up(topology, experiment, dataclasses.replace(recipe.shape(), remat=remat))
+    own = dataclasses.replace(own, experience=experience, ratio=ratio)
+    smaller = [] if own.fits else smallest_change(recipe, machine, rates, own, note)
+    larger = scaling.larger_batches(own, factor, task.whole_batches) if own.fits and factor > 1 else []
+    return PlanResult(own, request, batches, advice, factor, flags, larger, smaller, result)
 
 
 @dataclasses.dataclass(frozen=True)

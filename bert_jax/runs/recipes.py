@@ -2,9 +2,9 @@
 
 A recipe is a Python file with ``get_config([argument])`` that returns a ``ConfigDict``. The recipes of this package are
 also found by name (``quickstart`` or ``pretrain/quickstart``). A ``.json`` file, such as the config kept in a workdir,
-is read as plain data. Here a new value is checked only against the type of the value that it replaces. Each component
-checks its own keys later (``configuration.build``). Paths of a user's own components become recorded names
-(``own_code``). ``with_values`` does the same for a call from Python, whose values have types already.
+is read as plain data. Each component checks its own keys later (``configuration.build``). Paths of a user's own
+components become recorded names (``own_code``). ``with_values`` does the same for a call from Python, whose values have
+types already.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ import ast
 import dataclasses
 import inspect
 import json
-import math
 import os
 import re
 import reprlib
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -47,8 +46,7 @@ def load(recipe: str, overrides: Sequence[str] = (), trust_code: bool = False) -
       UserError: there is no such recipe, the file fails, a key is unknown, a value has a wrong type, or a component's
         own file is missing, lacks what it needs, or is named by a ``.json`` recipe alone.
     """
-    config, folder, is_data = _read(recipe)
-    before = {key: at(config, key) for key in OWN_KEYS}
+    values = []
     for override in overrides:
         match = OVERRIDE.fullmatch(override)
         assert match, override
@@ -56,8 +54,8 @@ def load(recipe: str, overrides: Sequence[str] = (), trust_code: bool = False) -
             raise UserError(f"--config.{match['key']} has no value; write --config.{match['key']}=VALUE")
         if not PATH.fullmatch(match["key"]):
             raise UserError(f"--config.{match['key']} is not a key; write one such as --config.model.size=VALUE")
-        _set(config, _keys(config, match["key"]), match["value"], "config", parse_value)
-    return _locked(config, folder, before, typed(overrides), asked=trust_code or not is_data)
+        values.append((match["key"], match["value"]))
+    return _changed(*_read(recipe), values, _parse_value, trust_code)
 
 
 def with_values(
@@ -80,12 +78,10 @@ def with_values(
         config, folder, is_data = _as_config(_plain(recipe), "config"), "", False
     if not isinstance(values, Mapping):
         raise UserError(f"overrides is {reprlib.repr(values)}; a dict is needed, key -> value")
-    before = {key: at(config, key) for key in OWN_KEYS}
-    for key, value in values.items():
+    for key in values:
         if not isinstance(key, str) or not PATH.fullmatch(key):
             raise UserError(f"overrides has the key {key!r}; write a key of the recipe, such as 'model.size'")
-        _set(config, _keys(config, key), value, "config", _value)
-    return _locked(config, folder, before, changed_keys(values), asked=trust_code or not is_data)
+    return _changed(config, folder, is_data, values.items(), _value, trust_code)
 
 
 def derive(recipe: str, overrides: Sequence[str] = ()) -> ConfigDict:
@@ -104,16 +100,30 @@ def _read(recipe: str | os.PathLike[str]) -> tuple[ConfigDict, str, bool]:
     return _read_json(path) if is_data else _run(path, argument), os.path.dirname(path), is_data
 
 
-def _locked(
-    config: ConfigDict, folder: str, before: Mapping[str, Any], changed: tuple[str, ...], asked: bool
+def _changed(
+    config: ConfigDict,
+    folder: str,
+    is_data: bool,
+    values: Collection[tuple[str, Any]],
+    read: Callable[[Any, Any, str], Any],
+    trust_code: bool,
 ) -> ConfigDict:
+    """Return a recipe's config with new ``values``, of which ``read`` makes what a key holds, checked and locked."""
+
     def put(key: str, name: str) -> None:
         _set(config, key.split("."), name, "config", _value)
 
+    before, changed = {key: at(config, key) for key in OWN_KEYS}, changed_keys(key for key, _ in values)
+    for key, value in values:
+        _set(config, _keys(config, key), value, "config", read)
     key_names.check_renamed(_leaves(config))
-    name_components(config, put, folder, changed, asked)
+    name_components(config, put, folder, changed, asked=trust_code or not is_data)
     _leave_out_keys_of_others(config, before, changed)
-    _check_text(config, "config")
+    try:
+        json.dumps(_plain(config), ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError as error:  # JSON and Python can hold half of a character, but no file of a run can
+        half = error.object[error.start]
+        raise UserError(f"the recipe has {half!r}, half of a character; write whole ones") from error
     return config.lock()
 
 
@@ -124,31 +134,19 @@ def _keys(config: ConfigDict, key: str) -> list[str]:
     return keys
 
 
-def _check_text(value: Any, where: str) -> None:
-    """Raise ``UserError`` for half of a character, which JSON and Python can hold, but no file of a run can."""
-    if isinstance(value, str) and value != value.encode(errors="ignore").decode():
-        raise UserError(f"{where} has {reprlib.repr(value)}, with half of a character; write whole ones")
-    if isinstance(value, ConfigDict | Mapping):
-        for key, inner in value.items():
-            _check_text(key, where)
-            _check_text(inner, f"{where}.{key}")
-    for inner in value if isinstance(value, tuple | list) else ():
-        _check_text(inner, where)
-
-
 def _leave_out_keys_of_others(config: ConfigDict, before: Mapping[str, Any], changed: Sequence[str]) -> None:
     """Remove the keys that a recipe set for a part whose name was ``changed`` since ``before``.
 
     Those stay that the new part has too, and those that were given with it.
     """
     for key, (where, fields) in OWN_KEYS.items():
-        group, kind, name = at(config, where), catalogue.KEYS[key], at(config, key)
+        group, category, name = at(config, where), catalogue.KEYS[key], at(config, key)
         if key not in changed or where in changed or before[key] in (None, name) or not isinstance(group, ConfigDict):
             continue
         of_recipe = [own for own in group if not any(f"{one}.".startswith(f"{where}.{own}.") for one in changed)]
         if of_recipe:
-            found = getattr(catalogue.find(kind.package, name, having=kind.having), fields)
-            for own in set(of_recipe) - {field.name for field in dataclasses.fields(found)}:
+            own_class = getattr(catalogue.find(category.package, name, having=category.having), fields)
+            for own in set(of_recipe) - {field.name for field in dataclasses.fields(own_class)}:
                 del group[own]
 
 
@@ -172,22 +170,21 @@ def keys(tree: Mapping[str, Any]) -> list[str]:
 
 
 def _leaves(tree: ConfigDict | Mapping[str, Any], above: str = "") -> list[str]:
-    found = []
+    leaves = []
     for key, value in tree.items():
         group = isinstance(value, ConfigDict | Mapping) and value
-        found += _leaves(value, f"{above}{key}.") if group else [f"{above}{key}"]
-    return found
+        leaves += _leaves(value, f"{above}{key}.") if group else [f"{above}{key}"]
+    return leaves
 
 
-def typed(overrides: Sequence[str]) -> tuple[str, ...]:
+def typed_keys(overrides: Sequence[str]) -> tuple[str, ...]:
     """Return the keys that ``overrides`` change: ``model.size`` for ``--config.model.size=tiny``."""
-    matches = (OVERRIDE.fullmatch(override) for override in overrides)
-    return tuple(".".join(KEYS.findall(match["key"])) for match in matches if match)
+    return changed_keys(match["key"] for override in overrides if (match := OVERRIDE.fullmatch(override)))
 
 
-def changed_keys(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the keys of ``with_values`` as ``typed`` writes them."""
-    return tuple(".".join(KEYS.findall(str(key))) for key in values)
+def changed_keys(keys: Iterable[Any]) -> tuple[str, ...]:
+    """Return keys, perhaps with places of tuples (``phases[0].num_steps``), with dots alone."""
+    return tuple(".".join(KEYS.findall(str(key))) for key in keys)
 
 
 def names() -> dict[str, Path]:
@@ -210,13 +207,13 @@ def _locate(recipe: str) -> tuple[str, str | None]:
             raise UserError(f"no config file {path}; give a file or a recipe's name: {hint}")
         return path, argument
     known = names()
-    found = [name for name in known if path in (name, name.rpartition("/")[2])]
-    if len(found) > 1:
-        raise UserError(f"recipe {path!r} is ambiguous; choose one of: {', '.join(found)}")
-    if not found:
+    matches = [name for name in known if path in (name, name.rpartition("/")[2])]
+    if len(matches) > 1:
+        raise UserError(f"recipe {path!r} is ambiguous; choose one of: {', '.join(matches)}")
+    if not matches:
         choices = list(known) if "/" in path else [name.rpartition("/")[2] for name in known]
         raise UserError(f"unknown recipe {path!r}; {nearest(path, choices)}; or give a file that ends in .py or .json")
-    return str(known[found[0]]), argument
+    return str(known[matches[0]]), argument
 
 
 def _read_json(path: str) -> ConfigDict:
@@ -317,76 +314,35 @@ def _value(value: Any, old: Any, where: str) -> Any:
     value = _plain(value)
     if isinstance(old, tuple | list) and isinstance(value, str):
         return type(old)([value])
-    if isinstance(old, ConfigDict | dict) and not isinstance(value, dict):
-        raise _no_group(old, where)
+    if isinstance(old, ConfigDict | dict) and not isinstance(value, dict | None):
+        raise UserError(
+            f"{where} is a group; set one of its keys ({', '.join(old)}) or give it whole: \"{{'key': value}}\""
+        )
     return _group(value, where) if isinstance(value, dict) else value
 
 
-def _no_group(old: Mapping[str, Any], where: str) -> UserError:
-    return UserError(
-        f"{where} is a group; set one of its keys ({', '.join(old)}) or give it whole: \"{{'key': value}}\""
-    )
+def _parse_value(text: str, old: Any, where: str) -> Any:
+    """Return ``text`` as a value that replaces ``old``; the component that reads the key checks its type.
 
+    If ``old`` is a string, that is ``text``. Otherwise ``text`` is read as a Python literal if it is one, else as a
+    string. Where ``old`` is a tuple, ``1,2``, ``a,b`` and a single value become one.
 
-def parse_value(text: str, old: Any, where: str) -> Any:
-    """Return ``text`` as a value of the type of ``old``, which it replaces.
-
-    If ``old`` is None, ``text`` is read as a Python literal if it is one, else as a string. The text ``None`` becomes
-    None unless ``old`` is a string. The component that reads the key checks whether None is allowed.
+    Raises ``UserError`` if ``old`` is a group and ``text`` is no dict.
     """
-    value = _literal(text)
     if isinstance(old, str):
         return text
-    if value is None:
-        return None
-    if isinstance(old, bool):
-        if text.lower() not in ("true", "false"):
-            raise UserError(f"{where} is {text!r}; expected true or false")
-        return text.lower() == "true"
-    if isinstance(old, int):
-        if type(value) is not int:
-            raise UserError(f"{where} is {text!r}; expected a whole number")
-        return value
-    if isinstance(old, float):
-        return _finite(text, where)
-    if isinstance(old, tuple | list):
-        return _sequence(text, value, old, where)
-    if isinstance(old, ConfigDict | dict):
-        if not isinstance(value, dict):
-            raise _no_group(old, where)
-        return _group(value, where)
-    _check_keys(value, where)
-    return value
+    value = literal(text)
+    if isinstance(old, tuple | list) and value is not None and not isinstance(value, tuple | list):
+        value = tuple(text.split(",")) if all(isinstance(one, str) for one in old) else (value,)
+    if isinstance(old, float) and type(value) is int:
+        value = float(value)
+    return _value(value, old, where)
 
 
-def _literal(text: str) -> Any:
+def literal(text: str) -> Any:
+    """Return ``text`` as a Python literal if it is one; ``true`` and ``false`` too."""
     try:
         value = ast.literal_eval(text)
         return ast.literal_eval(f"({text})") if "#" in text else value  # no comment, which would swallow the bracket
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # raised if the text is not a literal
-        return {"true": True, "false": False}.get(text, text)
-
-
-def _finite(text: str, where: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise UserError(f"{where} is {text!r}; expected a number") from None
-    if not math.isfinite(value):
-        raise UserError(f"{where} is {text!r}; expected a finite number")
-    return value
-
-
-def _sequence(text: str, value: Any, old: tuple | list, where: str) -> tuple | list:
-    """Return the tuple or list that ``text`` describes: ``(1,2)``, ``1,2`` or ``a,b``.
-
-    Raises ``UserError`` for an entry with a type that no entry of ``old`` has.
-    """
-    kinds = {type(entry) for entry in old}
-    if not isinstance(value, tuple | list):
-        value = (value,) if kinds - {str} else tuple(text.split(","))
-    for entry in value:
-        if kinds and type(entry) not in kinds:
-            expected = " or ".join(sorted(kind.__name__ for kind in kinds))
-            raise UserError(f"{where} is {text!r}; expected entries of type {expected}, as in {old!r}")
-    return type(old)(value)
+        return {"true": True, "false": False}.get(text.lower(), text)

@@ -64,7 +64,7 @@ def workdir(tmp_path_factory):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["a text", "  "], "of the texts, number 2 is empty"),
+        (["a text", "  "], "text 2 is [' ']; a text is needed for each example"),
         (["--input=nope.jsonl"], "no file nope.jsonl"),
         (["a text", "--submission=nope", "--output=out"], "unknown kind of submission 'nope'"),
         (["a text", "--submission=squad", "--output=out"], "is of span_qa; this model's task is classification"),
@@ -82,7 +82,7 @@ def test_what_a_model_has_no_use_for(workdir, tmp_path, capsys, monkeypatch, fla
 def test_a_model_of_pairs_takes_texts_two_by_two(workdir, tmp_path, capsys):
     paired = ["predict", f"--workdir={workdir / 'paired'}"]
     assert run([*paired, "one text"]) == 2
-    assert "reads text and pair: give 2 texts for each example, in this order; found 1" in capsys.readouterr().err
+    assert "text 1 is ['one text']; 2 texts, text and pair, are needed for each example" in capsys.readouterr().err
     assert run([*paired, "one text", "its pair", "a text", "another"]) == 0
     typed = capsys.readouterr().out
     assert len(typed.splitlines()) == 2
@@ -93,7 +93,7 @@ def test_a_model_of_pairs_takes_texts_two_by_two(workdir, tmp_path, capsys):
     assert "If the file has a text a line, add --format=raw_text" in capsys.readouterr().err
     (tmp_path / "raw.txt").write_text("one text\tits pair\na text\n")
     assert run([*paired, f"--input={tmp_path / 'raw.txt'}", "--format=raw_text"]) == 2
-    assert "2 texts are needed in a line, with a tab between them; see line 2" in capsys.readouterr().err
+    assert "raw.txt:2 is ['a text']; 2 texts, text and pair, are needed" in capsys.readouterr().err
 
 
 def test_it_reports_what_happens_to_the_texts(workdir, capsys):
@@ -107,7 +107,9 @@ def test_it_reports_what_happens_to_the_texts(workdir, capsys):
 def test_predictions_say_how_far_they_are(workdir):
     model = load_tuned(str(workdir))
     seen = []
-    predict(model, texts_as_examples(model, ["a text"] * 40), progress=lambda *done: seen.append(done))
+    predict(
+        model, texts_as_examples(model, {str(i): "a text" for i in range(40)}), progress=lambda *done: seen.append(done)
+    )
     assert seen == [(32, 40), (40, 40)]
 
 

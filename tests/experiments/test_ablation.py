@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax import configuration
 from bert_jax.cli.main import run
-from bert_jax.experiments import ablation, measured
+from bert_jax.experiments import ablation, ablation_table
 from bert_jax.runs import recipes
 from bert_jax.runs.settings import PretrainingSettings
 from tests import toy
@@ -131,21 +131,23 @@ def test_only_what_measures_the_same_is_compared(recipe: Path) -> None:
     variants = {}
     for name in ("no_nsp", "bert", "more_masks", "weighted"):
         config = recipes.load(f"{recipe}:{name}").to_dict()
-        variants[name] = ablation._measured(name, configuration.build(PretrainingSettings, config, "config"))
-    own, plain = ({name: one.by(metric) for name, one in variants.items()} for metric in ("own_mlm_loss", "mlm_loss"))
+        variants[name] = ablation._variant(name, configuration.build(PretrainingSettings, config, "config"))
+    own, plain = (
+        {name: one.measures(metric) for name, one in variants.items()} for metric in ("own_mlm_loss", "mlm_loss")
+    )
     assert [name for name in own if own[name] == own["no_nsp"]] == ["no_nsp", "bert"]
     assert len(set(plain.values())) == 1
     scores = {metric: {name: [1.0] for name in variants} for metric in ("sst2/loss", "own_mlm_loss", "mlm_loss")}
-    columns = measured.columns(scores, variants, ["sst2"])
+    columns = ablation_table.columns(scores, variants, ["sst2"])
     assert list(columns) == ["own_mlm_loss", "mlm_loss", "sst2/loss"]
-    lines = {metric: measured.explained(metric, by, ["sst2"], "no_nsp") for metric, by in columns.items()}
+    lines = {metric: ablation_table.describe(metric, by, "no_nsp", ["sst2"]) for metric, by in columns.items()}
     assert lines["own_mlm_loss"].endswith(
         "more_masks, weighted and no_nsp measure different things by it, and are not compared"
     )
     assert "those of no_nsp; lower is better" in lines["mlm_loss"]
     assert lines["sst2/loss"] == "loss of sst2's best evaluation after fine-tuning with it; lower is better"
     scores["own_mlm_loss"] = {name: [1.0] for name in ("no_nsp", "bert")}
-    assert list(measured.columns(scores, variants, [])) == ["sst2/loss", "mlm_loss"], "it says what mlm_loss says"
+    assert list(ablation_table.columns(scores, variants, [])) == ["sst2/loss", "mlm_loss"], "it says what mlm_loss says"
 
 
 @pytest.mark.heavy

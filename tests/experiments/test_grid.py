@@ -109,25 +109,6 @@ def test_what_all_cells_share_counts_and_is_named(tmp_path: Path) -> None:
     assert len(runs.names) == 3
 
 
-def test_changed_code_is_named_with_the_copy_of_then(tmp_path: Path) -> None:
-    def cells(digest: str) -> list[Cell]:
-        return [Cell(f"{i}", {"recipe": {"objective": {"name": f"own.py@{digest * 16}"}}}) for i in range(6)]
-
-    def run(cell: Cell, workdir: str) -> dict[str, float]:
-        del cell
-        copy = Path(workdir) / "code" / ("a" * 16) / "own.py"
-        copy.parent.mkdir(parents=True)
-        copy.touch()
-        return {"loss": 1.0}
-
-    run_cells(cells("a"), run, str(tmp_path))
-    with pytest.raises(UserError) as refusal:
-        run_cells(cells("b"), run, str(tmp_path))
-    told = str(refusal.value)
-    assert "0, 1, 2, 3 and 2 more (config.objective.name: 'own.py@aaaaaaaaaaaaaaaa' -> 'own.py@bbbbbbbb" in told
-    assert f"that of then is {tmp_path}/0/code/aaaaaaaaaaaaaaaa/own.py" in told
-
-
 def test_a_run_that_has_saved_nothing_is_not_defended(tmp_path: Path) -> None:
     def fails(cell: Cell, workdir: str) -> dict[str, float]:
         raise UserError("wrong code")
@@ -142,16 +123,16 @@ def test_a_run_that_has_saved_nothing_is_not_defended(tmp_path: Path) -> None:
         run_cells(CELLS[1:], Runs(), str(tmp_path))
 
 
-def test_the_time_left_counts_all_kinds_of_runs(tmp_path: Path) -> None:
-    cells = [*CELLS, *(Cell(f"tuned-{i}", {"rate": 1.0}, kind="fine-tuning") for i in range(2))]
-    cells = [dataclasses.replace(cell, kind="pretraining") if cell in CELLS else cell for cell in cells]
+def test_the_time_left_counts_all_runs(tmp_path: Path) -> None:
+    cells = [*CELLS, *(Cell(f"tuned-{i}", {"rate": 1.0}, work="fine-tuning") for i in range(2))]
+    cells = [dataclasses.replace(cell, work="pretraining") if cell in CELLS else cell for cell in cells]
     lines = list[str]()
     run_cells(cells, Runs(), str(tmp_path), lines.append)
     assert lines[0] == "5 runs: 3 of pretraining, then 2 of fine-tuning; 0 of them done already"
     ended = [line for line in lines if ": loss" in line]
-    assert ended[0] == "[1/5] rate-0: loss 0; about 0 s left, then 2 of fine-tuning to come, not timed yet"
-    assert ended[2] == "[3/5] rate-2: loss 0.4; 2 of fine-tuning to come, not timed yet"
-    assert ended[3].endswith("; about 0 s left")
+    assert ended[0] == "[1/5] rate-0: loss 0; about 0 s of pretraining left"
+    assert ended[2] == "[3/5] rate-2: loss 0.4"
+    assert ended[3].endswith("; about 0 s of fine-tuning left")
     assert ended[4] == "[5/5] tuned-1: loss 2"
 
 
@@ -166,7 +147,7 @@ def test_errors_name_the_cell_and_leave_it_unfinished(tmp_path: Path) -> None:
         run_cells(CELLS, run, str(tmp_path))
     assert (tmp_path / "rate-0" / RESULTS).exists()
     assert not (tmp_path / "rate-1" / RESULTS).exists()
-    with pytest.raises(UserError, match="rate-1: loss is not finite; the run diverged"):
+    with pytest.raises(UserError, match="rate-1: loss is not finite; lower"):
         run_cells(CELLS, lambda *_: {"loss": float("nan")}, str(tmp_path))
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
-from bert_jax.experiments.sweep import Outcome, Sweep, _metric, best_of, compared, doubt
+from bert_jax.experiments.sweep import Outcome, Sweep, _best_of, _compare_values, _metric, doubt
 from bert_jax.experiments.sweep import sweep as run_sweep
 from tests.tasks import toy_tasks
 
@@ -63,7 +63,7 @@ def test_pretrained_and_fresh_are_compared_at_each_fraction():
         outcome("1", "fresh", 0.8, 0.8),
     ]
     vary = {"data.train_fraction": ("0.1", "1"), "weights": ("pretrained", "fresh"), "seed": ("1",)}
-    text = compared(Sweep("r", (), vary, (0, 1), "w"), outcomes, "accuracy")
+    text = _compare_values(Sweep("r", (), vary, (0, 1), "w"), outcomes, "accuracy")
     assert (
         "## Compared with weights=pretrained\n\n| variant | seeds | train_fraction=0.1 | train_fraction=1 |\n" in text
     )
@@ -71,7 +71,7 @@ def test_pretrained_and_fresh_are_compared_at_each_fraction():
     assert "| weights=fresh | 2 | 0.5000 ± 0.0000 | 0.8000 ± 0.0000 |\n" in text
     assert "| train_fraction=0.1 | weights=fresh - weights=pretrained | -0.2000 | 0.1000 | within the noise |" in text
     assert "| train_fraction=1 | weights=fresh - weights=pretrained | -0.1000 | 0.0000 | beyond the noise |" in text
-    one = compared(Sweep("r", (), vary, (0, 1), "w", choose=("data.train_fraction",)), outcomes[2:], "accuracy")
+    one = _compare_values(Sweep("r", (), vary, (0, 1), "w", choose=("data.train_fraction",)), outcomes[2:], "accuracy")
     assert one.startswith("\n## Compared with weights=pretrained\n\n| metric | variants | difference |")
 
 
@@ -85,9 +85,9 @@ def test_the_best_value_is_by_the_median_and_of_equals_the_first():
         outcome("1", "b", 0.5, 0.5, 0.5),
         outcome("2", "b", 0.5, 0.5, 0.5),
     ]
-    assert best_of(outcomes, ["rate"], "accuracy") == [outcomes[1], outcomes[2]]
-    assert best_of(outcomes, ["rate"], "loss") == [outcomes[0], outcomes[2]]
-    assert best_of(outcomes, [], "accuracy") == outcomes
+    assert _best_of(outcomes, ["rate"], "accuracy") == [outcomes[1], outcomes[2]]
+    assert _best_of(outcomes, ["rate"], "loss") == [outcomes[0], outcomes[2]]
+    assert _best_of(outcomes, [], "accuracy") == outcomes
 
 
 def test_the_best_value_is_doubted_within_the_noise_of_the_seeds():

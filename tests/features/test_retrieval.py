@@ -25,7 +25,7 @@ from bert_jax.models.heads import SentenceVector
 from bert_jax.models.model import Model, Part, fresh_params, recorded
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.rows.encoded import padded_length
-from bert_jax.runs.own_text import own_sentences
+from bert_jax.runs.run_recipe import own_sentences
 from bert_jax.tasks.metrics.nearest import Nearest
 from bert_jax.tasks.metrics.retrieval import retrieval_metrics
 from bert_jax.text.tokenizer import wordpiece

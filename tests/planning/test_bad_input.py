@@ -62,19 +62,15 @@ def test_missing_compiler(capsys):
     assert "-r requirements/tpu.txt" in said
 
 
-COUNT = "a whole number from 1 up is allowed"
+COUNT = "a whole number from 1 to 2,147,483,647 is needed"
 FLAGS = {
-    "--price_per_chip_hour=-1": "--price_per_chip_hour=-1: a number above 0 is allowed; leave it out for no price",
-    "--price_per_chip_hour=inf": "--price_per_chip_hour=inf: a number above 0 is allowed; leave it out for no price",
-    "--restarts_per_day=nan": "--restarts_per_day=nan: a number from 0 up is allowed",
-    "--restarts_per_day=-0.5": "--restarts_per_day=-0.5: a number from 0 up is allowed",
-    "--scale=0": f"--scale=0: {COUNT}",
-    "--search --compiles=0": f"--compiles=0: {COUNT}",
-    "--search --compiles=-2": f"--compiles=-2: {COUNT}",
-    "--compiles=0": f"--compiles=0: {COUNT}",
-    "--compiles=5": "--compiles=5: allowed only with --search; add --search, or leave it out",
-    "--tokens=0": "--tokens=0: a number from 1 up is allowed, such as 3e9",
-    "--search --compiles=0 --scale=-3": f"--compiles=0: {COUNT}; --scale=-3: {COUNT}",
+    "--price_per_chip_hour=-1": "plan.price_per_chip_hour is -1.0; more than 0 is needed",
+    "--price_per_chip_hour=inf": "plan.price_per_chip_hour is inf; more than 0 is needed",
+    "--restarts_per_day=nan": "plan.restarts_per_day is nan; 0 or more is needed",
+    "--restarts_per_day=-0.5": "plan.restarts_per_day is -0.5; 0 or more is needed",
+    "--scale=0": f"--scale: found '0'; {COUNT}",
+    "--search --compiles=-2": f"--compiles: found '-2'; {COUNT}",
+    "--tokens=0": "--tokens: found '0'; a number from 1 up is needed, such as 3e9",
 }
 
 
@@ -90,4 +86,5 @@ def test_a_recipe_that_goes_on_from_a_model_needs_it(capsys):
 @pytest.mark.parametrize("flags", FLAGS)
 def test_flags(flags, capsys):
     assert run(["plan", "--config=quickstart", "--topology=cpu:8", *flags.split()]) == 2
-    assert capsys.readouterr().err == f"error: {FLAGS[flags]}\n"  # that alone: no line tells of a compile
+    [line] = capsys.readouterr().err.splitlines()  # no line tells of a compile
+    assert FLAGS[flags] in line

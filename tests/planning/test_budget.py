@@ -122,7 +122,7 @@ def test_tokens_are_read(text: str, number: float) -> None:
 
 def test_what_is_no_number_of_tokens(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", "--config=quickstart", "--topology=cpu:8", "--tokens=many"]) == 2
-    assert "found 'many'; a number is needed, such as 3e9, 500M or 3B" in capsys.readouterr().err
+    assert "found 'many'; a number from 1 up is needed, such as 3e9, 500M or 3B" in capsys.readouterr().err
 
 
 def test_steps_follow_from_tokens() -> None:

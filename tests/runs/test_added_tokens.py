@@ -44,12 +44,14 @@ def test_pretraining_then_a_run_that_goes_on_with_more(tmp_path: Path) -> None:
     assert load(str(second / "hugging_face")).tokenizer.sha256 == load(str(second)).tokenizer.sha256
 
 
-def test_relations_with_marks_are_learned(tmp_path: Path) -> None:
+def test_relations_with_marks_are_learned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     toy_tasks.write_toy(tmp_path, "classification")
     for split, count in (("train", 256), ("dev", 64)):
         rng = random.Random(split)
         toy_tasks.write_examples(tmp_path / f"{split}.jsonl", [{"id": str(i), **relation(rng)} for i in range(count)])
     assert toy_tasks.finetune(tmp_path, FLAG) == 0
+    assert toy_tasks.finetune(tmp_path, "--config.vocab.added=('<e9>',)") == 2
+    assert "holds another run: config.vocab.added: ['<e1>', '</e1>', " in capsys.readouterr().err
     trained = load(str(tmp_path / "run"))
     assert trained.tokenizer.vocab[-4:] == MARKS
     assert toy_tasks.evaluations(tmp_path)[-1]["accuracy"] > 0.95

@@ -114,6 +114,8 @@ def test_batches_are_those_of_the_run(page: SimpleNamespace) -> None:
         assert found.keys() == wanted.keys()
         for name, array in wanted.items():
             np.testing.assert_array_equal(found[name], array, err_msg=name)
+    odd = {"phases": {"phase1": {"num_steps": 6, "batch_size": 15, "max_length": 32}}, "selection.metric": "mlm_loss"}
+    assert len(bert_jax.batches("quickstart", page.folder / "odd", overrides=tiny | odd)) == 6, "rows need no mesh"
     with pytest.raises(UserError, match="first_step is 'two'; the run has the steps 0 to 59"):
         bert_jax.batches("quickstart", workdir, overrides=tiny, first_step="two")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="overrides has the key 5; write a key of the recipe"):
@@ -187,9 +189,9 @@ def test_bad_texts_are_one_line(page: SimpleNamespace) -> None:
         (lambda: bert_jax.predict(page.folder / "runs/first", ["a"]), "holds a pretrained model; fine-tune it first"),
         (
             lambda: bert_jax.predict(page.folder / "runs/water", ["a", ("b", "c")]),
-            r"^texts\[1\] is \('b', 'c'\); a string is needed for this model$",
+            r"^texts\[1\] is \('b', 'c'\); a text is needed for each example of this model$",
         ),
-        (lambda: bert_jax.predict(page.folder / "runs/water", [1]), r"^texts\[0\] is 1; a string is needed for this"),
+        (lambda: bert_jax.predict(page.folder / "runs/water", [1]), r"^texts\[0\] is 1; a text is needed for each"),
         (lambda: model.encode(None), "^texts is None; a list of strings is needed"),
     ]:
         with pytest.raises(UserError, match=message):

@@ -1,6 +1,5 @@
 """A finished run fills words of its own held-out text, beside the words that stood there."""
 
-import itertools
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +14,7 @@ from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig
 from bert_jax.features.fill_mask import Filled
 from bert_jax.models.model import LM_HEAD
 from bert_jax.runs import filled_examples
-from bert_jax.runs.filled_examples import EACH, NUMBER, masked_sentences
+from bert_jax.runs.filled_examples import NUMBER, _masked_sentences
 from bert_jax.runs.inputs import Inputs
 from bert_jax.text.tokenizer import Tokenizer
 from tests import toy
@@ -33,7 +32,7 @@ def test_chinese_sentences_have_no_spaces(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join(["春眠不觉晓，处处闻啼鸟。\n夜来风雨声，花落知多少。"] * 30))
     tokenizer, made = opened(tmp_path, toy.recipe(text, vocab={"size": 40}))
-    found = list(itertools.chain(*masked_sentences(made, tokenizer, 32)))
+    found = _masked_sentences(made, tokenizer, 32)
     assert found
     for masked, word in found:
         assert " " not in masked
@@ -49,32 +48,31 @@ def test_sentences_are_of_the_heldout_text_with_one_word_masked(tmp_path: Path, 
     split = made.corpora[""].split("heldout")
     starts, lengths = split.sentence_offsets[:-1], split.sentence_lengths()
     heldout = {tokenizer.decode(split.read(*map(np.atleast_1d, one))) for one in zip(starts, lengths, strict=True)}
-    found = masked_sentences(made, tokenizer, 32)
+    found = _masked_sentences(made, tokenizer, 32)
     assert len(found) == NUMBER
-    assert all(1 <= len(group) <= EACH for group in found)
-    for masked, word in itertools.chain(*found):
+    for masked, word in found:
         assert masked.count("[MASK]") == 1
         assert word.isalpha()
         ids = tokenizer.encode(masked.replace("[MASK]", word)).input_ids
         assert tokenizer.decode(ids) in heldout, masked
-    assert masked_sentences(made, tokenizer, 9) == [], "sentences of 8 tokens do not fit with [CLS] and [SEP]"
+    assert _masked_sentences(made, tokenizer, 9) == [], "sentences of 8 tokens do not fit with [CLS] and [SEP]"
     two = Mixture({"a": made.corpora[""], "b": made.corpora[""]}, {"a": 1.0, "b": 0.0})
-    of_two = masked_sentences(two, tokenizer, 32)
+    of_two = _masked_sentences(two, tokenizer, 32)
     assert len(of_two) == NUMBER
     assert of_two[:2] == of_two[2:], "two of each part"
 
 
-def test_of_neighbours_one_with_the_right_word_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    groups = [[("a [MASK]", "x"), ("b [MASK]", "cat")], [("c [MASK]", "y"), ("d [MASK]", "z")]]
+def test_held_out_words_are_shown_beside_the_predictions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = SimpleNamespace(max_length=32)
     trained: Any = SimpleNamespace(params={LM_HEAD.name: {}}, config=config, tokenizer=None, workdir=str(tmp_path))
-    monkeypatch.setattr(filled_examples, "masked_sentences", lambda *arguments: groups)
+    masked = [("a [MASK]", "x"), ("b [MASK]", "cat")]
+    monkeypatch.setattr(filled_examples, "_masked_sentences", lambda *arguments: masked)
     guesses = ((("cat", 0.5), ("dog", 0.25)),)
     monkeypatch.setattr(filled_examples, "fill_mask", lambda model, texts: [Filled(text, guesses) for text in texts])
     said: list[str] = []
-    assert filled_examples.fill_examples(trained, None, Any, said.append) == ["b [MASK]", "c [MASK]"]
-    assert said[0].startswith("1 of 4 masked held-out words are among the five predictions; ")
+    assert filled_examples.fill_examples(trained, None, Any, said.append) == ["a [MASK]", "b [MASK]"]
+    assert said[0].startswith("1 of 2 masked held-out words are among the five predictions:")
     assert "in the text: cat" in said[0]
-    assert [one["answer"] for one in json.loads((tmp_path / "examples.json").read_text())] == ["cat", "y"]
+    assert [one["answer"] for one in json.loads((tmp_path / "examples.json").read_text())] == ["x", "cat"]
     assert filled_examples.fill_examples(trained, ["a [MASK]"], Any, said.append) == ["a [MASK]"]
     assert said[1] == "a [MASK]\n  cat 0.50, dog 0.25"

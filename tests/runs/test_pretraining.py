@@ -120,10 +120,10 @@ def test_model_and_objective_are_made_once(text: Path, tmp_path: Path, monkeypat
 
 
 def test_a_run_records_what_its_plan_is_compared_with(finished: Path) -> None:
-    made = plan_comparison.read(str(finished), None)
-    assert made.topology.name == f"cpu:{jax.device_count()}"
-    assert made.recipe.shape() == load(str(finished)).config
-    [(phase, windows)] = made.windows.items()
+    run, recipe, measured = plan_comparison.measurements(str(finished))
+    assert plan_comparison._topology(str(finished), run, None).name == f"cpu:{jax.device_count()}"
+    assert recipe.shape() == load(str(finished)).config
+    [(phase, windows)] = measured.items()
     assert (phase, len(windows.records), windows.steps) == ("phase1", 11, 2)
     assert windows.percentile(50) > 0
     assert "How fast it was" in (finished / "report.html").read_text()

@@ -126,7 +126,7 @@ def test_a_number_is_probed_too(data: Path, tokenizer: Tokenizer, model: tuple[M
 
 def test_the_head_is_where_its_loss_is_least(data: Path, tokenizer: Tokenizer, model: tuple[ModelConfig, Any]) -> None:
     """More steps give no other score than a solver that knows nothing of Adam: Newton's method in numpy."""
-    from bert_jax.runs.probe import PENALTY, learned_head
+    from bert_jax.runs.probe import PENALTY, _learn_head
 
     examples = read_probe(ProbeConfig(**settings(data, num_steps=3000)), EXPERIMENT)
     assert examples
@@ -134,7 +134,7 @@ def test_the_head_is_where_its_loss_is_least(data: Path, tokenizer: Tokenizer, m
     rng = np.random.default_rng(0)
     x, labels = rng.normal(size=(120, 3)), task.rows["train"].arrays["labels"]
     empty = {"kernel": np.zeros((3, 2), np.float32), "bias": np.zeros(2, np.float32)}
-    head = learned_head(task, empty, jax.numpy.asarray(x, np.float32), task.rows["train"].arrays, examples.config)
+    head = _learn_head(task, empty, jax.numpy.asarray(x, np.float32), task.rows["train"].arrays, examples.config)
     # Two classes: by symmetry the kernel is (-w/2, w/2), and its penalty a quarter of that of w.
     w, ones = np.zeros(4), np.concatenate([x, np.ones((120, 1))], axis=1)
     penalty = PENALTY / 2 * np.diag([1, 1, 1, 0])

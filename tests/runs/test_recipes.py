@@ -190,6 +190,9 @@ def test_a_json_file_is_data(tmp_path):
         ("sizes=3", "sizes", (3,)),
         ("paths=b,c*", "paths", ("b", "c*")),
         ("paths=('b,c',)", "paths", ("b,c",)),
+        ("paths=2024", "paths", ("2024",)),
+        ("seed=five", "seed", "five"),  # for the component to refuse
+        ("rate=nan", "rate", "nan"),
         ("model.size=base", "model.size", "base"),
         ("model.num_layers=4", "model.num_layers", 4),  # for the component to judge
         ("model.options.rate=0.5", "model.options.rate", 0.5),
@@ -224,15 +227,6 @@ def test_the_last_override_wins(recipe):
     ("override", "said"),
     [
         ("sed=5", "unknown key config.sed; did you mean 'seed'?"),
-        ("seed=five", "expected a whole number"),
-        ("seed=1.5", "expected a whole number"),
-        ("seed=True", "expected a whole number"),
-        ("rate=fast", "expected a number"),
-        ("rate=nan", "expected a finite number"),
-        ("rate=inf", "expected a finite number"),
-        ("on=1", "expected true or false"),
-        ("sizes=big", "expected entries of type int"),
-        ("sizes=(1,'2')", "expected entries of type int"),
         ("model=base", "config.model is a group"),
         ("seed.value=1", "config.seed is a value"),
         ("phases[2].steps=1", "config.phases has 2 entries"),

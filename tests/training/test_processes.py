@@ -69,7 +69,7 @@ def test_several_build_nothing(recipe: Path, tmp_path: Path) -> None:
     assert [code for code, _ in ended] == [BAD_INPUT, BAD_INPUT]
     said = "".join(said for _, said in ended)
     assert "there is no vocabulary in" in said
-    assert "run this once on one host, with the recipe and the flags given here: bert-jax vocab" in said
+    assert "on one host, with the recipe and the flags given here, run bert-jax vocab" in said
 
 
 @pytest.mark.heavy

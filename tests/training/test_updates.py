@@ -1,8 +1,6 @@
 """Optimizers and schedules against computations of their own, in plain numpy and float64."""
 
-import dataclasses
 import functools
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,13 +9,10 @@ import numpy as np
 import optax
 import pytest
 
-from bert_jax import configuration
 from bert_jax.errors import UserError
 from bert_jax.models.encoders import bert
 from bert_jax.models.layers import stack_layers, unstack_layers
 from bert_jax.models.model import fresh_params
-from bert_jax.reporting.run_record import keep_defaults, write_run
-from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.training.optimizers import OptimizerConfig, decay_mask, make_optimizer
 from bert_jax.training.schedules import ScheduleConfig, make_schedule
 
@@ -172,26 +167,6 @@ def test_standard_correction_is_adamw() -> None:
         updates, state = update(gradient, state, expected)
         expected = optax.apply_updates(expected, updates)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), run(config, params, gradients), expected)
-
-
-@pytest.mark.parametrize(
-    ("then", "now", "found"),
-    [
-        ({"kind": "lamb"}, {"kind": "lamb"}, "none"),  # by default then and now: as it was begun
-        ({"kind": "lamb", "bias_correction": "none"}, {"kind": "lamb"}, "standard"),  # then it was said
-        ({"kind": "lamb"}, {"kind": "lamb", "bias_correction": "standard"}, "standard"),  # now it is said
-        (None, {"kind": "lamb"}, "standard"),  # no run there
-    ],
-)
-def test_a_run_keeps_the_defaults_that_it_was_begun_with(tmp_path: Path, then: Any, now: Any, found: str) -> None:
-    if then:
-        identity = {"objective": {}, "optimizer": dataclasses.asdict(OptimizerConfig("lamb", bias_correction="none"))}
-        write_run(str(tmp_path), {"run_id": "a", "config": {"optimizer": then}, "identity": identity})
-    config = {"objective": {}, "model": {}, "phases": {}, "optimizer": now}
-    settings = configuration.build(
-        PretrainingSettings, keep_defaults(str(tmp_path), config, PretrainingSettings, bool(then)), "config"
-    )
-    assert settings.optimizer == OptimizerConfig("lamb", bias_correction=found)  # type: ignore[arg-type]
 
 
 def test_the_first_uncorrected_update_is_larger() -> None:
