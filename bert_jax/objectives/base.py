@@ -25,7 +25,7 @@ from bert_jax.models.model import Model, Part, encoder_file, head_class
 from bert_jax.objectives.reading import read_by
 from bert_jax.objectives.terms import MLM as MLM
 from bert_jax.objectives.terms import Term as Term
-from bert_jax.objectives.terms import measured, punctuation
+from bert_jax.objectives.terms import measure, punctuation
 from bert_jax.records import Batch, BatchSpec, Sum
 from bert_jax.rows import ngram_models, random, units
 from bert_jax.rows.features import TokenFacts
@@ -37,7 +37,7 @@ from bert_jax.task import Losses, RowSource, Variables
 from bert_jax.text.tokenizer import Tokenizer
 
 RATE = "_majority_rate"  # ends the name of a baseline
-ALWAYS = ("input_ids", "token_type_ids", "attention_mask", "position_ids", "sequence_ids", "row_weights")
+_ALWAYS = ("input_ids", "token_type_ids", "attention_mask", "position_ids", "sequence_ids", "row_weights")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Config:
     arrangement_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # the fields of that Arrangement
 
 
-PHASE_KEYS = tuple(field.name for field in dataclasses.fields(Config))
+_PHASE_KEYS = tuple(field.name for field in dataclasses.fields(Config))
 
 
 class Setting(NamedTuple):
@@ -115,9 +115,7 @@ class PretrainingObjective(abc.ABC):
         model.check_lengths(setting.max_lengths)
         self.dtype = model.dtype
         self._rows = {kind: self._with_features(self._rows_of(kind)) for kind in setting.max_lengths}
-        self.batch_specs = {
-            name: spec for kind, rows in self._rows.items() for name, spec in rows.batch_specs(kind).items()
-        }
+        self.batch_specs = {name: spec for rows in self._rows.values() for name, spec in rows.batch_specs.items()}
         self.loss_weights = {name: term.weight for name, term in self._terms.items()}
         self._set_vocabulary(model.vocab_size)
 
@@ -210,16 +208,16 @@ class PretrainingObjective(abc.ABC):
         """Return the configuration of a phase's rows; the phase may replace keys of ``config.objective``."""
         where = f"config.phases.{kind}"
         changes = dict(self.setting.changes.get(kind, {}))
-        if wrong := [key for key in changes if key not in PHASE_KEYS]:
-            if wrong[0] not in (*PHASE_KEYS, *[field.name for field in dataclasses.fields(self.config)], "name"):
-                hint = configuration.nearest(wrong[0], PHASE_KEYS)
+        if wrong := [key for key in changes if key not in _PHASE_KEYS]:
+            if wrong[0] not in (*_PHASE_KEYS, *[field.name for field in dataclasses.fields(self.config)], "name"):
+                hint = configuration.nearest(wrong[0], _PHASE_KEYS)
                 raise UserError(f"unknown key {where}.objective.{wrong[0]}; {hint}")
             raise UserError(
-                f"{where}.objective.{wrong[0]}: a phase may replace {', '.join(PHASE_KEYS)}; set {wrong[0]} for all "
+                f"{where}.objective.{wrong[0]}: a phase may replace {', '.join(_PHASE_KEYS)}; set {wrong[0]} for all "
                 "phases in config.objective"
             )
         of_phase, shared = changes.pop("masking", {}), self.config.masking
-        own = Config(**{name: getattr(self.config, name) for name in PHASE_KEYS})
+        own = Config(**{name: getattr(self.config, name) for name in _PHASE_KEYS})
         # the options of one arrangement say nothing to another, nor do those of one strategy
         if changes.get("arrangement", own.arrangement) != own.arrangement:
             changes = {"arrangement_options": {}} | changes
@@ -237,7 +235,7 @@ class PretrainingObjective(abc.ABC):
             merged.max_pairs_per_row,
             merged.arrangement or self.arrangement,
             merged.arrangement_options,
-            phase=where,
+            kind=kind,
         )
 
     @property
@@ -259,7 +257,7 @@ class PretrainingObjective(abc.ABC):
         """
         spec = dataclasses.replace(rows, features=rows.possible).batch_spec()
         model, named = self.setting.model, self._needed()
-        needed = named | read_by(self.inputs, spec, named.union(ALWAYS))
+        needed = named | read_by(self.inputs, spec, named.union(_ALWAYS))
         if lacking := sorted(needed - spec.keys()):
             kinds = catalogue.parts("rows.arrangements", having="Arrangement")
             fields = {name: catalogue.find("rows.arrangements", name).Arrangement.fields for name in kinds}
@@ -272,7 +270,7 @@ class PretrainingObjective(abc.ABC):
             raise UserError(
                 f"encoder {model.encoder!r} does not read {unread[0]}; set config.objective.packing to 'none'"
             )
-        return dataclasses.replace(rows, features=(*ALWAYS, *sorted(needed)))
+        return dataclasses.replace(rows, features=(*_ALWAYS, *sorted(needed)))
 
     # ---- The host side ---------------------------------------------------------------------------------------------
 
@@ -288,7 +286,6 @@ class PretrainingObjective(abc.ABC):
                 self._facts,
                 seed=seed,
                 phase=phase,
-                kind=kind,
                 directory=corpus.folder,
             )
             for name, corpus in self._mixture.corpora.items()
@@ -331,7 +328,7 @@ class PretrainingObjective(abc.ABC):
         losses: dict[str, Sum] = {}
         metrics: dict[str, Sum] = {}
         for name, term in self._terms.items():
-            losses[name], of_term = measured(term, outputs, batch, self._is_punctuation)
+            losses[name], of_term = measure(term, outputs, batch, self._is_punctuation)
             metrics |= {f"{name}_{metric}": value for metric, value in of_term.items()}
         return Losses(losses, metrics | token_metrics(batch))
 

@@ -44,14 +44,14 @@ def punctuation(tokenizer: Tokenizer | None, size: int) -> npt.NDArray[np.bool_]
 
     Special tokens are not.
     """
-    found = np.zeros(size, np.bool_)
+    signs_alone = np.zeros(size, np.bool_)
     for i, (text, continues) in enumerate(tokenizer.surfaces[:size] if tokenizer else ()):
         signs = text.strip() if continues is not None else ""
-        found[i] = bool(signs) and all(unicodedata.category(sign).startswith("P") for sign in signs)
-    return found
+        signs_alone[i] = bool(signs) and all(unicodedata.category(sign).startswith("P") for sign in signs)
+    return signs_alone
 
 
-def measured(
+def measure(
     term: Term, outputs: Mapping[str, jax.Array], batch: Batch, is_punctuation: npt.NDArray[np.bool_]
 ) -> tuple[Sum, dict[str, Sum]]:
     """Return the loss of a term and its metrics by name.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +60,7 @@ class Rows(NamedTuple):
     attention_mask: Ids  # [n, L] 1 on tokens
     is_text: Bools  # [n, L] neither special token nor padding
     lengths: Ints  # [n] number of tokens, special tokens included
+    column: npt.NDArray[np.uint8] | None = None  # [n, L] the corpus column of the units, if units are in one
 
 
 class Sentences(Protocol):
@@ -170,7 +171,10 @@ class Strategy(Protocol):
         candidate. The unit ends before the next start or the next position that is not a candidate.
       counts: [n] how many positions to select; at most the number of the row's candidates.
       keys: [n] one random key per row; the selection of a row depends only on the row's own arguments.
-      options: the ``Config`` of the strategy's file.
+      options: the ``Config`` of the strategy's file. If it has the field ``rate`` and a method ``most(lengths)``, the
+        strategy itself draws how many positions to select, a share ``rate`` on average, and takes ``counts`` as upper
+        limits. ``most`` returns these limits [n], which a sequence of ``lengths`` tokens exceeds so seldom that rows
+        need no space for more predictions.
 
     Returns:
       The selected positions: candidates, at most ``counts`` in a row.
@@ -179,21 +183,3 @@ class Strategy(Protocol):
     def __call__(
         self, candidates: Bools, starts: Bools, counts: np.ndarray, keys: random.Bits, options: object
     ) -> Selected: ...
-
-
-@runtime_checkable
-class RandomCounts(Protocol):
-    """The options of a strategy that itself draws how many positions to select, and takes ``counts`` as upper limits.
-
-    Attributes:
-      rate: the mean share of selected positions; ``MaskingConfig`` sets it.
-    """
-
-    rate: float
-
-    def most(self, lengths: Ints) -> Ints:
-        """Return upper limits [n] for sequences of ``lengths`` tokens.
-
-        A sequence exceeds its limit so seldom that rows need no space for more predictions.
-        """
-        ...

@@ -13,14 +13,14 @@ from bert_jax import catalogue, configuration
 from bert_jax.configuration import check_choices, check_fields
 from bert_jax.errors import UserError
 from bert_jax.rows import random, units
-from bert_jax.rows.features import Bools, Field, Ids, Ints, RandomCounts, Rows, Selected, Strategy, TokenFacts
+from bert_jax.rows.features import Bools, Field, Ids, Ints, Rows, Selected, Strategy, TokenFacts
 
 FIELDS = {
     "masked_positions": Field("target", is_place=True),
     "masked_labels": Field("target"),
     "masked_weights": Field("target", "float32"),
 }
-# For ``boundaries``: the two positions beside the run of targets that a target belongs to, and its index in the run.
+# Of ``span_boundaries``: the two positions beside the run of targets with the target, and its index in the run.
 BOUNDARY_FIELDS = {
     "span_left": Field("target", is_place=True),
     "span_right": Field("target", is_place=True),
@@ -37,8 +37,8 @@ class MaskingConfig:
       unit: the group of positions that a strategy selects either as a whole or not at all: "piece", "word", or the name
         of a column of the corpus. A strategy that ignores units takes "piece" alone.
       count: how many of n tokens are selected. "rounded": round(rate * n). "stochastic": int(rate * n + u) with a
-        uniform u, so the mean is rate * n for every n (Liu et al. 2019, as in fairseq). Strategies with
-        ``RandomCounts`` draw their own counts.
+        uniform u, so the mean is rate * n for every n (Liu et al. 2019, as in fairseq). A strategy whose options
+        have ``most`` draws its own counts.
       fates: a selected token becomes [MASK], becomes a random piece or stays. "token" draws this for each token, "span"
         once for all tokens of a span.
       random_pieces: what a random piece is drawn from: "vocabulary" all pieces, "not_special" all except special ones,
@@ -82,7 +82,7 @@ class MaskingConfig:
     @functools.cached_property
     def has_random_counts(self) -> bool:
         """Whether the strategy itself draws how many positions to select."""
-        return isinstance(self.selection[1], RandomCounts)
+        return callable(getattr(self.selection[1], "most", None))
 
     def predictions(self, max_length: int) -> int:
         """Return P: the largest number of predictions that a row of one sequence needs."""
@@ -107,7 +107,7 @@ class MaskingConfig:
           candidates: [n] the positions of each sequence that may be selected.
           predictions: P; the result is at most this.
           keys: [n] random keys for "stochastic". If None, return the counts that packing assumes: the largest possible,
-            or for ``RandomCounts`` the mean, since random counts even out over the sequences of a row.
+            or the mean if the strategy draws its own, since random counts even out over the sequences of a row.
         """
         counts = self.most(lengths)
         if self.has_random_counts:
@@ -145,14 +145,14 @@ def _check_strategy(config: MaskingConfig, where: str) -> None:
 
     def selected(starts: Bools) -> Selected:
         try:
-            found = select(candidates.copy(), starts.copy(), counts.copy(), keys, options)
+            selection = select(candidates.copy(), starts.copy(), counts.copy(), keys, options)
         except Exception as error:
             if catalogue.place_in_own(error):
                 raise
             called = "is called as select(candidates, starts, counts, keys, options)"
             raise UserError(f"{catalogue.shown(config.strategy)}: select {called}; it says: {error}") from error
-        _check_selected(found, candidates, counts, config.strategy)
-        return found
+        _check_selected(selection, candidates, counts, config.strategy)
+        return selection
 
     whole = selected(starts)
     if config.fates == "span" and whole.first is None:
@@ -186,9 +186,6 @@ def mask_rows(
     config: MaskingConfig,
     facts: TokenFacts,
     predictions: int | None = None,
-    *,
-    column: np.ndarray | None = None,
-    boundaries: bool = False,
     sample: Ids | None = None,
 ) -> dict[str, np.ndarray]:
     """Return the features of masked language modelling; ``rows`` are not changed.
@@ -197,9 +194,6 @@ def mask_rows(
       rows: sequences [n, L] with at least one position of text each.
       keys: [n] random keys.
       predictions: P. If None, use the P of a row of one sequence.
-      column: [n, L] values of the corpus column named by ``config.unit``, if the unit is a column.
-      boundaries: whether to add ``BOUNDARY_FIELDS``. If a run of targets touches a special token, its targets have no
-        boundaries: all three fields are 0.
       sample: tokens of the text, from which "unigram" draws random pieces.
 
     Returns:
@@ -209,7 +203,7 @@ def mask_rows(
     ids, length = rows.input_ids, rows.input_ids.shape[1]
     predictions = config.predictions(length) if predictions is None else predictions
     select, options = config.selection
-    starts = units.starts(config.unit, ids, rows.is_text, facts, column)
+    starts = units.starts(config.unit, ids, rows.is_text, facts, rows.column)
     counts = config.counts(rows.lengths, rows.is_text.sum(axis=1), predictions, random.fold(keys, 3))
     selected = select(rows.is_text, starts, counts, random.fold(keys, 0), options)
     _check_selected(selected, rows.is_text, counts, config.strategy)
@@ -226,11 +220,7 @@ def mask_rows(
     input_ids[row, position] = seen
 
     values = {"masked_positions": position, "masked_labels": labels, "masked_weights": 1}
-    fields = FIELDS
-    if boundaries:
-        fields = FIELDS | BOUNDARY_FIELDS
-        values |= _boundaries(row, position, rows.is_text)
-    features = {name: np.zeros((len(ids), predictions), field.dtype) for name, field in fields.items()}
+    features = {name: np.zeros((len(ids), predictions), field.dtype) for name, field in FIELDS.items()}
     for name, array in features.items():
         array[row, slot] = values[name]
     return {"input_ids": input_ids, **features}
@@ -246,17 +236,21 @@ def _random_pieces(bits: random.Bits, config: MaskingConfig, facts: TokenFacts, 
     return sample[random.integers(bits, len(sample))].astype(np.int64)
 
 
-def _boundaries(row: Ints, position: Ints, is_text: Bools) -> dict[str, Ints]:
-    """Return the ``BOUNDARY_FIELDS`` of chosen positions; ``row`` and ``position`` are in ascending order.
+def span_boundaries(features: Mapping[str, np.ndarray], is_text: Bools) -> dict[str, np.ndarray]:
+    """Return the ``BOUNDARY_FIELDS`` [n, P] for the ``features`` of ``mask_rows``.
 
-    A span here is a run of adjacent chosen positions, whatever the strategy. So the tokens beside a span are not
-    chosen, and the model sees them.
+    A span here is a run of adjacent targets, whatever the strategy. So the tokens beside a span are not selected, and
+    the model sees them. If a span touches a special token, its targets have no boundaries: all three fields are 0.
     """
+    row, slot = np.nonzero(features["masked_weights"])
+    position = features["masked_positions"][row, slot]
     is_first = (np.diff(position, prepend=-2) != 1) | (np.diff(row, prepend=-1) != 0)
     run, edges = np.cumsum(is_first) - 1, np.flatnonzero(np.append(is_first, True))
     first, last = position[edges[:-1]][run], position[edges[1:] - 1][run]
     left, right, width = first - 1, last + 1, is_text.shape[1]
     inside = (left >= 0) & (right < width)
     inside &= is_text[row, np.maximum(left, 0)] & is_text[row, np.minimum(right, width - 1)]
-    values = {"span_left": left, "span_right": right, "span_offsets": position - first}
-    return {name: np.where(inside, value, 0) for name, value in values.items()}
+    boundaries = {name: np.zeros_like(features["masked_positions"]) for name in BOUNDARY_FIELDS}
+    for name, values in (("span_left", left), ("span_right", right), ("span_offsets", position - first)):
+        boundaries[name][row, slot] = np.where(inside, values, 0)
+    return boundaries

@@ -18,13 +18,13 @@ from bert_jax.task import RowSource
 TURN = 1024  # the number of rows in which the shares are exact; a share is a multiple of 1 / TURN
 
 
-def rows_of_a_turn(parts: Sequence[float]) -> np.ndarray:
+def _rows_of_a_turn(shares: Sequence[float]) -> np.ndarray:
     """Return how many of ``TURN`` rows each source gets, int64 [n].
 
-    ``parts`` are the shares of the sources; they add up to 1. The rows are apportioned by the largest remainder; every
+    The ``shares`` of the sources add up to 1. The rows are apportioned by the largest remainder; every
     source gets at least one.
     """
-    exact = np.array(parts, np.float64) * TURN
+    exact = np.array(shares, np.float64) * TURN
     counts = np.maximum(np.floor(exact), 1).astype(np.int64)
     order = np.argsort(-(exact - counts), kind="stable")
     for index in range(TURN - int(counts.sum())):
@@ -41,11 +41,11 @@ class MixedRows(RowSource):
     source with a large share and few rows is read more than once.
     """
 
-    def __init__(self, sources: Sequence[RowSource], parts: Sequence[float], key: np.uint64) -> None:
+    def __init__(self, sources: Sequence[RowSource], shares: Sequence[float], key: np.uint64) -> None:
         """
         Args:
           sources: row sources that all have the same features.
-          parts: [n] the share of each source.
+          shares: [n] the share of each source.
           key: the random key of (fingerprints, seed, phase).
         """
         if any(source.buckets for source in sources):
@@ -53,9 +53,8 @@ class MixedRows(RowSource):
         if not 0 < len(sources) <= TURN:
             raise UserError(f"a mixture of {len(sources)} parts; allowed: 1 to {TURN}")
         self._sources, self._key = list(sources), key
-        self._counts = rows_of_a_turn(parts)
+        self._counts = _rows_of_a_turn(shares)
         self._firsts = np.cumsum(self._counts) - self._counts
-        self._prepared = [0] * len(self._sources)
 
     @property
     def rows_per_epoch(self) -> int:
@@ -65,25 +64,18 @@ class MixedRows(RowSource):
         """Return the source [n] of each row, and the row's number [n] in that source's endless sequence."""
         turn, slot = np.divmod(epochs * self.rows_per_epoch + indices, TURN)
         place = random.permuted(random.fold(self._key, turn), slot, TURN)
-        part = np.searchsorted(self._firsts, place, side="right") - 1
-        return part, turn * self._counts[part] + place - self._firsts[part]
+        source = np.searchsorted(self._firsts, place, side="right") - 1
+        return source, turn * self._counts[source] + place - self._firsts[source]
 
     def rows(self, epochs: np.ndarray, indices: np.ndarray) -> dict[str, np.ndarray]:
         """See ``task.RowSource``."""
-        part, number = self.locate(np.asarray(epochs, np.int64), np.asarray(indices, np.int64))
+        source_of, number = self.locate(np.asarray(epochs, np.int64), np.asarray(indices, np.int64))
         batch: dict[str, np.ndarray] = {}
-        for index in np.unique(part).tolist():
-            which = part == index
+        for index in np.unique(source_of).tolist():
+            which = source_of == index
             source = self._sources[index]
             epoch, row = np.divmod(number[which], source.rows_per_epoch)
-            self._prepare(index, int(epoch.max()) + 1)
+            source.prepare(int(epoch.max()) + 1)
             for name, values in source.rows(epoch, row).items():
-                batch.setdefault(name, np.empty((len(part), *values.shape[1:]), values.dtype))[which] = values
+                batch.setdefault(name, np.empty((len(source_of), *values.shape[1:]), values.dtype))[which] = values
         return batch
-
-    def _prepare(self, index: int, epoch: int) -> None:
-        """Let a source begin to plan its next epoch in the background."""
-        source = self._sources[index]
-        if epoch > self._prepared[index]:
-            self._prepared[index] = epoch
-            source.prepare(epoch)

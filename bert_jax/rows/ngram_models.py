@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from bert_jax.rows import random
+from bert_jax.rows.features import Split
 
 HIDDEN = -1  # stands for a neighbour that the model cannot see in the row
 MAX_TOKENS = 20_000_000  # the most tokens that are counted, so that a large corpus takes only seconds
 _FIT_SHARE = 20  # one position in this many fits the interpolation weights instead of being counted
+_ROUNDS = 15  # of the expectation maximisation that fits the weights
 _BUCKETS = np.array([1, 2, 3, 5, 9, 17, 65])  # how often a context was seen; each range has its own weights
-
-
-class Tokens(Protocol):
-    """The attributes of ``corpora.store.CorpusSplit`` that this module reads."""
-
-    num_tokens: int
-
-    def read(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray: ...
 
 
 class Cloze(NamedTuple):
@@ -31,11 +25,11 @@ class Cloze(NamedTuple):
     label: np.ndarray
 
 
-def read_tokens(splits: Sequence[Tokens]) -> np.ndarray:
+def read_tokens(splits: Sequence[Split]) -> np.ndarray:
     """Return tokens of the splits, int64 [n], each split from its start, at most ``MAX_TOKENS`` in all."""
-    lengths = [min(split.num_tokens, MAX_TOKENS // len(splits)) for split in splits]
-    parts = [s.read(np.zeros(1, np.int64), np.full(1, n)) for s, n in zip(splits, lengths, strict=True)]
-    return np.concatenate(parts).astype(np.int64)
+    lengths = [min(int(split.sentence_offsets[-1]), MAX_TOKENS // len(splits)) for split in splits]
+    texts = [s.read(np.zeros(1, np.int64), np.full(1, n)) for s, n in zip(splits, lengths, strict=True)]
+    return np.concatenate(texts).astype(np.int64)
 
 
 def cloze_of_rows(rows: dict[str, np.ndarray], special_ids: tuple[int, ...]) -> Cloze:
@@ -101,7 +95,7 @@ class TrigramCloze:
     the counts.
     """
 
-    def __init__(self, tokens: np.ndarray, vocab_size: int, rounds: int = 15, context: tuple[int, int] = (-1, 1)):
+    def __init__(self, tokens: np.ndarray, vocab_size: int, context: tuple[int, int] = (-1, 1)):
         """
         Args:
           tokens: int64 [n], the text; at least three tokens.
@@ -114,11 +108,11 @@ class TrigramCloze:
         all_positions = Cloze(tokens[places + context[0]], tokens[places + context[1]], tokens[places])
         fitting = random.integers(random.fold(random.key("cloze"), np.arange(len(tokens) - 2)), _FIT_SHARE) == 0
         counted = Cloze(*(x[~fitting] for x in all_positions))
-        self._tables = [_count(keys) for pair in self._keys(counted) for keys in pair]
+        self._tables = [np.unique(keys, return_counts=True) for pair in self._keys(counted) for keys in pair]
         self._weights = np.full((len(_BUCKETS) + 1, 4), 0.25)
-        parts, bucket = self._parts(Cloze(*(x[fitting] for x in all_positions)))
-        for _ in range(rounds):
-            shares = np.nan_to_num(parts) * self._weights[bucket]
+        probabilities, bucket = self._components(Cloze(*(x[fitting] for x in all_positions)))
+        for _ in range(_ROUNDS):
+            shares = np.nan_to_num(probabilities) * self._weights[bucket]
             shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1e-300)
             for b in np.unique(bucket):
                 self._weights[b] = shares[bucket == b].mean(axis=0)
@@ -132,10 +126,10 @@ class TrigramCloze:
 
         For one context, the probabilities of all labels sum to 1.
         """
-        parts, bucket = self._parts(cloze)
+        probabilities, bucket = self._components(cloze)
         # A component whose context is hidden or was never seen gives its weight to the others.
-        weights = self._weights[bucket] * np.isfinite(parts)
-        return np.nansum(weights * parts, axis=1) / weights.sum(axis=1)
+        weights = self._weights[bucket] * np.isfinite(probabilities)
+        return np.nansum(weights * probabilities, axis=1) / weights.sum(axis=1)
 
     def _keys(self, cloze: Cloze) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return (event, context) for the trigram and each of the two bigrams, as integers [n] to look up in tables."""
@@ -143,28 +137,24 @@ class TrigramCloze:
         both = left * size + right
         return [(both * size + label, both), (left * size + label, left), (right * size + label, right)]
 
-    def _parts(self, cloze: Cloze) -> tuple[np.ndarray, np.ndarray]:
+    def _components(self, cloze: Cloze) -> tuple[np.ndarray, np.ndarray]:
         """Return the component probabilities [n, 4] and, for each label, an index [n] into ``_BUCKETS``.
 
         The index says how often the text has the context (left, right). A component is NaN where its context is hidden
         or unseen.
         """
         left_shown, right_shown = cloze.left != HIDDEN, cloze.right != HIDDEN
-        parts, seen = [], []
+        probabilities, seen = [], []
         for i, ((event, context), shown) in enumerate(
             zip(self._keys(cloze), (left_shown & right_shown, left_shown, right_shown), strict=True)
         ):
             events, contexts = _look_up(self._tables[2 * i], event), _look_up(self._tables[2 * i + 1], context)
             contexts = np.where(shown, contexts, 0)
             with np.errstate(invalid="ignore"):
-                parts.append(np.where(contexts > 0, events / np.where(contexts > 0, contexts, 1), np.nan))
+                probabilities.append(np.where(contexts > 0, events / np.where(contexts > 0, contexts, 1), np.nan))
             seen.append(contexts)
-        parts.append(self._unigram[cloze.label])
-        return np.stack(parts, axis=1), np.searchsorted(_BUCKETS, seen[0], side="right")
-
-
-def _count(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return np.unique(keys, return_counts=True)
+        probabilities.append(self._unigram[cloze.label])
+        return np.stack(probabilities, axis=1), np.searchsorted(_BUCKETS, seen[0], side="right")
 
 
 def _look_up(table: tuple[np.ndarray, np.ndarray], keys: np.ndarray) -> np.ndarray:

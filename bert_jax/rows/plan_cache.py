@@ -31,7 +31,7 @@ Make = Callable[[int], Blocks]  # returns the plan of an epoch, block by block
 _KEPT_ON_DISK = 3  # this many of the newest plans, and always epoch 0's, because its length is rows_per_epoch
 _KEPT_OPEN = 4
 LOCK = "lock"
-OF = "PLAN_OF"  # the file of a plan that says which key and epoch it was made for
+_OF = "PLAN_OF"  # the file of a plan that says which key and epoch it was made for
 
 
 class PlanCache:
@@ -55,6 +55,7 @@ class PlanCache:
         self._key, self._folder = key, _writable_folder(directory, key)
         self._parts, self._make = {name: np.dtype(dtype) for name, dtype in parts.items()}, make
         self._open: dict[int, Plan] = {}
+        self._prepared: set[int] = set()  # epochs
 
     def load(self, epoch: int) -> Plan:
         """Return the plan of ``epoch``, memory-mapped; it is made now if it is absent."""
@@ -68,9 +69,10 @@ class PlanCache:
         return self._open[epoch]
 
     def prepare(self, epoch: int) -> threading.Thread | None:
-        """Begin to make the plan of ``epoch`` in the background and return the thread, or None if the plan exists."""
-        if self._path(epoch).exists():
+        """Begin to make the plan of ``epoch`` in the background, once; return the thread, or None if there is none."""
+        if epoch in self._prepared or self._path(epoch).exists():
             return None
+        self._prepared.add(epoch)
         thread = threading.Thread(target=self._try_build, args=(epoch,), name=f"plan-{epoch}", daemon=True)
         thread.start()
         return thread
@@ -84,8 +86,8 @@ class PlanCache:
     def _read(self, epoch: int) -> Plan | None:
         path = self._path(epoch)
         try:
-            whole = first_damage(path, wanted=[*map(_file, self._parts), OF]) is None
-            if whole and reading.holds(path / OF, self._of(epoch)):
+            whole = first_damage(path, wanted=[*map(_file, self._parts), _OF]) is None
+            if whole and reading.holds(path / _OF, self._of(epoch)):
                 return {name: _map(path / _file(name), dtype) for name, dtype in self._parts.items()}
         except (OSError, ValueError) as error:  # the plan is absent, or is not whole
             if write_errors.number_of(error) in write_errors.FEW:
@@ -165,8 +167,8 @@ def _write(path: Path, of: bytes, parts: Mapping[str, np.dtype], blocks: Blocks)
             for name, dtype in parts.items():
                 open_files[name].seek(0)
                 open_files[name].write(_header(dtype, counts[name]))
-        (temporary / OF).write_bytes(of)
-        write_checksums(temporary, [*map(_file, parts), OF])
+        (temporary / _OF).write_bytes(of)
+        write_checksums(temporary, [*map(_file, parts), _OF])
         try:
             os.replace(temporary, path)
         except OSError as error:
@@ -181,16 +183,13 @@ def _file(part: str) -> str:
 
 
 def _map(path: Path, dtype: np.dtype) -> np.ndarray:
-    """Return the array that ``_write`` wrote, memory-mapped. Raises ``ValueError`` if its header or size is wrong.
+    """Return the array that ``_write`` wrote, memory-mapped.
 
     ``numpy.load`` is not used: it parses the header with ``ast``, which threads of Python 3.11 must not do
     concurrently.
     """
     start = len(_header(dtype, 0))
-    count, rest = divmod(path.stat().st_size - start, dtype.itemsize)
-    with open(path, "rb") as file:
-        if rest or count < 0 or file.read(start) != _header(dtype, count):
-            raise ValueError(f"{path} is not whole")
+    count = (path.stat().st_size - start) // dtype.itemsize
     return np.memmap(path, dtype, "r", start, (count,)) if count else np.empty(0, dtype)
 
 

@@ -49,11 +49,12 @@ class RowsConfig:
     arrangement: str = "sentence_pairs"
     arrangement_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     features: tuple[str, ...] | None = None
-    phase: dataclasses.InitVar[str] = "config.phases.<name>"  # the path of the phase that has such rows, for messages
+    kind: str = ""  # the kind of the batches: the name of their phase
 
-    def __post_init__(self, phase: str) -> None:
+    def __post_init__(self) -> None:
+        where = f"config.phases.{self.kind or '<name>'}"
         least = f"a sequence with its special tokens needs at least {self.arranged.shortest}"
-        check_fields(self, phase, least, "max_length", sound=lambda n: n >= self.arranged.shortest)
+        check_fields(self, where, least, "max_length", sound=lambda n: n >= self.arranged.shortest)
         check_choices(self, "config.objective")
         number = "at least 1, or None, is needed"
         check_fields(
@@ -144,11 +145,11 @@ class RowsConfig:
         spec = own | {name: Feature(row, "int32") for name in names} | {"row_weights": Feature((), "float32")}
         return {name: feature for name, feature in spec.items() if self.features is None or name in self.features}
 
-    def batch_specs(self, kind: str) -> dict[str, BatchSpec]:
-        """Return the ``batch_spec`` of each kind of batch: of ``kind``, and of one kind for each shorter bucket."""
-        return {bucket_kind(kind, n, self.max_length): self.batch_spec(n) for n in reversed(self.lengths)}
+    @property
+    def batch_specs(self) -> dict[str, BatchSpec]:
+        """The ``batch_spec`` of each kind of batch: of ``kind``, and of one kind for each shorter bucket."""
+        return {self.kind_of(length): self.batch_spec(length) for length in reversed(self.lengths)}
 
-
-def bucket_kind(kind: str, length: int, max_length: int) -> str:
-    """Return the name of the kind of batch of a bucket; for the longest bucket it is ``kind`` itself."""
-    return kind if length == max_length else f"{kind}/{length}"
+    def kind_of(self, length: int) -> str:
+        """Return the kind of the batches with rows of ``length``; for the longest rows it is ``kind`` itself."""
+        return self.kind if length == self.max_length else f"{self.kind}/{length}"

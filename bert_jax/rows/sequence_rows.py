@@ -14,13 +14,11 @@ import numpy as np
 from bert_jax import catalogue
 from bert_jax.errors import UserError
 from bert_jax.rows import packing, random, units
-from bert_jax.rows.buckets import by_bucket, part_name
 from bert_jax.rows.features import Ints, Records, Split, TokenFacts
 from bert_jax.rows.joining import flatten, join
-from bert_jax.rows.masking import mask_rows
+from bert_jax.rows.masking import mask_rows, span_boundaries
 from bert_jax.rows.plan_cache import PlanCache
 from bert_jax.rows.rows_config import RowsConfig as RowsConfig
-from bert_jax.rows.rows_config import bucket_kind
 from bert_jax.task import Bucket, RowSource
 
 _WIDTHS = 4  # sequences up to 1/8, 1/4, 1/2 and 1 of a packed row are laid out separately, so short ones cost less
@@ -47,7 +45,6 @@ class SequenceRows(RowSource):
         *,
         seed: int,
         phase: int = 0,
-        kind: str = "",
         directory: str | os.PathLike[str] | None = None,
     ):
         """
@@ -55,12 +52,11 @@ class SequenceRows(RowSource):
           split: the text; it must be picklable if worker processes make the rows.
           seed, phase: numbers on which all random draws depend, so that every phase makes its own rows of the same
             text.
-          kind: the kind of the batches; buckets derive their kinds from it.
           directory: the corpus's folder, in which plans are cached if it can be written (see ``PlanCache``).
         """
         config.arranged.check(split)
         self._split, self._facts, self._config = split, facts, config
-        self._seed, self._phase, self._kind, self._directory = seed, phase, kind, directory
+        self._seed, self._phase, self._directory = seed, phase, directory
 
     def __getstate__(self) -> dict[str, object]:
         """Return the state to pickle, without the open plans, which the other process opens again."""
@@ -76,10 +72,10 @@ class SequenceRows(RowSource):
         """The buckets of the rows, shortest first; empty if all rows have one length."""
         if self._config.packing != "bucketed":
             return ()
-        longest = self._config.max_length
+        config = self._config
         return tuple(
-            Bucket(bucket_kind(self._kind, length, longest), count, longest // length)
-            for length, count in zip(self._config.lengths, self._counts, strict=True)
+            Bucket(config.kind_of(length), count, config.max_length // length)
+            for length, count in zip(config.lengths, self._counts, strict=True)
         )
 
     def prepare(self, epoch: int) -> None:
@@ -112,7 +108,7 @@ class SequenceRows(RowSource):
         """The number of rows of epoch 0's plan, for each bucket."""
         dealt = self._plans.load(0)
         if self._config.packing == "bucketed":
-            return tuple(len(dealt[part_name(length)]) for length in self._config.lengths)
+            return tuple(len(dealt[_bucket_name(length)]) for length in self._config.lengths)
         return (len(dealt["row_ends" if self._config.packing == "packed" else "sequences"]),)
 
     @functools.cached_property
@@ -128,7 +124,7 @@ class SequenceRows(RowSource):
             most = [limits.max_sequences, limits.predictions, limits.counts.tolist()]
             identity += [packing.VERSION, packing.WINDOW, most]
         if config.packing == "bucketed":
-            parts = {part_name(length): arranged.record for length in config.lengths}
+            parts = {_bucket_name(length): arranged.record for length in config.lengths}
         key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
         return PlanCache(self._directory, key, parts, self._make_plan)  # type: ignore[arg-type]
 
@@ -139,7 +135,9 @@ class SequenceRows(RowSource):
         if limits is not None:
             yield from packing.pack(blocks, arranged.lengths, self._key("pack", epoch), limits)
         elif config.packing == "bucketed":
-            yield from by_bucket(blocks, arranged.lengths, config.lengths)
+            for block in blocks:  # a sequence belongs to the shortest rows that it fits
+                bucket = np.searchsorted(config.lengths, arranged.lengths(block))
+                yield from ((_bucket_name(length), block[bucket == i]) for i, length in enumerate(config.lengths))
         else:
             yield from (("sequences", block) for block in blocks)
 
@@ -163,7 +161,7 @@ class SequenceRows(RowSource):
 
     def _dealt(self, epochs: np.ndarray, indices: np.ndarray, bucket: int) -> tuple[Records, Ints, random.Bits]:
         """Return the m sequences of n rows of a bucket, row after row, their number per row [n], and mask keys [m]."""
-        found: list[tuple[Records, Ints, random.Bits]] = [
+        columns: list[tuple[Records, Ints, random.Bits]] = [
             (np.empty(0, self._config.arranged.record), np.empty(0, np.int64), np.empty(0, np.uint64))
         ]
         sizes, copies = np.ones(len(indices), np.int64), self._config.masking.copies
@@ -182,8 +180,8 @@ class SequenceRows(RowSource):
             records = dealt[row]
             key = self._key("mask", epoch % copies if copies else epoch)
             keys = random.fold(random.fold(key, again), records["a_start"])
-            found.append((records, which, keys))
-        records, row_of, keys = (np.concatenate(column) for column in zip(*found, strict=True))
+            columns.append((records, which, keys))
+        records, row_of, keys = (np.concatenate(column) for column in zip(*columns, strict=True))
         order = np.argsort(row_of, kind="stable")
         return records[order], sizes, keys[order]
 
@@ -191,7 +189,7 @@ class SequenceRows(RowSource):
         """Return the sequences of a bucket and, if rows are packed, the index after each row's last sequence."""
         dealt = self._plans.load(epoch)
         if self._config.packing == "bucketed":
-            name = part_name(self._config.lengths[bucket])
+            name = _bucket_name(self._config.lengths[bucket])
             # A bucket with few sequences may have none in another epoch.
             return dealt[name] if len(dealt[name]) else self._plans.load(0)[name], None
         return dealt["sequences"], dealt.get("row_ends")
@@ -212,21 +210,14 @@ class SequenceRows(RowSource):
         arranged, masking = self._config.arranged, self._config.masking
         starts, lengths = (x.reshape(-1) for x in arranged.spans(records))
         rows = arranged.lay_out(self._split, records, self._split.read(starts, lengths), width, self._facts)
-        column = None
         if masking.unit not in (units.PIECE, units.WORD):
             column = np.zeros(rows.input_ids.shape, np.uint8)
             column[rows.is_text] = self._split.read(starts, lengths, masking.unit)
-        masked = mask_rows(
-            rows,
-            keys,
-            masking,
-            self._facts,
-            predictions,
-            column=column,
-            boundaries=self._config.boundaries,
-            sample=self._sample,
-        )
-        return {**masked, "token_type_ids": rows.token_type_ids, "attention_mask": rows.attention_mask}
+            rows = rows._replace(column=column)
+        features = mask_rows(rows, keys, masking, self._facts, predictions, self._sample)
+        if self._config.boundaries:
+            features |= span_boundaries(features, rows.is_text)
+        return {**features, "token_type_ids": rows.token_type_ids, "attention_mask": rows.attention_mask}
 
     def _packed(self, records: Records, sizes: Ints, keys: random.Bits) -> dict[str, np.ndarray]:
         config, lengths = self._config, self._config.arranged.lengths(records)
@@ -239,3 +230,8 @@ class SequenceRows(RowSource):
         flat = flatten(groups, lengths, config.arranged.labels(records), config.fields)
         shape = (config.max_length, config.predictions(), config.max_sequences)
         return join(flat, sizes, shape, config.fields, self._facts.pad)
+
+
+def _bucket_name(length: int) -> str:
+    """Return the name of the part of a plan that holds the sequences of rows of ``length``."""
+    return f"sequences_{length}"

@@ -71,14 +71,14 @@ def test_loader(corpora, max_length, workers, cache, tmp_path):
     for name, folder in corpora.items():
         whole = Corpus(folder).split("train")
         cache_bytes = whole.num_tokens * (4 if cache == "whole" else 0.1)
-        config = RowsConfig(max_length, packing="packed")
+        config = RowsConfig(max_length, packing="packed", kind="a")
 
         def source(split, kind, phase, folder=folder, cache_bytes=cache_bytes, config=config):
             split = CorpusSplit(folder, "train", int(cache_bytes))
             return SequenceRows(config, split, FACTS, seed=0, directory=tmp_path)
 
         phases = Phases((Phase(steps * 100, 32 * 1024 // max_length, max_length, "a"),))
-        loader = Loader(source, phases, 0, config.batch_specs("a"), LoaderConfig(workers))
+        loader = Loader(source, phases, 0, config.batch_specs, LoaderConfig(workers))
         batches, tokens, begin = iter(loader), 0, 0.0
         for done in range(steps + 10):
             if done == 10:  # the workers have started
@@ -123,9 +123,9 @@ def test_a_million_documents(max_length, tmp_path):
         for epoch in (0, step * 256 // count):
             rows._plans.load(epoch)  # cached
         begin = time.perf_counter()
-        config = RowsConfig(max_length, packing="packed")
+        config = RowsConfig(max_length, packing="packed", kind="a")
         again = rows_of(LargeSplit(tmp_path), max_length, "packed", tmp_path)
-        loader = iter(Loader(lambda *_, again=again: again, phases, step, config.batch_specs("a")))
+        loader = iter(Loader(lambda *_, again=again: again, phases, step, config.batch_specs))
         assert next(loader)[0].number == step
         print(f"{max_length}: step {step:,} after {time.perf_counter() - begin:.2f} s")
         loader.close()

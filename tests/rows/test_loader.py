@@ -33,17 +33,19 @@ Make = Callable[[str, str, int], RowSource]
 def configs(packing: Packing) -> dict[str, RowsConfig]:
     """The second phase masks more."""
     masking = {"short": MaskingConfig(), "long": MaskingConfig(rate=0.3, mask_share=1.0, random_share=0.0)}
-    return {p.kind: RowsConfig(p.max_length, masking=masking[p.kind], packing=packing) for p in PHASES.phases}
+    return {
+        p.kind: RowsConfig(p.max_length, masking=masking[p.kind], packing=packing, kind=p.kind) for p in PHASES.phases
+    }
 
 
-SPECS = {k: spec for kind, config in configs("none").items() for k, spec in config.batch_specs(kind).items()}
+SPECS = {k: spec for config in configs("none").values() for k, spec in config.batch_specs.items()}
 
 
 def make_source(folder: Path, packing: Packing = "none") -> Make:
     def make(split: str, kind: str, phase: int) -> RowSource:
         assert split == "train"
         config = configs(packing)[kind]
-        return SequenceRows(config, SPLIT, FACTS, seed=0, phase=phase, kind=kind, directory=folder)
+        return SequenceRows(config, SPLIT, FACTS, seed=0, phase=phase, directory=folder)
 
     return make
 
@@ -60,7 +62,7 @@ AnyRows = tuple[Make, dict[str, BatchSpec]]
 def any_rows(request: pytest.FixtureRequest, tmp_path: Path) -> AnyRows:
     """Rows of every packing, and their specs."""
     by_phase = configs(request.param)
-    specs = {k: spec for kind, config in by_phase.items() for k, spec in config.batch_specs(kind).items()}
+    specs = {k: spec for config in by_phase.values() for k, spec in config.batch_specs.items()}
     return make_source(tmp_path, request.param), specs
 
 
@@ -137,7 +139,7 @@ def test_far_steps_are_the_same_for_any_number_of_workers(any_rows: AnyRows, wor
 @pytest.mark.parametrize("packing", ["packed", "bucketed"])
 def test_workers_make_the_same_batches(packing: Packing, tmp_path: Path) -> None:
     source = make_source(tmp_path, packing)
-    specs = {k: spec for kind, config in configs(packing).items() for k, spec in config.batch_specs(kind).items()}
+    specs = {k: spec for config in configs(packing).values() for k, spec in config.batch_specs.items()}
     config = LoaderConfig(num_workers=2, prefetch_batches=2)
     assert digests(Loader(source, PHASES, 4, specs, config)) == digests(Loader(source, PHASES, 4, specs))
 

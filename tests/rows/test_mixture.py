@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bert_jax.rows import random
-from bert_jax.rows.mixture import TURN, MixedRows, rows_of_a_turn
+from bert_jax.rows.mixture import TURN, MixedRows, _rows_of_a_turn
 from bert_jax.task import RowSource
 
 
@@ -37,7 +37,7 @@ def addresses(source, first, count):
 def test_each_turn_has_the_shares_and_each_part_its_rows_in_order_of_turns():
     source, _ = mixed()
     found = addresses(source, 0, 20 * TURN)
-    counts = rows_of_a_turn((0.5, 0.3, 0.2))
+    counts = _rows_of_a_turn((0.5, 0.3, 0.2))
     for turn in range(20):
         here = found[turn * TURN : (turn + 1) * TURN]
         np.testing.assert_array_equal(np.bincount(here[:, 0]), counts)
@@ -72,7 +72,7 @@ def test_the_next_epoch_of_a_part_is_prepared_once():
 
 @pytest.mark.parametrize("parts", [(1.0,), (0.5, 0.5), (0.9999, 0.00005, 0.00005), (1 / 3, 1 / 3, 1 / 3)])
 def test_counts_of_a_turn(parts):
-    counts = rows_of_a_turn(parts)
+    counts = _rows_of_a_turn(parts)
     assert counts.sum() == TURN
     assert counts.min() >= 1
     assert np.abs(counts - np.array(parts) * TURN).max() <= 2

@@ -14,7 +14,7 @@ import pytest
 
 from bert_jax.rows import random
 from bert_jax.rows.features import Rows, Selected
-from bert_jax.rows.masking import MaskingConfig, mask_rows
+from bert_jax.rows.masking import MaskingConfig, mask_rows, span_boundaries
 from bert_jax.rows.rows_config import RowsConfig
 from bert_jax.rows.sequence_rows import SequenceRows
 from tests.rows.fakes import FACTS, FakeSplit, fake_split
@@ -27,7 +27,8 @@ def rows_of(count: int, length: int, sizes: Any) -> tuple[Rows, Any]:
     candidates, starts = text(count, length, sizes)
     ids = np.where(candidates, np.random.default_rng(1).integers(5, 1000, candidates.shape), FACTS.sep).astype(np.int32)
     real = np.ones_like(ids)
-    return Rows(ids, 0 * ids, real, candidates, real.sum(axis=1)), np.where(starts, 1, 2).astype(np.uint8)
+    column = np.where(starts, 1, 2).astype(np.uint8)
+    return Rows(ids, 0 * ids, real, candidates, real.sum(axis=1), column), column
 
 
 def masked(count: int, length: int, sizes: Any, **config: Any) -> tuple[Rows, dict[str, np.ndarray], Selected]:
@@ -35,7 +36,7 @@ def masked(count: int, length: int, sizes: Any, **config: Any) -> tuple[Rows, di
     rows, column = rows_of(count, length, sizes)
     masking = MaskingConfig(**{"unit": "units"} | config)
     keys = random.fold(random.key("fates"), np.arange(count))
-    found = mask_rows(rows, keys, masking, FACTS, length, column=column, sample=np.array([7, 7, 9], np.int32))
+    found = mask_rows(rows, keys, masking, FACTS, length, np.array([7, 7, 9], np.int32))
     select, own = masking.selection
     starts = rows.is_text & (column == 1)
     counts = masking.counts(rows.lengths, rows.is_text.sum(axis=1), length, keys)
@@ -98,7 +99,8 @@ def test_boundaries_are_beside_runs_and_never_special_tokens(strategy: str) -> N
     rows = Rows(zeros + 9, zeros, zeros, is_text, np.full(300, 14))
     config = MaskingConfig(strategy=strategy, rate=6 / 14)
     keys = random.fold(random.key("edges"), np.arange(300))
-    found = mask_rows(rows, keys, config, FACTS, 6, boundaries=True)
+    found = mask_rows(rows, keys, config, FACTS, 6)
+    found |= span_boundaries(found, rows.is_text)
     names = ("masked_positions", "span_left", "span_right", "span_offsets")
     with_sides = 0
     for positions, *sides in zip(*(found[name].tolist() for name in names), strict=True):

@@ -129,10 +129,10 @@ def test_damages(corpus: Path, tmp_path: Path) -> None:
 def test_a_loader_in_the_middle_of_an_epoch(
     corpus: Path, tmp_path: Path, workers: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    folder, config = Path(shutil.copytree(corpus, tmp_path / "corpus")), RowsConfig(32)
+    folder, config = Path(shutil.copytree(corpus, tmp_path / "corpus")), RowsConfig(32, kind="a")
     shard = folder / "corpus-train.array_record-00001-of-00002"
     split = Corpus(folder, cache_bytes=100).split("train")
-    rows = SequenceRows(config, split, TokenFacts.of(TOKENIZER), seed=0, kind="a", directory=folder)
+    rows = SequenceRows(config, split, TokenFacts.of(TOKENIZER), seed=0, directory=folder)
     phases, specs = Phases((Phase(500, 2, 32, "a"),)), {"a": config.batch_spec()}
     block = np.array([Corpus(folder).manifest["splits"]["train"]["shards"][0]["num_tokens"] + 16 * 20])
     flip(shard, shard.read_bytes().index(split.read(block, np.array([16])).astype("<u2").tobytes()))

@@ -23,7 +23,7 @@ _TOO_MANY = 1e-4  # the largest share of rows that may select more than P positi
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """The options of the strategy; implements ``rows.features.RandomCounts``.
+    """The options of the strategy; it draws its own counts (``rows.features.Strategy``).
 
     Attributes:
       unit_size: the number of positions of a unit that is assumed when P is computed. Where long units are common, set
