@@ -10,7 +10,7 @@ import numpy as np
 from bert_jax.rows import random
 from bert_jax.task import Bucket, RowSource
 
-MIN_BATCHES = 4  # the fewest batches of a bucket; in a smaller bucket the same rows would often fill up the last batch
+_MIN_BATCHES = 4  # the fewest batches of a bucket; in a smaller bucket the same rows would often fill up the last batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +109,7 @@ class ExampleRows(RowSource):
             for one in np.unique(bucket):
                 inside = bucket == one
                 keys = random.fold(random.fold(self._key, np.uint64(one)), epochs[inside])
-                shuffled = random.permuted(keys, places[inside] - self._starts[one], int(self._sizes[one]))
+                shuffled = random.permute(keys, places[inside] - self._starts[one], int(self._sizes[one]))
                 places[inside] = shuffled + self._starts[one]
         length = list(self._lengths.values())[int(bucket.max(initial=0))]
         return self._rows.take(self._order[places], length)
@@ -139,7 +139,7 @@ def bucket_lengths(kind: str, lengths: np.ndarray, max_length: int, batch_size: 
     for bound in bounds[:-1]:
         count = int((lengths <= bound).sum())
         rest = len(lengths) - count
-        if count - below >= MIN_BATCHES * batch_size and rest >= MIN_BATCHES * batch_size:
+        if count - below >= _MIN_BATCHES * batch_size and rest >= _MIN_BATCHES * batch_size:
             kept.append(bound)
             below = count
     return {f"{kind}_{bound}": bound for bound in kept} | {kind: max_length}

@@ -39,7 +39,7 @@ def flatten(
     """
     tokens = int(lengths.sum())
     inside = {name: np.empty(tokens, field.dtype) for name, field in fields.items() if field.axis == "position"}
-    found: dict[str, list[np.ndarray]] = {name: [] for name, field in fields.items() if field.axis == "target"}
+    target_arrays: dict[str, list[np.ndarray]] = {name: [] for name, field in fields.items() if field.axis == "target"}
     target_of: list[Ints] = []
     group_of = np.empty(len(lengths), np.int64)
     for number, (indices, features) in enumerate(groups):
@@ -50,11 +50,11 @@ def flatten(
             values[here] = features[name][real]
         chosen = np.flatnonzero(features[WEIGHTS])  # several times faster than nonzero
         target_of.append(indices[chosen // features[WEIGHTS].shape[1]])
-        for name, parts in found.items():
-            parts.append(features[name].reshape(-1)[chosen])
+        for name, arrays in target_arrays.items():
+            arrays.append(features[name].reshape(-1)[chosen])
     owners = np.concatenate(target_of)
     order = np.argsort(owners, kind="stable")
-    targets = {name: np.concatenate(parts)[order] for name, parts in found.items()}
+    targets = {name: np.concatenate(arrays)[order] for name, arrays in target_arrays.items()}
     return Flat(lengths, inside, owners[order], targets, sequences)
 
 

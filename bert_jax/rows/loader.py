@@ -33,7 +33,7 @@ Batch = dict[str, np.ndarray]
 Source = Callable[[Literal["train", "eval"], str, int], RowSource]  # Task.source: split, kind, phase
 
 
-MOST_WORKERS, MOST_BATCHES = 256, 4096  # a larger value is taken for a mistake
+_MOST_WORKERS, _MOST_BATCHES = 256, 4096  # a larger value is taken for a mistake
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,12 +44,12 @@ class LoaderConfig:
     prefetch_batches: int = 4  # batches that each worker makes ahead
 
     def __post_init__(self) -> None:
-        workers, batches = range(MOST_WORKERS + 1), range(1, MOST_BATCHES + 1)
+        workers, batches = range(_MOST_WORKERS + 1), range(1, _MOST_BATCHES + 1)
         check_fields(
-            self, "config.loader", f"0 to {MOST_WORKERS} are allowed", "num_workers", sound=workers.__contains__
+            self, "config.loader", f"0 to {_MOST_WORKERS} are allowed", "num_workers", sound=workers.__contains__
         )
         check_fields(
-            self, "config.loader", f"1 to {MOST_BATCHES:,} are allowed", "prefetch_batches", sound=batches.__contains__
+            self, "config.loader", f"1 to {_MOST_BATCHES:,} are allowed", "prefetch_batches", sound=batches.__contains__
         )
 
 
@@ -168,12 +168,12 @@ class Loader:
 
 def check_batch(batch: Mapping[str, np.ndarray], spec: BatchSpec) -> None:
     """Raise ``UserError``, naming every difference, unless ``batch`` has the names, shapes and dtypes of ``spec``."""
-    found = {name: (value.shape[1:], str(value.dtype)) for name, value in batch.items()}
+    actual = {name: (value.shape[1:], str(value.dtype)) for name, value in batch.items()}
     wanted = {name: (tuple(feature.shape), feature.dtype) for name, feature in spec.items()}
     problems = [
-        f"{name} is {found.get(name, 'absent')}, declared {wanted.get(name, 'nowhere')}"
-        for name in {**wanted, **found}
-        if found.get(name) != wanted.get(name)
+        f"{name} is {actual.get(name, 'absent')}, declared {wanted.get(name, 'nowhere')}"
+        for name in {**wanted, **actual}
+        if actual.get(name) != wanted.get(name)
     ]
     if problems:
         raise UserError(f"the rows of the source do not fit what the task declares: {'; '.join(problems)}")

@@ -63,7 +63,7 @@ class MixedRows(RowSource):
     def locate(self, epochs: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the source [n] of each row, and the row's number [n] in that source's endless sequence."""
         turn, slot = np.divmod(epochs * self.rows_per_epoch + indices, TURN)
-        place = random.permuted(random.fold(self._key, turn), slot, TURN)
+        place = random.permute(random.fold(self._key, turn), slot, TURN)
         source = np.searchsorted(self._firsts, place, side="right") - 1
         return source, turn * self._counts[source] + place - self._firsts[source]
 

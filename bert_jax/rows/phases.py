@@ -18,11 +18,11 @@ from bert_jax.rows import random
 from bert_jax.task import Bucket, Step
 
 MOST_STEPS = 2**31 - 1  # steps are counted in 32 bits
-MOST_EPOCHS = 1_000_000  # keeps the number of steps finite
-LENGTHS = ("num_steps", "num_tokens", "num_epochs")  # a phase has exactly one of these keys
-NOT_YET_KNOWN = 2**20  # stands for the steps of a phase in epochs until the rows of its corpus are counted
+_MOST_EPOCHS = 1_000_000  # keeps the number of steps finite
+_LENGTHS = ("num_steps", "num_tokens", "num_epochs")  # a phase has exactly one of these keys
+_NOT_YET_KNOWN = 2**20  # stands for the steps of a phase in epochs until the rows of its corpus are counted
 
-StepsPerEpoch = Callable[[int], float]  # index of a phase -> the steps that see every row once
+_StepsPerEpoch = Callable[[int], float]  # index of a phase -> the steps that see every row once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +45,8 @@ class Phase:
         names = ("num_steps", "num_tokens", "batch_size", "max_length", "micro_batches")
         where = f"config.phases.{self.kind}"
         check_fields(self, where, "at least 1 is needed", *names, sound=lambda n: n is None or n >= 1)
-        allowed = f"more than 0 and at most {MOST_EPOCHS:,} is allowed"
-        check_fields(self, where, allowed, "num_epochs", sound=lambda n: n is None or 0 < n <= MOST_EPOCHS)
+        allowed = f"more than 0 and at most {_MOST_EPOCHS:,} is allowed"
+        check_fields(self, where, allowed, "num_epochs", sound=lambda n: n is None or 0 < n <= _MOST_EPOCHS)
         masking = self.objective.get("masking", {})
         if not isinstance(masking, Mapping):
             raise UserError(f"{where}.objective.masking is {masking!r}; it replaces keys, such as {{'rate': 0.2}}")
@@ -82,7 +82,7 @@ class Phases:
         for name, values in recipe.items():
             if not isinstance(values, Mapping):
                 raise UserError(f"config.phases.{name} is {values!r}; num_steps, batch_size and max_length are needed")
-        ordered = sorted(recipe.items(), key=lambda item: natural(item[0]))
+        ordered = sorted(recipe.items(), key=lambda item: _natural(item[0]))
         return cls(tuple(_phase(name, values) for name, values in ordered))
 
     @property
@@ -90,7 +90,7 @@ class Phases:
         """Whether the steps of a phase follow from the number of rows of the corpus."""
         return any(phase.num_epochs is not None for phase in self.phases)
 
-    def counted(self, steps_per_epoch: StepsPerEpoch) -> Phases:
+    def in_steps(self, steps_per_epoch: _StepsPerEpoch) -> Phases:
         """Return the same phases, where those with ``num_epochs`` have the steps that follow."""
 
         def steps(index: int, phase: Phase) -> int:
@@ -101,7 +101,7 @@ class Phases:
         phases = (dataclasses.replace(phase, num_steps=steps(i, phase)) for i, phase in enumerate(self.phases))
         return dataclasses.replace(self, phases=tuple(phases))
 
-    def num_epochs(self, steps_per_epoch: StepsPerEpoch) -> float:
+    def num_epochs(self, steps_per_epoch: _StepsPerEpoch) -> float:
         """Return how often every row is seen, in all phases together."""
         given = [(phase.num_epochs, phase.num_steps) for phase in self.phases]
         return sum(steps / steps_per_epoch(i) if epochs is None else epochs for i, (epochs, steps) in enumerate(given))
@@ -116,7 +116,7 @@ class Phases:
         names = ("num_steps", "batch_size", "max_length")
         return {phase.kind: {name: getattr(phase, name) for name in names} for phase in self.phases}
 
-    def described(self, evaluated: Phase) -> str:
+    def describe(self, evaluated: Phase) -> str:
         """Return one line with the steps and row lengths of each phase, and the length of the held-out rows.
 
         Losses can only be compared on rows of the same kind. ``evaluated``: the phase whose rows are held out.
@@ -166,21 +166,19 @@ class Phases:
 def _phase(name: str, values: Mapping[str, Any]) -> Phase:
     """Return the phase that the keys of ``config.phases.<name>`` describe.
 
-    Raises ``UserError`` unless exactly one of ``LENGTHS`` says how long it is.
+    Raises ``UserError`` unless exactly one of ``_LENGTHS`` says how long it is.
     """
     where = f"config.phases.{name}"
-    given = [key for key in LENGTHS if values.get(key) is not None]
-    if len(given) != 1:
-        found = " and ".join(given) or "none"
-        raise UserError(f"{where} has {found} of {', '.join(LENGTHS)}; give exactly one of them")
-    phase = build(Phase, {"num_steps": NOT_YET_KNOWN, **_given(values), "kind": name}, where)
+    values = {key: value for key, value in values.items() if key not in _LENGTHS or value is not None}
+    lengths = [key for key in _LENGTHS if key in values]
+    if len(lengths) != 1:
+        raise UserError(
+            f"{where} has {' and '.join(lengths) or 'none'} of {', '.join(_LENGTHS)}; give exactly one of them"
+        )
+    phase = build(Phase, {"num_steps": _NOT_YET_KNOWN, **values, "kind": name}, where)
     if phase.num_tokens is None:
         return phase
     return dataclasses.replace(phase, num_steps=-(-phase.num_tokens // (phase.batch_size * phase.max_length)))
-
-
-def _given(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if key not in LENGTHS or value is not None}
 
 
 def steps_per_epoch(rows_per_epoch: int, buckets: Sequence[Bucket], batch_size: int) -> float:
@@ -190,7 +188,7 @@ def steps_per_epoch(rows_per_epoch: int, buckets: Sequence[Bucket], batch_size: 
     return float(sum(-(-bucket.rows_per_epoch // (batch_size * bucket.batches)) for bucket in buckets))
 
 
-def natural(name: str) -> list[tuple[int, str]]:
+def _natural(name: str) -> list[tuple[int, str]]:
     """Return a sort key for ``name`` that orders the numbers in names by value."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
@@ -205,7 +203,7 @@ def _bucketed(number: int, phase: int, within: int, batch_size: int, buckets: Se
     rows = np.array([bucket.rows_per_epoch for bucket in buckets])
     steps = -(-rows // sizes)
     epoch, position = divmod(within, int(steps.sum()))
-    mixed = int(random.permuted(random.key("buckets", phase, epoch), position, int(steps.sum()))[0])
+    mixed = int(random.permute(random.key("buckets", phase, epoch), position, int(steps.sum()))[0])
     chosen = int(np.searchsorted(np.cumsum(steps), mixed, side="right"))
     batch = mixed - int(steps[:chosen].sum())
     indices = (batch * sizes[chosen] + np.arange(sizes[chosen], dtype=np.int64)) % rows[chosen]

@@ -7,11 +7,9 @@ key and epoch that the plan was made for; both are checked when a plan is opened
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
 import os
 import shutil
-import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -24,8 +22,8 @@ from bert_jax.program import warn
 from bert_jax.storage import files, reading, write_errors
 from bert_jax.storage.checksums import first_damage, write_checksums
 
-Plan = Mapping[str, np.ndarray]  # the parts of a plan by name, each an array with one axis
-Blocks = Iterable[tuple[str, np.ndarray]]  # (name of a part, its next block)
+Plan = Mapping[str, np.ndarray]  # the arrays of a plan by name, each with one axis
+Blocks = Iterable[tuple[str, np.ndarray]]  # (name of an array, its next block)
 Make = Callable[[int], Blocks]  # returns the plan of an epoch, block by block
 
 _KEPT_ON_DISK = 3  # this many of the newest plans, and always epoch 0's, because its length is rows_per_epoch
@@ -42,18 +40,18 @@ class PlanCache:
     """
 
     def __init__(
-        self, directory: str | os.PathLike[str] | None, key: str, parts: Mapping[str, npt.DTypeLike], make: Make
+        self, directory: str | os.PathLike[str] | None, key: str, dtypes: Mapping[str, npt.DTypeLike], make: Make
     ):
         """
         Args:
           directory: the folder of the corpus. Plans go to ``<directory>/plans/<key>``, or to the local cache folder if
             ``directory`` is None, remote or not writable.
           key: hex digest of all that the plans depend on, except the epoch.
-          parts: the dtype of every part.
+          dtypes: the dtype of every array.
           make: the function that makes the plan of an epoch.
         """
         self._key, self._folder = key, _writable_folder(directory, key)
-        self._parts, self._make = {name: np.dtype(dtype) for name, dtype in parts.items()}, make
+        self._dtypes, self._make = {name: np.dtype(dtype) for name, dtype in dtypes.items()}, make
         self._open: dict[int, Plan] = {}
         self._prepared: set[int] = set()  # epochs
 
@@ -86,35 +84,57 @@ class PlanCache:
     def _read(self, epoch: int) -> Plan | None:
         path = self._path(epoch)
         try:
-            whole = first_damage(path, wanted=[*map(_file, self._parts), _OF]) is None
+            whole = first_damage(path, wanted=[*map(_file, self._dtypes), _OF]) is None
             if whole and reading.holds(path / _OF, self._of(epoch)):
-                return {name: _map(path / _file(name), dtype) for name, dtype in self._parts.items()}
+                return {name: _map(path / _file(name), dtype) for name, dtype in self._dtypes.items()}
         except (OSError, ValueError) as error:  # the plan is absent, or is not whole
             if write_errors.number_of(error) in write_errors.FEW:
                 raise
         return None
 
     def _build(self, epoch: int) -> Plan:
+        path = self._path(epoch)
         try:
             with files.one_at_a_time(self._folder / LOCK):
-                _remove_left(self._folder)
+                files.sweep(self._folder)
                 if (plan := self._read(epoch)) is None:  # another process may have made it while this one waited
-                    if self._path(epoch).exists():
-                        warn(f"the cached plan {self._path(epoch)} is damaged or of another run; it is made anew")
-                    _write(self._path(epoch), self._of(epoch), self._parts, self._make(epoch))
+                    if path.exists():
+                        warn(f"the cached plan {path} is damaged or of another run; it is made anew")
+                        shutil.rmtree(path, ignore_errors=True)
+                    self._write(epoch)
                     self._forget_all_but(epoch)
                     plan = self._read(epoch)
         except OSError as error:
             strange = isinstance(error, reading.NotPlainError)
             advice = "remove it" if strange else write_errors.REMEDIES.get(error.errno or 0, "mend that")
-            place = error.filename if strange else self._path(epoch)
+            place = error.filename if strange else path
             raise UserError(
                 f"cannot write the chunk plan {place}: {error.strerror or error}; {advice}, or set "
                 "BERT_JAX_CACHE to a folder that can be written"
             ) from error
+        except UserError:  # perhaps another host has made the plan: some file systems lock only within a host
+            if (plan := self._read(epoch)) is None:
+                raise
         if plan is None:
-            raise UserError(f"cannot read back the chunk plan {self._path(epoch)}; remove {self._folder}")
+            raise UserError(f"cannot read back the chunk plan {path}; remove {self._folder}")
         return plan
+
+    def _write(self, epoch: int) -> None:
+        """Write each block to the file of its array; the number of elements goes into the files' headers at the end."""
+        with files.whole_directory(self._path(epoch)) as folder:
+            with contextlib.ExitStack() as stack:
+                open_files = {name: stack.enter_context(open(folder / _file(name), "wb")) for name in self._dtypes}
+                counts = dict.fromkeys(self._dtypes, 0)
+                for name, dtype in self._dtypes.items():
+                    open_files[name].write(_header(dtype, 0))
+                for name, block in self._make(epoch):
+                    open_files[name].write(block.astype(self._dtypes[name], copy=False).tobytes())
+                    counts[name] += len(block)
+                for name, dtype in self._dtypes.items():
+                    open_files[name].seek(0)
+                    open_files[name].write(_header(dtype, counts[name]))
+            (folder / _OF).write_bytes(self._of(epoch))
+            write_checksums(folder, [*map(_file, self._dtypes), _OF])
 
     def _try_build(self, epoch: int) -> None:
         with contextlib.suppress(UserError):  # load() raises the error where the plan is needed
@@ -141,45 +161,8 @@ def _writable_folder(directory: str | os.PathLike[str] | None, key: str) -> Path
     return files.cache_directory() / "plans" / key
 
 
-def _remove_left(folder: Path) -> None:
-    """Remove what killed builds on this machine left in the folder of a key."""
-    for entry in folder.glob(f"*.{socket.gethostname()}-*.tmp"):
-        process = entry.name.split("-")[-2]
-        if process.isdecimal() and int(process) != os.getpid() and not files.runs(int(process)):
-            shutil.rmtree(entry, ignore_errors=True)
-
-
-def _write(path: Path, of: bytes, parts: Mapping[str, np.dtype], blocks: Blocks) -> None:
-    """Write each block to the file of its part; the number of elements is put into the files' headers at the end."""
-    temporary = path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}.tmp")
-    try:
-        shutil.rmtree(path, ignore_errors=True)  # a plan that could not be read
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
-        with contextlib.ExitStack() as stack:
-            open_files = {name: stack.enter_context(open(temporary / _file(name), "wb")) for name in parts}
-            counts = dict.fromkeys(parts, 0)
-            for name, dtype in parts.items():
-                open_files[name].write(_header(dtype, 0))
-            for name, block in blocks:
-                open_files[name].write(block.astype(parts[name], copy=False).tobytes())
-                counts[name] += len(block)
-            for name, dtype in parts.items():
-                open_files[name].seek(0)
-                open_files[name].write(_header(dtype, counts[name]))
-        (temporary / _OF).write_bytes(of)
-        write_checksums(temporary, [*map(_file, parts), _OF])
-        try:
-            os.replace(temporary, path)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise  # otherwise another host made the same plan: some file systems lock only within a host
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _file(part: str) -> str:
-    return f"{part}.npy"
+def _file(name: str) -> str:
+    return f"{name}.npy"
 
 
 def _map(path: Path, dtype: np.dtype) -> np.ndarray:

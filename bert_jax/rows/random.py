@@ -50,7 +50,7 @@ def integers(bits: Bits, high: npt.ArrayLike) -> npt.NDArray[np.int64]:
     return (uniform(bits) * np.asarray(high)).astype(np.int64)
 
 
-def permuted(keys: npt.ArrayLike, indices: npt.ArrayLike, size: int) -> npt.NDArray[np.int64]:
+def permute(keys: npt.ArrayLike, indices: npt.ArrayLike, size: int) -> npt.NDArray[np.int64]:
     """Return where a random permutation of ``range(size)`` sends ``indices`` [n].
 
     Each key in ``keys``, [n] or [], has its own permutation: a generalised Feistel network on the smallest near-square

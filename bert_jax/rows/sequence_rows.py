@@ -117,16 +117,16 @@ class SequenceRows(RowSource):
         options = dataclasses.asdict(arranged)  # type: ignore[call-overload]
         identity = [config.arrangement, arranged.version, options, self._split.fingerprint, config.max_length]
         identity += [self._seed, self._phase, config.packing]
-        parts: dict[str, object] = {"sequences": arranged.record}
+        dtypes: dict[str, object] = {"sequences": arranged.record}
         if config.packing == "packed":
-            parts["row_ends"] = np.int64
+            dtypes["row_ends"] = np.int64
             limits = config.limits
             most = [limits.max_sequences, limits.predictions, limits.counts.tolist()]
             identity += [packing.VERSION, packing.WINDOW, most]
         if config.packing == "bucketed":
-            parts = {_bucket_name(length): arranged.record for length in config.lengths}
+            dtypes = {_bucket_name(length): arranged.record for length in config.lengths}
         key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
-        return PlanCache(self._directory, key, parts, self._make_plan)  # type: ignore[arg-type]
+        return PlanCache(self._directory, key, dtypes, self._make_plan)  # type: ignore[arg-type]
 
     def _make_plan(self, epoch: int) -> Iterator[tuple[str, np.ndarray]]:
         config, arranged = self._config, self._config.arranged
@@ -167,10 +167,10 @@ class SequenceRows(RowSource):
         sizes, copies = np.ones(len(indices), np.int64), self._config.masking.copies
         for epoch in np.unique(epochs).tolist():
             which = np.flatnonzero(epochs == epoch)
-            dealt, ends = self._part(epoch, bucket)
+            dealt, ends = self._plan_of(epoch, bucket)
             count = len(dealt if ends is None else ends)
             again, index = np.divmod(indices[which], count)
-            row = random.permuted(self._key("order", epoch, bucket), index, count)
+            row = random.permute(self._key("order", epoch, bucket), index, count)
             if ends is not None:
                 begin = np.where(row > 0, ends[row - 1], 0)
                 sizes[which] = ends[row] - begin
@@ -185,7 +185,7 @@ class SequenceRows(RowSource):
         order = np.argsort(row_of, kind="stable")
         return records[order], sizes, keys[order]
 
-    def _part(self, epoch: int, bucket: int) -> tuple[Records, np.ndarray | None]:
+    def _plan_of(self, epoch: int, bucket: int) -> tuple[Records, np.ndarray | None]:
         """Return the sequences of a bucket and, if rows are packed, the index after each row's last sequence."""
         dealt = self._plans.load(epoch)
         if self._config.packing == "bucketed":
@@ -233,5 +233,5 @@ class SequenceRows(RowSource):
 
 
 def _bucket_name(length: int) -> str:
-    """Return the name of the part of a plan that holds the sequences of rows of ``length``."""
+    """Return the name of the array of a plan that holds the sequences of rows of ``length``."""
     return f"sequences_{length}"

@@ -128,7 +128,7 @@ def _tell_length(experiment: Experiment, in_epochs: bool, reached: int, observer
         experiment.phases.check_not_past(reached)
         observer.set_num_steps(experiment.phases.num_steps)
         if len(experiment.phases.phases) == 1:
-            observer.note(experiment.phases.described(experiment.evaluated_phase))
+            observer.note(experiment.phases.describe(experiment.evaluated_phase))
 
 
 def _remarks_on(experiment: Experiment, reached: int) -> list[str]:

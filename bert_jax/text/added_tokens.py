@@ -20,7 +20,7 @@ def of_texts(texts: Iterable[str]) -> list[Token]:
     return [{"content": text} for text in texts]
 
 
-def declared(source: epath.Path, pieces: Collection[str]) -> list[Token]:
+def of_files(source: epath.Path, pieces: Collection[str]) -> list[Token]:
     """Return the added tokens that the files beside a tokenizer's file declare, by id; [] outside a model's folder.
 
     A ``tokenizer.json`` declares them with ids and flags, as does ``tokenizer_config.json`` of some versions of

@@ -153,15 +153,15 @@ class JsonEngine:
         A text is encoded word by word if its only white space is single spaces, and the rules look at no two words.
         """
         splitters = tokenizer_json.flat(self.content["pre_tokenizer"], "pretokenizers")
-        kinds = [step["type"] for step in splitters]
+        types = [step["type"] for step in splitters]
         changes = tokenizer_json.flat(self.content["normalizer"], "normalizers")
-        if kinds == ["BertPreTokenizer"] and all(step["type"] == "BertNormalizer" for step in changes):
+        if types == ["BertPreTokenizer"] and all(step["type"] == "BertNormalizer" for step in changes):
             add = self._add_words if self.added_ids else self._add_bert_words
             return WordCache(lambda text: text.split(" "), add), None
         by_character = all(step["type"] in _CHARACTER_STEPS or _spares_words(step) for step in changes)
         if not by_character or not splitters or not splitters[-1].get("use_regex", True):
             return None
-        if kinds == ["ByteLevel"]:
+        if types == ["ByteLevel"]:
             # The space before a word is the word's. A first word without one is marked by a space.
             kept = all(step["type"] == "NFC" for step in changes)
             return WordCache(_words_with_space, self._add_words_with_space), functools.partial(_splits, kept)
@@ -170,7 +170,7 @@ class JsonEngine:
             and splitters[-1].get("prepend_scheme") in ("always", "first")
             and splitters[-1].get("split", True)
         )
-        if kinds in (["Metaspace"], ["WhitespaceSplit", "Metaspace"]) and always:
+        if types in (["Metaspace"], ["WhitespaceSplit", "Metaspace"]) and always:
             return WordCache(lambda text: text.split(" "), self._add_words), _splits_between_letters
         return None
 
@@ -214,9 +214,9 @@ def _library(content: tokenizer_json.Content, where: str, names: Mapping[str, st
     ]
     if names:
         model = {**model, "vocab": [[names.get(piece, piece), score] for piece, score in model["vocab"]]}
-    made = content | {"post_processor": None, "added_tokens": added, "model": model}
+    plain = content | {"post_processor": None, "added_tokens": added, "model": model}
     try:
-        return tokenizers.Tokenizer.from_str(json.dumps(made))
+        return tokenizers.Tokenizer.from_str(json.dumps(plain))
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # plain ``Exception``, or the library's panic

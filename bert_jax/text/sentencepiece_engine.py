@@ -18,7 +18,7 @@ from bert_jax.text import tokenizer_json
 from bert_jax.text.encoded import Cut
 from bert_jax.text.json_engine import JsonEngine
 from bert_jax.text.marks import SPACE, Underline
-from bert_jax.text.sentencepiece_model import BYTE, KINDS, NORMAL, USER_DEFINED, folds_case, parse, prepared, quiet
+from bert_jax.text.sentencepiece_model import BYTE, KINDS, NORMAL, USER_DEFINED, folds_case, parse, prepare, quiet
 
 _QUOTES = ("``", "''")  # the replacement table of ALBERT has " for each; those of most models leave them
 _DECODER = decoders.Sequence([decoders.Metaspace(SPACE, "always"), decoders.ByteFallback(), decoders.Fuse()])
@@ -36,10 +36,10 @@ class SentencePieceEngine:
     def __init__(self, model: bytes, lowercase: bool | None = None, where: str = "the model") -> None:
         """Read ``model``, the bytes of a ``.model`` file; error messages call it ``where``.
 
-        See ``sentencepiece_model.prepared`` for the changes that are made to the model, and for ``lowercase``.
+        See ``sentencepiece_model.prepare`` for the changes that are made to the model, and for ``lowercase``.
         """
         try:
-            self.model, special = prepared(model, lowercase, where)
+            self.model, special = prepare(model, lowercase, where)
             self.lowercase = folds_case(self.model)
             self._processor = quiet().SentencePieceProcessor(model_proto=self.model)
         except RuntimeError as error:  # all that the library says of a table or a piece that it cannot read
@@ -61,20 +61,20 @@ class SentencePieceEngine:
         return self.model
 
     @functools.cached_property
-    def converted(self) -> JsonEngine:
-        """Return the engine of the same pieces and rules in a ``tokenizer.json``; see ``_converted``."""
+    def as_json(self) -> JsonEngine:
+        """Return the engine of the same pieces and rules in a ``tokenizer.json``; see ``_convert``."""
         named = {role: self.vocab[i] for role, i in zip(tokenizer_json.ROLES, self.special_ids, strict=True)}
-        content = _converted(self.model, self._special)
+        content = _convert(self.model, self._special)
         return JsonEngine(tokenizer_json.normal(content, "the model", named), "the model")
 
     def json(self) -> str:
         """Return a Hugging Face ``tokenizer.json`` with the same pieces, rules and special tokens."""
-        return self.converted.json()
+        return self.as_json.json()
 
     @property
     def content(self) -> tokenizer_json.Content:
         """Return the content of that ``tokenizer.json``."""
-        return self.converted.content
+        return self.as_json.content
 
     def ids(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Return the ids of each text, int32 (read-only)."""
@@ -87,7 +87,7 @@ class SentencePieceEngine:
         pieces are then those of ``converted``.
         """
         if special_tokens:
-            return self.converted.cut(text, special_tokens)
+            return self.as_json.cut(text, special_tokens)
         cut = self._processor.Encode(text, return_type="offset_mapping")
         return Cut(cut["ids"], cut["pieces"], list(_spans(text, cut["pieces"], cut["offsets"])))
 
@@ -111,7 +111,7 @@ def _spans(text: str, pieces: Sequence[str], offsets: Sequence[tuple[int, int]])
         yield start, stop
 
 
-def _converted(data: bytes, special: Mapping[str, int]) -> tokenizer_json.Content:
+def _convert(data: bytes, special: Mapping[str, int]) -> tokenizer_json.Content:
     """Return the content of a ``tokenizer.json`` with the pieces, scores and rules of a prepared ``.model``.
 
     The ids are the same on real text, with two exceptions. First, ``tokenizers`` cuts words one by one, but

@@ -96,7 +96,7 @@ def parse(data: bytes, where: str) -> Any:
     return model
 
 
-def prepared(data: bytes, lowercase: bool | None, where: str) -> tuple[bytes, dict[str, int]]:
+def prepare(data: bytes, lowercase: bool | None, where: str) -> tuple[bytes, dict[str, int]]:
     """Return the model with BERT's special tokens, and token -> id for them.
 
     A special token that the model has under no usual name is appended as a piece, so V grows by one. All but

@@ -15,7 +15,7 @@ def well_formed(text: str) -> str:
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
-def retried(encode: Callable[[Sequence[str]], T], texts: Sequence[str]) -> T:
+def retry_well_formed(encode: Callable[[Sequence[str]], T], texts: Sequence[str]) -> T:
     """Return ``encode(texts)``; if it raises ``TypeError``, try once more with well-formed texts.
 
     Checking every text first would slow down all texts for the few that need it.

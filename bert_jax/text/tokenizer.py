@@ -24,7 +24,7 @@ from bert_jax.text.encoded import Cut, Encoded
 from bert_jax.text.json_engine import JsonEngine
 from bert_jax.text.marks import is_white
 from bert_jax.text.sentencepiece_engine import SentencePieceEngine
-from bert_jax.text.surrogates import retried, well_formed
+from bert_jax.text.surrogates import retry_well_formed, well_formed
 from bert_jax.text.vocab_txt import check_vocab, read_vocab
 
 FILE_NAMES = ("vocab.txt", SentencePieceEngine.file_name, tokenizer_json.FILE_NAME)
@@ -95,7 +95,7 @@ class Tokenizer:
 
         Special tokens in a text are read as plain text.
         """
-        return retried(self._engine.ids, texts)
+        return retry_well_formed(self._engine.ids, texts)
 
     def encode(
         self, text: str, pair: str | None = None, max_length: int | None = None, special_tokens_in_text: bool = False
@@ -177,7 +177,7 @@ class Tokenizer:
     def with_added(self, tokens: Sequence[added_tokens.Token]) -> Tokenizer:
         """Return the tokenizer with more added tokens, which stay whole in every text. New ones get the next ids.
 
-        A model of sentencepiece becomes a ``tokenizer.json``: see ``sentencepiece_engine._converted``.
+        A model of sentencepiece becomes a ``tokenizer.json``: see ``sentencepiece_engine._convert``.
         """
         special = {*SPECIAL_TOKENS, *(self.vocab[i] for i in self.special_ids)}
         own = special | {self.vocab[i] for i in self._engine.added_ids}
@@ -201,7 +201,7 @@ def wordpiece(vocab: Sequence[str], lowercase: bool = True) -> Tokenizer:
 
 
 def sentencepiece(model: bytes, lowercase: bool | None = None, where: str = "the model") -> Tokenizer:
-    """Return the tokenizer of the bytes of a ``.model`` file; see ``sentencepiece_model.prepared``."""
+    """Return the tokenizer of the bytes of a ``.model`` file; see ``sentencepiece_model.prepare``."""
     return Tokenizer(SentencePieceEngine(model, lowercase, where))
 
 
@@ -226,7 +226,7 @@ def load(path: str | os.PathLike[str], lowercase: bool | None = None) -> Tokeniz
     source = files.as_path(path)
     source = files.as_path(find(source)) if source.is_dir() else source
     tokenizer = _of_file(source, lowercase)
-    return tokenizer.with_added(added_tokens.declared(source, frozenset(tokenizer.vocab)))
+    return tokenizer.with_added(added_tokens.of_files(source, frozenset(tokenizer.vocab)))
 
 
 def _of_file(source: epath.Path, lowercase: bool | None) -> Tokenizer:
@@ -241,10 +241,10 @@ def _of_file(source: epath.Path, lowercase: bool | None) -> Tokenizer:
 
 def find(folder: str | os.PathLike[str]) -> os.PathLike[str]:
     """Return the tokenizer's file in ``folder``. Raises ``UserError`` if there is none."""
-    found = existing(folder)
-    if found is None:
+    file = existing(folder)
+    if file is None:
         raise UserError(f"{folder} has neither {' nor '.join(FILE_NAMES)}; put the tokenizer's file there")
-    return found
+    return file
 
 
 def existing(folder: str | os.PathLike[str]) -> os.PathLike[str] | None:
@@ -258,8 +258,9 @@ def file_name(kind: str, added: Sequence[str] = ()) -> str:
     return tokenizer_json.FILE_NAME if added else _FILE_OF_KIND.get(kind, SentencePieceEngine.file_name)
 
 
-def check_name(output: str | os.PathLike[str], wanted: str, found: str) -> None:
-    """Raise ``UserError`` if a file named ``output`` would be read as another kind than ``found``."""
-    kinds = {".json": ".json", ".model": ".model"}  # all other endings: a vocab.txt
-    if kinds.get(os.path.splitext(output)[1]) != kinds.get(os.path.splitext(wanted)[1]):
-        raise UserError(f"{output} would be read as a vocabulary of another kind than {found}; call it {wanted}")
+def check_name(output: str | os.PathLike[str], wanted: str, vocabulary: str) -> None:
+    """Raise ``UserError`` if a file named ``output`` would be read as another kind of vocabulary than ``wanted``."""
+    own = (".json", ".model")  # all other endings: a vocab.txt
+    endings = [os.path.splitext(name)[1] for name in (output, wanted)]
+    if len({ending if ending in own else "" for ending in endings}) > 1:
+        raise UserError(f"{output} would be read as a vocabulary of another kind than {vocabulary}; call it {wanted}")

@@ -50,11 +50,11 @@ def read(path: str | os.PathLike[str]) -> Content:
     """
     source = files.as_path(path)
     if source.name == MERGES:
-        return _joined(source.parent / VOCABULARY, source)
+        return _of_merges(source.parent / VOCABULARY, source)
     content = _read_json(source)
     if "model" not in content and source.name == VOCABULARY:
-        return _joined(source, source.parent / MERGES)
-    return normal(content, str(path), _named_beside(source.parent))
+        return _of_merges(source, source.parent / MERGES)
+    return normal(content, str(path), _roles_beside(source.parent))
 
 
 def of_bert(pieces: Sequence[str], lowercase: bool) -> Content:
@@ -97,9 +97,9 @@ def _normal(content: Mapping[str, Any], where: str, named: Mapping[str, str]) ->
     model, normalizer = _model(content["model"]), content.get("normalizer")
     if normalizer and normalizer.get("strip_accents") == normalizer.get("lowercase", object()):
         normalizer = {**normalizer, "strip_accents": None}  # BERT's normaliser then strips accents if it lower-cases
-    kinds = [model["type"], *steps_of(content)]
-    usual = next((_DECODERS[kind] for kind in ("ByteLevel", "WordPiece") if kind in kinds), None)
-    made = {
+    types = [model["type"], *steps_of(content)]
+    usual = next((_DECODERS[name] for name in ("ByteLevel", "WordPiece") if name in types), None)
+    whole = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
@@ -110,17 +110,17 @@ def _normal(content: Mapping[str, Any], where: str, named: Mapping[str, str]) ->
         "model": model,
     }
     processors = flat(content.get("post_processor"), "processors")
-    ids = ids_of(made)
+    ids = ids_of(whole)
     roles = _roles(processors, named, ids, model, where)
     lacking = {role: token for role, token in zip(ROLES, SPECIAL_TOKENS, strict=True) if role not in roles}
     special = {role: (roles | lacking)[role] for role in ROLES}
-    made = with_added(made, [{"content": token} for token in special.values()])
-    for entry in made["added_tokens"]:
+    whole = with_added(whole, [{"content": token} for token in special.values()])
+    for entry in whole["added_tokens"]:
         entry["special"] |= entry["content"] in special.values()
-    ids = ids_of(made)
+    ids = ids_of(whole)
     separators, pair_type = _pair_form(processors, special, where)
     tokens = {role: (token, ids[token]) for role, token in special.items()}
-    return made | {"post_processor": _template(tokens, separators, pair_type)}
+    return whole | {"post_processor": _template(tokens, separators, pair_type)}
 
 
 def _model(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,11 +129,11 @@ def _model(model: Mapping[str, Any]) -> dict[str, Any]:
     kept.pop("dropout", None)
     if "merges" in kept:
         kept["merges"] = [merge.split(" ") if isinstance(merge, str) else list(merge) for merge in kept["merges"]]
-    return {**kept, "type": _kind_of(model), "vocab": model["vocab"]}
+    return {**kept, "type": _type_of(model), "vocab": model["vocab"]}
 
 
-def _kind_of(model: Mapping[str, Any]) -> str:
-    """Return the kind of a ``model``; early versions do not name it."""
+def _type_of(model: Mapping[str, Any]) -> str:
+    """Return the type of a ``model``; early versions do not name it."""
     if "type" in model:
         return str(model["type"])
     if "merges" in model:
@@ -183,11 +183,11 @@ def _template(special: Mapping[str, tuple[str, int]], separators: int, pair_type
       pair_type: the token type of the second text.
     """
 
-    def token(role: str, kind: int = 0) -> dict[str, Any]:
-        return {"SpecialToken": {"id": role, "type_id": kind}}
+    def token(role: str, type_id: int = 0) -> dict[str, Any]:
+        return {"SpecialToken": {"id": role, "type_id": type_id}}
 
-    def text(name: str, kind: int = 0) -> dict[str, Any]:
-        return {"Sequence": {"id": name, "type_id": kind}}
+    def text(name: str, type_id: int = 0) -> dict[str, Any]:
+        return {"Sequence": {"id": name, "type_id": type_id}}
 
     single = [token("cls"), text("A"), token("sep")]
     return {
@@ -221,32 +221,32 @@ def _roles(
     The token of a role is the one in the post-processor; otherwise the one in ``named``, which comes from files beside
     the tokenizer; otherwise the model's own [UNK]; otherwise the first of the role's ``NAMES`` that is a piece.
     """
-    said: dict[str, str] = {}
+    stated: dict[str, str] = {}
     for step in processors:
         if step["type"] in ("RobertaProcessing", "BertProcessing"):
-            said |= {"cls": step["cls"][0], "sep": step["sep"][0]}
+            stated |= {"cls": step["cls"][0], "sep": step["sep"][0]}
         elif step["type"] == "TemplateProcessing":
-            said |= _said_by_template(step)
+            stated |= _template_roles(step)
     unknown = model["vocab"][model["unk_id"]][0] if "unk_id" in model else model.get("unk_token")
-    found = {}
+    roles: dict[str, str] = {}
     for role in ROLES:
         usual = next((name for name in NAMES[role] if name in ids), None)
-        token = said.get(role) or named.get(role) or (role == "unk" and unknown) or usual
+        token = stated.get(role) or named.get(role) or (role == "unk" and unknown) or usual
         if token:
-            found[role] = str(token)
-    for role, token in found.items():
+            roles[role] = str(token)
+    for role, token in roles.items():
         if token not in ids:
             raise UserError(f"{where} takes {token!r} for {role}, which the vocabulary lacks; add it as an added token")
-    if len(set(found.values())) < len(found):
-        twice = next(token for token in found.values() if list(found.values()).count(token) > 1)
-        roles = " and ".join(role for role in found if found[role] == twice)
+    tokens = list(roles.values())
+    if twice := next((token for token in tokens if tokens.count(token) > 1), None):
+        both = " and ".join(role for role in roles if roles[role] == twice)
         raise UserError(
-            f"{where} takes {twice!r} for {roles}; name a token of its own for each in special_tokens_map.json"
+            f"{where} takes {twice!r} for {both}; name a token of its own for each in special_tokens_map.json"
         )
-    return found
+    return roles
 
 
-def _said_by_template(step: Mapping[str, Any]) -> dict[str, str]:
+def _template_roles(step: Mapping[str, Any]) -> dict[str, str]:
     """Return role -> token as a template states it: by its keys if they are roles, else by the tokens around a text."""
     tokens = {name: entry["tokens"][0] for name, entry in step["special_tokens"].items()}
     if set(ROLES) <= tokens.keys():
@@ -264,12 +264,12 @@ def _pair_form(processors: Sequence[Mapping[str, Any]], roles: Mapping[str, str]
             return 2, 0
         if step["type"] == "TemplateProcessing" and step["pair"]:
             names = {name: entry["tokens"][0] for name, entry in step["special_tokens"].items()}
-            kinds = [next(iter(piece.values())) for piece in step["pair"]]
-            layout = [names.get(kind["id"], kind["id"]) for kind in kinds]
+            pieces = [next(iter(piece.values())) for piece in step["pair"]]
+            layout = [names.get(piece["id"], piece["id"]) for piece in pieces]
             cls, sep = roles["cls"], roles["sep"]
             for separators in (1, 2):
                 if layout == [cls, "A", *[sep] * separators, "B", sep]:
-                    return separators, kinds[-1]["type_id"]
+                    return separators, pieces[-1]["type_id"]
             if cls in layout:  # a template that only joins the texts tells nothing
                 raise UserError(
                     f"{where} lays a pair out as {' '.join(layout)}; {cls} A {sep} B {sep}, or two {sep} between the"
@@ -278,7 +278,7 @@ def _pair_form(processors: Sequence[Mapping[str, Any]], roles: Mapping[str, str]
     return 1, 1
 
 
-def _joined(vocabulary: Any, merges: Any) -> Content:
+def _of_merges(vocabulary: Any, merges: Any) -> Content:
     """Return the content for a ``vocab.json`` with a ``merges.txt``, by the rules of RoBERTa."""
     vocab = _read_json(vocabulary)
     try:
@@ -291,7 +291,7 @@ def _joined(vocabulary: Any, merges: Any) -> Content:
         raise UserError(f"{merges} is not UTF-8 at byte offset {error.start}; copy it again") from error
     # Only the first line may be a comment: "# #" is a merge.
     pairs = [line.rstrip("\r") for line in lines[lines[0].startswith("#version") :]]
-    named = _named_beside(merges.parent)
+    named = _roles_beside(merges.parent)
     special = {name for names in NAMES.values() for name in names if name in vocab} | {*named.values()} & vocab.keys()
     mask = named.get("mask", "<mask>")
     first = bool(_options_beside(merges.parent).get("add_prefix_space"))
@@ -307,7 +307,7 @@ def _joined(vocabulary: Any, merges: Any) -> Content:
     return normal(content, str(merges), named)
 
 
-def _named_beside(folder: Any) -> dict[str, str]:
+def _roles_beside(folder: Any) -> dict[str, str]:
     """Return role -> token from ``tokenizer_config.json`` and ``special_tokens_map.json`` in ``folder``."""
     options = _options_beside(folder)
     tokens = {role: options.get(f"{role}_token") for role in ROLES}
@@ -318,11 +318,11 @@ def _named_beside(folder: Any) -> dict[str, str]:
 
 def _options_beside(folder: Any) -> dict[str, Any]:
     """Return what the files ``BESIDE`` in ``folder`` say, joined."""
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for name in BESIDE:
         if (folder / name).exists():
-            found |= _read_json(folder / name)
-    return found
+            options |= _read_json(folder / name)
+    return options
 
 
 def _read_json(source: Any) -> dict[str, Any]:

@@ -102,7 +102,7 @@ class Experiment:
             source = task.source("train", phase.kind, index)
             return steps_per_epoch(source.rows_per_epoch, source.buckets, phase.batch_size)
 
-        phases = self.phases.counted(per_epoch) if self.phases.in_epochs else self.phases
+        phases = self.phases.in_steps(per_epoch) if self.phases.in_epochs else self.phases
         if training.evaluations_per_epoch is not None:
             number = max(1, round(phases.num_epochs(per_epoch) * training.evaluations_per_epoch))
             training = dataclasses.replace(training, eval_every_steps=-(-phases.num_steps // number))

@@ -109,7 +109,7 @@ def _train(run: Run, roll_backs: tuple[RollBack, ...]) -> dict[str, float] | Rol
         record = run_record.record_start(workdir, first_step if resumed else None, _device_facts())
         run = dataclasses.replace(run, facts={**run.facts, "run": record})
     if len(phases.phases) > 1:
-        observer.note(phases.described(experiment.evaluated_phase))
+        observer.note(phases.describe(experiment.evaluated_phase))
 
     with meshes.activations(mesh), watched(experiment.training.stall_seconds), Termination() as termination:
         trainer = _Trainer(run, roll_backs, mesh, termination, state, frozen)

@@ -67,7 +67,7 @@ def test_a_phase_can_be_as_long_as_tokens_or_epochs_say() -> None:
     )
     assert phases.phases[0].num_steps == 16  # 15 steps have 960 tokens
     assert phases.in_epochs
-    assert [p.num_steps for p in phases.counted(lambda index: {1: 7.25}[index]).phases] == [16, 11, 3]
+    assert [p.num_steps for p in phases.in_steps(lambda index: {1: 7.25}[index]).phases] == [16, 11, 3]
     assert not Phases.of({"a": {"num_steps": 2, "num_epochs": None, **size}}).in_epochs
     for wrong in ({}, {"num_steps": 1, "num_tokens": 9}):
         with pytest.raises(

@@ -49,7 +49,7 @@ def test_a_killed_build_leaves_no_files(tmp_path: Path) -> None:
 
 def test_what_others_write_stays(tmp_path: Path) -> None:
     host = socket.gethostname()
-    writers = [f"{host}-{os.getpid()}-1", f"{host}-{os.getppid()}-1", "another-host-1-1"]
+    writers = [f"{host}.{os.getppid()}", "another-host.1"]
     folders = [tmp_path / "plans" / "ab" / f"epoch-00000.{writer}.tmp" for writer in writers]
     for folder in folders:
         folder.mkdir(parents=True)

@@ -68,13 +68,13 @@ def test_integers_stay_in_range_and_are_uniform() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 16, 97, 1000, 4097])
 def test_permuted_is_a_permutation(size: int) -> None:
-    image = random.permuted(random.key("a", size), np.arange(size), size)
+    image = random.permute(random.key("a", size), np.arange(size), size)
     assert sorted(image.tolist()) == list(range(size))
 
 
 def test_permutations_differ_by_key_and_serve_many_keys_at_once() -> None:
     keys = random.fold(random.key("a"), np.repeat([0, 1], 1000))
-    both = random.permuted(keys, np.tile(np.arange(1000), 2), 1000)
+    both = random.permute(keys, np.tile(np.arange(1000), 2), 1000)
     assert sorted(both[:1000].tolist()) == sorted(both[1000:].tolist()) == list(range(1000))
     assert (both[:1000] != both[1000:]).mean() > 0.99
 
@@ -82,7 +82,7 @@ def test_permutations_differ_by_key_and_serve_many_keys_at_once() -> None:
 def test_permutations_spread_every_index_evenly() -> None:
     size, trials = 20, 20_000
     keys = random.fold(random.key("a"), np.arange(trials))
-    first, second = (random.permuted(keys, np.full(trials, i), size) for i in (0, 1))
+    first, second = (random.permute(keys, np.full(trials, i), size) for i in (0, 1))
     assert abs(chi_square_z(np.bincount(first, minlength=size), np.full(size, trials / size))) < 4
     pairs = np.bincount(first * size + second, minlength=size * size).reshape(size, size)
     off_diagonal = pairs[~np.eye(size, dtype=bool)]
