@@ -208,14 +208,6 @@ class PretrainingObjective(abc.ABC):
         """Return the configuration of a phase's rows; the phase may replace keys of ``config.objective``."""
         where = f"config.phases.{kind}"
         changes = dict(self.setting.changes.get(kind, {}))
-        if wrong := [key for key in changes if key not in _PHASE_KEYS]:
-            if wrong[0] not in (*_PHASE_KEYS, *[field.name for field in dataclasses.fields(self.config)], "name"):
-                hint = configuration.nearest(wrong[0], _PHASE_KEYS)
-                raise UserError(f"unknown key {where}.objective.{wrong[0]}; {hint}")
-            raise UserError(
-                f"{where}.objective.{wrong[0]}: a phase may replace {', '.join(_PHASE_KEYS)}; set {wrong[0]} for all "
-                "phases in config.objective"
-            )
         of_phase, shared = changes.pop("masking", {}), self.config.masking
         own = Config(**{name: getattr(self.config, name) for name in _PHASE_KEYS})
         # the options of one arrangement say nothing to another, nor do those of one strategy

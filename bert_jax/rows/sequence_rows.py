@@ -15,7 +15,6 @@ from bert_jax import catalogue
 from bert_jax.errors import UserError
 from bert_jax.rows import packing, random, units
 from bert_jax.rows.features import Ints, Records, Split, TokenFacts
-from bert_jax.rows.joining import flatten, join
 from bert_jax.rows.masking import mask_rows, span_boundaries
 from bert_jax.rows.plan_cache import PlanCache
 from bert_jax.rows.rows_config import RowsConfig as RowsConfig
@@ -227,9 +226,9 @@ class SequenceRows(RowSource):
             shorter = widths[i + 1] if i + 1 < len(widths) else 0
             indices = np.flatnonzero((lengths <= width) & (lengths > shorter))
             groups.append((indices, self._masked(records[indices], keys[indices], width, config.predictions())))
-        flat = flatten(groups, lengths, config.arranged.labels(records), config.fields)
+        flat = packing.flatten(groups, lengths, config.arranged.labels(records), config.fields)
         shape = (config.max_length, config.predictions(), config.max_sequences)
-        return join(flat, sizes, shape, config.fields, self._facts.pad)
+        return packing.join(flat, sizes, shape, config.fields, self._facts.pad)
 
 
 def _bucket_name(length: int) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import sentencepiece
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from google.protobuf.message import DecodeError
 
 from bert_jax.errors import UserError
@@ -23,49 +23,41 @@ from bert_jax.text.tokenizer_json import NAMES
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # types of pieces, in sentencepiece_model.proto
 KINDS = {1: "unigram", 2: "bpe"}  # types of models
-_Field = descriptor_pb2.FieldDescriptorProto
-_FIELDS: dict[str, dict[str, tuple[int, Any, str]]] = {  # message -> field -> number, type, default
-    "Piece": {
-        "piece": (1, _Field.TYPE_STRING, ""),
-        "score": (2, _Field.TYPE_FLOAT, "0"),
-        "type": (3, _Field.TYPE_INT32, "1"),
-    },
-    "TrainerSpec": {
-        "model_type": (3, _Field.TYPE_INT32, "1"),
-        "treat_whitespace_as_suffix": (24, _Field.TYPE_BOOL, "false"),
-    },
-    "NormalizerSpec": {
-        "precompiled_charsmap": (2, _Field.TYPE_BYTES, ""),
-        "add_dummy_prefix": (3, _Field.TYPE_BOOL, "true"),
-        "remove_extra_whitespaces": (4, _Field.TYPE_BOOL, "true"),
-        "escape_whitespaces": (5, _Field.TYPE_BOOL, "true"),
-    },
-    "Model": {
-        "pieces": (1, "Piece", ""),
-        "trainer_spec": (2, "TrainerSpec", ""),
-        "normalizer_spec": (3, "NormalizerSpec", ""),
-    },
+_FILE = """
+name: "bert_jax.sentencepiece.proto" package: "bert_jax.sentencepiece" syntax: "proto2"
+message_type {
+  name: "Piece"
+  field { name: "piece" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
+  field { name: "score" number: 2 type: TYPE_FLOAT label: LABEL_OPTIONAL default_value: "0" }
+  field { name: "type" number: 3 type: TYPE_INT32 label: LABEL_OPTIONAL default_value: "1" }
 }
+message_type {
+  name: "TrainerSpec"
+  field { name: "model_type" number: 3 type: TYPE_INT32 label: LABEL_OPTIONAL default_value: "1" }
+  field { name: "treat_whitespace_as_suffix" number: 24 type: TYPE_BOOL label: LABEL_OPTIONAL default_value: "false" }
+}
+message_type {
+  name: "NormalizerSpec"
+  field { name: "precompiled_charsmap" number: 2 type: TYPE_BYTES label: LABEL_OPTIONAL }
+  field { name: "add_dummy_prefix" number: 3 type: TYPE_BOOL label: LABEL_OPTIONAL default_value: "true" }
+  field { name: "remove_extra_whitespaces" number: 4 type: TYPE_BOOL label: LABEL_OPTIONAL default_value: "true" }
+  field { name: "escape_whitespaces" number: 5 type: TYPE_BOOL label: LABEL_OPTIONAL default_value: "true" }
+}
+message_type {
+  name: "Model"
+  field { name: "pieces" number: 1 type_name: "Piece" label: LABEL_REPEATED }
+  field { name: "trainer_spec" number: 2 type_name: "TrainerSpec" label: LABEL_OPTIONAL }
+  field { name: "normalizer_spec" number: 3 type_name: "NormalizerSpec" label: LABEL_OPTIONAL }
+}
+"""
 
 
 @functools.cache
 def _message() -> Any:
     """Return the message class of a whole ``.model``."""
-    package = "bert_jax.sentencepiece"
-    file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto2")
-    for name, fields in _FIELDS.items():
-        message = file.message_type.add(name=name)
-        for field_name, (number, kind, default) in fields.items():
-            field = message.field.add(name=field_name, number=number, label=_Field.LABEL_OPTIONAL)
-            if isinstance(kind, str):
-                field.type, field.type_name = _Field.TYPE_MESSAGE, f".{package}.{kind}"
-                if field_name == "pieces":
-                    field.label = _Field.LABEL_REPEATED
-            else:
-                field.type, field.default_value = kind, default
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.Model"))
+    pool.Add(text_format.Parse(_FILE, descriptor_pb2.FileDescriptorProto()))
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("bert_jax.sentencepiece.Model"))
 
 
 def parse(data: bytes, where: str) -> Any:
@@ -84,10 +76,10 @@ def parse(data: bytes, where: str) -> Any:
         is_text = all(isinstance(piece.piece, str) for piece in model.pieces)
     except UnicodeDecodeError:
         is_text = False
-    if not is_text:
-        raise UserError(f"{where} is damaged: a piece or a replacement is not UTF-8; copy it again")
-    if not all(math.isfinite(piece.score) for piece in model.pieces):
-        raise UserError(f"{where} is damaged: a piece has a score that is not a finite number; copy it again")
+    if not is_text or not all(math.isfinite(piece.score) for piece in model.pieces):
+        raise UserError(
+            f"{where} is damaged: a piece or a replacement is not UTF-8, or a score is not finite; copy it again"
+        )
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
     if trainer.model_type not in KINDS:
         raise UserError(f"{where} is a word or character model of sentencepiece; give a unigram or a BPE model")

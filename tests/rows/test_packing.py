@@ -10,7 +10,7 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.rows import chunks, packing, random
 from bert_jax.rows.arrangements.sentence_pairs import pair_lengths, short_targets
-from bert_jax.rows.features import Limits
+from bert_jax.rows.features import Field, Limits
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.rows_config import RowsConfig
 from bert_jax.rows.sequence_rows import SequenceRows
@@ -232,3 +232,24 @@ def test_the_shapes_are_known_without_a_corpus() -> None:
     assert shapes == {32: 2006, 128: 8020, 512: 16078}
     assert RowsConfig(128, packing="bucketed").lengths == (16, 32, 64, 128)
     assert RowsConfig(24, packing="bucketed").lengths == (24,)
+
+
+def test_places_are_counted_from_the_start_of_the_row() -> None:
+    fields = {
+        "input_ids": Field("position"),
+        "partner": Field("position", is_place=True),
+        "head": Field("sequence", is_place=True),
+        "answer": Field("target", is_place=True),
+    }
+    flat = packing.Flat(
+        np.array([2, 3]),
+        {"input_ids": np.array([7, 8, 4, 5, 6]), "partner": np.array([1, 0, 2, 1, 0])},
+        np.array([0, 1]),
+        {"answer": np.array([1, 2])},
+        {"head": np.array([0, 1])},
+    )
+    rows = packing.join(flat, np.array([2]), (6, 2, 2), fields, pad=9)
+    assert rows["input_ids"].tolist() == [[7, 8, 4, 5, 6, 9]]
+    assert rows["partner"].tolist() == [[1, 0, 4, 3, 2, 0]]
+    assert rows["head"].tolist() == [[0, 3]]
+    assert rows["answer"].tolist() == [[1, 4]]

@@ -206,7 +206,7 @@ BAD_RECIPES = {
     "left to right": ({"objective": {"name": "ltr"}}, "the model is bidirectional, which shows"),
     "a key of a phase": (
         {"phases": {"phase1": {"num_steps": 24, "batch_size": 8, "max_length": 32, "objective": {"name": "mlm"}}}},
-        "config.phases.phase1.objective.name: a phase may replace",
+        "unknown key config.phases.phase1.objective.name; valid: arrangement, ",
     ),
     "masking of a phase's objective": (
         {"phases": {"phase1": {"num_steps": 24, "batch_size": 8, "max_length": 32, "objective": {"masking": 3}}}},
