@@ -24,22 +24,61 @@ from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.text import tokenizer_json
 from bert_jax.text.encoded import Cut
 from bert_jax.text.marks import ALPHABET, SPACE, Bytes, Marks, Prefix, Underline
-from bert_jax.text.word_cache import WordCache
 from bert_jax.text.words import unspaced
 
 _ADVICE = (
     "save it as a tokenizer.json of WordPiece, Unigram or byte-level BPE, a vocab.txt or a .model of sentencepiece, or "
     "learn one with `bert-jax vocab`"
 )
+CACHED_WORDS = 1 << 19  # about 120 MB
+_TEXTS_AHEAD = 512  # the number of texts whose new words the library encodes at once
 _NEVER_IN_UTF8 = frozenset((0xC0, 0xC1, *range(0xF5, 0x100)))
 PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")  # ASCII punctuation; because of the group, ``split`` keeps the marks
-_MEAN_CHARACTERS = (
-    32  # if a text's words are longer on average, it has no spaces between words, and they are not cached
-)
+_MEAN_CHARACTERS = 32  # a text whose words are longer on average has no spaces between words: they are not cached
 # Normalizers that change text character by character, or only where there is more than one space.
 _CHARACTER_STEPS = ("NFC", "NFD", "NFKC", "NFKD", "StripAccents", "Lowercase", "Precompiled", "Strip")
 # A character outside ASCII that may change, or be changed by, the space beside it.
 BESIDE_SPACE = re.compile(r" [^\w\x00-\x7f]|[^\w\x00-\x7f] ")
+
+
+class _WordCache:
+    """Encodes texts whose ids are the concatenated ids of their words. Threads may share a cache of word -> ids."""
+
+    def __init__(self, split: Callable[[str], list[str]], add: Callable[[set[str], dict[str, bytes]], None]) -> None:
+        """
+        Args:
+          split: returns the words of a text.
+          add: encodes each word of a set and puts it into a dictionary: word -> the bytes of its int32 ids.
+        """
+        self._split, self._add = split, add
+        self._cache: dict[str, bytes] = {}
+        self._old: dict[str, bytes] = {}
+
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Return the ids of each text, int32 (read-only)."""
+        cache, split, result = self._cache, self._split, list[np.ndarray]()
+        while len(result) < len(texts):
+            try:
+                for text in itertools.islice(texts, len(result), None):
+                    result.append(np.frombuffer(b"".join(map(cache.__getitem__, split(text))), np.int32))
+            except KeyError:  # rare once the cache has filled; checking all words first would be a quarter slower
+                cache = self._with_words_of(texts[len(result) : len(result) + _TEXTS_AHEAD])
+        return result
+
+    def _with_words_of(self, texts: Sequence[str]) -> dict[str, bytes]:
+        """Return the cache after adding the words of ``texts``.
+
+        A full cache becomes the old cache and replaces the previous old cache. Words that are used again are copied
+        from the old cache.
+        """
+        if len(self._cache) > CACHED_WORDS // 2:
+            self._old, self._cache = self._cache, {}
+        cache, old = self._cache, self._old
+        new = set(itertools.chain.from_iterable(map(self._split, texts))).difference(cache)
+        known = {word: old[word] for word in new if word in old}
+        cache.update(known)
+        self._add(new.difference(known), cache)
+        return cache
 
 
 class JsonEngine:
@@ -147,7 +186,7 @@ class JsonEngine:
         for encoding in self._library.encode_batch_fast(list(texts), add_special_tokens=False):
             yield np.array(encoding.ids, np.int32).tobytes()
 
-    def _word_cache(self) -> tuple[WordCache, Callable[[str], bool] | None] | None:
+    def _word_cache(self) -> tuple[_WordCache, Callable[[str], bool] | None] | None:
         """Return a cache of words, and which texts are encoded word by word (None: all); None without such texts.
 
         A text is encoded word by word if its only white space is single spaces, and the rules look at no two words.
@@ -157,21 +196,21 @@ class JsonEngine:
         changes = tokenizer_json.flat(self.content["normalizer"], "normalizers")
         if types == ["BertPreTokenizer"] and all(step["type"] == "BertNormalizer" for step in changes):
             add = self._add_words if self.added_ids else self._add_bert_words
-            return WordCache(lambda text: text.split(" "), add), None
+            return _WordCache(lambda text: text.split(" "), add), None
         by_character = all(step["type"] in _CHARACTER_STEPS or _spares_words(step) for step in changes)
         if not by_character or not splitters or not splitters[-1].get("use_regex", True):
             return None
         if types == ["ByteLevel"]:
             # The space before a word is the word's. A first word without one is marked by a space.
             kept = all(step["type"] == "NFC" for step in changes)
-            return WordCache(_words_with_space, self._add_words_with_space), functools.partial(_splits, kept)
+            return _WordCache(_words_with_space, self._add_words_with_space), functools.partial(_splits, kept)
         always = (
             not any(entry["normalized"] for entry in self.content["added_tokens"])
             and splitters[-1].get("prepend_scheme") in ("always", "first")
             and splitters[-1].get("split", True)
         )
         if types in (["Metaspace"], ["WhitespaceSplit", "Metaspace"]) and always:
-            return WordCache(lambda text: text.split(" "), self._add_words), _splits_between_letters
+            return _WordCache(lambda text: text.split(" "), self._add_words), _splits_between_letters
         return None
 
     def _add_words(self, new: set[str], cache: dict[str, bytes]) -> None:

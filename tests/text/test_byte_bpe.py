@@ -12,7 +12,7 @@ from tokenizers import pre_tokenizers
 
 from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS
-from bert_jax.text import word_cache
+from bert_jax.text import json_engine
 from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.marks import ALPHABET
 from bert_jax.text.tokenizer import Tokenizer, load, of_json
@@ -132,7 +132,7 @@ def test_the_cache_of_words_never_changes_the_ids(lowercase, monkeypatch):
     library.encode_special_tokens = True
     texts = [text_of(rng) for _ in range(1000)] + ["", " ", "the", "the ", " the", "the<mask> cat", "<s> a", "Él è Á"]
     expected = [library.encode(text, add_special_tokens=False).ids for text in texts]
-    monkeypatch.setattr(word_cache, "CACHED_WORDS", 3)  # forgets all the time
+    monkeypatch.setattr(json_engine, "CACHED_WORDS", 3)  # forgets all the time
     for _ in range(2):
         assert [ids.tolist() for ids in tokenizer.encode_batch(texts)] == expected
 

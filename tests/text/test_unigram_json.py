@@ -8,7 +8,7 @@ import tokenizers
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processors
 
 from bert_jax.errors import UserError
-from bert_jax.text import word_cache
+from bert_jax.text import json_engine
 from bert_jax.text.sentencepiece_model import new, quiet
 from bert_jax.text.tokenizer import load
 
@@ -98,7 +98,7 @@ def test_the_cache_of_words_never_changes_the_ids(ours, monkeypatch):
     texts = [" ".join(rng.choices(STRANGE, k=rng.randint(1, 8))) for _ in range(2000)]
     texts += ["the \u0301cat", "\u0600 the", "\u0d4e cats", "the  cat", " the ", *GOLDEN]
     expected = ids_of(json.dumps(ALBERT), texts)
-    monkeypatch.setattr(word_cache, "CACHED_WORDS", 3)  # forgets all the time
+    monkeypatch.setattr(json_engine, "CACHED_WORDS", 3)  # forgets all the time
     assert [ids.tolist() for ids in ours.encode_batch(texts)] == expected
 
 

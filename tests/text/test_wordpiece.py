@@ -9,7 +9,7 @@ import tokenizers
 
 from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS
-from bert_jax.text import word_cache
+from bert_jax.text import json_engine
 from bert_jax.text.tokenizer import Tokenizer, load, wordpiece
 from bert_jax.text.vocab_txt import read_vocab
 
@@ -48,7 +48,7 @@ def test_encode_batch_joins_words_and_keeps_special_tokens_plain(tokenizer):
 def test_word_cache_never_changes_the_ids(tokenizer, monkeypatch):
     texts = [f"the cat{'s' * (i % 3)} sat{'.' * (i % 2)} à\tunaffordable" for i in range(50)]
     expected = [e.ids for e in tokenizer._engine._library.encode_batch(texts, add_special_tokens=False)]
-    monkeypatch.setattr(word_cache, "CACHED_WORDS", 3)  # forgets all the time
+    monkeypatch.setattr(json_engine, "CACHED_WORDS", 3)  # forgets all the time
     for _ in range(2):
         assert [t.tolist() for t in tokenizer.encode_batch(texts)] == expected
     with ThreadPoolExecutor(4) as pool:
