@@ -128,7 +128,7 @@ class PretrainingObjective(abc.ABC):
         Raises:
           UserError: the tokenizer is larger or is not that of the corpus, or the corpus lacks a column.
         """
-        made, size = copy.copy(self), vocab_size or self.setting.model.vocab_size
+        other, size = copy.copy(self), vocab_size or self.setting.model.vocab_size
         if tokenizer.size > size:
             raise UserError(
                 f"the vocabulary has {tokenizer.size} pieces, the model {size} embeddings; "
@@ -136,11 +136,11 @@ class PretrainingObjective(abc.ABC):
             )
         corpus.check_tokenizer(tokenizer)
         corpus.check_columns(units.columns(self.units))
-        made.tokenizer, made._facts = tokenizer, TokenFacts.of(tokenizer)
-        made._set_vocabulary(size)
-        made._mixture = corpus if isinstance(corpus, Mixture) else Mixture.alone(corpus)
-        made.heldout_parts = tuple(made._mixture.corpora)
-        return made
+        other.tokenizer, other._facts = tokenizer, TokenFacts.of(tokenizer)
+        other._set_vocabulary(size)
+        other._mixture = corpus if isinstance(corpus, Mixture) else Mixture.alone(corpus)
+        other.heldout_parts = tuple(other._mixture.corpora)
+        return other
 
     def _set_vocabulary(self, size: int) -> None:
         model = dataclasses.replace(self.setting.model, vocab_size=size)
@@ -345,12 +345,13 @@ class PretrainingObjective(abc.ABC):
         They are cross-entropies of n-gram models, in nats per masked token, and the share of the most common label. The
         n-gram models of a part have counted the text of that part alone.
         """
-        rows, found = self.heldout_rows(kind, num_rows, part), dict[str, float]()
+        rows, baselines = self.heldout_rows(kind, num_rows, part), dict[str, float]()
         if any(term.baseline == "cloze" for term in self._terms.values()):
             corpora = [corpus for name, corpus in self._mixture.corpora.items() if part in (None, name)]
             tokens = ngram_models.read_tokens([corpus.split("train") for corpus in corpora])
-            found = ngram_models.cloze_baselines(rows, tokens, self.special_ids, self.vocab_size)
-        return found | majority_rates(self.label_counts(rows))
+            cloze = ngram_models.cloze_of_rows(rows, self.special_ids)
+            baselines = ngram_models.cross_entropies(cloze, tokens, self.vocab_size)
+        return baselines | majority_rates(self.label_counts(rows))
 
     def label_counts(self, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the sum of the weights of each label of each classification among ``rows``, [labels] by name."""

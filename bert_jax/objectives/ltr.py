@@ -63,13 +63,9 @@ class Objective(base.PretrainingObjective):
 
     def baselines(self, kind: str, num_rows: int, part: str | None = None) -> dict[str, float]:
         """Return baselines on the rows of the evaluation: cross-entropies of n-gram models, in nats per token."""
-        found = ngram_models.next_tokens_of_rows(self.heldout_rows(kind, num_rows, part), *self.special_ids[1:])
+        predicted = ngram_models.next_tokens_of_rows(self.heldout_rows(kind, num_rows, part), *self.special_ids[1:])
         tokens = self._training_stream(kind, part)
-        model = ngram_models.TrigramCloze(tokens, self.vocab_size, context=(-1, -2))
-        return {
-            "unigram_cross_entropy": ngram_models.unigram_cross_entropy(tokens, found.label, self.vocab_size),
-            "trigram_cross_entropy": model.cross_entropy(found),
-        }
+        return ngram_models.cross_entropies(predicted, tokens, self.vocab_size, "trigram", context=(-1, -2))
 
     def _training_stream(self, kind: str, part: str | None) -> np.ndarray:
         """Return tokens [n] of the training rows of an epoch, at most ``ngram_models.MAX_TOKENS``."""

@@ -1,6 +1,6 @@
 """Makes batches of rows, through Grain. The only state is the step: element k of the dataset is the batch of step k.
 
-Each host makes its own part of every batch. The rows depend only on the step and the row's index in the batch. So the
+Each host makes its own share of every batch. The rows depend only on the step and the row's index in the batch. So the
 global batches are the same for every number of hosts, workers and threads, and a run may be resumed with other numbers.
 """
 
@@ -33,9 +33,6 @@ Batch = dict[str, np.ndarray]
 Source = Callable[[Literal["train", "eval"], str, int], RowSource]  # Task.source: split, kind, phase
 
 
-_MOST_WORKERS, _MOST_BATCHES = 256, 4096  # a larger value is taken for a mistake
-
-
 @dataclasses.dataclass(frozen=True)
 class LoaderConfig:
     """The settings of the loader. They affect its speed, never the batches."""
@@ -44,17 +41,15 @@ class LoaderConfig:
     prefetch_batches: int = 4  # batches that each worker makes ahead
 
     def __post_init__(self) -> None:
-        workers, batches = range(_MOST_WORKERS + 1), range(1, _MOST_BATCHES + 1)
+        # a larger value is taken for a mistake
+        check_fields(self, "config.loader", "0 to 256 are allowed", "num_workers", sound=lambda n: 0 <= n <= 256)
         check_fields(
-            self, "config.loader", f"0 to {_MOST_WORKERS} are allowed", "num_workers", sound=workers.__contains__
-        )
-        check_fields(
-            self, "config.loader", f"1 to {_MOST_BATCHES:,} are allowed", "prefetch_batches", sound=batches.__contains__
+            self, "config.loader", "1 to 4,096 are allowed", "prefetch_batches", sound=lambda n: 1 <= n <= 4096
         )
 
 
 class Batches:
-    """A Grain data source: random access to every step, with this host's part of its batch."""
+    """A Grain data source: random access to every step, with this host's share of its batch."""
 
     def __init__(self, sources: Mapping[int, RowSource], phases: Phases, share: Share):
         """``sources``: the row source of each phase, by the phase's index."""
@@ -100,7 +95,7 @@ def _end_with(process: multiprocessing.process.BaseProcess) -> None:
 
 
 class Loader:
-    """Iterates over the steps from ``start_step`` to the end of the run, each with this host's part of its batch.
+    """Iterates over the steps from ``start_step`` to the end of the run, each with this host's share of its batch.
 
     Raises the error of a worker process, or an error of its own if a worker dies.
     """

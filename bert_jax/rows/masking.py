@@ -143,7 +143,7 @@ def _check_strategy(config: MaskingConfig, where: str) -> None:
     starts[:, [1, 65]] = True
     counts = np.full(rows, length // 8)
 
-    def selected(starts: Bools) -> Selected:
+    def try_on(starts: Bools) -> Selected:
         try:
             selection = select(candidates.copy(), starts.copy(), counts.copy(), keys, options)
         except Exception as error:
@@ -154,13 +154,13 @@ def _check_strategy(config: MaskingConfig, where: str) -> None:
         _check_selected(selection, candidates, counts, config.strategy)
         return selection
 
-    whole = selected(starts)
+    whole = try_on(starts)
     if config.fates == "span" and whole.first is None:
         raise UserError(
             f"{where}.fates is 'span', but strategy {config.strategy!r} selects single positions; set {where}.fates to "
             "'token', or take another strategy, such as 'spans'"
         )
-    if config.unit != units.PIECE and whole.chosen.any() and (whole.chosen == selected(candidates).chosen).all():
+    if config.unit != units.PIECE and whole.chosen.any() and (whole.chosen == try_on(candidates).chosen).all():
         raise UserError(
             f"{where}.unit is {config.unit!r}, but strategy {config.strategy!r} ignores units; set {where}.unit to "
             "'piece', or take another strategy, such as 'whole_unit'"

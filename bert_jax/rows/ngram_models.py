@@ -72,14 +72,20 @@ def unigram_cross_entropy(tokens: np.ndarray, labels: np.ndarray, vocab_size: in
     return float(-np.log(_unigram(tokens, vocab_size)[labels]).mean())
 
 
-def cloze_baselines(
-    rows: dict[str, np.ndarray], tokens: np.ndarray, special_ids: tuple[int, ...], vocab_size: int
+def cross_entropies(
+    predicted: Cloze,
+    tokens: np.ndarray,
+    vocab_size: int,
+    name: str = "trigram_cloze",
+    context: tuple[int, int] = (-1, 1),
 ) -> dict[str, float]:
-    """Return the cross-entropies, by name, with which n-gram models of ``tokens`` predict masked tokens."""
-    cloze = cloze_of_rows(rows, special_ids)
+    """Return the cross-entropies, by name, with which n-gram models of ``tokens`` predict tokens.
+
+    ``name`` is that of the larger model; for ``context``, see ``TrigramCloze``.
+    """
     return {
-        "unigram_cross_entropy": unigram_cross_entropy(tokens, cloze.label, vocab_size),
-        "trigram_cloze_cross_entropy": TrigramCloze(tokens, vocab_size).cross_entropy(cloze),
+        "unigram_cross_entropy": unigram_cross_entropy(tokens, predicted.label, vocab_size),
+        f"{name}_cross_entropy": TrigramCloze(tokens, vocab_size, context).cross_entropy(predicted),
     }
 
 

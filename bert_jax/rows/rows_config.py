@@ -64,16 +64,16 @@ class RowsConfig:
     @functools.cached_property
     def arranged(self) -> Arrangement:
         """The arrangement, built with its options."""
-        kind = catalogue.find("rows.arrangements", self.arrangement, having="Arrangement").Arrangement
+        cls = catalogue.find("rows.arrangements", self.arrangement, having="Arrangement").Arrangement
         options = dict(self.arrangement_options)
-        if "short_row_probability" in {field.name for field in dataclasses.fields(kind)}:
+        if "short_row_probability" in {field.name for field in dataclasses.fields(cls)}:
             options["short_row_probability"] = self.short_row_probability
         elif self.short_row_probability != SHORT_ROWS:
             raise UserError(
                 f"config.objective.short_row_probability is set, but the arrangement {self.arrangement!r} makes no "
                 "short rows; leave it out"
             )
-        return configuration.build(kind, options, "config.objective.arrangement_options")  # type: ignore[no-any-return]
+        return configuration.build(cls, options, "config.objective.arrangement_options")  # type: ignore[no-any-return]
 
     @property
     def possible(self) -> tuple[str, ...]:

@@ -90,12 +90,12 @@ class SequenceRows(RowSource):
         assert ((indices >= 0) & (indices < self.rows_per_epoch)).all()
         bucket = int(np.searchsorted(np.cumsum(self._counts), indices[0], side="right")) if len(indices) else 0
         length = self._config.lengths[bucket]
-        records, sizes, keys = self._dealt(epochs, indices - sum(self._counts[:bucket]), bucket)
+        records, sizes, keys = self._deal(epochs, indices - sum(self._counts[:bucket]), bucket)
         if self._config.packing == "packed":
-            features = self._packed(records, sizes, keys)
+            features = self._pack(records, sizes, keys)
         else:
             labels = self._config.arranged.labels(records)
-            features = self._masked(records, keys, length, self._config.predictions(length))
+            features = self._mask(records, keys, length, self._config.predictions(length))
             features |= {name: values[:, None] for name, values in labels.items()}
         features["row_weights"] = np.ones(len(indices), np.float32)
         return {name: features[name] for name in self._config.batch_spec(length)}
@@ -105,10 +105,10 @@ class SequenceRows(RowSource):
     @functools.cached_property
     def _counts(self) -> tuple[int, ...]:
         """The number of rows of epoch 0's plan, for each bucket."""
-        dealt = self._plans.load(0)
+        plan = self._plans.load(0)
         if self._config.packing == "bucketed":
-            return tuple(len(dealt[_bucket_name(length)]) for length in self._config.lengths)
-        return (len(dealt["row_ends" if self._config.packing == "packed" else "sequences"]),)
+            return tuple(len(plan[_bucket_name(length)]) for length in self._config.lengths)
+        return (len(plan["row_ends" if self._config.packing == "packed" else "sequences"]),)
 
     @functools.cached_property
     def _plans(self) -> PlanCache:
@@ -158,7 +158,7 @@ class SequenceRows(RowSource):
     def _key(self, purpose: str, *counters: int) -> np.uint64:
         return random.key(self._split.fingerprint, self._seed, self._phase, purpose, *counters)
 
-    def _dealt(self, epochs: np.ndarray, indices: np.ndarray, bucket: int) -> tuple[Records, Ints, random.Bits]:
+    def _deal(self, epochs: np.ndarray, indices: np.ndarray, bucket: int) -> tuple[Records, Ints, random.Bits]:
         """Return the m sequences of n rows of a bucket, row after row, their number per row [n], and mask keys [m]."""
         columns: list[tuple[Records, Ints, random.Bits]] = [
             (np.empty(0, self._config.arranged.record), np.empty(0, np.int64), np.empty(0, np.uint64))
@@ -166,8 +166,8 @@ class SequenceRows(RowSource):
         sizes, copies = np.ones(len(indices), np.int64), self._config.masking.copies
         for epoch in np.unique(epochs).tolist():
             which = np.flatnonzero(epochs == epoch)
-            dealt, ends = self._plan_of(epoch, bucket)
-            count = len(dealt if ends is None else ends)
+            plan, ends = self._plan_of(epoch, bucket)
+            count = len(plan if ends is None else ends)
             again, index = np.divmod(indices[which], count)
             row = random.permute(self._key("order", epoch, bucket), index, count)
             if ends is not None:
@@ -176,7 +176,7 @@ class SequenceRows(RowSource):
                 here = sizes[which]
                 row = np.arange(here.sum()) + np.repeat(begin - (np.cumsum(here) - here), here)
                 which, again = np.repeat(which, here), np.repeat(again, here)
-            records = dealt[row]
+            records = plan[row]
             key = self._key("mask", epoch % copies if copies else epoch)
             keys = random.fold(random.fold(key, again), records["a_start"])
             columns.append((records, which, keys))
@@ -186,12 +186,12 @@ class SequenceRows(RowSource):
 
     def _plan_of(self, epoch: int, bucket: int) -> tuple[Records, np.ndarray | None]:
         """Return the sequences of a bucket and, if rows are packed, the index after each row's last sequence."""
-        dealt = self._plans.load(epoch)
+        plan = self._plans.load(epoch)
         if self._config.packing == "bucketed":
             name = _bucket_name(self._config.lengths[bucket])
             # A bucket with few sequences may have none in another epoch.
-            return dealt[name] if len(dealt[name]) else self._plans.load(0)[name], None
-        return dealt["sequences"], dealt.get("row_ends")
+            return plan[name] if len(plan[name]) else self._plans.load(0)[name], None
+        return plan["sequences"], plan.get("row_ends")
 
     # ---- Features -------------------------------------------------------------------------------------------------
 
@@ -204,7 +204,7 @@ class SequenceRows(RowSource):
         starts = np.unique(np.linspace(0, tokens - 1, min(_SAMPLED, tokens)).astype(np.int64))
         return self._split.read(starts, np.ones_like(starts))
 
-    def _masked(self, records: Records, keys: random.Bits, width: int, predictions: int) -> dict[str, np.ndarray]:
+    def _mask(self, records: Records, keys: random.Bits, width: int, predictions: int) -> dict[str, np.ndarray]:
         """Return the features of sequences, each laid out and masked in a row of ``width`` positions."""
         arranged, masking = self._config.arranged, self._config.masking
         starts, lengths = (x.reshape(-1) for x in arranged.spans(records))
@@ -218,14 +218,14 @@ class SequenceRows(RowSource):
             features |= span_boundaries(features, rows.is_text)
         return {**features, "token_type_ids": rows.token_type_ids, "attention_mask": rows.attention_mask}
 
-    def _packed(self, records: Records, sizes: Ints, keys: random.Bits) -> dict[str, np.ndarray]:
+    def _pack(self, records: Records, sizes: Ints, keys: random.Bits) -> dict[str, np.ndarray]:
         config, lengths = self._config, self._config.arranged.lengths(records)
         widths = [config.max_length >> halvings for halvings in range(_WIDTHS)]
         groups = []
         for i, width in enumerate(widths):
             shorter = widths[i + 1] if i + 1 < len(widths) else 0
             indices = np.flatnonzero((lengths <= width) & (lengths > shorter))
-            groups.append((indices, self._masked(records[indices], keys[indices], width, config.predictions())))
+            groups.append((indices, self._mask(records[indices], keys[indices], width, config.predictions())))
         flat = packing.flatten(groups, lengths, config.arranged.labels(records), config.fields)
         shape = (config.max_length, config.predictions(), config.max_sequences)
         return packing.join(flat, sizes, shape, config.fields, self._facts.pad)

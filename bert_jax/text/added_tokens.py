@@ -36,7 +36,7 @@ def of_files(source: epath.Path, pieces: Collection[str]) -> list[Token]:
     )
     around = [_token(content.get(role)).get("content") for content in (config, special_map) for role in _AROUND_TEXTS]
     tokens: dict[str, Token] = {}
-    listed = [token for content in (config, special_map) for token in _listed(content)]
+    listed = [token for content in (config, special_map) for token in _special_tokens(content)]
     special = {token["content"] for token in listed}
     by_id = config.get("added_tokens_decoder")
     plain = [
@@ -50,7 +50,7 @@ def of_files(source: epath.Path, pieces: Collection[str]) -> list[Token]:
     return sorted(tokens.values(), key=lambda token: token.get("id", float("inf")))
 
 
-def _listed(content: Mapping[str, Any]) -> Iterator[Token]:
+def _special_tokens(content: Mapping[str, Any]) -> Iterator[Token]:
     """Yield the special tokens that a file lists, each as a string or as an object."""
     for key in ("additional_special_tokens", "extra_special_tokens"):
         values = content.get(key) or ()

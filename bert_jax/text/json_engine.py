@@ -223,9 +223,9 @@ class JsonEngine:
 
     def _add_bert_words(self, new: set[str], cache: dict[str, bytes]) -> None:
         # Punctuation is split off first, so that "word," and "word." both need only the ids of "word".
-        parts = {word: PUNCTUATION.split(word) for word in new}
-        self._add_words(set(itertools.chain.from_iterable(parts.values())).difference(cache), cache)
-        for word, pieces in parts.items():
+        split = {word: PUNCTUATION.split(word) for word in new}
+        self._add_words(set(itertools.chain.from_iterable(split.values())).difference(cache), cache)
+        for word, pieces in split.items():
             cache[word] = b"".join(map(cache.__getitem__, pieces))
 
 

@@ -70,9 +70,9 @@ def count_words(texts: Iterable[str], lowercase: bool = True) -> Counter[str]:
             text = IDEOGRAPH.sub(" ", text)
         raw.update(text.split())
         if len(raw) > RAW_WORDS:
-            words = _bounded(_normalized(raw, lowercase, words))
+            words = _bound(_add_normalized(raw, lowercase, words))
             raw = Counter()
-    return _bounded(_normalized(raw, lowercase, words))
+    return _bound(_add_normalized(raw, lowercase, words))
 
 
 def merge(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
@@ -83,7 +83,7 @@ def merge(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
     words: Counter[str] = Counter()
     for part in counts:
         words.update(part)
-        words = _bounded(words)
+        words = _bound(words)
     return words
 
 
@@ -126,12 +126,12 @@ def learn_from_counts(
     trainer = trainers.WordPieceTrainer(
         vocab_size=size, min_frequency=min_frequency, special_tokens=reserved, limit_alphabet=0, show_progress=False
     )
-    tokenizer.train_from_iterator(_repeated(words), trainer)
+    tokenizer.train_from_iterator(_repeat(words), trainer)
     ids = tokenizer.get_vocab()
     return tuple(sorted(ids, key=ids.__getitem__))
 
 
-def _bounded(words: Counter[str]) -> Counter[str]:
+def _bound(words: Counter[str]) -> Counter[str]:
     """Return ``words``, or if there are more than ``MAX_DISTINCT_WORDS``, only the most frequent words.
 
     In that case at most three quarters of the limit are kept, so that it is seldom reached again.
@@ -144,7 +144,7 @@ def _bounded(words: Counter[str]) -> Counter[str]:
     return words
 
 
-def _normalized(raw: Counter[str], lowercase: bool, words: Counter[str]) -> Counter[str]:
+def _add_normalized(raw: Counter[str], lowercase: bool, words: Counter[str]) -> Counter[str]:
     """Normalise the strings of ``raw``, split them into words, add their counts to ``words``, and return ``words``."""
     normalizer, pre_tokenizer = normalizers.BertNormalizer(lowercase=lowercase), pre_tokenizers.BertPreTokenizer()
     for chunk, count in _chunks(raw):
@@ -188,7 +188,7 @@ def _alphabet(words: Mapping[str, int], min_frequency: int, size: int, coverage:
     return sorted(kept) + [f"##{c}" for c in sorted(kept) if c in joined], lacking
 
 
-def _repeated(words: Mapping[str, int]) -> Iterator[str]:
+def _repeat(words: Mapping[str, int]) -> Iterator[str]:
     """Yield text in which each word occurs as often as it was counted; the trainer accepts text, but no counts."""
     divisor = -(-sum(words.values()) // MAX_TRAINING_WORDS) or 1
     scaled = {word: round(count / divisor) for word, count in words.items()} if divisor > 1 else words

@@ -65,11 +65,11 @@ def learn_sentencepiece(
             **options,
         )
     except (RuntimeError, ValueError) as error:
-        raise UserError(_explained(" ".join(str(error).split()), size)) from error
+        raise UserError(_explain(" ".join(str(error).split()), size)) from error
     return model.getvalue()
 
 
-def _explained(message: str, size: int) -> str:
+def _explain(message: str, size: int) -> str:
     needed = re.search(r"smaller than required_chars\. \d+ vs (\d+)", message)
     if needed:
         return (

@@ -104,15 +104,15 @@ def prepare(data: bytes, lowercase: bool | None, where: str) -> tuple[bytes, dic
     for role, (token, *_) in NAMES.items():
         if role == "unk":
             continue
-        found = next((ids[name] for name in NAMES[role] if name in ids and ids[name] not in special.values()), None)
-        if found is None:
-            found = len(model.pieces)
+        i = next((ids[name] for name in NAMES[role] if name in ids and ids[name] not in special.values()), None)
+        if i is None:
+            i = len(model.pieces)
             model.pieces.add(piece=token)
-        changed |= model.pieces[found].type != CONTROL
-        model.pieces[found].type = CONTROL
-        special[token] = found
+        changed |= model.pieces[i].type != CONTROL
+        model.pieces[i].type = CONTROL
+        special[token] = i
     if lowercase and not folds_case(data):
-        model.normalizer_spec.precompiled_charsmap = table(_folded(replacements(model.normalizer_spec)))
+        model.normalizer_spec.precompiled_charsmap = table(_fold_targets(replacements(model.normalizer_spec)))
         changed = True
     # Unless something has changed, the bytes and their hash stay the same.
     data = model.SerializeToString(deterministic=True) if changed else data
@@ -133,7 +133,7 @@ def quiet() -> Any:
 @functools.cache  # making the normaliser takes a second
 def folding_normalizer() -> Any:
     """Return sentencepiece's usual normaliser (NFKC, single spaces), extended by lower case and stripped accents."""
-    return _normalizer(_folded(dict(quiet().SentencePieceNormalizer(rule_name="nmt_nfkc").Decompile())))
+    return _normalizer(_fold_targets(dict(quiet().SentencePieceNormalizer(rule_name="nmt_nfkc").Decompile())))
 
 
 def new() -> Any:
@@ -162,12 +162,12 @@ def _normalizer(own: Mapping[str, str]) -> Any:
     return quiet().SentencePieceNormalizer(norm_map=list(own.items()))
 
 
-def _folded(own: Mapping[str, str]) -> dict[str, str]:
+def _fold_targets(own: Mapping[str, str]) -> dict[str, str]:
     """Return the replacements ``own``, each followed by case folding, and those of all other characters."""
-    return {source: _fold(target) for source, target in own.items()} | dict(_folded_rest(own))
+    return {source: _fold(target) for source, target in own.items()} | dict(_fold_others(own))
 
 
-def _folded_rest(own: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _fold_others(own: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for code in range(0x110000):
         c = chr(code)
         plain = c.lower() == c and not unicodedata.decomposition(c) and unicodedata.category(c) != "Mn"

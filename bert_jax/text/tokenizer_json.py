@@ -150,8 +150,8 @@ def with_added(content: Content, tokens: Iterable[Mapping[str, Any]]) -> Content
         name = token["content"]
         i = ids.setdefault(name, token.get("id", len(ids)))
         entries.setdefault(name, {**token, "id": i})
-    made = [{"id": e["id"], "content": c, **{f: bool(e.get(f)) for f in FLAGS}} for c, e in entries.items()]
-    return content | {"added_tokens": sorted(made, key=lambda entry: entry["id"])}
+    whole = [{"id": e["id"], "content": c, **{f: bool(e.get(f)) for f in FLAGS}} for c, e in entries.items()]
+    return content | {"added_tokens": sorted(whole, key=lambda entry: entry["id"])}
 
 
 def ids_of(content: Mapping[str, Any]) -> dict[str, int]:

@@ -46,7 +46,7 @@ def select(candidates: Bools, starts: Bools, counts: np.ndarray, keys: random.Bi
     unit, row = first_positions(candidates, starts), np.arange(rows)
     places = int(starts.sum(axis=1).max(initial=0))
     here = np.argsort(ranks(starts, keys), axis=1).T[:places]  # [U, n] where units begin, in random order
-    reached = _reached(sizes(unit, starts), options.longest)[row, here]  # [U, n, longest + 1]
+    reached = _unit_starts(sizes(unit, starts), options.longest)[row, here]  # [U, n, longest + 1]
     sized = reached[..., 1:] - here[..., None]  # how many positions the first 1, 2, ... units of an n-gram have
     drawn = options.lengths(random.fold(random.fold(keys, _LENGTHS), here)) * starts[row, here]
     reached += row[:, None] * (length + 1)
@@ -67,7 +67,7 @@ def select(candidates: Bools, starts: Bools, counts: np.ndarray, keys: random.Bi
     return Selected(chosen, np.maximum.accumulate(np.where(begins, np.arange(length), 0), axis=1))
 
 
-def _reached(size: Ints, number: int) -> Ints:
+def _unit_starts(size: Ints, number: int) -> Ints:
     """Return where each unit and the next ``number`` units begin, int64 [n, L, number + 1].
 
     Beyond the last unit of the text, the value is the position after the text. ``size`` is from ``units.sizes``.
@@ -75,7 +75,7 @@ def _reached(size: Ints, number: int) -> Ints:
     rows, length = size.shape
     # From a position where no unit begins, the next position is the same position.
     after = np.append(np.arange(length) + size, np.full((rows, 1), length), axis=1)
-    found = [np.broadcast_to(np.arange(length), (rows, length))]
+    starts = [np.broadcast_to(np.arange(length), (rows, length))]
     for _ in range(number):
-        found.append(np.take_along_axis(after, found[-1], axis=1))
-    return np.stack(found, axis=2)
+        starts.append(np.take_along_axis(after, starts[-1], axis=1))
+    return np.stack(starts, axis=2)

@@ -57,7 +57,7 @@ def select(candidates: Bools, starts: Bools, counts: np.ndarray, keys: random.Bi
     while len(rows := np.flatnonzero(left > 0)):
         draws = drawn + np.arange(min(_MOST_DRAWS, 4 + int(left.max()) // 2))
         anchors, begins, ends = text.spans(rows, keys[rows, None], draws, options)
-        accepted = _accepted(anchors, begins, ends, np.take_along_axis(chosen[rows], anchors, axis=1))
+        accepted = _accept(anchors, begins, ends, np.take_along_axis(chosen[rows], anchors, axis=1))
         taken = _until(left[rows], begins, ends, accepted, chosen[rows])
         chosen[rows] |= taken
         left[rows] -= taken.sum(axis=1)
@@ -95,7 +95,7 @@ class _Text:
         return anchor - offset, begin - offset, end - offset
 
 
-def _accepted(anchors: Ints, begins: Ints, ends: Ints, selected: Bools) -> Bools:
+def _accept(anchors: Ints, begins: Ints, ends: Ints, selected: Bools) -> Bools:
     """Return whether each draw [n, T] is accepted.
 
     ``selected`` [n, T] says for each draw whether its anchor was already selected before these draws.
