@@ -126,7 +126,7 @@ def test_a_packed_row_is_its_pairs_one_after_another(tmp_path: Path) -> None:
     text = features["input_ids"].copy()
     row, slot = np.nonzero(features["masked_weights"])
     text[row, features["masked_positions"][row, slot]] = features["masked_labels"][row, slot]
-    pairs, sizes, _ = rows._dealt(np.zeros(len(text), np.int64), np.arange(len(text)), 0)
+    pairs, sizes, _ = rows._deal(np.zeros(len(text), np.int64), np.arange(len(text)), 0)
     assert sizes.max() > 2
     at = 0
     for i, size in enumerate(sizes):
@@ -158,7 +158,7 @@ def test_no_mask_is_dropped_and_none_is_a_special_token(masking: MaskingConfig, 
     config = RowsConfig(64, masking=masking, packing="packed")
     rows = source(tmp_path, config)
     features = first_epoch(rows)
-    pairs, sizes, _ = rows._dealt(np.zeros(len(sizes := features["input_ids"]), np.int64), np.arange(len(sizes)), 0)
+    pairs, sizes, _ = rows._deal(np.zeros(len(sizes := features["input_ids"]), np.int64), np.arange(len(sizes)), 0)
     lengths = pair_lengths(pairs)
     wanted = np.maximum(1, np.rint(masking.rate * lengths))
     wanted = np.minimum(wanted, np.minimum(lengths - 3, masking.max_predictions or 99))
@@ -176,7 +176,7 @@ def test_the_masks_of_a_pair_do_not_depend_on_its_neighbours(tmp_path: Path) -> 
     def masked_pairs(max_pairs: int) -> dict[tuple[int, ...], tuple[int, ...]]:
         rows = source(tmp_path, RowsConfig(64, packing="packed", max_pairs_per_row=max_pairs))
         features = first_epoch(rows)
-        pairs, sizes, _ = rows._dealt(np.zeros(len(features["input_ids"]), np.int64), np.arange(rows.rows_per_epoch), 0)
+        pairs, sizes, _ = rows._deal(np.zeros(len(features["input_ids"]), np.int64), np.arange(rows.rows_per_epoch), 0)
         flat = features["input_ids"][features["attention_mask"] > 0]
         parts = np.split(flat, np.cumsum(pair_lengths(pairs))[:-1])
         return {tuple(p.tolist()): tuple(part.tolist()) for p, part in zip(pairs, parts, strict=True)}

@@ -28,7 +28,7 @@ def epoch(rows: SequenceRows, number: int = 0, count: int | None = None) -> dict
 
 def pairs_of(rows: SequenceRows, epochs: np.ndarray, indices: np.ndarray) -> np.ndarray:
     """The plan's pairs of rows of one pair."""
-    return rows._dealt(epochs, indices, 0)[0]
+    return rows._deal(epochs, indices, 0)[0]
 
 
 def digest(features: dict[str, np.ndarray]) -> str:

@@ -254,8 +254,11 @@ def test_a_damaged_table_or_piece_is_explained(unigram):
     piece = parse(model_of(unigram), "").pieces[-1].piece.encode()
     for data, reason in (
         (cut.SerializeToString(), r"\(.*exceeds the input.*\)"),
-        (spoilt.SerializeToString(), "a piece or a replacement is not UTF-8"),
-        (model_of(unigram).replace(piece, b"\xff" * len(piece)), "a piece or a replacement is not UTF-8"),
+        (spoilt.SerializeToString(), "a piece or a replacement is not UTF-8, or a score is not finite"),
+        (
+            model_of(unigram).replace(piece, b"\xff" * len(piece)),
+            "a piece or a replacement is not UTF-8, or a score is not finite",
+        ),
         (twice.SerializeToString(), r"\(.*already defined.*\)"),
     ):
         with pytest.raises(UserError, match=f"the model is damaged:? {reason}; copy it again"):
