@@ -21,7 +21,7 @@ from bert_jax.inspection.scan import TOKENS_AT_ONCE
 from bert_jax.storage import files
 
 RUN = 13  # the number of tokens in a run
-FEWEST_KINDS = 5  # a run with fewer different tokens does not count: "* * * * *" proves nothing
+FEWEST = 5  # a run with fewer different tokens does not count: "* * * * *" proves nothing
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _LINES_AT_ONCE = 1000
 
@@ -29,7 +29,7 @@ _LINES_AT_ONCE = 1000
 class EvaluationSet(NamedTuple):
     """An evaluation set as hashes of runs of ``RUN`` tokens. Its U units are lines of text files or documents."""
 
-    kind: str  # what the units are: "lines" or "documents"
+    noun: str  # what the units are: "lines" or "documents"
     runs: Hashes  # [R] hashes of all runs
     unit: np.ndarray  # int64 [R] the number of the unit of each run
     document: np.ndarray  # int64 [U] the number of the file or document of each unit
@@ -55,18 +55,18 @@ def open_set(where: str, corpus: Corpus, tokenizer: Tokenizer | None) -> Evaluat
                 f"the evaluation corpus {where} was made with another vocabulary (sha256 {other.tokenizer_sha256[:12]},"
                 f" not {corpus.tokenizer_sha256[:12]}); give its text files instead"
             )
-        return _collect("documents", _stored(other), _table(corpus))
+        return _collect("documents", _documents_of(other), _table(corpus))
     if tokenizer is None or tokenizer.sha256 != corpus.tokenizer_sha256:
         raise UserError("--eval needs the vocabulary that the corpus was made with; name it with --vocab=vocab.txt")
     source = Source(paths=(os.fspath(where),), format="sentences")
-    return _collect("lines", _lines(source, tokenizer), _table(corpus))
+    return _collect("lines", _lines_of(source, tokenizer), _table(corpus))
 
 
 def _table(corpus: Corpus) -> Hashes:
     return hashing.token_table(corpus.manifest["vocab_size"], "run")
 
 
-def _stored(corpus: Corpus) -> Iterator[tuple[int, np.ndarray]]:
+def _documents_of(corpus: Corpus) -> Iterator[tuple[int, np.ndarray]]:
     number = 0
     for name in corpus.manifest["splits"]:
         split = corpus.split(name)
@@ -76,27 +76,27 @@ def _stored(corpus: Corpus) -> Iterator[tuple[int, np.ndarray]]:
             number += 1
 
 
-def _lines(source: Source, tokenizer: Tokenizer) -> Iterator[tuple[int, np.ndarray]]:
+def _lines_of(source: Source, tokenizer: Tokenizer) -> Iterator[tuple[int, np.ndarray]]:
     for number, document in enumerate(documents(source)):
         for start in range(0, len(document.sentences), _LINES_AT_ONCE):
             for tokens in tokenizer.encode_batch(document.sentences[start : start + _LINES_AT_ONCE]):
                 yield number, tokens
 
 
-def _collect(kind: str, units: Iterator[tuple[int, np.ndarray]], table: Hashes) -> EvaluationSet:
+def _collect(noun: str, units: Iterator[tuple[int, np.ndarray]], table: Hashes) -> EvaluationSet:
     runs: list[Hashes] = []
     unit: list[np.ndarray] = []
     document: list[int] = []
     short = 0
     for number, tokens in units:
-        hashes = _run_hashes(table[tokens])[_telling(tokens)]
+        hashes = _run_hashes(table[tokens])[_varied(tokens)]
         short += not len(hashes)
         unit.append(np.full(len(hashes), len(document)))
         runs.append(hashes)
         document.append(number)
     if not document:
         raise UserError("the evaluation set has no text; check --eval (a glob of text files, or a corpus)")
-    return EvaluationSet(kind, np.concatenate(runs), np.concatenate(unit), np.array(document), len(document), short)
+    return EvaluationSet(noun, np.concatenate(runs), np.concatenate(unit), np.array(document), len(document), short)
 
 
 def _run_hashes(values: Hashes) -> Hashes:
@@ -111,12 +111,12 @@ def _run_hashes(values: Hashes) -> Hashes:
     return hashes
 
 
-def _telling(tokens: np.ndarray) -> np.ndarray:
-    """Return bool [n - RUN + 1]: whether each run in ``tokens`` [n] has at least ``FEWEST_KINDS`` different tokens."""
+def _varied(tokens: np.ndarray) -> np.ndarray:
+    """Return bool [n - RUN + 1]: whether each run in ``tokens`` [n] has at least ``FEWEST`` different tokens."""
     if len(tokens) < RUN:
         return np.zeros(0, bool)
     windows = np.sort(np.lib.stride_tricks.sliding_window_view(tokens, RUN), axis=1)
-    return 1 + (windows[:, 1:] != windows[:, :-1]).sum(axis=1) >= FEWEST_KINDS
+    return 1 + (windows[:, 1:] != windows[:, :-1]).sum(axis=1) >= FEWEST
 
 
 def overlap(split: CorpusSplit, corpus: Corpus, evaluation: EvaluationSet, name: str) -> Check:
@@ -132,12 +132,12 @@ def overlap(split: CorpusSplit, corpus: Corpus, evaluation: EvaluationSet, name:
     return Check(
         "evaluation_overlap",
         status,
-        f"{units:,} of {judged:,} {evaluation.kind} of the evaluation set ({percent(share)}) share {RUN} tokens in a"
+        f"{units:,} of {judged:,} {evaluation.noun} of the evaluation set ({percent(share)}) share {RUN} tokens in a"
         f" row with the training text; {evaluation.num_short:,} too short to judge",
         "remove these documents from the training text, or say so beside every result",
         {
             "set": name,
-            "unit": evaluation.kind,
+            "unit": evaluation.noun,
             "units": evaluation.num_units,
             "too_short": evaluation.num_short,
             "overlapping": units,

@@ -93,7 +93,7 @@ def coverage(scan: Scan) -> Check:
         f"{percent(unused)} of pieces never occur, {percent(rare)} fewer than 5 times; 1,000 pieces make"
         f" {percent(float(share[min(1000, len(share)) - 1]))} of tokens",
         "few pieces will be learned; keep a vocabulary that came with a model, otherwise learn a smaller one:"
-        f" --config.vocab.path= --config.vocab.size={_rounded(often)}",
+        f" --config.vocab.path= --config.vocab.size={_round_up(often)}",
         {
             "unused": unused,
             "rare": rare,
@@ -102,7 +102,7 @@ def coverage(scan: Scan) -> Check:
     )
 
 
-def _rounded(count: int) -> int:
+def _round_up(count: int) -> int:
     """Return ``count``, rounded up to a multiple of 1,000."""
     return max(1, -(-count // 1000)) * 1000
 

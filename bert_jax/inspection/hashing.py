@@ -8,7 +8,6 @@ is; the other 56 bits and the length tell sentences apart.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -47,41 +46,28 @@ def length_of(hashes: Hashes) -> npt.NDArray[np.int64]:
     return (hashes & LENGTH_BITS).astype(np.int64)
 
 
-class Groups(NamedTuple):
-    """Distinct hashes and how often each occurs."""
-
-    hashes: Hashes
-    counts: npt.NDArray[np.int64]
-
-
-def groups(values: Hashes) -> Groups:
-    """Return the distinct hashes in ``values``, which must be sorted, and how often each occurs."""
-    starts = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]])) if len(values) else np.zeros(0, int)
-    return Groups(values[starts], np.diff(np.append(starts, len(values))))
-
-
-def sorted_parts(arrays: Sequence[Hashes], at_once: int = SORTED_AT_ONCE) -> Iterator[list[Hashes]]:
-    """Sort the hashes of ``arrays``, which lie on disk, and yield them in parts that fit in memory.
+def sorted_slices(arrays: Sequence[Hashes], at_once: int = SORTED_AT_ONCE) -> Iterator[list[Hashes]]:
+    """Sort the hashes of ``arrays``, which lie on disk, and yield them in slices that fit in memory.
 
     Each item is a list with one sorted array for each of ``arrays``: its hashes that begin with the current leading
     bits. So equal hashes are always in the same item, whichever array they come from. The arrays are read once for each
-    part, and there are so many parts that about ``at_once`` hashes are in memory at a time.
+    slice, and there are so many slices that about ``at_once`` hashes are in memory at a time.
     """
     total, bits = sum(map(len, arrays)), 0
     while total > at_once << bits:
         bits += 1
-    for part in range(1 << bits):
-        yield [np.sort(_part(array, part, bits)) for array in arrays]
+    for number in range(1 << bits):
+        yield [np.sort(_slice(array, number, bits)) for array in arrays]
 
 
-def _part(array: Hashes, part: int, bits: int) -> Hashes:
-    """Return the values of ``array`` whose ``bits`` leading bits are ``part``."""
+def _slice(array: Hashes, number: int, bits: int) -> Hashes:
+    """Return the values of ``array`` whose ``bits`` leading bits are ``number``."""
     if bits == 0:
         return np.array(array)
     chosen = []
     for start in range(0, len(array), _READ_AT_ONCE):
         piece = np.asarray(array[start : start + _READ_AT_ONCE])
-        chosen.append(piece[(piece >> np.uint64(64 - bits)) == part])
+        chosen.append(piece[(piece >> np.uint64(64 - bits)) == number])
     return np.concatenate([np.zeros(0, np.uint64), *chosen])
 
 

@@ -32,8 +32,8 @@ class _Tally:
     top: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)  # (repeated tokens, lines, hash)
 
     def add(self, values: Hashes) -> None:
-        """Count the sorted hashes ``values``."""
-        hashes, counts = hashing.groups(values)
+        """Count the hashes ``values``; equal ones are never divided among calls."""
+        hashes, counts = np.unique(values, return_counts=True)
         again, lengths = counts - 1, hashing.length_of(hashes)
         self.distinct += len(hashes)
         self.repeats += int(again.sum())
@@ -50,7 +50,7 @@ class _Tally:
 def lines(scan: Scan, tokenizer: Tokenizer | None, fixes: Fixes) -> Check:
     """Check for lines that are equal token by token."""
     tally = _Tally()
-    for (values,) in hashing.sorted_parts([scan.sentence_hashes]):
+    for (values,) in hashing.sorted_slices([scan.sentence_hashes]):
         tally.add(values)
     share = ratio(tally.long_tokens, scan.split.num_tokens)
     status = grade(share, 0.05, 0.30)
@@ -113,7 +113,7 @@ def heldout(train: Scan, held: Scan, fixes: Fixes) -> Check:
     """Check for held-out documents and lines that are also in the training split: they lower the held-out loss."""
     shared_documents = _shared_documents(train, held)
     documents, lines, tokens = int(shared_documents.sum()), 0, 0
-    for known, values in hashing.sorted_parts([train.sentence_hashes, held.sentence_hashes]):
+    for known, values in hashing.sorted_slices([train.sentence_hashes, held.sentence_hashes]):
         lengths = hashing.length_of(values)
         shared = _within(values, known) & (lengths >= LONG)
         lines, tokens = lines + int(shared.sum()), tokens + int(lengths[shared].sum())
@@ -155,7 +155,7 @@ def other_parts(held: Scan, others: Mapping[str, Scan]) -> Check:
 def _shared_documents(train: Scan, held: Scan) -> np.ndarray:
     """Return bool [N]: whether each of the N documents of ``held`` is equal to one of ``train``."""
     shared = np.zeros(held.split.num_documents, bool)
-    for (known,) in hashing.sorted_parts([train.document_hashes]):
+    for (known,) in hashing.sorted_slices([train.document_hashes]):
         shared |= _within(held.document_hashes, known)
     return shared
 

@@ -67,12 +67,17 @@ def chunks(split: CorpusSplit, at_once: int) -> Iterator[tuple[int, np.ndarray, 
 
     A run has at most ``at_once`` tokens, or a single longer sentence.
     """
-    offsets, first = split.sentence_offsets, 0
-    while first < split.num_sentences:
+    for first, offsets in _ranges(split.sentence_offsets, at_once):
+        yield first, split.read(offsets[:1], offsets[-1:] - offsets[:1]), np.diff(offsets)
+
+
+def _ranges(offsets: np.ndarray, at_once: int) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield (number of the first item, offsets of its items) for ranges of items; a range spans at most ``at_once``."""
+    first = 0
+    while first < len(offsets) - 1:
         stop = int(np.searchsorted(offsets, offsets[first] + at_once, side="right")) - 1
         stop = max(stop, first + 1)
-        here = np.asarray(offsets[first : stop + 1])
-        yield first, split.read(here[:1], here[-1:] - here[:1]), np.diff(here)
+        yield first, np.asarray(offsets[first : stop + 1])
         first = stop
 
 
@@ -109,11 +114,7 @@ def _document_of(split: CorpusSplit, sentences: npt.ArrayLike) -> np.ndarray:
 
 def _document_hashes(split: CorpusSplit, sentences: Hashes, folder: Path) -> Hashes:
     hashes = _on_disk(folder / f"{split.name}.documents.npy", split.num_documents)
-    starts, first = split.document_starts, 0
-    while first < split.num_documents:
-        stop = int(np.searchsorted(starts, starts[first] + _SENTENCES_AT_ONCE, side="right")) - 1
-        stop = max(stop, first + 1)
-        here = np.asarray(starts[first : stop + 1])
-        hashes[first:stop] = hashing.sequence_hashes(np.asarray(sentences[here[0] : here[-1]]), np.diff(here))
-        first = stop
+    for first, starts in _ranges(split.document_starts, _SENTENCES_AT_ONCE):
+        of_range = hashing.sequence_hashes(np.asarray(sentences[starts[0] : starts[-1]]), np.diff(starts))
+        hashes[first : first + len(of_range)] = of_range
     return hashes

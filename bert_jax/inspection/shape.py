@@ -103,35 +103,23 @@ def sentences(split: CorpusSplit, shape: Shape, fixes: Fixes) -> Check:
             "sentences": split.num_sentences,
             "mean_tokens": mean,
             "long_token_share": share,
-            "histogram": _binned(shape.sentence_lengths),
+            "histogram": histogram(np.arange(len(shape.sentence_lengths)), shape.sentence_lengths),
         },
     )
 
 
-def histogram(values: np.ndarray) -> list[list[int]]:
-    """Return ``[[from, to, how many], ...]`` for bins [from, to) that get wider with the value, without empty bins."""
+def histogram(values: np.ndarray, weights: np.ndarray | None = None) -> list[list[int]]:
+    """Return ``[[from, to, how many], ...]`` for bins [from, to) that get wider with the value, without empty bins.
+
+    Bins begin at 1. ``weights``: how often each value occurs; by default once.
+    """
     if not len(values):
         return []
-    edges = _histogram_edges(int(values.max()))
-    bounds = [*edges, int(values.max()) + 1]
-    counts = np.histogram(values, bounds)[0]
-    return [[low, high, n] for low, high, n in zip(bounds, bounds[1:], counts.tolist(), strict=False) if n]
-
-
-def _histogram_edges(largest: int) -> list[int]:
-    """Return the lowest value of each bin of a histogram from 1 to ``largest``."""
+    largest = int(values.max())
     steps = np.arange(math.floor(math.log2(max(largest, 1)) * BINS_A_DOUBLING) + 1)
-    return np.unique(np.round(2 ** (steps / BINS_A_DOUBLING)).astype(np.int64)).tolist()
-
-
-def _binned(counts: np.ndarray) -> list[list[int]]:
-    """Return the ``histogram`` of sentence lengths.
-
-    ``counts[n]`` is the number of sentences with n tokens, or in the last entry with n or more tokens.
-    """
-    edges = _histogram_edges(len(counts) - 1)
-    sums = np.add.reduceat(counts, edges)
-    return [[low, high, n] for low, high, n in zip(edges, [*edges[1:], len(counts)], sums.tolist(), strict=True) if n]
+    bounds = [*np.unique(np.round(2 ** (steps / BINS_A_DOUBLING)).astype(np.int64)).tolist(), largest + 1]
+    counts = np.histogram(values, bounds, weights=weights)[0]
+    return [[low, high, n] for low, high, n in zip(bounds, bounds[1:], counts.tolist(), strict=False) if n]
 
 
 @dataclasses.dataclass(frozen=True)

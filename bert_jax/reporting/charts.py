@@ -118,7 +118,7 @@ def thin(points: Points) -> list[tuple[float, float | None]]:
     return [*kept, points[-1]]
 
 
-def smoothed(points: Points) -> list[tuple[float, float | None]]:
+def smooth(points: Points) -> list[tuple[float, float | None]]:
     """Return a centred moving average over a thirtieth of the points; near the ends of the curve, over fewer points."""
     values = _known_points(points)
     sums = [0.0, *itertools.accumulate(y for _, y in values)]
@@ -197,16 +197,16 @@ def _frame(chart: Chart) -> _Frame | None:
 
 
 def _grid(frame: _Frame) -> list[str]:
-    parts = []
+    elements = []
     values = (log_ticks if frame.log_y else ticks)(*frame.y_range)
     for y, label in zip(map(frame.y, values), tick_labels(values), strict=True):
-        parts.append(f'<line class="grid" {_across(y)}/>')
-        parts.append(f'<text class="tick" x="{LEFT - 8:g}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
+        elements.append(f'<line class="grid" {_across(y)}/>')
+        elements.append(f'<text class="tick" x="{LEFT - 8:g}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
     values = (log_ticks if frame.log_x else ticks)(*frame.x_range)
     for x, label in zip(map(frame.x, values), tick_labels(values), strict=True):
         at, anchor = (x, "middle") if x < RIGHT_EDGE - 14 else (RIGHT_EDGE, "end")
-        parts.append(f'<text class="tick" x="{at:.1f}" y="{HEIGHT - 10:g}" text-anchor="{anchor}">{label}</text>')
-    return [*parts, f'<line class="axis" {_across(BASE)}/>']
+        elements.append(f'<text class="tick" x="{at:.1f}" y="{HEIGHT - 10:g}" text-anchor="{anchor}">{label}</text>')
+    return [*elements, f'<line class="axis" {_across(BASE)}/>']
 
 
 def _across(y: float) -> str:
@@ -229,7 +229,7 @@ def _path(points: Points, frame: _Frame, style: str) -> str:
 def _curve(series: Series, frame: _Frame, noisy: bool) -> str:
     points = thin(series.points)
     if series.line and noisy and len(points) > SMOOTH_FROM:
-        return _path(points, frame, f"{series.style} raw") + _path(thin(smoothed(series.points)), frame, series.style)
+        return _path(points, frame, f"{series.style} raw") + _path(thin(smooth(series.points)), frame, series.style)
     dots = _known_points(points) if not series.line or len(points) <= MOST_DOTS else []
     circles = "".join(
         f'<circle class="dot {series.style}" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="2.4"/>' for x, y in dots
@@ -249,7 +249,7 @@ def _references(chart: Chart, frame: _Frame) -> list[str]:
 
 
 def _marks(chart: Chart, frame: _Frame) -> list[str]:
-    parts, free_from = [], -math.inf
+    elements, free_from = [], -math.inf
     low, high = frame.x_range
     for name, value in sorted((mark for mark in chart.marks if low <= mark[1] <= high), key=lambda mark: mark[1]):
         x, width, label = frame.x(value), 6.2 * len(name), ""
@@ -259,8 +259,8 @@ def _marks(chart: Chart, frame: _Frame) -> list[str]:
             at = f'x="{x + 4 if fits else x - 4:.1f}" y="{TOP - 8:g}" text-anchor="{"start" if fits else "end"}"'
             label, free_from = f"<text {at}>{escape(name)}</text>", start + width + 6
         title = f"<title>{escape(name)} at step {value:,.0f}</title>"
-        parts.append(f'<g class="mark">{title}<line {_down(x, TOP - 6)}/>{label}</g>')
-    return parts
+        elements.append(f'<g class="mark">{title}<line {_down(x, TOP - 6)}/>{label}</g>')
+    return elements
 
 
 def _hover(chart: Chart, frame: _Frame) -> list[str]:
@@ -272,7 +272,7 @@ def _hover(chart: Chart, frame: _Frame) -> list[str]:
     xs = [xs[i * (len(xs) - 1) // (HOVER_BANDS - 1)] for i in range(HOVER_BANDS)] if len(xs) > HOVER_BANDS else xs
     edges = [LEFT, *((frame.x(a) + frame.x(b)) / 2 for a, b in zip(xs, xs[1:], strict=False)), RIGHT_EDGE]
     nearest = [(series, _nearest(series.points)) for series in chart.series]
-    parts = []
+    elements = []
     for x, left, right in zip(xs, edges, edges[1:], strict=False):
         lines, dots = [f"{chart.x_name} {x:,.10g}"], []
         for series, find in nearest:
@@ -284,8 +284,8 @@ def _hover(chart: Chart, frame: _Frame) -> list[str]:
         title = escape("\n".join(lines))
         rect = f'<rect x="{left:.1f}" y="{TOP:g}" width="{right - left:.1f}" height="{BASE - TOP:g}"/>'
         rule = f"<line {_down(frame.x(x))}/>"
-        parts.append(f'<g class="hover"><title>{title}</title>{rect}{rule}{"".join(dots)}</g>')
-    return parts
+        elements.append(f'<g class="hover"><title>{title}</title>{rect}{rule}{"".join(dots)}</g>')
+    return elements
 
 
 def _nearest(points: Points) -> Callable[[float], tuple[float, float] | None]:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
 
-from bert_jax.errors import UserError
 from bert_jax.reporting import run_log
 from bert_jax.reporting.charts import HEIGHT, LEFT, RIGHT_EDGE, WIDTH, Chart, Series, still
 from bert_jax.reporting.formats import is_number
@@ -95,8 +94,6 @@ def _heading(chart: Chart) -> str:
 
 def read_curves(workdir: str) -> Curves:
     """Return the curves of the run in ``workdir``. Raises ``UserError`` if there is no record of a run."""
-    folder = files.as_path(workdir)
-    if not (folder / run_log.FILE).exists():
-        raise UserError(f"{workdir} has no {run_log.FILE}: nothing was trained there; give the workdir of a run")
-    baselines = reading.read_object(folder / "baselines.json") or {}
-    return Curves(workdir, tuple(charts_of(run_log.read_records(folder / run_log.FILE), baselines).values()))
+    records = run_log.records_of(workdir)
+    baselines = reading.read_object(files.as_path(workdir) / "baselines.json") or {}
+    return Curves(workdir, tuple(charts_of(records, baselines).values()))

@@ -44,11 +44,6 @@ def figure(value: object, digits: int = 3) -> str:
     return f"{number:,.{digits}f}"
 
 
-def decimal(value: object) -> str:
-    """Return a measured value with three decimals, even if it is tiny; for lines that list several values."""
-    return f"{value:,.3f}" if is_number(value) else MISSING
-
-
 def short_time(seconds: float | None) -> str:
     """Return the time of a step or a product with three significant digits: ``105 ms``, ``4.2 s``."""
     if seconds is None:

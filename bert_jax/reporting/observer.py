@@ -13,7 +13,7 @@ from bert_jax.cluster import distributed, signals
 from bert_jax.cluster.watchdog import Activity
 from bert_jax.errors import Interrupted, Preempted, RepeatingError, UserError
 from bert_jax.reporting.alarms import Alarms
-from bert_jax.reporting.formats import decimal, in_words
+from bert_jax.reporting.formats import figure, in_words
 from bert_jax.reporting.loggers.base import Record, RunFacts
 from bert_jax.reporting.progress import ProgressLine
 from bert_jax.reporting.report import write_report
@@ -41,12 +41,12 @@ class Observer:
 
         Raises ``UserError`` for an unknown logger, or a logger whose package is missing.
         """
-        parts = [catalogue.find("reporting.loggers", name, having="Logger").Logger() for name in loggers]
+        outputs = [catalogue.find("reporting.loggers", name, having="Logger").Logger() for name in loggers]
         self._num_steps = num_train_steps
         self.status = StatusFile(self.workdir)
         self.status.update(num_train_steps=num_train_steps)
         self.progress = ProgressLine(num_train_steps)
-        self.log = RunLog(self.workdir, parts)
+        self.log = RunLog(self.workdir, outputs)
         self.log.start(RunFacts(run["run_id"], run["name"], os.fspath(self.workdir), dict(run["config"])))
         self._private, self._shows = bool(run["config"].get("private")), True
         return self
@@ -145,7 +145,7 @@ class Observer:
         if not self._shows:
             return
         self.log.write(step, "eval", metrics)
-        shown = ", ".join(f"{in_words(name)} {decimal(value)}" for name, value in metrics.items())
+        shown = ", ".join(f"{in_words(name)} {figure(value)}" for name, value in metrics.items())
         whose = ""
         if self.fresh_heads and step == 0:
             heads = ", ".join(self.fresh_heads)

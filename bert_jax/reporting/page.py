@@ -157,7 +157,7 @@ def section(title: str, body: str) -> str:
     return f"<section>\n<h2>{escape(title)}</h2>\n{body}\n</section>" if body else ""
 
 
-def escaped(text: str) -> str:
+def as_html(text: str) -> str:
     """Return text as HTML in which no line breaks between the hyphens of a flag and its name."""
     return FLAG.sub(r'<span class="flag">\g<0></span>', escape(text))
 
@@ -174,12 +174,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: int 
     titles = "".join(f'<th scope="col"{kind(i)}>{escape(cell)}</th>' for i, cell in enumerate(head))
     lines = []
     for first, *rest in rows:
-        cells = "".join(f"<td{kind(i)}>{escaped(cell)}</td>" for i, cell in enumerate(rest, start=1))
+        cells = "".join(f"<td{kind(i)}>{as_html(cell)}</td>" for i, cell in enumerate(rest, start=1))
         lines.append(f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>')
     heading = f"<thead><tr>{titles}</tr></thead>" if head else ""
     return f'<div class="scroll"><table>{heading}<tbody>\n' + "\n".join(lines) + "\n</tbody></table></div>"
 
 
-def folded(title: str, body: str) -> str:
+def fold(title: str, body: str) -> str:
     """Return a section of the page that is collapsed until the user clicks its title."""
     return f'<details class="card"><summary>{escape(title)}</summary>\n{body}\n</details>'

@@ -27,16 +27,16 @@ from bert_jax.reporting.measures import (
     to_beat,
 )
 from bert_jax.reporting.pace import paces, starts_again
-from bert_jax.reporting.page import escaped, folded, page, section, table
+from bert_jax.reporting.page import as_html, fold, page, section, table
 from bert_jax.reporting.report_errors import errors
 from bert_jax.reporting.report_speed import goodput, step_times
-from bert_jax.reporting.report_tasks import attention_pictures, commands, epochs, of_fine_tuning, scores, sound
+from bert_jax.reporting.report_tasks import attention_pictures, commands, of_fine_tuning, scores, sound
 from bert_jax.storage import files, reading
 
 FILE = "report.html"
 DETAILS = "details.json"  # errors and attention of a fine-tuned model
 CHOSEN = (
-    "Held-out sentences: of a few neighbours the first whose masked word is among the predictions, if there is one."
+    "Held-out sentences. Of a few neighbouring ones, the first is shown whose masked word is among the predictions."
 )
 MAX_ROWS = 120  # most rows per split in the table of numbers
 
@@ -53,12 +53,7 @@ def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | Non
     Raises:
       UserError: there is no record of a run in ``workdir``, or the disk is full.
     """
-    folder = files.as_path(workdir)
-    if not (folder / run_log.FILE).exists():
-        raise UserError(f"{workdir} has no {run_log.FILE}: nothing was trained there; give the --workdir of a run")
-    records = run_log.read_records(folder / run_log.FILE)
-    if not records:
-        raise UserError(f"{folder / run_log.FILE} holds no record yet; wait for the first evaluation")
+    folder, records = files.as_path(workdir), run_log.records_of(workdir)
     run = _read(folder / "run.json", {})
     if state is None:
         state = _status(workdir)
@@ -67,23 +62,18 @@ def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | Non
     details = sound(_read(folder / DETAILS, {}))
     tuned = of_fine_tuning(run)
     best = details.get("best_step")
-    shown = next((r for r in records if r["split"] == "eval" and r["step"] == best), None) or _last(records, "eval")
-    parts = [_header(run, state, records, os.fspath(workdir)), _tiles(records, shown, state, baselines, details)]
-    if tuned:
-        total = state.get("num_train_steps")
-        parts += [
-            section("Scores", scores(details, baselines)),
-            section("Epoch by epoch", epochs(records, run, total, best)),
-        ]
-    if not (tuned and details["splits"]):
-        parts.append(section("Held-out results", _evaluations(records, baselines)))
+    evaluations = [record for record in records if record["split"] == "eval"]
+    headline = next((r for r in evaluations if r["step"] == best), (evaluations or records)[-1])
+    parts = [_header(run, state, records, os.fspath(workdir)), _tiles(records, headline, state, baselines, details)]
     parts += [
+        section("Scores", scores(details, baselines) if tuned else ""),
+        section("Held-out results", _results(evaluations, baselines)),
         errors(details),
         section("What it looks at", attention_pictures(details)),
         section("Curves", _charts(records, run, baselines)),
         section("Filling in the blanks", _examples(examples)),
         section("How fast it was", step_times(paces(records, run))),
-        section("Where the time went", goodput(state, run)),
+        section("Where the time went", goodput(state)),
         section("What it was made from", _lineage(run, records)),
         section("Try next", _commands(os.fspath(workdir), run, state, details if tuned else None, examples)),
     ]
@@ -140,17 +130,16 @@ def _header(run: Mapping[str, Any], state: Mapping[str, Any], records: list[Reco
 
 def _tiles(
     records: list[Record],
-    shown: Record | None,
+    last: Record,
     state: Mapping[str, Any],
     baselines: Mapping[str, Any],
     details: Mapping[str, Any],
 ) -> str:
-    last = shown or records[-1]
-    kind = "held-out " if last["split"] == "eval" else "train "
+    rows = "held-out " if last["split"] == "eval" else "train "
     known = [name for name, value in metrics_of(last).items() if is_number(value)]
     headline = [name for name in HEADLINE if name in known] or sorted(known, key=lambda n: n != details.get("metric"))
     headline = headline[: len(HEADLINE) if headline[:1] == ["mlm_loss"] else 3]
-    tiles = [(kind + in_words(n), figure(last[n]), *compare(n, last[n], baselines)) for n in headline]
+    tiles = [(rows + in_words(n), figure(last[n]), *compare(n, last[n], baselines)) for n in headline]
     step, total = records[-1]["step"], state.get("num_train_steps")
     tiles.append(("steps", f"{step:,}", f"of {total:,}" if is_number(total) else "", ""))
     spent = sum((state.get("goodput") or {}).values()) or records[-1]["time"] - records[0]["time"]
@@ -167,16 +156,12 @@ def _tiles(
     return '<dl class="tiles" aria-label="Headline figures">\n' + "\n".join(cells) + f"\n</dl>{below}"
 
 
-def _last(records: Iterable[Record], split: str) -> Record | None:
-    return next((record for record in reversed(list(records)) if record["split"] == split), None)
-
-
 # ---- Curves ------------------------------------------------------------------------------------------------------
 
 
 def _charts(records: list[Record], run: Mapping[str, Any], baselines: Mapping[str, Any]) -> str:
     charts = []
-    for chart in charts_of(records, baselines, tuple(_marks(records, run))).values():
+    for chart in charts_of(records, baselines, tuple(_marks(run))).values():
         keys = "".join(
             f'<span><i style="background:var(--{s.style})"></i>{escape(s.name)}</span>' for s in chart.series
         )
@@ -189,21 +174,13 @@ def _charts(records: list[Record], run: Mapping[str, Any], baselines: Mapping[st
     return f'<p class="small soft">{note}</p><div class="charts">\n{drawings}\n</div>\n{_numbers(records)}'
 
 
-def _marks(records: Iterable[Record], run: Mapping[str, Any]) -> Iterable[tuple[str, float]]:
+def _marks(run: Mapping[str, Any]) -> Iterable[tuple[str, float]]:
     """Yield (name, step) for each restart or extension, and for the start of each phase except the first."""
     for word, start in ((word, start) for word, of in _starts(run) for start in of):
         step = start.get("step") if isinstance(start, Mapping) else start
         if step is not None and is_number(step):
             yield word, step
-    if phases := _phases(run):
-        yield from ((phase_label(name), first) for name, first, _ in phases[1:])
-        return
-    before = None
-    for record in records:
-        phase = record.get("phase", before)
-        if before is not None and phase != before:
-            yield phase_label(str(phase)), record["step"]
-        before = phase
+    yield from ((phase_label(name), first) for name, first, _ in _phases(run)[1:])
 
 
 def _phases(run: Mapping[str, Any]) -> list[tuple[str, int, int]]:
@@ -249,14 +226,13 @@ def _numbers(records: list[Record]) -> str:
     lines = ([f"{step:,}", label, *cells] for step, label, cells in rows)
     body = table(["step", "rows", *names], lines, numbers_from=2)
     more = f'<p class="small soft">{left_out:,} more lines are in metrics.jsonl.</p>' if left_out else ""
-    return folded("The numbers behind the curves", f'<div class="small">{body}</div>{more}')
+    return fold("The numbers behind the curves", f'<div class="small">{body}</div>{more}')
 
 
 # ---- Tables ------------------------------------------------------------------------------------------------------
 
 
-def _evaluations(records: list[Record], baselines: Mapping[str, Any]) -> str:
-    evaluations = [record for record in records if record["split"] == "eval"]
+def _results(evaluations: list[Record], baselines: Mapping[str, Any]) -> str:
     rows = []
     for metric in dict.fromkeys(k for r in evaluations for k, v in metrics_of(r).items() if is_number(v)):
         known = [record for record in evaluations if is_number(record.get(metric))]
@@ -308,7 +284,7 @@ def _lineage(run: Mapping[str, Any], records: list[Record]) -> str:
     rows += [[f"{word}s", "; ".join(map(_start, of))] for word, of in _starts(run) if of]
     lineage = f'<div class="card">{table([], rows, numbers_from=9)}</div>' if rows else ""
     config = [[name, _text(value)] for name, value in flatten(run.get("config") or {}).items()]
-    return lineage + (folded("Configuration", table([], config, numbers_from=9)) if config else "")
+    return lineage + (fold("Configuration", table([], config, numbers_from=9)) if config else "")
 
 
 def _made_from(run: Mapping[str, Any]) -> dict[str, Any]:
@@ -367,15 +343,13 @@ def _commands(
     """Return HTML with useful commands for this run. ``details`` is None for a pretraining run."""
     where = f"--workdir={shlex.quote(workdir)}"
     text = shlex.quote(examples[0]["text"] if examples else "A sentence of your text with a [MASK].")
-    listed = [
-        ("Fill in a blank", f"bert-jax fill-mask {where} {text}"),
+    pairs = [("Fill in a blank", f"bert-jax fill-mask {where} {text}")] if details is None else commands(where, details)
+    pairs += [
         ("Export for Hugging Face", f"bert-jax export {where} --output={shlex.quote(workdir.rstrip('/') + '/hf')}"),
         ("See how the run stands", f"bert-jax status {where}"),
         ("Write this page again", f"bert-jax report {where}"),
     ]
-    if details is not None:
-        listed = commands(workdir, details)
     if run.get("command") and state.get("state") != "finished" and state.get("resumable", True):
-        listed.insert(0, ("Go on where it stopped", str(run["command"])))
-    lines = (f"<div><p class='small soft'>{escape(why)}</p><pre>{escaped(what)}</pre></div>" for why, what in listed)
+        pairs.insert(0, ("Go on where it stopped", str(run["command"])))
+    lines = (f"<div><p class='small soft'>{escape(why)}</p><pre>{as_html(what)}</pre></div>" for why, what in pairs)
     return f'<div class="card commands">{"".join(lines)}</div>'

@@ -13,7 +13,7 @@ from typing import Any
 
 from bert_jax.reporting.charts import Chart, Series, svg
 from bert_jax.reporting.formats import figure, is_number
-from bert_jax.reporting.page import folded, section, table
+from bert_jax.reporting.page import fold, section, table
 
 FIRST_SHOWN = 6  # so many wrong examples are visible, the others folded
 MAX_LABEL_ROWS = 30  # a longer table is folded
@@ -87,7 +87,7 @@ def _labels(found: Mapping[str, Any]) -> str:
     ]
     body = table(["label, the weakest first", "precision", "recall", "F1", "examples"], rows)
     if len(rows) > MAX_LABEL_ROWS:
-        return folded(f"All {len(rows):,} labels", body)
+        return fold(f"All {len(rows):,} labels", body)
     return f'<div class="card">{body}</div>' if rows else ""
 
 
@@ -126,7 +126,7 @@ def _wrong(found: Mapping[str, Any], labels: Sequence[str]) -> str:
     if cards[:FIRST_SHOWN]:
         body += grid.format("\n".join(cards[:FIRST_SHOWN]))
     if more := cards[FIRST_SHOWN:]:
-        body += folded(f"{len(more):,} more", grid.format("\n".join(more)))
+        body += fold(f"{len(more):,} more", grid.format("\n".join(more)))
     return body
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from bert_jax.program import MISSING, duration
 from bert_jax.reporting import status
 from bert_jax.reporting.formats import count, is_number, phase_label, short_time
-from bert_jax.reporting.pace import Pace, starts_again
+from bert_jax.reporting.pace import Pace
 from bert_jax.reporting.page import table
 
 PERCENTILES = (50, 90, 99)
@@ -42,7 +42,7 @@ def step_times(phases: list[Pace]) -> str:
     return f'<div class="card">{table(head, rows)}<p class="small soft">{escape(MEASURED)}</p></div>'
 
 
-def goodput(state: Mapping[str, Any], run: Mapping[str, Any]) -> str:
+def goodput(state: Mapping[str, Any]) -> str:
     """Return how the time of a run is divided, and its goodput: the share that is training. "" if nothing is known."""
     accounts = state.get("goodput") or {}
     parts = sorted(((k, v) for k, v in accounts.items() if is_number(v) and v > 0), key=lambda part: -part[1])
@@ -54,25 +54,10 @@ def goodput(state: Mapping[str, Any], run: Mapping[str, Any]) -> str:
         share = f"{name.replace('_', ' ')} {duration(seconds)} ({seconds / total:.1%})"
         bars.append(f'<i title="{escape(share)}" style="flex:{seconds:.3f};background:var(--{colour})"></i>')
         keys.append(f'<li><i style="background:var(--{colour})"></i>{escape(share)}</li>')
-    described = escape(status.goodput_line(dict(parts)))
-    bar = f'<div class="split" role="img" aria-label="{described}">{"".join(bars)}</div>'
-    said = f'<p class="small soft">{escape(_said(dict(parts), total, state, run))}</p>'
-    return f'<div class="card">{bar}<ul class="keys">{"".join(keys)}</ul>{said}</div>'
-
-
-def _said(parts: Mapping[str, float], total: float, state: Mapping[str, Any], run: Mapping[str, Any]) -> str:
-    """Return the goodput in words: what it counts, and what restarts cost."""
-    text = (
-        f"Goodput {parts.get('train', 0.0) / total:.1%}: the steps that were kept, waiting for input not included, of "
+    label = escape(status.goodput_line(dict(parts)))
+    bar = f'<div class="split" role="img" aria-label="{label}">{"".join(bars)}</div>'
+    note = (
+        f"Goodput {dict(parts).get('train', 0.0) / total:.1%}: the steps that were kept, without waiting for input, of "
         f"the {duration(total)} in which the run's processes ran."
     )
-    restarts, extensions = map(len, starts_again(run))
-    if restarts:
-        again = duration(parts.get("lost", 0.0))
-        text += f" {restarts} restart{'s' * (restarts > 1)}; {again} of steps were done again."
-    if not restarts + extensions:
-        return text
-    began, ended = run.get("started"), state.get("heartbeat")
-    if is_number(began) and is_number(ended) and ended - began > total:  # type: ignore[operator]
-        text += f" For {duration(ended - began - total)} more no process ran, which is not counted."  # type: ignore[operator]
-    return text
+    return f'<div class="card">{bar}<ul class="keys">{"".join(keys)}</ul><p class="small soft">{escape(note)}</p></div>'

@@ -1,4 +1,4 @@
-"""The parts of the report that only a fine-tuned model has: scores, epochs and attention.
+"""The parts of the report that only a fine-tuned model has: scores, attention and commands.
 
 These parts are made from the run's files. The task can be any.
 """
@@ -6,22 +6,18 @@ These parts are made from the run's files. The task can be any.
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
 from bert_jax.reporting.formats import MISSING, in_words, is_number
-from bert_jax.reporting.loggers.base import Record, metrics_of
 from bert_jax.reporting.measures import cell, title, to_beat
-from bert_jax.reporting.page import folded, table
+from bert_jax.reporting.page import fold, table
 
 Details = Mapping[str, Any]
-IN_TRAIN_TOO = ("loss", "accuracy")  # shown for both train and held-out rows
 CELL, WIDE_CELL, FEW_TOKENS, MARGIN = 12, 18, 16, 74  # for attention pictures; sizes in view-box units
 FAINTEST = 0.04  # weights below this share of the largest are not drawn, to keep the page small
 MAX_TOKEN = 10  # most characters of a token's label
-MAX_OTHERS = 4  # at most so many other held-out figures are shown; the table under the curves has all
 
 
 def of_fine_tuning(run: Mapping[str, Any]) -> bool:
@@ -44,7 +40,7 @@ def sound(details: Mapping[str, Any]) -> Details:
     }
 
 
-# ---- Scores and epochs -----------------------------------------------------------------------------------------------
+# ---- Scores ----------------------------------------------------------------------------------------------------------
 
 
 def scores(details: Details, baselines: Mapping[str, Any]) -> str:
@@ -65,65 +61,10 @@ def scores(details: Details, baselines: Mapping[str, Any]) -> str:
     ]
     heads = [f"{name} ({found['num_examples']:,})" for name, found in splits.items()]
     step = f"Step {details['best_step']:,}" if is_number(details.get("best_step")) else "The chosen step"
-    note = f"{step}, chosen by the held-out {_in_a_line(str(main))}; its predictions are in predictions_*.jsonl."
+    note = f"{step}, chosen by the held-out {in_words(str(main))}; its predictions are in predictions_*.jsonl."
     return (
         f'<p class="small soft">{escape(note)}</p><div class="card">{table(["measure", *heads, "to beat"], rows)}</div>'
     )
-
-
-def epochs(records: Sequence[Record], run: Mapping[str, Any], total: Any, best_step: Any) -> str:
-    """Return a table with a row per evaluation: held-out figures, and train figures since the previous evaluation."""
-    evaluations = [record for record in records if record["split"] == "eval"]
-    if not evaluations:
-        return ""
-    measured = dict.fromkeys(k for r in evaluations for k, v in metrics_of(r).items() if is_number(v) and "/" not in k)
-    paired = [name for name in IN_TRAIN_TOO if name in measured]
-    others = [name for name in measured if name not in paired][:MAX_OTHERS]
-    per_epoch = _steps_per_epoch(run, total)
-    rows, before = [], 0
-    for record in evaluations:
-        step = record["step"]
-        label = f"{step / per_epoch:.3g}" if per_epoch else f"step {step:,}"
-        cells = [f"{step:,}"]
-        for name in paired:
-            cells += [cell(train_mean(records, name, before, step), name), cell(record.get(name), name)]
-        cells += [cell(record.get(name), name) for name in others]
-        rows.append([label + (" · chosen" if step == best_step else ""), *cells])
-        before = step
-    heads = [f"{side} {name}" for name in paired for side in ("train", "held-out")]
-    heads += [f"held-out {_in_a_line(name)}" for name in others]
-    note = (
-        "Train figures are means over the steps since the row before, with dropout, while the model was learning. Step "
-        "0 is the model before it, and is never chosen."
-    )
-    body = table(["epoch" if per_epoch else "evaluation", "step", *heads], rows)
-    return f'<div class="card">{body}<p class="small soft">{note}</p></div>'
-
-
-def train_mean(records: Sequence[Record], name: str, after: int, until: int) -> float | None:
-    """Return the mean of a train metric over the steps (after, until].
-
-    A record holds the mean over all steps since the previous record.
-    """
-    total, weight, before = 0.0, 0, 0
-    for record in records:
-        if record["split"] != "train":
-            continue
-        steps, before = record["step"] - before, record["step"]
-        if after < record["step"] <= until and is_number(record.get(name)) and steps > 0:
-            total, weight = total + steps * record[name], weight + steps
-    return total / weight if weight else None
-
-
-def _in_a_line(metric: str) -> str:
-    return in_words(metric).replace("f1", "F1")
-
-
-def _steps_per_epoch(run: Mapping[str, Any], total: Any) -> float | None:
-    num_epochs: Any = run.get("identity")
-    for key in ("phases", "train", "num_epochs"):
-        num_epochs = num_epochs.get(key) if isinstance(num_epochs, Mapping) else None
-    return total / num_epochs if is_number(total) and is_number(num_epochs) and total and num_epochs else None
 
 
 # ---- Attention and commands ------------------------------------------------------------------------------------------
@@ -142,7 +83,7 @@ def attention_pictures(details: Details) -> str:
         body = f'<div class="heads">\n{heads}\n</div>'
         title = _picture_title(one)
         if i:
-            parts.append(folded(title, body))
+            parts.append(fold(title, body))
         else:
             parts.append(f'<div class="card"><h3>{escape(title)}</h3>{body}</div>')
     if not parts:
@@ -198,16 +139,12 @@ def _short(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def commands(workdir: str, details: Details) -> list[tuple[str, str]]:
-    """Return (purpose, command) pairs: what a user can do next with a fine-tuned model."""
-    where = f"--workdir={shlex.quote(workdir)}"
-    tell = [("Predict new examples", f"bert-jax predict {where} --input=FILE --output=predictions.jsonl")]
-    if details.get("reads") == ["text"]:
-        tell.insert(0, ("Predict a text", f"bert-jax predict {where} 'A text of your own.'"))
-    return [
-        *tell,
+def commands(where: str, details: Details) -> list[tuple[str, str]]:
+    """Return (purpose, command) pairs: what a user can do next with a fine-tuned model. ``where``: the flag for it."""
+    pairs = [
+        ("Predict new examples", f"bert-jax predict {where} --input=FILE --output=predictions.jsonl"),
         ("Score examples whose answers are known", f"bert-jax evaluate {where} --input=FILE"),
-        ("Export for Hugging Face", f"bert-jax export {where} --output={shlex.quote(workdir.rstrip('/') + '/hf')}"),
-        ("See how the run stands", f"bert-jax status {where}"),
-        ("Write this page again", f"bert-jax report {where}"),
     ]
+    if details.get("reads") == ["text"]:
+        pairs.insert(0, ("Predict a text", f"bert-jax predict {where} 'A text of your own.'"))
+    return pairs

@@ -6,20 +6,22 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from bert_jax.errors import UserError
+from bert_jax.errors import PassingError, UserError
 from bert_jax.program import warn as warn_on_stderr
 from bert_jax.reporting.formats import is_number
 from bert_jax.reporting.loggers.base import LoggerProtocol, Record, RunFacts
-from bert_jax.reporting.mirror import Mirror
 from bert_jax.storage import files, reading, write_errors
 
 FILE = "metrics.jsonl"
-MIRRORED = (FILE, "events")
+MIRRORED = (FILE, "events")  # what an object store gets
+PERIOD_SECONDS = 30.0  # between uploads; stores charge for writes and limit their rate
 
 
 class RunLog:
@@ -40,11 +42,11 @@ class RunLog:
         warn: Callable[[str], None] = warn_on_stderr,
     ):
         self._warn = warn
-        self._mirror = Mirror(workdir, MIRRORED, warn) if files.is_remote(workdir) else None
+        self._mirror = _Mirror(workdir, warn) if files.is_remote(workdir) else None
         self._folder = self._mirror.local if self._mirror else Path(files.as_path(workdir))
         self._folder.mkdir(parents=True, exist_ok=True)
         if self._mirror:
-            self._mirror.pull(FILE)
+            self._mirror.pull()
         self._path = self._folder / FILE
         self._loggers = list(loggers)
         self._waiting = b""  # lines that could not be written yet
@@ -151,6 +153,16 @@ def read_records(path: str | os.PathLike[str]) -> list[Record]:
     return [record for record in records if record]
 
 
+def records_of(workdir: str | os.PathLike[str]) -> list[Record]:
+    """Return the records of the run in ``workdir``. Raises ``UserError`` if there is no record of a run."""
+    path = files.as_path(workdir) / FILE
+    if not path.exists():
+        raise UserError(f"{workdir} has no {FILE}: nothing was trained there; give the --workdir of a run")
+    if records := read_records(path):
+        return records
+    raise UserError(f"{path} holds no record yet; wait for the first evaluation")
+
+
 def _parse(line: bytes) -> Record | None:
     record = reading.parsed_object(line)
     if record is None or not isinstance(record.get("split"), str) or not all(map(_is_value, record.values())):
@@ -175,3 +187,72 @@ def _plain(value: Any) -> Any:
     if not math.isfinite(number):
         return None
     return int(value) if number.is_integer() and hasattr(value, "__index__") else number
+
+
+class _Mirror:
+    """Keeps the log on an object store, which cannot append to a file: changed files of ``local`` are uploaded whole.
+
+    ``warn`` is called with a line about an upload that failed.
+    """
+
+    def __init__(self, remote: str | os.PathLike[str], warn: Callable[[str], None]):
+        self._remote, self._warn = files.as_path(remote), warn
+        self.local = files.cache_directory() / "logs" / sha256(os.fspath(remote).encode()).hexdigest()[:16]
+        self.local.mkdir(parents=True, exist_ok=True)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="upload")
+        self._pending: Future[None] | None = None
+        self._last = time.monotonic()
+        self._uploaded: dict[str, tuple[int, int]] = {}  # name -> (size, modification time) when uploaded
+
+    def pull(self) -> None:
+        """Replace the local ``FILE`` by its remote copy; remove the local file if there is no copy.
+
+        A local file that begins with the whole copy is kept: the process was killed before it had uploaded the rest.
+        """
+        here, there = self.local / FILE, self._remote / FILE
+        if not there.exists():
+            here.unlink(missing_ok=True)
+            return
+        data = there.read_bytes()
+        if not (here.exists() and reading.read_bytes(here).startswith(data)):
+            here.write_bytes(data)
+
+    def push_soon(self) -> None:
+        """Start an upload of changed files in the background, at most once per ``PERIOD_SECONDS``."""
+        busy = self._pending is not None and not self._pending.done()
+        if not busy and time.monotonic() - self._last >= PERIOD_SECONDS:
+            self._last = time.monotonic()
+            self._pending = self._thread.submit(self._push)
+
+    def push(self) -> None:
+        """Upload changed files now, and wait until done. Raises ``PassingError`` if the store does not answer."""
+        self._thread.submit(self._push, raises=PassingError).result()
+
+    def close(self) -> None:
+        """Wait for a running upload, then upload the files that have changed since."""
+        self._thread.shutdown()
+        self._push()
+
+    def _push(self, raises: type[Exception] | tuple[()] = ()) -> None:
+        try:
+            sizes = {name: (path.stat().st_size, path.stat().st_mtime_ns) for name, path in self._walk(self.local)}
+            if sizes.keys() != self._uploaded.keys():
+                for name in {name for name, _ in self._walk(self._remote)} - sizes.keys():
+                    (self._remote / name).unlink()
+            for name in sorted(name for name in sizes if sizes[name] != self._uploaded.get(name)):
+                files.write_bytes(self._remote / name, (self.local / name).read_bytes())
+            self._uploaded = sizes
+        except raises:
+            raise
+        except Exception as error:  # a store's client may raise anything; training goes on
+            self._warn(f"cannot upload the logs to {self._remote}: {error}; trying again later")
+
+    def _walk(self, root: Any) -> Iterator[tuple[str, Any]]:
+        """Yield (name relative to ``root``, path) of every mirrored file."""
+        waiting = [(name, root / name) for name in MIRRORED]
+        while waiting:
+            name, path = waiting.pop()
+            if path.is_dir():
+                waiting += [(f"{name}/{entry.name}", entry) for entry in path.iterdir()]
+            elif path.exists():
+                yield name, path

@@ -15,7 +15,7 @@ from bert_jax.checkpoints.remote_steps import whole_steps
 from bert_jax.errors import UserError, first_line
 from bert_jax.program import duration
 from bert_jax.program import warn as warn_on_stderr
-from bert_jax.reporting.formats import decimal, in_words, is_number
+from bert_jax.reporting.formats import figure, in_words, is_number
 from bert_jax.storage import files, reading, retries
 
 FILE = "status.json"
@@ -218,7 +218,7 @@ def _scores(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, metrics in splits.items() if isinstance(splits, dict) else ():
         known = [(k, v) for k, v in metrics.items() if is_number(v)] if isinstance(metrics, dict) else []
         known.sort(key=lambda item: item[0] != results.get("metric"))
-        yield name, ", ".join(f"{in_words(k)} {decimal(v)}" for k, v in known[:MAX_SCORES])
+        yield name, ", ".join(f"{in_words(k)} {figure(v)}" for k, v in known[:MAX_SCORES])
 
 
 def _lines(status: Mapping[str, Any], now: float) -> Iterator[tuple[str, str]]:

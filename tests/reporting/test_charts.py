@@ -8,7 +8,7 @@ import pytest
 from bert_jax.inspection.check import Check
 from bert_jax.inspection.inspect import Inspection
 from bert_jax.inspection.page import write_report
-from bert_jax.reporting.charts import MAX_POINTS, Chart, Series, log_ticks, smoothed, svg, thin, tick_labels, ticks
+from bert_jax.reporting.charts import MAX_POINTS, Chart, Series, log_ticks, smooth, svg, thin, tick_labels, ticks
 from bert_jax.reporting.curves import Curves, metric_names
 
 
@@ -75,8 +75,8 @@ def test_thinning_keeps_ends_order_and_every_extreme():
 
 
 def test_smoothing_keeps_a_constant_and_quiets_noise():
-    assert smoothed([(float(i), 3.0) for i in range(200)]) == [(float(i), 3.0) for i in range(200)]
-    noisy = smoothed([(float(i), float(i % 2)) for i in range(600)])
+    assert smooth([(float(i), 3.0) for i in range(200)]) == [(float(i), 3.0) for i in range(200)]
+    noisy = smooth([(float(i), float(i % 2)) for i in range(600)])
     assert max(abs(y - 0.5) for _, y in noisy) < 0.1
 
 

@@ -115,8 +115,8 @@ def test_step_times_are_those_of_steady_windows(tmp_path):
     text = " ".join(Reader((tmp_path / "report.html").read_text()).text)
     for expected in ("phase1 48 of 10 steps 105 ms", "phase2 49 of 10 steps 4.2 s", "1.00k 50.0%", "step time p99"):
         assert expected in text
-    for expected in ("Goodput 80.0%", "1 restart; 5 s of steps were done again", "For 1 m 00 s more no process ran"):
-        assert expected in text
+    assert "Goodput 80.0%" in text
+    assert "lost 5 s (5.0%)" in text
 
 
 def test_a_report_needs_only_the_metrics(tmp_path):
@@ -222,7 +222,7 @@ def test_an_extension_is_no_restart(tmp_path):
     write_run(tmp_path, run={"restarts": entries, "started": 1000.0}, status=status)
     write_report(tmp_path)
     text = " ".join(Reader((tmp_path / "report.html").read_text()).text)
-    for expected in ("2 restarts", "1 extension", "extension at step 30", "restart at step 35", "2 restarts; 1 s of"):
+    for expected in ("2 restarts", "1 extension", "extension at step 30", "restart at step 35"):
         assert expected in text, expected
     assert "3 restarts" not in text
 

@@ -6,7 +6,6 @@ import pytest
 
 from bert_jax.reporting.measures import BASELINES
 from bert_jax.reporting.report import write_report
-from bert_jax.reporting.report_tasks import train_mean
 from bert_jax.reporting.status import describe
 from bert_jax.tasks import classification, multiple_choice, regression, sentence_embeddings, span_qa, tagging
 from bert_jax.tasks.findings import findings
@@ -137,21 +136,6 @@ def test_figures_of_the_chosen_step_lead_beside_the_baseline(tmp_path):
     assert BASELINES["accuracy"][0] == ("majority_rate", "majority rate")
 
 
-def test_every_epoch_has_train_and_heldout_side_by_side(tmp_path):
-    _, html = text_of(write_tuned(tmp_path))
-    # Steps 1-4, 5-8 and 9-10 count 4, 4 and 2: (4 / 4 + 4 / 8 + 2 / 10) / 10 = 0.17.
-    row = html[html.index(">1 · chosen<") :].split("</tr>")[0]
-    assert [cell.split("<")[0] for cell in row.split('<td class="n">')[1:]] == [
-        *("10", "0.170", "0.600", "0.170", "0.800", "0.500")
-    ]  # fmt: skip
-
-
-def test_a_train_mean_weighs_records_by_their_steps():
-    records = [{"step": s, "split": "train", "loss": v} for s, v in ((2, 1.0), (10, 2.0), (20, 9.0))]
-    assert train_mean(records, "loss", 0, 10) == pytest.approx((2 * 1.0 + 8 * 2.0) / 10)
-    assert train_mean(records, "loss", 20, 30) is None
-
-
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
@@ -176,11 +160,11 @@ def test_attention_has_a_square_for_each_weight_and_tells_it(tmp_path):
     assert "2 of 40 tokens" in html
 
 
-def test_a_run_without_details_yet_has_its_epochs_and_results(tmp_path):
+def test_a_run_without_details_yet_has_its_results(tmp_path):
     write_tuned(tmp_path)
     (tmp_path / "details.json").unlink()
     text, _ = text_of(tmp_path)
-    for expected in ("Epoch by epoch", "Held-out results", "bert-jax predict"):
+    for expected in ("Held-out results", "bert-jax predict"):
         assert expected in text
     assert "What it looks at" not in text
 
@@ -192,12 +176,12 @@ def test_spoilt_details_spoil_no_page(tmp_path, content):
     write_tuned(tmp_path)
     (tmp_path / "details.json").write_text(content)
     text, _ = text_of(tmp_path)
-    assert "Epoch by epoch" in text
+    assert "Held-out results" in text
 
 
 def test_a_pretraining_run_is_not_taken_for_one(tmp_path):
     text, _ = text_of(write_tuned(tmp_path, config={"objective": {"name": "mlm"}}))
-    assert "Epoch by epoch" not in text
+    assert "Scores" not in text
     assert "fill-mask" in text
 
 
