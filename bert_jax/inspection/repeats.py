@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import heapq
 from collections.abc import Mapping
 
@@ -21,53 +20,34 @@ SHOWN = 10
 SHOWN_CHARACTERS = 100
 
 
-@dataclasses.dataclass
-class _Tally:
-    """Counts equal hashes among the lines (or documents) of a split."""
-
-    distinct: int = 0  # number of different hashes
-    repeats: int = 0  # number of lines that repeat an earlier line
-    long_repeats: int = 0  # number of repeats among long lines
-    long_tokens: int = 0  # number of tokens in ``long_repeats``
-    top: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)  # (repeated tokens, lines, hash)
-
-    def add(self, values: Hashes) -> None:
-        """Count the hashes ``values``; equal ones are never divided among calls."""
-        hashes, counts = np.unique(values, return_counts=True)
-        again, lengths = counts - 1, hashing.length_of(hashes)
-        self.distinct += len(hashes)
-        self.repeats += int(again.sum())
-        long = lengths >= LONG
-        tokens = np.where(long, again * lengths, 0)
-        self.long_repeats += int(again[long].sum())
-        self.long_tokens += int(tokens.sum())
-        for i in np.argsort(-tokens, kind="stable")[:SHOWN].tolist():
-            if tokens[i]:
-                self.top.append((int(tokens[i]), int(counts[i]), int(hashes[i])))
-        self.top = heapq.nlargest(SHOWN, self.top)
-
-
 def lines(scan: Scan, tokenizer: Tokenizer | None, fixes: Fixes) -> Check:
     """Check for lines that are equal token by token."""
-    tally = _Tally()
+    distinct = repeats = long_repeats = long_tokens = 0
+    top: list[tuple[int, int, int]] = []  # (repeated tokens, lines, hash) of the long lines with the most of them
     for (values,) in hashing.sorted_slices([scan.sentence_hashes]):
-        tally.add(values)
-    share = ratio(tally.long_tokens, scan.split.num_tokens)
-    status = grade(share, 0.05, 0.30)
+        hashes, counts = np.unique(values, return_counts=True)
+        again, lengths = counts - 1, hashing.length_of(hashes)
+        long_again = np.where(lengths >= LONG, again, 0)
+        tokens = long_again * lengths
+        distinct, repeats = distinct + len(hashes), repeats + int(again.sum())
+        long_repeats, long_tokens = long_repeats + int(long_again.sum()), long_tokens + int(tokens.sum())
+        largest = [i for i in np.argsort(-tokens, kind="stable")[:SHOWN].tolist() if tokens[i]]
+        top = heapq.nlargest(SHOWN, [*top, *((int(tokens[i]), int(counts[i]), int(hashes[i])) for i in largest)])
+    share = ratio(long_tokens, scan.split.num_tokens)
     return Check(
         "duplicate_lines",
-        status,
-        f"{percent(share)} of tokens in repeated lines of {LONG} tokens or more ({tally.long_repeats:,} lines);"
-        f" {percent(ratio(tally.repeats, scan.split.num_sentences))} of all lines repeat one before",
+        grade(share, 0.05, 0.30),
+        f"{percent(share)} of tokens in repeated lines of {LONG} tokens or more ({long_repeats:,} lines);"
+        f" {percent(ratio(repeats, scan.split.num_sentences))} of all lines repeat one before",
         f"lines repeat: {fixes.duplicates()}",
         {
-            "repeated_lines": tally.repeats,
-            "distinct_lines": tally.distinct,
-            "long_repeated_lines": tally.long_repeats,
+            "repeated_lines": repeats,
+            "distinct_lines": distinct,
+            "long_repeated_lines": long_repeats,
             "long_repeated_token_share": share,
-            "top_counts": [count for _, count, _ in tally.top],
+            "top_counts": [count for _, count, _ in top],
         },
-        _examples(scan, tally.top, tokenizer),
+        _examples(scan, top, tokenizer),
     )
 
 
@@ -140,15 +120,15 @@ def heldout(train: Scan, held: Scan, fixes: Fixes) -> Check:
 def other_parts(held: Scan, others: Mapping[str, Scan]) -> Check:
     """Check for held-out documents of a part of a mixture that are in the training text of ``others``, by name."""
     shared = {name: _shared_documents(train, held) for name, train in others.items()}
-    found = {name: int(documents.sum()) for name, documents in shared.items()}
+    counts = {name: int(documents.sum()) for name, documents in shared.items()}
     status = worst([grade(_token_share(held, documents), MATTERS, 0.01) for documents in shared.values()])
-    figures = ", ".join(f"{count:,} of {name}" for name, count in found.items())
+    figures = ", ".join(f"{count:,} of {name}" for name, count in counts.items())
     return Check(
         "other_parts",
         status,
         f"of {held.split.num_documents:,} held-out documents, in the training text of another part: {figures}",
         "the held-out losses of this part are too good: take the text out of one part",
-        {"documents": found},
+        {"documents": counts},
     )
 
 

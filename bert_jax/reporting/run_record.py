@@ -40,8 +40,7 @@ _PACKAGES = (
     "tensorflow-datasets",
 )
 
-
-KINDS: dict[str, type] = {
+TYPES: dict[str, type] = {
     "identity": dict,
     "facts": dict,
     "restarts": list,
@@ -76,7 +75,7 @@ def read_run(workdir: str) -> dict[str, Any]:
 
 def _is_sound(run: Mapping[str, Any]) -> bool:
     """Return whether those entries of ``run.json`` that are used later have the right types."""
-    if not all(isinstance(run.get(name, kind()), kind) for name, kind in KINDS.items()):
+    if not all(isinstance(run.get(name, of_type()), of_type) for name, of_type in TYPES.items()):
         return False
     rolled_back, identity, restarts = run.get("rolled_back", []), run.get("identity", {}), run.get("restarts", [])
     if not all(isinstance(entry, dict) for entry in [*rolled_back, *restarts]):
