@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import traceback
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 OF_MACHINE: Mapping[str, str] = MappingProxyType(
     {  # words in an error of a library that the machine or its settings cause -> what to do
@@ -63,3 +65,16 @@ class PassingError(UserError):
 def first_line(error: BaseException) -> str:
     """Return the first line of a library's error message, shortened so that it fits into one of our messages."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+
+
+def optional_library(name: str, user: str) -> Any:
+    """Import and return a library that not every installation has. Raises ``UserError`` if it is missing.
+
+    Args:
+      user: what needs the library, for the message.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = name.partition(".")[0]
+        raise UserError(f"{user} needs the package {package}; install it with: pip install {package}") from error

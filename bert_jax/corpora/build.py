@@ -59,7 +59,7 @@ class BuildConfig:
         check_fields(self, "config.corpus", share, "heldout_fraction", sound=lambda value: 0 < value < 1)
         check_fields(self, "config.corpus", number, "part_bytes", "num_workers", sound=lambda value: value >= 0)
         if self.duplicates == "near":
-            duplicates.check_near()
+            duplicates.near_library()
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that decide the content of the store."""

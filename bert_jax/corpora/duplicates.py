@@ -18,7 +18,7 @@ import numpy as np
 
 from bert_jax.corpora.source import Shard, Source, documents
 from bert_jax.corpora.workplace import Workplace
-from bert_jax.errors import UserError
+from bert_jax.errors import optional_library
 from bert_jax.records import Document
 from bert_jax.text.learn import IDEOGRAPH
 
@@ -30,14 +30,9 @@ WORD = re.compile(rf"{IDEOGRAPH.pattern}|\w+")
 EMPTY = np.zeros(2, np.uint64)  # the digest of a document without text, which is never a duplicate
 
 
-def check_near() -> None:
-    """Raise ``UserError`` if the package that near duplicates need is not installed."""
-    try:
-        import datasketch  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            "config.corpus.duplicates='near' needs a package: pip install datasketch; or use 'exact'"
-        ) from error
+def near_library() -> Any:
+    """Return the module ``datasketch``. Raises ``UserError`` if it is not installed."""
+    return optional_library("datasketch", "config.corpus.duplicates='near'")
 
 
 def mark(
@@ -104,11 +99,9 @@ def _digest(text: str) -> np.ndarray:
 
 def signature(text: str) -> np.ndarray:
     """Return the MinHash signature of the shingles of ``text``, uint32 [40]."""
-    import datasketch
-
     words = WORD.findall(text.lower())
     runs = {" ".join(words[i : i + SHINGLE]) for i in range(max(1, len(words) - SHINGLE + 1))}
-    minhash = datasketch.MinHash(PERMUTATIONS, seed=1)
+    minhash = near_library().MinHash(PERMUTATIONS, seed=1)
     minhash.update_batch([run.encode("utf-8", "replace") for run in sorted(runs)])
     return minhash.hashvalues.astype(np.uint32)
 

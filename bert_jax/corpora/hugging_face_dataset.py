@@ -15,7 +15,7 @@ from bert_jax.corpora.bad_text import BadText
 from bert_jax.corpora.file_source import hash_files
 from bert_jax.corpora.source import MARK, Piece, Skipped
 from bert_jax.corpora.values import LineBreaks, RecordSource, column_of
-from bert_jax.errors import UserError, first_line
+from bert_jax.errors import UserError, first_line, optional_library
 from bert_jax.records import Document
 
 PIECE_BYTES = 16 << 20
@@ -110,13 +110,7 @@ def rows_of(name: str, config_name: str, split: str, revision: str, options: str
 
 
 def _library() -> Any:
-    try:
-        import datasets
-    except ImportError as error:
-        raise UserError(
-            "the source hugging_face_dataset needs datasets; install it with: pip install datasets"
-        ) from error
-    return datasets
+    return optional_library("datasets", "the source hugging_face_dataset")
 
 
 @functools.lru_cache(maxsize=8)  # cached, since the newest commit may change while a corpus is built

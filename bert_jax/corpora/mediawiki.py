@@ -15,7 +15,7 @@ from bert_jax.corpora.file_source import FileSource
 from bert_jax.corpora.source import Piece, Skipped, below, display_path
 from bert_jax.corpora.unpacking import Unpacked, bz2_streams, open_unpacked
 from bert_jax.corpora.values import as_document
-from bert_jax.errors import UserError
+from bert_jax.errors import optional_library
 from bert_jax.records import Document
 
 BLOCK_BYTES = 1 << 18
@@ -182,14 +182,7 @@ def _pages(chunks: Iterator[tuple[bytes, bool]]) -> Iterator[bytes]:
 
 @functools.cache
 def _library() -> Any:
-    """Return the module ``mwparserfromhell``. Raises ``UserError`` if it is not installed."""
-    try:
-        import mwparserfromhell
-    except ImportError as error:
-        raise UserError(
-            "the source mediawiki needs mwparserfromhell; install it with: pip install mwparserfromhell"
-        ) from error
-    return mwparserfromhell
+    return optional_library("mwparserfromhell", "the source mediawiki")
 
 
 def plain_text(

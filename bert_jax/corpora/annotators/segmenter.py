@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bert_jax.corpora.columns import unit_values
-from bert_jax.errors import UserError
+from bert_jax.errors import optional_library
 
 VERSION = 1  # raise this number whenever the same text gets other values
 
@@ -46,17 +46,9 @@ class Annotator:
 
 
 def _library() -> Any:
-    """Return the module ``jieba``. Raises ``UserError``, which names the extra, if jieba is not installed."""
-    try:
-        with warnings.catch_warnings():  # newer versions of Python warn of invalid escapes in jieba
-            warnings.simplefilter("ignore")
-            import jieba
-    except ImportError as error:
-        raise UserError(
-            "the annotator 'segmenter' needs jieba, of the extra 'segment'; install it with: pip install jieba (in the"
-            " source tree: pip install --no-deps --require-hashes -r requirements/segment.txt)"
-        ) from error
-    return jieba
+    with warnings.catch_warnings():  # newer versions of Python warn of invalid escapes in jieba
+        warnings.simplefilter("ignore")
+        return optional_library("jieba", "the annotator 'segmenter'")
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from difflib import SequenceMatcher
 
-from bert_jax.errors import UserError
+from bert_jax.errors import optional_library
 from bert_jax.tasks.metrics.counting import precision_recall_f1, ratio
 
 TITLES = {
@@ -141,11 +141,8 @@ class _Segmenter:
     """Splits text as CMRC 2018 does: each ideograph is a segment, and NLTK splits the text between them into words."""
 
     def __init__(self) -> None:
-        try:
-            from nltk.tokenize import NLTKWordTokenizer
-        except ImportError as error:
-            raise UserError("the scores of CMRC 2018 need a package: pip install nltk") from error
-        self.words: Callable[[str], list[str]] = NLTKWordTokenizer().tokenize
+        tokenize = optional_library("nltk.tokenize", "a score of CMRC 2018")
+        self.words: Callable[[str], list[str]] = tokenize.NLTKWordTokenizer().tokenize
 
     def __call__(self, text: str) -> list[str]:
         """Return the segments.
