@@ -113,27 +113,27 @@ def _before(file: Unpacked, start: int) -> int:
 
 
 def _paragraphs(file: Unpacked, position: int) -> Iterator[tuple[int, bytes]]:
-    parts: list[bytes] = []  # the parts of a paragraph whose end is not read yet
+    chunks: list[bytes] = []  # of a paragraph whose end is not read yet
     offset = 0
     for place, block in _whole_lines(file, position):
         blank = BLANK_LINES.match(block)
-        if blank and parts:
-            yield offset, b"".join(parts)
-            parts = []
+        if blank and chunks:
+            yield offset, b"".join(chunks)
+            chunks = []
         begin = blank.end() if blank else 0
         for gap in GAP.finditer(block, begin):
             text = block[begin : gap.start()]
-            if parts:
-                yield offset, b"".join([*parts, text])
-                parts = []
+            if chunks:
+                yield offset, b"".join([*chunks, text])
+                chunks = []
             else:
                 yield place + begin, text
             begin = gap.end()
         if begin < len(block):
-            offset = offset if parts else place + begin
-            parts.append(block[begin:])
-    if parts:
-        yield offset, b"".join(parts)
+            offset = offset if chunks else place + begin
+            chunks.append(block[begin:])
+    if chunks:
+        yield offset, b"".join(chunks)
 
 
 def _whole_lines(file: Unpacked, position: int) -> Iterator[tuple[int, bytes]]:
@@ -141,16 +141,16 @@ def _whole_lines(file: Unpacked, position: int) -> Iterator[tuple[int, bytes]]:
 
     A block has about ``BLOCK_BYTES``, or more if a line is longer.
     """
-    parts: list[bytes] = []
+    chunks: list[bytes] = []
     while block := file.read(BLOCK_BYTES):
         end = block.rfind(b"\n") + 1
         if not end:
-            parts.append(block)
+            chunks.append(block)
             continue
-        whole = b"".join([*parts, block[:end]])
+        whole = b"".join([*chunks, block[:end]])
         yield position, whole
         position += len(whole)
-        parts = [block[end:]]
-    rest = b"".join(parts)
+        chunks = [block[end:]]
+    rest = b"".join(chunks)
     if rest:
         yield position, rest

@@ -149,35 +149,35 @@ def _modules(package: str) -> Iterator[tuple[str, Path]]:
     """Yield (path inside the package, file) for each Python file to read, sorted."""
     if package == STANDARD_LIBRARY:
         root = Path(sysconfig.get_path("stdlib"))
-        found = {path.relative_to(root).as_posix(): path for path in root.rglob("*.py")}
+        files = {path.relative_to(root).as_posix(): path for path in root.rglob("*.py")}
     else:
-        listed = importlib.metadata.distribution(package).files or []
-        found = {file.as_posix(): Path(str(file.locate())) for file in listed if file.suffix == ".py"}
-    for name in sorted(found):
+        entries = importlib.metadata.distribution(package).files or []
+        files = {file.as_posix(): Path(str(file.locate())) for file in entries if file.suffix == ".py"}
+    for name in sorted(files):
         *folders, file = name.split("/")
         if not SKIPPED_FOLDERS.intersection(folders) and ".." not in folders and not SKIPPED_FILE.match(file):
-            yield name, found[name]
+            yield name, files[name]
 
 
 def _docstrings(path: Path) -> list[str]:
     """Return the docstrings of one file, top to bottom; [] if the file is not valid in this version of Python."""
     with contextlib.suppress(SyntaxError, ValueError, OSError), warnings.catch_warnings(), _no_garbage_collection():
         warnings.simplefilter("ignore")  # invalid escapes in other people's files
-        found: list[str] = []
-        _collect(ast.parse(path.read_bytes()), found)
-        return found
+        docstrings: list[str] = []
+        _collect(ast.parse(path.read_bytes()), docstrings)
+        return docstrings
     return []
 
 
-def _collect(node: ast.AST, found: list[str]) -> None:
+def _collect(node: ast.AST, docstrings: list[str]) -> None:
     if isinstance(node, DOCUMENTED):
         docstring = ast.get_docstring(node, clean=False)
         if docstring:
-            found.append(docstring)
+            docstrings.append(docstring)
     for block in ("body", "orelse", "handlers", "finalbody"):
         for child in getattr(node, block, ()):
             if isinstance(child, COMPOUND):
-                _collect(child, found)
+                _collect(child, docstrings)
 
 
 @contextlib.contextmanager

@@ -36,7 +36,7 @@ class FileSource:
         Raises:
           UserError: a glob matches no file, or there is no glob.
         """
-        found: set[str] = set()
+        paths: set[str] = set()
         for pattern in self.paths:
             matches = files.glob(pattern)
             if not matches:
@@ -44,12 +44,12 @@ class FileSource:
                 if files.as_path(pattern).is_dir():
                     advice = f"it is a folder, write {os.path.join(pattern, '*')!r} for the files in it"
                 raise UserError(f"no file matches {pattern!r}; {advice}")
-            found.update(os.fspath(match) for match in matches)
-        if not found:
+            paths.update(os.fspath(match) for match in matches)
+        if not paths:
             raise UserError(f"config.corpus.options.paths is empty; name at least one glob of {self.FILES}")
-        shared = os.path.commonprefix([path.split("/")[:-1] for path in found])
+        shared = os.path.commonprefix([path.split("/")[:-1] for path in paths])
         root = "/".join(shared) + MARK if shared else ""
-        return [root + "/".join(path.split("/")[len(shared) :]) for path in sorted(found)]
+        return [root + "/".join(path.split("/")[len(shared) :]) for path in sorted(paths)]
 
     def pieces(self) -> list[Piece]:
         """Return the pieces of the files, in order of name.

@@ -50,7 +50,7 @@ class Source(RecordSource):
         """
         commit = self._commit()
         rows = self._rows(commit)
-        # If ``rows`` is only a part of a split, ``rows.data`` is still the table of the whole split.
+        # If ``rows`` is only some of a split, ``rows.data`` is still the table of the whole split.
         size = int(rows.data.nbytes * len(rows) / max(len(rows.data), 1))
         step = max(1, len(rows) * PIECE_BYTES // max(size, PIECE_BYTES))
         starts = range(0, max(len(rows), 1), step)
@@ -76,8 +76,8 @@ class Source(RecordSource):
         root = os.path.expanduser(self.name)
         if not os.path.isdir(root):
             return hash_files((), (self.name, self._commit(), *settings))
-        found = sorted(p.relative_to(root).as_posix() for p in Path(root).rglob("*") if p.is_file())
-        return hash_files([f"{root}{MARK}{name}" for name in found], settings)
+        names = sorted(p.relative_to(root).as_posix() for p in Path(root).rglob("*") if p.is_file())
+        return hash_files([f"{root}{MARK}{name}" for name in names], settings)
 
     def describe(self) -> dict[str, Any]:
         """Return the manifest's description of the source."""
@@ -153,9 +153,9 @@ def _saved(datasets: Any, name: str, split: str, options: str) -> Any:
 
     If it is a ``DatasetDict``, only ``split`` is returned; otherwise the whole dataset, whatever ``split`` is.
     """
-    found = datasets.load_from_disk(name)
-    if not isinstance(found, dict):
-        return found
-    if split not in found:
-        raise UserError(f"{name} has no split {split!r}; set {options}.split; {nearest(split, found)}")
-    return found[split]
+    dataset = datasets.load_from_disk(name)
+    if not isinstance(dataset, dict):
+        return dataset
+    if split not in dataset:
+        raise UserError(f"{name} has no split {split!r}; set {options}.split; {nearest(split, dataset)}")
+    return dataset[split]

@@ -81,17 +81,17 @@ class Source(FileSource, RecordSource):
 def _object(line: str, where: str) -> dict[str, Any]:
     """Return the JSON object of ``line``. Raises ``BadTextError`` if the line is anything else."""
     try:
-        found = json.loads(line)
+        record = json.loads(line)
     except (ValueError, RecursionError) as error:  # not JSON, nested too deep, or a number with too many digits
         raise BadTextError(
             where,
             "not JSON",
             f"{where} has text that is not JSON ({str(error)[:120]}); objects are needed, one a line or in an array",
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(record, dict):
         raise BadTextError(
             where,
             "not a JSON object",
-            f"{where} has a JSON {type(found).__name__}; objects are needed, one a line or in an array",
+            f"{where} has a JSON {type(record).__name__}; objects are needed, one a line or in an array",
         )
-    return found
+    return record

@@ -50,9 +50,9 @@ def fingerprint(
     tokenizer_sha256: str, splits: Mapping[str, Mapping[str, Any]], columns: Mapping[str, Mapping[str, Any]]
 ) -> str:
     """Return the hash of the vocabulary, all tokens, all boundaries of sentences and documents, and all columns."""
-    parts = [tokenizer_sha256, *(splits[name]["fingerprint"] for name in SPLITS)]
-    parts += [f"{name} {facts['fingerprint']}" for name, facts in columns.items()]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    hashes = [tokenizer_sha256, *(splits[name]["fingerprint"] for name in SPLITS)]
+    hashes += [f"{name} {facts['fingerprint']}" for name, facts in columns.items()]
+    return hashlib.sha256("\n".join(hashes).encode()).hexdigest()
 
 
 def seal(manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -173,13 +173,14 @@ class PartConfig:
 def find_source(corpus: CorpusConfig, where: str = "config.corpus") -> Any:
     """Return the ``Source`` that ``corpus`` names, with its options checked; for a mixture, all sources joined."""
     if corpus.parts:
-        parts = corpus.by_path()
-        return JoinedSource(tuple((path.rpartition(".")[2], find_source(part, path)) for path, part in parts.items()))
-    made = catalogue.find("corpora", corpus.source, having="Source").Source
-    known = {field.name for field in dataclasses.fields(made)}
+        return JoinedSource(
+            tuple((name, find_source(corpus.part(name), f"{where}.parts.{name}")) for name in corpus.part_configs())
+        )
+    source_class = catalogue.find("corpora", corpus.source, having="Source").Source
+    known = {field.name for field in dataclasses.fields(source_class)}
     # Empty ``paths`` of a recipe are dropped for a source that does not have this option.
     options = {name: value for name, value in corpus.options.items() if name in known or value != ()}
-    source = build(made, options, f"{where}.options")
+    source = build(source_class, options, f"{where}.options")
     if "language" in known:
         check_language(source.language, f"{where}.options.language")
     return OwnSource(source, corpus.source) if catalogue.is_own(corpus.source) else source
@@ -200,8 +201,8 @@ def prepare_vocabulary(
     files.check_new(output)
     tokenizer = vocab.given()
     name = tokenizer.file_name if tokenizer else tokenizers.file_name(vocab.kind, vocab.added)
-    found = f"the vocabulary {vocab.path}" if tokenizer else f"a vocabulary of kind {vocab.kind!r}"
-    tokenizers.check_name(output, name, f"{found} with added tokens" if vocab.added else found)
+    what = f"the vocabulary {vocab.path}" if tokenizer else f"a vocabulary of kind {vocab.kind!r}"
+    tokenizers.check_name(output, name, f"{what} with added tokens" if vocab.added else what)
     tokenizer = tokenizer or vocab.with_added(_learn(vocab, corpus, output, note))
     tokenizer.save(output)
     return tokenizer
@@ -293,10 +294,11 @@ def prepare_corpus(
       UserError: the input is bad, ``output`` is not empty, or the disk is full. Nothing is left half-written.
     """
     if corpus.parts:
-        parts = {path.rpartition(".")[2]: (path, part) for path, part in corpus.by_path().items()}
         return {
-            name: prepare_corpus(part, tokenizer, files.as_path(output) / name, progress, private, path)
-            for name, (path, part) in parts.items()
+            name: prepare_corpus(
+                corpus.part(name), tokenizer, files.as_path(output) / name, progress, private, f"{where}.parts.{name}"
+            )
+            for name in corpus.part_configs()
         }
     source = find_source(corpus, where)
     if private:

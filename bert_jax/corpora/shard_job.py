@@ -154,7 +154,7 @@ def _tokenize(tokenizer: Tokenizer, batch: list[Document], columns: Sequence[Col
         text = "\n".join(document.sentences).encode("utf-8", "replace")
         name = document.id.encode("utf-8", "surrogateescape")
         draw = int.from_bytes(hashlib.sha256(name + b"\0" + text).digest()[:8], "big") / 2**64
-        beside = {key: np.concatenate([np.zeros(0, np.uint8), *made[here]]) for key, made in values.items()}
+        beside = {key: np.concatenate([np.zeros(0, np.uint8), *column[here]]) for key, column in values.items()}
         empty = int((lengths == 0).sum())
         shown = name.decode("utf-8", "replace")
         yield _Tokenized(shown, draw, len(text), hits.text_hits(text), empty, lengths[lengths > 0], tokens, beside)

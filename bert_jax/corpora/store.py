@@ -321,8 +321,8 @@ def _check_files(folder: Path, manifest: dict[str, Any]) -> None:
 
 
 def _digest_once(path: Path) -> str:
-    found = path.stat()
-    return _digest(path, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    facts = path.stat()
+    return _digest(path, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
 
 
 @functools.lru_cache(maxsize=1024)

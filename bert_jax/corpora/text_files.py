@@ -115,8 +115,8 @@ class Source(FileSource):
     def _split(self, paragraph: str) -> list[str]:
         if self.format == "free":
             return split_sentences(paragraph, self.language)
-        parts = (window for line in paragraph.split("\n") for window in windows(line))
-        return [sentence for sentence in map(one_space, parts) if sentence]
+        texts = (window for line in paragraph.split("\n") for window in windows(line))
+        return [sentence for sentence in map(one_space, texts) if sentence]
 
 
 def _good_lines(raw: bytes, name: str, offset: int) -> tuple[str, list[Skipped]]:

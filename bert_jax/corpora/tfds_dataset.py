@@ -141,8 +141,8 @@ def _prepared(name: str, data_dir: str, keys: str) -> Any:
     try:
         if not name:
             return tfds.builder_from_directory(folder or ".")
-        found, options = naming.parse_builder_name_kwargs(name, data_dir=folder)
-        return read_only_builder.builder_from_files(str(found), **options)
+        folder_name, options = naming.parse_builder_name_kwargs(name, data_dir=folder)
+        return read_only_builder.builder_from_files(str(folder_name), **options)
     except (tfds.core.DatasetNotFoundError, dataset_info.DatasetInfoFileError, OSError, ValueError) as error:
         where = f" --data_dir={data_dir}" if data_dir else ""
         raise UserError(
@@ -164,8 +164,7 @@ def records(folder: str, split: str, start: int, stop: int) -> Iterator[tuple[in
         stop = len(source) if stop < 0 else stop
         for place in range(start, stop, RECORDS):
             numbers = range(place, min(place + RECORDS, stop))
-            found = source.__getitems__(list(numbers))
-            yield from zip(numbers, found, strict=True)
+            yield from zip(numbers, source.__getitems__(list(numbers)), strict=True)
     except (ValueError, OSError, RuntimeError, IndexError) as error:
         raise UserError(
             f"{folder} is damaged or not whole, in the records from {place} on of {split!r} ({first_line(error)});"
@@ -174,7 +173,7 @@ def records(folder: str, split: str, start: int, stop: int) -> Iterator[tuple[in
 
 
 def _split_bytes(builder: Any, split: Any) -> int:
-    """Return an estimate of the bytes of ``split``, which may consist of parts of one or several splits."""
+    """Return an estimate of the bytes of ``split``, which may be some of one or several splits."""
     whole = builder.info.splits
     examples = sum(s.num_examples for s in whole.values())
     return int(sum(s.num_bytes for s in whole.values()) * split.num_examples / max(examples, 1))
@@ -220,7 +219,7 @@ def _check_converted(folder: Any, converted: Any) -> None:
 
     builder = tfds.builder_from_directory(converted)
     for name, split in tfds.builder_from_directory(folder).info.splits.items():
-        found = len(builder.as_data_source(split=name)) if name in builder.info.splits else 0
+        count = len(builder.as_data_source(split=name)) if name in builder.info.splits else 0
         readable = sum(os.path.getsize(path) > 0 for path in builder.info.splits[name].filepaths)
-        if (found, readable) != (split.num_examples, split.num_shards):
-            raise ValueError(f"{found} of {split.num_examples} records of {name!r} in {readable} shards")
+        if (count, readable) != (split.num_examples, split.num_shards):
+            raise ValueError(f"{count} of {split.num_examples} records of {name!r} in {readable} shards")

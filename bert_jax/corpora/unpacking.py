@@ -88,8 +88,8 @@ def readable(path: str) -> Iterator[None]:
             raise
         advice = {errno.EISDIR: "name a file", errno.EIO: "its disk fails: take another copy of the file"}
         what = f"cannot read {display_path(path)}: {error.strerror or error}"
-        kind = PassingError if is_passing(error) else UserError
-        raise kind(f"{what}; {advice.get(error.errno, 'check its permissions')}") from error
+        error_class = PassingError if is_passing(error) else UserError
+        raise error_class(f"{what}; {advice.get(error.errno, 'check its permissions')}") from error
 
 
 @contextlib.contextmanager
