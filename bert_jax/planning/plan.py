@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from bert_jax.configuration import check_fields
 from bert_jax.planning import hlo, timeline, topologies
 from bert_jax.planning.collectives import fabric
 from bert_jax.planning.compile import Compiled, compile_phase
@@ -88,6 +90,11 @@ class Rates:
     price_per_chip_hour: float | None = None
     restarts_per_day: float = 1.0
     restart_seconds: float = 600.0  # time until the machine is back, the state is restored and the step is compiled
+
+    def __post_init__(self) -> None:
+        price = "price_per_chip_hour"
+        check_fields(self, "plan", "0 or more is needed", "restarts_per_day", sound=lambda v: 0 <= v < math.inf)
+        check_fields(self, "plan", "more than 0 is needed", price, sound=lambda v: v is None or 0 < v < math.inf)
 
 
 @dataclasses.dataclass(frozen=True)
