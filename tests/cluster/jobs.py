@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -74,8 +75,14 @@ class Together:
 
     def in_threads(self, work: Callable[[Job, int], object]) -> list[threading.Thread]:
         """All call ``work`` with their number."""
+
+        def run(job: Job, number: int) -> None:
+            with contextlib.suppress(OSError):  # the store ends while some still wait
+                work(job, number)
+
         threads = [
-            threading.Thread(target=work, args=(job, number), daemon=True) for number, job in enumerate(self.jobs)
+            threading.Thread(target=run, args=(job, number), daemon=True, name="job")
+            for number, job in enumerate(self.jobs)
         ]
         for thread in threads:
             thread.start()
