@@ -167,10 +167,10 @@ class OwnCode:
 
 
 _PACKAGES = {category.package for category in KEYS.values()}
-_RECORDED = re.compile(r"(?P<file>[^/\\]+\.py)@(?P<digest>[0-9a-f]{16})")
+_RECORDED = re.compile(r"[^/\\]+\.py@[0-9a-f]{16}")
+COPIES = "code"  # the folder of a workdir with the copies of users' files
 _trusted: dict[str, OwnCode] = {}  # recorded name -> code that may run in this process
 _names: dict[str, str] = {}  # full name of a loaded module -> recorded name
-_looked_in: list[str] = []  # the workdirs in which --trust_code has looked for copies
 
 
 def is_path(name: Any) -> bool:
@@ -185,12 +185,8 @@ def is_own(name: str) -> bool:
 
 def copy_of(name: str) -> str:
     """Return the path, below a workdir, of the copy of the file with this recorded name: ``code/<digest>/<file>``."""
-    found = _RECORDED.fullmatch(name)
-    assert found, name
-    return f"{COPIES}/{found['digest']}/{found['file']}"
-
-
-COPIES = "code"  # the folder of a workdir with the copies of users' files
+    file, _, digest = name.rpartition("@")
+    return f"{COPIES}/{digest}/{file}"
 
 
 def trust(code: OwnCode) -> None:
@@ -198,19 +194,14 @@ def trust(code: OwnCode) -> None:
     _trusted.setdefault(code.name, code)
 
 
-def trusted(name: str) -> OwnCode | None:
+def find_trusted(name: str) -> OwnCode | None:
     """Return the code with this recorded name if it may run in this process, else None."""
     return _trusted.get(name)
 
 
-def shown(name: str) -> str:
+def display_name(name: str) -> str:
     """Return what an error message calls the component ``name``: the path of a user's own file, or the name."""
     return _trusted[name].path if name in _trusted else repr(name)
-
-
-def looked_in(workdir: str) -> None:
-    """Remember that ``--trust_code`` found all copies that are in ``workdir``, for the error about one that lacks."""
-    _looked_in.append(workdir)
 
 
 def own_modules() -> list[ModuleType]:
@@ -245,12 +236,10 @@ _PREFIX = "bert_jax_own_code."
 
 def _not_asked_for(name: str) -> str:
     """Return the text of an error about recorded code that nobody has asked for."""
-    what = f"code of a user's own, {name}, which does not run by itself"
-    if _looked_in:
-        return f"{what}, and --trust_code found no copy of it: {', '.join(f'{w}/{copy_of(name)}' for w in _looked_in)}"
     return (
-        f"{what}: read its copy, {copy_of(name)} in the workdir, then add --trust_code (in Python: trust_code=True), "
-        "or name the file itself on the command line"
+        f"code of a user's own, {name}, which does not run by itself: read its copy, {copy_of(name)} in the workdir, "
+        "then add --trust_code (in Python: trust_code=True); if the copy is gone or changed, name the file itself on "
+        "the command line"
     )
 
 

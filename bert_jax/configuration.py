@@ -42,12 +42,12 @@ IN_PLACE_OF = (
 )
 
 
-def completed(given: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+def complete(given: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tree ``given`` with the keys of ``base`` that it lacks, but for those whose place one of its takes."""
     replaced = {other for keys in IN_PLACE_OF if any(given.get(key) is not None for key in keys) for other in keys}
     both = {key for key in given.keys() & base.keys() if _are_groups(given[key], base[key])}
     kept = {key: value for key, value in base.items() if key not in replaced}
-    return {**kept, **given, **{key: completed(given[key], base[key]) for key in both}}
+    return {**kept, **given, **{key: complete(given[key], base[key]) for key in both}}
 
 
 def _are_groups(*values: Any) -> bool:
@@ -78,7 +78,7 @@ def build(cls: type[T], mapping: Mapping[str, Any], where: str, also: Iterable[s
         if len(given) > 1 and all(key in fields and _default(fields[key]) is not dataclasses.MISSING for key in keys):
             problems.append(f"{where} has {' and '.join(given)}, of which one is allowed; leave the other out")
     if base is not None:
-        mapping = completed(mapping, vars(base))
+        mapping = complete(mapping, vars(base))
     values = {}
     for name, field in fields.items():
         default = _default(field) if base is None else getattr(base, name)
@@ -92,13 +92,13 @@ def build(cls: type[T], mapping: Mapping[str, Any], where: str, also: Iterable[s
     if problems:
         raise UserError("; ".join(problems))
     told = {"where": where} if isinstance(hints.get("where"), dataclasses.InitVar) else {}
-    made = cls(**values, **told)
+    new = cls(**values, **told)
     floats = [name for name, value in values.items() if isinstance(value, float)]
-    check_fields(made, where, "below 3.4e38 is needed, for float32", *floats, sound=lambda value: abs(value) < INFINITE)
-    return made
+    check_fields(new, where, "below 3.4e38 is needed, for float32", *floats, sound=lambda value: abs(value) < INFINITE)
+    return new
 
 
-def replaced(config: T, changes: Mapping[str, Any], where: str) -> T:
+def replace(config: T, changes: Mapping[str, Any], where: str) -> T:
     """Return ``config`` with the fields in the sub-tree ``changes``, called ``where``; see ``build``."""
     kept = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}  # type: ignore[arg-type]
     return build(type(config), {**kept, **changes}, where)
@@ -132,7 +132,7 @@ def _convert(value: Any, hint: Any, where: str, default: Any = None) -> Any:
             raise UserError(f"{where} is {value}; a finite number is needed")
         return float(value)
     if origin in (dict, Mapping) and isinstance(value, Mapping):
-        return completed(value, default) if isinstance(default, Mapping) and default else value
+        return complete(value, default) if isinstance(default, Mapping) and default else value
     if hint is Any:
         return value
     if isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
@@ -161,35 +161,14 @@ def check_fields(config: Any, where: str, allowed: str, *names: str, sound: Call
       allowed: a phrase that says what is allowed, such as ``at least 1 is needed``.
       sound: returns whether a value is allowed.
     """
-    if wrong := unsound(config, where, allowed, *names, sound=sound):
-        raise UserError(wrong)
-
-
-def unsound(config: Any, where: str, allowed: str, *names: str, sound: Callable[[Any], bool]) -> str:
-    """Return the message that ``check_fields`` would raise, or "" if all fields are valid."""
     values = {name: getattr(config, name) for name in names}
     wrong = [
         f"{where}.{name} is {f'{value:,}' if type(value) is int else repr(value)}"
         for name, value in values.items()
         if not sound(value)
     ]
-    return f"{', '.join(wrong)}; {allowed}" if wrong else ""
-
-
-def check_choices(config: Any, where: str) -> None:
-    """Raise ``UserError`` if a field of the dataclass ``config`` has a value that its ``Literal`` type does not allow.
-
-    The message names all such fields.
-    """
-    hints = typing.get_type_hints(type(config))
-    choices = {name: typing.get_args(hint) for name, hint in hints.items() if typing.get_origin(hint) is typing.Literal}
-    wrong = [
-        f"{where}.{name} is {getattr(config, name)!r}; allowed: {', '.join(map(repr, allowed))}"
-        for name, allowed in choices.items()
-        if getattr(config, name) not in allowed
-    ]
     if wrong:
-        raise UserError("; ".join(wrong))
+        raise UserError(f"{', '.join(wrong)}; {allowed}")
 
 
 def differences(old: Any, new: Any, where: str = "config") -> list[str]:
@@ -207,17 +186,9 @@ def differences(old: Any, new: Any, where: str = "config") -> list[str]:
 
 def defaults(cls: type) -> dict[str, Any]:
     """Return the defaults of the fields of a dataclass as a plain tree, without the fields that have none."""
-    found = {}
+    tree = {}
     for field in dataclasses.fields(cls):
         value = _default(field)
         if value is not dataclasses.MISSING:
-            found[field.name] = dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
-    return found
-
-
-def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tree ``base`` with the leaves of the tree ``over`` in place of its own leaves."""
-    both = {
-        key for key in base.keys() & over.keys() if isinstance(base[key], Mapping) and isinstance(over[key], Mapping)
-    }
-    return {**base, **over, **{key: merged(base[key], over[key]) for key in both}}
+            tree[field.name] = dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
+    return tree

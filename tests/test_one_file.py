@@ -52,7 +52,7 @@ PARTS = {
         from bert_jax.models.config import ModelConfig
         from bert_jax.models.encoding import Encoding
         from bert_jax.models.heads import LmHead, Pooler
-        from bert_jax.models.primitives import Dense, LayerNorm, named, normal
+        from bert_jax.models.primitives import Dense, LayerNorm, normal, with_axes
 
         SIZES = {}
 
@@ -68,7 +68,7 @@ PARTS = {
             def __call__(self, batch, rng=None, hidden_states="last"):
                 c, mask = self.config, batch["attention_mask"][..., None]
                 shape = (c.vocab_size, c.hidden_size)
-                table = self.param("word_embeddings", named(normal(c), "vocab", "embed"), shape, c.param_dtype)
+                table = self.param("word_embeddings", with_axes(normal(c), "vocab", "embed"), shape, c.param_dtype)
                 x = jnp.take(table, batch["input_ids"], axis=0)
                 mean = jnp.sum(x * mask, axis=1, keepdims=True) / jnp.sum(mask, axis=1, keepdims=True)
                 x = Dense(c, (("embed", c.hidden_size),), ((None, c.hidden_size),), name="mix")(x + mean)

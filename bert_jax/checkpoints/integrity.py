@@ -18,7 +18,6 @@ from pathlib import Path
 import tensorstore as ts
 from etils import epath
 
-from bert_jax.checkpoints.leaves import listed
 from bert_jax.errors import first_line
 from bert_jax.storage import files, reading
 from bert_jax.storage.checksums import CHECKSUMS, damages
@@ -49,8 +48,8 @@ def write_lists(folder: str | os.PathLike[str]) -> None:
     step = files.as_path(folder)
     names, arrays = _of_items(step), dict[str, str]()
     with ThreadPoolExecutor(THREADS) as pool:
-        found = pool.map(lambda name: files.sha256(step / name), names)
-        digests = dict(zip(names, found, strict=True))
+        values = pool.map(lambda name: files.sha256(step / name), names)
+        digests = dict(zip(names, values, strict=True))
         if not files.is_remote(step):
             with contextlib.suppress(ValueError):  # an index of another format: then no array can be named
                 arrays = _digests(Path(step) / STATE, pool)
@@ -90,18 +89,18 @@ def findings(folder: str | os.PathLike[str], share: tuple[int, int] = (0, 1)) ->
 
 def _unlike(step: epath.Path, share: tuple[int, int]) -> Iterator[str]:
     """Yield a text for what is wrong with a step that agrees with its list of files, which may have been rewritten."""
-    if (step / FACTS).exists() and reading.parsed_object(reading.read_bytes(step / FACTS)) is None:
+    if (step / FACTS).exists() and reading.parse_object(reading.read_bytes(step / FACTS)) is None:
         yield f"{FACTS} is not a JSON object"
     if files.is_remote(step) or not (step / ARRAYS).exists():
         return
     try:
-        if arrays := damaged_arrays(step, share):
+        if arrays := _damaged_arrays(step, share):
             yield f"the sha256 of {_named(arrays)} is not that of {ARRAYS}"
     except ValueError as error:
         yield f"the arrays cannot be compared with {ARRAYS} ({first_line(error).partition('[')[0].strip()})"
 
 
-def damaged_arrays(step: epath.Path, share: tuple[int, int] = (0, 1)) -> list[str]:
+def _damaged_arrays(step: epath.Path, share: tuple[int, int] = (0, 1)) -> list[str]:
     """Return the names of the arrays of a local step that differ from its list ``ARRAYS``. ``share``: see
     ``check_step``.
 
@@ -109,10 +108,10 @@ def damaged_arrays(step: epath.Path, share: tuple[int, int] = (0, 1)) -> list[st
       ValueError: the list or the index of the arrays is damaged.
       OSError: there is no list, or it cannot be read.
     """
-    wanted = files.listed(reading.read_text(step / ARRAYS))
+    wanted = files.parse_listing(reading.read_text(step / ARRAYS))
     with ThreadPoolExecutor(THREADS) as pool:
-        found = _digests(Path(step) / STATE, pool, sorted(wanted)[share[0] :: share[1]])
-    return sorted({key.rpartition("/")[0] for key, digest in found.items() if digest != wanted[key]})
+        digests = _digests(Path(step) / STATE, pool, sorted(wanted)[share[0] :: share[1]])
+    return sorted({key.rpartition("/")[0] for key, digest in digests.items() if digest != wanted[key]})
 
 
 def _digests(state: Path, pool: Executor, names: Iterable[str] | None = None) -> dict[str, str]:
@@ -133,7 +132,7 @@ def _digests(state: Path, pool: Executor, names: Iterable[str] | None = None) ->
             return ""
 
     keys = sorted(store.list().result()) if names is None else [name.encode() for name in names]
-    return {key.decode(): found for key, found in zip(keys, pool.map(digest, keys), strict=True)}
+    return {key.decode(): value for key, value in zip(keys, pool.map(digest, keys), strict=True)}
 
 
 def _arrays_clause(step: epath.Path, name: str) -> str:
@@ -143,13 +142,18 @@ def _arrays_clause(step: epath.Path, name: str) -> str:
     if not all((Path(step) / STATE / other).is_file() for other in files.below(step / STATE)):
         return ""  # tensorstore would wait for a pipe for ever
     with contextlib.suppress(OSError, ValueError):
-        if arrays := damaged_arrays(step):
+        if arrays := _damaged_arrays(step):
             return f" ({_named(arrays)})"
     return ""
 
 
 def _named(arrays: list[str]) -> str:
-    return f"array{'s' if len(arrays) > 1 else ''} {listed(arrays)}"
+    return f"array{'s' if len(arrays) > 1 else ''} {first_names(arrays)}"
+
+
+def first_names(names: list[str]) -> str:
+    """Return a phrase that lists the first three of ``names`` and the number of the rest."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _list(step: epath.Path) -> str | None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,12 +11,8 @@ from hashlib import sha256
 
 from etils import epath
 
+from bert_jax.checkpoints.steps import whole_steps
 from bert_jax.storage import files, write_errors
-from bert_jax.storage.checksums import CHECKSUMS
-
-ORBAX_MARK = "commit_success.txt"  # the file that Orbax writes last
-NUMBER = re.compile("0|[1-9][0-9]*")  # the name of a step's folder
-MARKS = (ORBAX_MARK, CHECKSUMS, files.MARKER)  # any one of these files shows that a step is complete: one may be lost
 
 
 class RemoteSteps:
@@ -59,29 +53,6 @@ class RemoteSteps:
         shutil.rmtree(self.local, ignore_errors=True)
 
 
-def whole_steps(folder: str | os.PathLike[str]) -> list[int]:
-    """Return the numbers of the complete steps in ``folder``, ascending."""
-    return [int(step.name) for step in _numbered(folder) if _is_marked(step)]
-
-
-def unmarked_steps(folder: str | os.PathLike[str]) -> list[int]:
-    """Return the numbers of the steps in ``folder`` that lack every mark of a complete step, ascending."""
-    return [int(step.name) for step in _numbered(folder) if step.is_dir() and not _is_marked(step)]
-
-
-def _numbered(folder: str | os.PathLike[str]) -> list[epath.Path]:
-    """Return what has a number as its name in ``folder``, ascending, without what is being written or removed."""
-    path = files.as_path(folder)
-    found = [entry for entry in path.iterdir() if NUMBER.fullmatch(entry.name)] if path.is_dir() else []
-    return sorted((p for p in found if not (p / files.UNFINISHED).exists()), key=lambda p: int(p.name))
-
-
-def _is_marked(step: epath.Path) -> bool:
-    if not files.is_remote(step) and step.is_dir() and not os.access(step, os.R_OK | os.X_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(step))
-    return any((step / mark).exists() for mark in MARKS)
-
-
 @contextlib.contextmanager
 def readable(step: str | os.PathLike[str], copied: bool) -> Iterator[str]:
     """Context manager: yield a folder where Orbax can read the step.
@@ -100,7 +71,7 @@ def readable(step: str | os.PathLike[str], copied: bool) -> Iterator[str]:
         return
     with files.scratch(sha256(os.fspath(path).encode()).hexdigest()[:16]) as copy:
         for name in files.below(path):
-            with write_errors.explained(epath.Path(copy), only=write_errors.DISK_TROUBLE):
+            with write_errors.explain(epath.Path(copy), only=write_errors.DISK_TROUBLE):
                 (copy / name).parent.mkdir(parents=True, exist_ok=True)
                 files.copy(path / name, epath.Path(copy / name))
         yield os.fspath(copy)

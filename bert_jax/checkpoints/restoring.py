@@ -13,9 +13,9 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
-from bert_jax.checkpoints.integrity import FACTS, STATE, DamagedStepError, ForeignStepError, check_step
-from bert_jax.checkpoints.leaves import read_tree
-from bert_jax.checkpoints.remote_steps import MARKS, readable, unmarked_steps, whole_steps
+from bert_jax.checkpoints.integrity import FACTS, STATE, DamagedStepError, ForeignStepError, check_step, first_names
+from bert_jax.checkpoints.remote_steps import readable
+from bert_jax.checkpoints.steps import MARKS, unmarked_steps, whole_steps
 from bert_jax.cluster import distributed
 from bert_jax.errors import OF_MACHINE, PassingError, UserError, first_line
 from bert_jax.program import warn
@@ -42,10 +42,10 @@ def saved_steps(workdir: str) -> list[int]:
 
 def newest_verified(workdir: str, steps: Iterable[int]) -> int | None:
     """Return the newest of ``steps`` that is verified to be as it was saved, or None."""
-    return next((step for step in sorted(steps, reverse=True) if is_verified(workdir, step)), None)
+    return next((step for step in sorted(steps, reverse=True) if _is_verified(workdir, step)), None)
 
 
-def is_verified(workdir: str, step: int) -> bool:
+def _is_verified(workdir: str, step: int) -> bool:
     """Return whether a step is in its place and agrees with its list of sha256; False if a store has an error."""
     folder = steps_folder(workdir) / str(step)
     try:
@@ -66,8 +66,8 @@ def misplaced(folder: str | os.PathLike[str], workdir: str | os.PathLike[str], s
     places = [home, home.parent] if home.name in (BEST, FROZEN) else [home]
     file_formats.check_workdir(facts, places[-1])
     run = next(filter(None, (reading.read_object(place / "run.json") for place in places)), {})
-    found = facts.get("run")
-    saved_by = found.get("run_id") if isinstance(found, dict) else None
+    owner = facts.get("run")
+    saved_by = owner.get("run_id") if isinstance(owner, dict) else None
     if "run_id" in run and saved_by != run["run_id"]:
         return f"is of another run ({saved_by}; this one is {run['run_id']})"
     return None if facts.get("step") == step else f"holds step {facts.get('step')}"
@@ -102,8 +102,8 @@ def restore(workdir: str, shapes: Any, note: Callable[[str], None]) -> Any | Non
                 raise
             raise explained from error
         if not distributed.all_agree(state is not None):
-            found = distributed.exchange(f"what is wrong with step {step}", damaged.get(step, ""))
-            damaged[step] = next(filter(None, found), f"step {step} is damaged, as another process has found")
+            reports = distributed.exchange(f"what is wrong with step {step}", damaged.get(step, ""))
+            damaged[step] = next(filter(None, reports), f"step {step} is damaged, as another process has found")
             continue
         for other, reason in damaged.items():
             note(f"{reason}; set aside as {_set_aside(folder, other)}")
@@ -129,8 +129,8 @@ def _newer_unmarked(workdir: str) -> int | None:
 def _agreed_steps(workdir: str) -> list[int]:
     """Return, on every process, the saved steps that process 0 sees, the newest first."""
     steps = sorted(saved_steps(workdir), reverse=True)
-    number = distributed.agreed(len(steps))
-    return [distributed.agreed(step) for step in [*steps, *[0] * number][:number]]
+    number = distributed.agree(len(steps))
+    return [distributed.agree(step) for step in [*steps, *[0] * number][:number]]
 
 
 def _set_aside(folder: epath.Path, step: int) -> epath.Path:
@@ -158,8 +158,8 @@ def _read(workdir: str, step: int, read: Callable[[epath.Path], T], together: bo
     with readable(path, copied=not several) as folder:
         shared = several and folder == os.fspath(path)
         check_step(folder, (jax.process_index(), jax.process_count()) if shared else (0, 1))
-        if found := misplaced(folder, workdir, step):
-            raise ForeignStepError(found)
+        if place := misplaced(folder, workdir, step):
+            raise ForeignStepError(place)
         return read(epath.Path(folder))
 
 
@@ -170,12 +170,12 @@ def _of_machine(error: BaseException) -> BaseException | None:
     """
     waiting, seen = [error], set[int]()
     while waiting:
-        found = waiting.pop()
-        said = any(words in str(found) for words in (EXHAUSTED, *OF_MACHINE))
-        if isinstance(found, MemoryError | jax.errors.JaxRuntimeError) or said or _of_files(found):
-            return found
-        seen.add(id(found))
-        inner = [*(found.exceptions if isinstance(found, BaseExceptionGroup) else ()), found.__cause__]
+        cause = waiting.pop()
+        in_words = any(words in str(cause) for words in (EXHAUSTED, *OF_MACHINE))
+        if isinstance(cause, MemoryError | jax.errors.JaxRuntimeError) or in_words or _of_files(cause):
+            return cause
+        seen.add(id(cause))
+        inner = [*(cause.exceptions if isinstance(cause, BaseExceptionGroup) else ()), cause.__cause__]
         waiting += [one for one in inner if one is not None and id(one) not in seen]
     return None
 
@@ -231,12 +231,12 @@ def read_step(workdir: str, step: int, shapes: Any) -> Any:
 
     Raises ``DamagedStepError`` or any error of Orbax. Only this process reads: it does not wait for other processes.
     """
-    return _read(workdir, step, lambda path: _state(path, shapes))
+    return _read(workdir, step, lambda path: read_tree(path / STATE, shapes))
 
 
 def _own_state(folder: epath.Path, step: int, shapes: Any) -> Any:
     """Return the state in ``folder``. Raises ``ForeignStepError`` if it is of another step."""
-    state = _state(folder, shapes)
+    state = read_tree(folder / STATE, shapes)
     saved = int(state["step"] if isinstance(state, Mapping) else state.step)
     if saved != step:
         raise ForeignStepError(f"holds step {saved}")
@@ -245,19 +245,51 @@ def _own_state(folder: epath.Path, step: int, shapes: Any) -> Any:
 
 def _facts(folder: epath.Path) -> dict[str, Any]:
     """Return the facts (the metadata) saved with a step. Raises ``DamagedStepError`` if they are damaged."""
-    if (facts := reading.parsed_object(reading.read_bytes(folder / FACTS))) is None:
+    if (facts := reading.parse_object(reading.read_bytes(folder / FACTS))) is None:
         raise DamagedStepError(f"{FACTS} is not a JSON object")
     return facts
 
 
-def _state(step: epath.Path, shapes: Any) -> Any:
-    return read_tree(step / STATE, shapes, _alone())
+def read_tree(folder: epath.Path, shapes: Any) -> Any:
+    """Return the tree that was saved in ``folder``, placed as ``shapes`` says.
+
+    Args:
+      shapes: the wanted tree, whose leaves are ``jax.ShapeDtypeStruct``.
+
+    Raises:
+      ValueError: the saved tree has other leaves than ``shapes``, or a leaf of another shape. Orbax's own errors for a
+        damaged file are not changed.
+    """
+    checkpointer = _checkpointer()
+    saved = checkpointer.metadata(folder).item_metadata.tree
+    wanted, there = named_leaves(shapes), named_leaves(saved)
+    if unknown := [name for name in there if name not in wanted]:
+        raise ValueError(f"it holds {first_names(unknown)}, which this run does not have")
+    if absent := [name for name in wanted if name not in there]:
+        raise ValueError(f"it lacks {first_names(absent)}")
+    item = jax.tree.map_with_path(lambda path, _: wanted[_leaf_name(path)], saved)
+    arguments = ocp.args.PyTreeRestore(item, ocp.checkpoint_utils.construct_restore_args(item))
+    leaves = named_leaves(checkpointer.restore(folder, args=arguments))
+    return jax.tree.unflatten(jax.tree.structure(shapes), [leaves[name] for name in wanted])
 
 
-def _alone() -> ocp.options.MultiprocessingOptions:
-    """Return options with which this process reads alone, even if the job has other processes."""
+def named_leaves(tree: Any) -> dict[str, Any]:
+    """Return the leaves of ``tree`` by name, such as ``params/pooler/dense/bias``, in the tree's order."""
+    return {_leaf_name(path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
+
+
+def _leaf_name(path: tuple[Any, ...]) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def _checkpointer() -> ocp.Checkpointer:
+    """Return a checkpointer with which this process reads alone, even if the job has other processes."""
     own = jax.process_index()
-    return ocp.options.MultiprocessingOptions(primary_host=own, active_processes={own}, barrier_sync_key_prefix="alone")
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=own, active_processes={own}, barrier_sync_key_prefix="alone"
+    )
+    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
+    return ocp.Checkpointer(handler, multiprocessing_options=alone)
 
 
 def read_params(workdir: str, step: int | None = None) -> tuple[Any, dict[str, Any], int]:
@@ -273,23 +305,23 @@ def read_params(workdir: str, step: int | None = None) -> tuple[Any, dict[str, A
     if not steps and not files.as_path(workdir).exists():
         raise UserError(f"there is no folder {workdir}; give that of a run")
     if step is None and (lost := _newer_unmarked(workdir)) is not None:
-        found = f"{workdir}: checkpoints/{lost} {UNMARKED}"
+        problem = f"{workdir}: checkpoints/{lost} {UNMARKED}"
         if not steps or not workdir.startswith("gs://"):
-            raise UserError(f"{found}; {_advice(workdir, lost)}")
-        warn(f"{found}; step {steps[-1]} is taken")
+            raise UserError(f"{problem}; {_advice(workdir, lost)}")
+        warn(f"{problem}; step {steps[-1]} is taken")
     if not steps or (step is not None and step not in steps):
-        found = f"only steps {', '.join(map(str, steps))}" if steps else "no finished checkpoint"
+        problem = f"only steps {', '.join(map(str, steps))}" if steps else "no finished checkpoint"
         advice = "choose one of them" if steps else "train first"
-        raise UserError(f"{workdir} has {found}; {advice}")
+        raise UserError(f"{workdir} has {problem}; {advice}")
     step = steps[-1] if step is None else step
     try:
         params, facts = _read(workdir, step, _params)
     except Exception as error:  # a damaged file can make a library raise anything
         if isinstance(error, UserError) or _of_machine(error):
             raise
-        found = error.of(step) if isinstance(error, ForeignStepError) else f"step {step} cannot be read"
-        found += "" if isinstance(error, ForeignStepError) else f" ({first_line(error)})"
-        raise UserError(f"{workdir}: {found}; {_advice(workdir, step)}") from error
+        problem = error.of(step) if isinstance(error, ForeignStepError) else f"step {step} cannot be read"
+        problem += "" if isinstance(error, ForeignStepError) else f" ({first_line(error)})"
+        raise UserError(f"{workdir}: {problem}; {_advice(workdir, step)}") from error
     return params, facts, step
 
 
@@ -297,7 +329,7 @@ def _advice(workdir: str, step: int) -> str:
     """Return advice on which step to choose instead of ``step``, which cannot be used."""
     run = os.path.dirname(workdir) if PurePath(workdir).name == BEST else workdir
     others = [s for s in saved_steps(run) if (run, s) != (workdir, step)]
-    if verified := [s for s in others if is_verified(run, s)]:
+    if verified := [s for s in others if _is_verified(run, s)]:
         return (
             f"choose another {'step of the run' if run != workdir else 'of its steps'}: {', '.join(map(str, verified))}"
         )
@@ -306,9 +338,7 @@ def _advice(workdir: str, step: int) -> str:
 
 def _params(step: epath.Path) -> tuple[Any, dict[str, Any]]:
     """Return (parameters as numpy, facts) from a step's folder. Raises any error of Orbax."""
-    alone = _alone()
-    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
-    checkpointer = ocp.Checkpointer(handler, multiprocessing_options=alone)
+    checkpointer = _checkpointer()
     tree = checkpointer.metadata(step / STATE).item_metadata.tree["params"]
     restored = checkpointer.restore(
         step / STATE,

@@ -20,8 +20,9 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from bert_jax.checkpoints.integrity import write_lists
-from bert_jax.checkpoints.remote_steps import NUMBER, RemoteSteps, whole_steps
+from bert_jax.checkpoints.remote_steps import RemoteSteps
 from bert_jax.checkpoints.restoring import BEST, saved_steps, steps_folder
+from bert_jax.checkpoints.steps import NUMBER, whole_steps
 from bert_jax.cluster import distributed
 from bert_jax.configuration import check_fields
 from bert_jax.errors import PassingError, UserError, first_line
@@ -46,7 +47,7 @@ class CheckpointConfig:
             allowed = f"at least 1 is needed, or None to {meaning}"
             check_fields(self, "config.checkpoints", allowed, name, sound=lambda value: value is None or value >= 1)
 
-    def kept(self, steps: list[int]) -> list[int]:
+    def steps_to_keep(self, steps: list[int]) -> list[int]:
         """Return which of ``steps`` are kept, in ascending order."""
         forever = [s for s in steps if self.keep_every_steps and s % self.keep_every_steps == 0]
         return sorted({*steps[-self.keep :], *forever})
@@ -89,7 +90,7 @@ class Checkpoints:
         self._steps, self._config, self._name = steps_folder(workdir), config, name
         self._store: RemoteSteps | None = None
         if files.is_remote(workdir) and jax.process_count() == 1:
-            self._store = RemoteSteps(self._steps, config.kept)
+            self._store = RemoteSteps(self._steps, config.steps_to_keep)
         elif files.is_remote(workdir) and not workdir.startswith("gs://"):
             raise UserError(
                 f"--workdir={workdir}: several hosts save together on gs:// or on a file system that all of them "
@@ -141,8 +142,8 @@ class Checkpoints:
             self.wait()
             self._check_space(tree)
             self._saving = step
-            described = ocp.args.JsonSave({**facts, file_formats.KEY: file_formats.WORKDIR.number, "step": step})
-            items = ocp.args.Composite(state=ocp.args.StandardSave(tree), facts=described)
+            metadata = ocp.args.JsonSave({**facts, file_formats.KEY: file_formats.WORKDIR.number, "step": step})
+            items = ocp.args.Composite(state=ocp.args.StandardSave(tree), facts=metadata)
             if not self._manager.save(step, args=items, force=True):
                 raise UserError(f"step {step} was not saved into {self._steps}: a later step is there already")
             if self._store:
@@ -204,10 +205,10 @@ class Checkpoints:
             if self._name is not None:
                 advice = write_errors.write_advice(error)
                 raise UserError(f"cannot write {self._name} ({write_errors.reason(error)}); {advice}") from error
-            found = write_errors.reason(error).rstrip(".")
+            reason = write_errors.reason(error).rstrip(".")
             advice = write_errors.REMEDIES.get(write_errors.number_of(error) or 0, "put that right")
             raise UserError(
-                f"cannot save into {self._steps} ({found}); steps saved before are whole: "
+                f"cannot save into {self._steps} ({reason}); steps saved before are whole: "
                 f"{advice}, then run the same command to go on from the newest"
             ) from error
 
@@ -271,5 +272,5 @@ def drop_after(workdir: str, step: int) -> None:
     Only the first process does this. No save may be in progress.
     """
     if distributed.is_first():
-        for later in sorted((found for found in saved_steps(workdir) if found > step), reverse=True):
+        for later in sorted((saved for saved in saved_steps(workdir) if saved > step), reverse=True):
             files.remove(steps_folder(workdir) / str(later))

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import shlex
-import sys
 
-from bert_jax.cli.main import add_again, add_config, add_short_keys
-from bert_jax.errors import UserError
+from bert_jax.cli.flags import add_again, add_config, add_short_keys, command, numbers
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ' "glue:sst2 --epochs=1"; may be repeated; with it a variant may end in +bilstm',
     )
     parser.add_argument("--data", default=".", help="the folder of the files that --finetune reads")
-    parser.add_argument("--seeds", default="0,1,2", help="each trains every variant (default: %(default)s)")
+    parser.add_argument(
+        "--seeds", type=numbers, default="0,1,2", help="each trains every variant (default: %(default)s)"
+    )
     parser.add_argument("--workdir", required=True, help="a folder for each run, inputs, table.md, table.json, report")
     add_again(parser)
 
@@ -35,15 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     from bert_jax.training.malloc import keep_freed_memory
 
-    try:
-        seeds = tuple(int(seed) for seed in arguments.seeds.split(","))
-    except ValueError:
-        raise UserError(f"--seeds is {arguments.seeds!r}; give whole numbers, such as 0,1,2") from None
     keep_freed_memory()  # must come before jax is imported
     from bert_jax.experiments.ablation import Ablation, ablate
 
-    command = shlex.join(["bert-jax", *sys.argv[1:]])
     variants = tuple(name.strip() for name in arguments.variants.split(","))
     tasks = (tuple(arguments.finetune), arguments.data)
-    common = (arguments.workdir, command, *tasks, arguments.again)
-    ablate(Ablation(arguments.recipe, arguments.overrides, variants, seeds, *common))
+    common = (arguments.workdir, command(), *tasks, arguments.again)
+    ablate(Ablation(arguments.recipe, arguments.overrides, variants, arguments.seeds, *common))

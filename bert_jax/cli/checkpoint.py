@@ -14,21 +14,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from bert_jax.checkpoints.integrity import findings
-    from bert_jax.checkpoints.overview import overview
     from bert_jax.checkpoints.restoring import UNMARKED, misplaced
+    from bert_jax.checkpoints.steps import overview
     from bert_jax.errors import UserError
 
     there = overview(arguments.workdir)
-    found = [saved for saved in there if arguments.step in (None, saved.step)]
-    if not found:
+    chosen = [saved for saved in there if arguments.step in (None, saved.step)]
+    if not chosen:
         steps = ", ".join(str(step) for step in sorted({saved.step for saved in there}))
         raise UserError(
             f"{arguments.workdir} has no saved step {arguments.step}, only {steps}; choose one of them"
             if there
             else f"{arguments.workdir} has no saved step; give the --workdir of a run that has saved one"
         )
-    width, damaged = max(len(saved.name) for saved in found), False
-    for saved in found:
+    width, damaged = max(len(saved.name) for saved in chosen), False
+    for saved in chosen:
         if saved.set_aside:
             verdict = "set aside: it was found to be damaged"
         elif saved.unmarked:

@@ -7,7 +7,7 @@ import sys
 import time
 
 from bert_jax import configuration
-from bert_jax.cli.main import add_config
+from bert_jax.cli.flags import add_config
 from bert_jax.cluster import exit_codes
 from bert_jax.corpora.manifest import verify
 from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig, prepare_corpus

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from bert_jax.cli.main import seconds
+from bert_jax.cli.flags import seconds
 from bert_jax.program import say
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bert_jax.cli.main import add_trust, whole
+from bert_jax.cli.flags import add_trust, whole
 from bert_jax.storage import files
 
 
@@ -24,18 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("mean", "cls"),
         help="with BertModel: write the files by which sentence-transformers reads it",
     )
-    parser.add_argument("--max_shard_bytes", type=int, help="most bytes of a weights file (default: 5 GB)")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from bert_jax.errors import UserError
     from bert_jax.interchange.loading import load
-    from bert_jax.interchange.tensors import MAX_SHARD_BYTES
     from bert_jax.interchange.workdir import export_trained
 
-    size = MAX_SHARD_BYTES if arguments.max_shard_bytes is None else arguments.max_shard_bytes
-    if size < 1:
-        raise UserError(f"--max_shard_bytes={size}: at least 1 is needed")
     files.check_new(arguments.output)
     a = arguments
-    print(export_trained(load(a.workdir, a.step), a.output, a.architecture, a.pooling, size))
+    print(export_trained(load(a.workdir, a.step), a.output, a.architecture, a.pooling))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
-from bert_jax.cli.main import add_trust, whole
+from bert_jax.cli.flags import add_trust, whole
 from bert_jax.errors import UserError
 from bert_jax.program import say
+from bert_jax.storage import reading
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -63,11 +63,7 @@ def source(arguments: argparse.Namespace) -> Any:
     """Return the ``Input`` that the flags of ``add_input`` describe: the texts to read."""
     from bert_jax.features.inputs import Input
 
-    try:
-        options = json.loads(arguments.options)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f'--options={arguments.options} is not JSON ({error}); write {{"header": false}}') from error
-    if not isinstance(options, dict):
-        raise UserError(f'--options={arguments.options} is not a JSON object; write {{"header": false}}')
+    if (options := reading.parse_object(arguments.options)) is None:
+        raise UserError(f'--options={arguments.options} is no JSON object; write {{"header": false}}')
     keys = ("format", "column", "pair_column", "id_column", "bad_examples")
     return Input(arguments.input, options=options, **{name: getattr(arguments, name) for name in keys})

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import json
 
-from bert_jax.cli.main import add_trust, whole
+from bert_jax.cli.flags import add_trust, whole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import shlex
-import sys
 
-from bert_jax.cli.main import add_config, add_processes, add_profile, add_short_keys, in_processes
+from bert_jax.cli.flags import add_config, add_processes, add_profile, add_short_keys, command
+from bert_jax.cli.main import in_processes
 from bert_jax.runs import recipes
 
 
@@ -26,7 +25,6 @@ def run(arguments: argparse.Namespace) -> int:
     keep_freed_memory()  # must come before jax is imported
     from bert_jax.runs.finetuning import FinetuningRequest, finetune
 
-    command = shlex.join(["bert-jax", *sys.argv[1:]])
     typed = recipes.typed_keys(arguments.overrides)
-    request = FinetuningRequest(arguments.workdir, arguments.data, command, arguments.init, typed, arguments.profile)
+    request = FinetuningRequest(arguments.workdir, arguments.data, command(), arguments.init, typed, arguments.profile)
     return in_processes(arguments, lambda: finetune(arguments.config.to_dict(), request))

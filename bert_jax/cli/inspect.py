@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from bert_jax.cli.main import add_config
-from bert_jax.errors import UserError
+from bert_jax.cli.flags import add_config, numbers
 from bert_jax.storage import files
 
 
@@ -20,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--eval", help="an evaluation set: a glob of text files, or another corpus")
     parser.add_argument(
         "--max_length",
+        type=numbers,
         help="row lengths to plan for (default: those of --config, else of the run that the corpus belongs to, else "
         "128,512)",
     )
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     config = arguments.config.to_dict() if arguments.config is not None else None
     rows = planned_rows(arguments.corpus, config)
-    lengths = _lengths(arguments.max_length) if arguments.max_length else rows.lengths
+    lengths = arguments.max_length or rows.lengths
     named = {name: length for name, length in rows.phases.items() if length in lengths}
     request = InspectionRequest(
         arguments.corpus,
@@ -75,10 +75,3 @@ def run(arguments: argparse.Namespace) -> int:
         parts = {name: part.as_record() for name, part in found.items()}
         print(json.dumps({"verdict": verdict, "parts": parts}, ensure_ascii=False))
     return 1 if verdict == "bad" else 0
-
-
-def _lengths(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError as error:
-        raise UserError(f"--max_length={text} is not a list of numbers; write --max_length=128,512") from error

@@ -6,26 +6,22 @@ import argparse
 import ast
 import difflib
 import importlib
-import math
 import os
 import re
 import resource
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from absl import logging
-from absl.flags import argparse_flags
 
 import bert_jax
 from bert_jax import catalogue
 from bert_jax.cluster import exit_codes, signals
-from bert_jax.cluster.watchdog import MOST_SECONDS
 from bert_jax.configuration import nearest
 from bert_jax.errors import OF_MACHINE, Preempted, UserError, first_line
 from bert_jax.program import say
-from bert_jax.reporting.profiled_steps import ProfiledSteps
 from bert_jax.runs import key_names, own_code, recipes
 from bert_jax.storage import reading, write_errors
 from bert_jax.storage.retries import is_passing
@@ -33,12 +29,12 @@ from bert_jax.storage.retries import is_passing
 HOME = re.compile(r"^(--[\w.-]+=|)~(?=/|$)")  # a ~ that the shell did not expand (after = or in quotes)
 PATHS = re.compile(r"--(workdir|compare|output|input|init|corpus|vocab|data|eval|queries|qrels|squad)")
 LEAST_MEMORY = 4 * 10**9  # bytes of addresses; with less, libraries abort where they fail to start a thread
+NO_VERBS = ("main", "flags")  # files of this folder
 LINE = 2000  # longer error messages are shortened to so many characters
 
 
-class CommandParser(argparse_flags.ArgumentParser):
-    """An argument parser that raises ``UserError`` for bad arguments and also accepts absl's own flags
-    (``--verbosity``)."""
+class _Parser(argparse.ArgumentParser):
+    """An argument parser that raises ``UserError`` for bad arguments."""
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see {self.prog} --help")
@@ -120,134 +116,6 @@ def _short(line: str) -> str:
     return line if len(line) <= LINE else f"{line[: LINE * 2 // 3]} ... {line[-LINE // 3 :]}"
 
 
-def seconds(text: str) -> float:
-    """Read a flag's value as seconds: a number above 0 and at most ``MOST_SECONDS``."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value <= MOST_SECONDS:
-        allowed = f"a number of seconds above 0, at most {MOST_SECONDS:,.0f}, is needed"
-        raise argparse.ArgumentTypeError(f"found {text!r}; {allowed}")
-    return value
-
-
-def whole(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
-    """Return a function that reads a flag's value as a whole number from ``least`` to ``most``."""
-
-    def read(text: str) -> int:
-        if not re.fullmatch(r"[+-]?[0-9]{1,20}", text) or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"found {text!r}; a whole number from {least} to {most:,} is needed")
-        return int(text)
-
-    return read
-
-
-def profiled(text: str) -> ProfiledSteps:
-    """Read a flag's value as steps to trace: ``FIRST:LAST``, both included, counted from 1."""
-    found = re.fullmatch(r"([1-9][0-9]{0,9}):([1-9][0-9]{0,9})", text)
-    if found is None or int(found[1]) > int(found[2]):
-        allowed = "FIRST:LAST is needed, two steps counted from 1, the first no later than the last, such as 100:104"
-        raise argparse.ArgumentTypeError(f"found {text!r}; {allowed}")
-    return ProfiledSteps(int(found[1]), int(found[2]))
-
-
-def add_config(parser: argparse.ArgumentParser, required: bool = True) -> None:
-    """Add the flag ``--config``, whose value ``recipes.load`` reads."""
-    parser.add_argument(
-        "--config",
-        metavar="RECIPE",
-        required=required,
-        help="a recipe's name, or a file: FILE.py[:argument] runs as code, FILE.json is only read; --config.key=value "
-        "changes one value of it",
-    )
-    add_trust(parser)
-
-
-class _ShortKey(argparse.Action):
-    """Adds ``--epochs=3`` to the overrides of the recipe, as ``--config.epochs=3``."""
-
-    def __call__(self, parser: Any, namespace: argparse.Namespace, value: Any, option: str | None = None) -> None:
-        namespace.short = [*getattr(namespace, "short", []), f"--config.{self.dest}={value}"]
-
-
-def add_short_keys(parser: argparse.ArgumentParser) -> None:
-    """Add a flag for each short key of ``key_names.SHORT``."""
-    for name, key in key_names.SHORT.items():
-        shown = f"--config.{key.format('PHASE')}"
-        parser.add_argument(f"--{name}", action=_ShortKey, metavar="VALUE", default=argparse.SUPPRESS, help=shown)
-
-
-def add_again(parser: argparse.ArgumentParser) -> None:
-    """Add the flag ``--again`` of commands that run a grid."""
-    parser.add_argument(
-        "--again",
-        action="store_true",
-        help="rename folders of the workdir that hold other runs than these (NAME.old-1) and train those anew",
-    )
-
-
-def add_trust(parser: argparse.ArgumentParser) -> None:
-    """Add the flag ``--trust_code``."""
-    parser.add_argument(
-        "--trust_code",
-        action="store_true",
-        help="run the users' own components that a workdir (its copies in code/) or a .json recipe names",
-    )
-
-
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that ``predict`` and ``evaluate`` share: a fine-tuned model, and how it reads an input file."""
-    parser.add_argument("--workdir", required=True, help="folder of a fine-tuned run")
-    add_trust(parser)
-    parser.add_argument("--step", type=whole(0), help="a saved step (default: the best evaluation's)")
-    parser.add_argument(
-        "--format",
-        help="format of --input: the name of a file in bert_jax/examples, or a reader's own FILE.py (default: as in "
-        "training)",
-    )
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="an option of the task, to decide otherwise than in training, such as null_score_diff_threshold=-1.5",
-    )
-
-
-def add_profile(parser: argparse.ArgumentParser) -> None:
-    """Add the flag ``--profile``."""
-    parser.add_argument(
-        "--profile",
-        type=profiled,
-        metavar="FIRST:LAST",
-        help="trace these steps, counted from 1, into WORKDIR/profile for XProf, TensorBoard or Perfetto; the first "
-        "step of a phase compiles",
-    )
-
-
-def add_processes(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of verbs (subcommands) that can run as several processes and can be restarted after a crash."""
-    group = parser.add_argument_group("several processes (launch/README.md)")
-    group.add_argument(
-        "--coordinator", metavar="HOST:PORT", help="address of process 0, which also uses the port before this one"
-    )
-    group.add_argument(
-        "--num_processes", type=whole(1), help="number of processes of the job, one per host or per device"
-    )
-    group.add_argument("--process_id", type=whole(0), help="number of this process, from 0")
-    group.add_argument("--distributed", choices=["auto"], help="ask SLURM, Cloud TPU, GKE or Open MPI for these three")
-    group.add_argument(
-        "--heartbeat_seconds", type=seconds, help="a process silent or stuck for so long ends the job (default: 30)"
-    )
-    group.add_argument(
-        "--arrival_seconds", type=seconds, help="how long processes wait for each other at the start (default: 300)"
-    )
-    group.add_argument(
-        "--restarts", type=whole(0), default=0, metavar="N", help="start again up to N times after a crash (default: 0)"
-    )
-
-
 def in_processes(arguments: argparse.Namespace, work: Callable[[], object], alike: bool = True) -> int:
     """Run ``work`` as one process of the job that the flags describe; return the exit code.
 
@@ -262,7 +130,7 @@ def in_processes(arguments: argparse.Namespace, work: Callable[[], object], alik
     from bert_jax.training import compile_cache
 
     processes = find(vars(arguments), arguments.distributed)
-    with signals.heard(*signals.TOLD_TO_END):
+    with signals.handle(*signals.TOLD_TO_END):
         try:
             if processes is not None:
                 config = arguments.config.to_json_best_effort()
@@ -286,29 +154,21 @@ def verbs() -> dict[str, str]:
 
     A module name ends with ``_`` if the verb is a Python keyword (``import_``).
     """
-    return {name.rstrip("_").replace("_", "-"): name for name in catalogue.parts("cli") if name != "main"}
+    return {name.rstrip("_").replace("_", "-"): name for name in catalogue.parts("cli") if name not in NO_VERBS}
 
 
-def usage() -> str:
+def _usage() -> str:
     """Return the text that ``bert-jax`` prints if no verb (subcommand) is given.
 
     It lists all verbs with their first docstring lines, and all recipes.
     """
     files = catalogue.parts("cli")
-    texts = {
-        verb: ast.get_docstring(ast.parse(files[name].read_text(encoding="utf-8"))) for verb, name in verbs().items()
-    }
-    lines = [f"  {verb:<12}{(text or '').partition(chr(10))[0]}" for verb, text in sorted(texts.items())]
-    recipe_names = ", ".join(recipes.names())
-    return "\n".join(
-        [
-            "usage: bert-jax <verb> [options]   (bert-jax <verb> --help, bert-jax --version)",
-            "",
-            *lines,
-            "",
-            f"recipes: {recipe_names}",
-        ]
-    )
+    lines = []
+    for verb, name in sorted(verbs().items()):
+        text = ast.get_docstring(ast.parse(files[name].read_text(encoding="utf-8"))) or ""
+        lines.append(f"  {verb:<12}{text.partition(chr(10))[0]}")
+    head = "usage: bert-jax <verb> [options]   (bert-jax <verb> --help, bert-jax --version)"
+    return "\n".join([head, "", *lines, "", f"recipes: {', '.join(recipes.names())}"])
 
 
 def _dispatch(argv: list[str]) -> int:
@@ -317,20 +177,20 @@ def _dispatch(argv: list[str]) -> int:
     except FileNotFoundError:
         raise UserError("the current folder was removed; change to one that is there, such as with cd ~") from None
     if not argv or argv[0] in ("-h", "--help", "help"):
-        print(usage(), file=sys.stdout if argv else sys.stderr)
+        print(_usage(), file=sys.stdout if argv else sys.stderr)
         return 0 if argv else 2
     if argv[0] == "--version":
         print(f"bert-jax {bert_jax.__version__}")
         return 0
     known = verbs()
     if argv[0] not in known:
-        print(usage(), file=sys.stderr)
+        print(_usage(), file=sys.stderr)
         raise UserError(f"unknown verb {argv[0]!r}; {nearest(argv[0], known)}")
     if 0 <= (limit := resource.getrlimit(resource.RLIMIT_AS)[0]) < LEAST_MEMORY:
-        found = f"addresses are limited to {limit / 1e9:.1f} GB (ulimit -v), with which libraries abort"
-        raise UserError(f"{found}; allow at least {LEAST_MEMORY / 1e9:.0f} GB, or all: ulimit -v unlimited")
+        problem = f"addresses are limited to {limit / 1e9:.1f} GB (ulimit -v), with which libraries abort"
+        raise UserError(f"{problem}; allow at least {LEAST_MEMORY / 1e9:.0f} GB, or all: ulimit -v unlimited")
     module = importlib.import_module(f"bert_jax.cli.{known[argv[0]]}")
-    parser = CommandParser(
+    parser = _Parser(
         prog=f"bert-jax {argv[0]}",
         description=module.__doc__,
         allow_abbrev=False,
@@ -352,9 +212,9 @@ def _at_home(argv: Sequence[str]) -> list[str]:
     """Return ``argv`` with ``~`` at the start of a path replaced by the home folder."""
     home, expanded = os.path.expanduser("~"), []
     for before, text in zip(["", *argv], argv, strict=False):
-        found = HOME.match(text)
-        is_path = found is not None and (found[1] or PATHS.fullmatch(before))
-        expanded.append(HOME.sub(lambda found: found[1] + home, text) if is_path else text)
+        match = HOME.match(text)
+        is_path = match is not None and (match[1] or PATHS.fullmatch(before))
+        expanded.append(HOME.sub(lambda match: match[1] + home, text) if is_path else text)
     return expanded
 
 
@@ -369,17 +229,17 @@ def _keys_like(name: str, options: Sequence[str], arguments: argparse.Namespace)
     if not getattr(arguments, "config", None):
         return []
     every = recipes.keys(recipes.load(arguments.config).to_dict())
-    found = [key for key in every if re.search(rf"(^|[._]){re.escape(name)}$", key)]
+    matches = [key for key in every if re.search(rf"(^|[._]){re.escape(name)}$", key)]
     last = {key.rpartition(".")[2]: key for key in reversed(every)}
     close = difflib.get_close_matches(name, [*last, *(option.lstrip("-") for option in options)], n=1)
-    return found[:3] or [last[word] for word in close if word in last]
+    return matches[:3] or [last[word] for word in close if word in last]
 
 
-def _parse(parser: CommandParser, argv: list[str]) -> argparse.Namespace:
+def _parse(parser: _Parser, argv: list[str]) -> argparse.Namespace:
     for text in argv:
         if not _is_text(text):
             raise UserError(f"the argument {text!r} is not UTF-8 text; check the encoding of the terminal")
-        if re.fullmatch(r"--(workdir|output|input|init|corpus)=", text):
+        if text.endswith("=") and PATHS.fullmatch(text[:-1]):
             raise UserError(f"{text} has no value; write {text}PATH")
         if re.fullmatch(r"--config\.[^=]+", text):
             raise UserError(f"{text} has no value; write {text}=VALUE")
@@ -388,8 +248,7 @@ def _parse(parser: CommandParser, argv: list[str]) -> argparse.Namespace:
     argv = _at_home(argv)
     overrides = [text for text in argv if recipes.OVERRIDE.fullmatch(text)]
     arguments, unknown = parser.parse_known_intermixed_args([text for text in argv if text not in overrides])
-    ours = [action for action in parser._actions if action.help != argparse.SUPPRESS]  # not absl's, which are hidden
-    options = [option for action in ours for option in action.option_strings if option.startswith("--")]
+    options = [option for action in parser._actions for option in action.option_strings if option.startswith("--")]
     for text in unknown:
         name = text.partition("=")[0]
         hint = nearest(name, options) if text.startswith("-") else f"options: {', '.join(options)}"

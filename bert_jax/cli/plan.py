@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import math
 
-from bert_jax.cli.main import add_config, whole
+from bert_jax.cli.flags import add_config, whole
 from bert_jax.errors import UserError
 from bert_jax.program import say
 
@@ -80,8 +80,6 @@ def _compare(arguments: argparse.Namespace) -> int:
     if others:
         flags = ", ".join(f"--{name}" for name in others)
         raise UserError(f"--compare takes recipe and layout of the run itself; leave out {flags}")
-    if not arguments.compare:
-        raise UserError("--compare is empty; give the workdir of a pretraining run")
     from bert_jax.runs.plan_comparison import compare
 
     result = compare(arguments.compare, arguments.topology, say)

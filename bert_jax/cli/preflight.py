@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from bert_jax.cli.main import add_config, add_processes, in_processes
+from bert_jax.cli.flags import add_config, add_processes
+from bert_jax.cli.main import in_processes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import shlex
-import sys
 
-from bert_jax.cli.main import add_config, add_processes, add_profile, add_short_keys, in_processes
+from bert_jax.cli.flags import add_config, add_processes, add_profile, add_short_keys, command
+from bert_jax.cli.main import in_processes
 from bert_jax.runs import recipes
 
 
@@ -44,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     request = PretrainingRequest(
         workdir=arguments.workdir,
-        command=shlex.join(["bert-jax", *sys.argv[1:]]),
+        command=command(),
         init=arguments.init,
         init_optimizer=arguments.init_optimizer,
         vocab=arguments.vocab,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from bert_jax.cli.main import add_trust, whole
+from bert_jax.cli.flags import add_trust, whole
 from bert_jax.program import say
 from bert_jax.reporting.progress import progress_notes
 from bert_jax.storage import files

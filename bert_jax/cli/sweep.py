@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import shlex
-import sys
 
-from bert_jax.cli.main import add_again, add_config, add_short_keys
+from bert_jax.cli.flags import add_again, add_config, add_short_keys, command, numbers
 from bert_jax.errors import UserError
 from bert_jax.runs.own_code import trust_copies
 
@@ -25,7 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--choose", default="", metavar="KEYS", help="keep only the best values of these keys in the table"
     )
-    parser.add_argument("--seeds", default="0,1,2", help="each trains every combination (default: %(default)s)")
+    parser.add_argument(
+        "--seeds", type=numbers, default="0,1,2", help="each trains every combination (default: %(default)s)"
+    )
     parser.add_argument("--data", default=".", help="the folder with the files of config.data.splits")
     parser.add_argument("--init", help="a Hugging Face directory, or WORKDIR[@step]; without it, random parameters")
     parser.add_argument("--workdir", required=True, help="a folder for each run, table.md, table.json")
@@ -41,16 +41,11 @@ def run(arguments: argparse.Namespace) -> None:
         if not equals:
             raise UserError(f"--vary={text} has no values; write --vary=KEY=V1,V2")
         vary[key.removeprefix("config.")] = tuple(values.split(","))
-    try:
-        seeds = tuple(int(seed) for seed in arguments.seeds.split(","))
-    except ValueError:
-        raise UserError(f"--seeds is {arguments.seeds!r}; give whole numbers, such as 0,1,2") from None
     for source in vary.get("init", ()) if arguments.trust_code else ():
         trust_copies(source)
     keep_freed_memory()  # must come before jax is imported
     from bert_jax.experiments.sweep import Sweep, sweep
 
-    command = shlex.join(["bert-jax", *sys.argv[1:]])
     choose = tuple(key.removeprefix("config.") for key in arguments.choose.split(",") if key)
-    common = (arguments.workdir, arguments.data, arguments.init, choose, command, arguments.again)
-    sweep(Sweep(arguments.recipe, arguments.overrides, vary, seeds, *common))
+    common = (arguments.workdir, arguments.data, arguments.init, choose, command(), arguments.again)
+    sweep(Sweep(arguments.recipe, arguments.overrides, vary, arguments.seeds, *common))

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import json
 
-from bert_jax.cli.main import whole
+from bert_jax.cli.flags import whole
 from bert_jax.errors import UserError
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.encoded import Encoded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bert_jax.cli.main import add_config
+from bert_jax.cli.flags import add_config
 from bert_jax.configuration import build
 from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig, prepare_vocabulary
 from bert_jax.corpora.workplace import clean_up_parents

@@ -68,7 +68,7 @@ class Arrival:
           PeerLostError: a process does not come in time, or process 0 cannot be reached.
           UserError: two processes have one number, or what must be the same differs.
         """
-        with write_errors.explained(self._folder):
+        with write_errors.explain(self._folder):
             return self._gather(still) if self._processes.is_first else self._follow()
 
     def fail(self, error: str, code: int) -> None:
@@ -148,14 +148,14 @@ class Arrival:
 
     def _cards(self) -> dict[str, dict[str, Any]]:
         """Return the cards for this start, by id; that of process 0 is the first."""
-        found = {self._id: self._card}
+        cards = {self._id: self._card}
         remote = isinstance(self._folder, RemotePath)
-        names = self._folder.listed() if remote else [path.name for path in self._folder.iterdir()]
+        names = self._folder.names() if remote else [path.name for path in self._folder.iterdir()]
         for name in sorted(filter(CARD.fullmatch, names)):
             card = self._read(name)
             if card is not None and card.get("to") == self._id:
-                found[card["id"]] = card
-        return found
+                cards[card["id"]] = card
+        return cards
 
     def _answer(self, answer: Mapping[str, Any], cards: Mapping[str, Any] | None = None) -> None:
         self._write(FIRST, {**self._card, **answer, "ids": list(self._cards() if cards is None else cards)})
@@ -215,10 +215,10 @@ class Arrival:
     def _read(self, name: str) -> dict[str, Any] | None:
         """Return what a file holds; None if it is not there or not whole."""
         try:
-            found = json.loads((self._folder / name).read_bytes())
+            content = json.loads((self._folder / name).read_bytes())
         except (FileNotFoundError, ValueError):
             return None
-        return found if isinstance(found, dict) and "id" in found else None
+        return content if isinstance(content, dict) and "id" in content else None
 
     def _write(self, name: str, content: Mapping[str, Any]) -> None:
         files.write_text(self._folder / name, json.dumps(content))

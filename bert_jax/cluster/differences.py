@@ -18,10 +18,10 @@ def difference(name: str, values: Mapping[int, str], hosts: Mapping[int, str]) -
     if not others:
         return None
     called = {number: f"process {number} on {host}" for number, host in hosts.items()}
-    found, wanted = _leaves(values[others[0]]), _leaves(values[0])
-    keys = [key for key in sorted({*found, *wanted}) if found.get(key, "absent") != wanted.get(key, "absent")]
+    theirs, wanted = _leaves(values[others[0]]), _leaves(values[0])
+    keys = [key for key in sorted({*theirs, *wanted}) if theirs.get(key, "absent") != wanted.get(key, "absent")]
     if keys:
-        differences = [f"{key} is {found.get(key, 'absent')}, not {wanted.get(key, 'absent')}" for key in keys[:3]]
+        differences = [f"{key} is {theirs.get(key, 'absent')}, not {wanted.get(key, 'absent')}" for key in keys[:3]]
         further = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
         return (
             f"{name} on {called[others[0]]} is not that on {called[0]}: {', '.join(differences)}{further}; make them "

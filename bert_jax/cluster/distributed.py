@@ -129,7 +129,7 @@ def first_says(name: str, value: Any) -> Any:
     return json.loads(exchange(name, json.dumps(value))[0])
 
 
-def agreed(value: int) -> int:
+def agree(value: int) -> int:
     """Return, on every process, the ``value`` of process 0."""
     return int(multihost_utils.broadcast_one_to_all(jax.numpy.asarray(value))) if jax.process_count() > 1 else value
 
@@ -182,11 +182,11 @@ def _patience(error: BaseException) -> float:
 
     If another process is lost, collectives fail here too. Process 0 then names the lost process and ends this one.
     """
-    found: BaseException | None = error
-    while found is not None and Job.open is not None:
-        if OF_XLA.match(str(found)):
+    cause: BaseException | None = error
+    while cause is not None and Job.open is not None:
+        if OF_XLA.match(str(cause)):
             return Job.open.processes.heartbeat_seconds + 2 * LOST_SECONDS
-        found = found.__cause__ or found.__context__
+        cause = cause.__cause__ or cause.__context__
     return LOST_SECONDS
 
 

@@ -33,9 +33,9 @@ def of_several(error: BaseException, code: int) -> int:
     The cause may be a stranger who holds many connections to JAX's port, which asks for no password; then the same
     command is likely to work later.
     """
-    found: BaseException | None = error
-    while found is not None:
-        if code == BAD_INPUT and write_errors.number_of(found) in write_errors.FEW:
+    cause: BaseException | None = error
+    while cause is not None:
+        if code == BAD_INPUT and write_errors.number_of(cause) in write_errors.FEW:
             return CRASHED
-        found = found.__cause__
+        cause = cause.__cause__
     return code

@@ -78,10 +78,10 @@ class Store:
     def below(self, folder: str) -> dict[str, str]:
         """Return the values of all keys ``FOLDER/NAME``, by name."""
         try:
-            found = self._client.key_value_dir_get(f"{folder}/")
+            pairs = self._client.key_value_dir_get(f"{folder}/")
         except jax.errors.JaxRuntimeError as error:
             raise OSError(str(error)) from error
-        return {key.rpartition("/")[2]: value for key, value in found}
+        return {key.rpartition("/")[2]: value for key, value in pairs}
 
 
 class Job:
@@ -256,18 +256,18 @@ class Job:
         for number, text in written.items():
             if self._seen[int(number)][0] != text:
                 self._seen[int(number)] = text, now
-        found = {number: _progress(text) for number, (text, _) in self._seen.items()}
+        latest = {number: _progress(text) for number, (text, _) in self._seen.items()}
         silent = {number: now - heard for number, (_, heard) in self._seen.items()}
         longest = max(silent, key=lambda number: silent[number])
         if silent[longest] > self.processes.heartbeat_seconds:
-            at = f"at step {found[longest].step:,}, {found[longest].state}"
+            at = f"at step {latest[longest].step:,}, {latest[longest].state}"
             return f"{self._name(longest)} has been silent for {silent[longest]:.0f} s ({at})"
         # All processes wait for the slowest one, so only the limit of the slowest is checked.
-        stood = {number: silent[number] + progress.age for number, progress in found.items()}
-        last = min(found, key=lambda number: (found[number].step, found[number].moves, -stood[number]))
-        if stood[last] > found[last].limit:
-            at = f"at step {found[last].step:,}, {found[last].state}"
-            others = f"(the others are at step {max(progress.step for progress in found.values()):,})"
+        stood = {number: silent[number] + progress.age for number, progress in latest.items()}
+        last = min(latest, key=lambda number: (latest[number].step, latest[number].moves, -stood[number]))
+        if stood[last] > latest[last].limit:
+            at = f"at step {latest[last].step:,}, {latest[last].state}"
+            others = f"(the others are at step {max(progress.step for progress in latest.values()):,})"
             return f"{self._name(last)} has stood still for {stood[last]:.0f} s {at} {others}"
         return None
 

@@ -69,15 +69,15 @@ def find(
     Raises:
       UserError: some but not all of coordinator, number and id are given, or no cluster is found.
     """
-    found = {name: given.get(name) or environment.get(variable) for name, variable in VARIABLES.items()}
+    values = {name: given.get(name) or environment.get(variable) for name, variable in VARIABLES.items()}
     if given.get("process_id") is not None:
-        found["process_id"] = given["process_id"]
+        values["process_id"] = given["process_id"]
     limits: dict[str, Any] = {
         name: given[name] for name in ("heartbeat_seconds", "arrival_seconds") if given.get(name) is not None
     }
     if mode == AUTO:
         return _of_cluster(limits)
-    missing = [name for name, value in found.items() if value is None]
+    missing = [name for name, value in values.items() if value is None]
     if len(missing) == len(VARIABLES):
         return None
     if missing:
@@ -86,24 +86,24 @@ def find(
             + ", ".join(f"--{name} (or {VARIABLES[name]})" for name in missing)
         )
     for name in ("num_processes", "process_id"):
-        if not str(found[name]).isdecimal():
-            raise UserError(f"{VARIABLES[name]} is {found[name]!r}; a whole number is needed")
-    number, own = int(str(found["num_processes"])), int(str(found["process_id"]))
-    return Processes(str(found["coordinator"]), number, own, **limits)
+        if not str(values[name]).isdecimal():
+            raise UserError(f"{VARIABLES[name]} is {values[name]!r}; a whole number is needed")
+    number, own = int(str(values["num_processes"])), int(str(values["process_id"]))
+    return Processes(str(values["coordinator"]), number, own, **limits)
 
 
 def _of_cluster(limits: Mapping[str, Any]) -> Processes:
     from jax._src.clusters import ClusterEnv  # jax.distributed.initialize itself uses this class
 
-    found = ClusterEnv.auto_detect_unset_distributed_params(None, None, None, None, None, 300)
-    coordinator, num_processes, process_id, local = found
+    facts = ClusterEnv.auto_detect_unset_distributed_params(None, None, None, None, None, 300)
+    coordinator, num_processes, process_id, local = facts
     if coordinator is None or num_processes is None or process_id is None:
         raise UserError(
             "--distributed=auto: no cluster is found (SLURM, Cloud TPU, GKE, Open MPI); give --coordinator, "
             "--num_processes and --process_id"
         )
-    if listed := os.environ.get("JAX_LOCAL_DEVICE_IDS"):  # JAX itself reads this variable
-        local = [int(number) for number in listed.split(",")]
+    if numbers := os.environ.get("JAX_LOCAL_DEVICE_IDS"):  # JAX itself reads this variable
+        local = [int(number) for number in numbers.split(",")]
     return Processes(coordinator, num_processes, process_id, None if local is None else tuple(local), **limits)
 
 
@@ -124,10 +124,10 @@ def is_own(host: str) -> bool:
     machine's name to 127.0.1.1, while the other hosts know it by another address.
     """
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        answers = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
         return False
-    addresses = [(family, address) for family, _, _, _, address in found]
+    addresses = [(family, address) for family, _, _, _, address in answers]
     return any(
         (_is_loopback(host) or not _is_loopback(str(address[0]))) and _can_bind(family, address)
         for family, address in addresses

@@ -18,45 +18,32 @@ import time
 from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
 from types import FrameType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from bert_jax.cluster.exit_codes import INTERRUPTED, PREEMPTED
 from bert_jax.errors import Preempted
+
+if TYPE_CHECKING:
+    from bert_jax.cluster.termination import Termination
 
 ECHO_SECONDS = 0.25  # two signals within this time are one Ctrl-C, sent by the terminal and passed on by a wrapper
 PROMPT_SECONDS = 10.0  # time to clean up after a Ctrl-C, for a process with nothing to save
 WORDS_SECONDS = 2.0  # time for the functions in ``last_words``
 
 
-class Hearer(Protocol):
-    """Receives signals while it is in ``hearers``, and may keep them from ending the process."""
-
-    @property
-    def saves(self) -> bool:
-        """Whether there is something to save."""
-        ...
-
-    def hear(self, number: int) -> bool:
-        """Note the signal; return whether the process will soon end by itself.
-
-        If False, the signal raises an exception.
-        """
-        ...
-
-
 # SLURM sends SIGUSR1 some time before a limit where --signal=USR1@SECONDS asks for it; SIGHUP: a terminal was closed.
 TOLD_TO_END = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-hearers: list[Hearer] = []  # the innermost is last; only the last one receives signals
+hearers: list[Termination] = []  # the innermost is last; only the last one receives signals
 last_words: list[Callable[[], Any]] = []  # functions called before the process ends at once, to tell others
 _interrupts: list[float] = []  # time of the first Ctrl-C
 _ends = threading.Lock()  # held by the thread that ends the process
 
 
 @contextlib.contextmanager
-def heard(*numbers: int) -> Iterator[None]:
+def handle(*numbers: int) -> Iterator[None]:
     """Context manager: handle the signals ``numbers`` inside the context.
 
-    The innermost ``Hearer`` records a signal; if there is none, the signal raises an exception. This does nothing
+    The innermost of ``hearers`` notes a signal; if there is none, the signal raises an exception. This does nothing
     outside of the main thread, nor for a signal that is ignored, as Ctrl-C is in the background of a shell script and
     SIGHUP under nohup.
     """
@@ -85,7 +72,7 @@ def before_the_end(word: Callable[[], Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def shielded() -> Iterator[None]:
+def shield() -> Iterator[None]:
     """Context manager: keep Ctrl-C and ``TOLD_TO_END`` from processes that are started inside the context.
 
     This process handles the signals in another of its threads, or when the context ends.

@@ -20,9 +20,7 @@ from bert_jax.cluster import signals
 from bert_jax.cluster.job import Job
 from bert_jax.errors import Interrupted, Preempted
 
-SAME_SECONDS = (
-    2.0  # two signals within this time are one, sent by a scheduler both to the process and through its supervisor
-)
+SAME_SECONDS = 2.0  # two signals within this time are one, which a scheduler sent to the process and its supervisor
 Item = TypeVar("Item")
 
 
@@ -53,7 +51,7 @@ class Termination:
             own = [signal.SIGINT, *signals.TOLD_TO_END]
             if Job.open is not None:
                 own.remove(signal.SIGTERM)
-            self._contexts.enter_context(signals.heard(*own))
+            self._contexts.enter_context(signals.handle(*own))
         signals.hearers.append(self)
         return self
 
@@ -84,7 +82,7 @@ class Termination:
             raise _LeftError("told to end while a batch was waited for; the same command goes on")
         return True
 
-    def reached(self) -> bool:
+    def must_end(self) -> bool:
         """Return whether to save and end now.
 
         Every process must call this at each step and at each batch of an evaluation. Each call passes JAX a call
@@ -104,7 +102,7 @@ class Termination:
 
         This is called between two batches of an evaluation or a probe, which the resumed run then repeats.
         """
-        if self.reached():
+        if self.must_end():
             raise Preempted("told to end before another step was made; the same command goes on")
 
     def steps(self, batches: Iterable[Item]) -> Iterator[Item]:

@@ -72,7 +72,7 @@ def _run_processes(work: Work, shards: Sequence[Shard], workers: int, done: Call
     pool = concurrent.futures.ProcessPoolExecutor(workers, context, _begin, (cloudpickle.dumps(work),))
     processes: list[Any] = []
     try:
-        with signals.shielded():
+        with signals.shield():
             futures = {pool.submit(_do, shard): shard for shard in shards}
             processes = [process for process in multiprocessing.active_children() if process not in before]
         for future in concurrent.futures.as_completed(futures):

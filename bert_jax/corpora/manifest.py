@@ -165,7 +165,7 @@ def stage(path: str | os.PathLike[str], note: Note | None = None) -> Path:
     if not files.is_remote(path):
         return Path(files.as_path(path))
     remote = files.as_path(path)
-    if not files.committed(remote):
+    if not files.is_whole(remote):
         raise UserError(f"{remote} has no {files.MARKER} marker: it is not there or not whole; write it again")
     text = (remote / MANIFEST).read_text()
     entries = parse(text, remote / MANIFEST)["files"]

@@ -143,7 +143,7 @@ class OwnSource(Wrapper):
         needed = ("pieces", "read", "fingerprint", "describe")
         if lacking := [name for name in needed if not callable(getattr(self.source, name, None))]:
             raise UserError(
-                f"{catalogue.shown(self.code)}: its Source has no method {', '.join(lacking)}; "
+                f"{catalogue.display_name(self.code)}: its Source has no method {', '.join(lacking)}; "
                 f"a source has {', '.join(needed)}"
             )
 

@@ -34,7 +34,7 @@ def open_workplace(root: str, target: str, key: str) -> Iterator[Workplace]:
     """
     workplace, local = Workplace(root), not files.is_remote(root)
     lock = files.one_at_a_time(Path(f"{root}.lock")) if local else contextlib.nullcontext()
-    with write_errors.explained(files.as_path(root), only=write_errors.DISK_TROUBLE), lock:
+    with write_errors.explain(files.as_path(root), only=write_errors.DISK_TROUBLE), lock:
         files.check_new(target)  # another process may have made it meanwhile
         workplace.open(key)
         try:

@@ -95,7 +95,7 @@ def ablate(ablation: Ablation, note: Note = say) -> table.Tables:
             if "task" in cell.overrides:
                 return _finetune(ablation, cell, workdir)
             config = configs[cell.overrides["variant"]]
-            config = configuration.merged(config, {"seed": cell.overrides["seed"], **paths})
+            config = configuration.complete({"seed": cell.overrides["seed"], **paths}, config)
             own = pretrain(config, PretrainingRequest(workdir=workdir, command=ablation.command))
             return _metrics(own, _on_rows_of(first, corpus, tokenizer, workdir))
 

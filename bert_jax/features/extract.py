@@ -20,7 +20,7 @@ from bert_jax.configuration import choose
 from bert_jax.errors import UserError
 from bert_jax.features.inputs import Item
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.heads import NEEDED, combined, num_weighted, pooled
+from bert_jax.models.heads import NEEDED, combine, num_weighted, pool
 from bert_jax.models.model import encoder_of
 from bert_jax.rows.encoded import EncodedRows
 from bert_jax.tasks.base import pair_sequences
@@ -259,9 +259,9 @@ def read_layers(
 
     def vectors(name: str, weights: tuple[float, ...]) -> jax.Array:
         if name in SENTENCE:
-            return pooled(hidden[-1], batch["attention_mask"], name)  # type: ignore[arg-type]
+            return pool(hidden[-1], batch["attention_mask"], name)  # type: ignore[arg-type]
         if name == "all":
             return jnp.moveaxis(hidden, 0, 2)
-        return combined(name, hidden, jnp.asarray(weights, jnp.float32))
+        return combine(name, hidden, jnp.asarray(weights, jnp.float32))
 
     return {name: vectors(name, weights).astype(dtype) for name, weights in layers}

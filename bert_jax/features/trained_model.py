@@ -18,7 +18,7 @@ from bert_jax.reporting.run_record import Purpose
 from bert_jax.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from bert_jax.interchange.architectures import Head
+    from bert_jax.interchange.architectures import HeadClass
     from bert_jax.interchange.conversion import Report
 
 
@@ -50,7 +50,7 @@ class TrainedModel:
     params: Mapping[str, Any]
     config: ModelConfig
     tokenizer: Tokenizer
-    head: Head | None = None
+    head: HeadClass | None = None
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     workdir: str | None = None
     step: int = 0

@@ -20,7 +20,7 @@ LABELLED = ("ForSequenceClassification", "ForTokenClassification")
 
 
 @dataclasses.dataclass(frozen=True)
-class Head:
+class HeadClass:
     """The head of a model, as transformers describes it.
 
     Attributes:
@@ -86,7 +86,7 @@ def pretraining_class(family: Family, parts: Collection[str]) -> str:
     return f"{family.name}{'ForPreTraining' if needed <= {'encoder', 'pooler', *parts} else 'ForMaskedLM'}"
 
 
-def of_facts(facts: Mapping[str, Any], parts: Collection[str] | None = None) -> Head:
+def of_facts(facts: Mapping[str, Any], parts: Collection[str] | None = None) -> HeadClass:
     """Return the head of a model from one of our checkpoints.
 
     Args:
@@ -99,22 +99,22 @@ def of_facts(facts: Mapping[str, Any], parts: Collection[str] | None = None) -> 
     """
     if facts.get("head"):  # saved by an import or by a pretraining objective
         known = dict(facts["head"])
-        return Head(**known | {"labels": tuple(known.get("labels", ()))})
+        return HeadClass(**known | {"labels": tuple(known.get("labels", ()))})
     family = family_of((facts.get("model") or {}).get("encoder", BERT))
     task = facts.get("task")
     if not task:
         every = parts if parts is not None else PRETRAINED_PARTS
-        return Head(pretraining_class(family, every))
+        return HeadClass(pretraining_class(family, every))
     is_own = catalogue.is_own(task["name"])  # its file may be gone; transformers has no class for its head
     exported_as = None if is_own else catalogue.find("tasks", task["name"], having="Task").Task.exported_as
     ending, problem_type = exported_as or ("Model", None)  # the encoder alone
     named = ending in LABELLED and problem_type != "regression"
     dropout = task.get("dropout_rate") if "classifier" in family.classes[ending] else None
     labels = tuple(map(str, facts.get("labels") or ())) if named else ()
-    return Head(f"{family.name}{ending}", labels, problem_type, dropout)
+    return HeadClass(f"{family.name}{ending}", labels, problem_type, dropout)
 
 
-def of_config(family: Family, theirs: Mapping[str, Any], tensors: Mapping[str, Any], where: str) -> Head:
+def of_config(family: Family, theirs: Mapping[str, Any], tensors: Mapping[str, Any], where: str) -> HeadClass:
     """Return the head that ``config.json`` describes or, if it names no class, the head that the tensors belong to.
 
     Args:
@@ -145,19 +145,19 @@ def of_config(family: Family, theirs: Mapping[str, Any], tensors: Mapping[str, A
         raise UserError(
             f"{where}/config.json has {family.classifier_dropout} {dropout!r}; a number from 0 to below 1 is allowed"
         )
-    return Head(architecture, () if is_number else labels, problem_type, dropout)
+    return HeadClass(architecture, () if is_number else labels, problem_type, dropout)
 
 
 def _of_tensors(family: Family, tensors: Collection[str]) -> str:
-    found = {entry.part for entry in family.entries(1) if entry.theirs in tensors}
-    if "qa_outputs" in found:
+    parts = {entry.part for entry in family.entries(1) if entry.theirs in tensors}
+    if "qa_outputs" in parts:
         return "ForQuestionAnswering"
     if any(name.startswith("classifier.") for name in tensors):
         inside = "classifier.out_proj.weight" in tensors
-        return "ForSequenceClassification" if inside or "pooler" in found else "ForTokenClassification"
-    if "mlm_head" in found:
-        return pretraining_class(family, found).removeprefix(family.name)
-    return "ForNextSentencePrediction" if "nsp_head" in found else "Model"
+        return "ForSequenceClassification" if inside or "pooler" in parts else "ForTokenClassification"
+    if "mlm_head" in parts:
+        return pretraining_class(family, parts).removeprefix(family.name)
+    return "ForNextSentencePrediction" if "nsp_head" in parts else "Model"
 
 
 def _labels(theirs: Mapping[str, Any], weight: Any, ending: str, where: str) -> tuple[str, ...]:
@@ -183,7 +183,7 @@ def _labels(theirs: Mapping[str, Any], weight: Any, ending: str, where: str) -> 
     return tuple(labels[i] for i in range(count))
 
 
-def config_fields(head: Head) -> dict[str, Any]:
+def config_fields(head: HeadClass) -> dict[str, Any]:
     """Return the fields of ``config.json`` that describe a head."""
     fields: dict[str, Any] = {"architectures": [head.architecture]}
     if head.ending in LABELLED:

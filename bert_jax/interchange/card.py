@@ -7,8 +7,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from bert_jax.interchange.architectures import Head
-from bert_jax.interchange.pooling import Pooling
+from bert_jax.features.trained_model import TrainedModel
+from bert_jax.interchange.architectures import HeadClass
+from bert_jax.models.heads import Pooling
 from bert_jax.reporting.formats import in_words
 from bert_jax.reporting.measures import known_baselines
 
@@ -47,30 +48,26 @@ class ParentModel(NamedTuple):
 
 
 def model_card(
-    facts: Mapping[str, Any],
+    model: TrainedModel,
     metrics: Mapping[str, Any],
-    step: int,
     baselines: Mapping[str, Any] | None = None,
     splits: Mapping[str, Any] | None = None,
-    head: Head | None = None,
     pooling: Pooling | None = None,
     parent: ParentModel | None = None,
 ) -> str:
     """Return the model card as Markdown with YAML front matter.
 
     Args:
-      facts: the facts saved with the checkpoint: ``model``, ``lowercase``, ``corpus_fingerprint``,
-        ``vocabulary_sha256``, ``run``, and for a fine-tuned model ``task`` and ``data``.
+      model: its step and its head are named (if it has no head, that of a pretrained BERT), and of its facts
+        ``model``, ``lowercase``, ``corpus_fingerprint``, ``vocabulary_sha256``, ``run``, ``task`` and ``data``.
       metrics: the figures of the newest evaluation; may be empty.
-      step: the step of the checkpoint.
       baselines: the baseline figures for the same held-out rows, as in ``baselines.json``.
       splits: for each part of the corpus ("" if it has none) ``num_documents`` and ``num_tokens`` of ``train`` and
         ``heldout``, as in its manifest, and for a part of a mixture its ``share`` of the rows.
-      head: the head of the model. If None, that of a pretrained BERT.
       pooling: the pooling in the files for sentence-transformers. If None, the export has no such files.
       parent: the model from which this one was started, if any.
     """
-    head, run = head or Head(), facts.get("run") or {}
+    head, facts, run = model.head or HeadClass(), model.facts, model.facts.get("run") or {}
     return f"""---
 {_front(head, pooling, parent, _languages(run))}
 ---
@@ -93,7 +90,7 @@ trained on, gives no facts, and reads no more than {facts["model"].get("max_leng
 {_evaluation(metrics, baselines or {})}
 ## Lineage
 
-{_lineage(facts, run, step, parent)}
+{_lineage(facts, run, model.step, parent)}
 
 ## Tried with
 
@@ -133,7 +130,7 @@ def weights_section(digests: Mapping[str, str]) -> str:
     return "\n".join(["", "## Weights", "", *lines, ""])
 
 
-def _front(head: Head, pooling: Pooling | None, parent: ParentModel | None, languages: list[str]) -> str:
+def _front(head: HeadClass, pooling: Pooling | None, parent: ParentModel | None, languages: list[str]) -> str:
     licence = (parent and parent.licence) or "unknown"
     comment = "of the weights: choose it with the licences of the training text in view"
     if parent and parent.licence:
@@ -161,7 +158,7 @@ def _languages(run: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(code for code in named if isinstance(code, str) and code.isalpha()))
 
 
-def _purpose(head: Head) -> str:
+def _purpose(head: HeadClass) -> str:
     labels = ", ".join(map(_code, head.labels[:50]))
     more = f" and {len(head.labels) - 50} more" if len(head.labels) > 50 else ""
     one = "labels, any number of them," if head.problem_type == "multi_label_classification" else "one label"
@@ -169,7 +166,7 @@ def _purpose(head: Head) -> str:
     return _CLASSES[head.ending][1].format(outputs=outputs)
 
 
-def _loading(head: Head, pooling: Pooling | None) -> str:
+def _loading(head: HeadClass, pooling: Pooling | None) -> str:
     if pooling:
         return f"sentence-transformers reads it, with {pooling} pooling."
     name = head.family.name

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -13,63 +12,31 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.interchange import names
-from bert_jax.interchange.architectures import PRETRAINED_PARTS, Head
+from bert_jax.interchange.architectures import PRETRAINED_PARTS, HeadClass
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import fresh_params
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The report of an import or export. ``str(report)`` is a table; ``report.line`` is a summary."""
+    """The report of an import or export. ``str(report)`` is ``report.line`` and a line for each name that it counts."""
 
     title: str
-    moved: tuple[tuple[names.Entry, tuple[int, ...]], ...]  # (entry, shape in the file) of each tensor
+    moved: tuple[str, ...]  # names in the file of the tensors that were read or written
     missing: tuple[str, ...] = ()  # names of tensors that the class needs but the model lacks
-    unused: tuple[str, ...] = ()  # names of tensors or parts that were left out
+    unused: tuple[str, ...] = ()  # names of parts that were left out
     notes: tuple[str, ...] = ()
-    arrow: str = "<-"  # "<-" for an import, "->" for an export
 
     @property
     def line(self) -> str:
-        """The report in one line, with counts instead of names."""
-        counts = [f"{len(self.moved)} tensors", *(f"{note}" for note in self.notes)]
-        counts += [f"{len(found)} {kind}" for kind, found in self._rest() if found]
-        return f"{self.title}: {'; '.join(counts)}"
+        counts = [f"{len(names)} {what}" for what, names in self._rest() if names]
+        return f"{self.title}: {'; '.join([f'{len(self.moved)} tensors', *self.notes, *counts])}"
 
     def __str__(self) -> str:
-        rows = [(ours, theirs, shape) for ours, theirs, shape in self._folded()]
-        widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
-        lines = [self.title]
-        lines += [f"  {o:<{widths[0]}}  {self.arrow}  {t:<{widths[1]}}  {shape}" for o, t, shape in rows]
-        for kind, found in self._rest():
-            lines += [f"  {kind}: {name}" for name in _once_per_layer(found)]
-        return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
+        return "\n".join([self.line, *(f"  {what}: {name}" for what, names in self._rest() for name in names)])
 
     def _rest(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
         return ("missing", self.missing), ("left out", self.unused)
-
-    def _folded(self) -> Iterable[tuple[str, str, str]]:
-        """Yield the rows of the table (ours, theirs, shape). Tensors that differ only in the layer share a row."""
-        groups: dict[tuple[str, str, tuple[int, ...]], int] = {}
-        for entry, shape in self.moved:
-            key = (_template(entry.ours), _template(entry.theirs), shape)
-            groups[key] = groups.get(key, 0) + 1
-        for (ours, theirs, shape), count in groups.items():
-            times = f" x {count} layers" if "*" in theirs else ""
-            yield ours, theirs, f"{list(shape)}{times}"
-
-
-def _template(name: str) -> str:
-    return re.sub(r"(layer[_./])\d+", r"\1*", name)
-
-
-def _once_per_layer(found: Iterable[str]) -> list[str]:
-    """Return the names; names that differ only in the layer share a line: ``encoder.layer.*.output.dense.bias
-    (12)``."""
-    counts: dict[str, int] = {}
-    for name in found:
-        counts[_template(name)] = counts.get(_template(name), 0) + 1
-    return [f"{name} ({count})" if count > 1 else name for name, count in counts.items()]
 
 
 def leaf(tree: Any, path: str) -> Any:
@@ -94,7 +61,7 @@ def _pretraining_shapes(config: ModelConfig) -> Any:
     return jax.eval_shape(lambda: fresh_params(config))
 
 
-def _shapes_of(config: ModelConfig, head: Head) -> dict[str, Any]:
+def _shapes_of(config: ModelConfig, head: HeadClass) -> dict[str, Any]:
     """Return a tree with the shape of every array that a file with this ``head`` can hold."""
 
     def last(outputs: int) -> dict[str, Any]:
@@ -108,12 +75,12 @@ class _Read(NamedTuple):
     """The parameters that were read from a file, and what happened to each tensor (the fields of ``Report``)."""
 
     params: dict[str, Any]
-    moved: tuple[tuple[names.Entry, tuple[int, ...]], ...]
+    moved: tuple[str, ...]
     missing: tuple[str, ...]
 
 
 def read_params(
-    tensors: Mapping[str, np.ndarray], config: ModelConfig, head: Head, where: str, pad_id: int = 0
+    tensors: Mapping[str, np.ndarray], config: ModelConfig, head: HeadClass, where: str, pad_id: int = 0
 ) -> _Read:
     """Return the tensors of a file as our parameter tree.
 
@@ -147,7 +114,7 @@ def read_params(
         elif array.dtype != np.float32:
             problems.append(f"{entry.theirs} holds {array.dtype} numbers; a quantized model cannot be read")
         else:
-            moved.append((entry, array.shape))
+            moved.append(entry.theirs)
             put(params, entry.ours, names.to_ours(array, entry, shape))
     for part, absent in missing.items():
         if part == "encoder" or part in params:
@@ -171,12 +138,12 @@ def _whole(part: str, entries: Collection[names.Entry], tensors: Collection[str]
 def check_class(params: Any, config: ModelConfig, name: str = "the model") -> None:
     """Raise ``UserError`` if transformers has no class for such a model: it is causal, or has a BiLSTM."""
     if config.causal or "bilstm" in params:
-        found = "reads from left to right" if config.causal else "has a BiLSTM"
-        raise UserError(f"{name} {found} and cannot be exported: transformers has no class for it")
+        reason = "reads from left to right" if config.causal else "has a BiLSTM"
+        raise UserError(f"{name} {reason} and cannot be exported: transformers has no class for it")
 
 
-def written_tensors(
-    params: Any, config: ModelConfig, head: Head, pad_id: int = 0
+def tensors_of(
+    params: Any, config: ModelConfig, head: HeadClass, pad_id: int = 0
 ) -> tuple[dict[str, np.ndarray], Report]:
     """Return the tensors of a model under their names in the class of ``head``, and a report.
 
@@ -193,7 +160,7 @@ def written_tensors(
             f"the model has no {', '.join(absent)}, which {head.architecture} needs (it has: {', '.join(params)}); "
             f"choose another class with --as, such as --as={family.name}Model"
         )
-    tensors, moved, missing = {}, [], []
+    tensors, missing = {}, []
     for entry in family.entries(config.num_layers, head.architecture, pad_id):
         if entry.part not in head.parts:
             continue
@@ -203,6 +170,5 @@ def written_tensors(
             missing.append(name)
             continue
         tensors[name] = names.to_theirs(np.asarray(array, np.float32), entry)
-        moved.append((entry._replace(theirs=name), tensors[name].shape))
     unused = tuple(part for part in params if part not in head.parts)
-    return tensors, Report("", tuple(moved), tuple(missing), unused, arrow="->")
+    return tensors, Report("", tuple(tensors), tuple(missing), unused)

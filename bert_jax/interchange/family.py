@@ -92,14 +92,14 @@ class Family(abc.ABC):
 
     def entries(self, num_layers: int, architecture: str = "", pad_id: int = 0) -> Iterator[Entry]:
         """Yield the entries of ``map``. An entry with ``{i}`` is replaced by one entry per layer."""
-        return names.written_out(self.map(architecture, pad_id), num_layers)
+        return names.per_layer(self.map(architecture, pad_id), num_layers)
 
     def current_name(self, name: str) -> str:
         """Return the current name of a tensor, given a name that may be outdated or lack the family's prefix."""
         name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
         return f"{self.prefix}{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
 
-    def folded(
+    def fold(
         self, tensors: dict[str, np.ndarray], theirs: Mapping[str, Any], where: str
     ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
         """Return the tensors of the file as our modules have them, and lines that say what was added to what.
@@ -154,7 +154,7 @@ class Family(abc.ABC):
         values = {ours: theirs.get(name, self.defaults.get(name)) for name, ours in self.fields.items()}
         values |= {"activation": activations[activation]}
         try:
-            return configuration.build(encoder_file(self.encoder).Config, self.adapted(values, theirs), "config")  # type: ignore[no-any-return]
+            return configuration.build(encoder_file(self.encoder).Config, self.adapt(values, theirs), "config")  # type: ignore[no-any-return]
         except UserError as error:
             raise UserError(f"{where}/{file} does not describe a model of the {self.title} family: {error}") from error
 
@@ -181,7 +181,7 @@ class Family(abc.ABC):
                 "that change no output of the model; if they change any, the model cannot be read"
             )
 
-    def adapted(self, values: dict[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+    def adapt(self, values: dict[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
         """Return ``values`` for our config, corrected where ``theirs`` uses a name with another meaning."""
         del theirs
         return values
@@ -190,8 +190,8 @@ class Family(abc.ABC):
 @functools.cache
 def families() -> dict[str, Family]:
     """Return a dict: name of an encoder -> its family."""
-    found = catalogue.parts(PACKAGE, having="Family")
-    return {name: catalogue.find(PACKAGE, name).Family() for name in found}
+    encoders = catalogue.parts(PACKAGE, having="Family")
+    return {name: catalogue.find(PACKAGE, name).Family() for name in encoders}
 
 
 def family_of(encoder: str) -> Family:

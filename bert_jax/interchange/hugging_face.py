@@ -13,27 +13,21 @@ from etils import epath
 
 from bert_jax.errors import RepeatingError, UserError
 from bert_jax.features.trained_model import TrainedModel
-from bert_jax.interchange.architectures import Head, config_fields, of_config, pretraining_class
+from bert_jax.interchange.architectures import HeadClass, config_fields, of_config, pretraining_class
 from bert_jax.interchange.card import CARD, weights_section
-from bert_jax.interchange.conversion import Report, check_class, leaf, read_params, written_tensors
+from bert_jax.interchange.conversion import Report, check_class, leaf, read_params, tensors_of
 from bert_jax.interchange.family import family_described, family_of
 from bert_jax.interchange.json_files import read_json, write_json
-from bert_jax.interchange.pooling import Pooling, write_pooling
-from bert_jax.interchange.tensors import (
-    MAX_SHARD_BYTES,
-    WEIGHTS,
-    current_names,
-    not_finite,
-    read_tensors,
-    write_tensors,
-)
+from bert_jax.interchange.tensors import WEIGHTS, current_names, not_finite, read_tensors, write_tensors
 from bert_jax.interchange.tokenizer_files import read_tokenizer, write_tokenizer
 from bert_jax.models.config import ModelConfig
+from bert_jax.models.heads import Pooling
 from bert_jax.storage import files, reading
 from bert_jax.storage.checksums import CHECKSUMS, first_damage, write_checksums
 from bert_jax.storage.replacing import Directory
 
 __all__ = ["WEIGHTS", "export_model", "import_model"]
+_MODES = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
 
 
 def export_model(
@@ -41,7 +35,6 @@ def export_model(
     output: str | os.PathLike[str],
     card: str,
     pooling: Pooling | None = None,
-    max_shard_bytes: int = MAX_SHARD_BYTES,
     into: Directory = files.whole_directory,
 ) -> Report:
     """Write a Hugging Face directory and return the report. The directory appears whole or not at all.
@@ -64,38 +57,38 @@ def export_model(
     """
     params, config, tokenizer = model.params, model.config, model.tokenizer
     check_class(params, config)
-    head = model.head or Head(pretraining_class(family_of(config.encoder), params))
+    head = model.head or HeadClass(pretraining_class(family_of(config.encoder), params))
     if pooling and head.ending != "Model":
         raise UserError(
             f"only an encoder without heads can have pooling files, this is a {head.architecture}; add "
             f"--as={head.family.name}Model"
         )
     config = dataclasses.replace(config, layers="unrolled")
-    tensors, report = written_tensors(params, config, head, tokenizer.pad_id)
+    tensors, report = tensors_of(params, config, head, tokenizer.pad_id)
     if broken := not_finite(tensors):
         raise RepeatingError(
             f"{broken[0]} of the model holds values that are not finite numbers; nothing was written: train again with "
             "a lower learning rate"
         )
     with into(output) as folder:
-        write_tensors(folder, tensors, output, max_shard_bytes)
-        described = config_fields(head) | head.family.to_config(config, tokenizer.pad_id)
-        write_json(folder / "config.json", described)
+        write_tensors(folder, tensors, output)
+        fields = config_fields(head) | head.family.to_config(config, tokenizer.pad_id)
+        write_json(folder / "config.json", fields)
         write_tokenizer(folder, config, tokenizer)
         if pooling:
-            write_pooling(folder, config, pooling)
+            _write_pooling(folder, config, pooling)
         # Only the files that an import reads get checksums. The files for pooling, which lie in a subfolder, get none,
         # and neither does the card, which people may edit.
         digests = write_checksums(folder, sorted(path.name for path in folder.iterdir() if path.is_file()))
         (folder / CARD).write_text(card + weights_section(digests), encoding="utf-8")
-        checked = _check_written(folder, params, config, head)
+        note = _check_written(folder, params, config, head)
     count = sum(array.size for array in tensors.values())
     return dataclasses.replace(
-        report, title=f"exported to {output}: {head.architecture}, {count:,} parameters", notes=(checked,)
+        report, title=f"exported to {output}: {head.architecture}, {count:,} parameters", notes=(note,)
     )
 
 
-def _check_written(folder: Path, params: Any, config: ModelConfig, head: Head) -> str:
+def _check_written(folder: Path, params: Any, config: ModelConfig, head: HeadClass) -> str:
     advice = "nothing was written"
     written = _import_local(folder, str(folder))
     kept = {name: tree for name, tree in params.items() if name in head.parts}
@@ -110,6 +103,28 @@ def _check_written(folder: Path, params: Any, config: ModelConfig, head: Head) -
     return "checked: read back, every parameter has the same bits"
 
 
+def _write_pooling(folder: Path, config: ModelConfig, pooling: Pooling) -> None:
+    """Write ``modules.json``, ``1_Pooling/config.json`` and ``sentence_bert_config.json``.
+
+    Args:
+      pooling: "mean": the mean of the last layer's vectors over all real tokens; "cls": the last layer's vector of
+        ``[CLS]``, without the pooler.
+    """
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{module}"}
+        for i, (path, module) in enumerate((("", "Transformer"), ("1_Pooling", "Pooling")))
+    ]
+    write_json(folder / "modules.json", modules)
+    (folder / "1_Pooling").mkdir()
+    modes = {mode: name == pooling for name, mode in _MODES.items()}
+    others = dict.fromkeys(("pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens"), False)
+    write_json(
+        folder / "1_Pooling" / "config.json", {"word_embedding_dimension": config.hidden_size, **modes, **others}
+    )
+    # do_lower_case is False because the tokenizer itself lower-cases if the model needs it.
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": config.max_length, "do_lower_case": False})
+
+
 def import_model(directory: str | os.PathLike[str]) -> TrainedModel:
     """Return the model in a Hugging Face directory. The model may be of any family and have any head of that family.
 
@@ -117,7 +132,7 @@ def import_model(directory: str | os.PathLike[str]) -> TrainedModel:
       UserError: there is no such model, its weights exist only as a pickle, the tensors do not fit the config, or a
         file is damaged or does not match its sha256 in ``SHA256SUMS``, if there is one.
     """
-    with files.downloaded(directory) as folder:
+    with files.download(directory) as folder:
         return _import_local(folder, str(directory))
 
 
@@ -126,15 +141,15 @@ def _import_local(folder: Path, where: str) -> TrainedModel:
         raise UserError(
             f"{where}: {damage}; copy the whole folder again, or remove {CHECKSUMS} if somebody changed it on purpose"
         )
-    described = read_json(folder / "config.json")
-    family = family_described(described, where)
-    config = family.from_config(described, where)
+    theirs = read_json(folder / "config.json")
+    family = family_described(theirs, where)
+    config = family.from_config(theirs, where)
     tokenizer = read_tokenizer(folder, config, where)
     tensors = current_names(family, read_tensors(folder, where), where)
-    tensors, folded = family.folded(tensors, described, where)
-    head = of_config(family, described, tensors, where)
+    tensors, folded = family.fold(tensors, theirs, where)
+    head = of_config(family, theirs, tensors, where)
     read = read_params(tensors, config, head, where, tokenizer.pad_id)
-    count = sum(int(np.prod(shape)) for _, shape in read.moved)
+    count = sum(array.size for array in jax.tree.leaves(read.params))
     title = f"read {where}: {head.architecture}, {count:,} parameters"
     notes = (*([f"labels: {', '.join(head.labels)}"] if head.labels else []), *folded)
     report = Report(title, read.moved, read.missing, notes=notes)

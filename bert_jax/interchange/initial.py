@@ -15,11 +15,11 @@ from bert_jax.checkpoints.saving import save_params
 from bert_jax.cluster import distributed
 from bert_jax.errors import PassingError, UserError, first_line
 from bert_jax.features.trained_model import RunKey, TrainedModel
-from bert_jax.interchange.architectures import Head
+from bert_jax.interchange.architectures import HeadClass
 from bert_jax.interchange.loading import load
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.layers import stack_layers
 from bert_jax.models.model import config_of
+from bert_jax.models.transformer import stack_layers
 from bert_jax.reporting.run_record import Purpose, purpose_of, read_run
 from bert_jax.storage import files
 from bert_jax.text import tokenizer as tokenizers
@@ -73,7 +73,7 @@ def _begun_from(workdir: str) -> TrainedModel | None:
     trained_by = RunKey(purpose_of(identity), facts["parent_key"]) if "parent_key" in facts else None
     model = config_of(facts["model"])
     tokenizer = tokenizers.load(tokenizers.find(workdir), facts["lowercase"])
-    head = Head(classifier_dropout=(facts.get("task") or {}).get("dropout_rate"))
+    head = HeadClass(classifier_dropout=(facts.get("task") or {}).get("dropout_rate"))
     return TrainedModel(str(identity["init"]), {}, model, tokenizer, head, run=trained_by)
 
 
@@ -96,7 +96,7 @@ def start_from(
     tokenizer: Tokenizer,
     optimizer: Literal["fresh", "kept"],
     note: Callable[[str], None],
-    head: Head | None = None,
+    head: HeadClass | None = None,
 ) -> Callable[[TrainState], TrainState]:
     """Return a function that takes a fresh train state and returns one with the parameters of ``initial``.
 

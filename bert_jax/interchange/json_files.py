@@ -11,18 +11,11 @@ from bert_jax.storage import reading
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file.
-
-    Raises ``UserError`` if the file is missing, damaged, or holds no JSON object.
-    """
-    try:
-        content = json.loads(reading.read_bytes(path))
-    except FileNotFoundError as error:
-        raise UserError(f"{path.parent} has no {path.name}; is it a model's folder?") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON ({error}); copy it again") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is a JSON {type(content).__name__}, not an object; copy it again")
+    """Return the object in a JSON file. Raises ``UserError`` if the file is missing or holds something else."""
+    if not path.exists():
+        raise UserError(f"{path.parent} has no {path.name}; is it a model's folder?")
+    if (content := reading.parse_object(reading.read_bytes(path))) is None:
+        raise UserError(f"{path} holds no JSON object; copy it again")
     return content
 
 

@@ -8,16 +8,16 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from bert_jax.checkpoints.remote_steps import unmarked_steps
 from bert_jax.checkpoints.restoring import BEST, FROZEN, read_params, saved_steps, steps_folder
+from bert_jax.checkpoints.steps import unmarked_steps
 from bert_jax.errors import UserError
 from bert_jax.features.trained_model import RunKey, TrainedModel
 from bert_jax.interchange.architectures import of_facts
 from bert_jax.interchange.family import families
 from bert_jax.interchange.hugging_face import import_model, licence_of
 from bert_jax.interchange.original import import_original, is_original
-from bert_jax.models.layers import unstack_layers
-from bert_jax.models.model import config_of, recorded
+from bert_jax.models.model import config_facts, config_of
+from bert_jax.models.transformer import unstack_layers
 from bert_jax.reporting.run_record import purpose_of, read_run
 from bert_jax.storage import files, reading
 from bert_jax.text import tokenizer as tokenizers
@@ -122,7 +122,7 @@ def read_model(directory: str, lowercase: bool | None = None) -> TrainedModel:
     head = model.head
     assert head is not None
     facts = {
-        "model": recorded(model.config),
+        "model": config_facts(model.config),
         "lowercase": model.tokenizer.lowercase,
         "vocabulary_sha256": model.tokenizer.sha256,
         "corpus_fingerprint": None,

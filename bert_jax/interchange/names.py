@@ -44,7 +44,7 @@ def norm(ours: str, theirs: str) -> tuple[Entry, Entry]:
     return Entry(f"{ours}/scale", f"{theirs}.weight"), Entry(f"{ours}/bias", f"{theirs}.bias")
 
 
-def written_out(entries: Iterable[Entry], num_layers: int) -> Iterator[Entry]:
+def per_layer(entries: Iterable[Entry], num_layers: int) -> Iterator[Entry]:
     """Yield the entries.
 
     An entry with ``{i}`` is yielded once per layer, with the layer's number in place of ``{i}``.

@@ -10,7 +10,7 @@ from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.features.trained_model import TrainedModel
-from bert_jax.interchange.architectures import Head, of_config
+from bert_jax.interchange.architectures import HeadClass, of_config
 from bert_jax.interchange.conversion import Report, read_params
 from bert_jax.interchange.family import family_of
 from bert_jax.interchange.json_files import read_json
@@ -50,7 +50,7 @@ def import_original(directory: str | os.PathLike[str], lowercase: bool | None = 
     where = str(directory)
     if lowercase is None:
         lowercase = _lowercase_of(os.path.basename(os.path.abspath(where)), where)
-    with files.downloaded(directory) as folder:
+    with files.download(directory) as folder:
         family = family_of("bert")
         config = family.from_config(read_json(folder / CONFIG), where, CONFIG)
         tokenizer = read_tokenizer(folder, config, where, lowercase)
@@ -65,8 +65,7 @@ def import_original(directory: str | os.PathLike[str], lowercase: bool | None = 
         tensors = current_names(family, renamed | unknown, where)
         head = _head(tensors, where)
         read = read_params(tensors, config, head, where)
-    entries = [entry._replace(theirs=originals[entry.theirs]) for entry, _ in read.moved]
-    moved = tuple((entry, raw[entry.theirs].shape) for entry in entries)
+    moved = tuple(originals[name] for name in read.moved)
     count = sum(array.size for array in raw.values())
     case = "lower-case" if lowercase else "cased"
     notes = [f"the vocabulary is read as {case}"]
@@ -102,17 +101,17 @@ def _lowercase_of(name: str, where: str) -> bool:
     )
 
 
-def _head(tensors: Mapping[str, Any], where: str) -> Head:
+def _head(tensors: Mapping[str, Any], where: str) -> HeadClass:
     head = of_config(family_of("bert"), {"num_labels": 1}, tensors, where)
-    return Head() if head.architecture in ("BertModel", "BertForMaskedLM") else head
+    return HeadClass() if head.architecture in ("BertModel", "BertForMaskedLM") else head
 
 
 def _prefix(folder: Path, where: str) -> Path:
     """Return the path of the only checkpoint in a folder, without the endings ".index" and ".data-..."."""
-    found = sorted(path.name.removesuffix(".index") for path in folder.glob("*.index"))
-    if CHECKPOINT in found:
+    checkpoints = sorted(path.name.removesuffix(".index") for path in folder.glob("*.index"))
+    if CHECKPOINT in checkpoints:
         return folder / CHECKPOINT
-    if len(found) != 1:
-        what = f"several checkpoints: {', '.join(found)}" if found else f"no {CHECKPOINT}.index"
+    if len(checkpoints) != 1:
+        what = f"several checkpoints: {', '.join(checkpoints)}" if checkpoints else f"no {CHECKPOINT}.index"
         raise UserError(f"{where} has {what}; leave one checkpoint there, with its .index and .data files")
-    return folder / found[0]
+    return folder / checkpoints[0]

@@ -16,10 +16,12 @@ import ml_dtypes
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.interchange.crc32c import crc32c, masked
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER = 48
+_POLYNOMIAL = 0x82F63B78  # of CRC-32C (Castagnoli)
+_ALL_ONES = bytes.fromhex("54641f64")  # bytes after which a CRC register that began with zeros holds 32 ones
+_MAX_LANES = 1 << 14
 # Values of the enum DataType in tensorflow/core/framework/types.proto.
 _DTYPES = {1: np.float32, 2: np.float64, 3: np.int32, 9: np.int64, 14: ml_dtypes.bfloat16, 19: np.float16}
 
@@ -77,7 +79,7 @@ def _read(entry: _Entry, shards: list[Path], name: str) -> np.ndarray:
             f"{path} is too short for {name} or belongs to another checkpoint; copy the whole checkpoint again"
         )
     array = np.fromfile(path, dtype, count, offset=entry.offset).reshape(entry.shape)
-    if masked(crc32c(array)) != entry.checksum:
+    if _masked_crc32c(array) != entry.checksum:
         raise UserError(f"{path} is damaged: the checksum of {name} does not match; copy the whole checkpoint again")
     return array.astype(np.float32) if dtype.kind != "i" else array
 
@@ -108,7 +110,7 @@ def _block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]
         raise _Damaged("a block lies beyond the end of the file")
     if trailer[0]:
         raise _Damaged("its blocks are compressed")
-    if masked(crc32c(block + trailer[:1])) != int.from_bytes(trailer[1:], "little"):
+    if _masked_crc32c(block + trailer[:1]) != int.from_bytes(trailer[1:], "little"):
         raise _Damaged("a checksum does not match")
     end = size - 4 - 4 * int.from_bytes(block[-4:], "little")  # the entries end before the restart points
     key, at = b"", 0
@@ -156,3 +158,55 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         at, shift = at + 1, shift + 7
         if byte < 0x80:
             return value, at
+
+
+# ---- Checksums ----------------------------------------------------------------------------------------------------
+
+
+def _masked_crc32c(data: bytes | np.ndarray) -> int:
+    """Return the CRC-32C of bytes, or of the bytes of an array, masked as files store it (LevelDB, util/crc32c.h)."""
+    crc = crc32c(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def crc32c(data: bytes | np.ndarray) -> int:
+    """Return the CRC-32C of bytes, or of the bytes of an array, computed with numpy operations on whole arrays.
+
+    The remainder of a message is linear in the message's bits, and leading zeros do not change it. So a message is cut
+    into lanes of equal width, whose remainders are computed side by side, one byte per step. Neighbouring lanes A and B
+    are then joined: the remainder of AB is the remainder of (A followed by len(B) zeros) XOR the remainder of B.
+    """
+    message = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data.reshape(-1).view(np.uint8)
+    size = len(_ALL_ONES) + len(message)
+    lanes = min(_MAX_LANES, 1 << (size // 64).bit_length())
+    width = -(-size // lanes)
+    padded = np.zeros(lanes * width, np.uint8)
+    padded[len(padded) - size :] = np.concatenate([np.frombuffer(_ALL_ONES, np.uint8), message])
+    rest = np.zeros(lanes, np.uint32)
+    for column in np.ascontiguousarray(padded.reshape(lanes, width).T):
+        rest = _TABLE[(rest ^ column) & 0xFF] ^ rest >> 8
+    shift = np.uint32(1) << np.arange(32, dtype=np.uint32)  # column i: what a register with only bit i set becomes
+    for _ in range(width):
+        shift = _TABLE[shift & 0xFF] ^ shift >> 8
+    while len(rest) > 1:
+        rest = _product(shift, rest[::2]) ^ rest[1::2]
+        shift = _product(shift, shift)
+    return int(rest[0]) ^ 0xFFFFFFFF
+
+
+def _byte_table() -> np.ndarray:
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, table >> 1 ^ np.uint32(_POLYNOMIAL), table >> 1)
+    return table
+
+
+_TABLE = _byte_table()
+
+
+def _product(shift: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return the products over GF(2) of each of ``values`` with the matrix [32, 32] whose columns are ``shift``."""
+    total = np.zeros_like(values)
+    for i, column in enumerate(shift):
+        total ^= np.where(values >> np.uint32(i) & 1, column, np.uint32(0))
+    return total

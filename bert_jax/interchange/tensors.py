@@ -98,13 +98,8 @@ def current_names(family: Family, tensors: Mapping[str, np.ndarray], where: str)
     return current
 
 
-def write_tensors(
-    folder: Path,
-    tensors: Mapping[str, np.ndarray],
-    output: str | os.PathLike[str],
-    max_shard_bytes: int = MAX_SHARD_BYTES,
-) -> None:
-    """Write the tensors to one file or, if they need more than ``max_shard_bytes``, to several such files and an index.
+def write_tensors(folder: Path, tensors: Mapping[str, np.ndarray], output: str | os.PathLike[str]) -> None:
+    """Write the tensors to one file or, if they need more than ``MAX_SHARD_BYTES``, to several such files and an index.
 
     Args:
       output: the folder's name for error messages.
@@ -115,7 +110,7 @@ def write_tensors(
     shards: list[dict[str, np.ndarray]] = [{}]
     size = 0
     for name, array in tensors.items():
-        if shards[-1] and size + array.nbytes > max_shard_bytes:
+        if shards[-1] and size + array.nbytes > MAX_SHARD_BYTES:
             shards.append({})
             size = 0
         shards[-1][name] = array

@@ -121,9 +121,9 @@ def _check_same(folder: Path, where: str) -> None:
     lines = lines_of(reading.read_bytes(file).decode("utf-8-sig", "replace"))
     for i, piece in enumerate(sorted(theirs, key=theirs.__getitem__)):
         if i >= len(lines) or lines[i] != piece:
-            found = f"{lines[i]!r} on line {i + 1:,}" if i < len(lines) else f"{len(lines):,} lines"
+            ours = f"{lines[i]!r} on line {i + 1:,}" if i < len(lines) else f"{len(lines):,} lines"
             raise UserError(
-                f"{where}/{file.name} has {found}, but {where}/tokenizer.json has {len(theirs):,} pieces, {piece!r} as "
+                f"{where}/{file.name} has {ours}, but {where}/tokenizer.json has {len(theirs):,} pieces, {piece!r} as "
                 f"number {i + 1:,}: one of them was cut short or changed; copy the whole folder again"
             )
 

@@ -15,14 +15,13 @@ from bert_jax.corpora.prepare import CorpusConfig
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.features.trained_model import TrainedModel
-from bert_jax.interchange.architectures import Head, of_facts
+from bert_jax.interchange.architectures import HeadClass, of_facts
 from bert_jax.interchange.card import ParentModel, model_card
 from bert_jax.interchange.conversion import Report, check_class
 from bert_jax.interchange.family import family_with
 from bert_jax.interchange.hugging_face import export_model, licence_of
 from bert_jax.interchange.loading import read_model
-from bert_jax.interchange.pooling import Pooling
-from bert_jax.interchange.tensors import MAX_SHARD_BYTES
+from bert_jax.models.heads import Pooling
 from bert_jax.reporting.formats import is_number
 from bert_jax.reporting.loggers.base import metrics_of
 from bert_jax.reporting.run_log import read_records
@@ -36,7 +35,6 @@ def export_trained(
     output: str | os.PathLike[str],
     architecture: str | None = None,
     pooling: Pooling | None = None,
-    max_shard_bytes: int = MAX_SHARD_BYTES,
     into: Directory = files.whole_directory,
 ) -> Report:
     """Write the model of a workdir as a Hugging Face directory, with the class that fits its task; return the report.
@@ -55,24 +53,16 @@ def export_trained(
     check_class(trained.params, trained.config, f"the model of {workdir}")
     head = trained.head or of_facts(trained.facts, trained.params)  # raises: transformers has no class
     if architecture and architecture != head.architecture:
-        head = Head(architecture)
+        head = HeadClass(architecture)
         family_with(architecture)  # raises for an unknown class before anything is read
     task = trained.facts.get("task") or {}
     if pooling is None and task.get("name") == "sentence_embeddings" and head.ending == "Model":
         pooling = task.get("pooling", "mean")
+    exported, facts = dataclasses.replace(trained, head=head), trained.facts
+    metrics, splits = _newest_metrics(workdir, trained.step), _corpus_splits(workdir, facts)
     baselines = reading.read_object(files.as_path(workdir) / "baselines.json") or {}
-    card = model_card(
-        trained.facts,
-        _newest_metrics(workdir, trained.step),
-        trained.step,
-        baselines,
-        _corpus_splits(workdir, trained.facts),
-        head,
-        pooling,
-        _parent_of(trained.facts),
-    )
-    exported = dataclasses.replace(trained, head=head)
-    report = export_model(exported, output, card, pooling, max_shard_bytes, into)
+    card = model_card(exported, metrics, baselines, splits, pooling, _parent_of(facts))
+    report = export_model(exported, output, card, pooling, into)
     return dataclasses.replace(report, title=f"{report.title}, step {trained.step:,} of {workdir}")
 
 

@@ -14,7 +14,7 @@ from flax import linen as nn
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.dropout import RowRng, dropout
 from bert_jax.models.kernels.choice import Case, choose
-from bert_jax.models.kernels.row_attention import rows
+from bert_jax.models.kernels.row_attention import Factors, rows
 from bert_jax.models.masks import Visible, bias
 from bert_jax.models.primitives import Dense, Placement, constrain, placement
 
@@ -45,9 +45,7 @@ products.defvjp(_products, _gradients)
 
 
 def attend(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
+    factors: Factors,
     visible: Visible,
     rate: float,
     rng: RowRng | None,
@@ -59,57 +57,44 @@ def attend(
     one computes a case. Plain attention does where no mesh is placed, or where the mesh does not divide the arrays.
 
     Args:
-      query, key, value: [B, L, H, head_dim], like the result. In each row the real tokens come before the padding.
+      factors: query, key and value [B, L, H, head_dim], like the result. In each row the real tokens come before the
+        padding.
       kernel: the implementation to use where it can compute this case.
     """
     rate = 0.0 if rng is None else rate
-    place = placement.get()
-    if place is not None and kernel != "plain" and (share := divided(place, query.shape)):
-        case = Case(
-            place.mesh.devices.flat[0].platform,
-            query.shape[1],
-            share[2],
-            query.shape[3],
-            query.dtype.name,
-            rate,
-            visible.sequence_ids is not None,
-            visible.window is not None,
-        )
+    place, query = placement.get(), factors[0]
+    if place is not None and kernel != "plain" and (share := share_of(place, query.shape)):
+        platform, packed = place.mesh.devices.flat[0].platform, visible.sequence_ids is not None
+        case = Case(platform, query.shape[1], share[2], query.shape[3], query.dtype.name, rate, packed)
         chosen = choose(kernel, case)
         if chosen == "rows":
-            local = functools.partial(rows, rate=rate, causal=visible.causal, window=visible.window)
-            return on_each_device(place, local, query, key, value, visible, rng)
+            local = functools.partial(rows, rate=rate, causal=visible.causal)
+            return _on_each_device(place, local, factors, visible, rng)
         if chosen == "cudnn":
-            local = functools.partial(cudnn, causal=visible.causal)
-            return on_each_device(place, local, query, key, value, visible, rng)
-    return plain(query, key, value, visible, rate, rng)
+            return _on_each_device(place, functools.partial(cudnn, causal=visible.causal), factors, visible, rng)
+    return plain(factors, visible, rate, rng)
 
 
-def plain(
-    query: jax.Array, key: jax.Array, value: jax.Array, visible: Visible, rate: float, rng: RowRng | None
-) -> jax.Array:
+def plain(factors: Factors, visible: Visible, rate: float, rng: RowRng | None) -> jax.Array:
     """Return attention [B, L, H, head_dim] by jax alone, which every device runs and the partitioner can divide."""
+    query, key, value = factors
     weights = dropout(probabilities(query, key, visible), rate, rng, SITE)
     return jnp.einsum("bhqk,bkhd->bqhd", weights.astype(value.dtype), value)
 
 
-def cudnn(
-    query: jax.Array, key: jax.Array, value: jax.Array, ids: Any, row_keys: Any, head: Any, *, causal: bool
-) -> Any:
+def cudnn(factors: Factors, ids: Any, dropout_keys: Any, *, causal: bool) -> Any:
     """Return attention of unpacked rows without dropout, [B, L, H, head_dim], by cuDNN."""
-    del row_keys, head
+    del dropout_keys
     lengths = jnp.maximum(jnp.sum(ids[1], axis=1, dtype=jnp.int32), 1)
     return jax.nn.dot_product_attention(
-        query, key, value, is_causal=causal, key_value_seq_lengths=lengths, implementation="cudnn"
+        *factors, is_causal=causal, key_value_seq_lengths=lengths, implementation="cudnn"
     )
 
 
-def on_each_device(
+def _on_each_device(
     place: Placement,
     local: Callable[..., jax.Array],
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
+    factors: Factors,
     visible: Visible,
     rng: RowRng | None,
 ) -> jax.Array:
@@ -118,18 +103,17 @@ def on_each_device(
     Mesh axes that are manual already, because the whole step runs under ``jax.shard_map``, are left as they are.
 
     Args:
-      local: a function (query, key, value, ids of queries and keys, keys of the rows' dropout [B], index of the first
-        head [1]) -> [B, L, H, head_dim].
+      local: a function (factors, ids of queries and keys, dropout keys as in ``rows``) -> [B, L, H, head_dim].
     """
-    batch = query.shape[0]
+    batch = factors[0].shape[0]
     row_keys = jnp.zeros(batch, jnp.uint32) if rng is None else rng.site(SITE).row_keys()
 
-    def on_one(query: jax.Array, key: jax.Array, value: jax.Array, ids: Any, row_keys: jax.Array) -> jax.Array:
+    def on_one(factors: Factors, ids: Any, row_keys: jax.Array) -> jax.Array:
         axes = place.axes("heads")
-        first = jax.lax.axis_index(axes) * query.shape[2] if axes else 0
-        return local(query, key, value, ids, row_keys, jnp.full(1, first, jnp.int32))
+        first = jax.lax.axis_index(axes) * factors[0].shape[2] if axes else 0
+        return local(factors, ids, (row_keys, jnp.full(1, first, jnp.int32)))
 
-    arrays = (query, key, value, visible.ids(), row_keys)
+    arrays = (factors, visible.ids(), row_keys)
     context = jax.sharding.get_abstract_mesh()
     free = frozenset(place.mesh.axis_names) - set(context.manual_axes)
     if not free:
@@ -139,13 +123,13 @@ def on_each_device(
         on_one,
         mesh=context if context.manual_axes else place.mesh,
         axis_names=free,
-        in_specs=(split, split, split, (ids, ids), place.spec("batch")),
+        in_specs=((split, split, split), (ids, ids), place.spec("batch")),
         out_specs=split,
         check_vma=False,
     )(*arrays)
 
 
-def divided(place: Placement, shape: tuple[int, ...]) -> tuple[int, ...]:
+def share_of(place: Placement, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape of one device's part of [B, L, H, head_dim], or () if the mesh does not divide it."""
     spec = place.spec("batch", "length", "heads", "head_dim")
     names = [(axes,) if isinstance(axes, str) else axes or () for axes in spec]
@@ -183,5 +167,5 @@ class SelfAttention(nn.Module):
         if self.is_mutable_collection("intermediates"):
             self.sow("intermediates", "probabilities", probabilities(query, key, visible))
         rate, kernel = config.attention_dropout_rate, config.attention_kernel
-        mixed = attend(query, key, value, visible, rate, rng, kernel)
+        mixed = attend((query, key, value), visible, rate, rng, kernel)
         return Dense(config, heads, embed, name="output")(mixed)

@@ -14,7 +14,7 @@ from flax import linen as nn
 
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.heads import Head, Outputs
-from bert_jax.models.primitives import named
+from bert_jax.models.primitives import with_axes
 from bert_jax.records import Batch
 
 
@@ -44,11 +44,11 @@ class BiLstm(Head):
         """
         x, mask = outputs["sequence"], batch[self.steps]
         for i in range(self.num_layers):
-            x = BiLstmLayer(self.features or self.config.hidden_size // 2, name=f"layer_{i}")(x, mask)
+            x = _BiLstmLayer(self.features or self.config.hidden_size // 2, name=f"layer_{i}")(x, mask)
         return {"sequence": x}
 
 
-class BiLstmLayer(nn.Module):
+class _BiLstmLayer(nn.Module):
     """One layer: a forward and a backward LSTM."""
 
     features: int
@@ -56,12 +56,12 @@ class BiLstmLayer(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, attention_mask: jax.Array) -> jax.Array:
         """Return the hidden states [B, L, 2F] of both directions for x [B, L, D] and attention_mask [B, L] (1 real)."""
-        forward = Lstm(self.features, reverse=False, name="forward")(x, attention_mask)
-        backward = Lstm(self.features, reverse=True, name="backward")(x, attention_mask)
+        forward = _Lstm(self.features, reverse=False, name="forward")(x, attention_mask)
+        backward = _Lstm(self.features, reverse=True, name="backward")(x, attention_mask)
         return jnp.concatenate([forward, backward], axis=-1)
 
 
-class Lstm(nn.Module):
+class _Lstm(nn.Module):
     """One direction of a layer. Parameters and state are float32 or wider."""
 
     features: int
@@ -72,9 +72,9 @@ class Lstm(nn.Module):
         """Return the hidden states [B, L, F] of one direction for x [B, L, D]; F is ``features``."""
         size, dtype = self.features, jnp.promote_types(x.dtype, jnp.float32)
         initial = uniform(1.0 / math.sqrt(size))  # as torch.nn.LSTM
-        kernel = self.param("kernel", named(initial, "embed", "gates"), (x.shape[-1], 4 * size), dtype)
-        recurrent = self.param("recurrent_kernel", named(initial, None, "gates"), (size, 4 * size), dtype)
-        bias = self.param("bias", named(initial, None), (4 * size,), dtype)
+        kernel = self.param("kernel", with_axes(initial, "embed", "gates"), (x.shape[-1], 4 * size), dtype)
+        recurrent = self.param("recurrent_kernel", with_axes(initial, None, "gates"), (size, 4 * size), dtype)
+        bias = self.param("bias", with_axes(initial, None), (4 * size,), dtype)
         inputs = x.astype(dtype) @ kernel + bias[None, None, :]  # [B, L, 4F], for all places at once
         real = (attention_mask > 0)[..., None]  # [B, L, 1]
         zeros = jnp.zeros((x.shape[0], size), dtype)

@@ -28,7 +28,7 @@ def mix(x: jax.Array) -> jax.Array:
     return x ^ (x >> 16)
 
 
-def fold(key: jax.Array, data: jax.Array) -> jax.Array:
+def _fold(key: jax.Array, data: jax.Array) -> jax.Array:
     """Return a new key made of ``key`` and ``data``, both uint32 and of one shape."""
     return mix(mix(key + jnp.uint32(0x9E3779B9)) ^ data)
 
@@ -46,14 +46,14 @@ class RowRng:
     @classmethod
     def create(cls, seed: int | jax.Array, step: int | jax.Array, rows: jax.Array) -> RowRng:
         """Return the randomness of training step ``step`` of a run with ``seed``."""
-        return cls(fold(fold(jnp.uint32(0), _uint32(seed)), _uint32(step)), rows.astype(jnp.uint32))
+        return cls(_fold(_fold(jnp.uint32(0), _uint32(seed)), _uint32(step)), rows.astype(jnp.uint32))
 
     def site(self, name: str | int | jax.Array) -> RowRng:
         """Return the randomness of one place in the model, such as a layer; places may be nested."""
         number = zlib.crc32(name.encode()) if isinstance(name, str) else name
-        return self.replace(key=fold(self.key, _uint32(number)))  # type: ignore[attr-defined,no-any-return]
+        return self.replace(key=_fold(self.key, _uint32(number)))  # type: ignore[attr-defined,no-any-return]
 
-    def repeated(self, times: int) -> RowRng:
+    def repeat(self, times: int) -> RowRng:
         """Return the randomness of a batch in which every row is replaced by ``times`` consecutive rows."""
         rows = jnp.repeat(self.rows, times) * jnp.uint32(times) + jnp.tile(
             jnp.arange(times, dtype=jnp.uint32), self.rows.shape[0]
@@ -62,7 +62,7 @@ class RowRng:
 
     def row_keys(self) -> jax.Array:
         """Return the key of each row, [B] uint32, from which the bits of its elements follow."""
-        return fold(jnp.broadcast_to(self.key, self.rows.shape), self.rows)
+        return _fold(jnp.broadcast_to(self.key, self.rows.shape), self.rows)
 
     def bits(self, shape: tuple[int, ...]) -> jax.Array:
         """Return uniform uint32 of ``shape`` = [B, ...]. A row may have up to 2**32 elements."""

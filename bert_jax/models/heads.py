@@ -19,8 +19,8 @@ from bert_jax.models.primitives import (
     constrain,
     gather,
     look_up,
-    named,
     normal,
+    with_axes,
 )
 from bert_jax.models.products import rounded_product
 from bert_jax.records import Batch
@@ -42,8 +42,8 @@ class Head(nn.Module):
     reads_hidden: ClassVar[bool] = False
 
     def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
-        """Return the outputs that the head adds."""
-        raise NotImplementedError
+        """Return the outputs that the head adds, by name."""
+        return {}
 
 
 class Pooler(Head):
@@ -102,7 +102,7 @@ class LmHead(Head):
         else:
             table = table.astype(config.compute_dtype)
             logits = jnp.einsum("...d,vd->...v", x, table, preferred_element_type=config.param_dtype)
-        zeros = named(nn.initializers.zeros, "vocab")
+        zeros = with_axes(nn.initializers.zeros, "vocab")
         logits += self.param("output_bias", zeros, (config.vocab_size,), config.param_dtype)[None, None, :]
         return {self.logits: constrain(logits, "batch", None, "vocab")}
 
@@ -133,7 +133,7 @@ class BoundaryHead(LmHead):
         """
         config, size = self.config, self.config.hidden_size
         shape = (self.positions, POSITION_SIZE)
-        table = self.param("position_embeddings", named(normal(config), None, None), shape, config.param_dtype)
+        table = self.param("position_embeddings", with_axes(normal(config), None, None), shape, config.param_dtype)
         place = look_up(table, jnp.minimum(batch["span_offsets"], self.positions - 1), activation_dtype(config))
         sides = [gather(outputs["sequence"], batch[name]) for name in ("span_left", "span_right")]
         x = jnp.concatenate([*sides, place], axis=-1)
@@ -194,10 +194,10 @@ class SentenceVector(Head):
 
     def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
         """Return embeddings [B, D], float32 or wider. They are not normalised."""
-        return {"embeddings": pooled(outputs["sequence"], batch["attention_mask"], self.pooling)}
+        return {"embeddings": pool(outputs["sequence"], batch["attention_mask"], self.pooling)}
 
 
-def pooled(sequence: jax.Array, attention_mask: jax.Array, pooling: Pooling) -> jax.Array:
+def pool(sequence: jax.Array, attention_mask: jax.Array, pooling: Pooling) -> jax.Array:
     """Return one vector for each text, [B, D] float32 or wider, from sequence [B, L, D] and attention_mask [B, L]."""
     sequence = sequence.astype(jnp.promote_types(sequence.dtype, jnp.float32))
     if pooling == "cls":
@@ -218,7 +218,7 @@ def num_weighted(layers: str, num_layers: int) -> int:
     return {"weighted_sum_last_four": 4, "weighted_sum_all": num_layers}.get(layers, 0)
 
 
-def combined(layers: str, hidden: jax.Array, weights: jax.Array) -> jax.Array:
+def combine(layers: str, hidden: jax.Array, weights: jax.Array) -> jax.Array:
     """Return a combination of ``hidden`` [N + 1, ..., D], the embeddings first: [..., D], or [..., 4D] of "concat".
 
     ``weights`` [n] are those of a weighted sum of the last n layers, the lowest first.
@@ -250,9 +250,9 @@ class LayerMix(Head):
         """
         hidden = outputs["hidden"].astype(self.config.param_dtype)
         if count := num_weighted(self.layers, self.config.num_layers):
-            weights = self.param("weights", named(nn.initializers.zeros, None), (count,), hidden.dtype)
+            weights = self.param("weights", with_axes(nn.initializers.zeros, None), (count,), hidden.dtype)
             scale = self.param("scale", nn.initializers.ones, (), hidden.dtype)
-            x = scale * combined(self.layers, hidden, jax.nn.softmax(weights))
+            x = scale * combine(self.layers, hidden, jax.nn.softmax(weights))
         else:
-            x = combined(self.layers, hidden, jnp.zeros(0))
+            x = combine(self.layers, hidden, jnp.zeros(0))
         return {"sequence": dropout(x, self.dropout_rate, rng, "features")}

@@ -77,9 +77,9 @@ class Model(nn.Module):
         """
         *rows, length = batch["input_ids"].shape
         if len(rows) == 2:
-            flat = {name: x.reshape(-1, length) for name, x in inputs_of(self.config, batch).items()}
+            flat = {name: x.reshape(-1, length) for name, x in _inputs_of(self.config, batch).items()}
             batch = {**batch, **flat}
-            rng = rng and rng.repeated(rows[1])  # a sequence keeps its randomness wherever its row is computed
+            rng = rng and rng.repeat(rows[1])  # a sequence keeps its randomness wherever its row is computed
         outputs = self._outputs(batch, rng)
         return {name: x.reshape(*rows, *x.shape[1:]) for name, x in outputs.items()} if len(rows) == 2 else outputs
 
@@ -107,13 +107,13 @@ def encoder_of(config: ModelConfig) -> nn.Module:
     return encoder_file(config.encoder).Encoder(config)  # type: ignore[no-any-return]
 
 
-def inputs_of(config: ModelConfig, batch: Batch) -> dict[str, Any]:
+def _inputs_of(config: ModelConfig, batch: Batch) -> dict[str, Any]:
     """Return the features of ``batch`` that the encoder of ``config`` reads."""
     reads = encoder_file(config.encoder).Encoder.reads
     return {name: x for name, x in batch.items() if name in IDS or name in reads}
 
 
-def recorded(config: ModelConfig) -> dict[str, Any]:
+def config_facts(config: ModelConfig) -> dict[str, Any]:
     """Return ``config`` as a dictionary, in the form stored in the facts (the metadata) of a checkpoint.
 
     ``attention_kernel`` is left out: it is a choice for one machine, and whoever reads the model may have another.
@@ -124,7 +124,7 @@ def recorded(config: ModelConfig) -> dict[str, Any]:
 
 
 def config_of(facts: Mapping[str, Any]) -> ModelConfig:
-    """Return the config that ``recorded`` stored in ``facts``."""
+    """Return the config that ``config_facts`` stored in ``facts``."""
     kind = encoder_file(facts["encoder"]).Config
     return configuration.build(kind, facts, "model", also=("encoder",))  # type: ignore[no-any-return]
 

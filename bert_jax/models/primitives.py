@@ -27,7 +27,7 @@ def normal(config: ModelConfig) -> nn.initializers.Initializer:
     return nn.initializers.truncated_normal(config.initializer_range)
 
 
-def named(initializer: Callable[..., Any], *axes: str | None) -> Callable[..., Any]:
+def with_axes(initializer: Callable[..., Any], *axes: str | None) -> Callable[..., Any]:
     """Return ``initializer`` for a parameter whose axes have these logical names."""
     if again := [axis for axis in axes if axis and axes.count(axis) > 1]:
         raise ValueError(f"two axes of a parameter have the name {again[0]!r}; let None stand for one of them")
@@ -50,9 +50,9 @@ class Dense(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         config, axes = self.config, (*self.inputs, *self.outputs)
         names, shape = [name for name, _ in axes], [size for _, size in axes]
-        kernel = self.param("kernel", named(normal(config), *names), shape, config.param_dtype)
+        kernel = self.param("kernel", with_axes(normal(config), *names), shape, config.param_dtype)
         bias_names, bias_shape = names[len(self.inputs) :], shape[len(self.inputs) :]
-        bias = self.param("bias", named(nn.initializers.zeros, *bias_names), bias_shape, config.param_dtype)
+        bias = self.param("bias", with_axes(nn.initializers.zeros, *bias_names), bias_shape, config.param_dtype)
         rows = x.shape[: x.ndim - len(self.inputs)]
         # Reshaped to one product of two matrices: with more axes, XLA on CPU computes the gradient with a transposed
         # copy and a product that is three times slower.
@@ -75,8 +75,8 @@ class LayerNorm(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         config, size = self.config, x.shape[-1:]
-        scale = self.param("scale", named(nn.initializers.ones, "embed"), size, config.param_dtype)
-        bias = self.param("bias", named(nn.initializers.zeros, "embed"), size, config.param_dtype)
+        scale = self.param("scale", with_axes(nn.initializers.ones, "embed"), size, config.param_dtype)
+        bias = self.param("bias", with_axes(nn.initializers.zeros, "embed"), size, config.param_dtype)
         x = x.astype(config.param_dtype)
         x = x - jnp.mean(x, axis=-1, keepdims=True)
         x = x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + config.layer_norm_eps)
@@ -87,7 +87,7 @@ class LayerNorm(nn.Module):
 Activation = Callable[[jax.Array], jax.Array]
 
 
-def widened(activation: Activation) -> Activation:
+def in_float32(activation: Activation) -> Activation:
     """Return ``activation`` computed in float32 or wider; its result has the dtype of its argument.
 
     In bfloat16 the term 1 + erf of a GELU loses its digits by cancellation: for x between -4 and -1 the result is wrong
@@ -101,7 +101,7 @@ def widened(activation: Activation) -> Activation:
     return wide
 
 
-@widened
+@in_float32
 def gelu(x: jax.Array) -> jax.Array:
     """Return x * Phi(x), computed with erf.
 
@@ -110,7 +110,7 @@ def gelu(x: jax.Array) -> jax.Array:
     return 0.5 * x * (1.0 + jax.lax.erf(x * math.sqrt(0.5)))
 
 
-@widened
+@in_float32
 def gelu_tanh(x: jax.Array) -> jax.Array:
     """Return the tanh approximation of ``gelu`` (Hendrycks and Gimpel 2016, section 2)."""
     return 0.5 * x * (1.0 + jnp.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))

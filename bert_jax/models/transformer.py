@@ -1,4 +1,4 @@
-"""Transformer layers and stacks of them."""
+"""Transformer layers, stacks of them, and the two forms of their parameters: one tree a layer, or stacked arrays."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 
 from bert_jax.models.attention import SelfAttention
@@ -15,6 +16,7 @@ from bert_jax.models.kernels.row_attention import KEPT
 from bert_jax.models.masks import Visible
 from bert_jax.models.primitives import ACTIVATIONS, Dense, LayerNorm, constrain
 
+STACKED, UNROLLED = "layers", "layer_"  # name of the stacked layers, and the beginning of the name of one layer
 REMAT_POLICIES = {
     "dots": jax.checkpoint_policies.save_from_both_policies(
         jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
@@ -25,7 +27,7 @@ REMAT_POLICIES = {
 }
 
 
-class Mlp(nn.Module):
+class _Mlp(nn.Module):
     """The position-wise feed-forward network, without dropout inside."""
 
     config: ModelConfig
@@ -39,7 +41,7 @@ class Mlp(nn.Module):
         return Dense(config, mlp, embed, name="output")(constrain(hidden, "batch", "length", "mlp"))
 
 
-class Layer(nn.Module):
+class _Layer(nn.Module):
     """One Transformer layer, normalised after each residual sum."""
 
     config: ModelConfig
@@ -54,29 +56,26 @@ class Layer(nn.Module):
         attended = SelfAttention(config, name="attention")(x, visible, rng)
         attended = dropout(attended, config.dropout_rate, rng, "attention_output")
         x = LayerNorm(config, name="attention_layer_norm")(x + attended)
-        expanded = dropout(Mlp(config, name="mlp")(x), config.dropout_rate, rng, "mlp_output")
+        expanded = dropout(_Mlp(config, name="mlp")(x), config.dropout_rate, rng, "mlp_output")
         x = LayerNorm(config, name="mlp_layer_norm")(x + expanded)
         x = constrain(x, "batch", "length", "embed")
         return x, x
 
 
-def rematerialised(config: ModelConfig, layer: type[nn.Module]) -> Any:
-    """Return ``layer`` with a backward pass that recomputes what ``config.remat`` says."""
-    if config.remat == "none":
-        return layer
-    # Inside a scan the loop itself keeps XLA from merging the recomputation with the forward pass.
-    return nn.remat(layer, policy=REMAT_POLICIES[config.remat], prevent_cse=config.layers == "unrolled")
-
-
-def add_layers(module: Any, config: ModelConfig, layer: type[nn.Module] = Layer) -> None:
+def add_layers(module: Any, config: ModelConfig) -> None:
     """Add ``num_layers`` layers to ``module``; call this in the module's ``setup``.
 
     The parameters are named ``layer_<i>``, or ``layers`` if scanned; if the layers are shared, ``layer`` in both cases.
     """
-    made, shared = rematerialised(config, layer), config.shares_layers
+    module_class: Any = _Layer
+    shared = config.shares_layers
+    if config.remat != "none":
+        # Inside a scan the loop itself keeps XLA from merging the recomputation with the forward pass.
+        unrolled = config.layers == "unrolled"
+        module_class = nn.remat(_Layer, policy=REMAT_POLICIES[config.remat], prevent_cse=unrolled)
     if config.layers == "scanned":
-        made = nn.scan(
-            made,
+        module_class = nn.scan(
+            module_class,
             variable_axes={} if shared else {"params": 0},
             variable_broadcast="params" if shared else False,
             split_rngs={"params": not shared},
@@ -85,11 +84,11 @@ def add_layers(module: Any, config: ModelConfig, layer: type[nn.Module] = Layer)
             metadata_params={nn.PARTITION_NAME: "layers"},
         )
     if shared:
-        module.layer = made(config)
+        module.layer = module_class(config)
     elif config.layers == "scanned":
-        module.layers = made(config)
+        module.layers = module_class(config)
     else:
-        module.layer = [made(config) for _ in range(config.num_layers)]
+        module.layer = [module_class(config) for _ in range(config.num_layers)]
 
 
 def run_layers(module: Any, x: jax.Array, visible: Visible, rng: RowRng | None) -> tuple[jax.Array, Any]:
@@ -115,3 +114,34 @@ def kept_probabilities(config: ModelConfig, kept: Any) -> list[jax.Array]:
     if config.shares_layers:
         return list(kept["layer"]["attention"]["probabilities"])
     return [kept[f"layer_{i}"]["attention"]["probabilities"][0] for i in range(config.num_layers)]
+
+
+def stack_layers(params: Any) -> Any:
+    """Return the parameters of an unrolled model in the form of the same model with ``layers="scanned"``.
+
+    The dictionary that holds the layers may be at any depth of the tree; numpy arrays stay numpy arrays.
+    """
+    if not isinstance(params, dict):
+        return params
+    layers = {name: tree for name, tree in params.items() if name.removeprefix(UNROLLED).isdigit()}
+    rest = {name: stack_layers(tree) for name, tree in params.items() if name not in layers}
+    if not layers:
+        return rest
+    in_order = [layers[f"{UNROLLED}{i}"] for i in range(len(layers))]
+    return rest | {STACKED: jax.tree.map(_stack, *in_order)}
+
+
+def unstack_layers(params: Any) -> Any:
+    """Return the parameters of a scanned model in the form of the unrolled model: the inverse of ``stack_layers``."""
+    if not isinstance(params, dict):
+        return params
+    rest = {name: unstack_layers(tree) for name, tree in params.items() if name != STACKED}
+    if STACKED not in params:
+        return rest
+    stacked = params[STACKED]
+    count = jax.tree.leaves(stacked)[0].shape[0]
+    return rest | {f"{UNROLLED}{i}": jax.tree.map(lambda x, i=i: x[i], stacked) for i in range(count)}
+
+
+def _stack(*leaves: Any) -> Any:
+    return np.stack(leaves) if all(isinstance(leaf, np.ndarray) for leaf in leaves) else jnp.stack(leaves)

@@ -19,7 +19,6 @@ from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.flops import train_flops_per_row
 from bert_jax.models.losses import token_metrics
 from bert_jax.models.model import Model, Part, encoder_file, head_class
 from bert_jax.objectives.reading import read_by
@@ -174,7 +173,7 @@ class PretrainingObjective(abc.ABC):
     def flops(self, spec: BatchSpec) -> float:
         """Return the FLOPs that a train step spends on one row with the features ``spec``."""
         length, masked = spec["input_ids"].shape[0], spec["masked_positions"].shape[0]
-        return train_flops_per_row(self.setting.model, length, masked, int("cls_positions" in spec))
+        return self.setting.model.train_flops(length, masked, int("cls_positions" in spec))
 
     # ---- Checks ----------------------------------------------------------------------------------------------------
 
@@ -215,10 +214,10 @@ class PretrainingObjective(abc.ABC):
             changes = {"arrangement_options": {}} | changes
         if of_phase.get("strategy", shared.strategy) != shared.strategy:
             of_phase = {"options": {}, **of_phase}
-        merged = configuration.replaced(own, changes, f"{where}.objective")
+        merged = configuration.replace(own, changes, f"{where}.objective")
         masks = self.masking(shared, "config.objective.masking")
         if of_phase:
-            masks = self.masking(configuration.replaced(shared, of_phase, f"{where}.masking"), f"{where}.masking")
+            masks = self.masking(configuration.replace(shared, of_phase, f"{where}.masking"), f"{where}.masking")
         return RowsConfig(
             self.setting.max_lengths[kind],
             merged.short_row_probability,

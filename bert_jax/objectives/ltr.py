@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.models.flops import train_flops_per_row
 from bert_jax.models.model import LM_HEAD
 from bert_jax.objectives import base
 from bert_jax.objectives.base import Term
@@ -59,7 +58,7 @@ class Objective(base.PretrainingObjective):
 
     def flops(self, spec: BatchSpec) -> float:
         length = spec["input_ids"].shape[0]
-        return train_flops_per_row(self.setting.model, length, length - 1, num_pooled=0)
+        return self.setting.model.train_flops(length, length - 1)
 
     def baselines(self, kind: str, num_rows: int, part: str | None = None) -> dict[str, float]:
         """Return baselines on the rows of the evaluation: cross-entropies of n-gram models, in nats per token."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.model import recorded
+from bert_jax.models.model import config_facts
 from bert_jax.planning.plan import PhasePlan
 from bert_jax.planning.topologies import Topology
 from bert_jax.reporting.formats import is_number, short_time
@@ -74,7 +74,7 @@ def step_key(phase: Phase, experiment: Experiment, shape: ModelConfig) -> str:
     """Return a hash of the model, the batch and the layout of a step."""
     mesh, gradient_dtype = dataclasses.asdict(experiment.mesh), experiment.training.gradient_dtype
     layout = [mesh, experiment.micro_batches(phase), gradient_dtype]
-    parts = [recorded(shape), phase.batch_size, phase.max_length, layout]
+    parts = [config_facts(shape), phase.batch_size, phase.max_length, layout]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 

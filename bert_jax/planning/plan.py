@@ -105,7 +105,7 @@ class PhasePlan:
     micro_batches: int
     prediction: Prediction | None
     fits: bool
-    model_flops: float  # FLOPs of a step on all devices together, by ``models/flops.py``
+    model_flops: float  # FLOPs of a step on all devices together, by ``models/config.py``
     num_devices: int
     peak_flops: float
 

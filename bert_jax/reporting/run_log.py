@@ -164,7 +164,7 @@ def records_of(workdir: str | os.PathLike[str]) -> list[Record]:
 
 
 def _parse(line: bytes) -> Record | None:
-    record = reading.parsed_object(line)
+    record = reading.parse_object(line)
     if record is None or not isinstance(record.get("split"), str) or not all(map(_is_value, record.values())):
         return None
     return record if isinstance(record.get("step"), int) and is_number(record.get("time")) else None

@@ -60,7 +60,7 @@ def read_run(workdir: str) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        run = reading.parsed_object(reading.read_bytes(path))
+        run = reading.parse_object(reading.read_bytes(path))
     except reading.NotPlainError as error:
         raise UserError(f"{path} {error.strerror}; put a plain file in its place") from error
     if run:
@@ -282,7 +282,7 @@ def only_writer(workdir: str) -> Iterator[None]:
     if not distributed.is_first():
         yield
     elif files.is_remote(workdir):
-        with lease.held(workdir, say, _leave):
+        with lease.hold(workdir, say, _leave):
             yield
     else:
         path = Path(files.as_path(workdir))

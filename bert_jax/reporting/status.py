@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bert_jax.checkpoints.remote_steps import whole_steps
+from bert_jax.checkpoints.steps import whole_steps
 from bert_jax.errors import UserError, first_line
 from bert_jax.program import duration
 from bert_jax.program import warn as warn_on_stderr
@@ -177,7 +177,7 @@ def read(workdir: str | os.PathLike[str]) -> dict[str, Any]:
       UserError: ``workdir`` holds no run, or its status names no state.
     """
     try:
-        content = reading.parsed_object(reading.read_bytes(files.as_path(workdir) / FILE))
+        content = reading.parse_object(reading.read_bytes(files.as_path(workdir) / FILE))
     except (FileNotFoundError, NotADirectoryError):
         content = None
     except reading.NotPlainError as error:

@@ -135,7 +135,7 @@ class Loader:
             for _ in range(self._start_step, self._phases.num_steps):
                 begin = time.perf_counter()
                 # The first few batches start the workers. Signals do not reach them: they end with this process.
-                with signals.shielded() if self._config.num_workers else contextlib.nullcontext():
+                with signals.shield() if self._config.num_workers else contextlib.nullcontext():
                     step, batch = next(batches)
                 self.wait_seconds += time.perf_counter() - begin
                 if step.kind not in checked:

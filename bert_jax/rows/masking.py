@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from bert_jax import catalogue, configuration
-from bert_jax.configuration import check_choices, check_fields
+from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
 from bert_jax.rows import random, units
 from bert_jax.rows.features import Bools, Field, Ids, Ints, Rows, Selected, Strategy, TokenFacts
@@ -60,7 +60,6 @@ class MaskingConfig:
     where: dataclasses.InitVar[str] = "config.objective.masking"
 
     def __post_init__(self, where: str) -> None:
-        check_choices(self, where)
         check_fields(self, where, "more than 0 and at most 1 is needed", "rate", sound=lambda rate: 0 < rate <= 1)
         if min(self.mask_share, self.random_share) < 0 or self.mask_share + self.random_share > 1 + 1e-9:
             raise UserError(
@@ -150,7 +149,7 @@ def _check_strategy(config: MaskingConfig, where: str) -> None:
             if catalogue.place_in_own(error):
                 raise
             called = "is called as select(candidates, starts, counts, keys, options)"
-            raise UserError(f"{catalogue.shown(config.strategy)}: select {called}; it says: {error}") from error
+            raise UserError(f"{catalogue.display_name(config.strategy)}: select {called}; it says: {error}") from error
         _check_selected(selection, candidates, counts, config.strategy)
         return selection
 
@@ -177,7 +176,9 @@ def _check_selected(selected: Selected, candidates: Bools, counts: Ints, strateg
     elif len(over := np.flatnonzero(chosen.sum(axis=1) > counts)):
         wrong = f"chose {chosen[over[0]].sum()} positions of a row, and counts allows {counts[over[0]]}"
     if wrong:
-        raise UserError(f"{catalogue.shown(strategy)}: select {wrong}; what it promises is in bert_jax/rows/README.md")
+        raise UserError(
+            f"{catalogue.display_name(strategy)}: select {wrong}; what it promises is in bert_jax/rows/README.md"
+        )
 
 
 def mask_rows(

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from bert_jax import catalogue, configuration
-from bert_jax.configuration import check_choices, check_fields
+from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
 from bert_jax.records import BatchSpec, Feature
 from bert_jax.rows.features import Arrangement, Field, Limits
@@ -55,7 +55,6 @@ class RowsConfig:
         where = f"config.phases.{self.kind or '<name>'}"
         least = f"a sequence with its special tokens needs at least {self.arranged.shortest}"
         check_fields(self, where, least, "max_length", sound=lambda n: n >= self.arranged.shortest)
-        check_choices(self, "config.objective")
         number = "at least 1, or None, is needed"
         check_fields(
             self, "config.objective", number, "max_pairs_per_row", sound=lambda value: value is None or value >= 1

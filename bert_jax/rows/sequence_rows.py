@@ -148,9 +148,9 @@ class SequenceRows(RowSource):
             if len(wrong := np.flatnonzero(np.diff(starts) <= 0)):
                 first, second = starts[wrong[0] : wrong[0] + 2]
                 raise UserError(
-                    f"arrangement {catalogue.shown(self._config.arrangement)}: plan yields a sequence with a_start "
-                    f"{second} after one with {first}; every random draw is keyed by a_start, which has to be different"
-                    " for all sequences of an epoch, in ascending order"
+                    f"arrangement {catalogue.display_name(self._config.arrangement)}: plan yields a sequence with "
+                    f"a_start {second} after one with {first}; every random draw is keyed by a_start, which has to be "
+                    "different for all sequences of an epoch, in ascending order"
                 )
             before = starts[-1]
             yield block

@@ -19,7 +19,7 @@ from bert_jax.examples.load import load
 from bert_jax.interchange.architectures import of_facts
 from bert_jax.interchange.family import families
 from bert_jax.interchange.initial import find_initial, frozen_parts, start_from
-from bert_jax.models.model import recorded as recorded_model
+from bert_jax.models.model import config_facts
 from bert_jax.program import program
 from bert_jax.reporting import run_record
 from bert_jax.reporting.observer import Observer, observe
@@ -105,7 +105,7 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
 def facts_of(prepared: Prepared[ExampleTask, Splits], settings: FinetuningSettings) -> dict[str, Any]:
     """Return the facts of a run: what is known of it once the examples are read. It resumes only with the same."""
     return {
-        "model": recorded_model(prepared.model),
+        "model": config_facts(prepared.model),
         "lowercase": prepared.tokenizer.lowercase,
         "vocabulary_sha256": prepared.tokenizer.sha256,
         "corpus_fingerprint": _fingerprint(prepared.data),

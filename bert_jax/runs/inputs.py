@@ -104,7 +104,7 @@ class Inputs:
         This is called if several processes train. Such a job makes neither, because one process would build while all
         others wait.
         """
-        missing = [f"corpus in {place}" for place in self.places().values() if not files.committed(place)]
+        missing = [f"corpus in {place}" for place in self.places().values() if not files.is_whole(place)]
         if not (self.vocab.path or self.initial or tokenizers.existing(self.workdir)):
             missing.insert(0, f"vocabulary in {self.workdir} (config.vocab.path names another)")
         if missing:
@@ -207,11 +207,11 @@ class Inputs:
         """
         name = where.rpartition(".")[2]  # that of a part, or "corpus"
         ours = not (config.path or self.corpus.path)
-        if ours and not self.bound and files.committed(place) and not _made_of(config, place, tokenizer):
+        if ours and not self.bound and files.is_whole(place) and not _made_of(config, place, tokenizer):
             if not self.builds:
                 raise UserError(f"the corpus in {place} was made of another text or vocabulary, and {HOW_TO_BUILD}")
             place.rmtree()
-        if ours and not files.committed(place):
+        if ours and not files.is_whole(place):
             note(f"reading {config.source} and writing {'the corpus' if not self.corpus.parts else name}, tokenized")
             prepare_corpus(config, tokenizer, place, _now_and_then(note), self.private, where)
         corpus = Corpus(place, note=note)

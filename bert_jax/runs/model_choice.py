@@ -15,7 +15,7 @@ from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.tokenizer_files import is_padded
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.kernels import choice as kernels
-from bert_jax.models.model import BERT, encoder_file, recorded
+from bert_jax.models.model import BERT, config_facts, encoder_file
 from bert_jax.records import BatchSpec
 
 # Fields of config.model that the recipe sets even with --init. All other fields are taken from the --init model.
@@ -66,7 +66,7 @@ def overridden_settings(model: Mapping[str, Any], typed: Collection[str], initia
     Raises:
       UserError: a setting that was given on the command line differs from ``initial``.
     """
-    held = recorded(initial.config) | {"vocab_size": initial.tokenizer.size}
+    held = config_facts(initial.config) | {"vocab_size": initial.tokenizer.size}
     differing = {
         name: f"{name} {held[name]}"
         for name, value in ({"encoder": model.get("encoder", BERT)} | _own_fields(model)).items()

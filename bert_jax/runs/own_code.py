@@ -54,7 +54,7 @@ def name_components(
         code = read(category, name, f"config.{key}", "" if by_user else folder)
         if code is None:
             continue
-        if not (asked or by_user or catalogue.trusted(code.name)):
+        if not (asked or by_user or catalogue.find_trusted(code.name)):
             raise UserError(
                 f"config.{key} is code of a user's own, {name}, which a .json recipe only names: read it, then add "
                 f"--config.{key}={_shortest(code.path)} or --trust_code (in Python: trust_code=True)"
@@ -163,7 +163,7 @@ def _shortest(path: str) -> str:
 def keep_copies(workdir: str, *recorded: Any) -> None:
     """Write a copy into ``workdir`` of each own file that the recorded trees name and that this process may run."""
     for name in sorted({name for tree in recorded for name in catalogue.names_in(tree)}):
-        code, place = catalogue.trusted(name), files.as_path(workdir) / catalogue.copy_of(name)
+        code, place = catalogue.find_trusted(name), files.as_path(workdir) / catalogue.copy_of(name)
         if code is not None and not reading.holds(place, code.source):
             files.write_bytes(place, code.source)
 
@@ -174,6 +174,5 @@ def trust_copies(source: str) -> None:
     A copy that was changed has another recorded name than the run, so it is not taken for the run's.
     """
     workdir = source if files.as_path(source).exists() else re.sub(r"@\d+$", "", source)
-    catalogue.looked_in(workdir)
     for place in sorted((files.as_path(workdir) / catalogue.COPIES).glob("*/*.py")):
         catalogue.trust(OwnCode(os.fspath(place), reading.read_bytes(place)))

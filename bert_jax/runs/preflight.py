@@ -98,7 +98,7 @@ def _of_inputs(settings: PretrainingSettings, workdir: str) -> dict[str, Any]:
             facts["vocabulary"] = tokenizer.sha256[:12]
     with _collect(problems):
         inputs = Inputs(workdir, settings.vocab, settings.corpus, initial=None, bound=False)
-        if all(files.committed(place) for place in inputs.places().values()):
+        if all(files.is_whole(place) for place in inputs.places().values()):
             corpus = inputs.there()
             facts |= {"corpus": corpus.fingerprint[:12], "read seconds": _read_seconds(corpus)}
         elif settings.corpus.path:

@@ -286,7 +286,7 @@ def _contract_of(name: str) -> Iterator[None]:
         if isinstance(error, UserError) or not catalogue.is_own(name) or catalogue.place_in_own(error):
             raise
         raise UserError(
-            f"{catalogue.shown(name)} does not keep the contract of an objective ({type(error).__name__}: "
+            f"{catalogue.display_name(name)} does not keep the contract of an objective ({type(error).__name__}: "
             f"{first_line(error)}); bert_jax/objectives/README.md shows what its class, parts, terms and inputs are"
         ) from error
 
@@ -298,7 +298,7 @@ def _check_own_parts(task: PretrainingObjective) -> None:
     """
     if not any(map(catalogue.is_own, (task.name, task.setting.model.encoder))):
         return
-    file = catalogue.shown(task.name)
+    file = catalogue.display_name(task.name)
     if not task.terms(task.config):
         raise UserError(f"{file}: terms returns no term, and a loss needs one")
     spec = next(iter(task.batch_specs.values()))

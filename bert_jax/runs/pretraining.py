@@ -25,8 +25,7 @@ from bert_jax.interchange.family import families
 from bert_jax.interchange.initial import check_moments, find_initial, start_from
 from bert_jax.interchange.loading import load
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.model import LM_HEAD
-from bert_jax.models.model import recorded as recorded_model
+from bert_jax.models.model import LM_HEAD, config_facts
 from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.program import program
 from bert_jax.reporting import run_record
@@ -147,7 +146,7 @@ def facts_of(prepared: Prepared[PretrainingObjective, Mixture], objective: str) 
       objective: ``config.objective.name``.
     """
     facts = {
-        "model": recorded_model(prepared.model),
+        "model": config_facts(prepared.model),
         "lowercase": prepared.tokenizer.lowercase,
         "vocabulary_sha256": prepared.tokenizer.sha256,
         "corpus_fingerprint": prepared.data.fingerprint,

@@ -21,7 +21,7 @@ from bert_jax.errors import UserError
 from bert_jax.examples.load import DataConfig, load, to_train_on
 from bert_jax.examples.splits import at_most, train_split
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.heads import pooled
+from bert_jax.models.heads import pool
 from bert_jax.models.model import POOLER, Model
 from bert_jax.records import Batch, Example
 from bert_jax.rows.encoded import EncodedRows
@@ -245,7 +245,7 @@ def _text_vectors(
     outputs: Any = Model(config, (POOLER,) if features == "pooled" else ()).apply({"params": params}, batch)
     if features == "pooled":
         return {"vectors": outputs["pooled"].astype(jnp.float32)}
-    return {"vectors": pooled(outputs["sequence"], batch["attention_mask"], features)}
+    return {"vectors": pool(outputs["sequence"], batch["attention_mask"], features)}
 
 
 def _logits(head: Any, vectors: Any) -> jax.Array:

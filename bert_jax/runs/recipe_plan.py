@@ -199,7 +199,7 @@ class PretrainingRecipe:
         lengths, times = lengths_for(tokens, settings.experiment().phases, settings.phases)
         names = ("warmup_steps", "decay_steps") if times < 1 else ()
         rates: dict[str, Any] = {n: int(times * value) for n in names if (value := getattr(settings.schedule, n))}
-        phases = configuration.merged(settings.phases, lengths)
+        phases = configuration.complete(lengths, settings.phases)
         schedule = dataclasses.replace(settings.schedule, **rates)
         flags = [f"--config.phases.{kind}.{key}={n}" for kind, keys in lengths.items() for key, n in keys.items()]
         flags += [f"--config.schedule.{name}={number}" for name, number in rates.items()]
@@ -225,7 +225,7 @@ class PretrainingRecipe:
             settings = dataclasses.replace(settings, mesh=change.mesh)
         if change.micro_batches:
             own = {name: {"micro_batches": number} for name, number in change.micro_batches.items()}
-            settings = dataclasses.replace(settings, phases=configuration.merged(settings.phases, own))
+            settings = dataclasses.replace(settings, phases=configuration.complete(own, settings.phases))
         if change.remat is not None:
             settings = dataclasses.replace(settings, model={**settings.model, "remat": change.remat})
         if change.batch_divisor > 1:

@@ -93,7 +93,7 @@ class PretrainingSettings(Settings):
     def identity(self) -> dict[str, Any]:
         tree = without(super().identity(), "probe", "examples", "private")
         defaults = configuration.defaults(self.find_objective()[0].Config)
-        tree["objective"] = configuration.merged(defaults, self.objective)
+        tree["objective"] = configuration.complete(self.objective, defaults)
         tree["corpus"] = without(tree["corpus"], *FREE_CORPUS_FIELDS)
         return with_contents(tree)
 
@@ -181,7 +181,7 @@ class FinetuningSettings(Settings):
     def identity(self) -> dict[str, Any]:
         tree, training = super().identity(), self.training
         module = catalogue.find("tasks", self.task.get("name", ""), having="Task")
-        tree["task"] = configuration.merged(configuration.defaults(module.Config), self.task)
+        tree["task"] = configuration.complete(self.task, configuration.defaults(module.Config))
         tree["data"] = without(tree["data"], *FREE_DATA_FIELDS)
         name = "eval_every_steps" if training.evaluations_per_epoch is None else "evaluations_per_epoch"
         tree["training"] = {name: getattr(training, name)}  # the choice of the best step depends on it

@@ -49,10 +49,10 @@ def damages(
     if unlike := [line for line in text.split("\n") if line and not LINE.fullmatch(line)]:
         yield sums, f"{sums} is damaged: {unlike[0][:80]!r} is not a sha256, two spaces and a name"
         return
-    listed = files.listed(text)
-    yield from ((name, f"{sums} does not list {name}") for name in sorted(set(wanted) - set(listed)))
-    for name in sorted(listed)[share[0] :: share[1]]:
-        if finding := _finding(folder, name, listed[name], sums):
+    digests = files.parse_listing(text)
+    yield from ((name, f"{sums} does not list {name}") for name in sorted(set(wanted) - set(digests)))
+    for name in sorted(digests)[share[0] :: share[1]]:
+        if finding := _finding(folder, name, digests[name], sums):
             yield name, finding
 
 

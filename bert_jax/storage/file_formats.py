@@ -15,7 +15,7 @@ EXPORT = "hugging_face"  # the folder in a workdir with the run's export
 
 
 @dataclasses.dataclass(frozen=True)
-class Format:
+class _Format:
     """The format of what a version writes. A change that the code does not read back as it was raises the number."""
 
     number: int
@@ -23,23 +23,23 @@ class Format:
 
     def check(self, content: Mapping[str, Any], what: object, advice: str) -> None:
         """Raise ``UserError`` unless ``content``, read from ``what``, has this number; ``advice``: what to do then."""
-        found = content.get(KEY)
-        if found == self.number:
+        number = content.get(KEY)
+        if number == self.number:
             return
-        if isinstance(found, int) and found > self.number:
+        if isinstance(number, int) and number > self.number:
             raise UserError(
-                f"{what} was written by a newer version (format {found}, this one reads {self.number}); take that one"
+                f"{what} was written by a newer version (format {number}, this one reads {self.number}); take that one"
             )
-        had = "without a format" if found is None else f"format {found}"
+        had = "without a format" if number is None else f"format {number}"
         raise UserError(
             f"{what} was written by an older version ({had}, this one reads {self.number}); the last commit that reads "
             f"it is {self.last}: {advice}"
         )
 
 
-WORKDIR = Format(1, "cf58cc3")  # of run.json and of the facts of every step
-CORPUS = Format(3, "cf58cc3")  # of manifest.json
-GRID = Format(1, "cf58cc3")  # of what ablate and sweep keep of each run
+WORKDIR = _Format(1, "cf58cc3")  # of run.json and of the facts of every step
+CORPUS = _Format(3, "cf58cc3")  # of manifest.json
+GRID = _Format(1, "cf58cc3")  # of what ablate and sweep keep of each run
 
 
 def check_workdir(content: Mapping[str, Any], workdir: str | os.PathLike[str]) -> None:

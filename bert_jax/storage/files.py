@@ -26,11 +26,10 @@ from etils import epath
 from bert_jax.errors import UserError
 from bert_jax.storage import reading
 from bert_jax.storage.remote import RemotePath
-from bert_jax.storage.write_errors import DISK_TROUBLE, explained
+from bert_jax.storage.write_errors import DISK_TROUBLE, explain
 
 MARKER = "COMMITTED"  # the marker file, which lists the files that were written (``listing``)
 UNFINISHED = "UNFINISHED"  # a file that is in a folder while the folder is written; shows that leftovers may be removed
-_CHUNK = 1 << 20  # bytes read at once
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
@@ -65,7 +64,7 @@ def glob(pattern: str) -> list[epath.Path]:
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     """Write ``data`` to the file ``path``, whole or not at all."""
     target = as_path(path)
-    with explained(target):
+    with explain(target):
         if is_remote(target):
             target.write_bytes(data)  # an object is uploaded whole or not at all
             return
@@ -92,7 +91,7 @@ def _beside(target: epath.Path) -> Iterator[Path]:
 
     Leftovers of a killed process are removed first. Raises ``UserError`` if the folder cannot be made.
     """
-    with explained(target):
+    with explain(target):
         if is_remote(target):
             folder = Path(tempfile.mkdtemp(prefix="bert_jax-"))
         else:
@@ -119,9 +118,9 @@ def whole_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
     check_new(target)
     with _beside(target) as folder:
         try:
-            with explained(target, only=DISK_TROUBLE):
+            with explain(target, only=DISK_TROUBLE):
                 yield folder
-            with explained(target):
+            with explain(target):
                 if is_remote(target):
                     upload(folder, target)
                 else:
@@ -144,9 +143,9 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     if target.exists():
         raise UserError(f"{target} exists already; choose another place or remove it")
     with _beside(target) as folder:
-        with explained(target, only=DISK_TROUBLE):
+        with explain(target, only=DISK_TROUBLE):
             yield folder / target.name
-        with explained(target):
+        with explain(target):
             if is_remote(target):
                 copy(epath.Path(folder / target.name), target)  # an object is uploaded whole or not at all
             else:
@@ -157,7 +156,7 @@ def check_new(path: str | os.PathLike[str]) -> None:
     """Raise ``UserError`` if ``path`` exists. An empty folder, or an unfinished folder on a store, does not count."""
     target = as_path(path)
     if is_remote(target):
-        if committed(target):
+        if is_whole(target):
             raise UserError(f"{target} exists already; choose another place or remove it")
         if target.exists() and not (target / UNFINISHED).exists():
             raise UserError(f"{target} holds files of something else; choose another place or remove them")
@@ -244,14 +243,14 @@ def copy(source: epath.Path, target: epath.Path) -> None:
         shutil.copyfile(source, target)
 
 
-def committed(path: str | os.PathLike[str]) -> bool:
+def is_whole(path: str | os.PathLike[str]) -> bool:
     """Return whether the folder ``path`` was written whole."""
     target = as_path(path)
     return (target / MARKER).exists() if is_remote(target) else target.is_dir()
 
 
 @contextlib.contextmanager
-def downloaded(path: str | os.PathLike[str]) -> Iterator[Path]:
+def download(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield ``path`` itself if it is local, else a temporary local copy of the files in the remote folder ``path``.
 
     The folder needs no marker, because another program may have written it."""
@@ -277,15 +276,10 @@ def scratch(name: str) -> Iterator[Path]:
         yield folder
 
 
-def sha256(path: str | os.PathLike[str], start: int = 0, length: int | None = None) -> str:
-    """Return the sha256 of a file's bytes from ``start`` on (of only ``length`` bytes, if given) in hex."""
-    digest, left = hashlib.sha256(), length
-    with reading.opened(as_path(path)) as file:
-        file.seek(start)
-        while chunk := file.read(_CHUNK if left is None else min(left, _CHUNK)):
-            digest.update(chunk)
-            left = None if left is None else left - len(chunk)
-    return digest.hexdigest()
+def sha256(path: str | os.PathLike[str]) -> str:
+    """Return the sha256 of a file's bytes in hex."""
+    with reading.open_plain(as_path(path)) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def listing(digests: Mapping[str, str]) -> str:
@@ -293,7 +287,7 @@ def listing(digests: Mapping[str, str]) -> str:
     return "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items()))
 
 
-def listed(text: str) -> dict[str, str]:
+def parse_listing(text: str) -> dict[str, str]:
     """Return name -> sha256 from a text that ``listing`` made."""
     return {name: digest for digest, _, name in (line.partition("  ") for line in text.split("\n") if line)}
 
@@ -312,7 +306,7 @@ def sweep(folder: Path, name: str | None = None) -> None:
     of = ".+" if name is None else re.escape(name)
     left = re.compile(rf"{of}\.{re.escape(socket.gethostname())}\.(\d+)\.tmp")
     for entry in folder.iterdir():
-        if (found := left.fullmatch(entry.name)) and not _writes(int(found[1])):
+        if (match := left.fullmatch(entry.name)) and not _writes(int(match[1])):
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 

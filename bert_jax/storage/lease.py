@@ -32,7 +32,7 @@ LOOK_SECONDS = 1.0  # the time between two looks at the holder's object
 
 
 @contextlib.contextmanager
-def held(folder: str | os.PathLike[str], note: Callable[[str], Any], lost: Callable[[str], Any]) -> Iterator[None]:
+def hold(folder: str | os.PathLike[str], note: Callable[[str], Any], lost: Callable[[str], Any]) -> Iterator[None]:
     """Context manager that holds ``folder`` for this process during the block.
 
     Args:
@@ -43,7 +43,7 @@ def held(folder: str | os.PathLike[str], note: Callable[[str], Any], lost: Calla
       UserError: another process holds the folder, or nothing can be written there.
     """
     lease = Lease(folder, note, lost)
-    with write_errors.explained(files.as_path(folder)):
+    with write_errors.explain(files.as_path(folder)):
         lease.take()
     try:
         yield
@@ -61,7 +61,7 @@ class Lease:
         self._thread = threading.Thread(target=self._beat, daemon=True, name="lease")
 
     def take(self) -> None:
-        """Take the folder, after waiting until the last holder is known to have gone. Raises the errors of ``held``."""
+        """Take the folder, after waiting until the last holder is known to have gone. Raises the errors of ``hold``."""
         while True:
             newest = self._newest()
             if newest and not self._has_gone(newest):
@@ -93,7 +93,7 @@ class Lease:
         with contextlib.suppress(Exception), retries.at_once():  # after a failure, our silence tells the next process
             if self._newest() != self._number:
                 return
-            if self._folder.listed() == [FOLDER]:
+            if self._folder.names() == [FOLDER]:
                 self._path(self._number).unlink()
             else:
                 self._path(self._number).write_bytes(self._content(released=True))
@@ -103,12 +103,12 @@ class Lease:
 
         Raises ``UserError`` if the holder is alive.
         """
-        first, begun = self._read(number), time.monotonic()
+        first, start = self._read(number), time.monotonic()
         if first is None or first.get("released") or _died_here(first):
             return first is not None
         holder = _name(first)
         self._note(f"{self._folder} is held by {holder}; waiting up to {SILENCE_SECONDS:.0f} s to see whether it lives")
-        while (now := self._read(number)) == first and time.monotonic() - begun < SILENCE_SECONDS:
+        while (now := self._read(number)) == first and time.monotonic() - start < SILENCE_SECONDS:
             time.sleep(LOOK_SECONDS)
         if now is not None and now != first and not now.get("released"):
             raise UserError(f"{self._folder} is in use by {holder}; wait for it, or choose another --workdir")
@@ -148,18 +148,18 @@ class Lease:
     def _read(self, number: int) -> dict[str, Any] | None:
         """Return the content of a lease object: None if there is no such object, {} if it is not a JSON object."""
         try:
-            found = json.loads(self._path(number).read_bytes())
+            content = json.loads(self._path(number).read_bytes())
         except FileNotFoundError:
             return None
         except ValueError:
             return {}
-        return found if isinstance(found, dict) else {}
+        return content if isinstance(content, dict) else {}
 
     def _path(self, number: int) -> RemotePath:
         return self._folder / FOLDER / f"{number:08d}.json"
 
     def _numbers(self) -> list[int]:
-        names = (name.removesuffix(".json") for name in (self._folder / FOLDER).listed())
+        names = (name.removesuffix(".json") for name in (self._folder / FOLDER).names())
         return sorted(int(name) for name in names if name.isdecimal())
 
     def _newest(self) -> int:

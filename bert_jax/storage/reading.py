@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import stat
@@ -20,7 +21,7 @@ class NotPlainError(OSError):
         super().__init__(errno.EINVAL, "is a pipe, a socket or a device", os.fspath(path))
 
 
-def opened(path: str | os.PathLike[str]) -> IO[bytes]:
+def open_plain(path: str | os.PathLike[str]) -> io.BufferedReader:
     """Open a file to read its bytes; ``path`` is local, or a path of an object store.
 
     Raises:
@@ -31,12 +32,12 @@ def opened(path: str | os.PathLike[str]) -> IO[bytes]:
 
 
 def lock_file(path: str | os.PathLike[str]) -> IO[str]:
-    """Open a local file, or create it, to lock it and to write who holds the lock. Raises the errors of ``opened``."""
+    """Open a local file, or create it, to lock it and to note who holds it. Raises the errors of ``open_plain``."""
     return os.fdopen(_descriptor(path, os.O_RDWR | os.O_CREAT), "r+")
 
 
 def _descriptor(path: str | os.PathLike[str], flags: int) -> int:
-    """Return the descriptor of a plain file, opened with ``flags``. Raises the errors of ``opened``."""
+    """Return the descriptor of a plain file, opened with ``flags``. Raises the errors of ``open_plain``."""
     try:
         descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)  # otherwise opening a pipe would wait for a writer
     except OSError as error:
@@ -62,15 +63,15 @@ def check_plain(folder: epath.Path) -> None:
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """Return the content of a file. Raises the errors of ``opened``."""
+    """Return the content of a file. Raises the errors of ``open_plain``."""
     if isinstance(path, RemotePath):
         return path.read_bytes()  # one request
-    with opened(path) as file:
+    with open_plain(path) as file:
         return file.read()
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """Return the text of a UTF-8 file. Raises the errors of ``opened``, and ``ValueError`` if it is not UTF-8."""
+    """Return the text of a UTF-8 file. Raises the errors of ``open_plain``, and ``ValueError`` if it is not UTF-8."""
     return read_bytes(path).decode("utf-8")
 
 
@@ -85,12 +86,12 @@ def holds(path: str | os.PathLike[str], content: bytes) -> bool:
 def read_object(path: str | os.PathLike[str]) -> dict[str, Any] | None:
     """Return the object in a JSON file; None if the file is missing, cannot be read or holds something else."""
     try:
-        return parsed_object(read_bytes(path))
+        return parse_object(read_bytes(path))
     except OSError:
         return None
 
 
-def parsed_object(text: str | bytes) -> dict[str, Any] | None:
+def parse_object(text: str | bytes) -> dict[str, Any] | None:
     """Return the object in a JSON text; None if the text is not JSON or holds something else."""
     try:
         content = json.loads(text)

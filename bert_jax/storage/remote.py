@@ -10,7 +10,7 @@ import logging
 import os
 import posixpath
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.storage import retries
@@ -38,10 +38,10 @@ class RemotePath(os.PathLike[str]):
     def _ask(self, what: str, *arguments: Any, raw: tuple[type[OSError], ...] = (), **options: Any) -> Any:
         """Call the method ``what`` of fsspec's file system for this URL, with retries, and return the store's answer.
 
-        See ``retries.asked``.
+        See ``retries.ask``.
         """
         url = os.fspath(self)
-        return retries.asked(url, lambda: getattr(self._fs, what)(url, *arguments, **options), raw)
+        return retries.ask(url, lambda: getattr(self._fs, what)(url, *arguments, **options), raw)
 
     def __fspath__(self) -> str:
         return f"{self.scheme}://{self.location}"
@@ -110,7 +110,7 @@ class RemotePath(os.PathLike[str]):
             if name != self.name:  # some stores list the folder itself
                 yield self / name
 
-    def listed(self) -> list[str]:
+    def names(self) -> list[str]:
         """Return the names in the folder as the store has them now; [] if there is no folder.
 
         The store is always asked, because the list that its client caches may be out of date.
@@ -125,7 +125,7 @@ class RemotePath(os.PathLike[str]):
         for entry in sorted((self / pattern)._ask("glob")):
             yield RemotePath(f"{self.scheme}://{entry}")
 
-    def open(self, mode: str = "rb") -> IO[bytes]:
+    def open(self, mode: str = "rb") -> io.BufferedReader:
         """Open an object to read it piece by piece; each piece is a request of its own."""
         if mode != "rb":
             raise ValueError(f"mode {mode!r}: only reading is possible; write a whole object with write_bytes or put")
@@ -143,7 +143,7 @@ class RemotePath(os.PathLike[str]):
     def put(self, source: str | os.PathLike[str]) -> None:
         """Upload a local file as this object, whole or not at all."""
         url = os.fspath(self)
-        retries.asked(url, lambda: self._fs.put_file(os.fspath(source), url))
+        retries.ask(url, lambda: self._fs.put_file(os.fspath(source), url))
 
     def get(self, target: str | os.PathLike[str]) -> None:
         """Download the object to a local file."""
@@ -213,7 +213,7 @@ class _Reader(io.RawIOBase):
         if stop <= start:
             return 0
         url = os.fspath(self._path)
-        data = retries.asked(url, lambda: self._read(url, start, stop))
+        data = retries.ask(url, lambda: self._read(url, start, stop))
         buffer[: len(data)] = data
         self._position = stop
         return len(data)

@@ -31,9 +31,9 @@ def replaced_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
     target = files.as_path(path)
     if files.is_remote(target):
         with tempfile.TemporaryDirectory(prefix="bert_jax-") as folder:
-            with write_errors.explained(target, only=write_errors.DISK_TROUBLE):
+            with write_errors.explain(target, only=write_errors.DISK_TROUBLE):
                 yield Path(folder)
-            with write_errors.explained(target):
+            with write_errors.explain(target):
                 files.upload(Path(folder), target)
         return
     place, new, old = (Path(f"{os.fspath(target)}{ending}") for ending in ("", ".new", ".replaced"))
@@ -42,7 +42,7 @@ def replaced_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
     try:
         with files.whole_directory(new) as folder:
             yield folder
-        with write_errors.explained(target):
+        with write_errors.explain(target):
             if place.exists():
                 os.replace(place, old)
             os.replace(new, place)

@@ -95,7 +95,7 @@ def at_once() -> Iterator[None]:
         _WAITS.reset(token)
 
 
-def asked(url: str, request: Callable[[], T], raw: tuple[type[OSError], ...] = ()) -> T:
+def ask(url: str, request: Callable[[], T], raw: tuple[type[OSError], ...] = ()) -> T:
     """Call ``request``, repeatedly if the store does not answer, and return the store's answer.
 
     Args:
@@ -108,8 +108,8 @@ def asked(url: str, request: Callable[[], T], raw: tuple[type[OSError], ...] = (
       UserError: the store refuses the request.
     """
     store = _STORES.setdefault("/".join(url.split("/", 3)[:3]), _Store())
-    begun, wait, reported = time.monotonic(), FIRST_WAIT, False
-    if begun < store.given_up + GIVEN_UP_SECONDS:
+    start, wait, reported = time.monotonic(), FIRST_WAIT, False
+    if start < store.given_up + GIVEN_UP_SECONDS:
         raise PassingError(f"{url}: the store does not answer; run the same command again to go on")
     while True:
         try:
@@ -119,15 +119,15 @@ def asked(url: str, request: Callable[[], T], raw: tuple[type[OSError], ...] = (
                 store.since, store.answered = None, time.monotonic()
                 raise _explained(url, error, raw) from error
             with store.lock:
-                begun = store.since = min(begun, store.since or begun)
+                start = store.since = min(start, store.since or start)
             if not _WAITS.get():
                 raise PassingError(f"{url}: the store does not answer ({_said(error)})") from error
-            left = begun + _patience() - time.monotonic()
+            left = start + _patience() - time.monotonic()
             if left <= 0:
-                if store.answered < begun:
+                if store.answered < start:
                     store.given_up = time.monotonic()
                 raise PassingError(
-                    f"{url}: the store has not answered for {duration(time.monotonic() - begun)} ({_said(error)}); "
+                    f"{url}: the store has not answered for {duration(time.monotonic() - start)} ({_said(error)}); "
                     "what it holds is whole: run the same command again to go on"
                 ) from error
             reported = reported or _tell(
@@ -138,7 +138,7 @@ def asked(url: str, request: Callable[[], T], raw: tuple[type[OSError], ...] = (
         else:
             store.since, store.answered = None, time.monotonic()
             if reported:
-                warn(f"{url}: the store answers again, after {duration(time.monotonic() - begun)}")
+                warn(f"{url}: the store answers again, after {duration(time.monotonic() - start)}")
             return answer
 
 

@@ -25,7 +25,7 @@ REMEDIES = {  # errno -> what the user can do about the failed write
 
 
 @contextlib.contextmanager
-def explained(target: epath.Path, only: tuple[int, ...] = ()) -> Iterator[None]:
+def explain(target: epath.Path, only: tuple[int, ...] = ()) -> Iterator[None]:
     """Context manager that turns an ``OSError`` into a ``UserError`` that explains why ``target`` cannot be written.
 
     Args:

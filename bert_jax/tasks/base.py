@@ -16,7 +16,6 @@ from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
 from bert_jax.models.bilstm import BiLstm
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.flops import encoder_train_flops
 from bert_jax.models.losses import token_metrics
 from bert_jax.models.model import Model, Part
 from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
@@ -118,7 +117,7 @@ class ExampleTask(abc.ABC):
         self.model = self.module(setting.model)
         self.dtype = setting.model.dtype
         self.flops_per_row = {
-            kind: encoder_train_flops(setting.model, n) * (self.num_choices or 1) for kind, n in self.lengths.items()
+            kind: setting.model.train_flops(n) * (self.num_choices or 1) for kind, n in self.lengths.items()
         }
 
     # ---- For subclasses to define or change -------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from bert_jax.checkpoints.restoring import restore
 from bert_jax.checkpoints.saving import Checkpoints, save_best
 from bert_jax.cluster import distributed
 from bert_jax.cluster.termination import Termination
-from bert_jax.cluster.watchdog import watched
+from bert_jax.cluster.watchdog import watch
 from bert_jax.errors import Preempted
 from bert_jax.reporting import run_record
 from bert_jax.reporting.observer import Observer
@@ -111,7 +111,7 @@ def _train(run: Run, roll_backs: tuple[RollBack, ...]) -> dict[str, float] | Rol
     if len(phases.phases) > 1:
         observer.note(phases.describe(experiment.evaluated_phase))
 
-    with meshes.activations(mesh), watched(experiment.training.stall_seconds), Termination() as termination:
+    with meshes.activations(mesh), watch(experiment.training.stall_seconds), Termination() as termination:
         trainer = _Trainer(run, roll_backs, mesh, termination, state, frozen)
         with trainer.profiler, trainer.checkpoints.ending_well():
             return trainer.train()
@@ -151,12 +151,12 @@ class _Trainer:
         """Return the last evaluation's metrics, or the roll back after which training must start anew."""
         first_step, num_steps, termination = self._first_step, self._phases.num_steps, self._termination
         owed = first_step == 0 or self._evaluates(first_step) and not _logged(self._observer, first_step)
-        result = self._evaluate() if distributed.agreed(int(owed)) else {}
+        result = self._evaluate() if distributed.agree(int(owed)) else {}
         distributed.at(first_step, "reading")
         specs, config, share = self._task.batch_specs, self._experiment.loader, meshes.share_of(self._mesh)
         loader = Loader(self._task.source, self._phases, first_step, specs, config, share)
         window = Window(self._observer.training_seconds, loader.wait_seconds)
-        for step, batch in termination.steps(loader) if not distributed.agreed(int(self._selection.exhausted)) else ():
+        for step, batch in termination.steps(loader) if not distributed.agree(int(self._selection.exhausted)) else ():
             self._step(step.number, step.kind, batch)
             window.add(self._task.flops_per_row[step.kind] * len(step.rows))
 
@@ -174,8 +174,8 @@ class _Trainer:
             if evaluates:
                 with contextlib.suppress(Preempted):  # the resumed run repeats the evaluation
                     result = self._evaluate()
-                last = last or bool(distributed.agreed(int(self._selection.exhausted)))
-            leaves = termination.reached() or last
+                last = last or bool(distributed.agree(int(self._selection.exhausted)))
+            leaves = termination.must_end() or last
             if (saves and self._health.has_learned(done)) or leaves:
                 self._save()
             if leaves:
@@ -206,7 +206,7 @@ class _Trainer:
         self._state = dataclasses.replace(self._state, metrics=zeros)
         phase = self._phases.phase_of(self._done - 1).kind if len(self._phases.phases) > 1 else ""
         spike = self._observer.train(self._done, phase, metrics)
-        return self._training.on_spike == "roll_back" and bool(distributed.agreed(int(spike)))
+        return self._training.on_spike == "roll_back" and bool(distributed.agree(int(spike)))
 
     def _roll_back(self) -> RollBack | None:
         """Roll back from the window that has just ended, and return the roll back; if none is possible, return None."""
@@ -232,7 +232,7 @@ class _Trainer:
             with observer.during("probing"):
                 metrics |= probe(step, params, self._termination.check)
         observer.evaluation(step, metrics)
-        if distributed.agreed(int(self._selection.see(step, metrics))):
+        if distributed.agree(int(self._selection.see(step, metrics))):
             with observer.during("saving"):
                 self._health.check(self._state)
                 save_best(observer.workdir, step, self._state.params, self._health.facts)
@@ -254,7 +254,7 @@ class _Trainer:
         distributed.at(self._done, "finishing")
         with self._observer.during("saving"):
             self.checkpoints.wait()
-        if self._termination.reached():
+        if self._termination.must_end():
             raise self._termination.ending(f"step {self._done:,} is saved")
         self.checkpoints.close()
         distributed.at(self._phases.num_steps, "finishing")

@@ -4,7 +4,7 @@
         --config.corpus.source=text_files --config.corpus.options.paths="('text/*.txt.gz',)"
 
 The run takes 1,000,000 steps of 256 rows: 900,000 steps at length 128, then 100,000 at length 512. That is 2.4e19
-FLOPs, as ``bert_jax/models/flops.py`` counts them. With Wikipedia and BooksCorpus the paper's model reached an NSP
+FLOPs, as ``bert_jax/models/config.py`` counts them. With Wikipedia and BooksCorpus the paper's model reached an NSP
 accuracy of 97-98 %, and GLUE 79.6 after fine-tuning.
 """
 

@@ -18,9 +18,9 @@ from jax.experimental import multihost_utils
 
 from bert_jax.checkpoints import restoring
 from bert_jax.checkpoints.integrity import ARRAYS
-from bert_jax.checkpoints.remote_steps import MARKS
 from bert_jax.checkpoints.restoring import read_params, saved_steps
 from bert_jax.checkpoints.saving import CheckpointConfig, Checkpoints, save_params
+from bert_jax.checkpoints.steps import MARKS
 from bert_jax.cluster.exit_codes import of_user_error
 from bert_jax.errors import PassingError, UserError
 from bert_jax.records import Sum

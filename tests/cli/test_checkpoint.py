@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.checkpoints.remote_steps import MARKS
 from bert_jax.checkpoints.restoring import steps_folder
 from bert_jax.checkpoints.saving import save_params
+from bert_jax.checkpoints.steps import MARKS
 from bert_jax.cli.main import run
 from bert_jax.storage import files
 from tests.checkpoints.test_checkpoints import FACTS, save, state_at

@@ -63,8 +63,8 @@ def test_a_workdir_and_a_table(tmp_path: Path, model: str, capsys: pytest.Captur
     ("flags", "message"),
     [
         (["--layers=lst"], "unknown layer 'lst'; did you mean 'last'"),
-        (["--options=header"], "is not JSON"),
-        (["--options=[1]"], "is not a JSON object"),
+        (["--options=header"], "is no JSON object"),
+        (["--options=[1]"], "is no JSON object"),
         (["--step=3"], "has one model, and no step 3"),
     ],
 )

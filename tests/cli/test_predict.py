@@ -10,7 +10,7 @@ import pytest
 
 from bert_jax.checkpoints.saving import save_params
 from bert_jax.cli.main import run
-from bert_jax.models.model import recorded
+from bert_jax.models.model import config_facts
 from bert_jax.runs.prediction import load_tuned, predict, texts_as_examples, trial
 from bert_jax.tasks.classification import Config
 from bert_jax.training.mesh import unbox
@@ -45,7 +45,7 @@ def workdir(tmp_path_factory):
     task = toy_tasks.make_task("classification", {"train": toy_tasks.examples("classification", 8)})
     tokenizer = task.setting.tokenizer
     facts = {
-        "model": recorded(task.setting.model),
+        "model": config_facts(task.setting.model),
         "lowercase": True,
         "vocabulary_sha256": tokenizer.sha256,
         "task": {"name": "classification", **dataclasses.asdict(Config())},

@@ -64,9 +64,9 @@ def test_in_training_the_step_is_saved_first(number: signal.Signals, kind: type[
     def work(termination: Termination) -> None:
         steps = begun(termination)
         termination.check()
-        assert not termination.reached()
+        assert not termination.must_end()
         signal.raise_signal(number)
-        assert termination.reached()
+        assert termination.must_end()
         with pytest.raises(Preempted):  # an evaluation asks between two batches
             termination.check()
         assert list(steps) == []
@@ -86,7 +86,7 @@ def test_a_wait_for_a_batch_is_left() -> None:
     def work(termination: Termination) -> None:
         termination.saves = True
         assert list(termination.steps(batches())) == list(range(5))
-        assert termination.reached()
+        assert termination.must_end()
 
     assert type(ending(work)) is Preempted
 
@@ -149,6 +149,6 @@ def test_an_ignored_signal_stays_ignored(number: signal.Signals) -> None:
         with Termination() as termination:
             begun(termination)
             signal.raise_signal(number)
-            assert not termination.reached()
+            assert not termination.must_end()
     finally:
         signal.signal(number, before)

@@ -265,7 +265,7 @@ def test_a_disk_that_fails_is_no_damaged_file(suffix, bad_text, tmp_path, monkey
     monkeypatch.setattr(Path, "open", lambda path, mode: FailingFile(path))
     with pytest.raises(UserError, match=rf"^cannot read {tmp_path}/a\.{suffix}: Input/output error; its disk fails"):
         list(source.read(pieces[0]))
-    monkeypatch.setattr(unpacking.files.reading, "opened", lambda path: FailingFile(path))
+    monkeypatch.setattr(unpacking.files.reading, "open_plain", lambda path: FailingFile(path))
     with pytest.raises(UserError, match=rf"^cannot read {tmp_path}/a\.{suffix}: Input/output error; its disk fails"):
         source.fingerprint()
 

@@ -69,7 +69,7 @@ def recipe(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--seeds=0,x"], "--seeds is '0,x'; give whole numbers"),
+        (["--seeds=0,x"], "--seeds: found '0,x'; give whole numbers"),
         (["--seeds=1,1"], "--seeds is '1,1'; give at least one, each once"),
         (["--variants=bert,bert"], "--variants is 'bert,bert'"),
         (["--variants=bert,nsp"], "KeyError: 'nsp'"),

@@ -22,7 +22,7 @@ from bert_jax.features.retrieval import as_table, bm25, crowded, retrieve, words
 from bert_jax.interchange.loading import load
 from bert_jax.models.encoders import bert
 from bert_jax.models.heads import SentenceVector
-from bert_jax.models.model import Model, Part, fresh_params, recorded
+from bert_jax.models.model import Model, Part, config_facts, fresh_params
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.rows.encoded import padded_length
 from bert_jax.runs.run_recipe import own_sentences
@@ -44,7 +44,7 @@ def workdir(tmp_path_factory: pytest.TempPathFactory) -> str:
     tokenizer = wordpiece([*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS)])
     tokenizer.save(folder / tokenizer.file_name)
     model = bert.Config(tokenizer.size, 16, 1, 2, 32, 64, initializer_range=0.5)
-    facts = {"model": recorded(model), "lowercase": True, "vocabulary_sha256": tokenizer.sha256}
+    facts = {"model": config_facts(model), "lowercase": True, "vocabulary_sha256": tokenizer.sha256}
     save_params(str(folder), jax.tree.map(np.asarray, fresh_params(model)), facts)
     return str(folder)
 

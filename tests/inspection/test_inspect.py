@@ -263,7 +263,7 @@ def test_the_command(clean: Path, vocab: Path, tmp_path: Path, capsys: pytest.Ca
     [
         (["--corpus={tmp}/nothing"], "nothing is not a corpus"),
         (["--corpus={clean}", "--vocab={tmp}/none.txt"], "no vocabulary file"),
-        (["--corpus={clean}", "--max_length=128;512"], "not a list of numbers"),
+        (["--corpus={clean}", "--max_length=128;512"], "give whole numbers, such as"),
         (["--corpus={clean}", "--max_length=4"], "at least 5"),
         (["--corpus={clean}", "--eval={tmp}/*.txt"], "--vocab"),
         (["--corpus={clean}", "--vocab={vocab}", "--eval={tmp}/*.txt"], "no file matches"),

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from flax import linen as nn
 
-from bert_jax.interchange.architectures import Head
+from bert_jax.interchange.architectures import HeadClass
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.heads import ChoiceClassifier, Classifier, SpanClassifier
 from bert_jax.models.model import POOLER, Model, Part
@@ -20,21 +20,21 @@ LETTERS = [chr(97 + i) for i in range(26)]
 TOKENIZER = wordpiece((*SPECIAL_TOKENS, *LETTERS, *(f"##{c}" for c in LETTERS), *"0123456"))
 TAGS = ("O", "B-PER", "I-PER", "B-ORG")
 HEADS = {
-    "encoder": Head("BertModel"),
-    "pretraining": Head("BertForPreTraining"),
-    "masked_lm": Head("BertForMaskedLM"),
-    "next_sentence": Head("BertForNextSentencePrediction"),
-    "classification": Head(
+    "encoder": HeadClass("BertModel"),
+    "pretraining": HeadClass("BertForPreTraining"),
+    "masked_lm": HeadClass("BertForMaskedLM"),
+    "next_sentence": HeadClass("BertForNextSentencePrediction"),
+    "classification": HeadClass(
         "BertForSequenceClassification", ("no", "yes", "été"), "single_label_classification", classifier_dropout=0.25
     ),
-    "regression": Head("BertForSequenceClassification", (), "regression"),
-    "tagging": Head("BertForTokenClassification", TAGS),
-    "span_qa": Head("BertForQuestionAnswering"),
-    "multiple_choice": Head("BertForMultipleChoice"),
+    "regression": HeadClass("BertForSequenceClassification", (), "regression"),
+    "tagging": HeadClass("BertForTokenClassification", TAGS),
+    "span_qa": HeadClass("BertForQuestionAnswering"),
+    "multiple_choice": HeadClass("BertForMultipleChoice"),
 }
 
 
-def module_of(head: Head, config: ModelConfig) -> Any:
+def module_of(head: HeadClass, config: ModelConfig) -> Any:
     """The module of ours that has the parts of ``head``, and none that it lacks; None for pretraining ones."""
     number = head.num_outputs
     parts: dict[str, tuple[Part, ...]] = {
@@ -46,7 +46,7 @@ def module_of(head: Head, config: ModelConfig) -> Any:
     return Model(config, parts[head.architecture]) if head.architecture in parts else None
 
 
-def params_of(head: Head, config: ModelConfig, seed: int = 0) -> Any:
+def params_of(head: HeadClass, config: ModelConfig, seed: int = 0) -> Any:
     """Every parameter from N(0, 0.2), gains around 1."""
     module = module_of(head, config)
     if module is None:

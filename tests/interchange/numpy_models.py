@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.interchange.architectures import Head
+from bert_jax.interchange.architectures import HeadClass
 from bert_jax.models.config import ModelConfig
 from tests.interchange.outputs import module_outputs, random_batch, read_by_classifier
 
 TOLERANCE = 1e-4  # relative to the largest output; the order of float32 sums matters less
 
 
-def assert_same_outputs(tensors: Mapping[str, np.ndarray], params: Any, config: ModelConfig, head: Head) -> None:
+def assert_same_outputs(tensors: Mapping[str, np.ndarray], params: Any, config: ModelConfig, head: HeadClass) -> None:
     """Check that our modules, with ``params``, and the numpy model of the file's ``tensors`` give the same outputs."""
     config = dataclasses.replace(config, dtype="float32", layers="unrolled", remat="none")
     batch = random_batch(config)

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax.interchange.architectures import Head
+from bert_jax.interchange.architectures import HeadClass
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.heads import Classifier
 from bert_jax.models.model import LM_HEAD, NSP_HEAD, POOLER, SOP_HEAD, Model, Part
@@ -21,7 +21,9 @@ def read_by_classifier(architecture: str) -> str:
 
 
 @functools.partial(jax.jit, static_argnames=("config", "head"))
-def module_outputs(params: Any, config: ModelConfig, batch: Mapping[str, np.ndarray], head: Head) -> dict[str, Any]:
+def module_outputs(
+    params: Any, config: ModelConfig, batch: Mapping[str, np.ndarray], head: HeadClass
+) -> dict[str, Any]:
     """Return the outputs of our modules, by name, for all parts that ``params`` has."""
     rows, length = batch["input_ids"].shape
     everywhere = np.tile(np.arange(length, dtype=np.int32), (rows, 1))

@@ -16,12 +16,12 @@ from safetensors.numpy import load_file, save_file
 
 from bert_jax.errors import UserError
 from bert_jax.features.trained_model import TrainedModel
-from bert_jax.interchange.architectures import Head, config_fields, of_facts, of_pretraining
+from bert_jax.interchange.architectures import HeadClass, config_fields, of_facts, of_pretraining
 from bert_jax.interchange.family import families, family_of
 from bert_jax.interchange.hugging_face import export_model, import_model
 from bert_jax.interchange.tokenizer_files import write_tokenizer
 from bert_jax.models.heads import Classifier
-from bert_jax.models.model import Model, Part, encoder_file, fresh_params, recorded
+from bert_jax.models.model import Model, Part, config_facts, encoder_file, fresh_params
 from bert_jax.text.tokenizer import of_json
 from tests.interchange.heads import TAGS, TOKENIZER
 from tests.interchange.numpy_models import assert_same_outputs
@@ -37,12 +37,12 @@ def config_of(encoder: str) -> Any:
     return encoder_file(encoder).Config(TOKENIZER.size, 32, 2, 4, 64, 32)
 
 
-def head_of(encoder: str, ending: str) -> Head:
+def head_of(encoder: str, ending: str) -> HeadClass:
     problem = "single_label_classification" if ending == "ForSequenceClassification" else None
-    return Head(f"{family_of(encoder).name}{ending}", LABELS.get(ending, ()), problem)  # type: ignore[arg-type]
+    return HeadClass(f"{family_of(encoder).name}{ending}", LABELS.get(ending, ()), problem)  # type: ignore[arg-type]
 
 
-def params_of(config: Any, head: Head) -> Any:
+def params_of(config: Any, head: HeadClass) -> Any:
     """Every parameter from N(0, 0.2), gains around 1."""
     last = {"classifier": head.num_outputs, "qa_outputs": 2, "sop_head": 2}
     parts = tuple(Part.of(name, Classifier, num_outputs=n, vectors="sequence") for name, n in last.items())
@@ -101,7 +101,7 @@ def test_albert_is_read_where_its_layers_are_all_one() -> None:
             UserError, match=f"^folder/config.json has {field} 2; of the ALBERT family, only models with 1 can be read"
         ):
             family.from_config(described | {field: 2}, "folder")
-    head = Head("AlbertForSequenceClassification", ("no", "yes"), classifier_dropout=0.2)
+    head = HeadClass("AlbertForSequenceClassification", ("no", "yes"), classifier_dropout=0.2)
     assert config_fields(head)["classifier_dropout_prob"] == 0.2
     assert "classifier_dropout_prob" not in config_fields(dataclasses.replace(head, classifier_dropout=None))
 
@@ -172,8 +172,8 @@ def test_the_class_of_what_was_trained() -> None:
     assert of_pretraining(config_of("albert"), ("pooler", "mlm_head", "nsp_head")) == "AlbertForMaskedLM"
     assert of_pretraining(roberta, ("pooler", "mlm_head", "nsp_head")) == "RobertaForMaskedLM"
     assert of_pretraining(dataclasses.replace(bert, attention="causal"), ("mlm_head",)) == "BertLMHeadModel"
-    task = {"model": recorded(roberta), "task": {"name": "tagging"}, "labels": ["O", "B-X"]}
-    assert of_facts(task) == Head("RobertaForTokenClassification", ("O", "B-X"))
+    task = {"model": config_facts(roberta), "task": {"name": "tagging"}, "labels": ["O", "B-X"]}
+    assert of_facts(task) == HeadClass("RobertaForTokenClassification", ("O", "B-X"))
     assert (
         of_facts({"model": {"vocab_size": 8}, "task": {"name": "span_qa"}}).architecture == "BertForQuestionAnswering"
     )

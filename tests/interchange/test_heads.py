@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,15 @@ from bert_jax.checkpoints.saving import save_params
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.features.trained_model import TrainedModel
-from bert_jax.interchange import names
-from bert_jax.interchange.architectures import Head, of_facts
+from bert_jax.interchange import names, tensors
+from bert_jax.interchange.architectures import HeadClass, of_facts
 from bert_jax.interchange.family import family_of
 from bert_jax.interchange.hugging_face import export_model, import_model
 from bert_jax.interchange.initial import start_from
 from bert_jax.interchange.loading import load
 from bert_jax.interchange.tensors import INDEX, WEIGHTS
 from bert_jax.interchange.workdir import export_trained, import_into_workdir
-from bert_jax.models.model import recorded
+from bert_jax.models.model import config_facts
 from bert_jax.training.state import TrainState
 from tests.interchange import test_families as families
 from tests.interchange.heads import HEADS, TOKENIZER, params_of
@@ -106,25 +105,22 @@ def test_labels_and_the_kind_of_problem_are_written(exports: Path) -> None:
     assert (number["id2label"], number["problem_type"]) == ({"0": "LABEL_0"}, "regression")
 
 
-def test_a_report_folds_layers_and_names_every_tensor_once(exports: Path, tmp_path: Path) -> None:
+def test_a_report_counts_tensors_and_names_what_is_left_out(exports: Path, tmp_path: Path) -> None:
     head = HEADS["masked_lm"]
     params = params_of(HEADS["pretraining"], CONFIG)
     report = export_model(TrainedModel("", params, CONFIG, TOKENIZER, head), tmp_path / "out", "card")
-    assert {entry.theirs for entry, _ in report.moved} == set(load_file(tmp_path / "out" / WEIGHTS))
+    assert sorted(report.moved) == sorted(load_file(tmp_path / "out" / WEIGHTS))
     assert report.unused == ("nsp_head", "pooler")
     text = str(report)
-    assert re.search(r"encoder/layer_\*/mlp/input/kernel +-> +bert.encoder.layer.\*.intermediate.dense.weight", text)
-    assert "[64, 32] x 2 layers" in text
     assert "left out: pooler" in text
     assert "checked: read back, every parameter has the same bits" in text
-    assert len(text.splitlines()) < 35
+    assert f": {len(report.moved)} tensors; " in text
 
 
-def test_shards_go_out_and_come_back(tmp_path: Path) -> None:
+def test_shards_go_out_and_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     params = params_of(HEADS["tagging"], CONFIG)
-    export_model(
-        TrainedModel("", params, CONFIG, TOKENIZER, HEADS["tagging"]), tmp_path / "out", "card", max_shard_bytes=20_000
-    )
+    monkeypatch.setattr(tensors, "MAX_SHARD_BYTES", 20_000)
+    export_model(TrainedModel("", params, CONFIG, TOKENIZER, HEADS["tagging"]), tmp_path / "out", "card")
     index = json.loads((tmp_path / "out" / INDEX).read_text())
     shards = sorted(set(index["weight_map"].values()))
     assert len(shards) > 3
@@ -297,7 +293,7 @@ def test_values_that_are_no_numbers_are_refused(copy_of: Any) -> None:
 
 def write_workdir(folder: Path, head: str, task: Any, labels: Any = (), seed: int = 0) -> None:
     facts = {
-        "model": recorded(CONFIG),
+        "model": config_facts(CONFIG),
         "lowercase": True,
         "vocabulary_sha256": TOKENIZER.sha256,
         "task": task,
@@ -384,8 +380,8 @@ def test_the_licence_of_the_parent_is_handed_on(copy_of: Any, tmp_path: Path) ->
 def test_facts_of_an_unknown_task_are_named() -> None:
     with pytest.raises(UserError, match="there is no task 'taging' .*; did you mean 'tagging'"):
         of_facts({"task": {"name": "taging"}})
-    assert of_facts({}) == Head("BertForPreTraining")
-    assert of_facts({"head": {"architecture": "BertForMaskedLM"}}) == Head("BertForMaskedLM")
+    assert of_facts({}) == HeadClass("BertForPreTraining")
+    assert of_facts({"head": {"architecture": "BertForMaskedLM"}}) == HeadClass("BertForMaskedLM")
     assert set(family_of("bert").architectures) == {head.architecture for head in HEADS.values()}
 
 

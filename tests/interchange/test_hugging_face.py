@@ -5,7 +5,7 @@ import json
 import re
 import resource
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,12 @@ from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.errors import UserError
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange import workdir as workdirs
-from bert_jax.interchange.architectures import Head
+from bert_jax.interchange.architectures import HeadClass
 from bert_jax.interchange.card import ParentModel, model_card
 from bert_jax.interchange.hugging_face import WEIGHTS, export_model, import_model
 from bert_jax.interchange.workdir import import_into_workdir
 from bert_jax.models.encoders import bert
-from bert_jax.models.model import recorded
+from bert_jax.models.model import config_facts
 from bert_jax.storage import files, tensors
 from bert_jax.storage.checksums import CHECKSUMS
 from bert_jax.text.tokenizer import wordpiece
@@ -190,15 +190,20 @@ def test_a_place_that_is_taken_is_refused(exported: Path) -> None:
     assert (exported / "README.md").read_text() == before
 
 
+def trained(facts: Mapping[str, Any], step: int = 7, head: HeadClass | None = None) -> TrainedModel:
+    """A model of which a card needs no more than this."""
+    return TrainedModel("", {}, bert.Config(64), TOKENIZER, head, facts=facts, step=step)
+
+
 def test_the_card_is_markdown_with_front_matter() -> None:
     facts = {
-        "model": recorded(bert.Config(64)),
+        "model": config_facts(bert.Config(64)),
         "lowercase": True,
         "corpus_fingerprint": "c0ffee",
         "vocabulary_sha256": "beef",
         "run": {"name": "trial", "run_id": "r1", "versions": {"jax": "0.10.2"}, "git_commit": "abc"},
     }
-    card = model_card(facts, {"mlm_loss": 2.5, "nsp_accuracy": 0.75}, step=1000)
+    card = model_card(trained(facts, 1000), {"mlm_loss": 2.5, "nsp_accuracy": 0.75})
     _, front, body = card.split("---\n", 2)
     assert yaml.safe_load(front) == {
         "library_name": "transformers",
@@ -217,13 +222,13 @@ def test_the_card_is_markdown_with_front_matter() -> None:
         '"vocab_size": 64',
     ):
         assert text in body
-    assert "No evaluation is recorded" in model_card(facts, {}, step=0)
+    assert "No evaluation is recorded" in model_card(trained(facts), {})
     own = {"path": "/home/me/text", "options": {"paths": ["/home/me/a.txt"], "language": "zh"}}
-    _, front, body = model_card(facts | {"run": {"config": {"corpus": own}}}, {}, step=0).split("---\n", 2)
+    _, front, body = model_card(trained(facts | {"run": {"config": {"corpus": own}}}), {}).split("---\n", 2)
     assert yaml.safe_load(front)["language"] == "zh"
     parts = {name: {"options": {"language": code}} for name, code in (("a", "de"), ("b", "zh"), ("c", "de"))}
     parts["only_evaluated"] = {"options": {"language": "fr"}, "weight": 0}
-    mixed = model_card(facts | {"run": {"config": {"corpus": {"parts": parts, "options": {}}}}}, {}, step=0)
+    mixed = model_card(trained(facts | {"run": {"config": {"corpus": {"parts": parts, "options": {}}}}}), {})
     assert yaml.safe_load(mixed.split("---\n", 2)[1])["language"] == ["de", "zh"]
     assert '"a.txt"' in body
     assert "/home" not in body
@@ -233,17 +238,17 @@ def test_a_model_card_tells_of_the_text_and_of_what_is_to_beat() -> None:
     facts = {"lowercase": True, "model": {}, "run": {"config": {"corpus": {"source": "text_files"}}}}
     baselines = {"unigram_cross_entropy": 6.25, "nsp_majority_rate": 0.5, "trigram_cloze_cross_entropy": None}
     splits = {"train": {"num_documents": 90, "num_tokens": 9500}, "heldout": {"num_documents": 5, "num_tokens": 500}}
-    card = model_card(facts, {"mlm_loss": 2.5, "perplexity": 12.0}, 7, baselines, {"": splits})
+    card = model_card(trained(facts), {"mlm_loss": 2.5, "perplexity": 12.0}, baselines, {"": splits})
     assert "Source: `text_files`. 90 documents, 9,500 tokens to train on" in card
     assert "5 documents, 500 tokens (5.0%) were held out" in card
     assert "| mlm loss | 2.5000 | unigram 6.2500 |" in card
     assert "| perplexity | 12.0000 |  |" in card
     head = yaml.safe_load(card.split("---")[1])
     assert head["license"] == "unknown"  # a value that the hub knows
-    assert "How much of it there was is not recorded" in model_card(facts, {}, 7, {}, {"": {"train": 5}})
+    assert "How much of it there was is not recorded" in model_card(trained(facts), {}, {}, {"": {"train": 5}})
     parts = {"own": {"source": "jsonl"}, "general": {"source": "text_files"}}
     mixed = facts | {"run": {"config": {"corpus": {"parts": parts}}}}
-    card = model_card(mixed, {}, 7, {}, {"own": {**splits, "share": 0.8}})
+    card = model_card(trained(mixed), {}, {}, {"own": {**splits, "share": 0.8}})
     assert "- own: Source: `jsonl`. 90 documents, 9,500 tokens to train on, 80.0% of the rows; 5 documents" in card
     assert "- general: Source: `text_files`. How much of it there was is not recorded" in card
 
@@ -253,10 +258,10 @@ def test_what_a_user_named_brings_no_html_into_the_card() -> None:
     parts = {tag: {"source": tag}}
     run = {"name": tag, "run_id": tag, "config": {"corpus": {"parts": parts}}}
     facts = {"model": {}, "lowercase": True, "run": run, "task": {"name": tag}}
-    head = Head("BertForSequenceClassification", labels=(tag, "b"))
-    card = model_card(facts, {f"loss/{tag}": 1.0}, 7, head=head, parent=ParentModel(tag))
+    head = HeadClass("BertForSequenceClassification", labels=(tag, "b"))
+    card = model_card(trained(facts, head=head), {f"loss/{tag}": 1.0}, parent=ParentModel(tag))
     outside = re.sub(r"```json.*?```|`[^`\n]*`", "", card, flags=re.DOTALL)
     assert "# &lt;script&gt;&#96;&lt;i&gt;&amp;\n" in card
     assert not re.findall(r"<|&(?!lt;|gt;|amp;|#96;)", outside)
-    without = model_card({**facts, "data": {"format": tag, "splits": {tag: tag}}}, {}, 7, head=head)
+    without = model_card(trained({**facts, "data": {"format": tag, "splits": {tag: tag}}}, head=head), {})
     assert "&lt;i&gt;&amp; `<script>'<i>&`." in without

@@ -15,7 +15,7 @@ from bert_jax.interchange.hugging_face import export_model
 from bert_jax.interchange.initial import check_moments, continued_seed, start_from, with_vocabulary
 from bert_jax.interchange.loading import load
 from bert_jax.interchange.workdir import import_into_workdir
-from bert_jax.models.layers import stack_layers
+from bert_jax.models.transformer import stack_layers
 from bert_jax.records import SPECIAL_TOKENS, Sum
 from bert_jax.text.tokenizer import wordpiece
 from bert_jax.training.state import TrainState

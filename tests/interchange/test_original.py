@@ -11,14 +11,13 @@ import pytest
 
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
-from bert_jax.interchange.architectures import Head
+from bert_jax.interchange.architectures import HeadClass
 from bert_jax.interchange.conversion import leaf
-from bert_jax.interchange.crc32c import crc32c
 from bert_jax.interchange.family import family_of
 from bert_jax.interchange.hugging_face import import_model
 from bert_jax.interchange.loading import load
 from bert_jax.interchange.original import current_name, import_original
-from bert_jax.interchange.tensor_bundle import read_bundle
+from bert_jax.interchange.tensor_bundle import crc32c, read_bundle
 from tests.interchange.numpy_models import assert_same_outputs
 from tests.interchange.original_checkpoint import FOLDER, LAYERS, D, values
 
@@ -39,7 +38,7 @@ def test_every_tensor_is_read() -> None:
 
 def test_every_tensor_has_its_place(released: Path) -> None:
     imported, stored = import_original(released), values("pretraining")
-    assert (imported.report.missing, imported.head) == ((), Head("BertForPreTraining"))
+    assert (imported.report.missing, imported.head) == ((), HeadClass("BertForPreTraining"))
     assert_same_outputs(stored, imported.params, imported.config, imported.head)
     layers = [f"bert/encoder/layer_{i}" for i in range(LAYERS)]
     query = stored[f"{layers[1]}/attention/self/query/kernel"]
@@ -57,7 +56,7 @@ def test_every_tensor_has_its_place(released: Path) -> None:
     }  # fmt: skip
     for path, array in places.items():
         np.testing.assert_array_equal(leaf(imported.params, path), array)
-    assert {entry.theirs for entry, _ in imported.report.moved} == set(stored)
+    assert set(imported.report.moved) == set(stored)
     assert "skipped: 3 tensors of the optimizer" in str(imported.report)
 
 
@@ -71,8 +70,7 @@ def test_into_a_workdir_and_to_hugging_face(released: Path, tmp_path: Path, caps
     workdir, output = tmp_path / "workdir", tmp_path / "out"
     assert run(["import", f"--input={released}", f"--workdir={workdir}"]) == 0
     out = capsys.readouterr().out
-    assert "encoder/layer_*/mlp/output/kernel" in out
-    assert "bert/encoder/layer_*/output/dense/kernel" in out
+    assert ": 46 tensors; " in out
     assert "the vocabulary is read as lower-case" in out
     assert run(["export", f"--workdir={workdir}", f"--output={output}"]) == 0
     exported, imported = import_model(output), import_original(released)
@@ -82,7 +80,7 @@ def test_into_a_workdir_and_to_hugging_face(released: Path, tmp_path: Path, caps
         if array is not None:
             np.testing.assert_array_equal(leaf(exported.params, path), array)
     assert exported.tokenizer.lowercase
-    assert load(str(released)).head == Head("BertForPreTraining")
+    assert load(str(released)).head == HeadClass("BertForPreTraining")
 
 
 @pytest.mark.parametrize(

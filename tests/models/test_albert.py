@@ -17,7 +17,6 @@ from bert_jax.features.attention_maps import attention_maps
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.encoders import albert, bert
-from bert_jax.models.flops import encoder_train_flops
 from bert_jax.models.model import POOLER, Model
 from tests.models.helpers import TINY, as_jax, loss, pretraining, random_batch, random_params, random_targets, tiny
 from tests.models.test_bert import assert_close
@@ -65,7 +64,7 @@ def test_sizes_and_fields() -> None:
 
 def test_sharing_saves_no_flops() -> None:
     projection = 6 * 16 * 8 * 32  # of 16 positions, forward and backward
-    assert encoder_train_flops(small(), 16) == encoder_train_flops(tiny(), 16) + projection
+    assert small().train_flops(16) == tiny().train_flops(16) + projection
 
 
 RATES = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1}

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.models.encoders.bert import Encoder
-from bert_jax.models.masks import HIDDEN, packed_bias, padding_bias
+from bert_jax.models.masks import HIDDEN, Visible, bias
 from tests.models.helpers import as_jax, random_params, tiny
 
 LENGTH = 10
@@ -31,9 +31,9 @@ def influence(**inputs: Any) -> np.ndarray:
 
 def test_bias_matrices_are_those_of_the_docstrings() -> None:
     h = HIDDEN
-    assert np.array_equal(padding_bias(jnp.array([[1, 1, 1, 0]]))[0, 0], [[0, 0, 0, h]])
+    assert np.array_equal(bias(Visible(jnp.array([[1, 1, 1, 0]])))[0, 0], [[0, 0, 0, h]])
     expected = [[0, 0, h, h], [0, 0, h, h], [h, h, 0, h], [h, h, h, h]]
-    assert np.array_equal(packed_bias(jnp.array([[1, 1, 2, 0]]))[0, 0], expected)
+    assert np.array_equal(bias(Visible(jnp.ones((1, 4)), jnp.array([[1, 1, 2, 0]])))[0, 0], expected)
 
 
 def test_padding_is_never_read() -> None:

@@ -13,7 +13,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.encoders.bert import Encoder
-from bert_jax.models.layers import stack_layers, unstack_layers
+from bert_jax.models.transformer import stack_layers, unstack_layers
 from tests.models.helpers import as_jax, loss, pretraining, random_batch, random_params, random_targets, tiny
 
 RNG = RowRng.create(0, 3, jnp.arange(4))

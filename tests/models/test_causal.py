@@ -5,13 +5,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from bert_jax.errors import UserError
 from bert_jax.models.encoders.bert import Encoder
 from bert_jax.models.heads import summary_positions
-from bert_jax.models.layers import stack_layers
-from bert_jax.models.masks import HIDDEN, causal_bias, packed_bias, padding_bias
+from bert_jax.models.masks import HIDDEN, Visible, bias
+from bert_jax.models.transformer import stack_layers
 from tests.models.helpers import as_jax, random_params, tiny
 
 LENGTH = 10
@@ -37,10 +35,10 @@ def influence(**inputs: Any) -> np.ndarray:
 
 def test_the_matrices_are_those_of_the_docstring() -> None:
     h = HIDDEN
-    padded = causal_bias(padding_bias(jnp.array([[1, 1, 1, 0]])))
+    padded = bias(Visible(jnp.array([[1, 1, 1, 0]]), causal=True))
     assert padded.shape == (1, 1, 4, 4)
     assert np.array_equal(padded[0, 0], [[0, h, h, h], [0, 0, h, h], [0, 0, 0, h], [0, 0, 0, h]])
-    packed = causal_bias(packed_bias(jnp.array([[1, 1, 2, 2]])))
+    packed = bias(Visible(jnp.ones((1, 4)), jnp.array([[1, 1, 2, 2]]), causal=True))
     assert np.array_equal(packed[0, 0], [[0, h, h, h], [0, 0, h, h], [h, h, 0, h], [h, h, 0, 0]])
 
 
@@ -75,8 +73,3 @@ def test_the_vector_of_a_whole_sequence_has_seen_it() -> None:
     mask = jnp.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 0, 0]])
     assert summary_positions(CONFIG, mask).tolist() == [[2], [3], [0]]
     assert summary_positions(tiny(), mask).tolist() == [[0], [0], [0]]
-
-
-def test_another_kind_of_attention_is_named() -> None:
-    with pytest.raises(UserError, match="attention is 'left'; allowed: 'bidirectional', 'causal'"):
-        tiny(attention="left")

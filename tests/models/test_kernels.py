@@ -51,8 +51,8 @@ def real(visible: Visible) -> jax.Array:
 
 def directly(visible: Visible, rate: float, rng: RowRng) -> Any:
     keys = rng.site(attention.SITE).row_keys()
-    local = functools.partial(INTERPRETED, rate=rate, causal=visible.causal, window=visible.window)
-    return lambda q, k, v: local(q, k, v, visible.ids(), keys, jnp.zeros(1, jnp.int32))
+    local = functools.partial(INTERPRETED, rate=rate, causal=visible.causal)
+    return lambda q, k, v: local((q, k, v), visible.ids(), (keys, jnp.zeros(1, jnp.int32)))
 
 
 def results(function: Any, inputs: list[jax.Array], visible: Visible) -> list[jax.Array]:
@@ -71,7 +71,7 @@ def assert_close(found: list[jax.Array], expected: list[jax.Array], tolerance: f
 
 CASES = {
     "padded, causal, dropout, wide heads": (padded, {"causal": True}, 0.1, jnp.float32, 128),
-    "packed, windowed": (packed, {"window": 33}, 0.0, jnp.float32, WIDTH),
+    "packed": (packed, {}, 0.0, jnp.float32, WIDTH),
     "packed, dropout, bfloat16": (packed, {}, 0.1, jnp.bfloat16, WIDTH),
 }
 
@@ -94,14 +94,14 @@ def test_rows_are_plain_attention(name: str) -> None:
     make, rules, rate, dtype, width = CASES[name]
     visible, inputs = make(2, **rules), arrays(2, dtype, width=width)
     rng = RowRng.create(3, 17, jnp.arange(2) + 40)
-    expected = results(lambda q, k, v: plain(q, k, v, visible, rate, rng), inputs, visible)
+    expected = results(lambda q, k, v: plain((q, k, v), visible, rate, rng), inputs, visible)
     found = results(directly(visible, rate, rng), inputs, visible)
     assert_close(found, expected, 2e-6 if dtype == jnp.float32 else 2e-2)
 
 
 def test_other_bits_would_be_seen() -> None:
     visible, inputs = padded(2), arrays(2)
-    one, other = (plain(*inputs[:3], visible, 0.1, RowRng.create(3, step, jnp.arange(2))) for step in (17, 18))
+    one, other = (plain(tuple(inputs[:3]), visible, 0.1, RowRng.create(3, step, jnp.arange(2))) for step in (17, 18))
     assert np.abs(one - other).max() > 1e-2 * np.abs(other).max()
 
 
@@ -112,15 +112,15 @@ def test_under_a_mesh_the_bits_are_those_of_the_whole_array(manual: tuple[str, .
     rows_of_batch = jnp.arange(2, dtype=jnp.uint32)
     called = []
 
-    def interpreted(query: jax.Array, *rest: Any, **options: Any) -> jax.Array:
-        called.append(query.shape)
-        return INTERPRETED(query, *rest, **options)
+    def interpreted(factors: Any, *rest: Any, **options: Any) -> jax.Array:
+        called.append(factors[0].shape)
+        return INTERPRETED(factors, *rest, **options)
 
     monkeypatch.setattr(attention, "rows", interpreted)
     monkeypatch.setattr(attention, "choose", lambda kernel, case: {"auto": "rows"}[kernel])
 
     def attend(q: Any, k: Any, v: Any, ids: Any, rows: Any) -> jax.Array:
-        return attention.attend(q, k, v, Visible(ids, ids), 0.1, RowRng.create(3, 17, rows))
+        return attention.attend((q, k, v), Visible(ids, ids), 0.1, RowRng.create(3, 17, rows))
 
     with activations(mesh):
         whole = attend
@@ -135,17 +135,17 @@ def test_under_a_mesh_the_bits_are_those_of_the_whole_array(manual: tuple[str, .
         found = [run(*inputs[:3]) * real(visible)] if manual else results(run, inputs, visible)
     assert set(called) == {(1, LENGTH, 2, WIDTH)}
     rng = RowRng.create(3, 17, rows_of_batch)
-    expected = results(lambda q, k, v: plain(q, k, v, visible, 0.1, rng), inputs, visible)
+    expected = results(lambda q, k, v: plain((q, k, v), visible, 0.1, rng), inputs, visible)
     assert_close(found, expected[: len(found)], 2e-6)
 
 
 def test_what_a_mesh_does_not_divide_is_plain(monkeypatch: Any) -> None:
     monkeypatch.setattr(attention, "choose", lambda kernel, case: pytest.fail(f"{kernel}: {case}"))
-    inputs = arrays(1)[:3]
-    expected = plain(*inputs, padded(1), 0.0, None)
-    assert np.array_equal(attention.attend(*inputs, padded(1), 0.1, None), expected)  # no mesh is placed
+    inputs = tuple(arrays(1)[:3])
+    expected = plain(inputs, padded(1), 0.0, None)
+    assert np.array_equal(attention.attend(inputs, padded(1), 0.1, None), expected)  # no mesh is placed
     with activations(make_mesh(MeshConfig(data=2), jax.devices()[:2])):
-        assert np.array_equal(attention.attend(*inputs, padded(1), 0.1, None), expected)
+        assert np.array_equal(attention.attend(inputs, padded(1), 0.1, None), expected)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -153,9 +153,9 @@ def test_what_cudnn_is_asked_for_is_plain_attention(causal: bool, monkeypatch: A
     """jax computes the same call without cuDNN, which only a GPU has."""
     asked = jax.nn.dot_product_attention
     monkeypatch.setattr(jax.nn, "dot_product_attention", lambda *qkv, implementation, **options: asked(*qkv, **options))
-    visible, inputs = padded(2, causal=causal), arrays(2)[:3]
-    found = attention.cudnn(*inputs, visible.ids(), None, None, causal=causal)
-    expected = plain(*inputs, visible, 0.0, None)
+    visible, inputs = padded(2, causal=causal), tuple(arrays(2)[:3])
+    found = attention.cudnn(inputs, visible.ids(), None, causal=causal)
+    expected = plain(inputs, visible, 0.0, None)
     assert_close([found * real(visible)], [expected * real(visible)], 2e-6)
 
 
@@ -167,11 +167,11 @@ def test_auto_takes_what_can_compute_it() -> None:
     def chosen(case: Case, **changes: Any) -> str:
         return choose("auto", dataclasses.replace(case, **changes))
 
-    assert chosen(LARGE) == chosen(LARGE, rate=0.0, windowed=True) == chosen(LARGE, length=256) == "rows"
+    assert chosen(LARGE) == chosen(LARGE, rate=0.0) == chosen(LARGE, length=256) == "rows"
     assert chosen(LARGE, length=128) == chosen(LARGE, length=320) == chosen(LARGE, num_heads=3) == "plain"
     assert chosen(LARGE, length=4096) == chosen(LARGE, head_dim=48) == chosen(LARGE, dtype="float64") == "plain"
     assert (chosen(GPU), choose("cudnn", GPU)) == ("plain", "cudnn")
-    assert chosen(GPU, rate=0.1) == chosen(GPU, packed=True) == chosen(GPU, windowed=True) == "plain"
+    assert chosen(GPU, rate=0.1) == chosen(GPU, packed=True) == "plain"
     assert chosen(GPU, dtype="float32") == chosen(LARGE, platform="cpu") == "plain"
     assert choose("rows", dataclasses.replace(LARGE, length=128)) == "rows"  # asked for: also where it is not faster
     assert choose("rows", GPU) == choose("plain", LARGE) == "plain"
@@ -193,7 +193,6 @@ def test_auto_takes_what_can_compute_it() -> None:
         ("cudnn", GPU, {"dtype": "float32"}, "computes in bfloat16, and config.model.dtype is float32"),
         ("cudnn", GPU, {"head_dim": 20}, "a multiple of 8 up to 128, and these have 20 entries"),
         ("cudnn", GPU, {"num_heads": 1.5}, "takes whole heads, and a device has 1.5"),
-        ("cudnn", GPU, {"windowed": True}, "shows a query all keys, and this encoder has a window"),
     ],
 )
 def test_a_kernel_that_cannot_run_is_refused(wanted: Any, case: Case, changes: Any, message: str) -> None:

@@ -21,8 +21,8 @@ from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange import names
 from bert_jax.interchange.family import family_of
 from bert_jax.interchange.hugging_face import export_model, import_model
-from bert_jax.models.layers import stack_layers, unstack_layers
 from bert_jax.models.model import encoder_of
+from bert_jax.models.transformer import stack_layers, unstack_layers
 from bert_jax.objectives.base import Setting
 from bert_jax.objectives.mlm_nsp import Config, Objective
 from bert_jax.text.tokenizer import wordpiece

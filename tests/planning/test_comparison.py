@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
-from bert_jax.models.model import recorded
+from bert_jax.models.model import config_facts
 from bert_jax.planning import comparison, topologies
 from bert_jax.planning.plan import Change
 from bert_jax.runs.plan_comparison import compare
@@ -24,7 +24,7 @@ def write_run(workdir: Path, windows: int = 6, **changes: Any) -> None:
     """Write what a run of the tiny recipe leaves, whose steps took 2 s, and 1 s of waiting in every window of 10."""
     workdir.mkdir(exist_ok=True)
     config = tiny.config()
-    facts = {"model": recorded(tiny.recipe().shape())}
+    facts = {"model": config_facts(tiny.recipe().shape())}
     content = {"format": 1, "run_id": workdir.name, "config": config, "facts": facts, "devices": CPUS, "restarts": []}
     (workdir / "run.json").write_text(json.dumps({**content, **changes}, default=str))
     speed = {"step_seconds": 2.0, "input_wait_seconds": 1.0, "mfu": 0.1}

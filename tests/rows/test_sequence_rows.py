@@ -137,10 +137,6 @@ def test_too_few_documents_is_an_error_before_any_work(tmp_path: Path) -> None:
     [
         ({"max_length": 4}, "max_length is 4; a sequence with its special tokens needs at least 5"),
         ({"max_length": 64, "short_row_probability": 1.5}, "config.objective.short_row_probability is 1.5; 0 to 1"),
-        (
-            {"max_length": 64, "packing": "tight"},
-            "config.objective.packing is 'tight'; allowed: 'none', 'packed', 'buck",
-        ),
     ],
 )
 def test_bad_config_values_are_errors(wrong: dict[str, float], message: str) -> None:

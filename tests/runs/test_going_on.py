@@ -20,7 +20,7 @@ from bert_jax.examples.load import DataConfig
 from bert_jax.interchange import initial
 from bert_jax.interchange.loading import load
 from bert_jax.models.encoders import bert
-from bert_jax.models.model import config_of, recorded
+from bert_jax.models.model import config_facts, config_of
 from bert_jax.reporting.run_record import read_run, settle
 from bert_jax.runs import pretraining
 from bert_jax.runs.settings import FinetuningSettings, PretrainingSettings
@@ -183,7 +183,7 @@ def test_the_attention_kernel_is_no_part_of_a_run_or_a_model() -> None:
     one, other = (FinetuningSettings(task=task, data=data, model=model).identity() for model in (plain, rows))
     assert one == other
     config = bert.Config(64, attention_kernel="rows")
-    assert config_of(recorded(config)) == dataclasses.replace(config, attention_kernel="auto")
+    assert config_of(config_facts(config)) == dataclasses.replace(config, attention_kernel="auto")
 
 
 @pytest.mark.parametrize("flag", ["model.hidden_size=64", "model.size=tiny", "model={'hidden_size':64,'num_heads':2}"])

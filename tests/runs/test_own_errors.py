@@ -27,14 +27,14 @@ OBJECTIVE = """
 from flax import linen as nn
 from bert_jax.models.heads import Head
 from bert_jax.models.model import LM_HEAD, Part
-from bert_jax.models.primitives import named
+from bert_jax.models.primitives import with_axes
 from bert_jax.objectives.base import MLM, Config, PretrainingObjective, Term
 
 class Square(Head):
     @nn.compact
     def __call__(self, outputs, batch, rng):
         size, zeros = self.config.hidden_size, nn.initializers.zeros
-        return {{"x_logits": outputs["sequence"] @ self.param("x", named(zeros, "embed", {axis}), (size, size))}}
+        return {{"x_logits": outputs["sequence"] @ self.param("x", with_axes(zeros, "embed", {axis}), (size, size))}}
 
 class Objective(PretrainingObjective):
     arrangement, parts, derived = "sentences", (LM_HEAD, Part.of("square", Square)), ({derived})

@@ -46,7 +46,7 @@ def test_directory_appears_whole(tmp_path):
         (folder / "a").write_text("1")
         assert not target.exists()
     assert (target / "a").read_text() == "1"
-    assert files.committed(target)
+    assert files.is_whole(target)
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
@@ -88,7 +88,7 @@ def test_killed_process_leaves_nothing_that_counts_and_the_next_one_sweeps(tmp_p
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(signal.SIGKILL)
-    assert not files.committed(target)
+    assert not files.is_whole(target)
     assert len(list(tmp_path.iterdir())) == 1  # the temporary
     with files.whole_directory(target) as folder:
         (folder / "b").write_text("2")
@@ -130,12 +130,12 @@ def test_remote_directory_counts_once_its_marker_is_there(bucket):
     with pytest.raises(UserError, match="holds files of something else"), files.whole_directory(target):
         pass
     files.write_text(f"{target}/{files.UNFINISHED}", "")
-    assert not files.committed(target)
+    assert not files.is_whole(target)
     with files.whole_directory(target) as folder:
         (folder / "sub").mkdir()
         (folder / "sub" / "a").write_text("1")
-        assert not files.committed(target)
-    assert files.committed(target)
+        assert not files.is_whole(target)
+    assert files.is_whole(target)
     assert files.below(target) == [files.MARKER, "sub/a"]
     with pytest.raises(UserError, match="exists already"), files.whole_directory(target):
         pass

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.checkpoints.overview import overview
+from bert_jax.checkpoints.steps import overview
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.reporting.run_record import only_writer

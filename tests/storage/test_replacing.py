@@ -94,7 +94,7 @@ def test_a_remote_replacement_that_is_cut_is_not_whole_and_can_be_made_again(buc
             with pytest.raises(pytest.fail.Exception), replaced_directory(target) as folder:
                 (folder / "a").write_text("new")
         assert (files.as_path(target) / files.UNFINISHED).exists()
-    assert not files.committed(target)
+    assert not files.is_whole(target)
     with replaced_directory(target) as folder:
         (folder / "a").write_text("new")
     assert {path.name for path in files.as_path(target).iterdir()} == {"a", files.MARKER}

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from bert_jax.checkpoints.integrity import check_step
-from bert_jax.checkpoints.remote_steps import whole_steps
+from bert_jax.checkpoints.steps import whole_steps
 from bert_jax.cluster import exit_codes
 from bert_jax.errors import PassingError, UserError
 from bert_jax.storage import files, retries
@@ -52,7 +52,7 @@ REQUESTS: dict[str, Callable[[RemotePath, Path], Any]] = {
     "is_dir": lambda path, local: path.parent.is_dir(),
     "is_file": lambda path, local: path.is_file(),
     "iterdir": lambda path, local: list(path.parent.iterdir()),
-    "listed": lambda path, local: path.parent.listed(),
+    "listed": lambda path, local: path.parent.names(),
     "glob": lambda path, local: list(path.parent.glob("*")),
     "size": lambda path, local: path.size,
     "read_bytes": lambda path, local: path.read_bytes(),
@@ -134,7 +134,7 @@ def test_a_file_that_is_not_there_is_not_there(folder: RemotePath) -> None:
             read()
     folder.unlink()
     folder.rmtree()
-    assert folder.listed() == []
+    assert folder.names() == []
     (folder / "file").create_bytes(b"")
     with pytest.raises(FileExistsError):
         (folder / "file").create_bytes(b"")

@@ -12,12 +12,12 @@ from bert_jax.checkpoints.saving import save_params
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.features.trained_model import TrainedModel
-from bert_jax.interchange.architectures import Head
+from bert_jax.interchange.architectures import HeadClass
 from bert_jax.interchange.hugging_face import export_model, import_model
 from bert_jax.interchange.initial import frozen_parts
 from bert_jax.interchange.loading import load
 from bert_jax.models.encoders import albert, bert
-from bert_jax.models.model import fresh_params, recorded
+from bert_jax.models.model import config_facts, fresh_params
 from bert_jax.reporting import run_record
 from bert_jax.tasks.base import pair_sequences
 from bert_jax.tasks.classification import Config, Task
@@ -90,7 +90,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     workdir = tmp_path_factory.mktemp("pretrained")
     tokenizer = toy_tasks.make_tokenizer()
     model = bert.Config(tokenizer.size, 32, 1, 2, 64, 32, initializer_range=0.1)
-    facts = {"model": recorded(model), "lowercase": True, "vocabulary_sha256": tokenizer.sha256}
+    facts = {"model": config_facts(model), "lowercase": True, "vocabulary_sha256": tokenizer.sha256}
     tokenizer.save(workdir / tokenizer.file_name)
     save_params(str(workdir), jax.tree.map(np.asarray, fresh_params(model)), facts)
     return workdir
@@ -126,7 +126,7 @@ def test_the_dropout_of_an_imported_classifier_is_taken(tmp_path: Path) -> None:
     """ALBERT's config.json names 0.1, although its encoder has no dropout; a rate of the recipe's own is kept."""
     tokenizer = toy_tasks.make_tokenizer()
     model = albert.Config(tokenizer.size, 32, 1, 2, 64, 32, embedding_size=16)
-    head = Head("AlbertForMaskedLM", classifier_dropout=0.1)
+    head = HeadClass("AlbertForMaskedLM", classifier_dropout=0.1)
     params = jax.tree.map(np.asarray, fresh_params(model))
     export_model(TrainedModel("", params, model, tokenizer, head), tmp_path / "albert", "card")
     assert import_model(tmp_path / "albert").head == head

@@ -120,7 +120,7 @@ def recipe(task: str, **changes: Any) -> dict[str, Any]:
         "training": {"loggers": ()},
         "export": False,
     }
-    return configuration.completed(changes, config)
+    return configuration.complete(changes, config)
 
 
 def write_toy(folder: Path, task: str, train: int = 192, dev: int = 48, phase: Any = None, **changes: Any) -> Path:

@@ -11,8 +11,8 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.models.encoders import bert
-from bert_jax.models.layers import stack_layers, unstack_layers
 from bert_jax.models.model import fresh_params
+from bert_jax.models.transformer import stack_layers, unstack_layers
 from bert_jax.training.optimizers import OptimizerConfig, decay_mask, make_optimizer
 from bert_jax.training.schedules import ScheduleConfig, make_schedule
 

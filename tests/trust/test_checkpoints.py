@@ -24,10 +24,9 @@ import orbax.checkpoint as ocp
 import pytest
 from safetensors.numpy import load_file
 
-from bert_jax.checkpoints.leaves import named_leaves
-from bert_jax.checkpoints.remote_steps import MARKS
-from bert_jax.checkpoints.restoring import BEST, read_params, restore, saved_steps, steps_folder
+from bert_jax.checkpoints.restoring import BEST, named_leaves, read_params, restore, saved_steps, steps_folder
 from bert_jax.checkpoints.saving import CheckpointConfig, Checkpoints, save_params
+from bert_jax.checkpoints.steps import MARKS
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.interchange.loading import read_chosen
@@ -189,7 +188,11 @@ def damage_step(steps: Path, newest: int, foreign: Path, rng: random.Random) -> 
         largest = max(step.glob("state/**/d/*"), key=lambda path: path.stat().st_size)  # others may hold no array
         damaged = damage_one(step / "state", rng, among=lambda path: path == largest)
         for sums in (step / CHECKSUMS, step / files.MARKER):  # the second lists the first
-            names = [name for name in files.listed(sums.read_text()) if (step / name).exists()] if sums.exists() else []
+            names = (
+                [name for name in files.parse_listing(sums.read_text()) if (step / name).exists()]
+                if sums.exists()
+                else []
+            )
             sums.unlink(missing_ok=True)
             if names:
                 sums.write_text(files.listing({name: files.sha256(step / name) for name in names}))

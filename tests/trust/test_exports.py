@@ -18,6 +18,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.features.trained_model import TrainedModel
+from bert_jax.interchange import tensors
 from bert_jax.interchange.card import CARD
 from bert_jax.interchange.hugging_face import WEIGHTS, export_model, import_model
 from bert_jax.reporting import status
@@ -31,9 +32,9 @@ CHANGES = {kind: DAMAGES[kind] for kind in ("flip_bit", "swap_bytes", "zero_page
 
 def export(root: Path, name: str, shard_bytes: int = 10**9) -> Path:
     params = params_of(HEADS[name], CONFIG)
-    export_model(
-        TrainedModel("", params, CONFIG, TOKENIZER, HEADS[name]), root / name, "card", max_shard_bytes=shard_bytes
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tensors, "MAX_SHARD_BYTES", shard_bytes)
+        export_model(TrainedModel("", params, CONFIG, TOKENIZER, HEADS[name]), root / name, "card")
     return root / name
 
 

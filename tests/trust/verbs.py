@@ -110,7 +110,7 @@ READERS = {
         lambda inputs, _: ["tokenize", f"--vocab={inputs.run / 'vocab.txt'}", "the cat", "a dog"],
         ("vocab", "max_length"),
     ),
-    "export": Verb(of_run("export", "--output={}/deep/out"), ("workdir", "step", "as", "pooling", "max_shard_bytes")),
+    "export": Verb(of_run("export", "--output={}/deep/out"), ("workdir", "step", "as", "pooling")),
     "import": Verb(
         lambda inputs, folder: [
             *("import", f"--input={inputs.run / 'hugging_face'}", f"--workdir={folder / 'deep' / 'out'}"),

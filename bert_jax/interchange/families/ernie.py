@@ -23,7 +23,7 @@ class Family(bert.Family):
     fixed: ClassVar[Mapping[str, Any]] = {**bert.Family.fixed, "pool_act": "tanh", "task_id": 0}
     others = ("use_task_id", "task_type_vocab_size")
 
-    def folded(
+    def fold(
         self, tensors: dict[str, np.ndarray], theirs: Mapping[str, Any], where: str
     ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
         if not theirs.get("use_task_id"):

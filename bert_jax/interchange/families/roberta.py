@@ -48,5 +48,5 @@ class Family(bert.Family):
         theirs = super().to_config(config, pad_id)
         return theirs | {"max_position_embeddings": config.max_length + pad_id + 1}
 
-    def adapted(self, values: dict[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+    def adapt(self, values: dict[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
         return values | {"max_length": values["max_length"] - int(theirs.get("pad_token_id", _PAD_ID)) - 1}

@@ -23,7 +23,7 @@ from bert_jax.models.encoding import Encoding
 from bert_jax.models.heads import LmHead as LmHead
 from bert_jax.models.heads import Pooler as Pooler
 from bert_jax.models.masks import Visible
-from bert_jax.models.primitives import LayerNorm, activation_dtype, constrain, look_up, named, normal, spread
+from bert_jax.models.primitives import LayerNorm, activation_dtype, constrain, look_up, normal, spread, with_axes
 from bert_jax.models.transformer import add_layers, run_layers
 from bert_jax.records import Batch
 
@@ -63,7 +63,7 @@ class Embeddings(nn.Module):
         }
         for name, (rows, axis) in tables.items():
             shape = (rows, config.embedding_size)
-            setattr(self, name, self.param(name, named(initializer, axis, "embed"), shape, config.param_dtype))
+            setattr(self, name, self.param(name, with_axes(initializer, axis, "embed"), shape, config.param_dtype))
         self.layer_norm = LayerNorm(config)
 
     def __call__(self, batch: Batch, rng: RowRng | None) -> jax.Array:

@@ -28,7 +28,6 @@ class Case:
       dtype: the name of the dtype of queries, keys and values.
       rate: of dropout on the probabilities.
       packed: whether a row may hold several sequences that do not see each other.
-      windowed: whether a query sees only keys near to it.
     """
 
     platform: str
@@ -38,7 +37,6 @@ class Case:
     dtype: str
     rate: float
     packed: bool = False
-    windowed: bool = False
 
 
 def case_of(model: ModelConfig, spec: BatchSpec, platform: str, tensor: int) -> Case:
@@ -57,23 +55,23 @@ def case_of(model: ModelConfig, spec: BatchSpec, platform: str, tensor: int) -> 
 def choose(wanted: Kernel | Literal["auto"], case: Case) -> Kernel:
     """Return what computes ``case``: ``wanted`` where it can, otherwise plain; for "auto" a kernel of ``AUTOMATIC``."""
     if wanted == "auto":
-        able = [kernel for kernel in AUTOMATIC if case.length >= WORTHWHILE and not obstacle(kernel, case)]
+        able = [kernel for kernel in AUTOMATIC if case.length >= WORTHWHILE and not _obstacle(kernel, case)]
         return able[0] if able else "plain"
-    return "plain" if obstacle(wanted, case) else wanted
+    return "plain" if _obstacle(wanted, case) else wanted
 
 
 def check(wanted: Kernel | Literal["auto"], cases: Sequence[Case]) -> None:
     """Raise ``UserError`` if ``wanted`` cannot compute one of ``cases``; the message names the kernels that can."""
-    why = [found for case in cases if wanted != "auto" and (found := obstacle(wanted, case))]
+    why = [reason for case in cases if wanted != "auto" and (reason := _obstacle(wanted, case))]
     if why:
-        able = [kernel for kernel in KERNELS if not any(obstacle(kernel, case) for case in cases)]
+        able = [kernel for kernel in KERNELS if not any(_obstacle(kernel, case) for case in cases)]
         raise UserError(
             f"config.model.attention_kernel is {wanted!r}, which {why[0]}; here {' and '.join(map(repr, able))} can "
             "run: choose one, or 'auto'"
         )
 
 
-def obstacle(kernel: Kernel, case: Case) -> str | None:
+def _obstacle(kernel: Kernel, case: Case) -> str | None:
     """Return what ``kernel`` needs and ``case`` does not have, as the end of a sentence; None if nothing is missing."""
     return {"plain": lambda _: None, "rows": _of_rows, "cudnn": _of_cudnn}[kernel](case)
 
@@ -107,6 +105,4 @@ def _of_cudnn(case: Case) -> str | None:
         return f"takes whole heads, and a device has {case.num_heads:g}"
     if case.packed:
         return "needs one sequence in a row, and rows are packed (config.objective.packing)"
-    if case.windowed:
-        return "shows a query all keys, and this encoder has a window"
     return None

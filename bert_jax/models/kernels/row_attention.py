@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -33,20 +33,21 @@ PLACES_BYTES = 4 * 2**20  # hashes of places are kept on the chip if they take n
 VMEM_BYTES = 64 * 2**20  # of the chip's own memory that a program may use, where there is as much
 NT = (((1,), (1,)), ((), ()))  # contracts the last axis of both factors
 NN = (((1,), (0,)), ((), ()))
+Factors: TypeAlias = tuple[jax.Array, jax.Array, jax.Array]  # query, key and value of one shape [B, L, H, head_dim]
+Arrays: TypeAlias = tuple[jax.Array, ...]
 OUTPUT, TOTAL = KEPT = ("row_attention_output", "row_attention_total")  # names of what rematerialisation may keep
 
-# Operations on each score outside of the matrix products, as ``cost`` counts them.
+# Operations on each score outside of the matrix products, as ``_cost`` counts them.
 FORWARD_OPERATIONS, BACKWARD_OPERATIONS, DROPOUT_OPERATIONS = 8, 12, 12
 
 
 @dataclasses.dataclass(frozen=True)
-class Form:
+class _Form:
     """The constants for which the kernel is compiled.
 
     Attributes:
       length: L, a multiple of 128.
       head_dim: a divisor of 128; a multiple of 128 / head_dim heads is needed.
-      window: the most positions between a query and a key that it sees. If None, there is no limit.
       interpret: whether the kernel is interpreted by jax, on any device, instead of compiled for a TPU.
     """
 
@@ -54,7 +55,6 @@ class Form:
     head_dim: int
     rate: float = 0.0
     causal: bool = False
-    window: int | None = None
     interpret: bool = False
 
     @property
@@ -67,101 +67,70 @@ class Form:
 
     @property
     def chunk(self) -> int:
-        """The number of queries that are worked on at a time: more overlap better, fewer see fewer keys in a window."""
-        return LANES if self.window is not None or self.length % (2 * LANES) else 2 * LANES
-
-    @property
-    def span(self) -> int:
-        """The number of keys that a chunk of queries is compared with."""
-        return self.length if self.window is None else min(self.length, self.chunk + 2 * self._reach)
-
-    def first(self, chunk: Any) -> Any:
-        """Return the first of the keys that a chunk of queries is compared with."""
-        if self.span == self.length:
-            return 0
-        start = jnp.clip(chunk * self.chunk - self._reach, 0, self.length - self.span)
-        return pl.multiple_of(start, 64)
-
-    @property
-    def _reach(self) -> int:
-        return -(-(self.window or 0) // 64) * 64
+        """The number of queries that are worked on at a time; more overlap better."""
+        return LANES if self.length % (2 * LANES) else 2 * LANES
 
     @property
     def keeps_places(self) -> bool:
         """Whether the hashes of the places, which all rows share, are kept while rows go by."""
-        return self.rate > 0 and 4 * self.heads * self.length * self.span <= PLACES_BYTES
+        return self.rate > 0 and 4 * self.heads * self.length * self.length <= PLACES_BYTES
 
 
 def rows(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
+    factors: Factors,
     ids: tuple[jax.Array, jax.Array],
-    row_keys: jax.Array,
-    first_head: jax.Array,
+    dropout_keys: tuple[jax.Array, jax.Array],
     *,
     rate: float,
     causal: bool = False,
-    window: int | None = None,
     interpret: bool = False,
 ) -> jax.Array:
-    """Return attention [B, L, H, head_dim] of query, key and value of that shape; ``row_attention`` has the rest.
+    """Return softmax(query key^T + bias) value, with dropout on the probabilities, [B, L, H, head_dim].
 
     Args:
-      ids: ids of queries and of keys, each [B, L] (``Visible.ids``).
+      ids: ids of queries and of keys, each [B, L] int32 (``Visible.ids``). A query sees the keys of its own id; nothing
+        sees a key of id 0.
+      dropout_keys: the key of each row, [B] uint32 (``RowRng.row_keys``), and the index of the first of these heads
+        among all heads of the layer, [1] int32.
     """
+    query, key, value = factors
     batch, length, heads, head_dim = query.shape
-    form = Form(length, head_dim, rate, causal, window, interpret)
     flat = [x.reshape(batch, length, heads * head_dim) for x in (query / math.sqrt(head_dim), key, value)]
-    return row_attention(form, *flat, ids[0][:, None], ids[1][:, None], row_keys, first_head).reshape(query.shape)
+    of_queries, of_keys = (of_rows[:, None] for of_rows in ids)
+    form = _Form(length, head_dim, rate, causal, interpret)
+    return _attention(form, tuple(flat), (of_queries, of_keys), dropout_keys).reshape(query.shape)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def row_attention(
-    form: Form,
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    query_ids: jax.Array,
-    key_ids: jax.Array,
-    row_keys: jax.Array,
-    first_head: jax.Array,
-) -> jax.Array:
-    """Return softmax(query key^T + bias) value, with dropout on the probabilities, [B, L, H * head_dim].
-
-    Args:
-      query, key, value: [B, L, H * head_dim]; the queries are scaled already.
-      query_ids, key_ids: [B, 1, L] int32. A query sees the keys of its own id; nothing sees a key of id 0.
-      row_keys: [B] uint32, the dropout key of each row (``RowRng.row_keys``).
-      first_head: [1] int32, the index of the first of these heads among all heads of the layer.
-    """
-    return _forward(form, query, key, value, query_ids, key_ids, row_keys, first_head)[0]
+def _attention(form: _Form, flat: Arrays, ids: Arrays, scalars: Arrays) -> jax.Array:
+    """Return ``rows`` of query, key and value [B, L, H * head_dim], the queries scaled, with ids [B, 1, L]."""
+    return _forward(form, flat, ids, scalars)[0]
 
 
-def _forward(form: Form, *arrays: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    query, key, value, query_ids, key_ids, row_keys, first_head = arrays
+def _forward(form: _Form, flat: Arrays, ids: Arrays, scalars: Arrays) -> tuple[jax.Array, tuple[Any, ...]]:
+    row_keys, first_head = scalars
     scalars = (jax.lax.bitcast_convert_type(row_keys, jnp.int32), first_head)
-    out, total = _call(_forward_kernel, form, scalars, (query_ids, key_ids), (query, key, value))
+    out, total = _call(_forward_kernel, form, scalars, ids, flat)
     out, total = checkpoint_name(out, OUTPUT), checkpoint_name(total, TOTAL)
-    return out, (query, key, value, query_ids, key_ids, *scalars, out, total)
+    return out, (flat, ids, scalars, out, total)
 
 
-def _backward(form: Form, kept: tuple[jax.Array, ...], gradient: jax.Array) -> tuple[Any, ...]:
-    query, key, value, query_ids, key_ids, row_keys, first_head, out, total = kept
-    inputs = (query, key, value, out, gradient)
-    found = _call(_backward_kernel, form, (row_keys, first_head), (query_ids, key_ids), inputs, total)
-    return (*found, *(np.zeros(x.shape, jax.dtypes.float0) for x in (query_ids, key_ids, row_keys, first_head)))
+def _backward(form: _Form, kept: tuple[Any, ...], gradient: jax.Array) -> tuple[Any, ...]:
+    flat, ids, scalars, out, total = kept
+    of_factors = _call(_backward_kernel, form, scalars, ids, (*flat, out, gradient), total)
+    of_integers = jax.tree.map(lambda x: np.zeros(x.shape, jax.dtypes.float0), (ids, scalars))
+    return tuple(of_factors), *of_integers
 
 
-row_attention.defvjp(_forward, _backward)
+_attention.defvjp(_forward, _backward)
 
 
 def _call(
     kernel: Callable[..., None],
-    form: Form,
-    scalars: tuple[jax.Array, ...],
-    ids: tuple[jax.Array, ...],
-    inputs: tuple[jax.Array, ...],
+    form: _Form,
+    scalars: Arrays,
+    ids: Arrays,
+    inputs: Arrays,
     total: jax.Array | None = None,
 ) -> Any:
     """Run a kernel over all heads and rows.
@@ -173,7 +142,7 @@ def _call(
     block = pl.BlockSpec((rows, length, LANES), lambda h, b, *_: (b, 0, h))
     row_ids = pl.BlockSpec((rows, 1, length), lambda h, b, *_: (b, 0, 0))
     of_queries = pl.BlockSpec((None, rows, form.heads, length), lambda h, b, *_: (h, b, 0, 0))
-    places = (length // form.chunk, form.span) if form.keeps_places else (1, 8)
+    places = (length // form.chunk, length) if form.keeps_places else (1, 8)
     scratch = [pltpu.VMEM((form.heads, *places, form.chunk), jnp.int32), pltpu.VMEM((length, form.chunk), jnp.float32)]
     like = jax.ShapeDtypeStruct(inputs[0].shape, inputs[0].dtype)
     if total is None:
@@ -197,19 +166,19 @@ def _call(
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=VMEM_BYTES
         ),
-        cost_estimate=cost(form, batch, width, (*operands, *outputs), backward=total is not None),
+        cost_estimate=_cost(form, batch, width, (*operands, *outputs), backward=total is not None),
         interpret=form.interpret,
         name="row_attention_forward" if total is None else "row_attention_backward",
     )(*scalars, *operands)
 
 
-def cost(form: Form, batch: int, width: int, moved: tuple[Any, ...], backward: bool) -> pl.CostEstimate:
+def _cost(form: _Form, batch: int, width: int, moved: tuple[Any, ...], backward: bool) -> pl.CostEstimate:
     """Return what the compiler and ``bert-jax plan`` are told of the kernel's work.
 
     ``flops`` holds the matrix products alone, with the lanes that are zero, and ``transcendentals`` all other
     operations, each counted once, because two different units do them.
     """
-    scores = batch * (width // form.head_dim) * form.length * form.span
+    scores = batch * (width // form.head_dim) * form.length**2
     # Of the products, all but the last are over the lanes of all heads.
     wide, operations = (4, BACKWARD_OPERATIONS) if backward else (1, FORWARD_OPERATIONS)
     return pl.CostEstimate(
@@ -222,14 +191,14 @@ def cost(form: Form, batch: int, width: int, moved: tuple[Any, ...], backward: b
 # ---- The two kernels ----------------------------------------------------------------------------------------------
 
 
-def _forward_kernel(form: Form, rows: int, row_keys, first_head, *refs) -> None:  # type: ignore[no-untyped-def]
+def _forward_kernel(form: _Form, rows: int, row_keys, first_head, *refs) -> None:  # type: ignore[no-untyped-def]
     query_ids, key_ids, query, key, value, out, total, places, column = refs
     dropout = _Dropout(form, rows, row_keys, first_head, places)
 
-    def attend(row: Any, chunk: Any, first: Any) -> None:
-        queries, keys = _queries(form, chunk), pl.ds(first, form.span)
-        q, k, v_t = query[row, queries, :], key[row, keys, :], jnp.transpose(value[row, keys, :])
-        bias = _bias(form, query_ids[row, :, queries], column[keys], first, chunk)
+    def attend(row: Any, chunk: Any) -> None:
+        queries = _queries(form, chunk)
+        q, k, v_t = query[row, queries, :], key[row], jnp.transpose(value[row])
+        bias = _bias(form, query_ids[row, :, queries], column[...], 0, chunk)
         mixed = []
         for head in range(form.heads):
             scores = _dot(k, _only(form, head, q), NT) + bias  # [keys, queries]
@@ -238,7 +207,7 @@ def _forward_kernel(form: Form, rows: int, row_keys, first_head, *refs) -> None:
             denominator = jnp.sum(weights, axis=0, keepdims=True)
             total[row, head : head + 1, queries] = largest + jnp.log(denominator)
             if form.rate:
-                weights = jnp.where(dropout.keeps(row, head, chunk, first, 0, form.span), weights, 0.0)
+                weights = jnp.where(dropout.keeps(row, head, chunk, 0, form.length), weights, 0.0)
             gain = 1.0 / (denominator * (1.0 - form.rate))
             mixed.append(_dot(v_t[form.lanes(head)], weights.astype(v_t.dtype), NN) * gain)
         out[row, queries, :] = jnp.transpose(jnp.concatenate(mixed, axis=0)).astype(out.dtype)
@@ -246,31 +215,31 @@ def _forward_kernel(form: Form, rows: int, row_keys, first_head, *refs) -> None:
     _each(form, rows, key_ids, column, attend)
 
 
-def _backward_kernel(form: Form, rows: int, row_keys, first_head, *refs) -> None:  # type: ignore[no-untyped-def]
+def _backward_kernel(form: _Form, rows: int, row_keys, first_head, *refs) -> None:  # type: ignore[no-untyped-def]
     query_ids, key_ids, query, key, value, out, d_out, total, dq, dk, dv, places, column, dk_sum, dv_sum = refs
     dropout, gain = _Dropout(form, rows, row_keys, first_head, places), 1.0 / (1.0 - form.rate)
     dk_sum[...] = jnp.zeros_like(dk_sum)
     dv_sum[...] = jnp.zeros_like(dv_sum)
 
-    def differentiate(row: Any, chunk: Any, first: Any) -> None:
+    def differentiate(row: Any, chunk: Any) -> None:
         queries = _queries(form, chunk)
         q, do, ids = query[row, queries, :], d_out[row, queries, :], query_ids[row, :, queries]
         both = jnp.transpose(do.astype(jnp.float32) * out[row, queries, :].astype(jnp.float32))  # [lanes, queries]
         means = [jnp.sum(both[form.lanes(head)], axis=0, keepdims=True) for head in range(form.heads)]
         dq_t = [jnp.zeros((form.head_dim, form.chunk), jnp.float32)] * form.heads
-        for start in range(0, form.span, BLOCK):
-            size = min(BLOCK, form.span - start)
-            keys = pl.ds(first + start, size)
+        for start in range(0, form.length, BLOCK):
+            size = min(BLOCK, form.length - start)
+            keys = pl.ds(start, size)
             k, v = key[row, keys, :], value[row, keys, :]
             k_t = jnp.transpose(k)
-            bias = _bias(form, ids, column[keys], first + start, chunk)
+            bias = _bias(form, ids, column[keys], start, chunk)
             dk_block, dv_block = jnp.zeros((size, LANES), jnp.float32), jnp.zeros((size, LANES), jnp.float32)
             for head in range(form.heads):
                 q_head, do_head = _only(form, head, q), _only(form, head, do)
                 p = jnp.exp(_dot(k, q_head, NT) + bias - total[row, head : head + 1, queries])  # [keys, queries]
                 dropped, dp = p, _dot(v, do_head, NT)
                 if form.rate:
-                    kept = dropout.keeps(row, head, chunk, first, start, size)
+                    kept = dropout.keeps(row, head, chunk, start, size)
                     dropped, dp = jnp.where(kept, p * gain, 0.0), jnp.where(kept, dp * gain, 0.0)
                 ds = (p * (dp - means[head])).astype(q.dtype)
                 dv_block += _dot(dropped.astype(do.dtype), do_head, NN)
@@ -285,18 +254,18 @@ def _backward_kernel(form: Form, rows: int, row_keys, first_head, *refs) -> None
     dv[...] = dv_sum[...].astype(dv.dtype)
 
 
-def _each(form: Form, rows: int, key_ids: Any, column: Any, work: Callable[[Any, Any, Any], None]) -> None:
-    """Call ``work(row, chunk of queries, first key)`` for a whole program; ``column`` holds the ids of a row's keys."""
+def _each(form: _Form, rows: int, key_ids: Any, column: Any, work: Callable[[Any, Any], None]) -> None:
+    """Call ``work(row, chunk of queries)`` for a whole program; ``column`` holds the ids of a row's keys."""
 
     def of_row(row: Any, _: Any) -> Any:
         column[...] = jnp.transpose(jnp.broadcast_to(key_ids[row].astype(jnp.float32), (form.chunk, form.length)))
-        jax.lax.fori_loop(0, form.length // form.chunk, lambda chunk, _: work(row, chunk, form.first(chunk)), None)
+        jax.lax.fori_loop(0, form.length // form.chunk, lambda chunk, _: work(row, chunk), None)
         return _
 
     jax.lax.fori_loop(0, rows, of_row, None)
 
 
-def _queries(form: Form, chunk: Any) -> Any:
+def _queries(form: _Form, chunk: Any) -> Any:
     return pl.ds(pl.multiple_of(chunk * form.chunk, form.chunk), form.chunk)
 
 
@@ -304,7 +273,7 @@ def _dot(left: jax.Array, right: jax.Array, contracted: Any) -> jax.Array:
     return jax.lax.dot_general(left, right, contracted, preferred_element_type=jnp.float32)
 
 
-def _only(form: Form, head: int, x: jax.Array) -> jax.Array:
+def _only(form: _Form, head: int, x: jax.Array) -> jax.Array:
     """Return x [n, 128] with the lanes of all other heads set to zero."""
     if form.heads == 1:
         return x
@@ -312,22 +281,19 @@ def _only(form: Form, head: int, x: jax.Array) -> jax.Array:
     return jnp.where((lane >= mine.start) & (lane < mine.stop), x, jnp.zeros_like(x))
 
 
-def _positions(form: Form, size: int, first: Any, chunk: Any) -> tuple[jax.Array, jax.Array]:
+def _positions(form: _Form, size: int, first: Any, chunk: Any) -> tuple[jax.Array, jax.Array]:
     """Return the positions of keys and of queries, each [size, chunk] int32."""
     shape = (size, form.chunk)
     keys = jax.lax.broadcasted_iota(jnp.int32, shape, 0) + first
     return keys, jax.lax.broadcasted_iota(jnp.int32, shape, 1) + chunk * form.chunk
 
 
-def _bias(form: Form, query_ids: jax.Array, key_ids: jax.Array, first: Any, chunk: Any) -> jax.Array:
+def _bias(form: _Form, query_ids: jax.Array, key_ids: jax.Array, first: Any, chunk: Any) -> jax.Array:
     """Return what is added to the scores, [keys, queries], for query_ids [1, queries] and key_ids [keys, queries]."""
     visible = (key_ids == query_ids.astype(jnp.float32)) & (key_ids > 0)
-    if form.causal or form.window is not None:
+    if form.causal:
         keys, queries = _positions(form, key_ids.shape[0], first, chunk)
-        if form.causal:
-            visible &= keys <= queries
-        if form.window is not None:
-            visible &= jnp.abs(keys - queries) <= form.window
+        visible &= keys <= queries
     return jnp.where(visible, 0.0, HIDDEN)
 
 
@@ -340,7 +306,7 @@ class _Dropout:
     The kernel's integers are signed: shifts are logical, and a comparison flips the highest bit of both sides.
     """
 
-    def __init__(self, form: Form, rows: int, row_keys: Any, first_head: Any, places: Any) -> None:
+    def __init__(self, form: _Form, rows: int, row_keys: Any, first_head: Any, places: Any) -> None:
         self._form, self._row_keys, self._places = form, row_keys, places
         self._first_row = pl.program_id(1) * rows
         self._first_head = first_head[0] + pl.program_id(0) * form.heads
@@ -352,16 +318,16 @@ class _Dropout:
         for head in range(form.heads):
 
             def keep(chunk: Any, _: Any, head: int = head) -> None:
-                self._places[head, chunk] = self._hashed(head, chunk, form.first(chunk), form.span)
+                self._places[head, chunk] = self._hashed(head, chunk, 0, form.length)
 
             jax.lax.fori_loop(0, form.length // form.chunk, keep, None)
 
-    def keeps(self, row: Any, head: int, chunk: Any, first: Any, start: int, size: int) -> jax.Array:
-        """Return whether each probability is kept, [size, chunk], of the keys from ``first + start`` on."""
+    def keeps(self, row: Any, head: int, chunk: Any, start: int, size: int) -> jax.Array:
+        """Return whether each probability is kept, [size, chunk], of the keys from ``start`` on."""
         if self._form.keeps_places:
             places = self._places[head, chunk, start : start + size]
         else:
-            places = self._hashed(head, chunk, first + start, size)
+            places = self._hashed(head, chunk, start, size)
         bits = _mix(self._row_keys[self._first_row + row] ^ places)
         return (bits ^ _int32(1 << 31)) >= _int32(round(self._form.rate * 2**32) ^ (1 << 31))
 

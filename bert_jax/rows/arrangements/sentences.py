@@ -14,7 +14,6 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from bert_jax.configuration import check_choices
 from bert_jax.errors import UserError
 from bert_jax.rows.features import Field, Ids, Ints, Limits, Records, Rows, Sentences, TokenFacts
 
@@ -40,9 +39,6 @@ class Arrangement:
         ]
     )
     fields: ClassVar[dict[str, Field]] = {}
-
-    def __post_init__(self) -> None:
-        check_choices(self, "config.objective.arrangement_options")
 
     def check(self, split: Sentences) -> None:
         if len(split.document_starts) < 2:

@@ -41,7 +41,7 @@ class FigureResult:
 
     @property
     def flops(self) -> float | None:
-        """The FLOPs of a step's matrix products, by ``bert_jax/models/flops.py``."""
+        """The FLOPs of a step's matrix products, by ``bert_jax/models/config.py``."""
         return next((side.facts["flops"] for side in self.sides if "flops" in side.facts), None)
 
     def best_of_ours(self) -> SideResult | None:

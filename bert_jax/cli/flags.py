@@ -1,0 +1,156 @@
+"""The flags that several verbs share, and how their values are read."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import shlex
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from bert_jax.cluster.watchdog import MOST_SECONDS
+from bert_jax.reporting.profiled_steps import ProfiledSteps
+from bert_jax.runs import key_names
+
+
+def command() -> str:
+    """Return the command line of this process, as a run records it."""
+    return shlex.join(["bert-jax", *sys.argv[1:]])
+
+
+def seconds(text: str) -> float:
+    """Read a flag's value as seconds: a number above 0 and at most ``MOST_SECONDS``."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= MOST_SECONDS:
+        allowed = f"a number of seconds above 0, at most {MOST_SECONDS:,.0f}, is needed"
+        raise argparse.ArgumentTypeError(f"found {text!r}; {allowed}")
+    return value
+
+
+def whole(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
+    """Return a function that reads a flag's value as a whole number from ``least`` to ``most``."""
+
+    def read(text: str) -> int:
+        if not re.fullmatch(r"[+-]?[0-9]{1,20}", text) or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"found {text!r}; a whole number from {least} to {most:,} is needed")
+        return int(text)
+
+    return read
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Read a flag's value as whole numbers with commas between them."""
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"found {text!r}; give whole numbers, such as 0,1,2") from None
+
+
+def profiled_steps(text: str) -> ProfiledSteps:
+    """Read a flag's value as steps to trace: ``FIRST:LAST``, both included, counted from 1."""
+    match = re.fullmatch(r"([1-9][0-9]{0,9}):([1-9][0-9]{0,9})", text)
+    if match is None or int(match[1]) > int(match[2]):
+        allowed = "FIRST:LAST is needed, two steps counted from 1, the first no later than the last, such as 100:104"
+        raise argparse.ArgumentTypeError(f"found {text!r}; {allowed}")
+    return ProfiledSteps(int(match[1]), int(match[2]))
+
+
+def add_config(parser: argparse.ArgumentParser, required: bool = True) -> None:
+    """Add the flag ``--config``, whose value ``recipes.load`` reads."""
+    parser.add_argument(
+        "--config",
+        metavar="RECIPE",
+        required=required,
+        help="a recipe's name, or a file: FILE.py[:argument] runs as code, FILE.json is only read; --config.key=value "
+        "changes one value of it",
+    )
+    add_trust(parser)
+
+
+class _ShortKey(argparse.Action):
+    """Adds ``--epochs=3`` to the overrides of the recipe, as ``--config.epochs=3``."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, value: Any, option: str | None = None) -> None:
+        namespace.short = [*getattr(namespace, "short", []), f"--config.{self.dest}={value}"]
+
+
+def add_short_keys(parser: argparse.ArgumentParser) -> None:
+    """Add a flag for each short key of ``key_names.SHORT``."""
+    for name, key in key_names.SHORT.items():
+        shown = f"--config.{key.format('PHASE')}"
+        parser.add_argument(f"--{name}", action=_ShortKey, metavar="VALUE", default=argparse.SUPPRESS, help=shown)
+
+
+def add_again(parser: argparse.ArgumentParser) -> None:
+    """Add the flag ``--again`` of commands that run a grid."""
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="rename folders of the workdir that hold other runs than these (NAME.old-1) and train those anew",
+    )
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Add the flag ``--trust_code``."""
+    parser.add_argument(
+        "--trust_code",
+        action="store_true",
+        help="run the users' own components that a workdir (its copies in code/) or a .json recipe names",
+    )
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that ``predict`` and ``evaluate`` share: a fine-tuned model, and how it reads an input file."""
+    parser.add_argument("--workdir", required=True, help="folder of a fine-tuned run")
+    add_trust(parser)
+    parser.add_argument("--step", type=whole(0), help="a saved step (default: the best evaluation's)")
+    parser.add_argument(
+        "--format",
+        help="format of --input: the name of a file in bert_jax/examples, or a reader's own FILE.py (default: as in "
+        "training)",
+    )
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="an option of the task, to decide otherwise than in training, such as null_score_diff_threshold=-1.5",
+    )
+
+
+def add_profile(parser: argparse.ArgumentParser) -> None:
+    """Add the flag ``--profile``."""
+    parser.add_argument(
+        "--profile",
+        type=profiled_steps,
+        metavar="FIRST:LAST",
+        help="trace these steps, counted from 1, into WORKDIR/profile for XProf, TensorBoard or Perfetto; the first "
+        "step of a phase compiles",
+    )
+
+
+def add_processes(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of verbs (subcommands) that can run as several processes and can be restarted after a crash."""
+    group = parser.add_argument_group("several processes (launch/README.md)")
+    group.add_argument(
+        "--coordinator", metavar="HOST:PORT", help="address of process 0, which also uses the port before this one"
+    )
+    group.add_argument(
+        "--num_processes", type=whole(1), help="number of processes of the job, one per host or per device"
+    )
+    group.add_argument("--process_id", type=whole(0), help="number of this process, from 0")
+    group.add_argument("--distributed", choices=["auto"], help="ask SLURM, Cloud TPU, GKE or Open MPI for these three")
+    group.add_argument(
+        "--heartbeat_seconds", type=seconds, help="a process silent or stuck for so long ends the job (default: 30)"
+    )
+    group.add_argument(
+        "--arrival_seconds", type=seconds, help="how long processes wait for each other at the start (default: 300)"
+    )
+    group.add_argument(
+        "--restarts", type=whole(0), default=0, metavar="N", help="start again up to N times after a crash (default: 0)"
+    )
