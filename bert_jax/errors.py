@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -78,3 +78,9 @@ def optional_library(name: str, user: str) -> Any:
     except ImportError as error:
         package = name.partition(".")[0]
         raise UserError(f"{user} needs the package {package}; install it with: pip install {package}") from error
+
+
+def few(items: Sequence[str], most: int = 5, separator: str = ", ") -> str:
+    """Return the first ``most`` items and the number of the others, for a message: "a, b and 3 more"."""
+    others = f"{separator.strip(', ')} and {len(items) - most:,} more" if len(items) > most else ""
+    return separator.join(items[:most]) + others

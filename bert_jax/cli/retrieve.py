@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from bert_jax.errors import UserError
-    from bert_jax.examples.collection import of_documents, read_collection, read_documents, read_squad
+    from bert_jax.examples.collection import of_documents, read_collection, read_squad, read_texts
     from bert_jax.features.extract import Extractor
     from bert_jax.features.retrieval import as_records, as_table, check_bm25, retrieve
     from bert_jax.interchange.loading import load
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> None:
         say(f"{'the first ' if more else ''}{len(sentences):,} sentences of the run's own text are searched")
         collection = of_documents(sentences, given.query)
     elif given.query:
-        collection = read_documents(given.corpus, given.query)
+        collection = of_documents(read_texts(given.corpus)[0], given.query)
     else:
         collection = read_collection(given.corpus, given.queries, given.qrels)
     if given.baseline == "bm25" and collection.relevances:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_jax.examples.jsonl import Reader as JsonReader
 from bert_jax.examples.reading import Bad, Record
-from bert_jax.examples.tags import spans_to_iob2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,3 +50,19 @@ def _spans(text: str, labels: Mapping[str, Mapping[str, list[list[int]]]]) -> It
                 if not 0 <= first <= last or text[first : last + 1] != surface:
                     raise ValueError(f"{surface!r} is not at {first} to {last}")
                 yield first, last, kind
+
+
+def spans_to_iob2(length: int, spans: Sequence[tuple[int, int, str]]) -> list[str]:
+    """Return the IOB2 tags of ``length`` characters.
+
+    If spans overlap, only the longest is kept (of equally long spans the first), because one sequence of tags cannot
+    hold both.
+
+    Args:
+      spans: (first, last, kind) of each entity; ``last`` is the position of its last character.
+    """
+    tags = ["O"] * length
+    for first, last, kind in sorted(spans, key=lambda span: span[0] - span[1]):
+        if all(tag == "O" for tag in tags[first : last + 1]):
+            tags[first : last + 1] = [f"B-{kind}", *[f"I-{kind}"] * (last - first)]
+    return tags

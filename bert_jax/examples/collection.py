@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, few
 from bert_jax.examples import delimited, jsonl, squad_json
 from bert_jax.examples.reading import Bad, Record, need, plain_name, text_lines
 from bert_jax.examples.values import is_unicode
@@ -45,7 +46,7 @@ def read_collection(
       UserError: a file is missing or not of the format; a text has no id or the id of another text; a query has no
         text; ``qrels`` names texts that do not exist.
     """
-    (documents, plain), (asked, typed) = _texts(os.fspath(corpus)), _texts(os.fspath(queries))
+    (documents, plain), (asked, typed) = read_texts(os.fspath(corpus)), read_texts(os.fspath(queries))
     empty = [name for name, text in asked.items() if not text]
     if empty:
         raise UserError(
@@ -57,17 +58,12 @@ def read_collection(
     return Collection(documents, asked, relevances, not (plain or typed) or os.fspath(corpus) == os.fspath(queries))
 
 
-def read_documents(corpus: str | os.PathLike[str], queries: Sequence[str]) -> Collection:
-    """Read the documents of ``read_collection``, to search them for ``queries``, whose ids are "1", "2" and so on.
+def of_documents(documents: Mapping[str, str], queries: Sequence[str]) -> Collection:
+    """Return a collection of ``documents`` (id -> text) to search for ``queries``, whose ids are "1", "2" and so on.
 
     Raises:
-      UserError: as ``read_collection``, or a query has no text.
+      UserError: a query has no text.
     """
-    return of_documents(_texts(os.fspath(corpus))[0], queries)
-
-
-def of_documents(documents: Mapping[str, str], queries: Sequence[str]) -> Collection:
-    """Return a collection of ``documents`` (id -> text) to search for ``queries``, as ``read_documents``."""
     if not all(query.strip() for query in queries):
         raise UserError("a query has no text; type what to search for")
     asked = {str(number): query for number, query in enumerate(queries, 1)}
@@ -81,41 +77,32 @@ def read_squad(path: str | os.PathLike[str]) -> Collection:
     paragraphs are one document; equal questions are one query with several relevant documents. Questions without an
     answer are left out.
     """
-    documents: dict[str, str] = {}
-    queries: dict[str, str] = {}
+    documents: dict[str, str] = {}  # text -> id
+    queries: dict[str, str] = {}  # text -> id
     relevances: dict[str, dict[str, int]] = {}
-    number: dict[str, str] = {}
-    asked: dict[str, str] = {}
-    for row, record in enumerate(_sound(squad_json.Reader().read(need(os.fspath(path))))):
+    for row, record in enumerate(_good(squad_json.Reader().read(need(os.fspath(path))))):
         context, question = record.get("context"), record.get("question")
         if not isinstance(context, str) or not isinstance(question, str) or not question.strip():
             raise UserError(f"{record.where} has no question or no context; mend it")
-        name = number.setdefault(context, f"paragraph-{len(number)}")
-        documents[name] = context
+        document = documents.setdefault(context, f"paragraph-{len(documents)}")
         if not record.get("is_impossible"):
-            query = asked.setdefault(question, f"question-{row}")
-            queries[query] = question
-            relevances.setdefault(query, {})[name] = 1
+            relevances.setdefault(queries.setdefault(question, f"question-{row}"), {})[document] = 1
     if not queries:
         raise UserError(f"{os.fspath(path)} has no question with an answer")
-    return Collection(documents, queries, relevances)
+    by_id, asked = ({name: text for text, name in texts.items()} for texts in (documents, queries))
+    return Collection(by_id, asked, relevances)
 
 
-def _texts(path: str) -> tuple[dict[str, str], bool]:
-    """Return id -> title and text, joined by a space, and whether the file is plain text."""
+def read_texts(path: str) -> tuple[dict[str, str], bool]:
+    """Return id -> title and text, joined by a space, of a file, and whether the file is plain text.
+
+    Raises:
+      UserError: the file is missing or has no text, or a text has no id or the id of another text.
+    """
     texts: dict[str, str] = {}
     wrong: list[str] = []
-    if not _is_json(path):
-        for number, line in text_lines(need(path)):
-            if not is_unicode(line):
-                wrong.append(f"{path}:{number} is not UTF-8")
-            elif line.strip():
-                texts[str(number)] = line.strip()
-        _raise(wrong)
-        if not texts:
-            raise UserError(f"{path} has no text; write one text a line, or JSON objects with _id and text")
-        return texts, True
-    for record in _sound(jsonl.Reader().read(need(path))):
+    is_plain = not _is_json(path)
+    for record in _lines(path) if is_plain else _good(jsonl.Reader().read(need(path))):
         name, text, title = (record.get(key) for key in ("_id", "text", "title"))
         if not isinstance(name, str | int) or not isinstance(text, str) or not isinstance(title, str | None):
             wrong.append(f"{record.where} has no _id and text ({', '.join(record)})")
@@ -124,25 +111,31 @@ def _texts(path: str) -> tuple[dict[str, str], bool]:
         elif not (is_unicode(text) and is_unicode(title)):
             wrong.append(f"{record.where} is not UTF-8")
         else:
-            texts[str(name)] = " ".join(part for part in (title, text) if part).strip()
+            texts[str(name)] = " ".join(piece for piece in (title, text) if piece).strip()
     _raise(wrong)
     if not texts:
-        raise UserError(f"{path} has no text; JSON objects with _id and text are needed, one per line")
-    return texts, False
+        raise UserError(f"{path} has no text; write one text a line, or JSON objects with _id and text, one per line")
+    return texts, is_plain
+
+
+def _lines(path: str) -> Iterator[Record]:
+    """Yield the lines of plain text that are not blank, each with its number as ``_id``."""
+    for number, line in text_lines(need(path)):
+        if line.strip():
+            yield Record({"_id": number, "text": line}, f"{path}:{number}")
 
 
 def _is_json(path: str) -> bool:
     """Return whether a file holds JSON objects, by its name or by how its text begins."""
     if plain_name(path).lower().endswith(JSON_ENDINGS):
         return True
-    first = next((line for _, line in text_lines(need(path)) if line.strip()), "")
-    return OBJECT.match(first) is not None
+    return any(OBJECT.match(record["text"]) for record in itertools.islice(_lines(path), 1))
 
 
 def _qrels(path: str, documents: Mapping[str, str], queries: Mapping[str, str]) -> dict[str, dict[str, int]]:
     relevances: dict[str, dict[str, int]] = {}
     wrong: list[str] = []
-    for record in _sound(delimited.Reader().read(need(path))):
+    for record in _good(delimited.Reader().read(need(path))):
         missing = [name for name in QRELS if name not in record]
         if missing:
             raise UserError(f"{path} has no column {', '.join(missing)}; its first line names {', '.join(record)}")
@@ -161,7 +154,7 @@ def _qrels(path: str, documents: Mapping[str, str], queries: Mapping[str, str]) 
     return relevances
 
 
-def _sound(items: Iterator[Record | Bad]) -> Iterator[Record]:
+def _good(items: Iterator[Record | Bad]) -> Iterator[Record]:
     for item in items:
         if isinstance(item, Bad):
             raise UserError(f"{item.where} {item.reason}; mend it")
@@ -170,5 +163,4 @@ def _sound(items: Iterator[Record | Bad]) -> Iterator[Record]:
 
 def _raise(wrong: list[str]) -> None:
     if wrong:
-        more = f"; and {len(wrong) - SHOWN:,} more" if len(wrong) > SHOWN else ""
-        raise UserError("; ".join(wrong[:SHOWN]) + more)
+        raise UserError(few(wrong, SHOWN, "; "))

@@ -42,8 +42,8 @@ class Roles:
 def check_roles(columns: Columns, roles: Roles, where: str = "config.data.columns") -> None:
     """Raise a ``UserError`` with all keys of ``columns`` that are not roles and all values that cannot name columns."""
     known = (ID, *roles.all)
-    wrong = [f"{where}.{role} is not a role of this task; {nearest(role, known)}" for role in columns]
-    wrong = [text for role, text in zip(columns, wrong, strict=True) if role not in known]
+    others = [role for role in columns if role not in known]
+    wrong = [f"{where}.{role} is not a role of this task; {nearest(role, known)}" for role in others]
     wrong += [
         f"{where}.{role} is {names!r}; the name of a column or a tuple of names is needed"
         for role, names in columns.items()
@@ -148,16 +148,19 @@ def as_example(
 ) -> Example | Bad:
     """Return one record as an example, without the optional roles that have no value; or a ``Bad`` with the reason.
 
+    The example has the ``id`` that the file gives to the record, if any.
+
     ``prefixes``: role -> a regular expression; what it matches is taken away where a value, or an entry of it, begins
     with it.
     """
-    example: Example = {}
+    own = _value(record, chosen[ID], ID) if ID in chosen else None
+    example: Example = {} if own is None or own == "" else {ID: str(own)}
     for role in roles.all:
         if role not in chosen:
             continue
         value = _value(record, chosen[role], role)
         if role in prefixes:
-            value = _without(prefixes[role], value)
+            value = _strip(prefixes[role], value)
         if is_blank(value, role):
             if role in roles.required or (role in FIRM and not (is_test and role in TARGETS)):
                 return Bad(record.where, f"has an empty {role} (column {_shown(chosen[role])})")
@@ -192,20 +195,12 @@ def _value(record: Record, columns: str | tuple[str, ...], role: str) -> Any:
     return ("-" if role == ID else " ").join(str(value) for value in values)
 
 
-def _without(prefix: re.Pattern[str], value: Any) -> Any:
+def _strip(prefix: re.Pattern[str], value: Any) -> Any:
     if isinstance(value, list | tuple):
-        return [_without(prefix, item) for item in value]
+        return [_strip(prefix, item) for item in value]
     found = prefix.match(value) if isinstance(value, str) else None
     return value[found.end() :] if found else value
 
 
 def _shown(columns: str | tuple[str, ...]) -> str:
     return repr(columns) if isinstance(columns, str) else ", ".join(map(repr, columns))
-
-
-def own_ids(records: Sequence[Record], chosen: Mapping[str, Any]) -> list[str | None]:
-    """Return the id that the file gives to each record, or None for a record without an id."""
-    if ID not in chosen:
-        return [None] * len(records)
-    values = [_value(record, chosen[ID], ID) for record in records]
-    return [None if value is None or value == "" else str(value) for value in values]

@@ -1,14 +1,20 @@
-"""The reader ``conll``: reads files with a word and its tag on each line and blank lines between sentences."""
+"""The reader ``conll``: reads files with a word and its tag on each line and blank lines between sentences.
+
+Tags of other schemes become IOB2, in which every entity begins with ``B-``.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Literal, TypeAlias
 
 from bert_jax.examples.reading import Bad, Record, text_lines
-from bert_jax.examples.tags import Scheme, to_iob2
 
 DOCSTART = "-DOCSTART-"
+Scheme: TypeAlias = Literal["auto", "iob1", "iob2", "bioes", "as_found"]
+FIRST = ("B", "S", "U")  # prefixes that begin an entity; U is BILOU's name for S
+INSIDE = ("I", "E", "M", "L")  # prefixes that continue an entity; M and E are from BMES, L is from BILOU
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,3 +73,25 @@ class Reader:
 def _width(*columns: int) -> int:
     """Return how many columns a line must have: at least two, so that word and tag are not the same column."""
     return max(2, *(column + 1 if column >= 0 else -column for column in columns))
+
+
+def to_iob2(tags: Sequence[str], scheme: Scheme = "auto") -> list[str]:
+    """Return the tags of one sentence as IOB2.
+
+    An ``I-X`` that does not follow a tag of the entity kind ``X`` becomes ``B-X``. In IOB1 this is the rule; in IOB2
+    and BIOES such a tag is an error, which conlleval and seqeval read in the same way. So ``auto`` works without
+    knowing the scheme. ``iob2`` and ``as_found`` change nothing. Tags without a prefix (parts of speech) stay as they
+    are.
+    """
+    if scheme in ("iob2", "as_found"):
+        return list(tags)
+    result, previous = [], ""
+    for tag in tags:
+        prefix, dash, kind = tag.partition("-")
+        if not dash or prefix not in FIRST + INSIDE or (scheme == "iob1" and prefix not in "BI"):
+            result.append(tag)
+            previous = ""
+            continue
+        result.append(f"{'I' if prefix in INSIDE and kind == previous else 'B'}-{kind}")
+        previous = "" if prefix in ("E", "S", "L", "U") else kind
+    return result

@@ -35,22 +35,22 @@ class Reader:
         text = whole_text(path)
         values: Iterator[tuple[str, Any]]
         if self.field:
-            whole, keys = parse(text, path), self.field.split(".")
+            whole, keys = _parse(text, path), self.field.split(".")
             roots = {f"[{i}]": value for i, value in enumerate(whole)} if isinstance(whole, list) else {"": whole}
             found = (one for place, root in roots.items() for one in _inside(root, keys, {}, place, path))
             values = ((f"{path}, {place}", value) for place, value in found)
         elif text.lstrip().startswith("["):
-            values = ((f"{path}, [{i}]", value) for i, value in enumerate(parse(text, path)))
+            values = ((f"{path}, [{i}]", value) for i, value in enumerate(_parse(text, path)))
         else:
             values = _values(text, path)
         for where, value in values:
             if isinstance(value, Mapping):
                 yield Record(value, where)
             else:
-                yield value if isinstance(value, Bad) else Bad(where, f"has a JSON {kind(value)}, not an object")
+                yield value if isinstance(value, Bad) else Bad(where, f"has a JSON {_type(value)}, not an object")
 
 
-def parse(text: str, path: str) -> Any:
+def _parse(text: str, path: str) -> Any:
     """Return the JSON value in ``text``, the whole content of ``path``. Raises ``UserError`` if it is not JSON."""
     try:
         return json.loads(text)
@@ -58,7 +58,7 @@ def parse(text: str, path: str) -> Any:
         raise UserError(f"{path} is not JSON ({str(error)[:120]}); mend it or set config.data.format") from None
 
 
-def kind(value: Any) -> str:
+def _type(value: Any) -> str:
     """Return JSON's name for the type of ``value``."""
     names = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
     return names.get(type(value), "number")
@@ -98,13 +98,13 @@ def _inside(
         return
     if not keys:
         raise UserError(
-            f"{path} has a JSON {kind(value)} at {place} where an array of objects is needed; set"
+            f"{path} has a JSON {_type(value)} at {place} where an array of objects is needed; set"
             " config.data.options.field, or config.data.format"
         )
     fields = {str(i): item for i, item in enumerate(value)} if isinstance(value, list) else value
     if not isinstance(fields, Mapping) or keys[0] not in fields:
         inside = f" at {place}" if place else ""
-        there = nearest(keys[0], map(str, fields)) if isinstance(fields, Mapping) else f"a JSON {kind(value)} is there"
+        there = nearest(keys[0], map(str, fields)) if isinstance(fields, Mapping) else f"a JSON {_type(value)} is there"
         raise UserError(
             f"{path} has no field {keys[0]!r}{inside}; {there}; set config.data.options.field, or config.data.format"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, few
 from bert_jax.examples.columns import Example
 
 MOST = 1000
@@ -35,16 +35,15 @@ def label_names(examples: Sequence[Example], role: str) -> tuple[str, ...]:
         return tuple(sorted(names))
 
 
-def described(names: Sequence[str]) -> str:
-    """Return the first labels and the number of all others as text, with what to do if they look wrong."""
-    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+def label_note(names: Sequence[str]) -> str:
+    """Return a line with the first labels and the number of the others, and what to do if they look wrong."""
     hint = "; they are numbers with fractions: --config=regression learns scores" if _are_scores(names) else ""
     absent = [name for name in names if name.lower() in ABSENT or (name == "-1" and "2" in names and "-2" not in names)]
     if absent:
         hint += (
             f'; {absent[0]!r} looks like a missing label: --config.data.drop_labels="({absent[0]!r},)" leaves it out'
         )
-    return f"labels: {', '.join(names[:SHOWN])}{more}{hint}"
+    return f"labels: {few(names, SHOWN)}{hint}"
 
 
 def _are_scores(names: Sequence[str]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
 from collections import Counter
@@ -12,12 +13,11 @@ from typing import Any, Literal
 from bert_jax import catalogue
 from bert_jax.configuration import build, check_fields
 from bert_jax.errors import UserError
-from bert_jax.examples import overlap, splits
-from bert_jax.examples.columns import Columns, Example, Note, Roles, as_example, check_roles, choose, own_ids
-from bert_jax.examples.reading import Bad, Reader, Record, need, packed_name, text_lines
+from bert_jax.examples import splits
+from bert_jax.examples.columns import Columns, Example, Note, Roles, as_example, check_roles, choose
+from bert_jax.examples.reading import Bad, Reader, Record, few_bad, need, packed_name, text_lines
 
 KINDS = ("train", "dev", "test")
-SHOWN = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,18 +52,10 @@ class DataConfig:
             )
         if wrong := [name for name, path in self.splits.items() if not isinstance(path, str) or not path]:
             raise UserError(f"config.data.splits.{wrong[0]} is {self.splits[wrong[0]]!r}; a path is needed")
-        allowed = "at least 0 and less than 1 is needed"
-        check_fields(self, "config.data", allowed, "dev_fraction", sound=lambda value: 0 <= value < 1)
-        allowed = "more than 0 and at most 1 is needed"
-        check_fields(self, "config.data", allowed, "train_fraction", sound=lambda value: 0 < value <= 1)
-        check_fields(
-            self,
-            "config.data",
-            "at least 1 is needed",
-            "max_dev_rows",
-            "max_test_rows",
-            sound=lambda n: n is None or n > 0,
-        )
+        check = functools.partial(check_fields, self, "config.data")
+        check("at least 0 and less than 1 is needed", "dev_fraction", sound=lambda value: 0 <= value < 1)
+        check("more than 0 and at most 1 is needed", "train_fraction", sound=lambda value: 0 < value <= 1)
+        check("at least 1 is needed", "max_dev_rows", "max_test_rows", sound=lambda n: n is None or n > 0)
         for role, text in self.strip_prefix.items():
             try:
                 re.compile(text)
@@ -163,94 +155,58 @@ def _paths(config: DataConfig, folder: str | os.PathLike[str], reader: Reader) -
 def _examples(
     config: DataConfig, items: Mapping[str, Sequence[Record | Bad]], roles: Roles, note: Note
 ) -> dict[str, tuple[Example, ...]]:
-    chosen: dict[str, dict[str, Any]] = {}
+    prefixes = {role: re.compile(text) for role, text in config.strip_prefix.items()}
+    examples: dict[str, list[Example | Bad]] = {}
     problems: dict[str, list[str]] = {}  # problem -> the splits that have it
-    for split, found in items.items():
-        records = [item for item in found if isinstance(item, Record)]
-        if records:  # without records, another error is raised later
-            chosen[split], wrong = choose(split, records, config.columns, roles)
-            for problem in wrong:
-                problems.setdefault(problem, []).append(split)
+    for split, of_split in items.items():
+        records = [item for item in of_split if isinstance(item, Record)]
+        # A split without records is another error, raised later.
+        chosen, wrong = choose(split, records, config.columns, roles) if records else ({}, [])
+        for problem in wrong:
+            problems.setdefault(problem, []).append(split)
+        examples[split] = [
+            item if isinstance(item, Bad) else as_example(item, chosen, roles, split.startswith("test"), prefixes)
+            for item in ([] if wrong else of_split)
+        ]
     if problems:
-        raise UserError("; ".join(f"{', '.join(found)}: {problem}" for problem, found in problems.items()))
-    examples = {split: _made(config, split, found, chosen.get(split, {}), roles) for split, found in items.items()}
-    _account(config, {split: [e for e in made if isinstance(e, Bad)] for split, made in examples.items()}, items, note)
-    return {
-        split: _with_ids(split, items[split], made, chosen.get(split, {}), config.columns, note)
-        for split, made in examples.items()
-    }
-
-
-def _made(
-    config: DataConfig, split: str, items: Sequence[Record | Bad], chosen: Mapping[str, Any], roles: Roles
-) -> list[Example | Bad]:
-    is_test, prefixes = split.startswith("test"), {role: re.compile(text) for role, text in config.strip_prefix.items()}
-    return [item if isinstance(item, Bad) else as_example(item, chosen, roles, is_test, prefixes) for item in items]
-
-
-def _account(
-    config: DataConfig, bad: Mapping[str, Sequence[Bad]], items: Mapping[str, Sequence[Any]], note: Note
-) -> None:
-    """Report the bad examples.
-
-    Raise one ``UserError`` for all splits. If the config says to skip bad examples, call ``note`` instead, once for
-    each split that has some.
-    """
-    every = [item for found in bad.values() for item in found]
+        raise UserError("; ".join(f"{', '.join(names)}: {problem}" for problem, names in problems.items()))
+    bad = {split: [e for e in of_split if isinstance(e, Bad)] for split, of_split in examples.items()}
+    every = [one for of_split in bad.values() for one in of_split]
     if every and config.bad_examples == "error":
         raise UserError(
-            f"{len(every):,} of {sum(map(len, items.values())):,} examples are bad: {_listed(every)}; mend them, or"
+            f"{len(every):,} of {sum(map(len, items.values())):,} examples are bad: {few_bad(every)}; mend them, or"
             " count and leave them out with config.data.bad_examples='skip'"
         )
-    for split, found in bad.items():
-        if found:
-            note(f"{split}: {len(found):,} of {len(items[split]):,} examples skipped: {_listed(found)}")
+    for split, of_split in bad.items():
+        if of_split:
+            note(f"{split}: {len(of_split):,} of {len(items[split]):,} examples skipped: {few_bad(of_split)}")
+    return {split: _with_ids(split, of_split, config.columns, note) for split, of_split in examples.items()}
 
 
-def _listed(bad: Sequence[Bad]) -> str:
-    more = f"; and {len(bad) - SHOWN:,} more" if len(bad) > SHOWN else ""
-    return "; ".join(f"{item.where} {item.reason}" for item in bad[:SHOWN]) + more
-
-
-def _with_ids(
-    split: str,
-    items: Sequence[Record | Bad],
-    made: Sequence[Example | Bad],
-    chosen: Mapping[str, Any],
-    columns: Columns,
-    note: Note,
-) -> tuple[Example, ...]:
+def _with_ids(split: str, made: Sequence[Example | Bad], columns: Columns, note: Note) -> tuple[Example, ...]:
     """Return the good examples with ids: the file's own ids, or split and row number (bad rows are numbered too)."""
-    good = [
-        (row, item, example)
-        for row, (item, example) in enumerate(zip(items, made, strict=True))
-        if isinstance(item, Record) and not isinstance(example, Bad)
-    ]
-    own = own_ids([item for _, item, _ in good], chosen)
-    twice = [name for name, count in Counter(own).items() if name is not None and count > 1]
-    if twice:
+    good = [(row, example) for row, example in enumerate(made) if not isinstance(example, Bad)]
+    own = Counter(example["id"] for _, example in good if "id" in example)
+    if twice := [name for name, count in own.items() if count > 1]:
         problem = f"{split} has {len(twice):,} ids more than once, such as {twice[0]!r}"
         if "id" in columns:
             raise UserError(f"{problem}; check config.data.columns.id, or leave it out to number the rows")
         note(f"{problem}; its rows are numbered instead")
-        own = [None] * len(good)
     return tuple(
-        {"id": f"{split}-{row}" if name is None else name, **example}
-        for (row, _, example), name in zip(good, own, strict=True)
+        {**example, "id": f"{split}-{row}" if twice else example.get("id", f"{split}-{row}")} for row, example in good
     )
 
 
 def _without_overlap(
     config: DataConfig, result: dict[str, tuple[Example, ...]], roles: Roles, note: Note
 ) -> dict[str, tuple[Example, ...]]:
-    found = overlap.find(result, roles.inputs)
-    if not found:
+    lines = "; ".join(splits.overlaps(result, roles.inputs))
+    if not lines:
         return result
-    overlaps = "; ".join(map(str, found))
     if config.overlap == "error":
-        raise UserError(f"{overlaps}; --config.data.overlap=drop drops them from train, warn goes on")
-    note(overlaps if config.overlap == "drop" else f"{overlaps}; --config.data.overlap=drop drops them from train")
+        raise UserError(f"{lines}; --config.data.overlap=drop drops them from train, warn goes on")
+    note(lines if config.overlap == "drop" else f"{lines}; --config.data.overlap=drop drops them from train")
     if config.overlap == "drop":
-        result, dropped = overlap.without(result, roles.inputs)
+        result, dropped = splits.drop_shared(result, roles.inputs)
         note(f"{dropped:,} examples dropped from train")
     return result

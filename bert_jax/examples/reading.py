@@ -6,14 +6,13 @@ The files may be compressed, and local or remote. Each reader is a file of this 
 
 from __future__ import annotations
 
-import codecs
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from bert_jax.corpora.bad_text import BadTextError
 from bert_jax.corpora.unpacking import UNPACKERS, open_unpacked
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, few
 from bert_jax.storage import files
 
 BLOCK_BYTES = 1 << 20
@@ -32,6 +31,11 @@ class Bad(NamedTuple):
 
     where: str
     reason: str  # follows the place in a message: "has 3 fields where 4 are needed"
+
+
+def few_bad(bad: Sequence[Bad]) -> str:
+    """Return where the first few bad items are and what is wrong with them, for a message."""
+    return few([f"{item.where} {item.reason}" for item in bad], separator="; ")
 
 
 class Reader(Protocol):
@@ -84,7 +88,6 @@ def text_lines(path: str, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
 
 def whole_text(path: str, encoding: str = "utf-8") -> str:
     """Return the text of a file, decoded as by ``text_lines``, but with its line ends."""
-    _check_encoding(encoding)
     blocks = []
     try:
         with open_unpacked(path) as file:
@@ -96,11 +99,6 @@ def whole_text(path: str, encoding: str = "utf-8") -> str:
         return b"".join(blocks).decode(encoding, "surrogateescape").removeprefix("\ufeff")
     except UnicodeDecodeError as error:  # raised for encodings in units of several bytes, such as UTF-16
         raise UserError(f"{path} is not {encoding} ({error.reason}); set config.data.options.encoding") from None
-
-
-def _check_encoding(encoding: str) -> None:
-    try:
-        codecs.lookup(encoding)
     except LookupError:
         raise UserError(
             f"config.data.options.encoding is {encoding!r}, which Python does not know; use a name such as utf-8,"

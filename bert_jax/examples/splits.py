@@ -1,18 +1,20 @@
-"""Deals rows to splits by a column, by ids or by chance, and makes nested shares of a split.
+"""Deals rows to splits by a column, by ids or by chance, makes nested shares, and finds inputs that are in two splits.
 
-Of nested shares, each contains every smaller share.
+Of nested shares, each contains every smaller share. A score on inputs that the model was trained on means nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
+import json
 import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 from bert_jax.configuration import nearest
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, few
 from bert_jax.examples.columns import MISSING, Example, Note, select
 from bert_jax.examples.reading import Bad, Record
 
@@ -162,3 +164,55 @@ def train_split(names: Collection[str], where: str = "config.data") -> str:
             f"{where}.dev_fraction"
         )
     return train[0]
+
+
+# ---- Inputs in two splits -------------------------------------------------------------------------------------------
+
+
+def overlaps(splits: Mapping[str, Sequence[Example]], inputs: Sequence[str]) -> list[str]:
+    """Return a line for each pair of splits, train first, that share inputs; case and white space are ignored."""
+    keys = {name: [key(example, inputs) for example in examples] for name, examples in splits.items()}
+    lines = []
+    for first, second in itertools.combinations(sorted(splits, key=_rank), 2):
+        ids: dict[bytes, str] = {}
+        for k, example in zip(keys[first], splits[first], strict=True):
+            ids.setdefault(k, example["id"])
+        both = [
+            f"{example['id']} is {ids[k]}" for k, example in zip(keys[second], splits[second], strict=True) if k in ids
+        ]
+        if both:
+            total = len(splits[second])
+            lines.append(f"{len(both):,} of {total:,} examples of {second} are in {first} too ({few(both, 3)})")
+    return lines
+
+
+def drop_shared(
+    splits: Mapping[str, Sequence[Example]], inputs: Sequence[str]
+) -> tuple[dict[str, tuple[Example, ...]], int]:
+    """Return the splits without the train examples that are also in a dev or test split, and the number removed."""
+    others = {key(e, inputs) for name, split in splits.items() if _rank(name)[0] > 0 for e in split}
+    result = {
+        name: tuple(e for e in split if _rank(name)[0] > 0 or key(e, inputs) not in others)
+        for name, split in splits.items()
+    }
+    return result, sum(map(len, splits.values())) - sum(map(len, result.values()))
+
+
+def key(example: Example, inputs: Sequence[str]) -> bytes:
+    """Return a hash of the model's inputs in ``example``; case and white space do not matter.
+
+    Args:
+      inputs: the roles that are inputs.
+    """
+    seen = [_plain(example.get(role)) for role in inputs]
+    return hashlib.blake2b(json.dumps(seen).encode(), digest_size=16).digest()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return " ".join(value.casefold().split())
+    return [" ".join(item.casefold().split()) for item in value] if isinstance(value, list) else value
+
+
+def _rank(split: str) -> tuple[int, str]:
+    return next((i for i, kind in enumerate(("train", "dev", "test")) if split.startswith(kind)), 3), split

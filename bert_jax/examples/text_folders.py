@@ -33,7 +33,7 @@ class Reader:
 
     def read(self, path: str) -> Iterator[Record | Bad]:
         """Yield the files in ``path``. Raises ``UserError`` if there is none, or if a zip is damaged."""
-        texts = self._zipped(path) if path.lower().endswith(".zip") else self._in_folder(path)
+        texts = self._texts_of_zip(path) if path.lower().endswith(".zip") else self._texts_of_folder(path)
         for name, text in texts:
             label = os.path.basename(os.path.dirname(name))
             where = os.path.join(path, name)
@@ -44,7 +44,8 @@ class Reader:
             else:
                 yield Record({"text": text, "label": label, "id": name}, where)
 
-    def _zipped(self, path: str) -> Iterator[tuple[str, str | None]]:
+    def _texts_of_zip(self, path: str) -> Iterator[tuple[str, str | None]]:
+        """Yield (short name, text or None) for each file of a zip, as ``_short_names`` and ``_decode`` return them."""
         try:
             packed = files.as_path(path).read_bytes()
             with zipfile.ZipFile(io.BytesIO(packed)) as archive:
@@ -55,21 +56,21 @@ class Reader:
                         f"{path} would unpack to {size:,} bytes, {size // len(packed):,} times its own size (at most"
                         f" {MOST_TIMES} times is read); if it is sound, unpack it and name the folder"
                     )
-                names = [entry.filename for entry in entries]
-                for name, short in self._shortened(path, [name for name in names if "__MACOSX/" not in name]):
+                names = [entry.filename for entry in entries if "__MACOSX/" not in entry.filename]
+                for name, short in self._short_names(path, names):
                     with archive.open(name) as file:
-                        yield short, self._decoded(file.read(archive.getinfo(name).file_size))
+                        yield short, self._decode(file.read(archive.getinfo(name).file_size))
         except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
             raise UserError(f"{path} is not a whole zip without a password ({error}); replace the file") from error
 
-    def _in_folder(self, path: str) -> Iterator[tuple[str, str | None]]:
+    def _texts_of_folder(self, path: str) -> Iterator[tuple[str, str | None]]:
+        """Yield (short name, text or None) for each file of a folder, as ``_texts_of_zip``."""
         root = os.fspath(files.as_path(path))
-        found = [os.fspath(file) for file in files.glob(f"{root}/**/*")]
-        for name, short in self._shortened(path, [os.path.relpath(file, root) for file in found]):
-            text = whole_text(f"{root}/{name}")
-            yield short, self._decoded(text.encode("utf-8", "surrogateescape"))
+        names = [os.path.relpath(os.fspath(file), root) for file in files.glob(f"{root}/**/*")]
+        for name, short in self._short_names(path, names):
+            yield short, self._decode(whole_text(f"{root}/{name}").encode("utf-8", "surrogateescape"))
 
-    def _shortened(self, path: str, names: list[str]) -> list[tuple[str, str]]:
+    def _short_names(self, path: str, names: list[str]) -> list[tuple[str, str]]:
         """Return sorted pairs (file name, path below the folder that has the class folders) for the matching files."""
         names = sorted(name for name in names if fnmatch.fnmatchcase(os.path.basename(name), self.pattern))
         if not names:
@@ -80,7 +81,7 @@ class Reader:
             shared = shared[:-1]  # there is only one class
         return [(name, "/".join(name.split("/")[len(shared) :])) for name in names]
 
-    def _decoded(self, raw: bytes) -> str | None:
+    def _decode(self, raw: bytes) -> str | None:
         """Return ``raw`` as text, or None if it is not UTF-8 and the option ``bad_text`` is "error"."""
         try:
             return raw.decode("utf-8-sig")

@@ -158,7 +158,7 @@ class Extractor:
         mesh = meshes.make_mesh(MeshConfig(), devices)
         self._params = jax.device_put(model.params["encoder"], meshes.replicated(mesh))
         weighted = tuple((name, _weights(name, model)) for name in self.layers)
-        self._forward = Forward(functools.partial(read_layers, config, weighted, dtype), mesh, batch_size)
+        self._forward = Forward(functools.partial(_read_layers, config, weighted, dtype), mesh, batch_size)
         widths = {"all": config.num_layers + 1, "concat_last_four": 4}
         self._token_bytes = sum(widths.get(name, 1) for name in layers) * config.hidden_size * self.dtype.itemsize
 
@@ -242,7 +242,7 @@ def _weights(name: str, model: TrainedModel) -> tuple[float, ...]:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def read_layers(
+def _read_layers(
     config: ModelConfig,
     layers: tuple[tuple[str, tuple[float, ...]], ...],
     dtype: str,

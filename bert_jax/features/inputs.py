@@ -10,7 +10,7 @@ from bert_jax import catalogue
 from bert_jax.configuration import build, nearest
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import MISSING, select
-from bert_jax.examples.reading import Bad, Record, need, plain_name, text_lines
+from bert_jax.examples.reading import Bad, Record, few_bad, need, plain_name, text_lines
 from bert_jax.examples.values import is_blank, is_unicode, text, words
 
 LINES = "lines"  # the format that needs no reader: one text on each line
@@ -22,7 +22,6 @@ FORMATS = {
     ".jsonl": "jsonl",
     ".conll": "conll",
 }
-SHOWN = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,17 +59,10 @@ def read_texts(source: Input, note: Callable[[str], None] = lambda line: None) -
     Raises:
       UserError: there is no such file, no text, an unknown format, option or column, or a bad text.
     """
-    texts: list[Item] = []
-    bad: list[Bad] = []
-    for one in _items(source):
-        if isinstance(one, Item):
-            texts.append(one)
-        else:
-            bad.append(one)
-    if bad:
-        more = f"; and {len(bad) - SHOWN:,} more" if len(bad) > SHOWN else ""
-        shown = "; ".join(f"{one.where} {one.reason}" for one in bad[:SHOWN])
-        line = f"{len(bad):,} of {len(bad) + len(texts):,} texts are bad: {shown}{more}"
+    items = list(_items(source))
+    texts = [item for item in items if isinstance(item, Item)]
+    if bad := [item for item in items if isinstance(item, Bad)]:
+        line = f"{len(bad):,} of {len(bad) + len(texts):,} texts are bad: {few_bad(bad)}"
         if source.bad_examples == "error":
             raise UserError(f"{line}; mend them, or give --bad_examples=skip")
         note(f"left out: {line}")
@@ -80,17 +72,20 @@ def read_texts(source: Input, note: Callable[[str], None] = lambda line: None) -
 
 
 def _items(source: Input) -> Iterator[Item | Bad]:
-    kind = source.format or FORMATS.get(_ending(source.path), "")
-    if not kind:
+    form = source.format or FORMATS.get(_ending(source.path), "")
+    if not form:
         raise UserError(f"{source.path} does not say how it is written; give --format, one of {', '.join(_formats())}")
-    if kind == LINES:
+    if form == LINES:
         return _lines(need(source.path))
-    if kind not in _formats() and not catalogue.is_own(kind):
-        raise UserError(f"unknown --format {kind!r}; {nearest(kind, _formats())}")
-    module = catalogue.find("examples", kind, having="Reader")
+    if form not in _formats() and not catalogue.is_own(form):
+        raise UserError(f"unknown --format {form!r}; {nearest(form, _formats())}")
+    module = catalogue.find("examples", form, having="Reader")
     reader = build(module.Reader, source.options, "--options")
-    path = source.path if reader.named_splits else need(source.path)
-    return _examples(source, reader.read(path))
+    records = reader.read(source.path if reader.named_splits else need(source.path))
+    return (
+        record if isinstance(record, Bad) else _example(source, record, str(number))
+        for number, record in enumerate(records, 1)
+    )
 
 
 def _formats() -> list[str]:
@@ -108,11 +103,6 @@ def _lines(path: str) -> Iterator[Item | Bad]:
             yield Bad(f"{path}:{number}", "is not UTF-8")
         elif line.strip():
             yield Item(str(number), line)
-
-
-def _examples(source: Input, records: Iterator[Record | Bad]) -> Iterator[Item | Bad]:
-    for number, record in enumerate(records, 1):
-        yield record if isinstance(record, Bad) else _example(source, record, str(number))
 
 
 def _example(source: Input, record: Record, number: str) -> Item | Bad:

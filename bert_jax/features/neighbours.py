@@ -13,7 +13,7 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.features.extract import LAYERS, SENTENCE, Extractor, TextFeatures
 from bert_jax.features.inputs import Item
-from bert_jax.tasks.metrics.nearest import Nearest
+from bert_jax.tasks.metrics.retrieval import Nearest
 
 
 def check_layer(name: str) -> None:
@@ -105,10 +105,10 @@ def _occurrences(
         item = features.item
         for match in pattern.finditer(item.text):
             place = {"start": match.start(), "stop": match.end()}
-            yield {"id": item.id, "text": item.text, **place}, word_vector(features, *match.span())
+            yield {"id": item.id, "text": item.text, **place}, _word_vector(features, *match.span())
 
 
-def word_vector(features: TextFeatures, start: int, stop: int) -> np.ndarray | None:
+def _word_vector(features: TextFeatures, start: int, stop: int) -> np.ndarray | None:
     """Return the mean vector [D] float32 of the tokens that overlap text[start:stop]. If no token does, return None."""
     begins, ends = features.tokens.offsets.T
     of_word = (begins < stop) & (ends > start)
@@ -122,12 +122,12 @@ def as_table(record: Mapping[str, Any]) -> str:
     """Return the query's text, followed by one line for each neighbour, with the word in brackets."""
 
     def show(one: Mapping[str, Any]) -> str:
-        return marked(one["text"], one["start"], one["stop"])
+        return mark(one["text"], one["start"], one["stop"])
 
     return "\n".join([show(record), *(f"  {n['score']:.3f}  {show(n)}  ({n['id']})" for n in record["neighbours"])])
 
 
-def marked(text: str, start: int, stop: int, around: int = 60) -> str:
+def mark(text: str, start: int, stop: int, around: int = 60) -> str:
     """Return the word in brackets with up to ``around`` characters of the text on each side."""
     left, right = text[max(0, start - around) : start], text[stop : stop + around]
     left = f"...{left}" if start > around else left

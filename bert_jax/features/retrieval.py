@@ -14,8 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.examples.collection import Collection
 from bert_jax.features.extract import Extractor
 from bert_jax.program import program
-from bert_jax.tasks.metrics.nearest import Nearest, unit
-from bert_jax.tasks.metrics.retrieval import retrieval_metrics
+from bert_jax.tasks.metrics.retrieval import Nearest, retrieval_metrics, unit
 
 BLOCK_TEXTS = 4096  # number of texts that are encoded, searched and dropped together
 # Matches the words of BM25: runs of letters and digits; in scripts without spaces, each character.
@@ -67,8 +66,8 @@ def retrieve(
     for number, block in enumerate(blocks(collection.documents)):
         nearest.add(block)
         if not (number or (model.facts.get("task") or {}).get("name") == "sentence_embeddings"):
-            note = crowded(float(np.median(unit(queries[:BLOCK_TEXTS]) @ unit(block).T)), model.source)
-    rankings, metrics = ranked(collection, nearest.places, nearest.scores, top), {}
+            note = crowding_note(float(np.median(unit(queries[:BLOCK_TEXTS]) @ unit(block).T)), model.source)
+    rankings, metrics = rank(collection, nearest.places, nearest.scores, top), {}
     if collection.relevances:
         cutoffs = sorted({min(10, top), top})
         metrics["model"] = retrieval_metrics(collection.relevances, rankings, cutoffs)
@@ -77,7 +76,7 @@ def retrieve(
     return Retrieval(rankings, metrics, note)
 
 
-def crowded(median: float, source: str) -> str:
+def crowding_note(median: float, source: str) -> str:
     """Return a line about the cosines of an encoder that was not trained for them; "" if their median is below 0.5."""
     if median < 0.5:
         return ""
@@ -87,7 +86,7 @@ def crowded(median: float, source: str) -> str:
     )
 
 
-def ranked(collection: Collection, places: np.ndarray, scores: np.ndarray, top: int) -> Rankings:
+def rank(collection: Collection, places: np.ndarray, scores: np.ndarray, top: int) -> Rankings:
     """Return the ``top`` documents of each query, the best first.
 
     ``places`` and ``scores`` [queries, more than top] are the numbers of documents and their scores, the best first.
@@ -121,7 +120,7 @@ def bm25(collection: Collection, top: int) -> Rankings:
     searcher.index([words(text) for text in collection.documents.values()], show_progress=False)
     asked, count = [words(text) for text in collection.queries.values()], min(top + 1, len(collection.documents))
     places, scores = searcher.retrieve(asked, k=count, show_progress=False)
-    return ranked(collection, places, scores, top)
+    return rank(collection, places, scores, top)
 
 
 def as_records(collection: Collection, rankings: Mapping[str, Mapping[str, float]]) -> Iterator[dict[str, Any]]:

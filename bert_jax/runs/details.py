@@ -13,7 +13,7 @@ from bert_jax.features.trained_model import TrainedModel
 from bert_jax.reporting.report import DETAILS
 from bert_jax.storage import files
 from bert_jax.tasks.base import ExampleTask
-from bert_jax.tasks.findings import clipped, findings
+from bert_jax.tasks.findings import clip, findings
 
 Records = Sequence[Mapping[str, Any]]
 MAX_TOKENS, MAX_TOKENS_OF_MANY = 32, 24  # most tokens in a picture of attention: with few and with many heads
@@ -75,11 +75,11 @@ def pictures(model: TrainedModel, task: ExampleTask, split: str, records: Record
     spans: dict[int, slice] = {}  # example -> the place of its tokens
     for i, row in zip(*np.unique(rows.arrays["example_ids"], return_index=True), strict=True):
         sequence = row * (rows.num_choices or 1)
-        sequence += records[i]["prediction"] if judge and judge.kind == "choices" else 0
+        sequence += records[i]["prediction"] if judge and judge.form == "choices" else 0
         spans[i] = slice(int(rows.offsets[sequence]), int(rows.offsets[sequence + 1]))
 
     def rank(i: int) -> tuple[bool, bool, float]:
-        confidence = judge.weight(records[i])[1] if judge and wrong[i] is not None else 0.0
+        confidence = judge.weigh(records[i])[1] if judge and wrong[i] is not None else 0.0
         return wrong[i] is None, spans[i].stop - spans[i].start > MAX_TOKENS, -confidence
 
     order = sorted(spans, key=rank)
@@ -94,7 +94,7 @@ def _picture(
     model: TrainedModel, record: Mapping[str, Any], wrong: bool | None, ids: np.ndarray, maps: np.ndarray
 ) -> dict[str, Any]:
     shown = {
-        name: value if isinstance(value, int | float) else clipped(value, 80)
+        name: value if isinstance(value, int | float) else clip(value, 80)
         for name in ("prediction", "label")
         if isinstance(value := record.get(name), str | int | float)
     }

@@ -14,7 +14,7 @@ from typing import Any
 from bert_jax import catalogue
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.cluster import distributed
-from bert_jax.examples.labels import described
+from bert_jax.examples.labels import label_note
 from bert_jax.examples.load import load
 from bert_jax.interchange.architectures import of_facts
 from bert_jax.interchange.family import families
@@ -131,7 +131,7 @@ def _describe(prepared: Prepared[ExampleTask, Splits]) -> list[str]:
     """Return lines that tell the user which model is trained and on which examples."""
     task, experiment = prepared.task, prepared.experiment
     sizes = ", ".join(f"{name} {len(examples):,}" for name, examples in prepared.data.items())
-    labels = f"; {described(task.setting.labels)}" if task.setting.labels else ""
+    labels = f"; {label_note(task.setting.labels)}" if task.setting.labels else ""
     phase, lengths = experiment.phases.phases[0], ", ".join(map(str, task.lengths.values()))
     return [
         f"examples: {sizes}{labels}",

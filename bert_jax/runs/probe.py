@@ -182,7 +182,7 @@ class Probe:
         forward = Forward(function, self._mesh, config.batch_size)
         learn = jax.jit(lambda vectors, batch: _learn_head(task, empty, vectors, batch, config))
         judge = jax.jit(lambda head, vectors, batch: task.score({"logits": _logits(head, vectors)}, batch))
-        [train] = task.setting.part("train")
+        [train] = task.setting.names("train")
 
         def vectors_of(rows: EncodedRows, params: Any) -> np.ndarray:
             vectors = np.empty((len(rows), task.setting.model.hidden_size), np.float32)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from bert_jax.errors import few
 from bert_jax.records import Example
-from bert_jax.tasks.findings import Record, clipped
+from bert_jax.tasks.findings import Record, clip
 from bert_jax.tasks.metrics.spans import exact_match
 from bert_jax.tasks.windows import Passage
 
-SHOWN = 5
 AROUND = 120  # characters of the context to show on either side of an answer
 
 
-class Located(NamedTuple):
+class Place(NamedTuple):
     """Characters [start, end) of an answer in its context.
 
     ``state`` is "right" if the answer starts at the labelled ``answer_start``, "moved" if it occurs only elsewhere, and
@@ -30,7 +30,7 @@ class Gold(NamedTuple):
     """The labelled answer of a question, as a target for training.
 
     Attributes:
-      states: ``Located.state`` of each labelled answer of the question.
+      states: ``Place.state`` of each labelled answer of the question.
       tokens: first and last passage token of the first usable answer; None if the question has no usable answer.
       within_a_token: whether the usable answer begins or ends inside a token, so that no prediction can equal it.
     """
@@ -45,34 +45,33 @@ class Gold(NamedTuple):
         return bool(self.states) and self.tokens is None
 
 
-def locate(context: str, text: str, start: int) -> Located:
+def locate(context: str, text: str, start: int) -> Place:
     """Return the place of the answer ``text``: at ``start`` if it occurs there, else at the nearest occurrence.
 
     Of two occurrences at the same distance, the earlier one is taken.
     """
     if text.strip() and start >= 0 and context.startswith(text, start):
-        return Located(start, start + len(text), "right")
+        return Place(start, start + len(text), "right")
     text = text.strip()
     before = context.rfind(text, 0, max(start, 0) + len(text))
     after = context.find(text, max(start, 0))
     places = [place for place in (before, after) if place >= 0]
     if not text or not places:
-        return Located(0, 0, "absent")
-    place = min(places, key=lambda found: abs(found - start))
-    return Located(place, place + len(text), "moved")
+        return Place(0, 0, "absent")
+    place = min(places, key=lambda place: abs(place - start))
+    return Place(place, place + len(text), "moved")
 
 
 def find_gold(example: Example, passage: Passage, use_moved: bool) -> Gold:
     """Return the labelled answer of a question. ``use_moved``: whether answers with the state "moved" are usable."""
     context, answers = example["context"], example.get("answers") or []
-    located = [locate(context, answer["text"], answer["answer_start"]) for answer in answers]
-    states = tuple(answer.state for answer in located)
-    for found in located:
-        if found.state == "right" or (use_moved and found.state == "moved"):
-            tokens = passage.tokens(found.start, found.end)
-            if tokens is not None:
-                exact = context[passage.starts[tokens[0]] : passage.ends[tokens[1]]]
-                return Gold(states, tokens, exact != context[found.start : found.end].strip())
+    places = [locate(context, answer["text"], answer["answer_start"]) for answer in answers]
+    states = tuple(place.state for place in places)
+    for start, end, state in places:
+        usable = state == "right" or (use_moved and state == "moved")
+        if usable and (tokens := passage.tokens(start, end)):
+            exact = context[passage.starts[tokens[0]] : passage.ends[tokens[1]]]
+            return Gold(states, tokens, exact != context[start:end].strip())
     return Gold(states)
 
 
@@ -88,18 +87,12 @@ def describe(split: str, examples: Sequence[Example], gold: Sequence[Gold], poli
         lines.append(
             f"{split}: {moved + absent:,} of {total:,} answers are not at their answer_start: {moved:,} taken "
             f"{elsewhere}, {absent:,} not in the context; {unusable:,} questions cannot be trained on; questions: "
-            f"{listed(wrong)}"
+            f"{few(wrong)}"
         )
     inside = [e["id"] for e, one in zip(examples, gold, strict=True) if one.within_a_token]
     if inside:
-        lines.append(f"{split}: answers that begin or end inside a token: {len(inside):,}; questions: {listed(inside)}")
+        lines.append(f"{split}: answers that begin or end inside a token: {len(inside):,}; questions: {few(inside)}")
     return lines
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return text with the first ``SHOWN`` names and the number of further names."""
-    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
 
 
 def texts(example: Mapping[str, Any]) -> list[str]:
@@ -110,7 +103,7 @@ def texts(example: Mapping[str, Any]) -> list[str]:
 # ---- What is said of predicted answers ------------------------------------------------------------------------------
 
 
-def weight(record: Record) -> tuple[float, float]:
+def weigh(record: Record) -> tuple[float, float]:
     """Return whether a predicted answer is wrong, as the metric compares answers, and its probability."""
     right = any(exact_match(answer, record["prediction"]) for answer in record["answers"] or [""])
     return float(not right), _share(record)
@@ -121,9 +114,9 @@ def _share(record: Record) -> float:
     return float(entry["probability"]) if entry else 0.0
 
 
-def shown(example: Example, record: Record) -> dict[str, Any]:
+def show(example: Example, record: Record) -> dict[str, Any]:
     """Return what the report shows of a predicted answer."""
-    shown = {"id": record["id"], "question": clipped(example["question"]), "share": _share(record)}
+    shown = {"id": record["id"], "question": clip(example["question"]), "share": _share(record)}
     shown |= {"answers": list(dict.fromkeys(record["answers"])), "prediction": record["prediction"]}
     return shown | {"context": _excerpt(example, record)}
 
@@ -135,7 +128,9 @@ def _excerpt(example: Example, record: Record) -> list[list[str]]:
     """
     context = example["context"]
     found = None if record.get("start") is None else (record["start"], record["end"])
-    marked = {"predicted": found, "right": _first_answer(example)}
+    places = [locate(context, answer["text"], answer["answer_start"]) for answer in example.get("answers") or ()]
+    right = next(((place.start, place.end) for place in places if place.state == "right"), None)
+    marked = {"predicted": found, "right": right}
     spans = {name: span for name, span in marked.items() if span is not None}
     near = {i for start, end in spans.values() for i in range(max(0, start - AROUND), min(len(context), end + AROUND))}
     near = near or set(range(min(len(context), 2 * AROUND)))
@@ -151,11 +146,3 @@ def _excerpt(example: Example, record: Record) -> list[list[str]]:
         parts[-1][0] += context[i]
         before = i
     return parts if before == len(context) - 1 else [*parts, ["…", "gap"]]
-
-
-def _first_answer(example: Example) -> tuple[int, int] | None:
-    for answer in example.get("answers") or ():
-        start, text = answer["answer_start"], answer["text"]
-        if text and example["context"].startswith(text, start):
-            return start, start + len(text)
-    return None

@@ -23,6 +23,7 @@ from bert_jax.rows import random
 from bert_jax.rows.encoded import EncodedRows, ExampleRows, bucket_lengths
 from bert_jax.task import Losses, RowSource, Variables
 from bert_jax.tasks.findings import Judge
+from bert_jax.text.encoded import kept_lengths
 from bert_jax.text.tokenizer import Tokenizer
 
 ProblemType = Literal["single_label_classification", "regression", "multi_label_classification"]
@@ -54,7 +55,7 @@ class Setting:
     frozen: tuple[str, ...] = ()
     bilstm_layers: int = 0
 
-    def part(self, prefix: str) -> tuple[str, ...]:
+    def names(self, prefix: str) -> tuple[str, ...]:
         """Return the names of the splits that begin with ``prefix``."""
         return tuple(name for name in self.splits if name.startswith(prefix))
 
@@ -106,12 +107,12 @@ class ExampleTask(abc.ABC):
             self.notes[before:] = [f"{name}: {line}" for line in self.notes[before:]]
         length = self._padded(*[name for name in self.rows if not name.startswith("test")] or self.rows)
         setting.model.check_lengths({"train": length})
-        train = setting.part("train")
+        train = setting.names("train")
         self.lengths = {KIND: length}
         if setting.packing == "bucketed" and train:
             every = np.concatenate([self.rows[name].lengths for name in train])
             self.lengths = bucket_lengths(KIND, every, length, setting.batch_size)
-        self.heldout_parts = setting.part("dev") or (("",) if train else tuple(setting.splits))
+        self.heldout_parts = setting.names("dev") or (("",) if train else tuple(setting.splits))
         self.batch_specs = {kind: self._spec(n) for kind, n in self.lengths.items()}
         self.loss_weights = {"loss": 1.0}
         self.model = self.module(setting.model)
@@ -205,13 +206,17 @@ class ExampleTask(abc.ABC):
     def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
         """Return one record per example, in the split's order: ``id``, ``prediction`` and details."""
 
+    def guess(self) -> dict[str, float]:
+        """Return scores that are reached on all held-out rows without reading the text; {} if none is known."""
+        return {}
+
     # ---- Methods of ``bert_jax.task.Task`` ---------------------------------------------------------------------------
 
     def source(self, split: Literal["train", "eval"], kind: str, phase: int, part: str | None = None) -> RowSource:
         """Return the source of the training rows or, for "eval", of the rows of ``part``, which may be any split."""
         del kind
         if split == "train":
-            [name] = self.setting.part("train")
+            [name] = self.setting.names("train")
             return ExampleRows(self.rows[name], self.lengths, random.key("examples", self.setting.seed, phase))
         name = part or self.heldout_parts[0]
         return ExampleRows(self.rows[name], {KIND: max(self.lengths[KIND], self._padded(name))}, None)
@@ -241,9 +246,8 @@ class ExampleTask(abc.ABC):
         return {name: float(s.value) / max(float(s.count), 1e-9) for name, s in sums.items()}
 
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
-        """Return scores that are reached without reading the text, such as by guessing; {} if none is known."""
         del kind, num_rows
-        return {}
+        return self.guess()
 
     def answered(self, split: str) -> bool:
         """Return whether every example of a split has an answer, so that predictions can be scored."""
@@ -275,6 +279,12 @@ class ExampleTask(abc.ABC):
         own = {"row_weights": np.ones(num_rows, np.float32), "example_ids": np.arange(num_rows, dtype=np.int32)}
         return EncodedRows.of(sequences, {**own, **arrays}, self.num_choices)
 
+    @staticmethod
+    def targets(labels: Sequence[float | None], dtype: str) -> dict[str, np.ndarray]:
+        """Return the arrays ``labels`` and ``label_weights``, 0 where a label is None."""
+        known = np.array([label is not None for label in labels], np.float32)
+        return {"labels": np.array([label or 0 for label in labels], dtype), "label_weights": known}
+
     def pair_sequences(self, texts: Sequence[str], pairs: Sequence[str | None]) -> dict[str, list[np.ndarray]]:
         """Call the function ``pair_sequences`` with the task's maximum length; note how many sequences were cut."""
         return pair_sequences(self.setting.tokenizer, texts, pairs, self.setting.max_length, self.notes.append)
@@ -290,7 +300,7 @@ def pair_sequences(
     """Return ``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]`` of every example (Devlin et al. 2019, 4.1).
 
     The tokenizer's ``pair_separators`` gives the number of ``[SEP]`` between text and pair. A sequence that is too long
-    is cut as ``truncated`` says; ``note`` is then called with a line that says how many sequences were cut.
+    is cut as ``kept_lengths`` says; ``note`` is then called with a line that says how many sequences were cut.
     """
     first = tokenizer.encode_batch(texts)
     second = tokenizer.encode_batch([pair or "" for pair in pairs])
@@ -299,7 +309,7 @@ def pair_sequences(
     between = np.repeat(sep, tokenizer.pair_separators)
     for a, b, pair in zip(first, second, pairs, strict=True):
         capacity = max_length - (2 if pair is None else 2 + len(between))
-        kept_a, kept_b = truncated(len(a), len(b) if pair is not None else 0, capacity)
+        kept_a, kept_b = kept_lengths(len(a), len(b) if pair is not None else 0, capacity)
         if lost := len(a) - kept_a + (len(b) - kept_b if pair is not None else 0):
             cut = [cut[0] + 1, cut[1] + lost]
         parts = [cls, a[:kept_a], sep] if pair is None else [cls, a[:kept_a], between, b[:kept_b], sep]
@@ -311,20 +321,3 @@ def pair_sequences(
             f"{cut[0]:,} of {len(ids):,} sequences are longer than {max_length} tokens; {cut[1]:,} tokens were cut off"
         )
     return {"input_ids": ids, "token_type_ids": types}
-
-
-def truncated(first: int, second: int, capacity: int) -> tuple[int, int]:
-    """Return how many tokens of two texts are kept, at most ``capacity`` in all.
-
-    ``first`` and ``second`` are the numbers of tokens of the texts. One token at a time is dropped from the longer
-    text, or from the second if both are equally long.
-    """
-    if first + second <= capacity:
-        return first, second
-    if second == 0:
-        return capacity, 0
-    smaller = min(first, second)
-    if 2 * smaller <= capacity:  # only the longer text is cut
-        return (first, capacity - first) if first <= second else (capacity - second, second)
-    half = capacity // 2
-    return capacity - half, half

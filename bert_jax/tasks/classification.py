@@ -19,7 +19,7 @@ from bert_jax.models.model import POOLER, Part
 from bert_jax.records import Batch, Example, Sum
 from bert_jax.rows.encoded import EncodedRows
 from bert_jax.tasks.base import ExampleTask
-from bert_jax.tasks.findings import Judge, Record, clipped
+from bert_jax.tasks.findings import Judge, Record, clip
 from bert_jax.tasks.metrics.classification import check_names, classification_metrics
 
 
@@ -33,14 +33,14 @@ class Config:
     dropout_rate: float | None = None
 
 
-def _weight(record: Record) -> tuple[float, float]:
+def _weigh(record: Record) -> tuple[float, float]:
     return float(record["label"] != record["prediction"]), max(record["probabilities"].values())
 
 
-def _shown(example: Example, record: Record) -> dict[str, Any]:
-    shown = {"id": record["id"], "text": clipped(example["text"])}
+def _show(example: Example, record: Record) -> dict[str, Any]:
+    shown = {"id": record["id"], "text": clip(example["text"])}
     if example.get("pair") is not None:
-        shown["pair"] = clipped(example["pair"])
+        shown["pair"] = clip(example["pair"])
     shares = record["probabilities"]
     truth, found = record["label"], record["prediction"]
     return shown | {"label": truth, "prediction": found, "share": shares[found], "label_share": shares.get(truth)}
@@ -55,7 +55,7 @@ class Task(ExampleTask):
     roles = Roles(("text",), ("pair", "label"))
     answer, main_metric = "label", "accuracy"
     exported_as = ("ForSequenceClassification", "single_label_classification")
-    judge = Judge("classes", _weight, _shown)
+    judge = Judge("classes", _weigh, _show)
     reads_one_vector = True
 
     @classmethod
@@ -76,11 +76,8 @@ class Task(ExampleTask):
         del split
         texts, pairs = [e["text"] for e in examples], [e.get("pair") for e in examples]
         number = {name: i for i, name in enumerate(self.setting.labels)}
-        given = [e.get("label") for e in examples]
-        labels = np.array([0 if label is None else number[str(label)] for label in given], np.int32)
-        weights = np.array([label is not None for label in given], np.float32)
-        sequences = self.pair_sequences(texts, pairs)
-        return self.make_rows(sequences, {"labels": labels, "label_weights": weights})
+        labels = [None if e.get("label") is None else number[str(e["label"])] for e in examples]
+        return self.make_rows(self.pair_sequences(texts, pairs), self.targets(labels, "int32"))
 
     def head(self, dropout_rate: float) -> tuple[Part, ...]:
         number = len(self.setting.labels)
@@ -110,8 +107,7 @@ class Task(ExampleTask):
             records.append(record)
         return records
 
-    def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
+    def guess(self) -> dict[str, float]:
         """Return the accuracy of always predicting the most common label of the evaluated rows."""
-        del kind, num_rows
         labels = np.concatenate([self.rows[part].arrays["labels"] for part in self.heldout_parts])
         return {"majority_rate": float(np.bincount(labels).max() / len(labels))}

@@ -48,7 +48,7 @@ class Task(tagging.Task):
     config: Config
 
     def __init__(self, config: Config, setting: Setting):
-        if setting.part("train") and "encoder" not in setting.frozen:
+        if setting.names("train") and "encoder" not in setting.frozen:
             raise UserError(
                 "feature_tagging reads an encoder that is not trained; set config.frozen to ('encoder',), or take "
                 "config.task.name='tagging' to train all of it"

@@ -25,24 +25,24 @@ class Judge:
     """What the report says of the predictions of a task. ``Task.predictions`` gives a record for each example.
 
     Attributes:
-      kind: the form in which the report shows them.
-      weight: returns whether a prediction is wrong (1 or 0) and how sure it is: the surest wrong ones come first.
-      shown: returns what the report shows of a prediction, as plain JSON values.
-      known: returns whether the answer is known.
+      form: how the report shows them.
+      weigh: returns whether a prediction is wrong (1 or 0) and how sure it is: the surest wrong ones come first.
+      show: returns what the report shows of a prediction, as plain JSON values.
+      is_known: returns whether the answer is known.
       by_degree: whether a prediction is neither right nor wrong, but more or less so, as a number is.
       entities: returns ``mode`` and ``scheme`` of ``entity_metrics`` from the task's config, if tags mark entities.
     """
 
-    kind: Literal["classes", "tags", "choices", "answers", "numbers", "pairs"]
-    weight: Callable[[Record], tuple[float, float]]
-    shown: Callable[[Example, Record], dict[str, Any]]
-    known: Callable[[Record], bool] = lambda record: record.get("label") is not None
+    form: Literal["classes", "tags", "choices", "answers", "numbers", "pairs"]
+    weigh: Callable[[Record], tuple[float, float]]
+    show: Callable[[Example, Record], dict[str, Any]]
+    is_known: Callable[[Record], bool] = lambda record: record.get("label") is not None
     by_degree: bool = False
     entities: Callable[[Any], Mapping[str, Any] | None] = lambda config: None
 
     def is_wrong(self, record: Record) -> bool | None:
         """Return whether a prediction is wrong; None if the answer is unknown, or right and wrong have no meaning."""
-        return None if self.by_degree or not self.known(record) else bool(self.weight(record)[0])
+        return None if self.by_degree or not self.is_known(record) else bool(self.weigh(record)[0])
 
 
 def findings(
@@ -63,23 +63,23 @@ def findings(
       ``kind`` and ``num_answered``; ``wrong`` (the worst examples, the most confidently wrong first) and ``num_wrong``;
       for classes and tags ``confusion`` and ``per_label``; for numbers ``points`` ([label, prediction]).
     """
-    pairs = [pair for pair in zip(examples, records, strict=True) if judge.known(pair[1])]
+    pairs = [pair for pair in zip(examples, records, strict=True) if judge.is_known(pair[1])]
     if not pairs:
         return {}
-    result: dict[str, Any] = {"kind": judge.kind, "num_answered": len(pairs)}
-    if judge.kind in ("classes", "tags"):
+    result: dict[str, Any] = {"kind": judge.form, "num_answered": len(pairs)}
+    if judge.form in ("classes", "tags"):
         true, predicted = _flat(pairs)
         number = {name: i for i, name in enumerate(labels)}
         matrix = confusion_matrix([number[n] for n in true], [number[n] for n in predicted], len(labels))
         result |= confusion(matrix, labels)
         result["per_label"] = per_label(matrix, labels) if entities is None else _per_type(pairs, entities)
-    if judge.kind == "numbers":
+    if judge.form == "numbers":
         result["points"] = [[r["label"], r["prediction"]] for _, r in pairs[:: -(-len(pairs) // MAX_POINTS)]]
-    weighed = sorted(((*judge.weight(pair[1]), pair) for pair in pairs), key=lambda one: (-one[0], -one[1]))
+    weighed = sorted(((*judge.weigh(pair[1]), pair) for pair in pairs), key=lambda one: (-one[0], -one[1]))
     wrong = [pair for is_wrong, _, pair in weighed if judge.by_degree or is_wrong]
     if not judge.by_degree:
         result["num_wrong"] = len(wrong)
-    return result | {"wrong": [judge.shown(*pair) for pair in wrong[:MAX_WRONG]]}
+    return result | {"wrong": [judge.show(*pair) for pair in wrong[:MAX_WRONG]]}
 
 
 def confusion(matrix: np.ndarray, labels: Sequence[str]) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def confusion(matrix: np.ndarray, labels: Sequence[str]) -> dict[str, Any]:
     return {"confused": listed}
 
 
-def clipped(text: Any, length: int = MAX_CHARACTERS) -> str:
+def clip(text: Any, length: int = MAX_CHARACTERS) -> str:
     """Return ``text`` without empty lines, cut to ``length`` characters."""
     text = "\n".join(line for line in str(text).splitlines() if line.strip())
     return text if len(text) <= length else text[: length - 1].rstrip() + "…"

@@ -24,7 +24,7 @@ from bert_jax.models.model import POOLER, Part
 from bert_jax.records import Batch, Example, Sum
 from bert_jax.rows.encoded import EncodedRows
 from bert_jax.tasks.base import ExampleTask, Setting
-from bert_jax.tasks.findings import Judge, Record, clipped
+from bert_jax.tasks.findings import Judge, Record, clip
 from bert_jax.tasks.metrics.counting import ratio
 
 NEVER = -1e30  # replaces the score of a choice that is missing in a row
@@ -46,13 +46,13 @@ class Config:
     dropout_rate: float | None = None
 
 
-def _weight(record: Record) -> tuple[float, float]:
+def _weigh(record: Record) -> tuple[float, float]:
     return float(record["label"] != record["prediction"]), max(record["probabilities"])
 
 
-def _shown(example: Example, record: Record) -> dict[str, Any]:
-    shown = {name: clipped(example[name]) for name in ("context", "question") if example.get(name)}
-    choices = [clipped(choice, 300) for choice in example["choices"]]
+def _show(example: Example, record: Record) -> dict[str, Any]:
+    shown = {name: clip(example[name]) for name in ("context", "question") if example.get(name)}
+    choices = [clip(choice, 300) for choice in example["choices"]]
     answer = {"label": record["label"], "prediction": record["prediction"], "shares": record["probabilities"]}
     return {"id": record["id"], **shown, "choices": choices, **answer}
 
@@ -63,7 +63,7 @@ class Task(ExampleTask):
     roles = Roles(("context", "choices"), ("question", "label"))
     answer, main_metric = "label", "accuracy"
     exported_as = ("ForMultipleChoice", None)
-    judge = Judge("choices", _weight, _shown)
+    judge = Judge("choices", _weigh, _show)
 
     def __init__(self, config: Config, setting: Setting):
         self.num_choices = max(
@@ -86,18 +86,13 @@ class Task(ExampleTask):
         contexts, continuations = [], []
         weights = np.zeros((len(examples), self.num_choices or 1), np.float32)
         for i, example in enumerate(examples):
-            choices = [joined(example, choice) for choice in example["choices"]]
+            choices = [join(example, choice) for choice in example["choices"]]
             weights[i, : len(choices)] = 1
             absent = len(weights[i]) - len(choices)  # each missing choice gets the shortest sequence, [CLS] [SEP] [SEP]
             contexts += [example["context"]] * len(choices) + [""] * absent
             continuations += choices + [""] * absent
-        labels = _right_choices(self.reading, examples)
-        arrays = {
-            "choice_weights": weights,
-            "labels": np.array([0 if label is None else label for label in labels], np.int32),
-            "label_weights": np.array([label is not None for label in labels], np.float32),
-        }
-        return self.make_rows(self.pair_sequences(contexts, continuations), arrays)
+        targets = self.targets(_right_choices(self.reading, examples), "int32")
+        return self.make_rows(self.pair_sequences(contexts, continuations), {"choice_weights": weights, **targets})
 
     def head(self, dropout_rate: float) -> tuple[Part, ...]:
         return (POOLER, Part.of("classifier", ChoiceClassifier, dropout_rate=dropout_rate))
@@ -131,14 +126,13 @@ class Task(ExampleTask):
         real = self.rows[split].arrays["choice_weights"] > 0
         return np.where(real, outputs["logits"].astype(np.float64), NEVER)
 
-    def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
+    def guess(self) -> dict[str, float]:
         """Return the accuracy of guessing a choice at random."""
-        del kind, num_rows
         chances = [1 / len(e["choices"]) for part in self.heldout_parts for e in self.setting.splits[part]]
         return {"chance_rate": float(np.mean(chances))}
 
 
-def joined(example: Example, choice: str) -> str:
+def join(example: Example, choice: str) -> str:
     """Return the second segment: the question (or the beginning of the sentence), if any, then the choice."""
     question = example.get("question")
     return f"{question} {choice}" if question and question != example["context"] else choice

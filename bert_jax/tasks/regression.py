@@ -18,7 +18,7 @@ from bert_jax.models.model import POOLER, Part
 from bert_jax.records import Batch, Example, Sum
 from bert_jax.rows.encoded import EncodedRows
 from bert_jax.tasks.base import ExampleTask
-from bert_jax.tasks.findings import Judge, Record, clipped
+from bert_jax.tasks.findings import Judge, Record, clip
 from bert_jax.tasks.metrics.regression import check_names, regression_metrics
 
 
@@ -34,13 +34,13 @@ class Config:
         check_names(self.metrics)
 
 
-def _weight(record: Record) -> tuple[float, float]:
+def _weigh(record: Record) -> tuple[float, float]:
     gap = abs(record["label"] - record["prediction"])
     return 1.0, gap if math.isfinite(gap) else math.inf
 
 
-def _shown(example: Example, record: Record) -> dict[str, Any]:
-    shown = {name: clipped(example[name]) for name in ("text", "pair") if example.get(name)}
+def _show(example: Example, record: Record) -> dict[str, Any]:
+    shown = {name: clip(example[name]) for name in ("text", "pair") if example.get(name)}
     return {"id": record["id"], **shown, "label": record["label"], "prediction": record["prediction"]}
 
 
@@ -50,7 +50,7 @@ class Task(ExampleTask):
     roles = Roles(("text",), ("pair", "label"))
     answer, main_metric = "label", "spearmanr"
     exported_as = ("ForSequenceClassification", "regression")
-    judge = Judge("numbers", _weight, _shown, by_degree=True)
+    judge = Judge("numbers", _weigh, _show, by_degree=True)
     reads_one_vector = True
 
     def check(self, splits: Mapping[str, Sequence[Example]]) -> None:
@@ -72,10 +72,8 @@ class Task(ExampleTask):
         known = [value for value in given if value is not None]
         if known:
             self.notes.append(f"labels from {min(known):g} to {max(known):g}, mean {np.mean(known):.4g}")
-        labels = np.array([0.0 if value is None else value for value in given], np.float32)
-        weights = np.array([value is not None for value in given], np.float32)
         sequences = self.pair_sequences([e["text"] for e in examples], [e.get("pair") for e in examples])
-        return self.make_rows(sequences, {"labels": labels, "label_weights": weights})
+        return self.make_rows(sequences, self.targets(given, "float32"))
 
     def head(self, dropout_rate: float) -> tuple[Part, ...]:
         return (POOLER, Part.of("classifier", Classifier, dropout_rate=dropout_rate))
@@ -98,10 +96,9 @@ class Task(ExampleTask):
             records.append(record)
         return records
 
-    def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
+    def guess(self) -> dict[str, float]:
         """Return the mean squared error on the evaluated rows of always predicting the mean training label."""
-        del kind, num_rows
-        train = [self.rows[name].arrays["labels"] for name in self.setting.part("train")]
+        train = [self.rows[name].arrays["labels"] for name in self.setting.names("train")]
         labels = np.concatenate([self.rows[part].arrays["labels"] for part in self.heldout_parts])
         return {"mean_label_loss": float(np.mean((labels - np.concatenate(train).mean()) ** 2))} if train else {}
 

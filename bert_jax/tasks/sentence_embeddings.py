@@ -23,10 +23,9 @@ from bert_jax.models.model import Part
 from bert_jax.records import Batch, Example, Sum
 from bert_jax.rows.encoded import EncodedRows
 from bert_jax.tasks.base import ExampleTask, Setting
-from bert_jax.tasks.findings import Judge, Record, clipped
-from bert_jax.tasks.metrics.nearest import Nearest
+from bert_jax.tasks.findings import Judge, Record, clip
 from bert_jax.tasks.metrics.regression import regression_metrics
-from bert_jax.tasks.metrics.retrieval import retrieval_metrics
+from bert_jax.tasks.metrics.retrieval import Nearest, retrieval_metrics
 
 TOP = 10
 
@@ -47,12 +46,12 @@ class Config:
         check_fields(self, "config.task", allowed, "max_negatives", sound=lambda value: value is None or value >= 0)
 
 
-def _weight(record: Record) -> tuple[float, float]:
+def _weigh(record: Record) -> tuple[float, float]:
     return 1.0, -record["prediction"]
 
 
-def _shown(example: Example, record: Record) -> dict[str, Any]:
-    shown = {"text": clipped(example["text"]), "pair": clipped(example["positive"])}
+def _show(example: Example, record: Record) -> dict[str, Any]:
+    shown = {"text": clip(example["text"]), "pair": clip(example["positive"])}
     return {"id": record["id"], **shown, "prediction": record["prediction"]}
 
 
@@ -68,7 +67,7 @@ class Task(ExampleTask):
     roles = Roles(("text",), ("positive", "negatives", "similarity"))
     answer, main_metric = "positive", f"ndcg@{TOP}"
     exported_as = ("Model", None)
-    judge = Judge("pairs", _weight, _shown, lambda record: isinstance(record["prediction"], float), by_degree=True)
+    judge = Judge("pairs", _weigh, _show, lambda record: isinstance(record["prediction"], float), by_degree=True)
     gathered_outputs = ("embeddings",)
     whole_batches = True
 
@@ -126,7 +125,7 @@ class Task(ExampleTask):
         If the pairs have similarities, also return spearmanr of the cosines and the similarities.
         """
         embeddings, arrays = outputs["embeddings"].astype(np.float64), self.rows[part].arrays
-        metrics = ranked(embeddings, arrays["text_ids"], arrays["choice_weights"])
+        metrics = retrieval_scores(embeddings, arrays["text_ids"], arrays["choice_weights"])
         pairs = [(row, _similarity_of(e)) for row, e in enumerate(self.setting.splits[part]) if e.get("positive")]
         known = {row: similarity for row, similarity in pairs if similarity is not None}
         if known:
@@ -215,7 +214,7 @@ def candidates(embeddings: jax.Array, text_ids: jax.Array, weights: jax.Array) -
     return cosines, (there & ~repeated) | own
 
 
-def ranked(embeddings: np.ndarray, text_ids: np.ndarray, weights: np.ndarray) -> dict[str, float]:
+def retrieval_scores(embeddings: np.ndarray, text_ids: np.ndarray, weights: np.ndarray) -> dict[str, float]:
     """Return retrieval metrics: each text (choice 0) has to find its positives among all distinct candidates.
 
     The candidates are all other choices of all rows; shapes are as for ``candidates``. A text is not its own candidate

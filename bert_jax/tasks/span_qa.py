@@ -15,7 +15,7 @@ import numpy as np
 from scipy import special
 
 from bert_jax import configuration
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, few
 from bert_jax.models.heads import SpanClassifier
 from bert_jax.models.losses import cross_entropy
 from bert_jax.models.model import Part
@@ -25,8 +25,7 @@ from bert_jax.tasks import answers
 from bert_jax.tasks.base import ExampleTask, Roles, Setting
 from bert_jax.tasks.findings import Judge
 from bert_jax.tasks.metrics.spans import cmrc_metrics, squad_v1_metrics, squad_v2_metrics
-from bert_jax.tasks.span_decoding import Answer, Bounds, best_pairs, merged
-from bert_jax.tasks.windows import Windows, cut, read_passages
+from bert_jax.tasks.windows import Answer, Bounds, Pairs, Windows, best_pairs, cut, merge, read_passages
 
 NO_SPAN = 1e4  # null odds if no span was found; larger than any difference of logits
 
@@ -57,19 +56,6 @@ class Config:
             )
 
 
-class _RowWindows(NamedTuple):
-    """The windows in the W rows of a split, one per row. All fields are [W].
-
-    ``prefixes`` is the number of positions in the row before the window.
-    """
-
-    prefixes: np.ndarray
-    starts: np.ndarray
-    sizes: np.ndarray
-    best_starts: np.ndarray
-    best_ends: np.ndarray
-
-
 class _Decoded(NamedTuple):
     """The answers that were decoded for one question."""
 
@@ -92,7 +78,7 @@ class Task(ExampleTask):
     roles = Roles(("question", "context"), ("answers", "is_impossible"))
     answer, main_metric = "answers", "f1"
     exported_as = ("ForQuestionAnswering", None)
-    judge = Judge("answers", answers.weight, answers.shown, lambda record: record.get("answers") is not None)
+    judge = Judge("answers", answers.weigh, answers.show, lambda record: record.get("answers") is not None)
     gathered_outputs = ("start_logits", "end_logits")
 
     def __init__(self, config: Config, setting: Setting):
@@ -106,19 +92,14 @@ class Task(ExampleTask):
             _check_answerable(setting.splits)
         contexts = (example["context"] for examples in setting.splits.values() for example in examples)
         self.passages = read_passages(setting.tokenizer, contexts)
-        use_moved = config.bad_answers == "repair"
-        self.gold = {
-            name: [answers.find_gold(example, self.passages[example["context"]], use_moved) for example in examples]
-            for name, examples in setting.splits.items()
-        }
-        self.notes = [
-            line
-            for name, examples in setting.splits.items()
-            for line in answers.describe(name, examples, self.gold[name], config.bad_answers)
-        ]
+        use_moved, self.gold, self.notes = config.bad_answers == "repair", {}, []
+        for name, examples in setting.splits.items():
+            self.gold[name] = [answers.find_gold(e, self.passages[e["context"]], use_moved) for e in examples]
+            self.notes += answers.describe(name, examples, self.gold[name], config.bad_answers)
         if config.bad_answers == "error" and any("answer_start" in line for line in self.notes):
             raise UserError(f"{'; '.join(self.notes)}; mend them, or set config.task.bad_answers to 'repair' or 'drop'")
-        self.layouts: dict[str, _RowWindows] = {}
+        # split -> the number of positions before the window in each of the W rows [W], and the windows
+        self.layouts: dict[str, tuple[np.ndarray, Windows]] = {}
         super().__init__(config, setting)
 
     # ---- Rows ------------------------------------------------------------------------------------------------------
@@ -146,14 +127,16 @@ class Task(ExampleTask):
             columns.append(np.stack(every, axis=1).astype(np.int32))
         if training and not ids:
             raise UserError(f"no answer of {split} is in its context; check config.data.columns")
-        numbers, known, first, last, *layout = np.concatenate(columns).T
-        self.layouts[split] = _RowWindows(*layout)
+        numbers, known, first, last, prefixes, *windows_of_rows = np.concatenate(columns).T
+        self.layouts[split] = prefixes, Windows(*windows_of_rows)
         if known.any():
             self.notes.append(self._window_note(numbers, first > 0, gold))
         arrays = {"example_ids": numbers, "start_positions": first, "end_positions": last}
         weights = {"label_weights": known.astype(np.float32), "row_weights": np.ones(len(ids), np.float32)}
         rows = EncodedRows.of({"input_ids": ids}, arrays | weights)
-        types = _types(rows.lengths, self.layouts[split].prefixes)
+        # In a row the token types are 0 up to the question's [SEP], then 1.
+        lengths = np.stack([prefixes, rows.lengths - prefixes], axis=1).reshape(-1)
+        types = np.repeat(np.tile(np.array([0, 1], np.int32), len(rows)), lengths)
         return dataclasses.replace(rows, sequences=dict(rows.sequences) | {"token_type_ids": types})
 
     def _window_note(self, numbers: np.ndarray, held: np.ndarray, gold: Sequence[answers.Gold]) -> str:
@@ -190,10 +173,10 @@ class Task(ExampleTask):
 
     def decode(self, split: str, outputs: Mapping[str, np.ndarray]) -> list[_Decoded]:
         """Return the decoded answers of each question, in the order of the split."""
-        layout, config = self.layouts[split], self.config
+        (prefixes, windows), config = self.layouts[split], self.config
         starts, ends = outputs["start_logits"], outputs["end_logits"]
-        shifts = layout.starts - layout.prefixes
-        bounds = Bounds(layout.best_starts - shifts, layout.best_ends - shifts, layout.prefixes + layout.sizes)
+        shifts = windows.starts - prefixes
+        bounds = Bounds(windows.best_starts - shifts, windows.best_ends - shifts, prefixes + windows.sizes)
         pairs = best_pairs(starts, ends, bounds, config.max_answer_length, config.n_best)
         null_scores = starts[:, 0].astype(np.float64) + ends[:, 0]
         examples = self.setting.splits[split]
@@ -201,8 +184,8 @@ class Task(ExampleTask):
         result = []
         for example, i, j in zip(examples, edges[:-1], edges[1:], strict=True):
             context = example["context"]
-            mine = type(pairs)(*(array[i:j] for array in pairs))
-            found = merged(context, self.passages[context], mine, shifts[i:j], config.n_best)
+            mine = Pairs(*(array[i:j] for array in pairs))
+            found = merge(context, self.passages[context], mine, shifts[i:j], config.n_best)
             result.append(_Decoded(found, float(null_scores[i:j].min(initial=np.inf))))
         return result
 
@@ -240,7 +223,7 @@ class Task(ExampleTask):
 
 def _check_answerable(splits: Mapping[str, Sequence[Example]]) -> None:
     without = {name: [e["id"] for e in examples if e.get("answers") == []] for name, examples in splits.items()}
-    counts = [f"{name}: {len(ids):,} ({answers.listed(ids)})" for name, ids in without.items() if ids]
+    counts = [f"{name}: {len(ids):,} ({few(ids)})" for name, ids in without.items() if ids]
     if counts:
         raise UserError(
             f"questions without an answer in {'; '.join(counts)}; set config.task.version_2=True, or leave them out"
@@ -254,12 +237,6 @@ def _targets(tokens: tuple[int, int] | None, windows: Windows, prefix: int) -> t
     inside = (tokens[0] >= windows.starts) & (tokens[1] < windows.starts + windows.sizes)
     first, last = (np.where(inside, token - windows.starts + prefix, 0) for token in tokens)
     return first, last
-
-
-def _types(lengths: np.ndarray, prefixes: np.ndarray) -> np.ndarray:
-    """Return the token types of all rows, concatenated. In a row they are 0 up to the question's ``[SEP]``, then 1."""
-    counts = np.stack([prefixes, lengths - prefixes], axis=1).reshape(-1)
-    return np.repeat(np.tile(np.array([0, 1], np.int32), len(prefixes)), counts)
 
 
 def _ranked(found: _Decoded, config: Config) -> list[dict[str, Any]]:

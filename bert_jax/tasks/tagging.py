@@ -61,16 +61,16 @@ class Config:
         configuration.check_fields(self, "config.task", "at least 0 is needed", "overlap", sound=lambda v: v >= 0)
 
 
-def _weight(record: Record) -> tuple[float, float]:
+def _weigh(record: Record) -> tuple[float, float]:
     rows = zip(record["label"], record["prediction"], record["probabilities"], strict=True)
     wrong = [share for truth, found, share in rows if truth != found]
     return float(bool(wrong)), max(wrong or record["probabilities"], default=0.0)
 
 
-def _shown(example: Example, record: Record) -> dict[str, Any]:
+def _show(example: Example, record: Record) -> dict[str, Any]:
     del example
     cut = {name: list(record[name][:MAX_WORDS]) for name in ("words", "label", "prediction")}
-    return {"id": record["id"], "share": _weight(record)[1], **cut}
+    return {"id": record["id"], "share": _weigh(record)[1], **cut}
 
 
 def _as_entities(config: Config) -> dict[str, Any] | None:
@@ -83,7 +83,7 @@ class Task(ExampleTask):
     roles = Roles(("words",), ("tags",))
     answer = "tags"
     exported_as: tuple[str, ProblemType | None] | None = ("ForTokenClassification", None)
-    judge = Judge("tags", _weight, _shown, entities=_as_entities)
+    judge = Judge("tags", _weigh, _show, entities=_as_entities)
     gathered_outputs = ("predicted", "confidence")
 
     def __init__(self, config: Config, setting: Setting):
@@ -214,9 +214,8 @@ class Task(ExampleTask):
                 found[i][1][word] = round(float(outputs["confidence"][row, position]), 6)
         return found
 
-    def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
+    def guess(self) -> dict[str, float]:
         """Return the accuracy of giving every evaluated word the most common tag."""
-        del kind, num_rows
         tags = [tag for part in self.heldout_parts for e in self.setting.splits[part] for tag in e.get("tags") or ()]
         return {"majority_rate": max(map(tags.count, set(tags))) / len(tags)} if tags else {}
 

@@ -26,3 +26,12 @@ class Encoded:
     # character span [start, stop) of each position in its own text; (0, 0) for special tokens
     offsets: tuple[tuple[int, int], ...]
     word_starts: tuple[bool, ...]  # False for continuations, special tokens and padding
+
+
+def kept_lengths(first: int, second: int, capacity: int) -> tuple[int, int]:
+    """Return how many pieces of two texts of ``first`` and ``second`` pieces are kept, at most ``capacity`` in all.
+
+    One piece at a time is dropped from the longer text, or from the second if both are equally long.
+    """
+    kept = min(first, max(capacity - second, capacity - capacity // 2))
+    return kept, min(second, capacity - kept)

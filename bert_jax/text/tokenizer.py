@@ -20,7 +20,7 @@ from bert_jax.errors import UserError
 from bert_jax.records import MASK, SPECIAL_TOKENS, UNK
 from bert_jax.storage import files, reading
 from bert_jax.text import added_tokens, tokenizer_json
-from bert_jax.text.encoded import Cut, Encoded
+from bert_jax.text.encoded import Cut, Encoded, kept_lengths
 from bert_jax.text.json_engine import JsonEngine
 from bert_jax.text.marks import is_white
 from bert_jax.text.sentencepiece_engine import SentencePieceEngine
@@ -102,9 +102,8 @@ class Tokenizer:
     ) -> Encoded:
         """Return ``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]``, cut and padded to ``max_length`` if given.
 
-        While the input is too long, the longer of the two texts (the second on a tie) loses its last piece. If
-        ``special_tokens_in_text``, special tokens in the texts are recognised, both by BERT's names (``[MASK]``) and by
-        the tokenizer's own names (``<mask>``).
+        An input that is too long is cut as ``kept_lengths`` says. If ``special_tokens_in_text``, special tokens in the
+        texts are recognised, both by BERT's names (``[MASK]``) and by the tokenizer's own names (``<mask>``).
         """
         texts = [well_formed(t) for t in ([text] if pair is None else [text, pair])]
         cuts = [self._engine.cut(t, special_tokens_in_text) for t in texts]
@@ -113,8 +112,7 @@ class Tokenizer:
             special = 2 if pair is None else 2 + self.pair_separators
             if max_length <= special:
                 raise UserError(f"max_length is {max_length}; at least {special + 1} positions are needed")
-            while sum(kept) > max_length - special:
-                kept[-1 if kept[-1] >= kept[0] else 0] -= 1
+            kept = [*kept_lengths(kept[0], sum(kept[1:]), max_length - special)][: len(kept)]
         ids, types, offsets, starts = [self.cls_id], [0], [(0, 0)], [False]
         for segment, (own, cut, n) in enumerate(zip(texts, cuts, kept, strict=True)):
             closing = self.pair_separators if segment < len(texts) - 1 else 1

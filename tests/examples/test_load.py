@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax.configuration import build
 from bert_jax.errors import UserError
-from bert_jax.examples import overlap, splits
+from bert_jax.examples import splits
 from bert_jax.examples.columns import Roles
 from bert_jax.examples.labels import label_names
 from bert_jax.examples.load import DataConfig, to_train_on
@@ -321,10 +321,10 @@ def test_overlap_is_counted_and_dropped(tmp_path):
 def test_overlap_looks_at_every_input_and_at_no_target():
     roles = Roles(("text",), ("pair", "label"))
     example = {"id": "1", "text": "a", "pair": "b", "label": "x"}
-    assert overlap.key(example, roles.inputs) == overlap.key(example | {"label": "y", "id": "2"}, roles.inputs)
-    assert overlap.key(example, roles.inputs) != overlap.key(example | {"pair": "c"}, roles.inputs)
+    assert splits.key(example, roles.inputs) == splits.key(example | {"label": "y", "id": "2"}, roles.inputs)
+    assert splits.key(example, roles.inputs) != splits.key(example | {"pair": "c"}, roles.inputs)
     assert SPAN_QA.inputs == ("question", "context")
-    assert overlap.key({"words": ["ab", "c"]}, ("words",)) != overlap.key({"words": ["a", "bc"]}, ("words",))
+    assert splits.key({"words": ["ab", "c"]}, ("words",)) != splits.key({"words": ["a", "bc"]}, ("words",))
 
 
 def test_label_names():

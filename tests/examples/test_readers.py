@@ -8,7 +8,8 @@ import pytest
 from bert_jax import catalogue
 from bert_jax.errors import UserError
 from bert_jax.examples import jsonl
-from bert_jax.examples.tags import spans_to_iob2, to_iob2
+from bert_jax.examples.character_spans import spans_to_iob2
+from bert_jax.examples.conll import to_iob2
 from tests.examples.loading import CLASSIFICATION, MULTIPLE_CHOICE, SPAN_QA, TAGGING, loaded, noted, written
 
 

@@ -12,7 +12,7 @@ from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.features.extract import Extractor
 from bert_jax.features.inputs import Input, read_texts
-from bert_jax.features.neighbours import check_layer, find_neighbours, marked, whole_word
+from bert_jax.features.neighbours import check_layer, find_neighbours, mark, whole_word
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.hugging_face import export_model
 from bert_jax.models.encoders import bert
@@ -113,8 +113,8 @@ def test_occurrences_after_the_length_are_counted(tmp_path: Path):
 
 
 def test_long_texts_are_shown_around_the_word():
-    assert marked("x" * 5 + "bank" + "y" * 5, 5, 9, around=3) == "...xxx[bank]yyy..."
-    assert marked("a bank", 2, 6) == "a [bank]"
+    assert mark("x" * 5 + "bank" + "y" * 5, 5, 9, around=3) == "...xxx[bank]yyy..."
+    assert mark("a bank", 2, 6) == "a [bank]"
 
 
 def test_the_command(tmp_path: Path, corpus: Input, capsys: pytest.CaptureFixture[str]):

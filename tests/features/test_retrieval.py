@@ -18,7 +18,7 @@ from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.examples.collection import Collection, read_collection, read_squad
 from bert_jax.features.extract import Extractor
-from bert_jax.features.retrieval import as_table, bm25, crowded, retrieve, words
+from bert_jax.features.retrieval import as_table, bm25, crowding_note, retrieve, words
 from bert_jax.interchange.loading import load
 from bert_jax.models.encoders import bert
 from bert_jax.models.heads import SentenceVector
@@ -26,8 +26,7 @@ from bert_jax.models.model import Model, Part, config_facts, fresh_params
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.rows.encoded import padded_length
 from bert_jax.runs.run_recipe import own_sentences
-from bert_jax.tasks.metrics.nearest import Nearest
-from bert_jax.tasks.metrics.retrieval import retrieval_metrics
+from bert_jax.tasks.metrics.retrieval import Nearest, retrieval_metrics
 from bert_jax.text.tokenizer import wordpiece
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -110,14 +109,14 @@ def test_a_search(workdir: str, files: dict[str, Path]) -> None:
         assert list(found.rankings[query]) == [name for name in order if name != query][:4]
     assert found.metrics["model"] == retrieval_metrics(RELEVANCES, found.rankings, (4,))
     assert found.metrics["bm25"]["recall@4"] == 1
-    assert found.note == crowded(float(np.median(cosines)), workdir)
+    assert found.note == crowding_note(float(np.median(cosines)), workdir)
 
 
 def test_cosines_that_lie_close_together_are_explained() -> None:
-    line = crowded(0.934, "runs/a")
+    line = crowding_note(0.934, "runs/a")
     assert "median 0.93" in line
     assert "finetune --config=embeddings --init=runs/a" in line
-    assert crowded(0.3, "runs/a") == ""
+    assert crowding_note(0.3, "runs/a") == ""
 
 
 def test_bm25_is_its_formula() -> None:

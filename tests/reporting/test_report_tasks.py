@@ -62,7 +62,7 @@ def pairs(odd):
 
 KINDS = {"classes": classes, "tags": tags, "numbers": numbers, "choices": choices, "answers": answers, "pairs": pairs}
 TASKS = (classification, tagging, regression, multiple_choice, span_qa, sentence_embeddings)
-JUDGES = {module.Task.judge.kind: module.Task.judge for module in TASKS}
+JUDGES = {module.Task.judge.form: module.Task.judge for module in TASKS}
 
 
 def write_tuned(folder, kind="classes", odd="plain", config=CONFIG):

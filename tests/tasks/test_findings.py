@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bert_jax.tasks import classification, multiple_choice, regression, sentence_embeddings, span_qa, tagging
-from bert_jax.tasks.findings import MAX_CONFUSION, clipped, confusion, findings
+from bert_jax.tasks.findings import MAX_CONFUSION, clip, confusion, findings
 
 CLASSES, TAGS, ANSWERS = classification.Task.judge, tagging.Task.judge, span_qa.Task.judge
 NUMBERS, CHOICES, PAIRS = regression.Task.judge, multiple_choice.Task.judge, sentence_embeddings.Task.judge
@@ -113,5 +113,5 @@ def test_choices_and_pairs():
 
 
 def test_long_texts_are_cut_and_empty_lines_go():
-    assert clipped("a\n\n\nb") == "a\nb"
-    assert len(clipped("word " * 1000)) <= 480
+    assert clip("a\n\n\nb") == "a\nb"
+    assert len(clip("word " * 1000)) <= 480

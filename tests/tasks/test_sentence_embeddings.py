@@ -16,7 +16,7 @@ from bert_jax.models.encoders import bert
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.task import Variables
 from bert_jax.tasks.base import KIND, Setting
-from bert_jax.tasks.sentence_embeddings import Config, Task, candidates, ranked
+from bert_jax.tasks.sentence_embeddings import Config, Task, candidates, retrieval_scores
 from bert_jax.text.tokenizer import Tokenizer, wordpiece
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
@@ -176,12 +176,12 @@ def test_ranked() -> None:
     angles = np.array([[0.0, 0.3], [0.5, 0.3], [3.0, 0.5]])
     embeddings = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
     ids = np.array([[0, 1], [2, 1], [3, 2]])
-    found = ranked(embeddings, ids, np.ones((3, 2)))
+    found = retrieval_scores(embeddings, ids, np.ones((3, 2)))
     # Text 2 does not find itself among the candidates; text 3 finds its positive, 2, first: 2.5 away, 1 is 2.7.
     assert found == {"ndcg@10": 1.0, "recall@10": 1.0, "mrr@10": 1.0}
-    worse = ranked(embeddings, np.array([[0, 1], [2, 4], [3, 1]]), np.ones((3, 2)))
+    worse = retrieval_scores(embeddings, np.array([[0, 1], [2, 4], [3, 1]]), np.ones((3, 2)))
     assert worse["mrr@10"] < 1
-    assert ranked(embeddings, ids, np.array([[1, 0], [1, 0], [1, 0]])) == {}
+    assert retrieval_scores(embeddings, ids, np.array([[1, 0], [1, 0], [1, 0]])) == {}
 
 
 def write(folder: Path, name: str, examples: Any) -> None:

@@ -168,10 +168,11 @@ def every_answer(task: Task, split: str, outputs) -> list[list[tuple[float, str]
     found: list[list[tuple[float, str]]] = [[] for _ in task.setting.splits[split]]
     contexts = {e["context"] for e in task.setting.splits[split]}
     offsets = {text: task.setting.tokenizer.encode(text).offsets[1:-1] for text in contexts}
+    _, windows = task.layouts[split]
     for i in range(len(rows)):
         number = int(rows.arrays["example_ids"][i])
         same = np.flatnonzero(rows.arrays["example_ids"] == number)
-        layouts = {int(j): (int(task.layouts[split].starts[j]), int(task.layouts[split].sizes[j])) for j in same}
+        layouts = {int(j): (int(windows.starts[j]), int(windows.sizes[j])) for j in same}
         context = task.setting.splits[split][number]["context"]
         ids = rows.take(np.array([i]), task.lengths[KIND])["input_ids"][0].tolist()
         prefix = ids.index(vocab.index("[SEP]")) + 1
@@ -224,7 +225,7 @@ def test_a_model_that_looks_outside_of_the_passage_still_answers(windowed):
 def test_windows_are_decoded_alike_however_many_are_held_at_once(windowed, monkeypatch):
     outputs = random_outputs(windowed, "dev")
     whole = windowed.predictions("dev", outputs)
-    monkeypatch.setattr("bert_jax.tasks.span_decoding.CELLS", 1)
+    monkeypatch.setattr("bert_jax.tasks.windows.CELLS", 1)
     assert windowed.predictions("dev", outputs) == whole
 
 
@@ -362,7 +363,7 @@ def test_answers_of_real_data_are_given_back(shared_data, file, vocabulary, lowe
 
 def reaches_over(task: Task, number: int) -> bool:
     """Whether the window with the most context of an answer's first token ends before its last."""
-    layout, tokens = task.layouts["dev"], task.gold["dev"][number].tokens
+    (_, layout), tokens = task.layouts["dev"], task.gold["dev"][number].tokens
     mine = np.flatnonzero(task.rows["dev"].arrays["example_ids"] == number)
     [home] = [i for i in mine if layout.best_starts[i] <= tokens[0] < layout.best_ends[i]]
     return bool(tokens[1] >= layout.starts[home] + layout.sizes[home])

@@ -74,7 +74,7 @@ def per_label(matrix: np.ndarray, label_names: Sequence[str]) -> dict[str, dict[
     return {name: {**_of_label(matrix, k), "support": float(support[k])} for k, name in enumerate(label_names)}
 
 
-def matthews_correlation(matrix: np.ndarray) -> float:
+def _matthews_correlation(matrix: np.ndarray) -> float:
     """Return the Matthews correlation of true and predicted labels.
 
     It is 0 if all true labels are the same, or all predicted labels are the same.
@@ -94,18 +94,12 @@ def _accuracy(matrix: np.ndarray) -> float:
     return ratio(np.trace(matrix), matrix.sum())
 
 
-def _macro(score: str) -> Averaged:
+def _mean(score: str, weighted: bool) -> Averaged:
+    """Return a function that averages a score over the labels that occur, weighted by their number or not."""
+
     def mean(matrix: np.ndarray) -> float:
-        present = np.flatnonzero(matrix.sum(0) + matrix.sum(1))
-        return ratio(sum([_of_label(matrix, k)[score] for k in present]), len(present))
-
-    return mean
-
-
-def _weighted(score: str) -> Averaged:
-    def mean(matrix: np.ndarray) -> float:
-        support = matrix.sum(1)
-        return ratio(sum(_of_label(matrix, k)[score] * support[k] for k in np.flatnonzero(support)), support.sum())
+        weights = matrix.sum(1) if weighted else matrix.sum(0) + matrix.sum(1) > 0
+        return ratio(sum(_of_label(matrix, k)[score] * weights[k] for k in np.flatnonzero(weights)), weights.sum())
 
     return mean
 
@@ -126,9 +120,9 @@ def _positive(metric: str, label_names: Sequence[str], positive: str | None) -> 
 BINARY = ("precision", "recall", "f1")
 AVERAGED: dict[str, Averaged] = {
     "accuracy": _accuracy,
-    "matthews_correlation": matthews_correlation,
+    "matthews_correlation": _matthews_correlation,
     # With one label per example, micro averages equal the accuracy.
     **{f"{score}_micro": _accuracy for score in BINARY},
-    **{f"{score}_macro": _macro(score) for score in BINARY},
-    **{f"{score}_weighted": _weighted(score) for score in BINARY},
+    **{f"{score}_macro": _mean(score, weighted=False) for score in BINARY},
+    **{f"{score}_weighted": _mean(score, weighted=True) for score in BINARY},
 }

@@ -7,6 +7,7 @@ each of them and the highest score counts.
 
 from __future__ import annotations
 
+import functools
 import re
 import string
 from collections import Counter
@@ -45,8 +46,8 @@ def squad_v1_metrics(answers: Answers, predictions: Texts) -> dict[str, float]:
 
 def cmrc_metrics(answers: Answers, predictions: Texts) -> dict[str, float]:
     """Return exact_match, f1 and average (the mean of both), as ``squad_v1_metrics``. Needs the extra ``cmrc``."""
-    segment = _Segmenter()
-    means = _means(answers, predictions, _cmrc_exact_match, segment.f1)
+    split = optional_library("nltk.tokenize", "a score of CMRC 2018").NLTKWordTokenizer().tokenize
+    means = _means(answers, predictions, _cmrc_exact_match, functools.partial(_cmrc_f1, split))
     return {**means, "average": (means["exact_match"] + means["f1"]) / 2}
 
 
@@ -137,26 +138,20 @@ def _cmrc_exact_match(answer: str, prediction: str) -> float:
     return float(answer == prediction)
 
 
-class _Segmenter:
-    """Splits text as CMRC 2018 does: each ideograph is a segment, and NLTK splits the text between them into words."""
+def _cmrc_segments(split: Callable[[str], list[str]], text: str) -> list[str]:
+    """Return the segments of a text as CMRC 2018 defines them: ideographs, and the words of the text between them.
 
-    def __init__(self) -> None:
-        tokenize = optional_library("nltk.tokenize", "a score of CMRC 2018")
-        self.words: Callable[[str], list[str]] = tokenize.NLTKWordTokenizer().tokenize
+    Text between ideographs is split as one sentence; the official script may see several sentences in it.
+    """
+    pieces = _CMRC_PIECES.findall(text.lower().strip().translate(_CMRC_PUNCTUATION))
+    return [word for piece in pieces for word in ([piece] if "\u4e00" <= piece <= "\u9fa5" else split(piece))]
 
-    def __call__(self, text: str) -> list[str]:
-        """Return the segments.
 
-        Text between ideographs is tokenized as one sentence; the official script may split it into several.
-        """
-        pieces = _CMRC_PIECES.findall(text.lower().strip().translate(_CMRC_PUNCTUATION))
-        return [word for piece in pieces for word in ([piece] if "\u4e00" <= piece <= "\u9fa5" else self.words(piece))]
-
-    def f1(self, answer: str, prediction: str) -> float:
-        """Return the F1 that CMRC 2018 defines: segments count as shared if they are in the longest common run."""
-        true, predicted = self(answer), self(prediction)
-        shared = SequenceMatcher(None, true, predicted, autojunk=False).find_longest_match().size
-        return precision_recall_f1(shared, len(predicted), len(true))["f1"]
+def _cmrc_f1(split: Callable[[str], list[str]], answer: str, prediction: str) -> float:
+    """Return the F1 that CMRC 2018 defines: segments count as shared if they are in the longest common run."""
+    true, predicted = _cmrc_segments(split, answer), _cmrc_segments(split, prediction)
+    shared = SequenceMatcher(None, true, predicted, autojunk=False).find_longest_match().size
+    return precision_recall_f1(shared, len(predicted), len(true))["f1"]
 
 
 def _means(
