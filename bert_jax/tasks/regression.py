@@ -26,7 +26,7 @@ from bert_jax.tasks.metrics.regression import check_names, regression_metrics
 class Config:
     """The keys of ``config.task``, besides its name."""
 
-    metrics: tuple[str, ...] = ("pearson", "spearmanr")  # pearson, spearmanr
+    metrics: tuple[str, ...] = ("pearson", "spearmanr")  # or mean_squared_error, mean_absolute_error
     # on the pooled output; if None, that of an imported model's classifier, else the model's
     dropout_rate: float | None = None
 
