@@ -18,7 +18,7 @@ PARTS = {
         """Every second candidate, as long as there are some to take."""
         import dataclasses
         import numpy as np
-        from bert_jax.rows.features import Selected
+        from bert_jax.rows.interfaces import Selected
 
         @dataclasses.dataclass(frozen=True)
         class Config:

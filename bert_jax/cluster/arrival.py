@@ -1,7 +1,8 @@
-"""Lets the processes of a job meet in the workdir before any of them connects to JAX's coordination service.
+"""The start of a job: its processes meet in the workdir, and what must be the same on all of them is compared.
 
-The service cannot do this itself: it ends a running job if a process that has a number already connects once more, it
-does not say in one line who has not come, and no process can ask it anything before all have connected.
+They meet before any of them connects to JAX's coordination service, which cannot do this itself: it ends a running job
+if a process that has a number already connects once more, it does not say in one line who has not come, and no process
+can ask it anything before all have connected.
 
 In the folder ``.arrival`` of the workdir, process 0 writes a file with a random id of this start. Every other process
 looks for that file, checks that it can reach the address of process 0, and answers with a card: its number, and the

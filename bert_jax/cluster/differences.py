@@ -1,4 +1,7 @@
-"""Says in one line how a value that has to be the same on all processes of a job differs."""
+"""The line that says what differs between the processes of a job.
+
+``arrival`` (at the start) and ``job`` (later) compare, and end the job with exit code ``BAD_INPUT`` if a value differs.
+"""
 
 from __future__ import annotations
 

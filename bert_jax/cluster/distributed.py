@@ -1,8 +1,8 @@
-"""Makes several processes one job: finds them, connects them, watches them, and ends them together.
+"""What the rest of the program calls when a job has several processes: join, wait, exchange values, leave.
 
-If a process dies, freezes or stalls, all other processes end within seconds and name it (see ``job``). A
-SIGTERM to any process makes all processes save the same step and end with exit code ``PREEMPTED``. Whatever launched
-the processes must then start all of them again.
+This file starts a job and passes calls on to its ``Job``. If a process dies, freezes or stalls, all other processes end
+within seconds and name it (see ``job``). A SIGTERM to any process makes all processes save the same step and end with
+exit code ``PREEMPTED``. Whatever launched the processes must then start all of them again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def join(processes: Processes, workdir: str, same: Mapping[str, str]) -> None:
 
     Args:
       workdir: a folder that all processes can read and write; they meet there (see ``arrival``).
-      same: values that must be equal on all processes, by name. If any differ, every process ends with the reason.
+      same: values that must be equal on all processes, by name. If any differ, every process ends with one line that
+        says what differs (``arrival``) and exit code ``BAD_INPUT``.
 
     Raises:
       PeerLostError: a process does not come, or process 0 cannot be reached.

@@ -1,4 +1,4 @@
-"""Ends all processes of a job if one of them dies, freezes or stalls, and names that one.
+"""Watches the processes of a running job: ends all if one dies, freezes or stalls, and names that one.
 
 JAX's collectives do not tell which process is missing: the other processes wait in them, sometimes for ever. So every
 process writes what it is doing, twice a second, into the key-value store of JAX's coordination service, and process 0
@@ -172,8 +172,9 @@ class Job:
     # ---- What other parts of the program call ------------------------------------------------------------------------
 
     def exchange(self, name: str, holds: str, alike: bool = False) -> list[str]:
-        """Return the ``holds`` of every process by number, or [] if they must be ``alike``; if not, the job ends.
+        """Return the ``holds`` of every process, by number.
 
+        With ``alike``, return []; if the values differ, the job ends with exit code ``BAD_INPUT``.
         ``name`` identifies the call: a job may use a name only once.
         """
         store = self._connected()

@@ -1,4 +1,4 @@
-"""Says which job a process belongs to: its number, how many there are, and the address of process 0."""
+"""Finds the place of this process in its job, by flags or environment: number, count, address of process 0."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from bert_jax.features.trained_model import TrainedModel
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import encoder_of
 from bert_jax.models.transformer import kept_probabilities
-from bert_jax.rows.encoded import EncodedRows
+from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.training.forward import Forward
 from bert_jax.training.mesh import MeshConfig, make_mesh
 

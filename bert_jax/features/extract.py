@@ -22,7 +22,7 @@ from bert_jax.features.inputs import Item
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.heads import NEEDED, combine, num_weighted, pool
 from bert_jax.models.model import encoder_of
-from bert_jax.rows.encoded import EncodedRows
+from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.tasks.base import pair_sequences
 from bert_jax.text.encoded import Encoded
 from bert_jax.text.tokenizer import Tokenizer

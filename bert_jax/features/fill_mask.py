@@ -14,7 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import LM_HEAD, Model
 from bert_jax.records import MASK
-from bert_jax.rows.encoded import EncodedRows
+from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.text.tokenizer_json import NAMES
 from bert_jax.training.forward import Forward

@@ -1,4 +1,4 @@
-"""Starts a run from another model (``--init``), with the same or another vocabulary."""
+"""Starts a run from another model (``--init``): which parameters it takes, and what rows new pieces get."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ def start_from(
 ) -> Callable[[TrainState], TrainState]:
     """Return a function that takes a fresh train state and returns one with the parameters of ``initial``.
 
-    If the vocabulary differs, see ``with_vocabulary``. Heads that the fresh state lacks or has in another shape are
-    left out. A note lists the parts that are left out and the parts that stay fresh.
+    If the vocabulary differs, see ``with_vocabulary_rows``. Heads that the fresh state lacks or has in another shape
+    are left out. A note lists the parts that are left out and the parts that stay fresh.
 
     Args:
       optimizer: "kept" also takes over the optimizer's moments. The schedule begins anew in any case.
@@ -115,7 +115,7 @@ def start_from(
     params = dict(initial.params)
     same_rows = tokenizer.vocab == initial.tokenizer.vocab and model.vocab_size == initial.config.vocab_size
     if not same_rows:
-        params, added = with_vocabulary(params, initial.tokenizer, tokenizer)
+        params, added = with_vocabulary_rows(params, initial.tokenizer, tokenizer)
         note(f"vocabulary: {added:,} new pieces, each at the mean of its old sub-pieces")
     if optimizer == "kept":
         check_moments(initial)
@@ -186,7 +186,7 @@ def _parts_that_fit(params: Mapping[str, Any], fresh: Mapping[str, Any], except_
     }
 
 
-def with_vocabulary(params: Any, old: Tokenizer, new: Tokenizer) -> tuple[Any, int]:
+def with_vocabulary_rows(params: Any, old: Tokenizer, new: Tokenizer) -> tuple[Any, int]:
     """Return ``params`` with the rows of the vocabulary reordered and extended to fit another tokenizer.
 
     A piece that ``old`` lacks gets the mean of the rows of its sub-pieces: the pieces into which ``old`` cuts the text

@@ -27,7 +27,7 @@ from bert_jax.objectives.terms import Term as Term
 from bert_jax.objectives.terms import measure, punctuation
 from bert_jax.records import Batch, BatchSpec, Sum
 from bert_jax.rows import ngram_models, random, units
-from bert_jax.rows.features import TokenFacts
+from bert_jax.rows.interfaces import TokenFacts
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.mixture import MixedRows
 from bert_jax.rows.rows_config import SHORT_ROWS, Packing, RowsConfig

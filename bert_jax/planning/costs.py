@@ -1,4 +1,4 @@
-"""Computes the cost of an instruction of an optimized program: matrix products, elementwise work, memory traffic."""
+"""Counts the work of an instruction of an optimized program: FLOPs and bytes. ``timeline`` makes seconds of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines by name: ``v5e:16x16``, ``cpu:8``, ``h200:8``.
+"""Machines by name (``v5e:16x16``, ``cpu:8``, ``h200:8``): their devices, and the peak rates of one device (``chip``).
 
 Programs can be compiled for a machine that is not present.
 """
@@ -124,7 +124,7 @@ def devices(topology: Topology) -> list[Any]:
 
 
 def chip(topology: Topology) -> Chip:
-    """Return the peak rates of one device. A CPU's are measured now, the best of several, and shared out."""
+    """Return the peak rates of one device: those of ``training.chips``; a CPU's are measured now, and shared out."""
     if topology.platform != "cpu":
         return (CHIPS | GPUS)[topology.kind]
     load, cores = os.getloadavg()[0], os.cpu_count() or 1

@@ -32,7 +32,7 @@ import numpy.typing as npt
 
 from bert_jax.errors import UserError
 from bert_jax.rows import random
-from bert_jax.rows.features import Ints, Sentences
+from bert_jax.rows.interfaces import Ints, Sentences
 
 VERSION = 3  # raise it whenever plans change: cached plans of another version are not read
 SPECIAL_TOKENS_PER_ROW = 3  # [CLS] A [SEP] B [SEP]

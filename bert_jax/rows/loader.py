@@ -76,7 +76,7 @@ class Batches:
         """Return the rows that step ``number`` reads on all hosts."""
         phase = self._phases.locate(number)[0]
         source = self._sources[phase]
-        return self._phases.step(number, {phase: source.rows_per_epoch}, source.buckets)
+        return self._phases.rows_of(number, {phase: source.rows_per_epoch}, source.buckets)
 
     def _prepare_next_epoch(self, source: RowSource, number: int, step: Step) -> None:
         """Let the source plan the next epoch in advance, if the phase has a next epoch."""

@@ -1,4 +1,9 @@
-"""Masks rows (Devlin et al. 2019, section 3.1): a strategy selects positions, ``mask_rows`` replaces their tokens."""
+"""Decides which positions of a row are masked, and what replaces them: 80 % [MASK], 10 % random, 10 % unchanged.
+
+A strategy selects the positions (Devlin et al. 2019, section 3.1); ``mask_rows`` replaces their tokens. The model
+predicts the tokens of all selected positions, so each is also called a prediction. A row has room for P of them, which
+``RowsConfig.predictions`` decides.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +18,18 @@ from bert_jax import catalogue, configuration
 from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
 from bert_jax.rows import random, units
-from bert_jax.rows.features import Bools, Field, Ids, Ints, Rows, Selected, Strategy, TokenFacts
+from bert_jax.rows.interfaces import Bools, Field, Ids, Ints, Rows, Selected, Strategy, TokenFacts
 
 FIELDS = {
-    "masked_positions": Field("target", is_place=True),
-    "masked_labels": Field("target"),
-    "masked_weights": Field("target", "float32"),
+    "masked_positions": Field("prediction", is_place=True),
+    "masked_labels": Field("prediction"),
+    "masked_weights": Field("prediction", "float32"),
 }
-# Of ``span_boundaries``: the two positions beside the run of targets with the target, and its index in the run.
+# Of ``span_boundaries``: the two positions beside the run of selected positions, and the index of each in the run.
 BOUNDARY_FIELDS = {
-    "span_left": Field("target", is_place=True),
-    "span_right": Field("target", is_place=True),
-    "span_offsets": Field("target"),
+    "span_left": Field("prediction", is_place=True),
+    "span_right": Field("prediction", is_place=True),
+    "span_offsets": Field("prediction"),
 }
 
 
@@ -50,7 +55,7 @@ class MaskingConfig:
     rate: float = 0.15  # the share of a sequence's tokens, special tokens included, that are selected
     mask_share: float = 0.8  # the share of selected tokens that become [MASK]
     random_share: float = 0.1  # the share of selected tokens that become a random piece; the rest is kept
-    max_predictions: int | None = None  # P, the most predictions of a row; if None, as many as a full row needs
+    max_predictions: int | None = None  # P, the most predictions of a row; if None, as many as the rows need
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # the fields of the strategy's Config
     unit: str = units.PIECE
     count: Literal["rounded", "stochastic"] = "rounded"
@@ -84,7 +89,7 @@ class MaskingConfig:
         return callable(getattr(self.selection[1], "most", None))
 
     def predictions(self, max_length: int) -> int:
-        """Return P: the largest number of predictions that a row of one sequence needs."""
+        """Return P of a row that holds one sequence; ``RowsConfig.predictions`` returns P of any row."""
         return self.max_predictions or max(1, int(self.most(np.array([max_length]))[0]))
 
     def most(self, lengths: Ints) -> Ints:
@@ -159,7 +164,7 @@ def _check_strategy(config: MaskingConfig, where: str) -> None:
             f"{where}.fates is 'span', but strategy {config.strategy!r} selects single positions; set {where}.fates to "
             "'token', or take another strategy, such as 'spans'"
         )
-    if config.unit != units.PIECE and whole.chosen.any() and (whole.chosen == try_on(candidates).chosen).all():
+    if config.unit != units.PIECE and whole.positions.any() and (whole.positions == try_on(candidates).positions).all():
         raise UserError(
             f"{where}.unit is {config.unit!r}, but strategy {config.strategy!r} ignores units; set {where}.unit to "
             "'piece', or take another strategy, such as 'whole_unit'"
@@ -168,13 +173,13 @@ def _check_strategy(config: MaskingConfig, where: str) -> None:
 
 def _check_selected(selected: Selected, candidates: Bools, counts: Ints, strategy: str) -> None:
     """Raise ``UserError`` unless ``selected`` is what ``Strategy`` promises for these arguments."""
-    chosen, wrong = getattr(selected, "chosen", None), ""
-    if not isinstance(chosen, np.ndarray) or chosen.shape != candidates.shape or chosen.dtype != np.bool_:
-        wrong = f"returned no Selected with a bool array {list(candidates.shape)} as chosen"
-    elif (chosen & ~candidates).any():
-        wrong = "chose a special token or padding, which is no candidate"
-    elif len(over := np.flatnonzero(chosen.sum(axis=1) > counts)):
-        wrong = f"chose {chosen[over[0]].sum()} positions of a row, and counts allows {counts[over[0]]}"
+    positions, wrong = getattr(selected, "positions", None), ""
+    if not isinstance(positions, np.ndarray) or positions.shape != candidates.shape or positions.dtype != np.bool_:
+        wrong = f"returned no Selected with a bool array {list(candidates.shape)} as positions"
+    elif (positions & ~candidates).any():
+        wrong = "returned a special token or padding, which is no candidate"
+    elif len(over := np.flatnonzero(positions.sum(axis=1) > counts)):
+        wrong = f"returned {positions[over[0]].sum()} positions of a row, and counts allows {counts[over[0]]}"
     if wrong:
         raise UserError(
             f"{catalogue.display_name(strategy)}: select {wrong}; what it promises is in bert_jax/rows/README.md"
@@ -194,7 +199,7 @@ def mask_rows(
     Args:
       rows: sequences [n, L] with at least one position of text each.
       keys: [n] random keys.
-      predictions: P. If None, use the P of a row of one sequence.
+      predictions: P, from ``RowsConfig.predictions``. If None, use P of a row that holds one sequence.
       sample: tokens of the text, from which "unigram" draws random pieces.
 
     Returns:
@@ -208,7 +213,7 @@ def mask_rows(
     counts = config.counts(rows.lengths, rows.is_text.sum(axis=1), predictions, random.fold(keys, 3))
     selected = select(rows.is_text, starts, counts, random.fold(keys, 0), options)
     _check_selected(selected, rows.is_text, counts, config.strategy)
-    row, position = np.divmod(np.flatnonzero(selected.chosen), length)  # several times faster than nonzero
+    row, position = np.divmod(np.flatnonzero(selected.positions), length)  # several times faster than nonzero
     slot = np.arange(len(row)) - np.searchsorted(row, np.arange(len(ids)))[row]
     labels = ids[row, position]
 
@@ -240,8 +245,9 @@ def _random_pieces(bits: random.Bits, config: MaskingConfig, facts: TokenFacts, 
 def span_boundaries(features: Mapping[str, np.ndarray], is_text: Bools) -> dict[str, np.ndarray]:
     """Return the ``BOUNDARY_FIELDS`` [n, P] for the ``features`` of ``mask_rows``.
 
-    A span here is a run of adjacent targets, whatever the strategy. So the tokens beside a span are not selected, and
-    the model sees them. If a span touches a special token, its targets have no boundaries: all three fields are 0.
+    A span here is a run of adjacent selected positions, whatever the strategy. So the tokens beside a span are not
+    selected, and the model sees them. If a span touches a special token, its positions have no boundaries: all three
+    fields are 0.
     """
     row, slot = np.nonzero(features["masked_weights"])
     position = features["masked_positions"][row, slot]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_jax.rows import random
-from bert_jax.rows.features import Split
+from bert_jax.rows.interfaces import Split
 
 HIDDEN = -1  # stands for a neighbour that the model cannot see in the row
 MAX_TOKENS = 20_000_000  # the most tokens that are counted, so that a large corpus takes only seconds

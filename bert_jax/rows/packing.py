@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_jax.rows import random
-from bert_jax.rows.features import Field, Ints, Limits, Records
+from bert_jax.rows.interfaces import Field, Ints, Limits, Records
 
-_WEIGHTS = "masked_weights"  # this feature is above 0 where a sequence has a target
+_WEIGHTS = "masked_weights"  # this feature is above 0 where a sequence has a prediction
 VERSION = 1  # raise it whenever the packing changes
 WINDOW = 1 << 19  # number of sequences packed together: enough of every length, few enough for bounded memory
 
@@ -142,12 +142,12 @@ def _deal(compositions: list[_Composition], order: Ints, lengths: Ints, longest:
 
 
 class Flat(NamedTuple):
-    """The features of m sequences, one sequence after another, without padding; T tokens and M targets in all."""
+    """The features of m sequences, one sequence after another, without padding; T tokens and M predictions in all."""
 
     lengths: Ints  # [m]
     positions: dict[str, np.ndarray]  # [T] features of the axis "position"
-    target_of: Ints  # [M] the index of the sequence that each target belongs to, ascending
-    targets: dict[str, np.ndarray]  # [M] features of the axis "target"
+    sequence_of: Ints  # [M] the index of the sequence that each prediction belongs to, ascending
+    predictions: dict[str, np.ndarray]  # [M] features of the axis "prediction"
     sequences: dict[str, np.ndarray]  # [m] features of the axis "sequence"
 
 
@@ -168,8 +168,8 @@ def flatten(
     """
     tokens = int(lengths.sum())
     inside = {name: np.empty(tokens, field.dtype) for name, field in fields.items() if field.axis == "position"}
-    target_arrays: dict[str, list[np.ndarray]] = {name: [] for name, field in fields.items() if field.axis == "target"}
-    target_of: list[Ints] = []
+    arrays_of: dict[str, list[np.ndarray]] = {name: [] for name, field in fields.items() if field.axis == "prediction"}
+    sequence_of: list[Ints] = []
     group_of = np.empty(len(lengths), np.int64)
     for number, (indices, features) in enumerate(groups):
         group_of[:] = -1
@@ -177,14 +177,14 @@ def flatten(
         here, real = np.repeat(group_of == number, lengths), features["attention_mask"].astype(np.bool_)
         for name, values in inside.items():
             values[here] = features[name][real]
-        chosen = np.flatnonzero(features[_WEIGHTS])  # several times faster than nonzero
-        target_of.append(indices[chosen // features[_WEIGHTS].shape[1]])
-        for name, arrays in target_arrays.items():
-            arrays.append(features[name].reshape(-1)[chosen])
-    owners = np.concatenate(target_of)
+        slots = np.flatnonzero(features[_WEIGHTS])  # several times faster than nonzero
+        sequence_of.append(indices[slots // features[_WEIGHTS].shape[1]])
+        for name, arrays in arrays_of.items():
+            arrays.append(features[name].reshape(-1)[slots])
+    owners = np.concatenate(sequence_of)
     order = np.argsort(owners, kind="stable")
-    targets = {name: np.concatenate(arrays)[order] for name, arrays in target_arrays.items()}
-    return Flat(lengths, inside, owners[order], targets, sequences)
+    predictions = {name: np.concatenate(arrays)[order] for name, arrays in arrays_of.items()}
+    return Flat(lengths, inside, owners[order], predictions, sequences)
 
 
 def join(
@@ -195,7 +195,8 @@ def join(
     Args:
       flat: all sequences, in the order of the rows.
       sizes: [n] the number of sequences of each row, at least one; they add up to the number of all sequences.
-      shape: (L, P, K). The sequences of a row must fit into L positions; targets of a row after the P-th are left out.
+      shape: (L, P, K). The sequences of a row must fit into L positions; predictions after the P-th
+        of a row are left out.
       pad: the token id of padding; all other features are 0 on padding.
 
     Returns:
@@ -203,7 +204,7 @@ def join(
       of the row; and ``attention_mask``, ``position_ids`` (from 0 in every sequence), ``sequence_ids`` (sequences from
       1), each [n, L].
     """
-    max_length, predictions, max_sequences = shape
+    max_length, most, max_sequences = shape
     count, lengths = len(sizes), flat.lengths
     row = np.repeat(np.arange(count), sizes)  # [m]
     place = np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # [m] index of a sequence in its row
@@ -222,18 +223,18 @@ def join(
         "position_ids": spread(np.arange(int(lengths.sum())) - np.repeat(begin, lengths)),
         "sequence_ids": spread(np.repeat(place + 1, lengths)),
     }
-    targets, target_row, shift = flat.targets, row[flat.target_of], offset[flat.target_of]
-    slot = np.arange(len(target_row)) - np.searchsorted(target_row, np.arange(count))[target_row]
-    if not (held := slot < predictions).all():  # only if counts are random, and then in about one row of 10,000
-        target_row, shift, slot = target_row[held], shift[held], slot[held]
-        targets = {name: values[held] for name, values in targets.items()}
+    predictions, row_of, shift = flat.predictions, row[flat.sequence_of], offset[flat.sequence_of]
+    slot = np.arange(len(row_of)) - np.searchsorted(row_of, np.arange(count))[row_of]
+    if not (held := slot < most).all():  # only if counts are random, and then in about one row of 10,000
+        row_of, shift, slot = row_of[held], shift[held], slot[held]
+        predictions = {name: values[held] for name, values in predictions.items()}
     for name, field in fields.items():
         if field.axis == "position":
             shifts = np.repeat(offset, lengths) if field.is_place else 0
             features[name] = spread(flat.positions[name] + shifts, field.dtype, pad if name == "input_ids" else 0)
-        elif field.axis == "target":
-            features[name] = np.zeros((count, predictions), field.dtype)
-            features[name][target_row, slot] = targets[name] + (shift if field.is_place else 0)
+        elif field.axis == "prediction":
+            features[name] = np.zeros((count, most), field.dtype)
+            features[name][row_of, slot] = predictions[name] + (shift if field.is_place else 0)
         else:
             features[name] = np.zeros((count, max_sequences), field.dtype)
             features[name][row, place] = flat.sequences[name] + (offset if field.is_place else 0)

@@ -1,4 +1,4 @@
-"""The phases of a run, each with its own batch size and row length."""
+"""The phases of a run, and which rows a step reads (``Phases.rows_of``), also in a resumed run."""
 
 from __future__ import annotations
 
@@ -144,10 +144,13 @@ class Phases:
         """Return the phase of ``step``."""
         return self.phases[self.locate(step)[0]]
 
-    def step(
+    def rows_of(
         self, step: int, rows_per_epoch: Mapping[int, int] | Sequence[int], buckets: Sequence[Bucket] = ()
     ) -> Step:
-        """Return the rows that ``step`` reads. Batch k of a phase has rows kB..(k+1)B-1 of the phase's endless epochs.
+        """Return the rows that ``step`` reads.
+
+        Lay the epochs of a phase end to end: row r of epoch e, of R rows each, has the number e * R + r. Batch k of the
+        phase has the B rows from number k * B on. (Batches of buckets: see ``_bucketed``.)
 
         Args:
           rows_per_epoch: the number of rows by phase index; only the entry for the step's phase is read.

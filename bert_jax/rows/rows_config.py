@@ -13,7 +13,7 @@ from bert_jax import catalogue, configuration
 from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
 from bert_jax.records import BatchSpec, Feature
-from bert_jax.rows.features import Arrangement, Field, Limits
+from bert_jax.rows.interfaces import Arrangement, Field, Limits
 from bert_jax.rows.masking import BOUNDARY_FIELDS, FIELDS, MaskingConfig
 
 Packing = Literal["none", "packed", "bucketed"]
@@ -138,7 +138,7 @@ class RowsConfig:
     def batch_spec(self, length: int | None = None) -> BatchSpec:
         """Return names, shapes and dtypes of the features of a row of ``length`` positions (default ``max_length``)."""
         row = (length or self.max_length,)
-        shapes = {"position": row, "target": (self.predictions(length),), "sequence": (self.max_sequences,)}
+        shapes = {"position": row, "prediction": (self.predictions(length),), "sequence": (self.max_sequences,)}
         own = {name: Feature(shapes[field.axis], field.dtype) for name, field in self.fields.items()}
         names = ("attention_mask", *(("position_ids", "sequence_ids") if self.packing == "packed" else ()))
         spec = own | {name: Feature(row, "int32") for name in names} | {"row_weights": Feature((), "float32")}

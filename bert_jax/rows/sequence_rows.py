@@ -14,7 +14,7 @@ import numpy as np
 from bert_jax import catalogue
 from bert_jax.errors import UserError
 from bert_jax.rows import packing, random, units
-from bert_jax.rows.features import Ints, Records, Split, TokenFacts
+from bert_jax.rows.interfaces import Ints, Records, Split, TokenFacts
 from bert_jax.rows.masking import mask_rows, span_boundaries
 from bert_jax.rows.plan_cache import PlanCache
 from bert_jax.rows.rows_config import RowsConfig as RowsConfig

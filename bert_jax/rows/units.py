@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_jax.corpora.columns import CONTINUES
-from bert_jax.rows.features import Bools, Ids, TokenFacts
+from bert_jax.rows.interfaces import Bools, Ids, TokenFacts
 
 PIECE, WORD = "piece", "word"  # units that need no column
 
@@ -55,11 +55,11 @@ def sizes(first: npt.NDArray[np.int64], starts: Bools) -> npt.NDArray[np.int64]:
     return np.where(starts, flat.reshape(rows, length), 0)
 
 
-def runs(chosen: Bools) -> npt.NDArray[np.int64]:
-    """Return [n, L]: for each chosen position, the first position of its run of chosen positions.
+def runs(selected: Bools) -> npt.NDArray[np.int64]:
+    """Return [n, L]: for each selected position, the first position of its run of selected positions.
 
     Elsewhere the value has no meaning.
     """
-    before = np.zeros_like(chosen)
-    before[:, 1:] = chosen[:, :-1]
-    return np.maximum.accumulate(np.where(chosen & ~before, np.arange(chosen.shape[1]), 0), axis=1)
+    before = np.zeros_like(selected)
+    before[:, 1:] = selected[:, :-1]
+    return np.maximum.accumulate(np.where(selected & ~before, np.arange(selected.shape[1]), 0), axis=1)

@@ -85,7 +85,7 @@ def _of_phase(task: PretrainingObjective, phases: Phases, index: int) -> dict[st
     first = sum(one.num_steps for one in phases.phases[:index])
     counts: dict[str, np.ndarray] = {}
     for number in range(min(phase.num_steps, -(-TRAIN_ROWS // phase.batch_size))):
-        step = phases.step(first + number, {index: source.rows_per_epoch}, source.buckets)
+        step = phases.rows_of(first + number, {index: source.rows_per_epoch}, source.buckets)
         here = task.label_counts(source.rows(step.epochs[:TRAIN_ROWS], step.rows[:TRAIN_ROWS]))
         if not here:
             return {}

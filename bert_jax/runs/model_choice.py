@@ -37,7 +37,7 @@ def choose_model(model: Mapping[str, Any], vocabulary_size: int, initial: Traine
     return dataclasses.replace(initial.config, **chosen, vocab_size=vocabulary_size)
 
 
-def with_vocabulary(
+def with_vocabulary_size(
     chosen: ModelConfig, model: Mapping[str, Any], pieces: int, initial: TrainedModel | None
 ) -> ModelConfig:
     """Return the ``chosen`` model with an embedding for each of ``pieces``, unless ``config.model`` says how many."""

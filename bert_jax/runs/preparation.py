@@ -31,7 +31,7 @@ from bert_jax.runs.model_choice import (
     check_vocabulary,
     choose_model,
     with_classifier_dropout,
-    with_vocabulary,
+    with_vocabulary_size,
 )
 from bert_jax.runs.settings import FinetuningSettings, PretrainingSettings
 from bert_jax.task import Task
@@ -96,7 +96,7 @@ class CheckedPretraining:
         no evaluation reports the metric by which the best step is selected.
         """
         settings = self.settings
-        model = with_vocabulary(self.model, settings.model, tokenizer.size, self.initial)
+        model = with_vocabulary_size(self.model, settings.model, tokenizer.size, self.initial)
         check_vocabulary(model, tokenizer.size)
         if settings.fills(model):
             encode_masked(settings.examples or (), tokenizer, model.max_length, "config.examples")
@@ -190,7 +190,7 @@ class CheckedFinetuning:
         settings, splits = self.settings, to_train_on(self.settings.data, every)
         roles, phase = self.task.roles, settings.phase
         tokenizer = find_vocabulary(settings.vocab, self.initial, workdir, splits[train], roles, note)
-        model = with_vocabulary(self.model, settings.model, tokenizer.size, self.initial)
+        model = with_vocabulary_size(self.model, settings.model, tokenizer.size, self.initial)
         own = tasks.Setting(
             splits,
             tokenizer,

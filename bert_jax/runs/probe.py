@@ -24,7 +24,7 @@ from bert_jax.models.config import ModelConfig
 from bert_jax.models.heads import pool
 from bert_jax.models.model import POOLER, Model
 from bert_jax.records import Batch, Example
-from bert_jax.rows.encoded import EncodedRows
+from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.tasks.base import KIND, ExampleTask, Setting
 from bert_jax.text.tokenizer import Tokenizer
@@ -229,7 +229,7 @@ class Probe:
             mine = meshes.share_of(self._mesh).rows(phase.batch_size)
             for number in range(config.num_steps):
                 self._between()
-                chosen = phases.step(number, [source.rows_per_epoch])
+                chosen = phases.rows_of(number, [source.rows_per_epoch])
                 batch = source.rows(chosen.epochs[mine], chosen.rows[mine])
                 state = step(state, frozen, meshes.to_devices(batch, self._mesh))
             return evaluation.run(state.params, frozen)

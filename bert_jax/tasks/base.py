@@ -20,7 +20,7 @@ from bert_jax.models.losses import token_metrics
 from bert_jax.models.model import Model, Part
 from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
 from bert_jax.rows import random
-from bert_jax.rows.encoded import EncodedRows, ExampleRows, bucket_lengths
+from bert_jax.rows.example_rows import EncodedRows, ExampleRows, bucket_lengths
 from bert_jax.task import Losses, RowSource, Variables
 from bert_jax.tasks.findings import Judge
 from bert_jax.text.encoded import kept_lengths
@@ -200,7 +200,11 @@ class ExampleTask(abc.ABC):
 
     @abc.abstractmethod
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        """See ``bert_jax.task.Task``."""
+        """Return the metrics of the whole of ``part``, name -> value, from the outputs for all its rows.
+
+        A metric of your own is one more name here; ``config.selection.metric`` may name it. A mean over rows needs only
+        one more sum in ``score``.
+        """
 
     @abc.abstractmethod
     def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from bert_jax.models.heads import Classifier
 from bert_jax.models.losses import cross_entropy
 from bert_jax.models.model import POOLER, Part
 from bert_jax.records import Batch, Example, Sum
-from bert_jax.rows.encoded import EncodedRows
+from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.tasks.base import ExampleTask
 from bert_jax.tasks.findings import Judge, Record, clip
 from bert_jax.tasks.metrics.classification import check_names, classification_metrics

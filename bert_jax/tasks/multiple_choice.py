@@ -22,7 +22,7 @@ from bert_jax.models.heads import ChoiceClassifier
 from bert_jax.models.losses import cross_entropy
 from bert_jax.models.model import POOLER, Part
 from bert_jax.records import Batch, Example, Sum
-from bert_jax.rows.encoded import EncodedRows
+from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.tasks.base import ExampleTask, Setting
 from bert_jax.tasks.findings import Judge, Record, clip
 from bert_jax.tasks.metrics.counting import ratio

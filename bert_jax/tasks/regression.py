@@ -16,7 +16,7 @@ from bert_jax.examples.columns import Roles
 from bert_jax.models.heads import Classifier
 from bert_jax.models.model import POOLER, Part
 from bert_jax.records import Batch, Example, Sum
-from bert_jax.rows.encoded import EncodedRows
+from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.tasks.base import ExampleTask
 from bert_jax.tasks.findings import Judge, Record, clip
 from bert_jax.tasks.metrics.regression import check_names, regression_metrics

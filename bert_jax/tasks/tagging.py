@@ -23,7 +23,7 @@ from bert_jax.models.heads import Classifier
 from bert_jax.models.losses import cross_entropy
 from bert_jax.models.model import Part
 from bert_jax.records import Batch, Example, Sum
-from bert_jax.rows.encoded import EncodedRows
+from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.tasks.base import ExampleTask, ProblemType, Setting
 from bert_jax.tasks.findings import Judge, Record
 from bert_jax.tasks.metrics.entities import conll_entities, entity_metrics

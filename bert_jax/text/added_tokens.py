@@ -1,4 +1,7 @@
-"""Finds the added tokens, such as ``<e1>``, that the files of a published tokenizer declare."""
+"""Finds the added tokens, such as ``<e1>``, that the files of a published tokenizer declare.
+
+Their rows of the embeddings are made by ``interchange.initial.with_vocabulary_rows``.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,8 @@ class Chip:
 
     Attributes:
       matrix_flops: FLOP/s of matrix products, by the dtype of the operands. By default JAX multiplies float32 on a TPU
-        in one bfloat16 pass (``jax.lax.Precision.DEFAULT``), so both rates are equal on a TPU.
+        in one bfloat16 pass (``jax.lax.Precision.DEFAULT``), so both rates are equal on a TPU; on a GPU it multiplies
+        them in TF32.
       vector_ops: elementwise operations per second. If None, the rate is unknown and their time is not counted.
       memory_bytes, memory_bandwidth: of the main memory (HBM), the bytes that a program may use, and bytes per second.
       link_bandwidth: bytes per second in one direction over a link to one neighbour, or to the switch that joins all
@@ -90,7 +91,7 @@ CHIPS = {
 # fused multiply-add as two operations ([gpus], "CUDA Cores"), so the elementwise rate is half of it.
 _GPUS: dict[
     str, Any
-] = {  # FLOP/s in bfloat16 and float32, elementwise operations, memory and its bandwidth, link, network
+] = {  # FLOP/s in bfloat16 and TF32, elementwise operations, memory and its bandwidth, link, network
     # The same die as h100 with more memory: 141 GB, 4.8 TB/s ([gpus], "Summary of GPU specs").
     "h200": (989e12, 494.5e12, 33.5e12, 141 * GB, 4.8e12, 4.5e11, 5e10),
     # [h100] bfloat16 1,979, TF32 (JAX's default for float32) 989 TFLOP/s with sparsity, float32 67, 80 GB, 3.35 TB/s.

@@ -1,4 +1,7 @@
-"""Runs a model forward alone, without gradients or dropout: batches split over the mesh, results on every host."""
+"""Runs a model forward alone, without gradients or dropout: batches split over the mesh, results on every host.
+
+Evaluation, predictions, vectors and filled masks all use ``Forward``.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,15 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from bert_jax.records import Batch
-from bert_jax.rows.encoded import EncodedRows, padded_length
+from bert_jax.rows.example_rows import EncodedRows, padded_length
 from bert_jax.training import mesh as meshes
 
 
 class Forward:
-    """A function of a model and a batch that runs on a mesh.
+    """Runs a jitted function of a model and a batch, with the rows of the batch split over a mesh.
+
+    ``rows`` makes batches of encoded rows and pads each as ``padded_length`` says. A call takes a batch as it is: in
+    evaluation and ``predict``, ``tasks.base`` has padded all rows to one length, a multiple of 8.
 
     Attributes:
       positions: the positions in all batches of ``rows`` so far, padding included.

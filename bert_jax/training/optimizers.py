@@ -1,4 +1,4 @@
-"""AdamW and LAMB in the variants used for BERT, built from parts of optax."""
+"""AdamW and LAMB in the variants used for BERT, built from parts of optax; ``decay_mask`` says what is decayed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _scale_by_adam_uncorrected(b1: float, b2: float, eps: float) -> optax.Gradie
 
 
 def decay_mask(params: Any) -> Any:
-    """Return a tree that is True where weight decay applies: everywhere except biases and layer-norm gains."""
+    """Return a tree that is True where weight decay applies: except in leaves whose names end in "bias" or "scale"."""
     return jax.tree_util.tree_map_with_path(lambda path, _: not _leaf_name(path).endswith(("bias", "scale")), params)
 
 

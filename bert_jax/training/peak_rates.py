@@ -1,4 +1,7 @@
-"""Peak rates of a device, from the table in ``chips`` or measured. MFU is computed relative to them."""
+"""The peak rates of a device that is present, from the table in ``chips`` or measured; MFU is a share of them.
+
+``planning.topologies.chip`` gives the rates of a machine that is planned, from the same table.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from bert_jax.corpora.source import documents
 from bert_jax.corpora.store import Corpus, CorpusSplit
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.rows import random
-from bert_jax.rows.features import TokenFacts
+from bert_jax.rows.interfaces import TokenFacts
 from bert_jax.rows.loader import Loader, LoaderConfig
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.phases import Phase, Phases

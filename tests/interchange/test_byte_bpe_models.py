@@ -12,7 +12,7 @@ from bert_jax.errors import UserError
 from bert_jax.features.fill_mask import encode_masked, fill_mask
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.hugging_face import export_model, import_model
-from bert_jax.interchange.initial import with_vocabulary
+from bert_jax.interchange.initial import with_vocabulary_rows
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.tokenizer import of_json, wordpiece
@@ -63,7 +63,7 @@ def test_a_mask_has_either_name() -> None:
 
 def test_rows_follow_their_pieces_to_another_vocabulary() -> None:
     new = learn_byte_bpe(["the cat's Hello world"] * 5, 290)
-    params, added = with_vocabulary(PARAMS, TOKENIZER, new)
+    params, added = with_vocabulary_rows(PARAMS, TOKENIZER, new)
     old_rows, rows = (np.asarray(p["encoder"]["embeddings"]["word_embeddings"]) for p in (PARAMS, params))
     assert 0 < added < 20
     for piece in ("<mask>", "</s>", "Ġthe", "a", "Ã"):
@@ -73,7 +73,7 @@ def test_rows_follow_their_pieces_to_another_vocabulary() -> None:
 def test_a_new_piece_that_begins_a_word_starts_from_pieces_after_a_space() -> None:
     """Pieces of WordPiece say whether they begin a word, the old tokenizer's by the space that they hold."""
     new = wordpiece((*SPECIAL_TOKENS, "thecat", "world", "##world", "中"))
-    params, _ = with_vocabulary(PARAMS, TOKENIZER, new)
+    params, _ = with_vocabulary_rows(PARAMS, TOKENIZER, new)
     old_rows, rows = (np.asarray(p["encoder"]["embeddings"]["word_embeddings"]) for p in (PARAMS, params))
     parts = {
         "thecat": ["Ġthe", "cat"],

@@ -12,7 +12,7 @@ from bert_jax.checkpoints.saving import CheckpointConfig, Checkpoints
 from bert_jax.errors import UserError
 from bert_jax.features.trained_model import RunKey, TrainedModel
 from bert_jax.interchange.hugging_face import export_model
-from bert_jax.interchange.initial import check_moments, continued_seed, start_from, with_vocabulary
+from bert_jax.interchange.initial import check_moments, continued_seed, start_from, with_vocabulary_rows
 from bert_jax.interchange.loading import load
 from bert_jax.interchange.workdir import import_into_workdir
 from bert_jax.models.transformer import stack_layers
@@ -47,7 +47,7 @@ def test_kept_pieces_keep_their_rows() -> None:
     order = np.random.default_rng(0).permutation(OLD.size)[:-2]  # two pieces go, unless they are special
     kept = [OLD.vocab[i] for i in order] + [t for t in SPECIAL_TOKENS if OLD.vocab.index(t) not in order]
     new = wordpiece(kept)
-    params, added = with_vocabulary(PARAMS, OLD, new)
+    params, added = with_vocabulary_rows(PARAMS, OLD, new)
     assert added == 0
     for before, after in zip(vocabulary_leaves(PARAMS), vocabulary_leaves(params), strict=True):
         assert len(after) == new.size
@@ -56,7 +56,7 @@ def test_kept_pieces_keep_their_rows() -> None:
 
 
 def test_the_rest_of_the_model_is_untouched() -> None:
-    params, _ = with_vocabulary(PARAMS, OLD, wordpiece((*OLD.vocab, "input")))
+    params, _ = with_vocabulary_rows(PARAMS, OLD, wordpiece((*OLD.vocab, "input")))
 
     def blank(tree: Any) -> Any:
         tree = jax.tree.map(np.asarray, tree)
@@ -81,7 +81,7 @@ def test_the_rest_of_the_model_is_untouched() -> None:
 )
 def test_new_pieces_start_at_the_mean_of_their_old_parts(piece: str, parts: list[str]) -> None:
     new = wordpiece((*SPECIAL_TOKENS, piece, *OLD.vocab[5:]))
-    params, added = with_vocabulary(PARAMS, OLD, new)
+    params, added = with_vocabulary_rows(PARAMS, OLD, new)
     assert added == 1
     rows = [OLD.vocab.index(part) for part in parts]
     for before, after in zip(vocabulary_leaves(PARAMS), vocabulary_leaves(params), strict=True):
@@ -105,7 +105,7 @@ def test_scanned_layers_and_a_larger_vocabulary_together() -> None:
     notes: list[str] = []
     start = start_from(TrainedModel("there", PARAMS, CONFIG, OLD), model, new, "fresh", notes.append)
     fresh = stack_layers(random_params(dataclasses.replace(CONFIG, vocab_size=new.size), seed=3))
-    expected = stack_layers(with_vocabulary(PARAMS, OLD, new)[0])
+    expected = stack_layers(with_vocabulary_rows(PARAMS, OLD, new)[0])
     jax.tree.map(np.testing.assert_array_equal, start(state_of(fresh)).params, expected)
     assert notes[0].startswith("vocabulary: 1 new pieces")
 

@@ -13,7 +13,7 @@ from bert_jax.errors import UserError
 from bert_jax.features.fill_mask import fill_mask
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.hugging_face import export_model, import_model
-from bert_jax.interchange.initial import with_vocabulary
+from bert_jax.interchange.initial import with_vocabulary_rows
 from bert_jax.interchange.loading import load
 from bert_jax.interchange.workdir import import_into_workdir
 from bert_jax.records import SPECIAL_TOKENS
@@ -92,7 +92,7 @@ def test_a_tokenizer_that_is_not_there_or_too_large(exported: Path, tmp_path: Pa
 
 def test_rows_follow_their_pieces_to_another_sentencepiece_model() -> None:
     new = sentencepiece(learn_sentencepiece(TEXTS[::-1] + ["the boat"], 36, num_threads=1))
-    params, added = with_vocabulary(PARAMS, TOKENIZER, new)
+    params, added = with_vocabulary_rows(PARAMS, TOKENIZER, new)
     kept = [piece for piece in new.vocab if piece in TOKENIZER.vocab]
     assert added == new.size - len(kept) > 0
     assert len(kept) > 10
@@ -104,7 +104,7 @@ def test_rows_follow_from_wordpiece_by_what_pieces_stand_for() -> None:
     """``the`` starts a word in WordPiece and is ``▁the`` here; ``##s`` goes on with one and is ``s``."""
     old = wordpiece((*SPECIAL_TOKENS, "the", "##s", "s", "r", "##u", "##n", "to"))
     params = random_params(tiny(vocab_size=old.size))
-    new, added = with_vocabulary(params, old, TOKENIZER)
+    new, added = with_vocabulary_rows(params, old, TOKENIZER)
     before, after = rows(params), rows(new)
 
     def row(piece: str) -> np.ndarray:
@@ -116,5 +116,5 @@ def test_rows_follow_from_wordpiece_by_what_pieces_stand_for() -> None:
         if ours in TOKENIZER.vocab:
             np.testing.assert_array_equal(row(ours), before[old.vocab.index(theirs)])
     assert {"▁the", "s"} <= set(TOKENIZER.vocab)
-    back, _ = with_vocabulary(new, TOKENIZER, old)
+    back, _ = with_vocabulary_rows(new, TOKENIZER, old)
     np.testing.assert_array_equal(rows(back)[old.vocab.index("the")], before[old.vocab.index("the")])

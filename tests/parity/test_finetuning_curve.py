@@ -60,7 +60,7 @@ def test_fifty_steps_and_the_predictions_after_them(model, tmp_path: Path) -> No
     source, phases = task.source("train", KIND, 0), Phases((Phase(STEPS, BATCH, LENGTH, KIND),))
     batches = []
     for step in range(STEPS):
-        dealt = phases.step(step, [source.rows_per_epoch])
+        dealt = phases.rows_of(step, [source.rows_per_epoch])
         batches.append(source.rows(dealt.epochs, dealt.rows))
 
     expected = [theirs(model, batch, step) for step, batch in enumerate(batches)]

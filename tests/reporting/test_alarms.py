@@ -153,7 +153,7 @@ def test_batches_that_are_left_out() -> None:
     buckets = (Bucket("short", 80, 2), Bucket("long", 80, 1))
     for step, batch in {0: 0, 2: 2, 3: 5, 4: 6, 5: 8, 9: 12, 10: 30, 11: 31, 12: 36, 19: 43}.items():
         for of_rows in ((), buckets):
-            found, expected = phases.step(step, (1000, 1000), of_rows), longer.step(batch, (1000, 1000), of_rows)
+            found, expected = phases.rows_of(step, (1000, 1000), of_rows), longer.rows_of(batch, (1000, 1000), of_rows)
             np.testing.assert_array_equal(found.rows, expected.rows)
             assert found.kind == expected.kind
-    assert plain.step(5, (1000, 1000)).rows[0] == 20
+    assert plain.rows_of(5, (1000, 1000)).rows[0] == 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bert_jax.rows.features import TokenFacts
+from bert_jax.rows.interfaces import TokenFacts
 
 VOCAB_SIZE = 1000
 FACTS = TokenFacts(pad=0, cls=2, sep=3, mask=4, vocab_size=VOCAB_SIZE)

@@ -81,7 +81,7 @@ def test_batches_are_the_rows_of_their_step(source: Make) -> None:
     for step, batch in Loader(source, PHASES, 0, SPECS):
         phase = step.phase
         rows = source("train", PHASES.phases[phase].kind, phase)
-        where = PHASES.step(step.number, {phase: rows.rows_per_epoch})
+        where = PHASES.rows_of(step.number, {phase: rows.rows_per_epoch})
         wanted = rows.rows(where.epochs, where.rows)
         assert (step.kind, step.rows.tolist()) == (where.kind, where.rows.tolist())
         assert all((batch[name] == wanted[name]).all() for name in wanted)
@@ -153,7 +153,7 @@ def test_a_batch_is_of_one_bucket_and_every_row_is_dealt(tmp_path: Path) -> None
     per_epoch = sum(-(-b.rows_per_epoch // (4 * b.batches)) for b in buckets)
     seen: list[int] = []
     for number in range(1, 1 + per_epoch):
-        step = phases.step(number, {1: rows.rows_per_epoch}, buckets)
+        step = phases.rows_of(number, {1: rows.rows_per_epoch}, buckets)
         width = widths[step.kind]
         assert len(step.rows) * width == 4 * 64  # as many tokens in every step
         assert (step.epochs == 0).all()
@@ -163,7 +163,7 @@ def test_a_batch_is_of_one_bucket_and_every_row_is_dealt(tmp_path: Path) -> None
         seen += step.rows.tolist()
     assert set(seen) == set(range(rows.rows_per_epoch))
     assert len(seen) < rows.rows_per_epoch + sum(4 * b.batches for b in buckets)
-    assert (phases.step(1 + per_epoch, {}, buckets).epochs == 1).all()
+    assert (phases.rows_of(1 + per_epoch, {}, buckets).epochs == 1).all()
 
 
 def test_masking_changes_with_the_phase(any_rows: AnyRows) -> None:

@@ -3,7 +3,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.rows import random
-from bert_jax.rows.features import Rows
+from bert_jax.rows.interfaces import Rows
 from bert_jax.rows.masking import MaskingConfig, mask_rows
 from bert_jax.rows.strategies import token
 from tests.rows.fakes import FACTS, VOCAB_SIZE
@@ -85,7 +85,7 @@ def test_every_candidate_is_selected_equally_often() -> None:
     candidates = np.ones((n, size), bool)
     candidates[:, [0, 7, 19]] = False
     keys = random.fold(random.key("s"), np.arange(n))
-    selected = token.select(candidates, candidates, np.full(n, chosen), keys, token.Config()).chosen
+    selected = token.select(candidates, candidates, np.full(n, chosen), keys, token.Config()).positions
     assert (selected.sum(axis=1) == chosen).all()
     assert not selected[~candidates].any()
     rates = selected.sum(axis=0)[candidates[0]]

@@ -11,7 +11,7 @@ from bert_jax import configuration
 from bert_jax.errors import UserError
 from bert_jax.rows import chunks, packing, random
 from bert_jax.rows.arrangements.sentence_pairs import pair_lengths, short_targets
-from bert_jax.rows.features import Field, Limits
+from bert_jax.rows.interfaces import Field, Limits
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.rows_config import RowsConfig
 from bert_jax.rows.sequence_rows import SequenceRows
@@ -240,7 +240,7 @@ def test_places_are_counted_from_the_start_of_the_row() -> None:
         "input_ids": Field("position"),
         "partner": Field("position", is_place=True),
         "head": Field("sequence", is_place=True),
-        "answer": Field("target", is_place=True),
+        "answer": Field("prediction", is_place=True),
     }
     flat = packing.Flat(
         np.array([2, 3]),

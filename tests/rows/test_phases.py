@@ -16,7 +16,7 @@ def test_one_clock_over_all_phases() -> None:
 
 
 def test_every_row_of_an_epoch_comes_once_and_batches_cross_epochs() -> None:
-    steps = [TWO.step(s, [6, 5]) for s in range(8)]
+    steps = [TWO.rows_of(s, [6, 5]) for s in range(8)]
     short = [(e, r) for s in steps[:5] for e, r in zip(s.epochs.tolist(), s.rows.tolist(), strict=True)]
     assert short == [(i // 6, i % 6) for i in range(20)]
     assert steps[1].epochs.tolist() == [0, 0, 1, 1]
@@ -26,13 +26,13 @@ def test_every_row_of_an_epoch_comes_once_and_batches_cross_epochs() -> None:
 
 
 def test_only_the_epoch_length_of_the_step_s_phase_is_needed() -> None:
-    step = TWO.step(6, {1: 10**12})
+    step = TWO.rows_of(6, {1: 10**12})
     assert step.rows.tolist() == [2, 3]
     assert step.rows.dtype == np.int64
 
 
 def test_a_far_step_costs_nothing() -> None:
-    far = Phases((Phase(MOST_STEPS, 2**16, 128, "a"),)).step(MOST_STEPS - 1, [10**9 + 7])
+    far = Phases((Phase(MOST_STEPS, 2**16, 128, "a"),)).rows_of(MOST_STEPS - 1, [10**9 + 7])
     assert far.epochs[-1] * (10**9 + 7) + far.rows[-1] == 2**16 * MOST_STEPS - 1
 
 

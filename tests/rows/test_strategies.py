@@ -13,7 +13,7 @@ import pytest
 from bert_jax import catalogue
 from bert_jax.errors import UserError
 from bert_jax.rows import random
-from bert_jax.rows.features import Selected
+from bert_jax.rows.interfaces import Selected
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.strategies import ngrams, spans
 from tests.rows.test_masking import z
@@ -43,8 +43,8 @@ def chosen(name: str, candidates: Any, starts: Any, count: Any, seed: int = 0, *
 def sizes_of(selected: Selected) -> np.ndarray:
     """The positions of every span, unit or n-gram."""
     assert selected.first is not None
-    rows, length = selected.chosen.shape
-    counts = np.bincount((selected.first + np.arange(rows)[:, None] * length)[selected.chosen])
+    rows, length = selected.positions.shape
+    counts = np.bincount((selected.first + np.arange(rows)[:, None] * length)[selected.positions])
     return counts[counts > 0]
 
 
@@ -103,9 +103,11 @@ def test_spans_are_those_of_the_sampler_drawn_one_by_one(share: float) -> None:
     selected = spans.select(candidates, starts, counts, keys, spans.Config())
     for row in range(60):
         expected = one_by_one(candidates[row], starts[row], counts[row], keys[row], spans.Config())
-        assert np.flatnonzero(selected.chosen[row]).tolist() == sorted(expected)
+        assert np.flatnonzero(selected.positions[row]).tolist() == sorted(expected)
     if share < 1:  # the power check: another law is another selection
-        assert (spans.select(candidates, starts, counts, keys, spans.Config(p=0.5)).chosen != selected.chosen).any()
+        assert (
+            spans.select(candidates, starts, counts, keys, spans.Config(p=0.5)).positions != selected.positions
+        ).any()
 
 
 PIECES_OF_WORDS = np.random.default_rng(0).geometric(1 / 1.3, 2000)
@@ -128,15 +130,15 @@ def test_merged_spans_are_as_many_and_as_long_as_in_the_original(
     if merged == 19.6:
         assert (found > 10).mean() == pytest.approx(0.016, abs=0.003)
     # A run of selected positions is one span: the position before its first one is not selected.
-    first = np.take_along_axis(selected.chosen, np.maximum(selected.first - 1, 0), axis=1)
-    assert not first[selected.chosen].any()
+    first = np.take_along_axis(selected.positions, np.maximum(selected.first - 1, 0), axis=1)
+    assert not first[selected.positions].any()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_units_are_taken_whole(name: str) -> None:
     candidates, starts = text(800, 64, (1, 2, 3), special=(30,))
     count = 10
-    found = chosen(name, candidates, starts, count).chosen
+    found = chosen(name, candidates, starts, count).positions
     assert not found[~candidates].any()
     unit = np.cumsum(starts, axis=1) + 1000 * np.arange(800)[:, None]
     size, taken = (np.bincount(unit[which], minlength=unit.max() + 1) for which in (candidates, found))
@@ -164,23 +166,25 @@ def test_a_row_depends_on_its_own_key_alone(name: str) -> None:
     every, some = select(candidates, starts, counts, keys, own), np.array([41, 3, 17])
     wide = [np.pad(x[some], ((0, 0), (0, 24))) for x in (candidates, starts)]  # nor on how wide the row is
     few = select(*wide, counts[some], keys[some], own)
-    np.testing.assert_array_equal(few.chosen[:, :40], every.chosen[some])
+    np.testing.assert_array_equal(few.positions[:, :40], every.positions[some])
     if every.first is not None:
-        np.testing.assert_array_equal(few.first[:, :40][few.chosen[:, :40]], every.first[some][every.chosen[some]])
-    assert (select(candidates, starts, counts, keys + np.uint64(1), own).chosen != every.chosen).any()
+        np.testing.assert_array_equal(
+            few.first[:, :40][few.positions[:, :40]], every.first[some][every.positions[some]]
+        )
+    assert (select(candidates, starts, counts, keys + np.uint64(1), own).positions != every.positions).any()
 
 
 def test_whole_units_of_one_position_are_plain_masking() -> None:
     candidates, starts = text(200, 64)
-    plain, whole = (chosen(name, candidates, starts, 9).chosen for name in ("token", "whole_unit"))
+    plain, whole = (chosen(name, candidates, starts, 9).positions for name in ("token", "whole_unit"))
     np.testing.assert_array_equal(plain, whole)
     _, longer = text(200, 64, (1, 2))
-    assert (chosen("whole_unit", candidates, longer, 9).chosen != plain).any()
+    assert (chosen("whole_unit", candidates, longer, 9).positions != plain).any()
 
 
 def test_long_units_are_taken_less_often_near_the_count() -> None:
     candidates, starts = text(4000, 64, (1, 1, 1, 4))
-    found = chosen("whole_unit", candidates, starts, 9).chosen
+    found = chosen("whole_unit", candidates, starts, 9).positions
     size = np.diff(np.flatnonzero(np.append(starts.ravel(), True)))  # of units; the last of a row has [SEP]s
     taken = found.ravel()[np.flatnonzero(starts)]
     assert taken[size == 4].mean() < 0.9 * taken[size == 1].mean()
@@ -190,15 +194,15 @@ def test_an_ngram_over_the_count_gets_shorter() -> None:
     """With 3 positions, 6/11 * 5/11 + 3/11 of the rows have two n-grams and 2/11 one; a little less at ends of text."""
     candidates, starts = text(4000, 200)
     selected = chosen("ngrams", candidates, starts, 3)
-    assert (selected.chosen.sum(axis=1) == 3).all()
-    grams = (selected.chosen & (selected.first == np.arange(200))).sum(axis=1)
+    assert (selected.positions.sum(axis=1) == 3).all()
+    grams = (selected.positions & (selected.first == np.arange(200))).sum(axis=1)
     for number, share in ((1, 2 / 11), (2, 3 / 11 + 6 / 11 * 5 / 11), (3, (6 / 11) ** 2)):
         assert abs(z((grams == number).sum(), 4000, share)) < 4.5
     assert abs(z((grams == 1).sum(), 4000, 1 / 3)) > 20  # the power check: lengths alike
     # No n-gram has more than three units; each is one stretch.
     many = chosen("ngrams", candidates[:300], starts[:300], 60)
     assert set(sizes_of(many)) == {1, 2, 3}
-    assert (np.arange(200) - many.first)[many.chosen].max() == 2
+    assert (np.arange(200) - many.first)[many.positions].max() == 2
 
 
 @pytest.mark.parametrize("sizes", [(1,), (3,), (1, 1, 2, 5)])
@@ -209,10 +213,10 @@ def test_units_with_draws_of_their_own_have_the_rate_at_any_length(sizes: tuple[
     size = np.bincount((first + np.arange(2000)[:, None] * 128)[candidates], minlength=2000 * 128).reshape(2000, 128)
     for units in {*sizes, size[np.arange(2000), first[:, -2]].max()}:  # at the end they are cut short
         which = starts & (size == units)
-        assert abs(z(selected.chosen[which].sum(), which.sum(), 0.15)) < 4
+        assert abs(z(selected.positions[which].sum(), which.sum(), 0.15)) < 4
     last = first[:, -2]
-    assert abs(z(selected.chosen[np.arange(2000), last].sum(), 2000, 0.15)) < 4
-    spread = selected.chosen.sum(axis=1).var() / (0.15 * 0.85 * 126)
+    assert abs(z(selected.positions[np.arange(2000), last].sum(), 2000, 0.15)) < 4
+    spread = selected.positions.sum(axis=1).var() / (0.15 * 0.85 * 126)
     assert spread == pytest.approx(np.mean(np.square(sizes)) / np.mean(sizes), rel=0.15)  # 0 for a fixed count
 
 
@@ -224,7 +228,7 @@ def test_random_counts_seldom_exceed_the_space_for_them(length: int) -> None:
         candidates, starts = text(rows // 4, length, sizes)
         lost, over = 0, 0
         for seed in range(4):
-            found = chosen("bernoulli", candidates, starts, length, seed).chosen.sum(axis=1)
+            found = chosen("bernoulli", candidates, starts, length, seed).positions.sum(axis=1)
             lost += np.maximum(found - config.predictions(length), 0).sum()
             over += (found > 0.15 * length).sum()
         assert lost / (0.15 * length * rows) < 1e-4
@@ -234,7 +238,7 @@ def test_random_counts_seldom_exceed_the_space_for_them(length: int) -> None:
 
 def test_more_than_there_is_space_for_is_left_out_by_units() -> None:
     candidates, starts = text(500, 64, (1, 2, 3))
-    every, few = (chosen("bernoulli", candidates, starts, count).chosen for count in (64, 6))
+    every, few = (chosen("bernoulli", candidates, starts, count).positions for count in (64, 6))
     assert not (few & ~every).any()
     np.testing.assert_array_equal(few[every.sum(axis=1) <= 6], every[every.sum(axis=1) <= 6])
     left = few.sum(axis=1)[every.sum(axis=1) > 6]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bert_jax.rows import random
-from bert_jax.rows.features import Rows, Selected
+from bert_jax.rows.interfaces import Rows, Selected
 from bert_jax.rows.masking import MaskingConfig, mask_rows, span_boundaries
 from bert_jax.rows.rows_config import RowsConfig
 from bert_jax.rows.sequence_rows import SequenceRows
@@ -46,7 +46,7 @@ def masked(count: int, length: int, sizes: Any, **config: Any) -> tuple[Rows, di
 @pytest.mark.parametrize("name", ["whole_unit", "bernoulli", "ngrams"])
 def test_each_piece_of_a_unit_has_a_fate_of_its_own(name: str) -> None:
     rows, found, selected = masked(4000, 64, (2,), strategy=name)
-    both = selected.chosen[:, 1:-1:2]  # units are pairs from position 1 on
+    both = selected.positions[:, 1:-1:2]  # units are pairs from position 1 on
     hidden = found["input_ids"] == FACTS.mask
     whole, begun = (hidden[:, 1:-1:2] & hidden[:, 2::2])[both], hidden[:, 1:-1:2][both]
     assert abs(z(whole.sum(), len(whole), 0.64)) < 4
@@ -57,9 +57,9 @@ def test_each_piece_of_a_unit_has_a_fate_of_its_own(name: str) -> None:
 def test_a_span_has_one_fate_at_every_length() -> None:
     for fates, rate in (("span", lambda length: 0.8), ("token", lambda length: 0.8**length)):
         _, found, selected = masked(3000, 128, (1,), strategy="spans", fates=fates, random_share=0.0)
-        owner = (selected.first + np.arange(3000)[:, None] * 128)[selected.chosen]
+        owner = (selected.first + np.arange(3000)[:, None] * 128)[selected.positions]
         size = np.bincount(owner)
-        hidden = np.bincount(owner, (found["input_ids"] == FACTS.mask)[selected.chosen], minlength=len(size))
+        hidden = np.bincount(owner, (found["input_ids"] == FACTS.mask)[selected.positions], minlength=len(size))
         for length in range(1, 7):
             spans_of = size == length
             assert abs(z((hidden[spans_of] == length).sum(), spans_of.sum(), rate(length))) < 4
@@ -71,7 +71,7 @@ def test_random_pieces_come_from_where_they_are_said_to() -> None:
         rows, found, selected = masked(
             600, 64, (1,), strategy="token", unit="piece", mask_share=0.0, random_share=1.0, random_pieces=pieces
         )
-        seen = found["input_ids"][selected.chosen]
+        seen = found["input_ids"][selected.positions]
         assert set(seen.tolist()) <= allowed
         if pieces == "unigram":
             assert abs(z((seen == 7).sum(), len(seen), 2 / 3)) < 4

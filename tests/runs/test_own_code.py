@@ -31,7 +31,7 @@ PAGE = PACKAGE / "objectives" / "README.md"
 RECIPE = "from ml_collections import ConfigDict\n\n\ndef get_config():\n    return ConfigDict({})\n"
 STRATEGY = """
 import dataclasses
-from bert_jax.rows.features import Selected
+from bert_jax.rows.interfaces import Selected
 
 @dataclasses.dataclass(frozen=True)
 class Config:
@@ -244,7 +244,9 @@ def test_a_worker_process_gets_the_code_with_its_rows(tmp_path: Path) -> None:
     module = catalogue.find("rows.strategies", code.name, having="select")
     assert catalogue.own_modules() == [module]
     cloudpickle.register_pickle_by_value(module)
-    script = "import sys, pickle; made, f = pickle.load(sys.stdin.buffer); print(made.first, f([1], 0, 0, 0, 0).chosen)"
+    script = (
+        "import sys, pickle; made, f = pickle.load(sys.stdin.buffer); print(made.first, f([1], 0, 0, 0, 0).positions)"
+    )
     sent = cloudpickle.dumps((module.Config(), module.select))
     done = subprocess.run([sys.executable, "-c", script], input=sent, capture_output=True, check=True)
     assert done.stdout.split() == [b"7", b"[1]"]

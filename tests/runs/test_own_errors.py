@@ -14,7 +14,7 @@ from tests.runs.test_own_code import write_folder
 
 STRATEGY = """
 import dataclasses
-from bert_jax.rows.features import Selected
+from bert_jax.rows.interfaces import Selected
 
 @dataclasses.dataclass(frozen=True)
 class Config:
@@ -62,12 +62,12 @@ EARLY = {
     "too many": (
         MASKS,
         STRATEGY.format("candidates"),
-        "error: {file}: select chose 126 positions of a row, and counts allows 16",
+        "error: {file}: select returned 126 positions of a row, and counts allows 16",
     ),
     "special tokens": (
         MASKS,
         STRATEGY.format("~candidates"),
-        "error: {file}: select chose a special token or padding",
+        "error: {file}: select returned a special token or padding",
     ),
     "no Selected": (
         MASKS,

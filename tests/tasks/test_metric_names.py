@@ -9,6 +9,7 @@ from bert_jax.models.encoders import bert
 from bert_jax.rows.phases import Phase
 from bert_jax.tasks import sentence_embeddings
 from bert_jax.tasks.base import KIND, Setting
+from bert_jax.tasks.metrics import regression
 from bert_jax.tasks.metrics.classification import AVERAGED, BINARY
 from bert_jax.training import mesh as meshes
 from bert_jax.training.evaluation import Evaluation
@@ -62,7 +63,7 @@ def listed():
     ("name", "make"),
     [
         ("classification", lambda: [toy("classification", metrics=(*AVERAGED, *BINARY))]),
-        ("regression", lambda: [toy("regression")]),
+        ("regression", lambda: [toy("regression", metrics=tuple(regression.TITLES))]),
         ("tagging", lambda: [toy("tagging")]),
         ("multiple_choice", lambda: [toy("multiple_choice")]),
         ("span_qa", lambda: [span_qa(language="zh"), span_qa(version_2=True)]),

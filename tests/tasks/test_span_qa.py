@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.examples.load import DataConfig, load
-from bert_jax.rows.encoded import ExampleRows
+from bert_jax.rows.example_rows import ExampleRows
 from bert_jax.runs.finetuning import FinetuningRequest, finetune
 from bert_jax.tasks.answers import locate
 from bert_jax.tasks.base import KIND

@@ -22,7 +22,7 @@ from bert_jax.corpora.manifest import DamagedError
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
-from bert_jax.rows.features import TokenFacts
+from bert_jax.rows.interfaces import TokenFacts
 from bert_jax.rows.loader import Loader, LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.rows.sequence_rows import RowsConfig, SequenceRows

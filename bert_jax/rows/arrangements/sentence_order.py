@@ -14,7 +14,7 @@ import numpy as np
 
 from bert_jax.rows import chunks
 from bert_jax.rows.arrangements import sentence_pairs
-from bert_jax.rows.features import Field, Ints, Records
+from bert_jax.rows.interfaces import Field, Ints, Records
 
 
 @dataclasses.dataclass(frozen=True)

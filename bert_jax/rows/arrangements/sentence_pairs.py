@@ -11,7 +11,7 @@ import numpy as np
 from bert_jax.configuration import check_fields
 from bert_jax.rows import chunks, packing
 from bert_jax.rows.chunks import SPECIAL_TOKENS_PER_ROW
-from bert_jax.rows.features import Field, Ids, Ints, Limits, Records, Rows, Sentences, TokenFacts
+from bert_jax.rows.interfaces import Field, Ids, Ints, Limits, Records, Rows, Sentences, TokenFacts
 
 _PILOT_SENTENCES = 1 << 18
 _TARGETS = 1 << 12

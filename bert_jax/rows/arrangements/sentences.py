@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.rows.features import Field, Ids, Ints, Limits, Records, Rows, Sentences, TokenFacts
+from bert_jax.rows.interfaces import Field, Ids, Ints, Limits, Records, Rows, Sentences, TokenFacts
 
 _SPECIAL_TOKENS = 2  # [CLS] text [SEP]
 _SENTENCES_AT_ONCE = 1 << 20

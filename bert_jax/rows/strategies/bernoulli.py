@@ -14,7 +14,7 @@ import numpy as np
 
 from bert_jax.configuration import check_fields
 from bert_jax.rows import random
-from bert_jax.rows.features import Bools, Ints, Selected
+from bert_jax.rows.interfaces import Bools, Ints, Selected
 from bert_jax.rows.strategies import whole_unit
 from bert_jax.rows.units import first_positions
 
@@ -23,7 +23,7 @@ _TOO_MANY = 1e-4  # the largest share of rows that may select more than P positi
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """The options of the strategy; it draws its own counts (``rows.features.Strategy``).
+    """The options of the strategy; it draws its own counts (``rows.interfaces.Strategy``).
 
     Attributes:
       unit_size: the number of positions of a unit that is assumed when P is computed. Where long units are common, set
@@ -57,10 +57,10 @@ def select(candidates: Bools, starts: Bools, counts: np.ndarray, keys: random.Bi
     rows, length = candidates.shape
     taken = starts & (random.uniform(random.fold(keys[:, None], np.arange(length))) < options.rate)
     first = first_positions(candidates, starts)
-    chosen = candidates & taken[np.arange(rows)[:, None], first]
-    over = np.flatnonzero(chosen.sum(axis=1) > counts)
+    selected = candidates & taken[np.arange(rows)[:, None], first]
+    over = np.flatnonzero(selected.sum(axis=1) > counts)
     if len(over):
-        chosen[over] = whole_unit.select(
-            chosen[over], taken[over], counts[over], keys[over], whole_unit.Config()
-        ).chosen
-    return Selected(chosen, first)
+        selected[over] = whole_unit.select(
+            selected[over], taken[over], counts[over], keys[over], whole_unit.Config()
+        ).positions
+    return Selected(selected, first)

@@ -14,7 +14,7 @@ import numpy as np
 
 from bert_jax.configuration import check_fields
 from bert_jax.rows import random
-from bert_jax.rows.features import Bools, Ints, Selected
+from bert_jax.rows.interfaces import Bools, Ints, Selected
 from bert_jax.rows.strategies.token import ranks
 from bert_jax.rows.units import first_positions, sizes
 
@@ -63,8 +63,8 @@ def select(candidates: Bools, starts: Bools, counts: np.ndarray, keys: random.Bi
         taken[units[inside]] = True
         begins[row, here[place]] |= inside[:, 0]
         left -= (sized[place] * inside).max(axis=1)
-    chosen = candidates & taken.reshape(rows, length + 1)[row[:, None], unit]
-    return Selected(chosen, np.maximum.accumulate(np.where(begins, np.arange(length), 0), axis=1))
+    selected = candidates & taken.reshape(rows, length + 1)[row[:, None], unit]
+    return Selected(selected, np.maximum.accumulate(np.where(begins, np.arange(length), 0), axis=1))
 
 
 def _unit_starts(size: Ints, number: int) -> Ints:

@@ -15,7 +15,7 @@ import numpy as np
 
 from bert_jax.configuration import check_fields
 from bert_jax.rows import random
-from bert_jax.rows.features import Bools, Ints, Selected
+from bert_jax.rows.interfaces import Bools, Ints, Selected
 from bert_jax.rows.units import runs
 
 _MOST_DRAWS = 64  # draws per row at a time
@@ -51,18 +51,18 @@ def select(candidates: Bools, starts: Bools, counts: np.ndarray, keys: random.Bi
 
     In the result, a span is a run of selected positions: spans that touch or overlap become one.
     """
-    chosen = np.zeros_like(candidates)
+    selected = np.zeros_like(candidates)
     text = _Text(candidates, starts)
     left, drawn = counts.astype(np.int64), 0
     while len(rows := np.flatnonzero(left > 0)):
         draws = drawn + np.arange(min(_MOST_DRAWS, 4 + int(left.max()) // 2))
         anchors, begins, ends = text.spans(rows, keys[rows, None], draws, options)
-        accepted = _accept(anchors, begins, ends, np.take_along_axis(chosen[rows], anchors, axis=1))
-        taken = _until(left[rows], begins, ends, accepted, chosen[rows])
-        chosen[rows] |= taken
+        accepted = _accept(anchors, begins, ends, np.take_along_axis(selected[rows], anchors, axis=1))
+        taken = _until(left[rows], begins, ends, accepted, selected[rows])
+        selected[rows] |= taken
         left[rows] -= taken.sum(axis=1)
         drawn += len(draws)
-    return Selected(chosen, runs(chosen))
+    return Selected(selected, runs(selected))
 
 
 class _Text:

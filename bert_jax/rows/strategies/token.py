@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from bert_jax.rows import random
-from bert_jax.rows.features import Bools, Selected
+from bert_jax.rows.interfaces import Bools, Selected
 
 
 @dataclasses.dataclass(frozen=True)

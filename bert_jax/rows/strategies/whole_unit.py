@@ -12,7 +12,7 @@ import dataclasses
 import numpy as np
 
 from bert_jax.rows import random
-from bert_jax.rows.features import Bools, Selected
+from bert_jax.rows.interfaces import Bools, Selected
 from bert_jax.rows.strategies.token import ranks
 from bert_jax.rows.units import first_positions, sizes
 
@@ -38,5 +38,5 @@ def select(candidates: Bools, starts: Bools, counts: np.ndarray, keys: random.Bi
         fits = size[going, here] <= left[going]
         taken[going[fits], here[fits]] = True
         left[going[fits]] -= size[going[fits], here[fits]]
-    chosen = candidates & taken[rows[:, None], first]
-    return Selected(chosen, first)
+    selected = candidates & taken[rows[:, None], first]
+    return Selected(selected, first)

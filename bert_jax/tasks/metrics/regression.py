@@ -1,4 +1,4 @@
-"""Correlations of predicted numbers with the right ones, and errors."""
+"""Pearson and Spearman correlation of predicted numbers with the right ones, and mean errors (STS-B)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from bert_jax.configuration import choose
 from bert_jax.tasks.metrics.counting import check_each
 
+# Every metric that ``config.task.metrics`` may name, with its title.
 TITLES = {
     "pearson": "Pearson correlation",
     "spearmanr": "Spearman correlation",

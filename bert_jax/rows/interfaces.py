@@ -1,4 +1,4 @@
-"""Interfaces for building training rows: the features of a sequence, arrangements of text, and masking strategies."""
+"""The interfaces of arrangements of text (``Arrangement``) and of masking strategies (``Strategy``)."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class Field(NamedTuple):
     """The axis and dtype of a feature, which say how a packed row holds the values of its sequences.
 
     Attributes:
-      axis: "position" if the feature has a value for each of the L positions of a row, "target" for each of its P
+      axis: "position" if the feature has a value for each of the L positions of a row, "prediction" for each of its P
         predictions, "sequence" for each of its K sequences.
       is_place: whether the value is a position within the sequence; a packed row adds the position where the sequence
         begins.
     """
 
-    axis: Literal["position", "target", "sequence"]
+    axis: Literal["position", "prediction", "sequence"]
     dtype: str = "int32"
     is_place: bool = False
 
@@ -153,12 +153,12 @@ class Selected(NamedTuple):
     """The positions that a masking strategy selects.
 
     Attributes:
-      chosen: [n, L] whether a position is to be predicted.
-      first: [n, L] at each chosen position, the first position of its span. If None, every position is a span of its
+      positions: [n, L] whether a position is selected.
+      first: [n, L] at each selected position, the first position of its span. If None, every position is a span of its
         own.
     """
 
-    chosen: Bools
+    positions: Bools
     first: Ints | None = None
 
 

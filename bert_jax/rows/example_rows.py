@@ -1,4 +1,7 @@
-"""Rows of labelled examples. Examples are encoded once, kept without padding, and padded when a batch is made."""
+"""The rows of labelled examples: their order in each epoch, and the lengths to which batches are padded.
+
+Examples are encoded once, kept without padding, and padded when a batch is made.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +119,7 @@ class ExampleRows(RowSource):
 
 
 def padded_length(longest: int, max_length: int) -> int:
-    """Return the length to which rows are padded whose longest has ``longest`` tokens; at most ``max_length``.
+    """Return the padded length of a batch whose longest row has ``longest`` tokens; at most ``max_length``.
 
     It is a power of two from 16 up, or 1.5 times one, so that only a few shapes are compiled.
     """
