@@ -65,4 +65,4 @@ def test_an_error_names_its_file_on_the_terminal_alone(recipe: Path, tmp_path: P
         assert "topsecret-bad.txt" in capsys.readouterr().err
         assert leaks(workdir) == ({"run.json", "status.json"} if named else set())
         said = json.loads((workdir / "status.json").read_text())["last_error"]
-        assert str(bad) in said if named else said == "UserError"
+        assert str(bad) in said if named else said == "BadTextError"
