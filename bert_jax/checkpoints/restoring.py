@@ -1,4 +1,4 @@
-"""Reads saved steps. Each step is verified before any of it is used."""
+"""Decides which saved step a run resumes from, and reads steps. Each is verified before any of it is used."""
 
 from __future__ import annotations
 

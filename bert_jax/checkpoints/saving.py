@@ -1,4 +1,4 @@
-"""Saves steps in the background, each with the list of sha256 by which readers verify it.
+"""Saves steps in the background, with lists of sha256, and decides which steps are kept (``CheckpointConfig``).
 
 The folder of a step appears by a rename when it is complete (on an object store, a marker file is written last). So a
 run that is killed during a save resumes from the step before.

@@ -1,4 +1,4 @@
-"""Makes one shard of each split: reads its text, tokenizes it, splits off held-out documents and writes the result."""
+"""Makes one shard of each split: tokenizes its text, and decides by a hash which documents are held out."""
 
 from __future__ import annotations
 

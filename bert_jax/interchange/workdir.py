@@ -1,4 +1,4 @@
-"""Exports the models of run folders, and imports models into new run folders."""
+"""Exports the model of a run as a Hugging Face directory, and imports models into new workdirs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings that every encoder has. Each encoder's file in ``models.encoders`` adds its own settings."""
+"""The settings that every encoder has, and its FLOPs. Each file in ``models.encoders`` adds settings and sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metrics of a run: their titles, their numbers of decimals, and the baselines to compare them with."""
+"""The metrics of a run: their titles, their decimals, and which baselines they are compared with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps ``run.json``, which identifies a run across restarts.
+"""Keeps ``run.json``, and decides whether a command may go on with the run in a workdir.
 
 A run has one folder, into which only one process writes.
 """

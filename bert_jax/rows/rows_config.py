@@ -1,4 +1,4 @@
-"""The configuration of rows: their lengths, the arrangement of text, masking and packing."""
+"""Decides the shapes of rows: their lengths, P (predictions of a row), K (sequences of a row), arrangement, packing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes the rows of an arrangement, masked and packed, each as a pure function of its epoch and index."""
+"""Makes the masked, packed rows of a corpus and decides their order; a row depends on its epoch and index alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one face of every tokenizer, and functions that find, read and make tokenizers.
+"""``Tokenizer``, the class of every kind of tokenizer, and functions that find, read and make tokenizers.
 
 There are two engines: ``sentencepiece`` for its own models, and ``tokenizers`` for everything else. A folder (a
 workdir, a Hugging Face directory) has its tokenizer in one file: ``vocab.txt`` (WordPiece with BERT's rules),

@@ -1,4 +1,4 @@
-"""The settings of a training: what ``config`` says about it besides the task."""
+"""The settings of a training besides its task: ``config.training``, phases, optimizer, mesh, saves and others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training loop, which is the same for every objective and every downstream task."""
+"""The training loop, the same for every objective and task: when a run logs, evaluates, saves and stops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The train step and the eval step: pure functions that are the same for every task, mesh and accumulation."""
+"""The train step, which divides losses by their global counts, and the eval step; the same for every task and mesh."""
 
 from __future__ import annotations
 
