@@ -1,4 +1,4 @@
-"""Handles Ctrl-C and the signals ``TOLD_TO_END`` in one process.
+"""Handles Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 in one process; in training, ``termination`` saves first.
 
 If there is nothing to save, the first signal raises ``Preempted`` or ``KeyboardInterrupt``, so that commands clean up
 as after any error. During training, a ``Termination`` notes the signal, and the run saves before it ends. A second

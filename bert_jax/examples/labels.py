@@ -1,4 +1,4 @@
-"""Finds the names of the labels in the examples."""
+"""Finds the names of the labels in the examples, and their order, which is that of the logits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares the scores of variants, over several seeds, with the scores of the first variant.
+"""Compares the scores of variants, over seeds, with those of the first: which differences are beyond the noise.
 
 The verdict on a difference is "beyond the noise" or "within the noise" (of the seeds).
 """

@@ -1,4 +1,4 @@
-"""Dense layers, layer norm and activations, with float32 master parameters and logical axis names."""
+"""Dense layers, layer norm and activations: float32 parameters, their initial values and their logical axis names."""
 
 from __future__ import annotations
 

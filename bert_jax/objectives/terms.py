@@ -1,4 +1,4 @@
-"""The terms of an objective's loss, and what is measured of each."""
+"""The terms of an objective's loss: labels, weights and baseline of each, and what is measured of it."""
 
 from __future__ import annotations
 

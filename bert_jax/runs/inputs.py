@@ -1,4 +1,4 @@
-"""Finds the vocabulary and the corpus that a recipe names, or makes them in the workdir.
+"""Finds the vocabulary and the corpus of a run, and decides whether those in the workdir are made anew.
 
 Until a run has saved its first step, a vocabulary or corpus in the workdir that was made from other text, or for
 another recipe, is made again. Once a step is saved, the model depends on them, and a change of either is an error.

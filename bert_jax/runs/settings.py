@@ -1,4 +1,4 @@
-"""The keys of recipes as typed values: those that pretraining and fine-tuning share, then those of each."""
+"""The keys of recipes with types and defaults: those that pretraining and fine-tuning share, then those of each."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Forward:
     """Runs a jitted function of a model and a batch, with the rows of the batch split over a mesh.
 
     ``rows`` makes batches of encoded rows and pads each as ``padded_length`` says. A call takes a batch as it is: in
-    evaluation and ``predict``, ``tasks.base`` has padded all rows to one length, a multiple of 8.
+    evaluation and ``predict``, ``tasks.base`` pads all rows of a split to one length, a multiple of 8.
 
     Attributes:
       positions: the positions in all batches of ``rows`` so far, padding included.

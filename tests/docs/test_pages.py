@@ -118,3 +118,18 @@ def test_the_tables_of_keys_are_up_to_date():
 
 def test_the_first_page_is_short():
     assert len((pages.ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 165
+
+
+def test_the_map_names_every_package_and_what_is_there():
+    """A line of the map begins with a folder; the files and folders that it names are in that folder."""
+    page = (pages.ROOT / "README.md").read_text(encoding="utf-8")
+    lines = re.search(r"## Map\n\n(.*?)\n\n", page, re.DOTALL)[1].splitlines()
+    root, folders = pages.ROOT, set()
+    for line in lines:
+        if begin := re.match(r"(    |      )(\w+)/ ", line):
+            folder = (root if len(begin[1]) == 4 else root / "bert_jax") / begin[2]
+            folders.add(folder)
+        for name in re.findall(r"\b\w+(?:/\w+)?\.(?:py|md)\b|\b\w+/(?=[ ,;])", line[20:] if begin else line):
+            assert (folder / name).exists(), f"{folder.name}: {name}"
+    packages = {path.parent for path in (pages.ROOT / "bert_jax").glob("*/__init__.py")}
+    assert folders == packages | {pages.ROOT / name for name in ("configs", "launch", "tests", "bert_jax")}
