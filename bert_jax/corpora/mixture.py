@@ -1,4 +1,4 @@
-"""Mixtures of corpora, such as languages, domains, or old and new text.
+"""Mixtures of corpora (languages, domains, old and new text), and the share of the rows from each (``shares``).
 
 Each corpus is a store with held-out documents of its own, and supplies a fixed share of the training rows
 (``rows.mixture``).

@@ -1,4 +1,4 @@
-"""Makes the vocabulary and the tokenized corpus of a run, as its config describes them.
+"""The keys of ``config.corpus`` and ``config.vocab``; makes the tokenized corpus and the vocabulary that they describe.
 
 If ``config.vocab`` or ``config.corpus`` has a ``path``, the vocabulary or corpus there is used as it is. Otherwise the
 vocabulary is learned, and the corpus is built.

@@ -1,4 +1,4 @@
-"""Loads the examples of a run: reads files, assigns columns to roles, makes splits, and finds overlaps of splits."""
+"""The keys of ``config.data``; loads the examples of a run: files, columns, splits, and what is in two splits."""
 
 from __future__ import annotations
 

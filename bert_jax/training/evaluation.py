@@ -1,4 +1,4 @@
-"""Evaluates a model on the held-out rows.
+"""Evaluates a model on the held-out rows, and gathers the metrics of all parts.
 
 Most metrics are sums computed on the devices; for metrics that only the host can compute, outputs are gathered.
 """
