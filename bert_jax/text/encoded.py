@@ -1,4 +1,4 @@
-"""What tokenizers return: the pieces of a text, and a model input of one or two texts, cut to fit (``kept_lengths``)."""
+"""What tokenizers return: the pieces of a text, and a model input of one or two texts; ``kept_lengths`` cuts a pair."""
 
 from __future__ import annotations
 
