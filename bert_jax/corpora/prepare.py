@@ -171,8 +171,16 @@ class PartConfig:
 
 
 def find_source(corpus: CorpusConfig, where: str = "config.corpus") -> Any:
-    """Return the ``Source`` that ``corpus`` names, with its options checked; for a mixture, all sources joined."""
+    """Return the ``Source`` that ``corpus`` names, with its options checked; for a mixture, all sources joined.
+
+    Raises ``UserError`` for an option that makes no sense, and for a part of a mixture that is a store, without text.
+    """
     if corpus.parts:
+        for name, part in corpus.part_configs().items():
+            if part.path:
+                raise UserError(
+                    f"{where}.parts.{name}.path is a corpus that is there; name its vocabulary with config.vocab.path"
+                )
         return JoinedSource(
             tuple((name, find_source(corpus.part(name), f"{where}.parts.{name}")) for name in corpus.part_configs())
         )
@@ -284,7 +292,7 @@ def prepare_corpus(
 ) -> dict[str, Any]:
     """Build the store of ``corpus`` in the new folder ``output``, and return its manifest.
 
-    Each part of a mixture is built in a subfolder with its name, and part name -> manifest is returned.
+    Each part of a mixture that has no ``path`` is built in a subfolder with its name; name -> manifest is returned.
 
     Args:
       private: leave out of the manifest where the text came from (``corpora.privacy``).
@@ -294,11 +302,14 @@ def prepare_corpus(
       UserError: the input is bad, ``output`` is not empty, or the disk is full. Nothing is left half-written.
     """
     if corpus.parts:
+        names = [name for name, part in corpus.part_configs().items() if not part.path]
+        if not names:
+            raise UserError(f"each of {where}.parts has a path, a corpus that is there; nothing is left to build")
         return {
             name: prepare_corpus(
                 corpus.part(name), tokenizer, files.as_path(output) / name, progress, private, f"{where}.parts.{name}"
             )
-            for name in corpus.part_configs()
+            for name in names
         }
     source = find_source(corpus, where)
     if private:

@@ -219,7 +219,9 @@ def _check_converted(folder: Any, converted: Any) -> None:
 
     builder = tfds.builder_from_directory(converted)
     for name, split in tfds.builder_from_directory(folder).info.splits.items():
-        count = len(builder.as_data_source(split=name)) if name in builder.info.splits else 0
-        readable = sum(os.path.getsize(path) > 0 for path in builder.info.splits[name].filepaths)
+        count = readable = 0
+        if name in builder.info.splits:
+            count = len(builder.as_data_source(split=name))
+            readable = sum(os.path.getsize(path) > 0 for path in builder.info.splits[name].filepaths)
         if (count, readable) != (split.num_examples, split.num_shards):
             raise ValueError(f"{count} of {split.num_examples} records of {name!r} in {readable} shards")

@@ -11,9 +11,9 @@ from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
 from bert_jax.examples.reading import Bad, Record
 from bert_jax.examples.values import CONVERTED, answer_of_tokens, is_blank, is_unicode
+from bert_jax.records import Example
 from bert_jax.text.surrogates import well_formed
 
-Example: TypeAlias = dict[str, Any]  # role of the task -> value, and "id"
 Columns: TypeAlias = Mapping[str, str | int | Sequence[str | int]]
 Note: TypeAlias = Callable[[str], None]  # prints one line for the user
 ID = "id"

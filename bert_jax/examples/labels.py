@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bert_jax.errors import UserError, few
-from bert_jax.examples.columns import Example
+from bert_jax.records import Example
 
 MOST = 1000
 SHOWN = 20

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.dropout import RowRng, dropout
 from bert_jax.models.primitives import (
@@ -43,7 +44,7 @@ class Head(nn.Module):
 
     def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
         """Return the outputs that the head adds, by name."""
-        return {}
+        raise UserError(f"the head {type(self).__name__} has no method __call__, which returns the outputs it adds")
 
 
 class Pooler(Head):

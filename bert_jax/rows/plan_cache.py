@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from etils import epath
 
 from bert_jax.errors import UserError
 from bert_jax.program import warn
@@ -95,7 +96,7 @@ class PlanCache:
     def _build(self, epoch: int) -> Plan:
         path = self._path(epoch)
         try:
-            with files.one_at_a_time(self._folder / LOCK):
+            with write_errors.explain(epath.Path(path)), files.one_at_a_time(self._folder / LOCK):
                 files.sweep(self._folder)
                 if (plan := self._read(epoch)) is None:  # another process may have made it while this one waited
                     if path.exists():
@@ -104,16 +105,11 @@ class PlanCache:
                     self._write(epoch)
                     self._forget_all_but(epoch)
                     plan = self._read(epoch)
-        except OSError as error:
-            strange = isinstance(error, reading.NotPlainError)
-            advice = "remove it" if strange else write_errors.REMEDIES.get(error.errno or 0, "mend that")
-            place = error.filename if strange else path
-            raise UserError(
-                f"cannot write the chunk plan {place}: {error.strerror or error}; {advice}, or set "
-                "BERT_JAX_CACHE to a folder that can be written"
-            ) from error
-        except UserError:  # perhaps another host has made the plan: some file systems lock only within a host
+        except UserError as error:  # perhaps another host has made the plan: some file systems lock only within a host
             if (plan := self._read(epoch)) is None:
+                if isinstance(error.__cause__, OSError):
+                    place = "plans of a corpus in a folder that cannot be written are in the folder BERT_JAX_CACHE"
+                    raise type(error)(f"{error}; {place}") from error
                 raise
         if plan is None:
             raise UserError(f"cannot read back the chunk plan {path}; remove {self._folder}")

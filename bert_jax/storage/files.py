@@ -16,6 +16,7 @@ import re
 import shutil
 import socket
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -30,6 +31,7 @@ from bert_jax.storage.write_errors import DISK_TROUBLE, explain
 
 MARKER = "COMMITTED"  # the marker file, which lists the files that were written (``listing``)
 UNFINISHED = "UNFINISHED"  # a file that is in a folder while the folder is written; shows that leftovers may be removed
+_LOCKS: dict[str, threading.Lock] = {}  # of ``one_at_a_time``, by path
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
@@ -333,23 +335,24 @@ def one_at_a_time(path: Path) -> Iterator[None]:
     """Context manager that holds a lock on ``path``. If the holder is killed, the lock is released.
 
     The lock file exists while a process holds the lock; after a kill it stays until the next holder removes it. On a
-    file system without locks, nothing is locked."""
-    while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    file system without locks, only the threads of one process wait for each other."""
+    with _LOCKS.setdefault(os.fspath(path), threading.Lock()):
+        while True:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                file = reading.lock_file(path)
+            except FileNotFoundError:  # another process removed the folder
+                continue
+            with contextlib.suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if is_there(file, path):
+                break
+            file.close()
         try:
-            file = reading.lock_file(path)
-        except FileNotFoundError:  # another process removed the folder
-            continue
-        with contextlib.suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
-        if is_there(file, path):
-            break
-        file.close()
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
-        file.close()
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+            file.close()
 
 
 def is_there(file: IO[Any], path: Path) -> bool:

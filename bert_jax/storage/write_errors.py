@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from etils import epath
 
 from bert_jax.errors import PassingError, UserError, first_line
+from bert_jax.storage.reading import NotPlainError
 from bert_jax.storage.retries import is_passing
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -41,6 +42,8 @@ def explain(target: epath.Path, only: tuple[int, ...] = ()) -> Iterator[None]:
 
 def cannot_write(target: str | os.PathLike[str], error: OSError) -> str:
     """Return the message for a failed write: the path, the error, what to do."""
+    if isinstance(error, NotPlainError):
+        return f"cannot write {error.filename}: {error.strerror}; remove it"
     return f"cannot write {target}: {error.strerror or error}; {write_advice(error)}"
 
 

@@ -16,13 +16,14 @@ from scipy import special
 
 from bert_jax import configuration
 from bert_jax.errors import UserError, few
+from bert_jax.examples.columns import Roles
 from bert_jax.models.heads import SpanClassifier
 from bert_jax.models.losses import cross_entropy
 from bert_jax.models.model import Part
 from bert_jax.records import Batch, Example, Sum
 from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.tasks import answers
-from bert_jax.tasks.base import ExampleTask, Roles, Setting
+from bert_jax.tasks.base import ExampleTask, Setting
 from bert_jax.tasks.findings import Judge
 from bert_jax.tasks.metrics.spans import cmrc_metrics, squad_v1_metrics, squad_v2_metrics
 from bert_jax.tasks.windows import Answer, Bounds, Pairs, Windows, best_pairs, cut, merge, read_passages

@@ -84,7 +84,7 @@ class SentencePieceEngine:
         """Return the pieces of ``text``; an unknown piece has its own text.
 
         If ``special_tokens``, those in the text are recognised by either name. As sentencepiece cannot do that, the
-        pieces are then those of ``converted``.
+        pieces are then those of ``as_json``.
         """
         if special_tokens:
             return self.as_json.cut(text, special_tokens)

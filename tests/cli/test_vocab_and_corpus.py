@@ -138,3 +138,18 @@ def test_a_store_is_not_overwritten(tmp_path, capsys, flags):
     assert main.run(["corpus", *flags, f"--config.vocab.path={vocab}", f"--output={store}"]) == 2
     assert "not empty" in capsys.readouterr().err
     assert [path.name for path in store.iterdir()] == ["precious"]
+
+
+def test_a_mixture_with_a_part_that_is_a_store(tmp_path, capsys, flags):
+    vocab, stores = tmp_path / "vocab.txt", tmp_path / "stores"
+    assert main.run(["vocab", *flags, f"--output={vocab}"]) == 0
+    assert main.run(["corpus", *flags, f"--config.vocab.path={vocab}", f"--output={tmp_path / 'old'}"]) == 0
+    parts = {"new": {"options": {"paths": [f"{tmp_path}/text-*.txt"]}}, "old": {"path": str(tmp_path / "old")}}
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text(json.dumps({"vocab": {"path": str(vocab)}, "corpus": {"heldout_fraction": 0.25, "parts": parts}}))
+    assert main.run(["corpus", f"--config={recipe}", f"--output={stores}"]) == 0
+    assert [path.name for path in stores.iterdir()] == ["new"]
+    capsys.readouterr()
+    vocab_flags = [f"--config={recipe}", "--config.vocab.path=", f"--output={tmp_path / 'other.txt'}"]
+    assert main.run(["vocab", *vocab_flags]) == 2
+    assert "config.corpus.parts.old.path is a corpus that is there; name its vocabulary" in capsys.readouterr().err

@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -151,6 +152,15 @@ def test_another_format_is_converted_once(data_dir, tmp_path):
     before = {path: path.stat().st_mtime_ns for path in converted.iterdir()}
     assert source.pieces()[0].name == str(converted)
     assert before == {path: path.stat().st_mtime_ns for path in converted.iterdir()}
+
+
+def test_a_converted_dataset_that_lacks_a_split_is_not_whole(data_dir, tmp_path):
+    whole = Path(data_dir) / "tiny_text" / "1.2.0"
+    shutil.copytree(whole, tmp_path / "converted")
+    info = tmp_path / "converted" / "dataset_info.json"
+    info.write_text(json.dumps({**json.loads(info.read_text()), "splits": []}))
+    with pytest.raises(ValueError, match=rf"0 of {COUNT} records of 'train' in 0 shards"):
+        tfds_dataset._check_converted(whole, tmp_path / "converted")
 
 
 def test_reading_leaves_tensorflow_and_jax_alone(data_dir):

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from bert_jax.examples.columns import Example, Roles
+from bert_jax.examples.columns import Roles
 from bert_jax.examples.load import DataConfig, load
+from bert_jax.records import Example
 
 CLASSIFICATION = Roles(("text",), ("pair", "label"))
 TAGGING = Roles(("words",), ("tags",))

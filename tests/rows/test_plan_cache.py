@@ -8,6 +8,8 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +72,40 @@ def test_a_plan_that_cannot_be_opened_for_too_many_files_is_not_damaged(
         PlanCache(tmp_path, "ab", {"a": int}, make).load(0)
     assert capsys.readouterr().err == ""
     assert len(names(tmp_path)) == 3
+
+
+def test_threads_make_a_plan_in_turn_on_a_file_system_without_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    begun, calls = threading.Event(), []
+
+    def slow(epoch: int) -> Blocks:
+        calls.append(epoch)
+        yield "a", np.arange(2)
+        begun.set()
+        time.sleep(0.3)
+        yield "a", np.array([2])
+
+    monkeypatch.setattr(files.fcntl, "flock", no_locks)
+    thread = PlanCache(tmp_path, "ab", {"a": int}, slow).prepare(0)
+    assert thread is not None
+    begun.wait()
+    assert PlanCache(tmp_path, "ab", {"a": int}, slow).load(0)["a"].tolist() == [0, 1, 2]
+    thread.join()
+    assert calls == [0]
+
+
+def test_a_full_disk_is_said_with_the_other_place_for_plans(tmp_path: Path) -> None:
+    def full(epoch: int) -> Blocks:
+        yield "a", np.arange(3)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    message = "cannot write .*epoch-00000: No space left on device; free some space .*; plans .* in .* BERT_JAX_CACHE"
+    with pytest.raises(UserError, match=message):
+        PlanCache(tmp_path, "ab", {"a": int}, full).load(0)
 
 
 def test_a_plan_of_something_else_is_made_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

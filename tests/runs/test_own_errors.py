@@ -89,6 +89,11 @@ EARLY = {
         objective(logits="x_logits", labels="row_weights"),
         "error: {file}: its terms cannot be computed",
     ),
+    "head without a call": (
+        WORDS,
+        objective(logits="x_logits").replace("def __call__", "def __cal__"),
+        "error: the head Square has no method __call__",
+    ),
     "axes": (
         WORDS,
         objective(axis="'embed'"),
