@@ -130,10 +130,12 @@ class OwnCode:
 
     Attributes:
       path: where it was read; error messages and tracebacks name it.
+      module: the full name by which Python imports it, if an installed package has it; else None.
     """
 
     path: str
     source: bytes
+    module: str | None = None
 
     @property
     def digest(self) -> str:
@@ -206,7 +208,7 @@ def display_name(name: str) -> str:
 
 def own_modules() -> list[ModuleType]:
     """Return the loaded modules that another process cannot import: it needs them with what it is sent."""
-    return [sys.modules[module] for module in _names]
+    return [sys.modules[module] for module in _names if module.startswith(_PREFIX)]
 
 
 def names_in(tree: Any) -> Iterator[str]:
@@ -245,14 +247,17 @@ def _not_asked_for(name: str) -> str:
 
 def _load(code: OwnCode) -> ModuleType:
     """Run ``code`` once and return its module. An error in it becomes a ``UserError`` that names the line."""
-    full = f"{_PREFIX}{Path(code.file).stem}_{code.digest}"
+    full = code.module or f"{_PREFIX}{Path(code.file).stem}_{code.digest}"
     if full in _names:
         return sys.modules[full]
     module = ModuleType(full)
     module.__file__ = code.path
     try:
-        sys.modules[full] = module  # dataclasses look it up there
-        exec(compile(code.source, code.path, "exec"), module.__dict__)
+        if code.module:
+            module = importlib.import_module(code.module)
+        else:
+            sys.modules[full] = module  # dataclasses look it up there
+            exec(compile(code.source, code.path, "exec"), module.__dict__)
     except UserError:
         sys.modules.pop(full, None)
         raise

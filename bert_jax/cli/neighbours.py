@@ -7,6 +7,7 @@ import json
 import sys
 
 from bert_jax.cli.features import add_input, add_model, source
+from bert_jax.cli.flags import whole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_input(parser)
     parser.add_argument("--layer", default="last", help="a layer of `features` (default: last)")
-    parser.add_argument("--best", type=int, default=10, help="how many neighbours (default: 10)")
+    parser.add_argument("--best", type=whole(1), default=10, help="how many neighbours (default: 10)")
     parser.add_argument("--json", action="store_true", help="print one JSON object per text")
 
 

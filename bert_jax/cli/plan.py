@@ -29,8 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compiles",
         type=whole(1),
-        default=3,
-        help="layouts to compile beside the recipe's own (default: 3)",
+        help="with --search: layouts to compile beside the recipe's own (default: 3)",
     )
     parser.add_argument(
         "--scale", type=whole(1), help="advise on batches this many times larger (default: chosen by the chip)"
@@ -41,10 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="plan a run of so many tokens (positions of rows; padding counts), such as 3e9 or 3B: steps follow",
     )
-    parser.add_argument("--price_per_chip_hour", "--price-per-chip-hour", type=float, help="in any currency")
-    parser.add_argument(
-        "--restarts_per_day", "--restarts-per-day", type=float, default=1.0, help="restarts to allow for (default: 1)"
-    )
+    parser.add_argument("--price_per_chip_hour", type=float, help="in any currency")
+    parser.add_argument("--restarts_per_day", type=float, default=1.0, help="restarts to allow for (default: 1)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -64,6 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     if missing := [name for name in ("config", "topology") if getattr(arguments, name) is None]:
         flags = " and ".join(f"--{name}" for name in missing)
         raise UserError(f"{flags} missing; plan takes --config=RECIPE --topology=KIND:SHAPE, or --compare=WORKDIR")
+    if arguments.compiles and not arguments.search:
+        raise UserError("--compiles counts the layouts that a search compiles; add --search")
     from bert_jax.runs.recipe_plan import PlanRequest, plan
 
     start = [f"--init={arguments.init}"] if arguments.init else []
@@ -75,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    defaults = {"restarts_per_day": 1.0, "search": False, "compiles": 3}
+    defaults = {"restarts_per_day": 1.0, "search": False}
     others = [name for name in ("config", *NAMES[1:]) if getattr(arguments, name) != defaults.get(name)]
     if others:
         flags = ", ".join(f"--{name}" for name in others)

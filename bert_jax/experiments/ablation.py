@@ -75,9 +75,7 @@ def ablate(ablation: Ablation, note: Note = say) -> table.Tables:
         where possible it is raised before the first run.
     """
     configs = _configs(ablation)
-    settings = {
-        name: configuration.build(PretrainingSettings, config, f"{name}: config") for name, config in configs.items()
-    }
+    settings = {name: PretrainingSettings.of(config, f"{name}: config") for name, config in configs.items()}
     variants = {name: _variant(name, one) for name, one in settings.items()}
     first = settings[ablation.pretrained[0]]
     _check_text(settings)
@@ -87,7 +85,7 @@ def ablate(ablation: Ablation, note: Note = say) -> table.Tables:
     pretrained = cells[: len(ablation.seeds) * len(settings)]
     with only_writer(ablation.workdir):
         make_room(cells, ablation.workdir, note, ablation.again)
-        tokenizer, corpus, paths = _inputs(ablation, first, pretrained, note)
+        tokenizer, corpus, paths = _inputs(ablation, first, variants, pretrained, note)
         _check_finetunings(ablation, tunings, cells, variants, tokenizer)
         tunings.clear()  # the examples need not stay in memory
 
@@ -244,14 +242,19 @@ def _check_text(settings: Mapping[str, PretrainingSettings]) -> None:
 
 
 def _inputs(
-    ablation: Ablation, settings: PretrainingSettings, cells: Sequence[Cell], note: Note
+    ablation: Ablation,
+    settings: PretrainingSettings,
+    variants: Mapping[str, Variant],
+    cells: Sequence[Cell],
+    note: Note,
 ) -> tuple[Tokenizer, Mixture, dict[str, dict[str, str]]]:
     """Make the vocabulary and the corpus that all runs share; return both, and config entries with their paths."""
     root = files.as_path(ablation.workdir)
     bound = any(saved_steps(str(root / cell.name)) for cell in cells if (root / cell.name).exists())
     folder = root / INPUTS
     folder.mkdir(parents=True, exist_ok=True)
-    inputs = Inputs(str(folder), settings.vocab, settings.corpus, None, bound, settings.private)
+    units = tuple(dict.fromkeys(unit for variant in variants.values() for unit in variant.task.units))
+    inputs = Inputs(str(folder), settings.vocab, settings.corpus, None, bound, settings.private, units)
     inputs.check()
     tokenizer, corpus = inputs.open(note)
     place = settings.corpus.path or str(folder / CORPUS)

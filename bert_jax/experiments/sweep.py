@@ -77,7 +77,7 @@ def sweep(request: Sweep, note: Note = say) -> list[Outcome]:
       UserError: unknown keys or values in any combination, or a folder of the workdir that holds another run; raised
         before the first run.
     """
-    combinations = {_name(values): values for values in _combinations(request)}
+    combinations = _combinations(request)
     configs = {}
     for name, values in combinations.items():
         changes = [f"--config.{key}={value}" for key, value in values.items() if key != INIT]
@@ -124,14 +124,22 @@ def _best_of(outcomes: Sequence[Outcome], choose: Sequence[str], metric: str) ->
     return list(groups.values())
 
 
-def _combinations(request: Sweep) -> list[dict[str, str]]:
+def _combinations(request: Sweep) -> dict[str, dict[str, str]]:
+    """Return a dict: name -> values. Raises ``UserError`` for values that are missing or not told apart by name."""
     for what, values in (*request.vary.items(), ("--seeds", request.seeds)):
         if not values or len(set(values)) < len(values):
             raise UserError(f"{what} is {','.join(map(str, values))!r}; give at least one value, each once")
     unknown = set(request.choose) - set(request.vary)
     if unknown:
         raise UserError(f"--choose names {', '.join(sorted(unknown))}; what varies is {', '.join(request.vary)}")
-    return [dict(zip(request.vary, values, strict=True)) for values in itertools.product(*request.vary.values())]
+    for key, values in request.vary.items():
+        if len(names := {_name({key: value}) for value in values}) < len(values):
+            raise UserError(
+                f"{key} is {','.join(values)!r}, of which the last folder names a run, and several would be "
+                f"{' and '.join(sorted(names))}; name folders that end differently, such as the workdirs of models"
+            )
+    every = itertools.product(*request.vary.values())
+    return {_name(named): named for named in (dict(zip(request.vary, values, strict=True)) for values in every)}
 
 
 def _metric(configs: Sequence[Mapping[str, Any]]) -> str:

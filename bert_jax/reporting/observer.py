@@ -10,7 +10,6 @@ from typing import Any
 
 from bert_jax import catalogue
 from bert_jax.cluster import distributed, signals
-from bert_jax.cluster.watchdog import Activity
 from bert_jax.errors import Interrupted, Preempted, RepeatingError, UserError
 from bert_jax.reporting.alarms import Alarms
 from bert_jax.reporting.formats import figure, in_words
@@ -19,7 +18,7 @@ from bert_jax.reporting.progress import ProgressLine
 from bert_jax.reporting.report import write_report
 from bert_jax.reporting.run_log import RunLog
 from bert_jax.reporting.run_record import write_run
-from bert_jax.reporting.status import StatusFile
+from bert_jax.reporting.status import State, StatusFile
 from bert_jax.storage import files, reading
 
 
@@ -57,7 +56,7 @@ class Observer:
         return time.perf_counter() - self._other_seconds
 
     @contextlib.contextmanager
-    def during(self, state: Activity) -> Iterator[None]:
+    def during(self, state: State) -> Iterator[None]:
         """Context manager: inside the block, the run does something other than steps, such as ``compiling``."""
         start = time.perf_counter()
         distributed.at(self._step, state)
@@ -67,7 +66,7 @@ class Observer:
         self._other_seconds += time.perf_counter() - start
 
     @contextlib.contextmanager
-    def showing(self, state: Activity) -> Iterator[None]:
+    def showing(self, state: State) -> Iterator[None]:
         """Context manager: inside the block, the status shows ``state``.
 
         Work after the last step (``exporting``) uses this instead of ``during``.

@@ -35,9 +35,7 @@ from bert_jax.storage import files, reading
 
 FILE = "report.html"
 DETAILS = "details.json"  # errors and attention of a fine-tuned model
-CHOSEN = (
-    "Held-out sentences. Of a few neighbouring ones, the first is shown whose masked word is among the predictions."
-)
+CHOSEN = "Held-out sentences, spread evenly, in each of which one word is masked."
 MAX_ROWS = 120  # most rows per split in the table of numbers
 
 

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from bert_jax.checkpoints.steps import whole_steps
 from bert_jax.errors import UserError, first_line
@@ -20,8 +20,12 @@ from bert_jax.storage import files, reading, retries
 
 FILE = "status.json"
 ENDED = ("finished", "failed", "interrupted", "preempted")
+State = Literal[  # of a run that goes on
+    "starting", "restoring", "compiling", "training", "evaluating", "probing", "profiling", "saving", "exporting",
+    "reporting",
+]  # fmt: skip
 # State of a run that goes on -> the entry of ``goodput`` that counts its seconds. ``move`` changes some.
-RUNNING = {
+RUNNING: Mapping[State, str] = {
     "starting": "start",
     "restoring": "restore",
     "compiling": "compile",
@@ -97,7 +101,7 @@ class StatusFile:
         self._changed.set()
 
     @contextlib.contextmanager
-    def during(self, state: str) -> Iterator[None]:
+    def during(self, state: State) -> Iterator[None]:
         """Context manager: the state is ``state`` inside the block, and the previous state after it."""
         before = self._fields["state"]
         self.update(state=state)
@@ -179,7 +183,7 @@ def read(workdir: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         content = reading.parse_object(reading.read_bytes(files.as_path(workdir) / FILE))
     except (FileNotFoundError, NotADirectoryError):
-        content = None
+        raise UserError(f"{workdir} has no {FILE}: no run was started there; give the --workdir of a run") from None
     except reading.NotPlainError as error:
         raise UserError(f"{error.filename} {error.strerror}; remove it: a resumed run writes it anew") from error
     except UserError:
@@ -188,9 +192,7 @@ def read(workdir: str | os.PathLike[str]) -> dict[str, Any]:
         raise UserError(
             f"{workdir}/{FILE} cannot be read ({first_line(error)}); check your rights to it, and the network"
         ) from error
-    if content is None:
-        raise UserError(f"{workdir} has no {FILE}: no run was started there; give the --workdir of a run")
-    status = _plain(content)
+    status = _plain(content or {})
     if status["state"] not in (*RUNNING, *ENDED):
         raise UserError(f"{workdir}/{FILE} is damaged: it names no state; a resumed run writes it anew")
     run = reading.read_object(files.as_path(workdir) / "run.json") or {}

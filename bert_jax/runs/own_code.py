@@ -1,15 +1,18 @@
 """Reads users' own components, decides whether they may run, and keeps a copy of them in the workdir.
 
-A component's file runs if the user asks for it: by its path in a Python recipe or on the command line, or by
-``--trust_code``. A ``.json`` recipe, ``run.json`` or a checkpoint only names code.
+A component's file runs if the user asks for it: by its path (or the name of an installed entry point) in a Python
+recipe or on the command line, or by ``--trust_code``. A ``.json`` recipe, ``run.json`` or a checkpoint only names code.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
+import importlib.util
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -35,7 +38,7 @@ FILE = "file"  # key of the metadata of a field that names a file, whose content
 def name_components(
     config: Mapping[str, Any], put: Set, folder: str, typed: Collection[str] = (), asked: bool = True
 ) -> None:
-    """Replace the paths by which a recipe names users' own components by their recorded names.
+    """Replace the paths and entry points by which a recipe names users' own components by their recorded names.
 
     Nothing is run yet, but from now on it may be, in this process.
 
@@ -55,9 +58,10 @@ def name_components(
         if code is None:
             continue
         if not (asked or by_user or catalogue.find_trusted(code.name)):
+            value = name if code.module else _shortest(code.path)
             raise UserError(
                 f"config.{key} is code of a user's own, {name}, which a .json recipe only names: read it, then add "
-                f"--config.{key}={_shortest(code.path)} or --trust_code (in Python: trust_code=True)"
+                f"--config.{key}={value} or --trust_code (in Python: trust_code=True)"
             )
         catalogue.trust(code)
         put(key, code.name)
@@ -93,8 +97,18 @@ def read(category: Category, name: str, where: str, folder: str = "") -> OwnCode
     Raises:
       UserError: the file is missing, is no Python file, or does not define what its category needs.
     """
-    if not catalogue.is_path(name):
+    if catalogue.is_path(name):
+        code: OwnCode | None = _read_file(name, where, folder)
+    elif catalogue.is_own(name) or name in catalogue.parts(category.package, category.having):
         return None
+    else:
+        code = _read_entry_point(category, name)
+    if code is not None:
+        code.check(category)
+    return code
+
+
+def _read_file(name: str, where: str, folder: str) -> OwnCode:
     path = name if files.is_remote(name) else os.path.join(folder, os.path.expanduser(name.removeprefix("./")))
     place = files.as_path(path)
     path = os.fspath(place) if files.is_remote(path) else os.path.abspath(place)
@@ -105,9 +119,22 @@ def read(category: Category, name: str, where: str, folder: str = "") -> OwnCode
         raise UserError(f"{where} is {name!r}, and there is no file {path}{begins}{hint}")
     if not path.endswith(".py"):
         raise UserError(f"{where} is {name!r}; a component's file ends in .py")
-    code = OwnCode(path, reading.read_bytes(place))
-    code.check(category)
-    return code
+    return OwnCode(path, reading.read_bytes(place))
+
+
+def _read_entry_point(category: Category, name: str) -> OwnCode | None:
+    """Return the module of the entry point ``name`` of an installed package, importing nothing; None if none has it."""
+    for entry in importlib.metadata.entry_points(group=f"bert_jax.{category.package}", name=name):
+        top, *rest = entry.module.split(".")
+        spec = importlib.util.find_spec(top)
+        file = Path(spec.origin if spec and spec.origin else top)
+        if rest:
+            place = file.parent.joinpath(*rest)
+            file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+        if not file.is_file():
+            raise UserError(f"the entry point {name} is {entry.value}, which is not there; install its package again")
+        return OwnCode(os.fspath(file), file.read_bytes(), entry.module)
+    return None
 
 
 def at(tree: Any, key: str) -> Any:

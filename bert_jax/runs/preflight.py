@@ -21,10 +21,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax import configuration
 from bert_jax.cluster import distributed
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.errors import UserError
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.inspection.check import Check
 from bert_jax.interchange.loading import load
 from bert_jax.program import size
@@ -51,11 +51,12 @@ def preflight(config: Mapping[str, Any], workdir: str, init: str | None = None) 
     Raises:
       UserError: the recipe cannot be read.
     """
-    settings = configuration.build(PretrainingSettings, config, "config")
+    settings = PretrainingSettings.of(config)
+    initial, recipe, needed = _recipe(settings, init)
     digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:12]
-    own = {"config": digest, **_of_host(), **_of_inputs(settings, workdir), **_of_workdir(workdir)}
+    inputs = Inputs(workdir, settings.vocab, settings.corpus, initial, bound=False)
+    own = {"config": digest, **_of_host(), **_of_inputs(inputs), **_of_workdir(workdir)}
     processes = [json.loads(text) for text in distributed.exchange("preflight", json.dumps(own))]
-    recipe, needed = _recipe(settings, init)
     return [
         _processes(processes),
         *(_alike(name, processes) for name in ("code", "config", "Python", "jax", "devices a process")),
@@ -81,7 +82,7 @@ def _of_host() -> dict[str, Any]:
     }
 
 
-def _of_inputs(settings: PretrainingSettings, workdir: str) -> dict[str, Any]:
+def _of_inputs(inputs: Inputs) -> dict[str, Any]:
     """Return the hashes of vocabulary and corpus, the seconds of a random read, and a list ``problems``.
 
     Hashes and seconds are None if the input is missing. ``problems`` has a message for each fault that would make a run
@@ -90,19 +91,19 @@ def _of_inputs(settings: PretrainingSettings, workdir: str) -> dict[str, Any]:
     problems: list[str] = []
     facts: dict[str, Any] = {"vocabulary": None, "corpus": None, "read seconds": None, "problems": problems}
     with _collect(problems):
-        if not files.is_remote(workdir):
-            check_workdir(Path(files.as_path(workdir)))
+        if not files.is_remote(inputs.workdir):
+            check_workdir(Path(files.as_path(inputs.workdir)))
     with _collect(problems):
-        if path := settings.vocab.path or tokenizers.existing(workdir):
-            tokenizer = settings.vocab.with_added(tokenizers.load(path, settings.vocab.lowercase))
-            facts["vocabulary"] = tokenizer.sha256[:12]
+        tokenizer = inputs.source_tokenizer
+        if tokenizer is None and (path := tokenizers.existing(inputs.workdir)):
+            tokenizer = tokenizers.load(path, inputs.lowercase)
+        facts["vocabulary"] = tokenizer and tokenizer.sha256[:12]
     with _collect(problems):
-        inputs = Inputs(workdir, settings.vocab, settings.corpus, initial=None, bound=False)
         if all(files.is_whole(place) for place in inputs.places().values()):
             corpus = inputs.there()
             facts |= {"corpus": corpus.fingerprint[:12], "read seconds": _read_seconds(corpus)}
-        elif settings.corpus.path:
-            problems.append(f"{settings.corpus.path} is no corpus")
+        elif inputs.corpus.path:
+            problems.append(f"{inputs.corpus.path} is no corpus")
     return facts
 
 
@@ -193,16 +194,19 @@ def _shared(processes: Sequence[Mapping[str, Any]]) -> Check:
     return Check("workdir", "ok", f"{processes[0]['workdir']}: written and seen by all")
 
 
-def _recipe(settings: PretrainingSettings, init: str | None) -> tuple[Check, int]:
-    """Return what a run says of the recipe before it reads text, and the bytes of the checkpoints that it keeps."""
+def _recipe(settings: PretrainingSettings, init: str | None) -> tuple[TrainedModel | None, Check, int]:
+    """Return the model of ``--init``, what a run says of the recipe before it reads text, and the bytes of the
+    checkpoints that it keeps."""
+    initial = None
     try:
-        recipe = check_pretraining(settings, load(init, flag="--init=") if init else None)
+        initial = load(init, flag="--init=") if init else None
+        recipe = check_pretraining(settings, initial)
     except UserError as error:
-        return Check("recipe", "bad", str(error)), 0
+        return initial, Check("recipe", "bad", str(error)), 0
     shape = recipe.mesh.shape
     sizes = ", ".join(f"{phase.kind} {phase.batch_size:,}" for phase in recipe.experiment.phases.phases)
     found = f"mesh {', '.join(f'{k} {v}' for k, v in shape.items())}; batches {sizes}"
-    return Check("recipe", "ok", found), KEPT * STATE_COPIES * 4 * recipe.model.num_parameters
+    return initial, Check("recipe", "ok", found), KEPT * STATE_COPIES * 4 * recipe.model.num_parameters
 
 
 def _reads(processes: Sequence[Mapping[str, Any]]) -> Check:

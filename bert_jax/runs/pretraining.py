@@ -14,7 +14,6 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from bert_jax import configuration
 from bert_jax.checkpoints.restoring import BEST, saved_steps
 from bert_jax.cluster import distributed
 from bert_jax.corpora.mixture import Mixture
@@ -159,10 +158,7 @@ def facts_of(prepared: Prepared[PretrainingObjective, Mixture], objective: str) 
 def _configured(config: Mapping[str, Any], request: PretrainingRequest) -> tuple[dict[str, Any], PretrainingSettings]:
     """Return the config and the settings of a run that starts, or that goes on in ``request.workdir``."""
     config = {**config, "private": request.private or config.get("private", False)}
-    if "task" in config:
-        how = "run it with bert-jax finetune, or choose one of configs/pretrain"
-        raise UserError(f"this recipe is one for fine-tuning (it has config.task); {how}")
-    settings = configuration.build(PretrainingSettings, config, "config")
+    settings = PretrainingSettings.of(config)
     vocab = dataclasses.replace(settings.vocab, path=request.vocab) if request.vocab else settings.vocab
     return config, dataclasses.replace(settings, vocab=vocab)
 

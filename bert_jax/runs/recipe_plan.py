@@ -37,7 +37,8 @@ class PlanRequest:
       topology: the machine as KIND:SHAPE, such as "v5e:16x16".
       init: the model from which the run starts; its architecture and vocabulary are planned.
       search: whether to search for the best layout; otherwise the recipe's own layout is planned.
-      compiles: how many layouts a search compiles: the recipe's own and those that are best by calculation.
+      compiles: how many layouts a search compiles beside the recipe's own: those that are best by calculation. If
+        None, ``COMPILES``.
       scale: the factor by which batches grow in the scaling advice. If None, a factor that suits the machine.
       tokens: the positions of rows that the run computes, padding too; the steps of all phases follow in proportion. If
         None, the recipe's own steps.
@@ -49,7 +50,7 @@ class PlanRequest:
     price_per_chip_hour: float | None = None
     restarts_per_day: float = 1.0
     search: bool = False
-    compiles: int = COMPILES
+    compiles: int | None = None
     scale: int | None = None
     tokens: float | None = None
     recipe: tuple[str, ...] = ("--config=RECIPE",)
@@ -138,7 +139,7 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> PlanRes
     batches = {phase.kind: phase.batch_size for phase in experiment.phases.phases}
     advice = scaling.advise(experiment, factor)
     if request.search:
-        result = search(recipe, machine, rates, request.compiles, note)
+        result = search(recipe, machine, rates, request.compiles or COMPILES, note)
         own = (result.best or result.own).plan
         assert own is not None
         layout = result.best.change if result.best else Change()
@@ -169,12 +170,7 @@ class PretrainingRecipe:
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> PretrainingRecipe:
         """Return the recipe. Raises ``UserError`` for a wrong key or value, or if it is a recipe for fine-tuning."""
-        if "task" in config:
-            raise UserError(
-                "this recipe is one for fine-tuning (it has config.task), whose row lengths and steps come from the "
-                "examples; plan reads those of configs/pretrain"
-            )
-        settings = configuration.build(PretrainingSettings, config, "config")
+        settings = PretrainingSettings.of(config)
         for phase in settings.experiment().phases.phases:
             if phase.num_epochs is not None:
                 where = f"config.phases.{phase.kind}"

@@ -90,6 +90,19 @@ class PretrainingSettings(Settings):
     examples: tuple[str, ...] | None = None
     private: bool = False  # write nothing about the text and its source (corpora.privacy)
 
+    @classmethod
+    def of(cls, config: Mapping[str, Any], where: str = "config") -> PretrainingSettings:
+        """Return the typed values of a recipe. Raises ``UserError`` for a wrong one, or a recipe for fine-tuning.
+
+        ``where`` is what errors call the recipe.
+        """
+        if "task" in config:
+            raise UserError(
+                "this recipe is one for fine-tuning (it has config.task); run it with bert-jax finetune, or choose one "
+                "of configs/pretrain"
+            )
+        return configuration.build(cls, config, where)
+
     def identity(self) -> dict[str, Any]:
         tree = without(super().identity(), "probe", "examples", "private")
         defaults = configuration.defaults(self.find_objective()[0].Config)

@@ -19,6 +19,11 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
     return [line.split(maxsplit=5) for line in capsys.readouterr().out.splitlines()]
 
 
+def test_a_step_below_zero_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["checkpoint", "ls", f"--workdir={tmp_path}", "--step=-1"]) == 2
+    assert "--step: found '-1'; a whole number from 0" in capsys.readouterr().err
+
+
 def test_steps_are_listed_and_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = [f"--workdir={tmp_path}"]
     assert run(["checkpoint", "ls", *command]) == 2

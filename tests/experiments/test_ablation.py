@@ -25,6 +25,7 @@ def get_config(variant="bert"):
         "blind": {{"objective": {{"name": "ltr"}}}},
         "other_text": {{"heldout_fraction": 0.3}},
         "more_masks": {{"objective": {{"name": "mlm", "masking": {{"rate": 0.3}}}}}},
+        "columns": {{"objective": {{"name": "mlm", "masking": {{"unit": "no_such"}}}}}},
         "weighted": {{"objective": {{"name": "./weighted.py"}}}},
         "slip": {{"objective": {{"name": "./slip.py"}}}},
     }}[variant]
@@ -124,6 +125,19 @@ def test_a_slip_in_the_code_of_a_variant_is_found_before_anything_runs(
     assert run(["ablate", f"--config={recipe}", "--variants=no_nsp,slip", f"--workdir={recipe.parent / 'runs'}"]) == 2
     assert re.match(r"error: slip: objective 'slip.py@\w+' needs no_such, which", capsys.readouterr().err)
     assert not (recipe.parent / "runs").exists()
+
+
+def test_a_corpus_without_the_column_of_a_variant_is_named_before_anything_runs(
+    recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, flags = recipe.parent, [f"--config={recipe}"]
+    assert run(["vocab", *flags, f"--output={folder / 'vocab.txt'}"]) == 0
+    flags.append(f"--config.vocab.path={folder / 'vocab.txt'}")
+    assert run(["corpus", *flags, f"--output={folder / 'corpus'}"]) == 0
+    flags += [f"--config.corpus.path={folder / 'corpus'}", "--variants=no_nsp,columns", f"--workdir={folder / 'runs'}"]
+    assert run(["ablate", *flags]) == 2
+    assert "no_such" in capsys.readouterr().err
+    assert not list(folder.glob("runs/*seed*"))
 
 
 def test_only_what_measures_the_same_is_compared(recipe: Path) -> None:

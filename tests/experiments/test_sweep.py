@@ -43,6 +43,13 @@ def test_a_grid_with_seeds(tmp_path, capsys):
     assert len(rows) == 1, "the better rate"
 
 
+def test_models_whose_runs_would_have_one_name_are_refused(tmp_path, capsys):
+    toy_tasks.write_toy(tmp_path, "classification", train=8, dev=8)
+    assert sweep(tmp_path, "--vary=init=runs/a/hugging_face,runs/b/hugging_face") == 2
+    assert "several would be init=hugging_face; name folders that end differently" in capsys.readouterr().err
+    assert not (tmp_path / "sweep").exists()
+
+
 @pytest.mark.parametrize(("metrics", "metric"), [("entities", "f1"), ("accuracy", "accuracy")])
 def test_the_metric_of_tags_depends_on_the_config(metrics, metric):
     recipe = toy_tasks.recipe("tagging")

@@ -105,10 +105,7 @@ def test_a_run_on_another_host_counts_as_dead_after_a_minute_of_silence(tmp_path
     assert status.read(tmp_path)["state"] == state
 
 
-@pytest.mark.parametrize("content", [None, "{", "[]"])
-def test_a_folder_without_a_run_is_an_error_that_says_so(tmp_path, content):
-    if content:
-        (tmp_path / "status.json").write_text(content)
+def test_a_folder_without_a_run_is_an_error_that_says_so(tmp_path):
     with pytest.raises(UserError, match="no run was started there"):
         status.describe(tmp_path)
 
@@ -184,7 +181,7 @@ def test_a_save_that_a_kill_cut_short_is_not_called_saved(tmp_path):
     assert "nothing yet" in status.describe(tmp_path)
 
 
-@pytest.mark.parametrize("content", ["{}", '{"state": 5}', '{"state": "asleep"}'])
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"state": 5}', '{"state": "asleep"}'])
 def test_a_status_without_a_state_is_one_line(tmp_path, content):
     (tmp_path / "status.json").write_text(content)
     with pytest.raises(UserError, match="status.json is damaged"):

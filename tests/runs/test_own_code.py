@@ -283,6 +283,33 @@ def test_a_path_that_was_not_asked_for_is_not_run() -> None:
         catalogue.find("rows.arrangements", "./toy.py", having="Arrangement")
 
 
+def test_an_installed_package_offers_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: Callable[[], None]
+) -> None:
+    package, facts = tmp_path / "words_of_mine", tmp_path / "words_of_mine-1.0.dist-info"
+    package.mkdir()
+    facts.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit('imported too early')\n")
+    (package / "masks.py").write_text(STRATEGY)
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: words-of-mine\nVersion: 1.0\n")
+    (facts / "entry_points.txt").write_text("[bert_jax.rows.strategies]\nmine = words_of_mine.masks\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    folder = write_folder(tmp_path / "one")
+    typed = ["--config.objective.name=mlm", "--config.objective.masking.strategy=mine"]
+    name = recipes.load(str(folder / "own.py"), typed).objective.masking.strategy  # read, and not imported
+    assert name == OwnCode("masks.py", STRATEGY.encode()).name
+    (package / "__init__.py").write_text("")
+    assert catalogue.find("rows.strategies", name, having="select").__name__ == "words_of_mine.masks"
+    assert catalogue.own_modules() == []
+    fresh()
+    recipe = json.loads((folder / "own.json").read_text()) | {
+        "objective": {"name": "mlm", "masking": {"strategy": "mine"}}
+    }
+    toy.write_recipe(folder / "own.json", recipe)
+    with pytest.raises(UserError, match=r"add --config\.objective\.masking\.strategy=mine or --trust_code"):
+        recipes.load(str(folder / "own.json"))
+
+
 # ---- All kinds -------------------------------------------------------------------------------------------------------
 
 

@@ -10,8 +10,13 @@ from pathlib import Path
 import pytest
 
 from bert_jax.cli.main import run
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.inspection.check import as_table
-from bert_jax.runs.preflight import _alike, _processes, _shared
+from bert_jax.runs.inputs import Inputs
+from bert_jax.runs.preflight import _alike, _of_inputs, _processes, _shared
+from bert_jax.runs.preparation import first_model
+from bert_jax.runs.settings import PretrainingSettings
+from bert_jax.text import tokenizer as tokenizers
 from tests import toy
 from tests.training import gang
 
@@ -91,6 +96,20 @@ def test_one_process(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     said = capsys.readouterr().out
     assert "missing: the run makes it" in said
     assert "data 4, fsdp 1, tensor 2" in said
+
+
+def test_the_vocabulary_is_that_of_the_model_to_start_from(recipe: Path, tmp_path: Path) -> None:
+    tokenizer = tokenizers.load(str(recipe.parent / "vocab.txt"))
+    settings = PretrainingSettings.of(json.loads(recipe.read_text()) | {"vocab": {}})
+    initial = TrainedModel("", {}, first_model(settings, None), tokenizer)
+    facts = [_of_inputs(Inputs(str(tmp_path), settings.vocab, settings.corpus, one, False)) for one in (None, initial)]
+    assert [one["vocabulary"] for one in facts] == [None, tokenizer.sha256[:12]]
+    assert [one["problems"] for one in facts] == [[], []]
+
+
+def test_a_recipe_of_fine_tuning_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["preflight", "--config=glue", f"--workdir={tmp_path / 'run'}"]) == 2
+    assert "error: this recipe is one for fine-tuning (it has config.task)" in capsys.readouterr().err
 
 
 def test_a_mixture_is_read_in_all_its_parts(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
