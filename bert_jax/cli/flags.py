@@ -1,4 +1,4 @@
-"""The flags that several verbs share, and how their values are read."""
+"""The flags that several verbs share, and how their values are read (``--config.KEY``: ``runs.recipes``)."""
 
 from __future__ import annotations
 

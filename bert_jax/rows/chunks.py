@@ -48,7 +48,7 @@ PAIR = np.dtype(
         ("b_start", np.int64),
         ("a_length", np.int32),  # number of tokens, after truncation
         ("b_length", np.int32),
-        ("is_random", np.bool_),  # B does not follow A: it comes from another document, or stood before A in the text
+        ("is_random", np.bool_),  # the label: B does not follow A; it is of another document, or stood before A
     ]
 )
 Pairs = np.ndarray  # of dtype PAIR

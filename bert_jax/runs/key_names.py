@@ -1,4 +1,4 @@
-"""The names of a recipe's keys: its groups, the short names, and the names that keys had before."""
+"""The groups, short names and former names of keys; ``recipes`` and ``configuration.build`` refuse unknown keys."""
 
 from __future__ import annotations
 

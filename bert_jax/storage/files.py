@@ -332,7 +332,7 @@ def runs(process: int) -> bool:
 
 @contextlib.contextmanager
 def one_at_a_time(path: Path) -> Iterator[None]:
-    """Context manager that holds a lock on ``path``. If the holder is killed, the lock is released.
+    """Context manager that waits for the lock on ``path``, and holds it. If the holder is killed, the lock is released.
 
     The lock file exists while a process holds the lock; after a kill it stays until the next holder removes it. On a
     file system without locks, only the threads of one process wait for each other."""

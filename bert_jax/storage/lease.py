@@ -1,4 +1,6 @@
-"""Holds a folder of an object store for one process, by a lease. (A store has no locks that end with their holder.)
+"""Holds a folder of an object store for one process, by a lease.
+
+A store has no locks that end with their holder. On a local disk, ``run_record.only_writer`` locks a file instead.
 
 A lease is an object ``lease/NUMBER.json``, which the store creates only if it is absent; the process that created the
 highest number holds the folder. The holder rewrites its object every ``BEAT_SECONDS``. Another process that wants the

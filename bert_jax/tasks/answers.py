@@ -1,4 +1,4 @@
-"""Finds the labelled answers of questions in their contexts, and describes wrong labels and predicted answers."""
+"""Finds the labelled answers of questions in their contexts; ``windows`` and ``span_qa`` predict answers."""
 
 from __future__ import annotations
 

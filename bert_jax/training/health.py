@@ -1,4 +1,4 @@
-"""Checks whether a run still learns: which steps were skipped, and whether parameters are finite before a save.
+"""Ends a run that no longer learns: too many skipped steps in a row, or parameters that are not finite before a save.
 
 All decisions follow from the state, which every process has, and from ``run.json``. So a resumed run, and every process
 of a job, comes to the same decision.

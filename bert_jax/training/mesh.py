@@ -27,7 +27,8 @@ from bert_jax.rows.share import Share
 _AXES = ("data", "fsdp", "tensor")
 ROWS = ("data", "fsdp")  # the axes over which the rows of a batch are split
 
-# logical axis -> mesh axes. "embed" shards every matrix once over fsdp; "mlp", "heads" and "vocab" shard over tensor.
+# logical axis -> mesh axes; ``shardings`` says where another rule holds (weight_update="sharded").
+# "embed" shards every matrix once over fsdp; "mlp", "heads" and "vocab" shard over tensor.
 RULES: tuple[tuple[str, Any], ...] = (
     ("batch", ROWS),
     ("length", None),

@@ -11,7 +11,7 @@ from bert_jax.models.config import ModelConfig
 from bert_jax.models.kernels.row_attention import LANES, LONGEST
 from bert_jax.records import BatchSpec
 
-Kernel = Literal["plain", "rows", "cudnn"]
+Kernel = Literal["plain", "rows", "cudnn"]  # rows: ours for TPU, in Pallas; cudnn: NVIDIA's
 KERNELS: tuple[Kernel, ...] = ("plain", "rows", "cudnn")
 AUTOMATIC: tuple[Kernel, ...] = ("rows",)  # what "auto" may choose; cudnn was never run on a GPU yet
 WORTHWHILE = 256  # positions from which a kernel is faster; XLA keeps the scores of shorter rows on the chip itself
