@@ -22,10 +22,11 @@ KILL_SECONDS = 3.0  # time for a process to end at once before it is killed
 def supervise(arguments: Sequence[str], restarts: int, wait_seconds: float = WAIT_SECONDS) -> int:
     """Run ``bert-jax`` with ``arguments`` until it is done, or has crashed and been restarted ``restarts`` times.
 
-    Ctrl-C and the signals ``TOLD_TO_END`` end the supervision after the process has saved and ended: whoever sent the
-    signal decides about a new start. All are passed on as SIGTERM: a terminal also sends Ctrl-C to the process itself,
-    and a second Ctrl-C would end it at once. If another process of the job was told to end, this process has saved and
-    ended too; it is started again, and that does not count as a restart.
+    It is not started again after the exit codes 0, 2 and 130 (``exit_codes.FINAL``). Ctrl-C and the signals
+    ``TOLD_TO_END`` end the supervision after the process has saved and ended: whoever sent the signal decides about a
+    new start. All are passed on as SIGTERM: a terminal also sends Ctrl-C to the process itself, and a second Ctrl-C
+    would end it at once. If another process of the job was told to end, this process has saved and ended too; it is
+    started again, and that does not count as a restart.
 
     Returns:
       The exit code of the last process, or ``INTERRUPTED`` after Ctrl-C.

@@ -38,7 +38,10 @@ WINDOW_BYTES = 128 << 20  # limit for the vectors of the texts of a window
 CACHED_WORDS = 1 << 16
 SENTENCE = ("mean", "cls")  # these give one vector for each text, all others one for each token
 TOP_ONLY = ("last", *SENTENCE)  # these need only the last layer
-LAYERS = ("embeddings", "second_to_last", "last", *NEEDED, "weighted_sum_all", "all", *SENTENCE)
+LAYERS = (
+    *("embeddings", "second_to_last", "last", "sum_last_four", "weighted_sum_last_four", "concat_last_four"),
+    *("weighted_sum_all", "all", *SENTENCE),
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -106,7 +106,8 @@ def content(
     """Return the content of ``run.json`` for a command that starts or resumes a run.
 
     Args:
-      identity: the settings that identify the run. A restart may change the rest of ``config``, but none of these.
+      identity: the settings that identify the run (``Settings.identity``). A restart may change the rest of
+        ``config``, but none of these.
       extend: whether a restart may change the numbers of steps (the schedule then follows the new length).
       bound: whether the run has saved a step. If not, the run starts from scratch, and recorded values do not matter.
 

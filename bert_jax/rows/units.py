@@ -22,7 +22,8 @@ def starts(unit: str, ids: Ids, candidates: Bools, facts: TokenFacts, column: np
     """Return [n, L] whether a unit begins at a candidate.
 
     Args:
-      unit: "piece", "word" (as the tokenizer marks words), or the name of a column of the corpus.
+      unit: "piece", "word" (``TokenFacts.is_continuation`` says which pieces go on with one), or the name of a column
+        of the corpus.
       column: the values [n, L] of that column.
     """
     if unit == PIECE:

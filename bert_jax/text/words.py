@@ -1,4 +1,4 @@
-"""Splits raw text into words, for models that tag words, and joins what is written without spaces."""
+"""Splits raw text into words, for models that tag words; masking by words asks ``marks`` which piece begins one."""
 
 from __future__ import annotations
 

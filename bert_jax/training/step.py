@@ -32,7 +32,7 @@ OVERLAP = {
 
 
 def _loss_scale(task: Task, batch: Batch) -> dict[str, jax.Array]:
-    """Return weight / count of each loss term, where the count is over the whole global batch.
+    """Return the factor of each loss term: its weight / its count over the whole global batch.
 
     So each masked position has the same weight, even if devices or micro-batches have different numbers of them.
     """
