@@ -7,8 +7,10 @@ import math
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+Note = Callable[[str], None]  # shows a line to the user
 MISSING = "–"
 
 

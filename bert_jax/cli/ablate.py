@@ -32,9 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from bert_jax.training.malloc import keep_freed_memory
-
-    keep_freed_memory()  # must come before jax is imported
     from bert_jax.experiments.ablation import Ablation, ablate
 
     variants = tuple(name.strip() for name in arguments.variants.split(","))

@@ -29,14 +29,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.verify is not None:
         if arguments.config is not None or arguments.output is not None:
             raise UserError("--verify=DIR builds nothing; leave out --config and --output")
-        return verified(arguments.verify)
+        return print_damage(arguments.verify)
     if arguments.config is None or arguments.output is None:
         raise UserError("give --config=RECIPE and --output=DIR to build a store, or --verify=DIR to check one")
     build(arguments)
     return exit_codes.DONE
 
 
-def verified(store: str) -> int:
+def print_damage(store: str) -> int:
     """Check the files of ``store`` and print a line for each damaged file; return the exit code."""
     found = damaged = 0
     for _, finding in verify(store):

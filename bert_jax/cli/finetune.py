@@ -20,9 +20,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from bert_jax.training.malloc import keep_freed_memory
-
-    keep_freed_memory()  # must come before jax is imported
     from bert_jax.runs.finetuning import FinetuningRequest, finetune
 
     typed = recipes.typed_keys(arguments.overrides)

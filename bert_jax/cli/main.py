@@ -30,6 +30,7 @@ HOME = re.compile(r"^(--[\w.-]+=|)~(?=/|$)")  # a ~ that the shell did not expan
 PATHS = re.compile(r"--(workdir|compare|output|input|init|corpus|vocab|data|eval|queries|qrels|squad)")
 LEAST_MEMORY = 4 * 10**9  # bytes of addresses; with less, libraries abort where they fail to start a thread
 NO_VERBS = ("main", "flags")  # files of this folder
+TRAINING = ("ablate", "finetune", "pretrain", "sweep")  # verbs that train
 LINE = 2000  # longer error messages are shortened to so many characters
 
 
@@ -197,7 +198,12 @@ def _dispatch(argv: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     module.add_arguments(parser)
-    return module.run(_parse(parser, argv[1:])) or 0
+    arguments = _parse(parser, argv[1:])
+    if argv[0] in TRAINING:
+        from bert_jax.training.malloc import keep_freed_memory
+
+        keep_freed_memory()  # must come before jax is imported
+    return module.run(arguments) or 0
 
 
 def _is_text(argument: str) -> bool:

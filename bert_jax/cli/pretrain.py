@@ -36,9 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from bert_jax.training.malloc import keep_freed_memory
-
-    keep_freed_memory()  # must come before jax is imported
     from bert_jax.runs.pretraining import PretrainingRequest, pretrain
 
     request = PretrainingRequest(

@@ -33,8 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from bert_jax.training.malloc import keep_freed_memory
-
     vary = {}
     for text in arguments.vary:
         key, equals, values = text.partition("=")
@@ -43,7 +41,6 @@ def run(arguments: argparse.Namespace) -> None:
         vary[key.removeprefix("config.")] = tuple(values.split(","))
     for source in vary.get("init", ()) if arguments.trust_code else ():
         trust_copies(source)
-    keep_freed_memory()  # must come before jax is imported
     from bert_jax.experiments.sweep import Sweep, sweep
 
     choose = tuple(key.removeprefix("config.") for key in arguments.choose.split(",") if key)

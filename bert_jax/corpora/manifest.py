@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 from etils import epath
 
 from bert_jax.errors import UserError
+from bert_jax.program import Note
 from bert_jax.storage import file_formats, files, reading
 
 MANIFEST = "manifest.json"
@@ -27,7 +28,6 @@ SEAL = "sha256"  # the key of the manifest's own digest
 OLD_KEY = "format_version"  # under which formats 1 and 2 have their number
 ADVICE = "`bert-jax corpus --verify=DIR` names all that is damaged: copy that again, or remove and rebuild the corpus"
 SPARE_BYTES = 1 << 30  # bytes of the disk that stay free for everything else
-Note = Callable[[str], None]
 AnyPath: TypeAlias = Path | epath.Path  # local or on an object store
 
 

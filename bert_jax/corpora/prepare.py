@@ -28,11 +28,12 @@ from bert_jax.corpora.privacy import PrivateSource
 from bert_jax.corpora.source import OwnSource, Shard, Source, documents, shards_of
 from bert_jax.corpora.workplace import open_workplace
 from bert_jax.errors import UserError
+from bert_jax.program import Note
 from bert_jax.storage import files
 from bert_jax.text import learn
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.added_tokens import of_texts
-from bert_jax.text.learn import COVERAGE, Note, learn_from_counts, learn_wordpiece
+from bert_jax.text.learn import COVERAGE, learn_from_counts, learn_wordpiece
 from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.learn_sentencepiece import MAX_SENTENCES, NUM_THREADS, learn_sentencepiece
 from bert_jax.text.sentences import check_language

@@ -31,6 +31,7 @@ from bert_jax.corpora import manifest as manifests
 from bert_jax.corpora.columns import TOKENS, lacking
 from bert_jax.corpora.manifest import SPLITS, DamagedError, check_file
 from bert_jax.errors import UserError, first_line
+from bert_jax.program import Note
 from bert_jax.storage import files
 
 if TYPE_CHECKING:
@@ -95,9 +96,7 @@ class Corpus:
         damaged; a shard is missing or has the wrong size.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], cache_bytes: int = CACHE_BYTES, note: manifests.Note | None = None
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], cache_bytes: int = CACHE_BYTES, note: Note | None = None) -> None:
         """
         Args:
           cache_bytes: the bytes of decoded blocks that each split keeps in memory, for the tokens and for each column.

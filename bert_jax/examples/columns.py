@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from bert_jax.configuration import nearest
@@ -15,7 +15,6 @@ from bert_jax.records import Example
 from bert_jax.text.surrogates import well_formed
 
 Columns: TypeAlias = Mapping[str, str | int | Sequence[str | int]]
-Note: TypeAlias = Callable[[str], None]  # prints one line for the user
 ID = "id"
 TARGETS = ("label", "tags", "answers")  # what the model predicts: needed to train and to score, not to predict
 FIRM = (*TARGETS, "pair")  # roles that may be optional: if some examples have such a role, all must have it

@@ -15,8 +15,9 @@ from typing import Any, Literal
 
 from bert_jax.configuration import nearest
 from bert_jax.errors import UserError, few
-from bert_jax.examples.columns import MISSING, Note, select
+from bert_jax.examples.columns import MISSING, select
 from bert_jax.examples.reading import Bad, Record
+from bert_jax.program import Note
 from bert_jax.records import Example
 
 KNOWN = {

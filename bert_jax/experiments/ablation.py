@@ -16,7 +16,7 @@ from bert_jax.examples.load import load as load_examples
 from bert_jax.examples.splits import train_split
 from bert_jax.experiments import table
 from bert_jax.experiments.ablation_table import OWN, SAME_ROWS, Variant, write_tables
-from bert_jax.experiments.grid import Cell, Metrics, Note, make_room, run_cells, say
+from bert_jax.experiments.grid import Cell, Metrics, make_room, run_cells, say
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.loading import load
 from bert_jax.objectives import mlm
@@ -63,7 +63,7 @@ class Ablation:
         return tuple(dict.fromkeys(name.removesuffix(BILSTM) for name in self.variants))
 
 
-def ablate(ablation: Ablation, note: Note = say) -> table.Tables:
+def ablate(ablation: Ablation) -> table.Tables:
     """Run the experiments that are not done yet; write and return a table for each metric.
 
     The files are ``table.md``, ``table.json`` and ``report.html``. The metrics ``mlm_loss`` and ``mlm_accuracy`` of all
@@ -84,8 +84,8 @@ def ablate(ablation: Ablation, note: Note = say) -> table.Tables:
     cells = _cells(ablation, settings, tasks)
     pretrained = cells[: len(ablation.seeds) * len(settings)]
     with only_writer(ablation.workdir):
-        make_room(cells, ablation.workdir, note, ablation.again)
-        tokenizer, corpus, paths = _inputs(ablation, first, variants, pretrained, note)
+        make_room(cells, ablation.workdir, say, ablation.again)
+        tokenizer, corpus, paths = _inputs(ablation, first, variants, pretrained)
         _check_finetunings(ablation, tunings, cells, variants, tokenizer)
         tunings.clear()  # the examples need not stay in memory
 
@@ -97,7 +97,7 @@ def ablate(ablation: Ablation, note: Note = say) -> table.Tables:
             own = pretrain(config, PretrainingRequest(workdir=workdir, command=ablation.command))
             return _metrics(own, _on_rows_of(first, corpus, tokenizer, workdir))
 
-        results = run_cells(cells, run, ablation.workdir, note)
+        results = run_cells(cells, run, ablation.workdir)
     runs: dict[str, list[Metrics]] = {name: [] for name in ablation.variants}
     for seed in ablation.seeds:
         for name, of_seeds in runs.items():
@@ -107,7 +107,7 @@ def ablate(ablation: Ablation, note: Note = say) -> table.Tables:
                 scores |= {f"{task}/{metric}": value for metric, value in tuned.items()}
             of_seeds.append(scores)
     tables, text = write_tables(ablation.workdir, ablation.command, ablation.seeds, runs, variants, tasks)
-    note(text)
+    say(text)
     return tables
 
 
@@ -246,7 +246,6 @@ def _inputs(
     settings: PretrainingSettings,
     variants: Mapping[str, Variant],
     cells: Sequence[Cell],
-    note: Note,
 ) -> tuple[Tokenizer, Mixture, dict[str, dict[str, str]]]:
     """Make the vocabulary and the corpus that all runs share; return both, and config entries with their paths."""
     root = files.as_path(ablation.workdir)
@@ -256,7 +255,7 @@ def _inputs(
     units = tuple(dict.fromkeys(unit for variant in variants.values() for unit in variant.task.units))
     inputs = Inputs(str(folder), settings.vocab, settings.corpus, None, bound, settings.private, units)
     inputs.check()
-    tokenizer, corpus = inputs.open(note)
+    tokenizer, corpus = inputs.open(say)
     place = settings.corpus.path or str(folder / CORPUS)
     return tokenizer, corpus, {"vocab": {"path": str(tokenizers.find(str(folder)))}, "corpus": {"path": place}}
 

@@ -37,8 +37,8 @@ class Variant:
     def measures(self, metric: str) -> Any:
         """Return plain data that is equal for two variants if ``metric`` measures the same in both.
 
-        That of a term whose labels and weights are features of the rows depends on these alone. Everything else depends
-        on the whole objective.
+        The metric of a term whose labels and weights are features of the rows depends on the rows alone. Every other
+        metric depends on the whole objective.
         """
         if metric in SAME_ROWS:
             return "rows of the first variant"
@@ -148,9 +148,9 @@ def _to_beat(
     variants: Mapping[str, Variant],
     tasks: Collection[str],
 ) -> str:
-    """Return what is reached without learning, as text: means over the runs of the first variant that has ``metric``.
+    """Return, as text, what ``metric`` is without learning: the mean over the runs of the first variant that has it.
 
-    ``mlm_loss`` is of the rows of the first variant with its own seed, so the baselines of other runs do not serve.
+    ``mlm_loss`` is computed on the rows of the first variant with its own seed, so only that run's baselines count.
     """
     variant, first, task = next(iter(having)), next(iter(variants)), _task_of(metric, tasks)
     if metric.startswith(OWN) or (metric in SAME_ROWS and variant != first):

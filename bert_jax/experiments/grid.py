@@ -18,13 +18,12 @@ from etils import epath
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.configuration import differences
 from bert_jax.errors import UserError
-from bert_jax.program import duration
+from bert_jax.program import Note, duration
 from bert_jax.storage import file_formats, files, reading
 
-CELL, RESULTS = "cell.json", "finished.json"  # written first, with the run's identity; written last, with its results
+CELL, RESULTS = "cell.json", "finished.json"  # which run a cell is, written first; its results, written last
 MOST_NAMED = 4  # names of cells in one error
 Metrics = dict[str, float]
-Note = Callable[[str], None]
 
 
 def say(line: str) -> None:
@@ -77,7 +76,7 @@ def run_cells(
     for number, cell in enumerate(cells, start=1):
         place, where = root / cell.name, f"[{number}/{len(cells)}] {cell.name}"
         if cell.name in done:
-            note(f"{where}: already done; {_shown(done[cell.name])}")
+            note(f"{where}: already done; {_describe(done[cell.name])}")
             every[cell.name] = done[cell.name]
             continue
         note(f"{where}: {place}")
@@ -93,7 +92,7 @@ def run_cells(
         files.write_text(place / RESULTS, json.dumps(record | {"sha256": _digest(metrics)}, indent=2) + "\n")
         seconds.setdefault(cell.work, []).append(time.monotonic() - began)
         left = Counter(later.work for later in cells[number:] if later.name not in done)
-        note(f"{where}: {_shown(metrics)}{_left(left, seconds)}")
+        note(f"{where}: {_describe(metrics)}{_left(left, seconds)}")
         every[cell.name] = metrics
     return every
 
@@ -168,7 +167,7 @@ def _has_work(place: epath.Path) -> bool:
 def _open(place: epath.Path, cell: Cell) -> None:
     """Make a cell's folder and write into it whose it is."""
     place.mkdir(parents=True, exist_ok=True)
-    record = {**_whose(cell), "common": _named(cell.common)}
+    record = {**_whose(cell), "common": _with_names(cell.common)}
     files.write_text(place / CELL, json.dumps(record) + "\n")
     (place / RESULTS).unlink(missing_ok=True)
 
@@ -188,13 +187,13 @@ def _changed(place: epath.Path, cell: Cell) -> list[str]:
     record = _read(place / RESULTS) | _read(place / CELL)
     if "identity" not in record:
         return ["it does not say which run it is"]
-    wanted = json.loads(json.dumps({"overrides": dict(cell.overrides), "common": _named(cell.common)}))
+    wanted = json.loads(json.dumps({"overrides": dict(cell.overrides), "common": _with_names(cell.common)}))
     changes = [one for key in wanted if key in record for one in differences(record[key], wanted[key], "")]
     named = [re.sub(r"^\.(origin\.)?(recipe|config)\.", "config.", one).removeprefix(".") for one in changes]
     return list(dict.fromkeys(named)) or ["other held-out rows or other inputs"]
 
 
-def _named(common: Any) -> Any:
+def _with_names(common: Any) -> Any:
     """Return ``common`` with the names of its entries if it is a named tuple."""
     return common._asdict() if hasattr(common, "_asdict") else common
 
@@ -210,7 +209,7 @@ def _read(path: epath.Path) -> dict[str, Any]:
     return content
 
 
-def _shown(metrics: Metrics, most: int = 4) -> str:
+def _describe(metrics: Metrics, most: int = 4) -> str:
     return ", ".join(f"{name} {value:.4g}" for name, value in list(metrics.items())[:most])
 
 

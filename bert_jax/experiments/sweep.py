@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from bert_jax.errors import UserError
 from bert_jax.experiments import table
-from bert_jax.experiments.grid import Cell, Metrics, Note, run_cells, say
+from bert_jax.experiments.grid import Cell, Metrics, run_cells, say
 from bert_jax.reporting.measures import lower_is_better
 from bert_jax.reporting.run_record import only_writer
 from bert_jax.runs import recipes
@@ -66,7 +66,7 @@ class Outcome:
         return statistics.median(self.scores)
 
 
-def sweep(request: Sweep, note: Note = say) -> list[Outcome]:
+def sweep(request: Sweep) -> list[Outcome]:
     """Run the combinations that are not done yet; write ``table.md`` and ``table.json``; report the best by the dev
     score.
 
@@ -100,13 +100,13 @@ def sweep(request: Sweep, note: Note = say) -> list[Outcome]:
             metrics = finetune(config, FinetuningRequest(workdir, request.data, request.command, init, typed))
             return {metric: metrics[metric], **metrics}  # puts the main metric first
 
-        metrics_of = run_cells(list(cells.values()), run, request.workdir, note, request.again)
+        metrics_of = run_cells(list(cells.values()), run, request.workdir, say, request.again)
     outcomes = [
         Outcome(values, tuple(metrics_of[cells[name, seed].name][metric] for seed in request.seeds))
         for name, values in combinations.items()
     ]
     kept = _best_of(outcomes, request.choose, metric)
-    note(_write(request, outcomes, kept, metric))
+    say(_write(request, outcomes, kept, metric))
     return kept
 
 
@@ -166,7 +166,7 @@ def _folder(values: Mapping[str, str], seed: int) -> str:
 
 
 def doubt(best: Outcome, others: Sequence[Outcome]) -> str:
-    """Return, as the end of a sentence, why the best outcome may be no better than others; "" if nothing says so."""
+    """Return the end of a sentence: why the best outcome may be no better than others. Return "" if it is better."""
     rows = table.compare({best.name: best.scores, **{other.name: other.scores for other in others}})[1:]
     if any(row.beyond_noise is None for row in rows):
         return "; one seed each cannot tell small differences from chance (--seeds=0,1,2)"

@@ -89,7 +89,7 @@ def _collect(noun: str, units: Iterator[tuple[int, np.ndarray]], table: Hashes) 
     document: list[int] = []
     short = 0
     for number, tokens in units:
-        hashes = _run_hashes(table[tokens])[_varied(tokens)]
+        hashes = _run_hashes(table[tokens])[_is_varied(tokens)]
         short += not len(hashes)
         unit.append(np.full(len(hashes), len(document)))
         runs.append(hashes)
@@ -111,7 +111,7 @@ def _run_hashes(values: Hashes) -> Hashes:
     return hashes
 
 
-def _varied(tokens: np.ndarray) -> np.ndarray:
+def _is_varied(tokens: np.ndarray) -> np.ndarray:
     """Return bool [n - RUN + 1]: whether each run in ``tokens`` [n] has at least ``FEWEST`` different tokens."""
     if len(tokens) < RUN:
         return np.zeros(0, bool)

@@ -129,8 +129,8 @@ def encoding(scan: Scan, hits: Mapping[str, int], text_bytes: int) -> Check:
     """Check for text that was read in another encoding than it was written in.
 
     Args:
-      hits: the counts that the build made in the text itself (``corpora.hits``), needed because the
-        tokenizer drops characters that cannot be shown. ``hits`` is empty for a store without such counts.
+      hits: the counts that the build made in the text itself (``corpora.hits``), needed because the tokenizer drops
+        characters that cannot be shown.
       text_bytes: the size of the text in which the build counted.
     """
     places = int(scan.mojibake.sum())
@@ -143,8 +143,7 @@ def encoding(scan: Scan, hits: Mapping[str, int], text_bytes: int) -> Check:
     return Check(
         "encoding",
         status,
-        f"{places:,} places ({tokens:.3g} a million tokens) look like text of another encoding"
-        + (f"; in the text: {counted}" if hits else ""),
+        f"{places:,} places ({tokens:.3g} a million tokens) look like text of another encoding; in the text: {counted}",
         "the files were decoded wrongly before: repair them (ftfy does) or fetch them again",
         {"places": places, "places_a_million": tokens, "documents_share": share, "text": dict(hits)},
     )

@@ -139,7 +139,7 @@ def _check_splits(
     )
     lengths = shape.measure(train.split)
     checks = _text_checks(train, tokenizer, pieces, lengths.document_tokens, fixes)
-    checks += _hit_checks(corpus, train, tokenizer is not None)
+    checks += _hit_checks(corpus, train)
     checks += [
         fit.coverage(train),
         shape.documents(train.split, lengths, manifest.get("dropped", {}), fixes, request.pairs),
@@ -168,15 +168,15 @@ def _text_checks(
     ]
 
 
-def _hit_checks(corpus: Corpus, train: Scan, has_vocabulary: bool) -> list[Check]:
-    """Run the checks on hits that the build counted in the text itself, if the corpus has these counts."""
-    hits, text_bytes = corpus.manifest.get("text_hits") or {}, corpus.manifest.get("text_bytes", 0)
-    personal = [fit.personal(hits["private"], text_bytes)] if "private" in hits else []
-    if not has_vocabulary and "encoding" not in hits:
-        return [Check("encoding", "skip", "not checked", "needs the vocabulary of the corpus: --vocab"), *personal]
-    encoding = hits.get("encoding", {})
-    control = [fit.control(encoding, text_bytes)] if fit.CONTROL in encoding else []
-    return [fit.encoding(train, encoding, text_bytes), *control, *personal]
+def _hit_checks(corpus: Corpus, train: Scan) -> list[Check]:
+    """Run the checks on hits that the build counted in the text itself."""
+    hits, text_bytes = corpus.manifest["text_hits"], corpus.manifest["text_bytes"]
+    encoding = hits["encoding"]
+    return [
+        fit.encoding(train, encoding, text_bytes),
+        fit.control(encoding, text_bytes),
+        fit.personal(hits["private"], text_bytes),
+    ]
 
 
 def _corpus_facts(corpus: Corpus, request: InspectionRequest) -> dict[str, Any]:

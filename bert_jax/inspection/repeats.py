@@ -15,7 +15,7 @@ from bert_jax.inspection.pieces import Tokenizer
 from bert_jax.inspection.scan import Scan
 
 LONG = 10  # least tokens of a long line; shorter lines, such as "Yes." or a heading, repeat in good texts too
-MATTERS = 0.005  # a smaller share of the tokens, such as a few equal documents of one line, moves no loss
+MATTERS = 0.005  # a smaller share of the tokens, such as that of a few equal short documents, changes no loss
 SHOWN = 10
 SHOWN_CHARACTERS = 100
 

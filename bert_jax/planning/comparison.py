@@ -97,7 +97,7 @@ def look_up(topology: Topology, experiment: Experiment, shape: ModelConfig) -> t
 
     Comparisons of this recipe come before those of other recipes. The ratio is None if nothing was compared.
     """
-    name, kept = topology.name, _kept(_folder(topology))
+    name, kept = topology.name, _read_entries(_folder(topology))
     keys = {step_key(phase, experiment, shape) for phase in experiment.phases.phases}
     if own := [entry for entry in kept if entry["step_key"] in keys]:
         return f"measured steps of this recipe on {name} were {_off(own)}", _ratio(own)
@@ -123,7 +123,7 @@ def _folder(topology: Topology) -> Path:
     return files.cache_directory() / "predictions" / topology.name.replace(":", "-")
 
 
-def _kept(folder: Path) -> list[dict[str, Any]]:
+def _read_entries(folder: Path) -> list[dict[str, Any]]:
     """Return the sound entries of a machine's folder in the cache; one that cannot be read is left out."""
     found = []
     try:

@@ -19,7 +19,7 @@ from bert_jax.program import duration, program, size
 
 Record = dict[str, Any]
 
-_WORTH_A_SEARCH = 1 / 3  # of the time spent on communication alone: from here on another layout may well be faster
+_WORTH_A_SEARCH = 1 / 3  # of the time, spent on communication alone: with more, another layout may be faster
 PREDICTED = "predictions are lower bounds: the work of the compiled program if the peaks above were always reached"
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
-from bert_jax.configuration import check_fields
+from bert_jax.errors import UserError
 from bert_jax.planning import hlo, timeline, topologies
 from bert_jax.planning.collectives import fabric
 from bert_jax.planning.compile import Compiled, compile_phase
 from bert_jax.planning.timeline import Prediction
 from bert_jax.planning.topologies import Topology
+from bert_jax.program import Note
 from bert_jax.reporting.progress import ProgressLine
 from bert_jax.rows.phases import Phase
 from bert_jax.task import Task
@@ -23,7 +24,6 @@ from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.sharded_update import unsplit
 
 _DAY = 86_400.0
-Note = Callable[[str], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,9 +92,10 @@ class Rates:
     restart_seconds: float = 600.0  # time until the machine is back, the state is restored and the step is compiled
 
     def __post_init__(self) -> None:
-        price = "price_per_chip_hour"
-        check_fields(self, "plan", "0 or more is needed", "restarts_per_day", sound=lambda v: 0 <= v < math.inf)
-        check_fields(self, "plan", "more than 0 is needed", price, sound=lambda v: v is None or 0 < v < math.inf)
+        if not 0 <= self.restarts_per_day < math.inf:
+            raise UserError(f"--restarts_per_day is {self.restarts_per_day}; 0 or more is needed")
+        if self.price_per_chip_hour is not None and not 0 < self.price_per_chip_hour < math.inf:
+            raise UserError(f"--price_per_chip_hour is {self.price_per_chip_hour}; more than 0 is needed")
 
 
 @dataclasses.dataclass(frozen=True)

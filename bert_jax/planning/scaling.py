@@ -125,7 +125,7 @@ CAVEATS = (
 
 
 class LargerBatch(NamedTuple):
-    """The ``plan`` of as many rows in batches ``factor`` times as large, by arithmetic, and what it needs to fit.
+    """The ``plan`` of a run with the same number of rows in batches ``factor`` times as large, computed by arithmetic.
 
     Attributes:
       micro_batches: the number by phase with which the activations fit into memory, by arithmetic; None if none does.
@@ -137,9 +137,9 @@ class LargerBatch(NamedTuple):
 
 
 def larger_batches(plan: Plan, factor: int, whole_batches: bool = False) -> list[LargerBatch]:
-    """Return what batches of 1, 2, 4 ... ``factor`` times the size would take, from the compiled steps of ``plan``.
+    """Return estimates for batches of 1, 2, 4 ... ``factor`` times the size, from the compiled steps of ``plan``.
 
-    A step takes its computation as often as the batch is larger, and its communication once.
+    The time of a step's computation grows with the batch; the time of its communication does not.
 
     Args:
       whole_batches: whether the objective reads whole batches, which allows no micro-batches.

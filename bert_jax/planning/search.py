@@ -18,9 +18,9 @@ from bert_jax.models.kernels.choice import case_of, choose
 from bert_jax.planning import formulas
 from bert_jax.planning.compile import bytes_of
 from bert_jax.planning.formulas import BatchLayout
-from bert_jax.planning.plan import Change, Machine, Note, Plan, Rates, Recipe, make
+from bert_jax.planning.plan import Change, Machine, Plan, Rates, Recipe, make
 from bert_jax.planning.smallest_change import in_words
-from bert_jax.program import duration, size
+from bert_jax.program import Note, duration, size
 from bert_jax.rows.phases import Phase
 from bert_jax.task import Task
 from bert_jax.training.experiment import Experiment

@@ -112,7 +112,7 @@ def thin(points: Points) -> list[tuple[float, float | None]]:
     edges = [round(i * len(inner) / buckets) for i in range(buckets + 1)]
     kept = [points[0]]
     for start, stop in zip(edges, edges[1:], strict=False):
-        known = [i for i in range(start, stop) if _known(inner[i][1])] or [start]
+        known = [i for i in range(start, stop) if _is_known(inner[i][1])] or [start]
         extremes = {min(known, key=lambda i: inner[i][1] or 0.0), max(known, key=lambda i: inner[i][1] or 0.0)}
         kept += [inner[i] for i in sorted(extremes)]
     return [*kept, points[-1]]
@@ -128,7 +128,7 @@ def smooth(points: Points) -> list[tuple[float, float | None]]:
     return [(x, mean) for (x, _), mean in zip(values, means, strict=True)]
 
 
-def _known(y: float | None) -> bool:
+def _is_known(y: float | None) -> bool:
     return y is not None and math.isfinite(y)
 
 
@@ -220,9 +220,9 @@ def _down(x: float, top: float = TOP) -> str:
 def _path(points: Points, frame: _Frame, style: str) -> str:
     commands, pen_down = [], False
     for x, y in points:
-        if y is not None and _known(y):
+        if y is not None and _is_known(y):
             commands.append(f"{'L' if pen_down else 'M'}{frame.x(x):.1f} {frame.y(y):.1f}")
-        pen_down = _known(y)
+        pen_down = _is_known(y)
     return f'<path class="curve {style}" d="{"".join(commands)}"/>'
 
 
@@ -268,7 +268,7 @@ def _hover(chart: Chart, frame: _Frame) -> list[str]:
 
     While the pointer is over a band, a vertical line, a dot on each curve and a tooltip with the values appear.
     """
-    xs = sorted({x for series in chart.series for x, y in series.points if _known(y)})
+    xs = sorted({x for series in chart.series for x, y in series.points if _is_known(y)})
     xs = [xs[i * (len(xs) - 1) // (HOVER_BANDS - 1)] for i in range(HOVER_BANDS)] if len(xs) > HOVER_BANDS else xs
     edges = [LEFT, *((frame.x(a) + frame.x(b)) / 2 for a, b in zip(xs, xs[1:], strict=False)), RIGHT_EDGE]
     nearest = [(series, _nearest(series.points)) for series in chart.series]

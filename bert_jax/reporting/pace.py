@@ -42,7 +42,7 @@ def paces(records: Iterable[Record], run: Mapping[str, Any], last_start: bool = 
       last_start: whether to return only windows since the last start of the run.
     """
     train = [record for record in records if record["split"] == "train"]
-    starts = [0, *(r["step"] for r in run.get("restarts") or [] if isinstance(r, Mapping) and is_number(r.get("step")))]
+    starts = [0, *(r["step"] for r in run.get("restarts") or [] if is_number(r.get("step")))]
     windows: dict[str, list[tuple[Record, int]]] = {}
     before: Record | None = None
     for record in train:
@@ -62,8 +62,7 @@ def paces(records: Iterable[Record], run: Mapping[str, Any], last_start: bool = 
 def starts_again(run: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
     """Return the ``restarts`` of ``run.json`` in two parts: restarts, and starts with more steps (``--extend``)."""
     entries = run.get("restarts") or []
-    extended = [entry for entry in entries if isinstance(entry, Mapping) and entry.get("extended")]
-    return [entry for entry in entries if entry not in extended], extended
+    return [entry for entry in entries if not entry.get("extended")], [e for e in entries if e.get("extended")]
 
 
 def since_last_start(run: Mapping[str, Any]) -> str:

@@ -89,9 +89,7 @@ pre { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere; } pre + p { mar
   svg text { font-size: 16px; } svg .mark text { font-size: 14px; }
   .examples { grid-template-columns: minmax(0, 1fr); } }
 @media print { body { background: #fff; } .card { break-inside: avoid; } }
-"""
-# Styles that only the report of a fine-tuned model needs.
-TASK_STYLE = """
+/* Only the report of a fine-tuned model needs the rest. */
 .heat { border-collapse: separate; border-spacing: 2px; width: auto; font-size: .85rem; }
 .heat th, .heat td { border: 0; padding: 5px 8px; } .heat th { font-weight: 500; white-space: nowrap; min-width: 0; }
 .heat thead th { text-align: center; vertical-align: bottom; } .heat thead th span { display: inline-block; }
@@ -141,7 +139,7 @@ def page(title: str, body: str) -> str:
 <meta http-equiv="Content-Security-Policy" content="{POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(title)}</title>
-<style>{STYLE}{TASK_STYLE}</style>
+<style>{STYLE}</style>
 </head>
 <body>
 <main>

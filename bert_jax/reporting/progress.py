@@ -78,7 +78,7 @@ class ProgressLine:
     def note(self, text: str) -> None:
         """Print text that stays on the screen, above the progress line."""
         if self._live:
-            self._write(f"{self._cleared()}{text}\n")
+            self._write(f"{self._clear_code()}{text}\n")
             if self._drawn_at is not None:
                 self._draw()
         else:
@@ -88,9 +88,9 @@ class ProgressLine:
     def outside(self, activity: str, counted: bool = True) -> Iterator[None]:
         """Context manager: inside the block, the run does something other than steps, such as ``compiling``.
 
-        A terminal shows the activity. A line says now and then how long it takes so far, unless it is not ``counted``,
-        because it says how far it is (``doing``). The time in the block does not count for the speed. The block must
-        give up Python's lock now and then, as XLA does while it compiles.
+        A terminal shows the activity. If it is ``counted``, a line now and then says how long it has taken; an activity
+        that reports its own progress (``doing``) is not. The time in the block does not count for the speed. The block
+        must release Python's global lock now and then, as XLA does while it compiles.
         """
         start = self._told_at = self._clock()
         if self._live:
@@ -113,7 +113,7 @@ class ProgressLine:
             if self._last:
                 self._last = self._last[0], self._last[1] + self._clock() - start
             if self._live:
-                self._write(self._cleared()) if self._drawn_at is None else self._draw()
+                self._write(self._clear_code()) if self._drawn_at is None else self._draw()
 
     def doing(self, text: str) -> None:
         """Show how far something other than steps is, such as an evaluation, at most once in a while."""
@@ -125,7 +125,7 @@ class ProgressLine:
 
     def _put(self, text: str) -> None:
         """Show a line, on a terminal in place of the last."""
-        self._write(self._cleared() + text[: self._width()] if self._live else f"{text}\n")
+        self._write(self._clear_code() + text[: self._width()] if self._live else f"{text}\n")
 
     def finish(self) -> None:
         """Show the last figures and leave them on the screen."""
@@ -176,7 +176,7 @@ class ProgressLine:
                     figures.append(f"{label} {self._metrics[name]:.{DIGITS}f}")
         return " ".join(figures)
 
-    def _cleared(self) -> str:
+    def _clear_code(self) -> str:
         """Return what empties the current line and goes to its start; a notebook knows no escape codes."""
         return f"\r{' ' * NOTEBOOK_COLUMNS}\r" if self._notebook else "\r\x1b[K"
 
@@ -190,7 +190,7 @@ class ProgressLine:
 
     def _draw(self) -> None:
         self._drawn_at, self._pending = self._clock(), False
-        self._write(self._cleared() + self.line(self._width()) if self._live else self.line() + "\n")
+        self._write(self._clear_code() + self.line(self._width()) if self._live else self.line() + "\n")
 
     def _write(self, text: str) -> None:
         if self._closed:

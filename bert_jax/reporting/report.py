@@ -30,7 +30,7 @@ from bert_jax.reporting.pace import paces, starts_again
 from bert_jax.reporting.page import as_html, fold, page, section, table
 from bert_jax.reporting.report_errors import errors
 from bert_jax.reporting.report_speed import goodput, step_times
-from bert_jax.reporting.report_tasks import attention_pictures, commands, of_fine_tuning, scores, sound
+from bert_jax.reporting.report_tasks import attention_pictures, commands, scores
 from bert_jax.storage import files, reading
 
 FILE = "report.html"
@@ -57,8 +57,8 @@ def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | Non
         state = _status(workdir)
     baselines = _read(folder / "baselines.json", {})
     examples = [example for example in _read(folder / "examples.json", []) if _is_filled(example)]
-    details = sound(_read(folder / DETAILS, {}))
-    tuned = of_fine_tuning(run)
+    details = {"splits": {}, "attention": []} | _read(folder / DETAILS, {})
+    tuned = "task" in _mapping(run.get("config"))
     best = details.get("best_step")
     evaluations = [record for record in records if record["split"] == "eval"]
     headline = next((r for r in evaluations if r["step"] == best), (evaluations or records)[-1])
@@ -72,7 +72,7 @@ def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | Non
         section("Filling in the blanks", _examples(examples)),
         section("How fast it was", step_times(paces(records, run))),
         section("Where the time went", goodput(state)),
-        section("What it was made from", _lineage(run, records)),
+        section("What it was made from", _lineage(run)),
         section("Try next", _commands(os.fspath(workdir), run, state, details if tuned else None, examples)),
     ]
     body = "\n".join(part for part in parts if part)
@@ -174,10 +174,7 @@ def _charts(records: list[Record], run: Mapping[str, Any], baselines: Mapping[st
 
 def _marks(run: Mapping[str, Any]) -> Iterable[tuple[str, float]]:
     """Yield (name, step) for each restart or extension, and for the start of each phase except the first."""
-    for word, start in ((word, start) for word, of in _starts(run) for start in of):
-        step = start.get("step") if isinstance(start, Mapping) else start
-        if step is not None and is_number(step):
-            yield word, step
+    yield from ((word, start["step"]) for word, of in _starts(run) for start in of if is_number(start.get("step")))
     yield from ((phase_label(name), first) for name, first, _ in _phases(run)[1:])
 
 
@@ -194,8 +191,10 @@ def _phases(run: Mapping[str, Any]) -> list[tuple[str, int, int]]:
 
 
 def _row_lengths(run: Mapping[str, Any]) -> str:
-    """Return a warning if train and held-out rows differ in length, since their losses are then not comparable; else
-    ""."""
+    """Return a warning if train and held-out rows differ in length, so that their losses cannot be compared.
+
+    Return "" if they do not differ.
+    """
     phases = _phases(run)
     if len({length for _, _, length in phases}) < 2:
         return ""
@@ -248,7 +247,7 @@ def _results(evaluations: list[Record], baselines: Mapping[str, Any]) -> str:
 
 
 def _is_filled(example: Any) -> bool:
-    """Return whether ``example`` has the form that ``fill_mask.as_record`` writes."""
+    """Return whether ``example`` has the form of a ``features.fill_mask.Filled``."""
     match example:
         case {"text": str(), "predictions": list(masks)}:
             pairs = [pair for mask in masks for pair in (mask if isinstance(mask, list) else [None])]
@@ -274,7 +273,7 @@ def _examples(examples: list[Any]) -> str:
     return f'{note}<div class="examples">{"".join(cards)}</div>' if cards else ""
 
 
-def _lineage(run: Mapping[str, Any], records: list[Record]) -> str:
+def _lineage(run: Mapping[str, Any]) -> str:
     facts = _made_from(run)
     if is_number(facts.get("started")):
         facts["started"] = _moment(facts["started"])
@@ -319,9 +318,7 @@ def _starts(run: Mapping[str, Any]) -> list[tuple[str, list[Any]]]:
     return [("restart", restarts), ("extension", extensions)]
 
 
-def _start(start: Any) -> str:
-    if not isinstance(start, Mapping):
-        return f"at step {start}"
+def _start(start: Mapping[str, Any]) -> str:
     where = f"at step {start['step']}" if is_number(start.get("step")) else ""
     when = f"on {_moment(start['time'])}" if is_number(start.get("time")) else ""
     return f"{where} {when}".strip() or MISSING

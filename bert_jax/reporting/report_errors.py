@@ -1,6 +1,6 @@
 """The part of the report that shows the errors of a fine-tuned model.
 
-The errors are read from ``details.json``. The task can be any.
+The errors are read from ``details.json``, for any task.
 """
 
 from __future__ import annotations

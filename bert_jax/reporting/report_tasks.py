@@ -1,6 +1,6 @@
 """The parts of the report that only a fine-tuned model has: scores, attention and commands.
 
-These parts are made from the run's files. The task can be any.
+These parts are made from the run's files, for any task.
 """
 
 from __future__ import annotations
@@ -18,26 +18,6 @@ Details = Mapping[str, Any]
 CELL, WIDE_CELL, FEW_TOKENS, MARGIN = 12, 18, 16, 74  # for attention pictures; sizes in view-box units
 FAINTEST = 0.04  # weights below this share of the largest are not drawn, to keep the page small
 MAX_TOKEN = 10  # most characters of a token's label
-
-
-def of_fine_tuning(run: Mapping[str, Any]) -> bool:
-    """Return whether the content of ``run.json`` describes a fine-tuning run."""
-    return isinstance(run.get("config"), Mapping) and "task" in run["config"]
-
-
-def sound(details: Mapping[str, Any]) -> Details:
-    """Return ``details`` without entries of an unexpected type.
-
-    ``details.json`` may come from another version or be written by hand.
-    """
-    splits, pictures = details.get("splits"), details.get("attention")
-    named = splits.items() if isinstance(splits, Mapping) else ()
-    listed = pictures if isinstance(pictures, list) else []
-    return {
-        **details,
-        "splits": {name: found for name, found in named if isinstance(found, Mapping)},
-        "attention": [one for one in listed if isinstance(one, Mapping)],
-    }
 
 
 # ---- Scores ----------------------------------------------------------------------------------------------------------

@@ -290,7 +290,7 @@ def only_writer(workdir: str) -> Iterator[None]:
         check_workdir(path)
         new = [folder for folder in (path, *path.parents) if not folder.exists()]
         ours = bool(new) or not any(path.iterdir())
-        with _locked(path):
+        with _lock(path):
             files.sweep(path)  # removes unfinished files of a killed run
             try:
                 yield
@@ -300,7 +300,7 @@ def only_writer(workdir: str) -> Iterator[None]:
                 raise
 
 
-def _locked(workdir: Path) -> IO[str]:
+def _lock(workdir: Path) -> IO[str]:
     """Return the lock file of ``workdir``, which is created if missing. The lock is held until the file is closed."""
     for _ in range(100):
         workdir.mkdir(parents=True, exist_ok=True)

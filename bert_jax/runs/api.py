@@ -1,8 +1,7 @@
 """The functions of ``import bert_jax``, documented in bert_jax/README.md. Their names and arguments are stable.
 
 An argument is named after the flag of the command that does the same, so a function has as many as its command has
-flags. This module imports nothing that imports jax, so
-that a run can first choose which freed memory it keeps.
+flags. This module imports nothing that imports jax, so that a run can first choose which freed memory it keeps.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def load(source: AnyPath, *, trust_code: bool = False) -> TrainedModel:
     """
     from bert_jax.interchange import loading
 
-    return loading.load(_trusted(trust_code, _path("source", source)))
+    return loading.load(_trust(trust_code, _path("source", source)))
 
 
 @_quiet
@@ -90,7 +89,9 @@ def batches(
     """
     from bert_jax.runs.pretraining import PretrainingRequest, training_batches
 
-    request = PretrainingRequest(_path("workdir", workdir), init=_given("init", init), vocab=_given("vocab", vocab))
+    request = PretrainingRequest(
+        _path("workdir", workdir), init=_maybe_path("init", init), vocab=_maybe_path("vocab", vocab)
+    )
     tree = _tree(config, overrides, trust_code, request)
     return training_batches(tree, request, first_step, say)
 
@@ -138,9 +139,9 @@ def pretrain(
     request = pretraining.PretrainingRequest(
         workdir=_path("workdir", workdir),
         command=_call("pretrain", config, workdir, **arguments, extend=extend, private=private, trust_code=trust_code),
-        init=_given("init", init),
+        init=_maybe_path("init", init),
         init_optimizer=init_optimizer,
-        vocab=_given("vocab", vocab),
+        vocab=_maybe_path("vocab", vocab),
         extend=extend,
         private=private,
         typed_keys=recipes.changed_keys(overrides or {}),
@@ -178,7 +179,7 @@ def finetune(
         workdir=_path("workdir", workdir),
         data=_path("data", data),
         command=_call("finetune", config, workdir, **arguments, trust_code=trust_code),
-        init=_given("init", init),
+        init=_maybe_path("init", init),
         typed_keys=recipes.changed_keys(overrides or {}),
     )
     return finetuning.finetune(_tree(config, overrides, trust_code, request), request)
@@ -218,7 +219,7 @@ def predict(
     from bert_jax.runs.prediction import predict as predicted
 
     chosen = [f"{name}={value!r}" for name, value in (options or {}).items()]
-    model = load_tuned(_trusted(trust_code, _path("workdir", workdir)), step, chosen)
+    model = load_tuned(_trust(trust_code, _path("workdir", workdir)), step, chosen)
     if input is not None:
         own_format = own_code.typed_name(catalogue.KEYS["data.format"], format, "format")
         examples = read_examples(model, _path("input", input), own_format, "test", say)
@@ -251,12 +252,12 @@ def _prepare_to_train() -> None:
 def _tree(config: Recipe, overrides: Mapping[str, Any] | None, trust_code: bool, request: Any) -> dict[str, Any]:
     """Return the config tree of a run. ``request`` names the workdirs whose copies of code ``trust_code`` lets run."""
     for source in filter(None, (request.workdir, request.init)):
-        _trusted(trust_code, source)
+        _trust(trust_code, source)
     tree: dict[str, Any] = recipes.with_values(config, overrides or {}, trust_code).to_dict()
     return tree
 
 
-def _trusted(trust_code: bool, source: str) -> str:
+def _trust(trust_code: bool, source: str) -> str:
     """Return ``source``, after letting the code of its copies run if ``trust_code`` says so."""
     if trust_code:
         own_code.trust_copies(source)
@@ -270,17 +271,17 @@ def _path(name: str, path: AnyPath) -> str:
     return os.path.expanduser(os.fspath(path))
 
 
-def _given(name: str, path: AnyPath | None) -> str | None:
+def _maybe_path(name: str, path: AnyPath | None) -> str | None:
     return None if path is None else _path(name, path)
 
 
 def _call(function: str, config: Recipe, workdir: AnyPath, **arguments: Any) -> str:
     """Return the call as Python code, which the run's files record as the command that resumes it."""
     given = {name: value for name, value in arguments.items() if value not in (None, {}, False, "fresh", ".")}
-    recipe = _shown(config) if isinstance(config, str | os.PathLike) else "config"
-    texts = [recipe, _shown(workdir), *(f"{name}={_shown(value)}" for name, value in given.items())]
+    recipe = _repr(config) if isinstance(config, str | os.PathLike) else "config"
+    texts = [recipe, _repr(workdir), *(f"{name}={_repr(value)}" for name, value in given.items())]
     return f"bert_jax.{function}({', '.join(texts)})"
 
 
-def _shown(value: Any) -> str:
+def _repr(value: Any) -> str:
     return repr(os.fspath(value) if isinstance(value, os.PathLike) else value)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from bert_jax.objectives.base import RATE, PretrainingObjective, majority_rates
-from bert_jax.program import program
+from bert_jax.program import Note, program
 from bert_jax.reporting.formats import in_words, is_number
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.storage import files, reading
 from bert_jax.training.experiment import Experiment
 
-Note = Callable[[str], None]
 TRAIN_ROWS = 1024  # the first rows of a phase, from which the shares of its labels are counted
 UNBALANCED = 0.65  # a larger share of one label leaves little to learn from two
 PHASES = "phases"  # the entry with the shares of each phase's own labels
@@ -62,7 +61,7 @@ def write_baselines(
         for name, rate in figures.get(PHASES, {}).get(one.kind, {}).items():
             if rate > UNBALANCED:
                 term = task.terms(task.config)[name.removesuffix(RATE)]
-                note(_unbalanced(one, name, rate, inspect if term.labels == "next_sentence_labels" else ""))
+                note(_describe_imbalance(one, name, rate, inspect if term.labels == "next_sentence_labels" else ""))
 
 
 def _sound(figures: Mapping[str, Any]) -> bool:
@@ -93,7 +92,7 @@ def _of_phase(task: PretrainingObjective, phases: Phases, index: int) -> dict[st
     return majority_rates(counts)
 
 
-def _unbalanced(phase: Phase, name: str, rate: float, inspect: str) -> str:
+def _describe_imbalance(phase: Phase, name: str, rate: float, inspect: str) -> str:
     """``inspect`` is a command that says more; "" if the labels are not those of next sentences."""
     term = name.removesuffix(RATE).upper()
     begins = (

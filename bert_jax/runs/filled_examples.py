@@ -13,8 +13,8 @@ from bert_jax.corpora.store import CorpusSplit
 from bert_jax.features.fill_mask import fill_mask
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.models.model import LM_HEAD
+from bert_jax.program import Note
 from bert_jax.records import MASK
-from bert_jax.runs.inputs import Note
 from bert_jax.storage import files
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.text.words import unspaced
@@ -64,12 +64,12 @@ def _masked_sentences(corpus: Mixture, tokenizer: Tokenizer, max_length: int) ->
         lengths = split.sentence_lengths()
         fitting = np.flatnonzero((lengths >= LENGTHS[0]) & (lengths <= min(LENGTHS[1], max_length - 2)))
         for region in np.array_split(fitting, each):
-            tried = (_masked(split, int(i), tokenizer, max_length) for i in region[len(region) // 2 :][:TRIED])
+            tried = (_mask(split, int(i), tokenizer, max_length) for i in region[len(region) // 2 :][:TRIED])
             sentences += [one for one in [next(filter(None, tried), None)] if one]
     return sentences[:NUMBER]
 
 
-def _masked(split: CorpusSplit, number: int, tokenizer: Tokenizer, max_length: int) -> tuple[str, str] | None:
+def _mask(split: CorpusSplit, number: int, tokenizer: Tokenizer, max_length: int) -> tuple[str, str] | None:
     start, stop = split.sentence_offsets[number : number + 2]
     ids = split.read(np.array([start]), np.array([stop - start]))
     starts = np.append(~tokenizer.is_continuation[ids], True)  # bool [L + 1]: whether a word starts here

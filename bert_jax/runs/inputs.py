@@ -11,7 +11,7 @@ import functools
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from etils import epath
@@ -36,13 +36,13 @@ from bert_jax.features.trained_model import TrainedModel
 from bert_jax.inspection.fixes import Fixes
 from bert_jax.inspection.line_ends import LONG_WORD, in_long_words, line_ends
 from bert_jax.inspection.pieces import Pieces
+from bert_jax.program import Note
 from bert_jax.records import Example
 from bert_jax.rows import units
 from bert_jax.storage import files, reading
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
 
-Note = Callable[[str], None]
 CORPUS = "corpus"  # the folder of the corpus in a workdir
 NOTE_SECONDS = 30.0
 TOO_LONG = 0.2  # share of the pieces in long words; that of text with spaces is near 0
@@ -120,7 +120,7 @@ class Inputs:
 
     def there(self) -> Mixture:
         """Return the stores that exist, whatever text they were made from. Raises ``UserError`` if one is missing."""
-        return self._mixed({name: Corpus(place) for name, place in self.places().items()})
+        return self._mix({name: Corpus(place) for name, place in self.places().items()})
 
     def open(self, note: Note) -> tuple[Tokenizer, Mixture]:
         """Return the vocabulary and the corpus.
@@ -189,12 +189,12 @@ class Inputs:
                 "so little held-out text gives rough figures; in a new --workdir, "
                 f"--config.corpus.heldout_fraction={more} holds out more"
             )
-        mixture = self._mixed(corpora)
+        mixture = self._mix(corpora)
         if self.corpus.parts:
             note("shares of the rows: " + ", ".join(f"{name} {share:.1%}" for name, share in mixture.shares.items()))
         return mixture
 
-    def _mixed(self, corpora: Mapping[str, Corpus]) -> Mixture:
+    def _mix(self, corpora: Mapping[str, Corpus]) -> Mixture:
         if not self.corpus.parts:
             return Mixture.alone(corpora[""])
         weights = {name: part.weight for name, part in self.corpus.part_configs().items()}
@@ -207,7 +207,7 @@ class Inputs:
         """
         name = where.rpartition(".")[2]  # that of a part, or "corpus"
         ours = not (config.path or self.corpus.path)
-        if ours and not self.bound and files.is_whole(place) and not _made_of(config, place, tokenizer):
+        if ours and not self.bound and files.is_whole(place) and not _is_made_of(config, place, tokenizer):
             if not self.builds:
                 raise UserError(f"the corpus in {place} was made of another text or vocabulary, and {HOW_TO_BUILD}")
             place.rmtree()
@@ -292,7 +292,7 @@ def _now_and_then(note: Note) -> Progress:
     return progress
 
 
-def _made_of(corpus: CorpusConfig, path: epath.Path, tokenizer: Tokenizer) -> bool:
+def _is_made_of(corpus: CorpusConfig, path: epath.Path, tokenizer: Tokenizer) -> bool:
     """Return whether the store at ``path`` equals the store that would be built now."""
     manifest = manifests.read(path)
     wanted = {name: getattr(corpus, name) for name in ("heldout_fraction", "part_bytes", "duplicates")}

@@ -162,13 +162,13 @@ def with_contents(tree: Mapping[str, Any]) -> dict[str, Any]:
                 place = files.as_path(path)
                 if not place.is_file():
                     raise UserError(f"config.{where}.{field.name} is {path!r}, and there is no such file")
-                named = _replaced(named, f"{where}.{field.name}".split("."), f"{place.name}@{files.sha256(place)[:16]}")
+                named = _replace(named, f"{where}.{field.name}".split("."), f"{place.name}@{files.sha256(place)[:16]}")
     return named
 
 
-def _replaced(tree: Mapping[str, Any], keys: list[str], value: str) -> dict[str, Any]:
+def _replace(tree: Mapping[str, Any], keys: list[str], value: str) -> dict[str, Any]:
     key, *rest = keys
-    return {**tree, key: _replaced(tree[key], rest, value) if rest else value}
+    return {**tree, key: _replace(tree[key], rest, value) if rest else value}
 
 
 def typed_name(category: Category, name: str | None, flag: str) -> str | None:

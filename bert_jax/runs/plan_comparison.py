@@ -12,8 +12,9 @@ from bert_jax.errors import UserError
 from bert_jax.models.model import config_of
 from bert_jax.planning import comparison, page, topologies
 from bert_jax.planning.comparison import ComparedPhase
-from bert_jax.planning.plan import Change, Machine, Note, Plan, make
+from bert_jax.planning.plan import Change, Machine, Plan, make
 from bert_jax.planning.topologies import Topology
+from bert_jax.program import Note
 from bert_jax.reporting import run_log, run_record
 from bert_jax.reporting.pace import Pace, paces, since_last_start
 from bert_jax.runs.recipe_plan import PretrainingRecipe

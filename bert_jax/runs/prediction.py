@@ -17,6 +17,7 @@ from bert_jax.examples.load import DataConfig, load, make_reader
 from bert_jax.examples.reading import need, text_lines
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.loading import load as load_model
+from bert_jax.program import Note
 from bert_jax.records import Example
 from bert_jax.rows.phases import Phase
 from bert_jax.runs.recipes import literal
@@ -28,7 +29,6 @@ from bert_jax.training import mesh as meshes
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.mesh import MeshConfig
 
-Note = Callable[[str], None]
 BATCH_SIZE = 32
 RAW_TEXT = "raw_text"  # a form of --input beside the formats of ``examples``: a text a line
 TYPED = {"text", "pair", "question", "context"}  # roles that are a text each
@@ -46,7 +46,9 @@ def load_tuned(source: str, step: int | None = None, options: Sequence[str] = ()
     model = load_model(source, step)
     if not model.facts.get("task"):
         raise UserError(f"{source} holds a pretrained model; fine-tune it first: bert-jax finetune --init={source}")
-    model = dataclasses.replace(model, facts={**model.facts, "task": {**model.facts["task"], **_parsed(options)}})
+    model = dataclasses.replace(
+        model, facts={**model.facts, "task": {**model.facts["task"], **_parse_options(options)}}
+    )
     task_of(model)
     return model
 
@@ -127,15 +129,15 @@ def predict_split(
     return metrics, task.predictions(name, outputs)
 
 
-def _parsed(options: Sequence[str]) -> dict[str, Any]:
+def _parse_options(options: Sequence[str]) -> dict[str, Any]:
     """Return ``key=value`` options as a dict. A value is read as a Python literal if it is one, else as text."""
-    parsed: dict[str, Any] = {}
+    chosen: dict[str, Any] = {}
     for option in options:
         key, equals, text = option.partition("=")
         if not equals:
             raise UserError(f"--option={option} has no value; write --option=KEY=VALUE")
-        parsed[key] = literal(text)
-    return parsed
+        chosen[key] = literal(text)
+    return chosen
 
 
 def read_examples(model: TrainedModel, path: str, form: str | None, split: str, note: Note) -> tuple[Example, ...]:

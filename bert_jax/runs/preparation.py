@@ -90,7 +90,7 @@ class CheckedPretraining:
         return inputs
 
     def with_text(self, tokenizer: Tokenizer, corpus: Mixture) -> Prepared[PretrainingObjective, Mixture]:
-        """Return the run on a corpus, with the steps of what is in epochs.
+        """Return the run on a corpus; lengths that are given in epochs become steps.
 
         Raises ``UserError`` if the text does not fit the model or the examples, the schedule does not fit the steps, or
         no evaluation reports the metric by which the best step is selected.
@@ -176,7 +176,7 @@ class CheckedFinetuning:
     def with_examples(
         self, every: Splits, workdir: str | None = None, note: Callable[[str], None] | None = None
     ) -> Prepared[ExampleTask, Splits]:
-        """Return the run on the examples of ``every`` split, encoded, with the steps of what is in epochs.
+        """Return the run on the encoded examples of ``every`` split; lengths that are given in epochs become steps.
 
         Args:
           every: the splits, with all of train, whatever ``config.data.train_fraction`` is: labels are those of all.

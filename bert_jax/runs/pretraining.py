@@ -71,7 +71,7 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
     Raises:
       UserError: the recipe, the workdir, the texts or the machine do not fit together.
     """
-    config, settings = _configured(config, request)
+    config, settings = _settings_of(config, request)
     workdir = request.workdir
     with run_record.only_writer(workdir):
         # What needs no text is checked first.
@@ -84,7 +84,7 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
             check_moments(start, [part.name for part in recipe.task.parts])
         probe_examples = read_probe(settings.probe, recipe.experiment)
         inputs = recipe.inputs(workdir, bound=bool(saved))
-        run = run_record.content(workdir, *_recorded(config, settings, request), request.extend, bool(saved))
+        run = run_record.content(workdir, *_record_of(config, settings, request), request.extend, bool(saved))
         phases = recipe.experiment.phases
         phases.check_not_past(reached)
         run = with_profile(request.profiled, run, phases.num_steps, reached)
@@ -155,8 +155,8 @@ def facts_of(prepared: Prepared[PretrainingObjective, Mixture], objective: str) 
     return with_contents(facts)
 
 
-def _configured(config: Mapping[str, Any], request: PretrainingRequest) -> tuple[dict[str, Any], PretrainingSettings]:
-    """Return the config and the settings of a run that starts, or that goes on in ``request.workdir``."""
+def _settings_of(config: Mapping[str, Any], request: PretrainingRequest) -> tuple[dict[str, Any], PretrainingSettings]:
+    """Return the config and the settings of a recipe with what ``request`` changes in them."""
     config = {**config, "private": request.private or config.get("private", False)}
     settings = PretrainingSettings.of(config)
     vocab = dataclasses.replace(settings.vocab, path=request.vocab) if request.vocab else settings.vocab
@@ -171,7 +171,7 @@ def head_of(model: ModelConfig, task: Any) -> dict[str, str] | None:
     return {"architecture": of_pretraining(model, parts)}
 
 
-def _recorded(
+def _record_of(
     config: Mapping[str, Any], settings: PretrainingSettings, request: PretrainingRequest
 ) -> tuple[Mapping[str, Any], dict[str, Any], str]:
     """Return config, identity and command as a run's files record them. A private run records hashes and no command."""
@@ -251,13 +251,13 @@ def training_batches(
     Raises:
       UserError: the recipe, the workdir or the texts do not fit together, or the run does not have such a step.
     """
-    config, settings = _configured(config, request)
+    config, settings = _settings_of(config, request)
     model = {name: value for name, value in settings.model.items() if name != "attention_kernel"}
     settings = dataclasses.replace(settings, mesh=MeshConfig(), model=model)  # only of the machine that trains
     with run_record.only_writer(request.workdir):
         saved = saved_steps(request.workdir)
         run_record.content(  # raises, if the workdir holds another run
-            request.workdir, *_recorded(config, settings, request), bound=bool(saved)
+            request.workdir, *_record_of(config, settings, request), bound=bool(saved)
         )
         initial = find_initial(request.init, request.workdir, resumes=bool(saved))
         recipe = check_pretraining(settings, initial, jax.devices()[:1])

@@ -16,10 +16,11 @@ from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.loading import load
 from bert_jax.models.config import ModelConfig
 from bert_jax.planning import comparison, page, scaling, topologies
-from bert_jax.planning.plan import Change, Machine, Note, Plan, Rates, make
+from bert_jax.planning.plan import Change, Machine, Plan, Rates, make
 from bert_jax.planning.scaling import Advice, LargerBatch
 from bert_jax.planning.search import SearchResult, search
 from bert_jax.planning.smallest_change import smallest_change
+from bert_jax.program import Note
 from bert_jax.rows.phases import Phases
 from bert_jax.runs.preparation import check_pretraining, first_model
 from bert_jax.runs.settings import PretrainingSettings

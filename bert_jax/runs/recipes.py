@@ -108,7 +108,7 @@ def _changed(
     read: Callable[[Any, Any, str], Any],
     trust_code: bool,
 ) -> ConfigDict:
-    """Return a recipe's config with new ``values``, of which ``read`` makes what a key holds, checked and locked."""
+    """Return a recipe's config with new ``values``, checked and locked. ``read`` converts each value for its key."""
 
     def put(key: str, name: str) -> None:
         _set(config, key.split("."), name, "config", _value)

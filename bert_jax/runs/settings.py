@@ -68,7 +68,7 @@ class Settings:
         )
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings that a resumed run may not change. Paths may: hashes of content are compared instead."""
+        """Return the settings that a resumed run may not change. Paths may change: hashes of content count instead."""
         tree = without(dataclasses.asdict(self), *FREE)
         tree["vocab"] = without(tree["vocab"], "path")
         tree["model"] = without(with_defaults(self.model), *FREE_MODEL_FIELDS)

@@ -14,12 +14,13 @@ import bisect
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from bert_jax.errors import UserError
+from bert_jax.program import Note
 from bert_jax.records import SPECIAL_TOKENS, UNK
 from bert_jax.text.surrogates import well_formed
 from bert_jax.text.tokenizer_json import MAX_WORD_CHARACTERS
@@ -28,7 +29,6 @@ ALPHABET = 1000  # number of characters that a vocabulary may always have; rarer
 COVERAGE = 0.9999  # the share of the text's characters that the alphabet covers, if there is room
 MAX_DISTINCT_WORDS = 4_000_000  # beyond this, the rarest words are forgotten
 MAX_TRAINING_WORDS = 50_000_000  # beyond this, all counts are divided by a whole number
-Note = Callable[[str], None]
 RAW_WORDS = 1 << 19  # the number of different strings between spaces that are collected before they are normalised
 CHUNK_CHARACTERS = 1 << 20
 # The characters that the normaliser sets apart: CJK ideographs, their extensions, and compatibility forms.
