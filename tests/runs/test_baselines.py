@@ -11,7 +11,7 @@ from bert_jax.corpora.store import Corpus
 from bert_jax.corpora.text_files import Source
 from bert_jax.objectives import ltr, mlm
 from bert_jax.rows.phases import Phase
-from bert_jax.runs.baselines import _unbalanced, write_baselines
+from bert_jax.runs.baselines import _describe_imbalance, write_baselines
 from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.tokenizer import wordpiece
@@ -21,13 +21,13 @@ from tests.objectives.texts import objective
 
 def test_unbalanced_labels_come_with_what_mends_them() -> None:
     rate = 0.8
-    line = _unbalanced(Phase(1, 1, 64, "one"), "nsp_majority_rate", rate, "bert-jax inspect --corpus=c")
+    line = _describe_imbalance(Phase(1, 1, 64, "one"), "nsp_majority_rate", rate, "bert-jax inspect --corpus=c")
     assert "NSP accuracy begins at 0.80" in line
     assert "--config.phases.one.max_length=128, or masked LM alone" in line
     assert line.endswith(
         "--config.objective.name=mlm --config.objective.arrangement=sentences (bert-jax inspect --corpus=c says more)"
     )
-    other = _unbalanced(Phase(1, 1, 64, "one"), "letter_majority_rate", rate, "")
+    other = _describe_imbalance(Phase(1, 1, 64, "one"), "letter_majority_rate", rate, "")
     assert other.endswith(f"so LETTER accuracy begins at {rate:.2f} there and teaches little")
 
 
