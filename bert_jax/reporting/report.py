@@ -30,7 +30,7 @@ from bert_jax.reporting.pace import paces, starts_again
 from bert_jax.reporting.page import as_html, fold, page, section, table
 from bert_jax.reporting.report_errors import errors
 from bert_jax.reporting.report_speed import goodput, step_times
-from bert_jax.reporting.report_tasks import attention_pictures, commands, scores
+from bert_jax.reporting.report_tasks import attention_pictures, commands, filter_details, scores
 from bert_jax.storage import files, reading
 
 FILE = "report.html"
@@ -57,7 +57,7 @@ def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | Non
         state = _status(workdir)
     baselines = _read(folder / "baselines.json", {})
     examples = [example for example in _read(folder / "examples.json", []) if _is_filled(example)]
-    details = {"splits": {}, "attention": []} | _read(folder / DETAILS, {})
+    details = filter_details(_read(folder / DETAILS, {}))
     tuned = "task" in _mapping(run.get("config"))
     best = details.get("best_step")
     evaluations = [record for record in records if record["split"] == "eval"]

@@ -20,6 +20,21 @@ FAINTEST = 0.04  # weights below this share of the largest are not drawn, to kee
 MAX_TOKEN = 10  # most characters of a token's label
 
 
+def filter_details(details: Mapping[str, Any]) -> Details:
+    """Return ``details`` without entries of an unexpected type.
+
+    ``details.json`` may come from another version or be written by hand.
+    """
+    splits, pictures = details.get("splits"), details.get("attention")
+    named = splits.items() if isinstance(splits, Mapping) else ()
+    listed = pictures if isinstance(pictures, list) else []
+    return {
+        **details,
+        "splits": {name: values for name, values in named if isinstance(values, Mapping)},
+        "attention": [one for one in listed if isinstance(one, Mapping)],
+    }
+
+
 # ---- Scores ----------------------------------------------------------------------------------------------------------
 
 
