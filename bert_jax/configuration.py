@@ -91,8 +91,8 @@ def build(cls: type[T], mapping: Mapping[str, Any], where: str, also: Iterable[s
             problems.append(f"missing key {where}.{name}")
     if problems:
         raise UserError("; ".join(problems))
-    told = {"where": where} if isinstance(hints.get("where"), dataclasses.InitVar) else {}
-    new = cls(**values, **told)
+    extra = {"where": where} if isinstance(hints.get("where"), dataclasses.InitVar) else {}
+    new = cls(**values, **extra)
     floats = [name for name, value in values.items() if isinstance(value, float)]
     check_fields(new, where, "below 3.4e38 is needed, for float32", *floats, sound=lambda value: abs(value) < INFINITE)
     return new
@@ -144,10 +144,7 @@ def _convert(value: Any, hint: Any, where: str, default: Any = None) -> Any:
 
 
 def _tuple_of(kind: Any, value: Any) -> str:
-    """Return a phrase that asks for a tuple of ``kind``, with an example.
-
-    The example holds ``value`` if ``value`` has the type ``kind``.
-    """
+    """Return "a tuple, such as ...". If ``value`` is a ``kind``, the first example is the tuple of ``value`` alone."""
     example = f"such as ({value!r},) or " if isinstance(kind, type) and isinstance(value, kind) else "such as "
     return f"a tuple, {example}()"
 

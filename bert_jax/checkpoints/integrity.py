@@ -18,7 +18,7 @@ from pathlib import Path
 import tensorstore as ts
 from etils import epath
 
-from bert_jax.errors import first_line
+from bert_jax.errors import few, first_line
 from bert_jax.storage import files, reading
 from bert_jax.storage.checksums import CHECKSUMS, damages
 
@@ -148,12 +148,7 @@ def _arrays_clause(step: epath.Path, name: str) -> str:
 
 
 def _named(arrays: list[str]) -> str:
-    return f"array{'s' if len(arrays) > 1 else ''} {first_names(arrays)}"
-
-
-def first_names(names: list[str]) -> str:
-    """Return a phrase that lists the first three of ``names`` and the number of the rest."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return f"array{'s' if len(arrays) > 1 else ''} {few(arrays, 3)}"
 
 
 def _list(step: epath.Path) -> str | None:

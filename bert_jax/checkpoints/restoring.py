@@ -13,11 +13,11 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
-from bert_jax.checkpoints.integrity import FACTS, STATE, DamagedStepError, ForeignStepError, check_step, first_names
+from bert_jax.checkpoints.integrity import FACTS, STATE, DamagedStepError, ForeignStepError, check_step
 from bert_jax.checkpoints.remote_steps import readable
 from bert_jax.checkpoints.steps import MARKS, unmarked_steps, whole_steps
 from bert_jax.cluster import distributed
-from bert_jax.errors import OF_MACHINE, PassingError, UserError, first_line
+from bert_jax.errors import OF_MACHINE, PassingError, UserError, few, first_line
 from bert_jax.program import warn
 from bert_jax.storage import file_formats, files, reading, write_errors
 from bert_jax.storage.retries import is_passing
@@ -264,9 +264,9 @@ def read_tree(folder: epath.Path, shapes: Any) -> Any:
     saved = checkpointer.metadata(folder).item_metadata.tree
     wanted, there = named_leaves(shapes), named_leaves(saved)
     if unknown := [name for name in there if name not in wanted]:
-        raise ValueError(f"it holds {first_names(unknown)}, which this run does not have")
+        raise ValueError(f"it holds {few(unknown, 3)}, which this run does not have")
     if absent := [name for name in wanted if name not in there]:
-        raise ValueError(f"it lacks {first_names(absent)}")
+        raise ValueError(f"it lacks {few(absent, 3)}")
     item = jax.tree.map_with_path(lambda path, _: wanted[_leaf_name(path)], saved)
     arguments = ocp.args.PyTreeRestore(item, ocp.checkpoint_utils.construct_restore_args(item))
     leaves = named_leaves(checkpointer.restore(folder, args=arguments))

@@ -52,7 +52,7 @@ def build(arguments: argparse.Namespace) -> None:
     config = arguments.config.to_dict()
     private = arguments.private or config.get("private", False)
     vocab = configuration.build(VocabularyConfig, config.get("vocab", {}), "config.vocab")
-    tokenizer, progress = vocab.given(), show if sys.stderr.isatty() else lambda *counts: None
+    tokenizer, progress = vocab.load_tokenizer(), show if sys.stderr.isatty() else lambda *counts: None
     if tokenizer is None:
         raise UserError(
             "config.vocab.path is empty; learn a vocabulary with `bert-jax vocab --config=RECIPE --output=vocab.txt`, "

@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_jax.errors import UserError
     from bert_jax.examples.collection import of_documents, read_collection, read_squad, read_texts
     from bert_jax.features.extract import Extractor
-    from bert_jax.features.retrieval import as_records, as_table, check_bm25, retrieve
+    from bert_jax.features.retrieval import as_records, as_table, bm25_class, retrieve
     from bert_jax.interchange.loading import load
     from bert_jax.runs.prediction import write_predictions
     from bert_jax.runs.run_recipe import own_sentences
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         collection = read_collection(given.corpus, given.queries, given.qrels)
     if given.baseline == "bm25" and collection.relevances:
-        check_bm25()
+        bm25_class()
     model = load(given.workdir, given.step)
     pooling, max_length = given.pooling or model.pooling, given.max_length or model.facts.get("max_length")
     extractor = Extractor(model, [pooling], max_length, given.batch_size)

@@ -55,9 +55,9 @@ class Arrival:
         place = {"number": number, "of": count, "host": socket.gethostname(), "pid": os.getpid()}
         self._card: dict[str, Any] = {**place, "id": self._id, "same": dict(same)}
         self._made: list[Any] = []  # the folders made for the arrival, the innermost first
-        self._begun = False  # whether this is process 0, and its file is there
-        self._said: Mapping[str, Any] = {}  # what process 0 has answered
-        self._settled = False  # whether process 0 has said which processes belong to the job, or why there is none
+        self._is_open = False  # whether this is process 0, and its file is there
+        self._last_answer: Mapping[str, Any] = {}  # what process 0 has answered
+        self._has_verdict = False  # whether process 0 has said which processes belong to the job, or why there is none
 
     def wait(self, still: Callable[[], Any] = lambda: None) -> list[str]:
         """Wait until all processes have come; return the host of each, by number.
@@ -75,17 +75,17 @@ class Arrival:
     def fail(self, error: str, code: int) -> None:
         """Tell the other processes that this process ends because of ``error``, with exit code ``code``."""
         with contextlib.suppress(Exception):
-            if "to" in self._card and not self._settled:
+            if "to" in self._card and not self._has_verdict:
                 self._write(self._name(), {**self._card, "failed": error, "code": code})
-            elif self._begun:
-                if not self._settled:
+            elif self._is_open:
+                if not self._has_verdict:
                     self._answer({"reason": f"{_called(self._card)} has failed: {error}", "code": shared_code(code)})
                 self._wait_for_readers()
         self.close()
 
     def close(self) -> None:
         """Remove the folder, if this is process 0."""
-        if not self._begun:
+        if not self._is_open:
             return
         with contextlib.suppress(Exception):  # the next start removes what is left
             self._empty()
@@ -100,7 +100,7 @@ class Arrival:
             self._made = [one for one in (self._folder.parent, *self._folder.parent.parents) if not one.exists()]
         self._empty()
         self._write(FIRST, self._card)
-        self._begun = True
+        self._is_open = True
         count, deadline = self._processes.num_processes, time.monotonic() + self._processes.arrival_seconds
         while True:
             cards = self._cards()
@@ -160,7 +160,7 @@ class Arrival:
 
     def _answer(self, answer: Mapping[str, Any], cards: Mapping[str, Any] | None = None) -> None:
         self._write(FIRST, {**self._card, **answer, "ids": list(self._cards() if cards is None else cards)})
-        self._said, self._settled = answer, True
+        self._last_answer, self._has_verdict = answer, True
 
     def _wait_for_readers(self) -> None:
         """Wait until every other process has removed its card: then it has read the answer."""
@@ -169,7 +169,7 @@ class Arrival:
             cards = self._cards()
             if all(one == self._id or "failed" in card for one, card in cards.items()):
                 return
-            self._answer(self._said, cards)  # some may have come after the first answer
+            self._answer(self._last_answer, cards)  # some may have come after the first answer
             time.sleep(self._look)
 
     def _empty(self) -> None:
@@ -185,7 +185,7 @@ class Arrival:
         while time.monotonic() < deadline:
             first = self._read(FIRST)
             if first is not None and self._id in first.get("ids", ()):
-                self._settled = True
+                self._has_verdict = True
                 (self._folder / self._name()).unlink(missing_ok=True)
                 if "reason" in first:
                     raise _error(first["reason"], first["code"])

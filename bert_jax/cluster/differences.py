@@ -9,6 +9,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from bert_jax.errors import few
+
 
 def difference(name: str, values: Mapping[int, str], hosts: Mapping[int, str]) -> str | None:
     """Return a line that says which processes have another ``name`` than process 0; None if all have the same.
@@ -24,15 +26,10 @@ def difference(name: str, values: Mapping[int, str], hosts: Mapping[int, str]) -
     theirs, wanted = _leaves(values[others[0]]), _leaves(values[0])
     keys = [key for key in sorted({*theirs, *wanted}) if theirs.get(key, "absent") != wanted.get(key, "absent")]
     if keys:
-        differences = [f"{key} is {theirs.get(key, 'absent')}, not {wanted.get(key, 'absent')}" for key in keys[:3]]
-        further = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
-        return (
-            f"{name} on {called[others[0]]} is not that on {called[0]}: {', '.join(differences)}{further}; make them "
-            "the same"
-        )
-    some = ", ".join(f"{values[number]} on {called[number]}" for number in others[:3])
-    more = f" and on {len(others) - 3} more" if len(others) > 3 else ""
-    return f"{name} is {some}{more}, but {values[0]} on {called[0]}; make them the same"
+        differences = [f"{key} is {theirs.get(key, 'absent')}, not {wanted.get(key, 'absent')}" for key in keys]
+        return f"{name} on {called[others[0]]} is not that on {called[0]}: {few(differences, 3)}; make them the same"
+    theirs_on = few([f"{values[number]} on {called[number]}" for number in others], 3)
+    return f"{name} is {theirs_on}, but {values[0]} on {called[0]}; make them the same"
 
 
 def _leaves(text: str) -> dict[str, str]:

@@ -6,12 +6,12 @@ reads this. A process that writes nothing for ``heartbeat_seconds`` is dead or f
 gets on, the one that is behind the others stands still, because the others wait for it. Process 0 then sets the key
 "ended" to the reason and the exit code; a thread of every process waits for that key, prints the reason and leaves.
 
-What JAX does by itself (seen with 0.10.2 and 0.12.0.1): its service expects heartbeats too. If one process sends none,
-or if process 0, which hosts the service, is gone, XLA ends each process with several lines and SIGABRT; no Python code
-can change that (the callback for it fails with ``std::bad_cast``). So JAX gets twice our time, and serves only if
-no thread of ours can run. If process 0 dies, XLA learns it at once. ``_delay_abort`` makes it wait for six seconds
-before it ends the process; by then our threads have seen that nobody answers, and have ended it with one line and
-``PEER_LOST``. If process 0 ends by itself, it sets "ended" first and waits until the others have read it.
+JAX's service expects heartbeats too (seen with 0.10.2 and 0.12.0.1). If a process sends none, or if process 0, which
+hosts the service, is gone, XLA ends each process with several lines and SIGABRT. Python code cannot prevent that: the
+callback for it fails with ``std::bad_cast``. So JAX waits twice as long for a heartbeat as we do, and acts only if no
+thread of ours can run. If process 0 dies, XLA notices at once; ``_delay_abort`` makes XLA wait for six seconds. By then
+our threads have noticed too, and have ended the process with one line and ``PEER_LOST``. A process 0 that ends by
+itself first sets "ended", and waits until the others have read it.
 """
 
 from __future__ import annotations

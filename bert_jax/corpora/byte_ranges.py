@@ -96,7 +96,7 @@ def elements(file: Unpacked) -> Iterator[tuple[int, bytes]]:
 def _before(file: Unpacked, start: int) -> int:
     """Seek to the last byte before ``start`` that is not white space, or to 0, and return that position.
 
-    The paragraph at that byte begins before ``start``, so the caller reads only its rest, and drops it.
+    A caller that reads on from there first gets the end of an earlier paragraph, which it must drop.
     """
     end = start
     while end:

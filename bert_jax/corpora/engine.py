@@ -12,7 +12,6 @@ import contextlib
 import functools
 import logging
 import multiprocessing
-import multiprocessing.connection
 import os
 import signal
 import threading
@@ -98,14 +97,7 @@ def _begin(work: bytes) -> None:
     for number in (signal.SIGINT, *signals.TOLD_TO_END):
         signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    multiprocessing.connection.wait([parent.sentinel])
-    os._exit(1)
+    signals.end_with_parent()
 
 
 _load: Callable[[], Work]  # in a worker process: returns the work

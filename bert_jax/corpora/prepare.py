@@ -69,7 +69,7 @@ class VocabularyConfig:
         """Return ``tokenizer`` with the tokens that ``added`` names."""
         return tokenizer.with_added(of_texts(self.added))
 
-    def given(self, initial: Tokenizer | None = None) -> Tokenizer | None:
+    def load_tokenizer(self, initial: Tokenizer | None = None) -> Tokenizer | None:
         """Return the tokenizer at ``path``, else ``initial``, with the added tokens; None if one is to be learned.
 
         Args:
@@ -208,7 +208,7 @@ def prepare_vocabulary(
         corpus has no text.
     """
     files.check_new(output)
-    tokenizer = vocab.given()
+    tokenizer = vocab.load_tokenizer()
     name = tokenizer.file_name if tokenizer else tokenizers.file_name(vocab.kind, vocab.added)
     what = f"the vocabulary {vocab.path}" if tokenizer else f"a vocabulary of kind {vocab.kind!r}"
     tokenizers.check_name(output, name, f"{what} with added tokens" if vocab.added else what)

@@ -6,11 +6,10 @@ the token offset of every sentence, and an array with the first sentence of ever
 (``corpora.columns``), ``columns/<name>`` has shards of the same blocks with one value per token. ``manifest.json``
 describes all files.
 
-Damaged data is never read: the manifest has a digest of itself and of every other file. When a store is opened, the
-digests of small files are checked, and the digests of the shards too if these have at most ``DIGESTED_BYTES`` together.
-The chunks of a shard have their own hashes, which are checked when they are read. In a larger store, one kind of damage
-is found only by ``bert-jax corpus --verify``: a shard that was replaced by a shard of another store with the same size
-and blocks of the same lengths.
+The manifest has a digest of itself and of every other file, to find damage. Opening a store checks the digests of all
+small files, and those of the shards too if these have at most ``DIGESTED_BYTES`` together. Reading a shard checks the
+hash of each of its chunks. In a larger store, only ``bert-jax corpus --verify`` finds a shard that was replaced by a
+shard of another store with the same size and blocks of the same lengths.
 """
 
 from __future__ import annotations
@@ -173,24 +172,24 @@ class CorpusSplit:
         """
         if column not in self._blocks:
             raise lacking(self._arguments[0], column, self._blocks.keys() - {TOKENS})
-        stored = self._blocks[column]
+        of_column = self._blocks[column]
         stops = starts + lengths
         assert len(starts) == 0 or (starts.min() >= 0 and lengths.min() >= 0 and stops.max() <= self.num_tokens)
-        first, last = stored.find(starts), stored.find(np.maximum(stops - 1, starts))
-        blocks = stored.get(np.unique(np.concatenate([first, last])))
+        first, last = of_column.find(starts), of_column.find(np.maximum(stops - 1, starts))
+        blocks = of_column.get(np.unique(np.concatenate([first, last])))
         pieces = []
         for start, stop, block, final, offset in zip(
             starts.tolist(),
             stops.tolist(),
             first.tolist(),
             last.tolist(),
-            stored.starts[first].tolist(),
+            of_column.starts[first].tolist(),
             strict=True,
         ):
             if block == final:
                 pieces.append(blocks[block][start - offset : stop - offset])
             else:
-                pieces += stored.across(blocks, start, stop, range(block, final + 1))
+                pieces += of_column.across(blocks, start, stop, range(block, final + 1))
         return np.concatenate(pieces, dtype=np.int32, casting="same_kind") if pieces else np.zeros(0, np.int32)
 
 

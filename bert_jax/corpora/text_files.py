@@ -20,13 +20,17 @@ from bert_jax.text.sentences import one_space, split_sentences, windows
 class Source(FileSource):
     """Reads UTF-8 text files. A line may end in LF or CRLF; a byte order mark is skipped.
 
-    Text of the format ``free`` is split into sentences, and a blank line always ends a sentence; the format
-    ``sentences`` has one sentence per line. A document is a file, named by its path below the folder that all files
-    share; with the boundary ``blank_line``, a run of lines that are not blank, with ``line``, each line, or with
-    ``title``, an article of WikiText, which begins with a line ``= Title =`` between blank ones, all named
-    ``<path>@<byte offset of the first line>``. ``bad_text="skip"`` leaves out and counts lines that are not UTF-8 or
-    have a NUL, files that are binary or entirely in another encoding, and, in a damaged compressed file, everything
-    after the damage.
+    Text of the format ``free`` is split into sentences, and a blank line always ends a sentence. The format
+    ``sentences`` has one sentence per line. ``document_boundary`` says what a document is:
+
+    - ``file``: a file. Its name is its path below the folder that all files share.
+    - ``blank_line``: a run of lines that are not blank.
+    - ``line``: a line.
+    - ``title``: an article of WikiText. It begins with a line ``= Title =`` between blank lines.
+
+    Documents within a file have the name ``<path>@<byte offset of the first line>``. ``bad_text="skip"`` leaves out and
+    counts lines that are not UTF-8 or have a NUL, and files that are binary or in another encoding. Of a damaged
+    compressed file it leaves out everything after the damage.
     """
 
     FILES = "text files, also .gz, .xz, .bz2 or .zst"

@@ -1,6 +1,6 @@
-"""Deals rows to splits by a column, by ids or by chance, makes nested shares, and finds inputs that are in two splits.
+"""Assigns rows to splits by a column, by ids or at random, takes a share of a split, and finds inputs in two splits.
 
-Of nested shares, each contains every smaller share. A score on inputs that the model was trained on means nothing.
+A larger share contains every smaller one. A score on inputs that the model was trained on means nothing.
 """
 
 from __future__ import annotations
@@ -140,13 +140,13 @@ def deal_by_column(
         else:
             found[split].append(item)
     if left_out:
-        listed = ", ".join(map(repr, sorted(left_out)[:SHOWN])) + (", ..." if len(left_out) > SHOWN else "")
+        others = few(list(map(repr, sorted(left_out))), SHOWN)
         if not values:
             raise UserError(
-                f"the column {column!r} has the values {listed}, which name no split; say which is which, such as "
+                f"the column {column!r} has the values {others}, which name no split; say which is which, such as "
                 "--config.data.split_values=\"{'train': ('0', '1'), 'dev': '2'}\""
             )
-        note(f"{sum(left_out.values()):,} rows are in no split: {column!r} is {listed}")
+        note(f"{sum(left_out.values()):,} rows are in no split: {column!r} is {others}")
     return {split: of for split, of in found.items() if of}
 
 

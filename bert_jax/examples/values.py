@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from bert_jax.text.surrogates import SURROGATE
+
 SCALARS = (str, int, float)
-SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def is_blank(value: Any, role: str) -> bool:

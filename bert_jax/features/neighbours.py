@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from bert_jax.errors import UserError
 from bert_jax.features.extract import LAYERS, SENTENCE, Extractor, TextFeatures
 from bert_jax.features.inputs import Item
 from bert_jax.tasks.metrics.retrieval import Nearest
+from bert_jax.text.marks import is_ideograph
 
 
 def check_layer(name: str) -> None:
@@ -88,13 +88,9 @@ def whole_word(word: str, ignore_case: bool) -> re.Pattern[str]:
     """
     if not word.strip():
         raise UserError("--word is empty; give the word to compare")
-    before, after = ("" if _is_ideograph(edge) or not edge.isalnum() else r"\w" for edge in (word[0], word[-1]))
+    before, after = ("" if is_ideograph(edge) or not edge.isalnum() else r"\w" for edge in (word[0], word[-1]))
     left, right = f"(?<!{before})" if before else "", f"(?!{after})" if after else ""
     return re.compile(left + re.escape(word) + right, re.IGNORECASE if ignore_case else 0)
-
-
-def _is_ideograph(character: str) -> bool:
-    return unicodedata.name(character, "").startswith("CJK ")
 
 
 def _occurrences(

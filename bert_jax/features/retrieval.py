@@ -104,7 +104,7 @@ def words(text: str) -> list[str]:
     return WORD.findall(text.lower())
 
 
-def check_bm25() -> Callable[..., Any]:
+def bm25_class() -> Callable[..., Any]:
     """Return the class of ``bm25s``. Raises ``UserError`` if it is not installed."""
     try:
         from bm25s import BM25
@@ -116,7 +116,7 @@ def check_bm25() -> Callable[..., Any]:
 
 def bm25(collection: Collection, top: int) -> Rankings:
     """Return the ``top`` documents of each query by BM25 (Lucene's variant), with their scores."""
-    searcher = check_bm25()(k1=K1, b=B, method="lucene")
+    searcher = bm25_class()(k1=K1, b=B, method="lucene")
     searcher.index([words(text) for text in collection.documents.values()], show_progress=False)
     asked, count = [words(text) for text in collection.queries.values()], min(top + 1, len(collection.documents))
     places, scores = searcher.retrieve(asked, k=count, show_progress=False)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, few
 from bert_jax.interchange import names
 from bert_jax.interchange.architectures import PRETRAINED_PARTS, HeadClass
 from bert_jax.models.config import ModelConfig
@@ -22,7 +22,7 @@ class Report:
     """The report of an import or export. ``str(report)`` is ``report.line`` and a line for each name that it counts."""
 
     title: str
-    moved: tuple[str, ...]  # names in the file of the tensors that were read or written
+    tensors: tuple[str, ...]  # names in the file of the tensors that were read or written
     missing: tuple[str, ...] = ()  # names of tensors that the class needs but the model lacks
     unused: tuple[str, ...] = ()  # names of parts that were left out
     notes: tuple[str, ...] = ()
@@ -30,7 +30,7 @@ class Report:
     @property
     def line(self) -> str:
         counts = [f"{len(names)} {what}" for what, names in self._rest() if names]
-        return f"{self.title}: {'; '.join([f'{len(self.moved)} tensors', *self.notes, *counts])}"
+        return f"{self.title}: {'; '.join([f'{len(self.tensors)} tensors', *self.notes, *counts])}"
 
     def __str__(self) -> str:
         return "\n".join([self.line, *(f"  {what}: {name}" for what, names in self._rest() for name in names)])
@@ -75,7 +75,7 @@ class _Read(NamedTuple):
     """The parameters that were read from a file, and what happened to each tensor (the fields of ``Report``)."""
 
     params: dict[str, Any]
-    moved: tuple[str, ...]
+    tensors: tuple[str, ...]
     missing: tuple[str, ...]
 
 
@@ -100,7 +100,7 @@ def read_params(
     entries = list(head.family.entries(config.num_layers, head.architecture, pad_id))
     complete = {part for part in PRETRAINED_PARTS if _whole(part, entries, tensors)}
     params: dict[str, Any] = {}
-    moved, problems, left = [], [], dict(tensors)
+    names_read, problems, left = [], [], dict(tensors)
     missing: dict[str, list[str]] = {}  # part -> names of tensors
     for entry in (e for e in entries if e.part in {*head.parts, *complete}):
         array = left.pop(entry.theirs, None)
@@ -114,20 +114,19 @@ def read_params(
         elif array.dtype != np.float32:
             problems.append(f"{entry.theirs} holds {array.dtype} numbers; a quantized model cannot be read")
         else:
-            moved.append(entry.theirs)
+            names_read.append(entry.theirs)
             put(params, entry.ours, names.to_ours(array, entry, shape))
     for part, absent in missing.items():
         if part == "encoder" or part in params:
             problems.append(f"{len(absent)} tensors of the {part} are missing, such as {absent[0]}")
     if strange := [name for name in left if name not in head.family.redundant(head.architecture)]:
-        more = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
         problems.append(
             f"{len(strange)} tensors have no place in the {head.architecture} of config.json: "
-            f"{', '.join(strange[:5])}{more} (transformers leaves them out when it loads and saves a model)"
+            f"{few(strange)} (transformers leaves them out when it loads and saves a model)"
         )
     if problems:
         raise UserError(f"{where} does not fit together: {'; '.join(problems[:5])}; copy the whole folder again")
-    return _Read(params, tuple(moved), tuple(name for absent in missing.values() for name in absent))
+    return _Read(params, tuple(names_read), tuple(name for absent in missing.values() for name in absent))
 
 
 def _whole(part: str, entries: Collection[names.Entry], tensors: Collection[str]) -> bool:

@@ -26,7 +26,6 @@ from bert_jax.storage import files, reading
 from bert_jax.storage.checksums import CHECKSUMS, first_damage, write_checksums
 from bert_jax.storage.replacing import Directory
 
-__all__ = ["WEIGHTS", "export_model", "import_model"]
 _MODES = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
 
 
@@ -152,7 +151,7 @@ def _import_local(folder: Path, where: str) -> TrainedModel:
     count = sum(array.size for array in jax.tree.leaves(read.params))
     title = f"read {where}: {head.architecture}, {count:,} parameters"
     notes = (*([f"labels: {', '.join(head.labels)}"] if head.labels else []), *folded)
-    report = Report(title, read.moved, read.missing, notes=notes)
+    report = Report(title, read.tensors, read.missing, notes=notes)
     return TrainedModel(where, read.params, config, tokenizer, head, report=report)
 
 

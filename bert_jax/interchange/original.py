@@ -65,14 +65,14 @@ def import_original(directory: str | os.PathLike[str], lowercase: bool | None = 
         tensors = current_names(family, renamed | unknown, where)
         head = _head(tensors, where)
         read = read_params(tensors, config, head, where)
-    moved = tuple(originals[name] for name in read.moved)
+    names_read = tuple(originals[name] for name in read.tensors)
     count = sum(array.size for array in raw.values())
     case = "lower-case" if lowercase else "cased"
     notes = [f"the vocabulary is read as {case}"]
     if len(raw) < len(stored):
         notes.insert(0, f"skipped: {len(stored) - len(raw)} tensors of the optimizer")
     title = f"read {where}/{prefix.name}: {head.architecture}, {count:,} parameters"
-    report = Report(title, moved, read.missing, notes=tuple(notes))
+    report = Report(title, names_read, read.missing, notes=tuple(notes))
     return TrainedModel(where, read.params, config, tokenizer, head, report=report)
 
 

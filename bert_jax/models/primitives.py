@@ -16,8 +16,6 @@ from jax.sharding import Mesh, PartitionSpec
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.products import rounded_product
 
-Module = nn.Module  # a name for the type of a task's model, for files that do not import flax
-
 
 def normal(config: ModelConfig) -> nn.initializers.Initializer:
     """Return a normal initializer with standard deviation ``initializer_range``, cut at two deviations.

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import multiprocessing
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
@@ -41,7 +39,7 @@ class LoaderConfig:
     prefetch_batches: int = 4  # batches that each worker makes ahead
 
     def __post_init__(self) -> None:
-        # a larger value is taken for a mistake
+        # a larger value is a typing error, and would only use up memory
         check_fields(self, "config.loader", "0 to 256 are allowed", "num_workers", sound=lambda n: 0 <= n <= 256)
         check_fields(
             self, "config.loader", "1 to 4,096 are allowed", "prefetch_batches", sound=lambda n: 1 <= n <= 4096
@@ -59,8 +57,7 @@ class Batches:
     def __setstate__(self, state: dict[str, object]) -> None:
         """Restore the state in a worker process, and let the worker process exit if its parent is killed."""
         vars(self).update(state)
-        if (parent := multiprocessing.parent_process()) is not None:
-            threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+        signals.end_with_parent()
 
     def __len__(self) -> int:
         return self._phases.num_steps
@@ -87,11 +84,6 @@ class Batches:
         last = number + self._phases.phases[step.phase].num_steps - 1 - self._phases.locate(number)[1]
         if int(self.step(last).epochs[-1]) >= upcoming:
             source.prepare(upcoming)
-
-
-def _end_with(process: multiprocessing.process.BaseProcess) -> None:
-    process.join()
-    os._exit(1)
 
 
 class Loader:

@@ -135,9 +135,9 @@ def _selection(config: MaskingConfig, where: str) -> tuple[Strategy, Any]:
 
 
 def _check_strategy(config: MaskingConfig, where: str) -> None:
-    """Raise ``UserError`` if the strategy breaks its contract on a few rows, or ignores a unit or fates that are set.
+    """Raise ``UserError`` if the strategy breaks its contract on a few rows, or if the config sets what it ignores.
 
-    It ignores units if it selects the same positions whatever they are.
+    That is the unit, if the strategy selects the same positions for other units, or the fates.
     """
     select, options = config.selection
     rows, length = 32, 128

@@ -53,16 +53,16 @@ class RowsConfig:
 
     def __post_init__(self) -> None:
         where = f"config.phases.{self.kind or '<name>'}"
-        least = f"a sequence with its special tokens needs at least {self.arranged.shortest}"
-        check_fields(self, where, least, "max_length", sound=lambda n: n >= self.arranged.shortest)
+        least = f"a sequence with its special tokens needs at least {self.arranger.shortest}"
+        check_fields(self, where, least, "max_length", sound=lambda n: n >= self.arranger.shortest)
         number = "at least 1, or None, is needed"
         check_fields(
             self, "config.objective", number, "max_pairs_per_row", sound=lambda value: value is None or value >= 1
         )
 
     @functools.cached_property
-    def arranged(self) -> Arrangement:
-        """The arrangement, built with its options."""
+    def arranger(self) -> Arrangement:
+        """The ``Arrangement`` that ``arrangement`` names, built with its options."""
         cls = catalogue.find("rows.arrangements", self.arrangement, having="Arrangement").Arrangement
         options = dict(self.arrangement_options)
         if "short_row_probability" in {field.name for field in dataclasses.fields(cls)}:
@@ -81,7 +81,7 @@ class RowsConfig:
 
     @property
     def _all_fields(self) -> dict[str, Field]:
-        return {**POSITIONS, **FIELDS, **BOUNDARY_FIELDS, **self.arranged.fields}
+        return {**POSITIONS, **FIELDS, **BOUNDARY_FIELDS, **self.arranger.fields}
 
     @property
     def boundaries(self) -> bool:
@@ -99,7 +99,7 @@ class RowsConfig:
         """K, the largest number of sequences in a row."""
         if self.packing != "packed":
             return 1
-        positions, most = (16, 16) if self.arranged.fields else (8, self.max_length)
+        positions, most = (16, 16) if self.arranger.fields else (8, self.max_length)
         return self.max_pairs_per_row or max(2, min(most, self.max_length // positions))
 
     @property
@@ -130,7 +130,7 @@ class RowsConfig:
     def limits(self) -> Limits:
         """The limits of packed rows."""
         lengths, predictions = np.arange(self.max_length + 1), self.predictions()
-        candidates = np.maximum(lengths - self.arranged.special_tokens, 1)
+        candidates = np.maximum(lengths - self.arranger.special_tokens, 1)
         return Limits(
             self.max_length, self.max_sequences, predictions, self.masking.counts(lengths, candidates, predictions)
         )

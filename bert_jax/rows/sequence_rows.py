@@ -17,7 +17,7 @@ from bert_jax.rows import packing, random, units
 from bert_jax.rows.interfaces import Ints, Records, Split, TokenFacts
 from bert_jax.rows.masking import mask_rows, span_boundaries
 from bert_jax.rows.plan_cache import PlanCache
-from bert_jax.rows.rows_config import RowsConfig as RowsConfig
+from bert_jax.rows.rows_config import RowsConfig
 from bert_jax.task import Bucket, RowSource
 
 _WIDTHS = 4  # sequences up to 1/8, 1/4, 1/2 and 1 of a packed row are laid out separately, so short ones cost less
@@ -28,9 +28,9 @@ class SequenceRows(RowSource):
     """A ``task.RowSource`` of the rows of a split. The held-out rows are those of the held-out split in epoch 0.
 
     Row ``i`` of an epoch is row ``permutation(i)`` of the epoch's plan: one sequence, or several if packing is
-    "packed". Every epoch has as many rows as the plan of epoch 0: of a longer plan the surplus rows are dropped, and a
-    shorter plan is begun again with other masks. The masks of a sequence depend on the sequence and the epoch, not on
-    the sequences that share its row.
+    "packed". Every epoch has as many rows as the plan of epoch 0. If an epoch's plan has more rows, some are left out.
+    If it has fewer, the epoch goes through them again, with other masks. The masks of a sequence depend on the sequence
+    and the epoch, not on the sequences that share its row.
 
     If packing is "bucketed", row numbers count through the rows of the first bucket, then of the next, and all rows of
     one call of ``rows`` must be of one bucket.
@@ -53,7 +53,7 @@ class SequenceRows(RowSource):
             text.
           directory: the corpus's folder, in which plans are cached if it can be written (see ``PlanCache``).
         """
-        config.arranged.check(split)
+        config.arranger.check(split)
         self._split, self._facts, self._config = split, facts, config
         self._seed, self._phase, self._directory = seed, phase, directory
 
@@ -94,7 +94,7 @@ class SequenceRows(RowSource):
         if self._config.packing == "packed":
             features = self._pack(records, sizes, keys)
         else:
-            labels = self._config.arranged.labels(records)
+            labels = self._config.arranger.labels(records)
             features = self._mask(records, keys, length, self._config.predictions(length))
             features |= {name: values[:, None] for name, values in labels.items()}
         features["row_weights"] = np.ones(len(indices), np.float32)
@@ -112,30 +112,30 @@ class SequenceRows(RowSource):
 
     @functools.cached_property
     def _plans(self) -> PlanCache:
-        config, arranged = self._config, self._config.arranged
-        options = dataclasses.asdict(arranged)  # type: ignore[call-overload]
-        identity = [config.arrangement, arranged.version, options, self._split.fingerprint, config.max_length]
+        config, arranger = self._config, self._config.arranger
+        options = dataclasses.asdict(arranger)  # type: ignore[call-overload]
+        identity = [config.arrangement, arranger.version, options, self._split.fingerprint, config.max_length]
         identity += [self._seed, self._phase, config.packing]
-        dtypes: dict[str, object] = {"sequences": arranged.record}
+        dtypes: dict[str, object] = {"sequences": arranger.record}
         if config.packing == "packed":
             dtypes["row_ends"] = np.int64
             limits = config.limits
             most = [limits.max_sequences, limits.predictions, limits.counts.tolist()]
             identity += [packing.VERSION, packing.WINDOW, most]
         if config.packing == "bucketed":
-            dtypes = {_bucket_name(length): arranged.record for length in config.lengths}
+            dtypes = {_bucket_name(length): arranger.record for length in config.lengths}
         key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
         return PlanCache(self._directory, key, dtypes, self._make_plan)  # type: ignore[arg-type]
 
     def _make_plan(self, epoch: int) -> Iterator[tuple[str, np.ndarray]]:
-        config, arranged = self._config, self._config.arranged
+        config, arranger = self._config, self._config.arranger
         limits = config.limits if config.packing == "packed" else None
-        blocks = self._ascending(arranged.plan(self._split, self._key("plan", epoch), config.max_length, limits))
+        blocks = self._ascending(arranger.plan(self._split, self._key("plan", epoch), config.max_length, limits))
         if limits is not None:
-            yield from packing.pack(blocks, arranged.lengths, self._key("pack", epoch), limits)
+            yield from packing.pack(blocks, arranger.lengths, self._key("pack", epoch), limits)
         elif config.packing == "bucketed":
             for block in blocks:  # a sequence belongs to the shortest rows that it fits
-                bucket = np.searchsorted(config.lengths, arranged.lengths(block))
+                bucket = np.searchsorted(config.lengths, arranger.lengths(block))
                 yield from ((_bucket_name(length), block[bucket == i]) for i, length in enumerate(config.lengths))
         else:
             yield from (("sequences", block) for block in blocks)
@@ -161,7 +161,7 @@ class SequenceRows(RowSource):
     def _deal(self, epochs: np.ndarray, indices: np.ndarray, bucket: int) -> tuple[Records, Ints, random.Bits]:
         """Return the m sequences of n rows of a bucket, row after row, their number per row [n], and mask keys [m]."""
         columns: list[tuple[Records, Ints, random.Bits]] = [
-            (np.empty(0, self._config.arranged.record), np.empty(0, np.int64), np.empty(0, np.uint64))
+            (np.empty(0, self._config.arranger.record), np.empty(0, np.int64), np.empty(0, np.uint64))
         ]
         sizes, copies = np.ones(len(indices), np.int64), self._config.masking.copies
         for epoch in np.unique(epochs).tolist():
@@ -206,9 +206,9 @@ class SequenceRows(RowSource):
 
     def _mask(self, records: Records, keys: random.Bits, width: int, predictions: int) -> dict[str, np.ndarray]:
         """Return the features of sequences, each laid out and masked in a row of ``width`` positions."""
-        arranged, masking = self._config.arranged, self._config.masking
-        starts, lengths = (x.reshape(-1) for x in arranged.spans(records))
-        rows = arranged.lay_out(self._split, records, self._split.read(starts, lengths), width, self._facts)
+        arranger, masking = self._config.arranger, self._config.masking
+        starts, lengths = (x.reshape(-1) for x in arranger.spans(records))
+        rows = arranger.lay_out(self._split, records, self._split.read(starts, lengths), width, self._facts)
         if masking.unit not in (units.PIECE, units.WORD):
             column = np.zeros(rows.input_ids.shape, np.uint8)
             column[rows.is_text] = self._split.read(starts, lengths, masking.unit)
@@ -219,14 +219,14 @@ class SequenceRows(RowSource):
         return {**features, "token_type_ids": rows.token_type_ids, "attention_mask": rows.attention_mask}
 
     def _pack(self, records: Records, sizes: Ints, keys: random.Bits) -> dict[str, np.ndarray]:
-        config, lengths = self._config, self._config.arranged.lengths(records)
+        config, lengths = self._config, self._config.arranger.lengths(records)
         widths = [config.max_length >> halvings for halvings in range(_WIDTHS)]
         groups = []
         for i, width in enumerate(widths):
             shorter = widths[i + 1] if i + 1 < len(widths) else 0
             indices = np.flatnonzero((lengths <= width) & (lengths > shorter))
             groups.append((indices, self._mask(records[indices], keys[indices], width, config.predictions())))
-        flat = packing.flatten(groups, lengths, config.arranged.labels(records), config.fields)
+        flat = packing.flatten(groups, lengths, config.arranger.labels(records), config.fields)
         shape = (config.max_length, config.predictions(), config.max_sequences)
         return packing.join(flat, sizes, shape, config.fields, self._facts.pad)
 

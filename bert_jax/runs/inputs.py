@@ -75,7 +75,7 @@ class Inputs:
     @functools.cached_property
     def source_tokenizer(self) -> Tokenizer | None:
         """Return the tokenizer of ``config.vocab.path`` or of the model to start from; None if one is learned."""
-        return self.vocab.given(self.initial.tokenizer if self.initial else None)
+        return self.vocab.load_tokenizer(self.initial.tokenizer if self.initial else None)
 
     def check(self) -> None:
         """Raise ``UserError`` for every mistake that can be found before any text is read."""
@@ -320,7 +320,7 @@ def find_vocabulary(
     if initial:
         return config.with_added(initial.tokenizer)
     texts = (text for example in train for role in roles.required for text in _strings(example.get(role)))
-    return config.given() or config.with_added(learn_tokenizer(config, texts, note))
+    return config.load_tokenizer() or config.with_added(learn_tokenizer(config, texts, note))
 
 
 def keep_vocabulary(tokenizer: Tokenizer, workdir: str) -> None:

@@ -124,7 +124,7 @@ def predict_split(
     params = jax.device_put(model.params, meshes.replicated(mesh))
     sums, outputs = Evaluation(task, mesh, phase, 2**31, progress=progress).read(name, params, {})
     metrics: dict[str, float] = {}
-    if task.answered(name):
+    if task.has_answers(name):
         metrics = {k: v for k, v in task.summary(sums).items() if k != "tokens"} | task.finish(name, outputs)
     return metrics, task.predictions(name, outputs)
 

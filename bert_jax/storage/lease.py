@@ -101,9 +101,9 @@ class Lease:
                 self._path(self._number).write_bytes(self._content(released=True))
 
     def _has_gone(self, number: int) -> bool:
-        """Return True if the holder has released the folder or is dead, False if its object is gone (look again).
+        """Return whether the holder has released the folder or is dead.
 
-        Raises ``UserError`` if the holder is alive.
+        False means that its object is gone: look again. Raises ``UserError`` if the holder is alive.
         """
         first, start = self._read(number), time.monotonic()
         if first is None or first.get("released") or _died_here(first):

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, few
 from bert_jax.examples.columns import Roles
 from bert_jax.models.bilstm import BiLstm
 from bert_jax.models.config import ModelConfig
@@ -142,20 +142,19 @@ class ExampleTask(abc.ABC):
           UserError: an answer is not among the labels. The message names such answers of all splits.
         """
         known = set(self.setting.labels)
-        said = []
+        problems = []
         for split, examples in splits.items():
             unseen: dict[str, list[str]] = {}
             for example in examples:
                 for name in self.answer_names(example):
                     if name not in known:
                         unseen.setdefault(name, []).append(example["id"])
-            listed = [f"{name!r} ({len(ids):,} times, as in {ids[0]})" for name, ids in sorted(unseen.items())]
-            if listed:
-                said.append(f"{split} has {self.answer} that training lacks: {', '.join(listed[:5])}")
-        if said:
+            if answers := [f"{name!r} ({len(ids):,} times, as in {ids[0]})" for name, ids in sorted(unseen.items())]:
+                problems.append(f"{split} has {self.answer} that training lacks: {few(answers)}")
+        if problems:
             raise UserError(
-                f"{'; '.join(said)}; training has {', '.join(self.setting.labels)}. Correct the examples, or leave them"
-                " out"
+                f"{'; '.join(problems)}; training has {', '.join(self.setting.labels)}. Correct the examples, or leave "
+                "them out"
             )
 
     def answer_names(self, example: Example) -> Sequence[str]:
@@ -253,7 +252,7 @@ class ExampleTask(abc.ABC):
         del kind, num_rows
         return self.guess()
 
-    def answered(self, split: str) -> bool:
+    def has_answers(self, split: str) -> bool:
         """Return whether every example of a split has an answer, so that predictions can be scored."""
         return all(example.get(self.answer) is not None for example in self.setting.splits[split])
 

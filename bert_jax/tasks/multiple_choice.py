@@ -139,8 +139,10 @@ def join(example: Example, choice: str) -> str:
 
 
 def reading(wanted: str, examples: Sequence[Example]) -> str | None:
-    """Return how labels name choices: ``wanted`` or, if "auto", the first of ``READINGS`` that fits all; None if none
-    fits."""
+    """Return how labels name choices: ``wanted``, or for "auto" the first of ``READINGS`` that fits all examples.
+
+    Returns None if it does not fit.
+    """
     for name in READINGS if wanted == "auto" else (wanted,):
         places = _right_choices(name, examples)
         if all(place is not None or e.get("label") is None for place, e in zip(places, examples, strict=True)):

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, few
 from bert_jax.examples.columns import Roles
 from bert_jax.models.heads import Classifier
 from bert_jax.models.model import POOLER, Part
@@ -62,7 +62,7 @@ class Task(ExampleTask):
         ]
         if wrong:
             raise UserError(
-                f"{len(wrong):,} labels are not finite numbers: {'; '.join(wrong[:5])}; a regression needs numbers, "
+                f"{len(wrong):,} labels are not finite numbers: {few(wrong, 5, '; ')}; a regression needs numbers, "
                 "config.task.name='classification' takes names"
             )
 

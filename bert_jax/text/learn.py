@@ -28,7 +28,7 @@ from bert_jax.text.tokenizer_json import MAX_WORD_CHARACTERS
 ALPHABET = 1000  # number of characters that a vocabulary may always have; rarer characters become [UNK]
 COVERAGE = 0.9999  # the share of the text's characters that the alphabet covers, if there is room
 MAX_DISTINCT_WORDS = 4_000_000  # beyond this, the rarest words are forgotten
-MAX_TRAINING_WORDS = 50_000_000  # beyond this, all counts are divided by a whole number
+MAX_TRAINING_WORDS = 50_000_000  # if the counts add up to more, all are divided by the same whole number
 RAW_WORDS = 1 << 19  # the number of different strings between spaces that are collected before they are normalised
 CHUNK_CHARACTERS = 1 << 20
 # The characters that the normaliser sets apart: CJK ideographs, their extensions, and compatibility forms.

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
-_SURROGATE = re.compile("[\ud800-\udfff]")
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def well_formed(text: str) -> str:
     """Return ``text`` with each lone surrogate replaced by U+FFFD, the mark of unreadable text. The length stays."""
-    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+    return text if text.isascii() else SURROGATE.sub("\ufffd", text)
 
 
 def retry_well_formed(encode: Callable[[Sequence[str]], T], texts: Sequence[str]) -> T:

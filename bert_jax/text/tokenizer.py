@@ -203,9 +203,9 @@ def sentencepiece(model: bytes, lowercase: bool | None = None, where: str = "the
     return Tokenizer(SentencePieceEngine(model, lowercase, where))
 
 
-def of_json(content: tokenizer_json.Content, where: str = "the tokenizer") -> Tokenizer:
+def of_json(content: tokenizer_json.Content) -> Tokenizer:
     """Return the tokenizer of the content of a ``tokenizer.json``."""
-    return Tokenizer(JsonEngine(tokenizer_json.normal(content, where), where))
+    return Tokenizer(JsonEngine(tokenizer_json.normal(content, "the tokenizer"), "the tokenizer"))
 
 
 def load(path: str | os.PathLike[str], lowercase: bool | None = None) -> Tokenizer:

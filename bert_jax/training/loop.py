@@ -150,8 +150,8 @@ class _Trainer:
     def train(self) -> dict[str, float] | RollBack:
         """Return the last evaluation's metrics, or the roll back after which training must start anew."""
         first_step, num_steps, termination = self._first_step, self._phases.num_steps, self._termination
-        owed = first_step == 0 or self._evaluates(first_step) and not _logged(self._observer, first_step)
-        result = self._evaluate() if distributed.agree(int(owed)) else {}
+        needs_evaluation = first_step == 0 or self._evaluates(first_step) and not _logged(self._observer, first_step)
+        result = self._evaluate() if distributed.agree(int(needs_evaluation)) else {}
         distributed.at(first_step, "reading")
         specs, config, share = self._task.batch_specs, self._experiment.loader, meshes.share_of(self._mesh)
         loader = Loader(self._task.source, self._phases, first_step, specs, config, share)

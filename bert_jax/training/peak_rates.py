@@ -57,8 +57,9 @@ def note_slow_bfloat16(device: jax.Device, dtype: str, note: Callable[[str], Non
         )
 
 
-def memory_bandwidth(device: jax.Device, size: int = 2**24) -> float:
-    """Return the bytes per second measured now when ``size`` float32 numbers are read and written in place."""
+def memory_bandwidth(device: jax.Device) -> float:
+    """Return the bytes per second measured now when 2**24 float32 numbers are read and written in place."""
+    size = 2**24
     x = jax.device_put(jnp.ones(size, jnp.float32), device)
     add = jax.jit(lambda v: v + 1, donate_argnums=0)  # in place: fresh memory would measure the operating system
     return 2 * 4 * size / _best_seconds(add, x)

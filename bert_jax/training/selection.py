@@ -62,5 +62,5 @@ class Selection:
 
     @property
     def exhausted(self) -> bool:
-        """Return whether there were ``patience`` evaluations without a better score."""
+        """Whether the last ``patience`` evaluations have all brought no better score; never without ``patience``."""
         return self._config.patience is not None and self._since_best >= self._config.patience

@@ -30,9 +30,7 @@ class Steps:
     AHEAD_SECONDS, MOST = 1.0, 64  # the seconds, and the most steps, between two waits for the devices
 
     def __init__(self, jitted: Callable[[Phase], Any], observer: Observer):
-        """Args:
-        jitted: a function that returns the jitted train step of a phase.
-        """
+        """Take ``jitted``, a function that returns the jitted train step of a phase."""
         self._jitted, self._observer = jitted, observer
         self._compiled: dict[str, Any] = {}
         self._every, self._since = 1, 0  # steps between two waits, and steps since the last wait

@@ -109,12 +109,12 @@ def test_a_report_counts_tensors_and_names_what_is_left_out(exports: Path, tmp_p
     head = HEADS["masked_lm"]
     params = params_of(HEADS["pretraining"], CONFIG)
     report = export_model(TrainedModel("", params, CONFIG, TOKENIZER, head), tmp_path / "out", "card")
-    assert sorted(report.moved) == sorted(load_file(tmp_path / "out" / WEIGHTS))
+    assert sorted(report.tensors) == sorted(load_file(tmp_path / "out" / WEIGHTS))
     assert report.unused == ("nsp_head", "pooler")
     text = str(report)
     assert "left out: pooler" in text
     assert "checked: read back, every parameter has the same bits" in text
-    assert f": {len(report.moved)} tensors; " in text
+    assert f": {len(report.tensors)} tensors; " in text
 
 
 def test_shards_go_out_and_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,8 @@ from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange import workdir as workdirs
 from bert_jax.interchange.architectures import HeadClass
 from bert_jax.interchange.card import ParentModel, model_card
-from bert_jax.interchange.hugging_face import WEIGHTS, export_model, import_model
+from bert_jax.interchange.hugging_face import export_model, import_model
+from bert_jax.interchange.tensors import WEIGHTS
 from bert_jax.interchange.workdir import import_into_workdir
 from bert_jax.models.encoders import bert
 from bert_jax.models.model import config_facts

@@ -12,8 +12,9 @@ from safetensors.numpy import load_file, save_file
 
 from bert_jax.errors import UserError
 from bert_jax.interchange.card import CARD
-from bert_jax.interchange.hugging_face import WEIGHTS, import_model
+from bert_jax.interchange.hugging_face import import_model
 from bert_jax.interchange.loading import load
+from bert_jax.interchange.tensors import WEIGHTS
 from bert_jax.interchange.tokenizer_files import is_padded
 from bert_jax.interchange.workdir import export_trained, import_into_workdir
 from bert_jax.storage.checksums import CHECKSUMS

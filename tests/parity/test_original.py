@@ -33,7 +33,7 @@ def test_every_head(tmp_path, head, architecture):
     write(folder, head, "model.ckpt-100")
     imported = import_original(folder)
     assert (imported.head.architecture, imported.report.missing) == (architecture, ())
-    assert set(imported.report.moved) == set(values(head))
+    assert set(imported.report.tensors) == set(values(head))
 
 
 def test_shards_halves_and_many_names(tmp_path):

@@ -18,8 +18,8 @@ from bert_jax.records import BatchSpec, Feature
 from bert_jax.rows.loader import Loader, LoaderConfig
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.phases import Phase, Phases
-from bert_jax.rows.rows_config import Packing
-from bert_jax.rows.sequence_rows import RowsConfig, SequenceRows
+from bert_jax.rows.rows_config import Packing, RowsConfig
+from bert_jax.rows.sequence_rows import SequenceRows
 from bert_jax.rows.share import WHOLE, Share
 from bert_jax.task import RowSource
 from tests.rows.fakes import FACTS, fake_split

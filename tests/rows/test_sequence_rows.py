@@ -10,7 +10,8 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.plan_cache import PlanCache
-from bert_jax.rows.sequence_rows import RowsConfig, SequenceRows
+from bert_jax.rows.rows_config import RowsConfig
+from bert_jax.rows.sequence_rows import SequenceRows
 from tests.rows.fakes import FACTS, FakeSplit, fake_split
 
 SPLIT = fake_split(300, sentences=(2, 40), mean=12)

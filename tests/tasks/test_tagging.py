@@ -115,7 +115,7 @@ def test_sentences_without_tags_weigh_nothing():
     untagged = {"id": "u", "words": ["the", "film"]}
     task = toy_tasks.make_task("tagging", {"train": [SENTENCE], "test": [untagged]})
     assert not task.rows["test"].sequences["label_weights"].any()
-    assert not task.answered("test")
+    assert not task.has_answers("test")
     [record] = task.predictions("test", perfect(task, "test"))
     assert "label" not in record
     assert len(record["prediction"]) == 2

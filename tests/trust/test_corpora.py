@@ -25,7 +25,8 @@ from bert_jax.errors import UserError
 from bert_jax.rows.interfaces import TokenFacts
 from bert_jax.rows.loader import Loader, LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
-from bert_jax.rows.sequence_rows import RowsConfig, SequenceRows
+from bert_jax.rows.rows_config import RowsConfig
+from bert_jax.rows.sequence_rows import SequenceRows
 from tests import toy
 from tests.corpora.test_store import TOKENIZER, BuildConfig, build, random_source
 from tests.trust.damage import damage_one, generator, scaled

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from bert_jax.configuration import choose
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, few
 from bert_jax.tasks.metrics.counting import precision_recall_f1, ratio
 
 Sentences = Sequence[Sequence[str]]
@@ -137,9 +137,9 @@ def _prefixes(sentences: Iterable[Sequence[str]]) -> set[str]:
     tags = Counter(tag for sentence in sentences for tag in sentence)
     wrong = [tag for tag in tags if not TAG.fullmatch(tag)]
     if wrong:
-        listed = ", ".join(repr(tag) for tag in sorted(wrong)[:5])
+        some = few([repr(tag) for tag in sorted(wrong)])
         raise UserError(
-            f"{len(wrong)} tags belong to no known scheme: {listed}; allowed: O and tags such as B-PER or I-PER"
+            f"{len(wrong)} tags belong to no known scheme: {some}; allowed: O and tags such as B-PER or I-PER"
         )
     return {tag[0] for tag in tags if tag != "O"}
 

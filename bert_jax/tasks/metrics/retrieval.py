@@ -24,7 +24,7 @@ def retrieval_metrics(relevances: Relevances, scores: Rankings, cutoffs: Sequenc
     no relevant document counts as 0. Documents with equal scores are ranked by name in descending order, as in
     trec_eval.
 
-    Raises ``UserError`` for queries without relevances and for cutoffs below 1.
+    Raises ``UserError`` if a query of ``scores`` is not in ``relevances``, or a cutoff is below 1.
     """
     unknown = [query for query in scores if query not in relevances]
     if unknown:
