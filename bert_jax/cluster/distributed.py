@@ -170,6 +170,7 @@ def end_by(error: BaseException, known: tuple[str, int] | None = None) -> None:
         return
     if several():
         time.sleep(_patience(error))
+    Job.open.end_alone()
     if known is None:
         sys.__excepthook__(type(error), error, error.__traceback__)
         leave_by_error(f"{type(error).__name__}: {error}".splitlines()[0], CRASHED)

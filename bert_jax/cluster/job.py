@@ -188,6 +188,11 @@ class Job:
             store.set(f"held/{name}", json.dumps([] if alike else values))
         return list(json.loads(store.wait_for(f"held/{name}")))
 
+    def end_alone(self) -> None:
+        """Hear no more that the job ends: this process ends by an error of its own, and prints that alone."""
+        if self._store is not None:
+            self._over.set()
+
     def fail(self, error: str, code: int) -> None:
         """Tell the other processes that this process ends because of ``error``, with exit code ``code``."""
         if self._store is None:
@@ -281,6 +286,8 @@ class Job:
             return
         if self.processes.is_first:
             time.sleep(BEAT_SECONDS)  # the store is gone with this process; first all others read it
+            if self._over.is_set():  # meanwhile this process ends by an error of its own
+                return
         if reason.startswith(f"{self._name(self.processes.process_id)} has stood still"):
             faulthandler.dump_traceback(all_threads=True)
         self._over.set()

@@ -55,12 +55,14 @@ class SharedStore(Store):
 class Together:
     """The processes of one job, and with what each was stopped."""
 
-    def __init__(self, count: int, heartbeat_seconds: float = 30.0, address: str = "127.0.0.1:1"):
+    def __init__(self, count: int, heartbeat_seconds: float = 30.0):
         self.store, self.stops = SharedStore(), dict[int, tuple[str, int]]()
+        self._port = socket.create_server(("127.0.0.1", 0))  # as process 0 has
+        self.address = f"127.0.0.1:{self._port.getsockname()[1]}"
         hosts = [f"host{number}" for number in range(count)]
         self.jobs = [
             Job(
-                Processes(address, count, number, heartbeat_seconds=heartbeat_seconds),
+                Processes(self.address, count, number, heartbeat_seconds=heartbeat_seconds),
                 lambda reason, code, number=number: self.stops.setdefault(number, (reason, code)),
             )
             for number in range(count)
@@ -92,6 +94,7 @@ class Together:
         for job in self.jobs:
             job._over.set()
         self.store.end()
+        self._port.close()
         until(lambda: not [thread for thread in threading.enumerate() if thread.name == "job"])
 
 

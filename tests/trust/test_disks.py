@@ -35,7 +35,8 @@ SECONDS = 180  # that an attacked job may take
 STARTING = ("run.json", "status.json", "vocab.txt", "checkpoints")
 BUILDING = ("corpus*", "corpus/plans", "corpus/plans/*")
 ENDING = (f"checkpoints/{STEPS}*", "hugging_face*", "exported.json")
-SAID = [os.strerror(number).lower() for number in (errno.ENOSPC, errno.EROFS, errno.EFBIG, errno.EMFILE)]
+# EBUSY: a temporary folder over which a disk is mounted cannot be renamed.
+SAID = [os.strerror(n).lower() for n in (errno.ENOSPC, errno.EROFS, errno.EFBIG, errno.EMFILE, errno.EBUSY)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,8 +148,8 @@ def attack(recipe: Path, place: Place, processes: int, rng: random.Random) -> tu
 def check_ending(code: int, said: str) -> Iterator[str]:
     """Return what is wrong: it has to go on to the end, or to say one line, with a path, a reason and what to do."""
     errors = [line for line in said.splitlines() if line.startswith("error: ")]
-    if code == PEER_LOST and "process 1 cannot reach process 0" in said:
-        return  # which has ended before they met
+    if code == PEER_LOST and ("cannot reach process 0" in said or "finds no process 0" in said):
+        return  # which has ended before they met, and could write nothing to say so
     few = code == CRASHED and bool(errors) and "too many open files" in errors[-1].lower()
     if not (few or code in (DONE, BAD_INPUT)) or "Traceback" in said:
         yield f"exit code {code}: {said[-4000:]}"
