@@ -135,8 +135,8 @@ def test_the_whole_command(tmp_path: Path):
     assert not (tmp_path / "second" / "hugging_face").exists()
     before, after = (load(str(tmp_path / name)) for name in ("tagger", "second"))
     jax.tree.map(np.testing.assert_array_equal, before.params, after.params)
-    assert after.weights is not None
-    assert len(after.weights) == 2
-    assert after.weights[0] != after.weights[1]
-    assert before.weights is None
+    weights = after.params["layer_mix"]["weights"]
+    assert len(weights) == 2
+    assert weights[0] != weights[1]
+    assert "layer_mix" not in before.params
     Extractor(after, ["weighted_sum_all"])
