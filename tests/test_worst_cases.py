@@ -60,7 +60,6 @@ WORST = {
     "examples.collection.OBJECT": ("match", ("", " ", "x"), ("[", " ", "x")),
     "examples.jsonl.NEXT_OBJECT": ("search", ("", "\n", "x"), ("\n", " ", "x"), ("", "\n ", "x")),
     "examples.jsonl.SPACE": ("match", ("", " ", "x"), ("", ", ", "x")),
-    "examples.values.SURROGATE": ("search", ("", "é", "")),
     "features.retrieval.WORD": ("findall", ("", "a", ""), ("", "a ", ""), ("", "一", "")),
     "inspection.pieces._MOJIBAKE": ("search", ("", "Ã", ""), ("", "a", "")),
     "inspection.pieces._NO_TEXT": ("fullmatch", ("[unused", "1", "x"), ("<", ">", "x")),
@@ -71,7 +70,7 @@ WORST = {
     "text.json_engine.PUNCTUATION": ("split", ("", "a", ""), ("", "-", "")),
     "text.learn.IDEOGRAPH": ("findall", ("", "a", ""), ("", "一", "")),
     "text.marks.BYTE": ("fullmatch", ("<0x", "A", "x")),
-    "text.surrogates._SURROGATE": ("search", ("", "é", "")),
+    "text.surrogates.SURROGATE": ("search", ("", "é", "")),
     "text.words.SPACES": ("findall", ("", " ", "x"), ("", "一 ", ""), ("", "一 a", "")),
     "text.words.PARTS": (
         "findall",
