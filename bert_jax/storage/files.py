@@ -326,7 +326,7 @@ def runs(process: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass
+        pass  # it runs, as another user's
     return True
 
 

@@ -11,6 +11,7 @@ from typing import IO, Any
 
 from etils import epath
 
+from bert_jax.errors import UserError
 from bert_jax.storage.remote import RemotePath
 
 
@@ -51,6 +52,18 @@ def _descriptor(path: str | os.PathLike[str], flags: int) -> int:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     raise NotPlainError(path)
+
+
+def utf8_text(path: epath.Path, shown: str, what: str) -> str:
+    """Return the text of a UTF-8 file, without a byte order mark.
+
+    Raises ``UserError`` with the byte offset if the file is not UTF-8; ``shown`` is the path that the message names and
+    ``what`` says what the file holds.
+    """
+    try:
+        return read_bytes(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{shown} is not UTF-8 at byte offset {error.start}; save the {what} as UTF-8") from error
 
 
 def check_plain(folder: epath.Path) -> None:

@@ -20,11 +20,7 @@ def read_vocab(path: str | os.PathLike[str]) -> tuple[str, ...]:
     source = files.as_path(path)
     if not source.exists():
         raise UserError(f"no vocabulary file {path}; learn one with `bert-jax vocab` or name a published vocab.txt")
-    try:
-        text = reading.read_bytes(source).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 at byte offset {error.start}; save the vocabulary as UTF-8") from error
-    return check_vocab(lines_of(text), str(path))
+    return check_vocab(lines_of(reading.utf8_text(source, str(path), "vocabulary")), str(path))
 
 
 def lines_of(text: str) -> list[str]:

@@ -61,10 +61,7 @@ def _phrases(path: str) -> frozenset[str]:
     source = files.as_path(path)
     if not source.is_file():
         raise UserError(f"no lexicon {path}; name a text file of phrases, one per line")
-    try:
-        text = reading.read_bytes(source).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 at byte offset {error.start}; save the lexicon as UTF-8") from error
+    text = reading.utf8_text(source, path, "lexicon")
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     phrases = frozenset(filter(None, (one_space(line.partition("\t")[0]) for line in lines)))
     if not phrases:
