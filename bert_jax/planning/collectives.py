@@ -21,20 +21,21 @@ Groups = np.ndarray  # [groups, members] of partition numbers
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """One collective operation, run once.
+    """A collective operation, or all those of one kind over the same mesh axes in a step.
 
     Attributes:
       axes: the names of the mesh axes along which the members of a group differ; ("?",) if the groups do not follow
         axes.
-      bytes: the size of the whole array. For an all-gather it is the result on a device, for an all-to-all the arrays
+      count: the number of operations.
+      bytes: the size of the whole arrays. For an all-gather it is the result on a device, for an all-to-all the arrays
         of all devices together, for other kinds the operand on a device.
       seconds: the duration by the bandwidth of the links, but at least the latency of the hops.
     """
 
     kind: str
     axes: tuple[str, ...]
+    count: int
     bytes: int
-    group_size: int
     seconds: float
 
 
@@ -55,6 +56,17 @@ class Fabric:
     places: np.ndarray | None = None
     extent: tuple[int, ...] = ()
     per_host: int = 0  # number of devices of one host, used if ``places`` is None; 0 if all are on one host
+
+    @classmethod
+    def of(cls, mesh: Any, chip: Chip, per_host: int = 0) -> Fabric:
+        """Return the ``Fabric`` of a ``jax.sharding.Mesh`` of ``chip`` devices."""
+        devices = list(mesh.devices.flat)
+        names, shape = tuple(mesh.axis_names), tuple(mesh.devices.shape)
+        if not all(hasattr(device, "coords") for device in devices):
+            return cls(names, shape, chip, per_host=per_host)
+        places = np.array([[getattr(d, "slice_index", 0) or 0, *d.coords] for d in devices])
+        extent = tuple(int(n) + 1 for n in places[:, 1:].max(axis=0))
+        return cls(names, shape, chip, places, extent)
 
     def axes(self, groups: Groups, whole: bool = True) -> tuple[str, ...]:
         """Return the axes along which members of a group differ; ("?",) if ``whole`` and a group lacks some members."""
@@ -96,17 +108,6 @@ class Fabric:
         return all(n % self.chip.torus == 0 for n in axes)
 
 
-def fabric(mesh: Any, chip: Chip, per_host: int = 0) -> Fabric:
-    """Return the ``Fabric`` of a ``jax.sharding.Mesh`` of ``chip`` devices."""
-    devices = list(mesh.devices.flat)
-    shape = tuple(mesh.devices.shape)
-    if not all(hasattr(device, "coords") for device in devices):
-        return Fabric(tuple(mesh.axis_names), shape, chip, per_host=per_host)
-    places = np.array([[getattr(d, "slice_index", 0) or 0, *d.coords] for d in devices])
-    extent = tuple(int(n) + 1 for n in places[:, 1:].max(axis=0))
-    return Fabric(tuple(mesh.axis_names), shape, chip, places, extent)
-
-
 def within(module: Module, computation: Computation, instruction: Instruction) -> list[tuple[Computation, Instruction]]:
     """Return the collectives that an instruction consists of: itself, or those in its fusion or asynchronous start.
 
@@ -143,14 +144,14 @@ def collective_of(computation: Computation, instruction: Instruction, on: Fabric
     kind = instruction.opcode.removesuffix("-start")
     if computation.name.startswith("all-reduce-scatter"):  # a TPU fuses an all-reduce with the slice of its result
         kind = "reduce-scatter"
-    sent = sum(a.bytes for name in instruction.operands for a in _shape(computation, name))
+    sent = sum(a.bytes for name in instruction.operands for a in computation.arrays_of(name))
     groups = replica_groups(instruction, math.prod(on.shape))
     size = groups.shape[1]
     whole = sent * size if kind in ("all-gather", "all-to-all") else sent
     bandwidth, hops = on.rates(groups[0])
     axes = on.axes(groups, kind != "collective-permute")
     part = 1 / size if on.places is None else 0.25
-    return Collective(kind, axes, whole, size, duration(kind, whole, bandwidth, hops, size, part))
+    return Collective(kind, axes, 1, whole, duration(kind, whole, bandwidth, hops, size, part))
 
 
 def duration(kind: str, whole: int, bandwidth: float, hops: int, members: int, all_to_all: float = 0.25) -> float:
@@ -209,33 +210,17 @@ def _numbers(text: str) -> list[int]:
     return [int(n) for n in re.findall(r"\d+", text)]
 
 
-def _shape(computation: Computation, name: str) -> Sequence[Any]:
-    instruction = computation.by_name.get(name)
-    return instruction.arrays if instruction else ()
+def table(collectives: Sequence[tuple[Collective, float]]) -> list[Collective]:
+    """Return the totals by kind and mesh axes, those with the most bytes first.
 
-
-@dataclasses.dataclass(frozen=True)
-class CollectiveTotal:
-    """The total of all collectives of one kind over the same mesh axes in one step."""
-
-    kind: str
-    axes: tuple[str, ...]
-    count: int
-    bytes: int
-    seconds: float
-
-
-def table(collectives: Sequence[tuple[Collective, float]]) -> list[CollectiveTotal]:
-    """Return the totals of collectives, those with the most bytes first.
-
-    ``collectives`` pairs each collective with the number of times it runs in a step. Groups of one device are left out,
-    because they send nothing.
+    ``collectives`` pairs each collective with the number of times it runs in a step. Groups of one device, which differ
+    along no axis, are left out, because they send nothing.
     """
     key = lambda entry: (entry[0].kind, entry[0].axes)  # noqa: E731
     rows = []
     for (kind, axes), group in itertools.groupby(sorted(collectives, key=key), key):
-        entries = [(c, times) for c, times in group if c.group_size > 1]
-        if entries:
+        if axes:
+            entries = list(group)
             count, size = round(sum(t for _, t in entries)), round(sum(c.bytes * t for c, t in entries))
-            rows.append(CollectiveTotal(kind, axes, count, size, sum(c.seconds * t for c, t in entries)))
+            rows.append(Collective(kind, axes, count, size, sum(c.seconds * t for c, t in entries)))
     return sorted(rows, key=lambda row: -row.bytes)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.planning.hlo import Array, Computation, Instruction, Module, arrays
+from bert_jax.planning.hlo import Array, Computation, Instruction, Module
 
 _FREE = """parameter constant get-tuple-element tuple bitcast after-all partition-id replica-id domain opt-barrier
 copy-done slice-done async-done iota"""
@@ -27,6 +27,7 @@ _ELEMENTWISE_OPCODES = frozenset(_ELEMENTWISE.split()) | _TRANSCENDENTAL_OPCODES
 # "transcendentals" all other operations on single elements.
 _ESTIMATE = re.compile(r'"cost_estimate":\{"flops":"?(\d+)"?,"transcendentals":"?(\d+)"?')
 _SLICES = ("dynamic-slice", "slice", "gather")
+ASYNC_COPIES = ("copy-start", "slice-start")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,10 +45,6 @@ class Cost:
     elementwise: float = 0.0
     bytes: float = 0.0
     transcendentals: float = 0.0
-
-    @property
-    def flops(self) -> float:
-        return sum(self.products.values()) + self.elementwise
 
     def __add__(self, other: Cost) -> Cost:
         names = self.products.keys() | other.products.keys()
@@ -80,9 +77,9 @@ def _work(module: Module, computation: Computation, instruction: Instruction) ->
         inside = (_work(module, callee, i) for i in callee.instructions)
         return functools.reduce(Cost.__add__, inside, Cost())
     if instruction.opcode in ("dot", "convolution"):
-        operands = [_array(computation, name) for name in instruction.operands[:2]]
-        flops = (_dot if instruction.opcode == "dot" else _convolution)(instruction, *operands)
-        return Cost({_precision(operands[0]): flops})
+        left, right = (_array(computation, name) for name in instruction.operands[:2])
+        flops = _dot(instruction, left) if instruction.opcode == "dot" else _convolution(instruction, left, right)
+        return Cost({_precision(left): flops})
     if instruction.opcode == "custom-call" and (estimate := _ESTIMATE.search(instruction.attributes)):
         return Cost({_precision(instruction.arrays[0]): float(estimate[1])}, elementwise=float(estimate[2]))
     if instruction.opcode in _ELEMENTWISE_OPCODES:
@@ -97,8 +94,7 @@ def _precision(array: Array) -> str:
     return "bf16" if array.dtype in ("bf16", "f16") else "f32"
 
 
-def _dot(instruction: Instruction, left: Array, right: Array) -> float:
-    del right
+def _dot(instruction: Instruction, left: Array) -> float:
     contracted = [int(d) for d in re.findall(r"\d+", instruction.attribute("lhs_contracting_dims"))]
     return 2.0 * instruction.arrays[0].size * math.prod(left.dims[d] for d in contracted)
 
@@ -164,22 +160,22 @@ def _traffic(module: Module, computation: Computation, instruction: Instruction)
         return 2 * _main_memory(
             [_array(computation, instruction.operands[-1 if instruction.opcode == "scatter" else 1])]
         )
-    if instruction.opcode in ("copy-start", "slice-start"):
+    if instruction.opcode in ASYNC_COPIES:
         return _copied_bytes(instruction)
     if instruction.opcode == "custom-call" and "Allocate" in instruction.attribute("custom_call_target"):
         return 0
     callee = module.callee(instruction) if instruction.opcode == "fusion" else None
     if callee is None:
-        return out + sum(_main_memory(_arrays(computation, name)) for name in instruction.operands)
+        return out + sum(_main_memory(computation.arrays_of(name)) for name in instruction.operands)
     return _written_bytes(callee, out) + sum(
-        _read_bytes(callee, parameter, _main_memory(_arrays(computation, name)))
+        _read_bytes(callee, parameter, _main_memory(computation.arrays_of(name)))
         for name, parameter in zip(instruction.operands, callee.parameters, strict=False)
     )
 
 
 def _copied_bytes(instruction: Instruction) -> int:
     """Return the bytes of main memory that an asynchronous copy reads or writes."""
-    buffers = [array for array in arrays(instruction.shape) if array.size > 1]
+    buffers = [array for array in instruction.arrays if array.size > 1]
     smallest = min((array.bytes for array in buffers), default=0)
     return smallest * sum(array.space == 0 for array in buffers[:2])
 
@@ -222,18 +218,13 @@ def _result(callee: Computation, instruction: Instruction) -> int:
     while instruction.opcode in ("bitcast", "copy") and instruction.operands[0] in callee.by_name:
         instruction = callee.by_name[instruction.operands[0]]
     if instruction.opcode == "dynamic-update-slice":
-        return min(size, sum(array.bytes for array in _arrays(callee, instruction.operands[1])))
+        return min(size, sum(array.bytes for array in callee.arrays_of(instruction.operands[1])))
     return size
 
 
 def _main_memory(among: Sequence[Array]) -> int:
     """Return the total bytes of the arrays that are in the device's main memory."""
     return sum(array.bytes for array in among if array.space == 0)
-
-
-def _arrays(computation: Computation, name: str) -> tuple[Array, ...]:
-    instruction = computation.by_name.get(name)
-    return instruction.arrays if instruction else ()
 
 
 def _array(computation: Computation, name: str) -> Array:

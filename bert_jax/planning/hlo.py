@@ -53,8 +53,13 @@ class Instruction:
 
     @functools.cached_property
     def arrays(self) -> tuple[Array, ...]:
-        """Return the arrays of the instruction's shape, in order."""
-        return arrays(self.shape)
+        """Return the arrays of the instruction's shape, which may be a tuple of shapes, in order."""
+        found = []
+        for dtype, dims, layout in _ARRAY.findall(self.shape):
+            space = _SPACE.search(layout)
+            sizes = tuple(int(d.lstrip("<=")) for d in dims.split(",") if d)
+            found.append(Array(dtype, sizes, int(space[1]) if space else 0))
+        return tuple(found)
 
     @functools.cached_property
     def operands(self) -> tuple[str, ...]:
@@ -67,8 +72,11 @@ class Instruction:
         return _value(self.attributes, match.end()) if match else ""
 
     def computation(self, name: str) -> str:
-        """Return the name of the computation that the attribute ``name`` refers to, such as ``x`` for ``calls=%x``."""
-        return self.attribute(name).lstrip("%")
+        """Return the name of the computation that the attribute ``name`` refers to, such as ``x`` for ``calls=%x``.
+
+        If the attribute lists several computations, the first is returned.
+        """
+        return self.attribute(name).strip("{}").partition(",")[0].lstrip("%")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +87,11 @@ class Computation:
     @functools.cached_property
     def by_name(self) -> Mapping[str, Instruction]:
         return {instruction.name: instruction for instruction in self.instructions}
+
+    def arrays_of(self, name: str) -> tuple[Array, ...]:
+        """Return the arrays of the instruction with this name; () if another computation has it."""
+        instruction = self.by_name.get(name)
+        return instruction.arrays if instruction else ()
 
     @functools.cached_property
     def root(self) -> Instruction:
@@ -108,21 +121,14 @@ class Module:
     computations: Mapping[str, Computation]
 
     def callee(self, instruction: Instruction) -> Computation | None:
-        """Return the computation that a fusion, a call or an asynchronous start runs; None for other instructions."""
-        for attribute in ("calls", "to_apply", "called_computation"):
+        """Return the computation that a fusion, a call or an asynchronous start runs; None for other instructions.
+
+        Of a conditional it is the first branch.
+        """
+        for attribute in ("calls", "to_apply", "called_computation", "branch_computations", "true_computation"):
             if (name := instruction.computation(attribute)) in self.computations:
                 return self.computations[name]
         return None
-
-
-def arrays(shape: str) -> tuple[Array, ...]:
-    """Return the arrays of a shape, or of a tuple of shapes."""
-    found = []
-    for dtype, dims, layout in _ARRAY.findall(shape):
-        space = _SPACE.search(layout)
-        sizes = tuple(int(d.lstrip("<=")) for d in dims.split(",") if d)
-        found.append(Array(dtype, sizes, int(space[1]) if space else 0))
-    return tuple(found)
 
 
 def parse(text: str) -> Module:

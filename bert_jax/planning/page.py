@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bert_jax.planning.collectives import CollectiveTotal
+from bert_jax.planning.collectives import Collective
 from bert_jax.planning.plan import PhasePlan, Plan
 from bert_jax.planning.scaling import CAVEATS, RULE, Advice, LargerBatch
 from bert_jax.planning.search import NEAR, Candidate, SearchResult
@@ -91,7 +91,7 @@ def _temporary(memory: Any) -> str:
     )
 
 
-def _collectives(rows: Iterable[CollectiveTotal]) -> list[str]:
+def _collectives(rows: Iterable[Collective]) -> list[str]:
     lines = [
         f"    {row.kind:<20}{'+'.join(row.axes):<18}{row.count:>6}, together {size(row.bytes):>11}"
         f"  {1e3 * row.seconds:9.3f} ms"

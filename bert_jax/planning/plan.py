@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from bert_jax.errors import UserError
 from bert_jax.planning import hlo, timeline, topologies
-from bert_jax.planning.collectives import fabric
+from bert_jax.planning.collectives import Fabric
 from bert_jax.planning.compile import Compiled, compile_phase
 from bert_jax.planning.timeline import Prediction
 from bert_jax.planning.topologies import Topology
@@ -240,7 +240,7 @@ class Attempt:
     def _plan_phase(self, phase: Phase) -> PhasePlan:
         machine = self._machine
         compiled = compile_phase(self._task, self._experiment, phase, machine.devices)
-        on = fabric(self._mesh, machine.chip, machine.topology.devices_of_a_host)
+        on = Fabric.of(self._mesh, machine.chip, machine.topology.devices_of_a_host)
         prediction = timeline.predict(hlo.parse(compiled.text), on) if compiled.text else None
         flops = self._task.flops_per_row[phase.kind] * phase.batch_size
         peak = machine.chip.matrix_flops[_precision(self._recipe)]

@@ -11,8 +11,6 @@ from bert_jax.planning.costs import Cost
 from bert_jax.planning.hlo import Computation, Instruction, Module
 from bert_jax.training.chips import Chip
 
-_ASYNC_COPIES = ("copy-start", "slice-start")
-
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
@@ -25,7 +23,7 @@ class Prediction:
     products: float  # FLOPs of matrix products
     elementwise: float
     bytes: float
-    collectives: tuple[collectives.CollectiveTotal, ...]
+    collectives: tuple[Collective, ...]
 
     @property
     def intensity(self) -> float:
@@ -54,7 +52,7 @@ def predict(module: Module, on: Fabric) -> Prediction:
     )
 
 
-def seconds_of(cost: Cost, chip: Chip) -> dict[str, float]:
+def _seconds_of(cost: Cost, chip: Chip) -> dict[str, float]:
     """Return the seconds that a cost takes at each peak rate of a chip, if that rate were the only limit."""
     products = sum(flops / chip.matrix_flops[dtype] for dtype, flops in cost.products.items())
     slow = cost.transcendentals if chip.transcendentals else 0.0
@@ -95,21 +93,21 @@ class _Clock:
         for instruction in computation.instructions:
             if instruction.opcode == "while":
                 body = self.module.computations[instruction.computation("body")]
-                self.walk(body, times * trips(self.module, instruction))
+                self.walk(body, times * _trips(self.module, instruction))
             elif instruction.opcode in ("call", "conditional"):
-                for name in _branches(instruction):
-                    self.walk(self.module.computations[name], times)
+                if callee := self.module.callee(instruction):
+                    self.walk(callee, times)
             elif instruction.opcode.endswith("-done") or instruction.name.startswith("async-collective-done"):
                 self._wait(computation, instruction)
             elif sends := collectives.within(self.module, computation, instruction):
                 self._communicate(computation, instruction, sends, times)
-            elif instruction.opcode in _ASYNC_COPIES:
+            elif instruction.opcode in costs.ASYNC_COPIES:
                 self._copy(costs.cost(self.module, computation, instruction), instruction.name, times)
             else:
                 self._compute(costs.cost(self.module, computation, instruction), times)
 
     def _compute(self, cost: Cost, times: float) -> None:
-        needed = seconds_of(cost, self.on.chip)
+        needed = _seconds_of(cost, self.on.chip)
         limit = max(needed, key=lambda name: needed[name])
         self._busy(limit, times * needed[limit])
         self.work += cost * times
@@ -157,7 +155,7 @@ class _Clock:
                 self._busy("memory", end - self.now)
 
 
-def trips(module: Module, instruction: Instruction) -> int:
+def _trips(module: Module, instruction: Instruction) -> int:
     """Return how many times the body of a loop runs.
 
     The number is the loop's annotation, or the constant that the loop's counter is compared with; 1 if both are
@@ -169,11 +167,3 @@ def trips(module: Module, instruction: Instruction) -> int:
     constants = [i for i in condition.instructions if i.opcode == "constant" and i.shape.startswith(("s", "u"))]
     whole = [i.operand_text for i in constants]
     return max((int(text) for text in whole if text.lstrip("-").isdigit()), default=1)
-
-
-def _branches(instruction: Instruction) -> list[str]:
-    """Return the computation that a call runs, or the first branch of a conditional, as a list of names."""
-    for attribute in ("to_apply", "branch_computations", "true_computation"):
-        if text := instruction.attribute(attribute):
-            return [re.findall(r"%?([\w.\-]+)", text)[0]]
-    return []

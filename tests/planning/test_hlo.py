@@ -76,7 +76,7 @@ def test_reads_names_shapes_and_the_root():
 
 
 def test_memory_space():
-    there, here = hlo.arrays("(bf16[3,5]{1,0:T(8,128)(2,1)S(1)}, pred[7]{0})")
+    there, here = instruction("%t = (bf16[3,5]{1,0:T(8,128)(2,1)S(1)}, pred[7]{0}) custom-call(%p)").arrays
     assert (there.space, there.bytes, here.space, here.bytes) == (1, 30, 0, 7)
 
 
@@ -104,7 +104,6 @@ def test_a_kernel_costs_what_it_says():
 
 def test_a_loop_counts_as_often_as_it_runs():
     module = hlo.parse(PROGRAM)
-    assert timeline.trips(module, module.entry.by_name["loop"]) == 12
     predicted = timeline.predict(module, MESH)
     assert predicted.products == 1024
     assert predicted.elementwise == 8 * 16 * 13  # the exponential once, the addition twelve times
@@ -116,7 +115,7 @@ def test_what_runs_beside_is_hidden_and_the_rest_waits():
     gather, reduce = sorted(predicted.collectives, key=lambda row: row.kind)
     assert (gather.kind, gather.axes, gather.bytes) == ("all-gather", ("fsdp",), 4 * 64)
     assert (reduce.kind, reduce.axes, reduce.bytes) == ("all-reduce", ("data",), 512)
-    fused = max(timeline.seconds_of(costs.cost(module, module.entry, module.entry.by_name["fusion.1"]), CHIP).values())
+    fused = max(1024 / CHIP.matrix_flops["bf16"], 128 / CHIP.vector_ops, (64 + 128 + 512) / CHIP.memory_bandwidth)
     assert predicted.exposed_seconds == pytest.approx(gather.seconds - fused + reduce.seconds)
     assert predicted.seconds == pytest.approx(predicted.compute_seconds + predicted.exposed_seconds)
 
@@ -301,7 +300,8 @@ def test_a_convolution_counts_what_it_multiplies(name):
     )
     text += f"  ROOT %c = {out} convolution(%a, %b), {attributes}\n}}\n"
     module = hlo.parse(text)
-    assert costs.cost(module, module.entry, module.entry.root).flops == expected
+    cost = costs.cost(module, module.entry, module.entry.root)
+    assert (sum(cost.products.values()), cost.elementwise) == (expected, 0)
 
 
 def test_a_slice_costs_what_it_cuts_out():
