@@ -71,9 +71,8 @@ def _newest_metrics(workdir: str, step: int) -> dict[str, float]:
 
     For a split other than "eval", the name of a figure begins with the name of the split.
     """
-    path = files.as_path(workdir) / "metrics.jsonl"
     figures: dict[str, float] = {}
-    for record in read_records(path) if path.exists() else []:
+    for record in read_records(workdir):
         if record["step"] == step and record["split"].startswith(("eval", "dev")):
             start = "" if record["split"] == "eval" else f"{record['split']} "
             figures |= {start + name: value for name, value in metrics_of(record).items() if is_number(value)}

@@ -136,6 +136,6 @@ def _read_entries(folder: Path) -> list[dict[str, Any]]:
         except (OSError, UserError):
             continue
         times = [entry.get("measured"), entry.get("predicted")]
-        if all(is_number(seconds) and seconds > 0 for seconds in times):  # type: ignore[operator]
+        if all(is_number(seconds) and seconds > 0 for seconds in times):
             found.append({"run": None, "step_key": None, **entry})
     return found

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
-from bert_jax.reporting.formats import count
+from bert_jax.reporting.formats import count, figure, is_number
 
 Points = Sequence[tuple[float, float | None]]
 
@@ -53,7 +53,7 @@ class Chart:
     x_name: str = "step"
 
 
-def ticks(low: float, high: float, most: int = 6) -> list[float]:
+def _ticks(low: float, high: float, most: int = 6) -> list[float]:
     """Return evenly spaced round numbers in [low, high], with at most ``most`` intervals between them.
 
     The step is 1, 2, 2.5 or 5 times a power of ten.
@@ -67,21 +67,21 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
     return [round(i * step, 12 - math.floor(math.log10(step))) for i in range(first, last + 1)]
 
 
-def log_ticks(low: float, high: float) -> list[float]:
+def _log_ticks(low: float, high: float) -> list[float]:
     """Return tick positions in [low, high] for a logarithmic axis.
 
     The ticks are the powers of ten. If there are fewer than three, 2 and 5 times the powers of ten are added. If there
-    are still fewer than two, the result of ``ticks`` is returned.
+    are still fewer than two, the result of ``_ticks`` is returned.
     """
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1,), (1, 2, 5)):
         found = [f * 10.0**e for e in exponents for f in factors if low * 0.999 <= f * 10.0**e <= high * 1.001]
         if len(found) >= 3:
             break
-    return found[:: math.ceil(len(found) / 7)] if len(found) > 1 else ticks(low, high)
+    return found[:: math.ceil(len(found) / 7)] if len(found) > 1 else _ticks(low, high)
 
 
-def tick_labels(values: Sequence[float]) -> list[str]:
+def _tick_labels(values: Sequence[float]) -> list[str]:
     """Return short labels for ticks, all in the same notation: ``20k``, ``0.25``, or ``5e-5``."""
     if 0 < max(map(abs, values)) < 0.01:
         return [_scientific(value) for value in values]
@@ -100,7 +100,7 @@ def _short(value: float) -> str:
     return f"{value:.6g}"
 
 
-def thin(points: Points) -> list[tuple[float, float | None]]:
+def _thin(points: Points) -> list[tuple[float, float | None]]:
     """Return at most ``MAX_POINTS`` of the points.
 
     Of each group of neighbours, the lowest and the highest are kept, so that spikes stay visible.
@@ -112,13 +112,13 @@ def thin(points: Points) -> list[tuple[float, float | None]]:
     edges = [round(i * len(inner) / buckets) for i in range(buckets + 1)]
     kept = [points[0]]
     for start, stop in zip(edges, edges[1:], strict=False):
-        known = [i for i in range(start, stop) if _is_known(inner[i][1])] or [start]
+        known = [i for i in range(start, stop) if is_number(inner[i][1])] or [start]
         extremes = {min(known, key=lambda i: inner[i][1] or 0.0), max(known, key=lambda i: inner[i][1] or 0.0)}
         kept += [inner[i] for i in sorted(extremes)]
     return [*kept, points[-1]]
 
 
-def smooth(points: Points) -> list[tuple[float, float | None]]:
+def _smooth(points: Points) -> list[tuple[float, float | None]]:
     """Return a centred moving average over a thirtieth of the points; near the ends of the curve, over fewer points."""
     values = _known_points(points)
     sums = [0.0, *itertools.accumulate(y for _, y in values)]
@@ -128,12 +128,8 @@ def smooth(points: Points) -> list[tuple[float, float | None]]:
     return [(x, mean) for (x, _), mean in zip(values, means, strict=True)]
 
 
-def _is_known(y: float | None) -> bool:
-    return y is not None and math.isfinite(y)
-
-
 def _known_points(points: Points) -> list[tuple[float, float]]:
-    return [(x, y) for x, y in points if y is not None and math.isfinite(y)]
+    return [(x, y) for x, y in points if is_number(y)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,12 +194,12 @@ def _frame(chart: Chart) -> _Frame | None:
 
 def _grid(frame: _Frame) -> list[str]:
     elements = []
-    values = (log_ticks if frame.log_y else ticks)(*frame.y_range)
-    for y, label in zip(map(frame.y, values), tick_labels(values), strict=True):
+    values = (_log_ticks if frame.log_y else _ticks)(*frame.y_range)
+    for y, label in zip(map(frame.y, values), _tick_labels(values), strict=True):
         elements.append(f'<line class="grid" {_across(y)}/>')
         elements.append(f'<text class="tick" x="{LEFT - 8:g}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
-    values = (log_ticks if frame.log_x else ticks)(*frame.x_range)
-    for x, label in zip(map(frame.x, values), tick_labels(values), strict=True):
+    values = (_log_ticks if frame.log_x else _ticks)(*frame.x_range)
+    for x, label in zip(map(frame.x, values), _tick_labels(values), strict=True):
         at, anchor = (x, "middle") if x < RIGHT_EDGE - 14 else (RIGHT_EDGE, "end")
         elements.append(f'<text class="tick" x="{at:.1f}" y="{HEIGHT - 10:g}" text-anchor="{anchor}">{label}</text>')
     return [*elements, f'<line class="axis" {_across(BASE)}/>']
@@ -220,16 +216,16 @@ def _down(x: float, top: float = TOP) -> str:
 def _path(points: Points, frame: _Frame, style: str) -> str:
     commands, pen_down = [], False
     for x, y in points:
-        if y is not None and _is_known(y):
+        if is_number(y):
             commands.append(f"{'L' if pen_down else 'M'}{frame.x(x):.1f} {frame.y(y):.1f}")
-        pen_down = _is_known(y)
+        pen_down = is_number(y)
     return f'<path class="curve {style}" d="{"".join(commands)}"/>'
 
 
 def _curve(series: Series, frame: _Frame, noisy: bool) -> str:
-    points = thin(series.points)
+    points = _thin(series.points)
     if series.line and noisy and len(points) > SMOOTH_FROM:
-        return _path(points, frame, f"{series.style} raw") + _path(thin(smooth(series.points)), frame, series.style)
+        return _path(points, frame, f"{series.style} raw") + _path(_thin(_smooth(series.points)), frame, series.style)
     dots = _known_points(points) if not series.line or len(points) <= MOST_DOTS else []
     circles = "".join(
         f'<circle class="dot {series.style}" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="2.4"/>' for x, y in dots
@@ -268,7 +264,7 @@ def _hover(chart: Chart, frame: _Frame) -> list[str]:
 
     While the pointer is over a band, a vertical line, a dot on each curve and a tooltip with the values appear.
     """
-    xs = sorted({x for series in chart.series for x, y in series.points if _is_known(y)})
+    xs = sorted({x for series in chart.series for x, _ in _known_points(series.points)})
     xs = [xs[i * (len(xs) - 1) // (HOVER_BANDS - 1)] for i in range(HOVER_BANDS)] if len(xs) > HOVER_BANDS else xs
     edges = [LEFT, *((frame.x(a) + frame.x(b)) / 2 for a, b in zip(xs, xs[1:], strict=False)), RIGHT_EDGE]
     nearest = [(series, _nearest(series.points)) for series in chart.series]
@@ -296,9 +292,7 @@ def _nearest(points: Points) -> Callable[[float], tuple[float, float] | None]:
 
 
 def _value(value: float, digits: int) -> str:
-    if abs(value) >= 10000:
-        return count(value)
-    return f"{value:.2e}" if value and abs(value) < 10.0**-digits else f"{value:,.{digits}f}"
+    return count(value) if abs(value) >= 10000 else figure(value, digits)
 
 
 def _summary(series: Series, chart: Chart) -> str:

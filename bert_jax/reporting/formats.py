@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import TypeGuard
 
 from bert_jax.program import MISSING
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Return whether ``value`` is a finite number. A bool is not a number here.
 
     An integer of more than 63 bits does not count either: no run writes one, and it may not fit into a float.
@@ -38,10 +39,9 @@ def figure(value: object, digits: int = 3) -> str:
     """
     if not is_number(value):
         return MISSING
-    number = float(value)  # type: ignore[arg-type]
-    if number and abs(number) < 10.0**-digits:
-        return f"{number:.2e}"
-    return f"{number:,.{digits}f}"
+    if value and abs(value) < 10.0**-digits:
+        return f"{value:.2e}"
+    return f"{value:,.{digits}f}"
 
 
 def short_time(seconds: float | None) -> str:

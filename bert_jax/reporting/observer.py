@@ -17,38 +17,35 @@ from bert_jax.reporting.loggers.base import Record, RunFacts
 from bert_jax.reporting.progress import ProgressLine
 from bert_jax.reporting.report import write_report
 from bert_jax.reporting.run_log import RunLog
-from bert_jax.reporting.run_record import write_run
 from bert_jax.reporting.status import State, StatusFile
 from bert_jax.storage import files, reading
 
 
 class Observer:
-    """Receives the reports of the training loop, and shows them once it is open.
+    """Receives the reports of the training loop, and shows them on the first process of a job; all others discard them.
 
-    Only the first process of a job opens it (``observe``); all others discard the reports. ``fresh_heads`` are those
-    that the model from which the run starts did not have; the figures of step 0 measure them, not that model.
+    ``fresh_heads`` are those that the model from which the run starts did not have; the figures of step 0 measure them,
+    not that model.
     """
 
     fresh_heads: tuple[str, ...] = ()
 
-    def __init__(self, workdir: str):
-        self.workdir, self._shows = workdir, False
-        self._step, self._other_seconds = 0, 0.0
-
-    def open(self, run: Mapping[str, Any], num_train_steps: int, loggers: tuple[str, ...]) -> Observer:
-        """Open log, loggers, progress line and status file, from now on show what is reported, and return the observer.
+    def __init__(self, workdir: str, run: Mapping[str, Any], num_train_steps: int, loggers: tuple[str, ...]):
+        """Open log, loggers, progress line and status file. ``run`` is the content of ``run.json``.
 
         Raises ``UserError`` for an unknown logger, or a logger whose package is missing.
         """
+        self.workdir, self._shows = workdir, distributed.is_first()
+        self._step, self._other_seconds = 0, 0.0
+        if not self._shows:
+            return
         outputs = [catalogue.find("reporting.loggers", name, having="Logger").Logger() for name in loggers]
-        self._num_steps = num_train_steps
+        self._num_steps, self._private = num_train_steps, bool(run["config"].get("private"))
         self.status = StatusFile(self.workdir)
         self.status.update(num_train_steps=num_train_steps)
         self.progress = ProgressLine(num_train_steps)
         self.log = RunLog(self.workdir, outputs)
         self.log.start(RunFacts(run["run_id"], run["name"], os.fspath(self.workdir), dict(run["config"])))
-        self._private, self._shows = bool(run["config"].get("private")), True
-        return self
 
     @property
     def training_seconds(self) -> float:
@@ -209,12 +206,3 @@ class Observer:
         # A private run records only the type, because the message may name files of the corpus.
         text = (kind if self._private else message.splitlines()[0]) if error else None
         self.status.end(state, text, resumable=not isinstance(error, RepeatingError))
-
-
-def observe(workdir: str, run: Mapping[str, Any], num_train_steps: int, loggers: tuple[str, ...]) -> Observer:
-    """Return the observer of this process; on the first process of a job, open it and write ``run.json``."""
-    observer = Observer(workdir)
-    if not distributed.is_first():
-        return observer
-    write_run(workdir, run)
-    return observer.open(run, num_train_steps, loggers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -57,15 +57,3 @@ def paces(records: Iterable[Record], run: Mapping[str, Any], last_start: bool = 
         Pace(phase, tuple(record for record, _ in of), round(statistics.median(steps for _, steps in of)))
         for phase, of in windows.items()
     ]
-
-
-def starts_again(run: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
-    """Return the ``restarts`` of ``run.json`` in two parts: restarts, and starts with more steps (``--extend``)."""
-    entries = run.get("restarts") or []
-    return [entry for entry in entries if not entry.get("extended")], [e for e in entries if e.get("extended")]
-
-
-def since_last_start(run: Mapping[str, Any]) -> str:
-    """Return text that says since when the last process of a run trains."""
-    restarts: Sequence[Any] = run.get("restarts") or []
-    return f"since it was resumed at step {restarts[-1].get('step', 0):,}" if restarts else "since its start"

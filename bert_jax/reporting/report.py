@@ -26,7 +26,7 @@ from bert_jax.reporting.measures import (
     title,
     to_beat,
 )
-from bert_jax.reporting.pace import paces, starts_again
+from bert_jax.reporting.pace import paces
 from bert_jax.reporting.page import as_html, fold, page, section, table
 from bert_jax.reporting.report_errors import errors
 from bert_jax.reporting.report_speed import goodput, step_times
@@ -314,8 +314,10 @@ def _counted(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _starts(run: Mapping[str, Any]) -> list[tuple[str, list[Any]]]:
-    restarts, extensions = starts_again(run)
-    return [("restart", restarts), ("extension", extensions)]
+    """Return the ``restarts`` of ``run.json`` in two groups: restarts, and starts with more steps (``--extend``)."""
+    entries = run.get("restarts") or []
+    extensions = [entry for entry in entries if entry.get("extended")]
+    return [("restart", [entry for entry in entries if not entry.get("extended")]), ("extension", extensions)]
 
 
 def _start(start: Mapping[str, Any]) -> str:

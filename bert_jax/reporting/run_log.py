@@ -90,7 +90,7 @@ class RunLog:
 
     def records(self) -> list[Record]:
         """Return all records in the order in which they were written."""
-        return read_records(self._path)
+        return read_records(self._folder)
 
     def flush(self) -> None:
         """Write and upload everything that is still waiting. Call this before a save: no checkpoint may be newer than
@@ -147,20 +147,21 @@ class RunLog:
                 self._warn(f"the logger {name} failed and is switched off: {type(error).__name__}: {error}")
 
 
-def read_records(path: str | os.PathLike[str]) -> list[Record]:
-    """Return the records of a ``metrics.jsonl``, without an incomplete line."""
-    records = map(_parse, reading.read_bytes(files.as_path(path)).splitlines())
-    return [record for record in records if record]
+def read_records(workdir: str | os.PathLike[str]) -> list[Record]:
+    """Return the records of the run in ``workdir``, without an incomplete line; [] if it has no log."""
+    path = files.as_path(workdir) / FILE
+    lines = reading.read_bytes(path).splitlines() if path.exists() else []
+    return [record for record in map(_parse, lines) if record]
 
 
 def records_of(workdir: str | os.PathLike[str]) -> list[Record]:
     """Return the records of the run in ``workdir``. Raises ``UserError`` if there is no record of a run."""
-    path = files.as_path(workdir) / FILE
-    if not path.exists():
-        raise UserError(f"{workdir} has no {FILE}: nothing was trained there; give the --workdir of a run")
-    if records := read_records(path):
+    if records := read_records(workdir):
         return records
-    raise UserError(f"{path} holds no record yet; wait for the first evaluation")
+    path = files.as_path(workdir) / FILE
+    if path.exists():
+        raise UserError(f"{path} holds no record yet; wait for the first evaluation")
+    raise UserError(f"{workdir} has no {FILE}: nothing was trained there; give the --workdir of a run")
 
 
 def _parse(line: bytes) -> Record | None:

@@ -22,7 +22,7 @@ from bert_jax.interchange.initial import find_initial, frozen_parts, start_from
 from bert_jax.models.model import config_facts
 from bert_jax.program import program
 from bert_jax.reporting import run_record
-from bert_jax.reporting.observer import Observer, observe
+from bert_jax.reporting.observer import Observer
 from bert_jax.reporting.profiled_steps import ProfiledSteps, with_profile
 from bert_jax.runs.details import write_details
 from bert_jax.runs.finishing import BETTER_START, export_newest, report_at_the_end
@@ -76,10 +76,12 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
         facts = facts_of(prepared, settings) | recipe.parent
         distributed.wait("the vocabulary", prepared.tokenizer.sha256)
         distributed.wait("the examples", facts["corpus_fingerprint"])
-        if not saved and distributed.is_first():
-            keep_vocabulary(prepared.tokenizer, workdir)
+        if distributed.is_first():
+            if not saved:
+                keep_vocabulary(prepared.tokenizer, workdir)
+            run_record.write_run(workdir, run)
 
-        observer = observe(workdir, run, experiment.phases.num_steps, settings.training.loggers)
+        observer = Observer(workdir, run, experiment.phases.num_steps, settings.training.loggers)
         with observer.to_the_end():
             for line in [*notes, *task.notes, *_describe(prepared)]:
                 observer.note(line)

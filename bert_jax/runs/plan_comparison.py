@@ -16,9 +16,8 @@ from bert_jax.planning.plan import Change, Machine, Plan, make
 from bert_jax.planning.topologies import Topology
 from bert_jax.program import Note
 from bert_jax.reporting import run_log, run_record
-from bert_jax.reporting.pace import Pace, paces, since_last_start
+from bert_jax.reporting.pace import Pace, paces
 from bert_jax.runs.recipe_plan import PretrainingRecipe
-from bert_jax.storage import files
 
 LEAST_WINDOWS = 2  # fewer are no measurement
 
@@ -92,13 +91,14 @@ def measurements(workdir: str) -> tuple[dict[str, Any], PretrainingRecipe, dict[
         raise UserError(f"{workdir} holds no run with a recipe and a model; give the --workdir of a pretraining run")
     if run_record.purpose_of(config) == "fine-tuning":
         raise UserError(f"{workdir} holds a run of fine-tuning; plan compares those of pretraining")
-    path = files.as_path(workdir) / run_log.FILE
-    every = paces(run_log.read_records(path) if path.exists() else [], run, last_start=True)
+    every = paces(run_log.read_records(workdir), run, last_start=True)
     names = list(config.get("phases") or {}) or [""]
     windows = {one.phase or names[0]: one for one in every if len(one.records) >= LEAST_WINDOWS}
     if not windows:
+        restarts = run.get("restarts")
+        since = f"since it was resumed at step {restarts[-1].get('step', 0):,}" if restarts else "since its start"
         raise UserError(
-            f"{workdir} has logged no steady step times {since_last_start(run)}: {LEAST_WINDOWS} windows of a phase "
+            f"{workdir} has logged no steady step times {since}: {LEAST_WINDOWS} windows of a phase "
             "are needed after the first; train on, or log more often (--config.training.log_every_steps)"
         )
     recipe = dataclasses.replace(PretrainingRecipe.of(config), model=config_of(run["facts"]["model"]))

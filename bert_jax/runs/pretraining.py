@@ -28,7 +28,7 @@ from bert_jax.models.model import LM_HEAD, config_facts
 from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.program import program
 from bert_jax.reporting import run_record
-from bert_jax.reporting.observer import Observer, observe
+from bert_jax.reporting.observer import Observer
 from bert_jax.reporting.profiled_steps import ProfiledSteps, with_profile
 from bert_jax.rows.loader import Loader
 from bert_jax.rows.phases import Phases
@@ -89,7 +89,9 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
         phases.check_not_past(reached)
         run = with_profile(request.profiled, run, phases.num_steps, reached)
 
-        observer = observe(workdir, run, 0 if phases.in_epochs else phases.num_steps, settings.training.loggers)
+        if distributed.is_first():
+            run_record.write_run(workdir, run)
+        observer = Observer(workdir, run, 0 if phases.in_epochs else phases.num_steps, settings.training.loggers)
         with observer.to_the_end():
             prepared = recipe.with_text(*inputs.open(observer.note))
             experiment = dataclasses.replace(prepared.experiment, profiled=request.profiled)

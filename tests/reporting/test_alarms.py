@@ -109,7 +109,7 @@ SPOILT = Points(frozenset(range(FIRST * BATCH, (FIRST + NUMBER) * BATCH)), 100.0
 
 
 def losses(workdir: Path) -> list[tuple[int, str, Any]]:
-    records = read_records(workdir / "metrics.jsonl")
+    records = read_records(workdir)
     return [(r["step"], r["split"], r.get("loss", r["squared_error"])) for r in records]
 
 

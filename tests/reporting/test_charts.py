@@ -8,7 +8,8 @@ import pytest
 from bert_jax.inspection.check import Check
 from bert_jax.inspection.inspect import Inspection
 from bert_jax.inspection.page import write_report
-from bert_jax.reporting.charts import MAX_POINTS, Chart, Series, log_ticks, smooth, svg, thin, tick_labels, ticks
+from bert_jax.reporting import charts
+from bert_jax.reporting.charts import Chart, Series, svg
 from bert_jax.reporting.curves import Curves, metric_names
 
 
@@ -24,13 +25,13 @@ from bert_jax.reporting.curves import Curves, metric_names
     ],
 )
 def test_ticks_are_round_and_within(low, high, expected):
-    assert ticks(low, high) == pytest.approx(expected, abs=1e-15)
+    assert charts._ticks(low, high) == pytest.approx(expected, abs=1e-15)
 
 
 @pytest.mark.parametrize("scale", [1e-9, 1e-4, 1.0, 37.0, 1e6])
 def test_ticks_are_evenly_spaced_and_few_at_any_scale(scale):
     for high in (1.0, 1.7, 2.3, 4.4, 6.1, 9.9):
-        found = ticks(0.13 * scale, high * scale)
+        found = charts._ticks(0.13 * scale, high * scale)
         assert 3 <= len(found) <= 7
         assert 0.13 * scale <= found[0]
         assert found[-1] <= high * scale * (1 + 1e-9)
@@ -41,24 +42,24 @@ def test_ticks_are_evenly_spaced_and_few_at_any_scale(scale):
 
 
 def test_log_ticks():
-    assert log_ticks(0.05, 200) == pytest.approx([0.1, 1, 10, 100])
-    assert log_ticks(0.4, 12) == pytest.approx([0.5, 1, 2, 5, 10])
-    assert len(log_ticks(1e-9, 1e9)) <= 7
+    assert charts._log_ticks(0.05, 200) == pytest.approx([0.1, 1, 10, 100])
+    assert charts._log_ticks(0.4, 12) == pytest.approx([0.5, 1, 2, 5, 10])
+    assert len(charts._log_ticks(1e-9, 1e9)) <= 7
 
 
 @pytest.mark.parametrize("value", [3.77, 1.0, 0.0312, 4.4, 8.9e5])
 def test_log_ticks_of_a_narrow_range(value):
     low, high = value / 1.15, value * 1.15  # no 1, 2 or 5 times a power of ten lies in most of these
-    found = log_ticks(low, high)
+    found = charts._log_ticks(low, high)
     assert 2 <= len(found) <= 7
     assert low <= found[0] < found[-1] <= high
 
 
 def test_tick_labels():
-    assert tick_labels([0, 1000, 2500, 20_000]) == ["0", "1k", "2.5k", "20k"]
-    assert tick_labels([0, 2.5e-4, 1e-3]) == ["0", "2.5e-4", "1e-3"]
-    assert tick_labels([0.25, 0.5]) == ["0.25", "0.5"]
-    assert tick_labels([0.0]) == ["0"]
+    assert charts._tick_labels([0, 1000, 2500, 20_000]) == ["0", "1k", "2.5k", "20k"]
+    assert charts._tick_labels([0, 2.5e-4, 1e-3]) == ["0", "2.5e-4", "1e-3"]
+    assert charts._tick_labels([0.25, 0.5]) == ["0.25", "0.5"]
+    assert charts._tick_labels([0.0]) == ["0"]
 
 
 def test_thinning_keeps_ends_order_and_every_extreme():
@@ -66,17 +67,17 @@ def test_thinning_keeps_ends_order_and_every_extreme():
     points[31_415] = (31_415.0, 50.0)
     points[77_777] = (77_777.0, -50.0)
     points[50_000] = (50_000.0, None)
-    kept = thin(points)
-    assert len(kept) <= MAX_POINTS
+    kept = charts._thin(points)
+    assert len(kept) <= charts.MAX_POINTS
     assert (kept[0], kept[-1]) == (points[0], points[-1])
     assert {(31_415.0, 50.0), (77_777.0, -50.0)} <= set(kept)
     assert [x for x, _ in kept] == sorted({x for x, _ in kept})
-    assert thin(points[:MAX_POINTS]) == points[:MAX_POINTS]
+    assert charts._thin(points[: charts.MAX_POINTS]) == points[: charts.MAX_POINTS]
 
 
 def test_smoothing_keeps_a_constant_and_quiets_noise():
-    assert smooth([(float(i), 3.0) for i in range(200)]) == [(float(i), 3.0) for i in range(200)]
-    noisy = smooth([(float(i), float(i % 2)) for i in range(600)])
+    assert charts._smooth([(float(i), 3.0) for i in range(200)]) == [(float(i), 3.0) for i in range(200)]
+    noisy = charts._smooth([(float(i), float(i % 2)) for i in range(600)])
     assert max(abs(y - 0.5) for _, y in noisy) < 0.1
 
 

@@ -296,7 +296,7 @@ def test_the_page_says_what_a_baseline_is(tmp_path):
 
 def test_what_takes_long_says_for_how_long(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.01)
-    observer = Observer(str(tmp_path)).open({"run_id": "1", "name": "first", "config": {}}, 10, ())
+    observer = Observer(str(tmp_path), {"run_id": "1", "name": "first", "config": {}}, 10, ())
     said = ""
     with observer.during("compiling"):
         while not said:
@@ -312,7 +312,7 @@ def test_what_takes_long_says_for_how_long(tmp_path, capsys, monkeypatch):
 
 
 def test_the_report_is_there_from_the_first_evaluation_on(tmp_path, capsys):
-    observer = Observer(str(tmp_path)).open({"run_id": "1", "name": "first", "config": {}}, 10, ())
+    observer = Observer(str(tmp_path), {"run_id": "1", "name": "first", "config": {}}, 10, ())
     observer.begin(0, False, float)
     assert not (tmp_path / "report.html").exists()
     observer.evaluation(0, {"mlm_loss": 7.25})

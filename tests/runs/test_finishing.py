@@ -53,7 +53,7 @@ def workdir(trained: Path, tmp_path: Path) -> Path:
 
 
 def observe(workdir: Path) -> Observer:
-    return Observer(str(workdir)).open({"run_id": "r", "name": "n", "config": {}}, 1, ())
+    return Observer(str(workdir), {"run_id": "r", "name": "n", "config": {}}, 1, ())
 
 
 def finish_run(workdir: Path) -> None:

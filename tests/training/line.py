@@ -16,7 +16,7 @@ from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.checkpoints.saving import CheckpointConfig
 from bert_jax.records import Batch, Feature, Sum
 from bert_jax.reporting import run_record
-from bert_jax.reporting.observer import observe
+from bert_jax.reporting.observer import Observer
 from bert_jax.reporting.profiled_steps import ProfiledSteps
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
@@ -121,7 +121,8 @@ def train(workdir: Path, points: Points = Points(), task: type[Line] = Line, **c
     """Start or go on with a run, as the commands do; the last evaluation."""
     of, folder = experiment(**changes), str(workdir)
     run = run_record.content(folder, {}, {"seed": 0}, "bert-jax pretrain", bound=bool(saved_steps(folder)))
-    observer = observe(folder, run, of.phases.num_steps, of.training.loggers)
+    run_record.write_run(folder, run)
+    observer = Observer(folder, run, of.phases.num_steps, of.training.loggers)
     with observer.to_the_end():
         return train_and_evaluate(Run(task(points), of, observer, {"corpus_fingerprint": "points", "run": run}))
 

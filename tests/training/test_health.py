@@ -98,7 +98,7 @@ def test_a_run_goes_on_after_steps_that_are_not_finite(tmp_path: Path, capsys: p
     bad, run = [0, 3, 20, 21, 29], tmp_path / "run"
     train(run, Points(rows_of(*bad)))
     assert "alarm at step 22: the loss or gradient of steps 20 and 21 is not finite" in capsys.readouterr().err
-    found, params = read_records(run / "metrics.jsonl"), read_params(str(run))[0]
+    found, params = read_records(run), read_params(str(run))[0]
     assert {r["step"]: r["skipped_steps"] for r in found if "skipped_steps" in r} == {2: 1, 4: 1, 22: 2, 30: 1}
     assert [r["step"] for r in found if r["squared_error"] is None] == [22]
     assert all(r["squared_error"] < 10 for r in found if r["step"] != 22)
@@ -113,7 +113,7 @@ def test_a_run_goes_on_after_steps_that_are_not_finite(tmp_path: Path, capsys: p
             in described
         )
         assert_same(read_params(str(run))[0], params)
-        assert untimed(read_records(run / "metrics.jsonl")) == untimed(found)
+        assert untimed(read_records(run)) == untimed(found)
         if when == "whole":
             for later in (20, 40):
                 (run / "checkpoints" / str(later)).rename(tmp_path / str(later))

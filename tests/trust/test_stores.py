@@ -171,7 +171,7 @@ class Attack:
 def ended(workdir: str) -> tuple[object, ...]:
     """What a run leaves that is to be the same without trouble: records, sha256 of the last state's arrays, export."""
     folder = files.as_path(workdir)
-    records = [{k: v for k, v in r.items() if k not in TIMED} for r in read_records(folder / "metrics.jsonl")]
+    records = [{k: v for k, v in r.items() if k not in TIMED} for r in read_records(folder)]
     step = folder / "checkpoints" / str(STEPS)
     check_step(step)
     return records, (step / ARRAYS).read_text(), (folder / "hugging_face" / "model.safetensors").read_bytes()
