@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.models.model import config_of
 from bert_jax.planning import comparison, page, topologies
 from bert_jax.planning.comparison import ComparedPhase
 from bert_jax.planning.plan import Change, Machine, Plan, make
@@ -18,6 +17,7 @@ from bert_jax.program import Note
 from bert_jax.reporting import run_log, run_record
 from bert_jax.reporting.pace import Pace, paces
 from bert_jax.runs.recipe_plan import PretrainingRecipe
+from bert_jax.runs.settings import FREE_MODEL_FIELDS
 
 LEAST_WINDOWS = 2  # fewer are no measurement
 
@@ -101,8 +101,10 @@ def measurements(workdir: str) -> tuple[dict[str, Any], PretrainingRecipe, dict[
             f"{workdir} has logged no steady step times {since}: {LEAST_WINDOWS} windows of a phase "
             "are needed after the first; train on, or log more often (--config.training.log_every_steps)"
         )
-    recipe = dataclasses.replace(PretrainingRecipe.of(config), model=config_of(run["facts"]["model"]))
-    return run, recipe, windows
+    settings = PretrainingRecipe.of(config).settings
+    free = {name: value for name, value in settings.model.items() if name in FREE_MODEL_FIELDS}
+    settings = dataclasses.replace(settings, model={**run["facts"]["model"], **free})
+    return run, PretrainingRecipe(settings), windows
 
 
 def _topology(workdir: str, run: Mapping[str, Any], named: str | None) -> Topology:

@@ -111,19 +111,17 @@ def check_pretraining(
     settings: PretrainingSettings,
     initial: TrainedModel | None = None,
     devices: list[jax.Device] | None = None,
-    model: ModelConfig | None = None,
 ) -> CheckedPretraining:
     """Check everything in a recipe that can be checked before text is read.
 
     Args:
       initial: the model from which the run starts.
       devices: the devices to run on. If None, all devices of this job, whose memory is then checked too.
-      model: the architecture, if it is not to be chosen by ``settings`` and ``initial``.
 
     Raises:
       UserError: settings do not exist, make no sense, or do not fit each other.
     """
-    model = model or first_model(settings, initial)
+    model = first_model(settings, initial)
     module, objective = settings.find_objective()
     seed, parent = continued_seed(settings.seed, initial, "pretraining")
     experiment = dataclasses.replace(settings.experiment(), seed=seed)

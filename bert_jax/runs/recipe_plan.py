@@ -160,12 +160,10 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> PlanRes
 class PretrainingRecipe:
     """A pretraining recipe as a ``planning.plan.Recipe``.
 
-    Its vocabulary is taken to have ``config.vocab.size`` pieces, unless it starts from a model (``initial``), or
-    ``model`` is given: that of a run.
+    Its vocabulary is taken to have ``config.vocab.size`` pieces, unless it starts from a model (``initial``).
     """
 
     settings: PretrainingSettings
-    model: ModelConfig | None = None
     initial: TrainedModel | None = None
 
     @classmethod
@@ -204,17 +202,11 @@ class PretrainingRecipe:
         return dataclasses.replace(self, settings=settings), flags
 
     def variant(self, change: Change, devices: list[Any]) -> tuple[Task, Experiment]:
-        settings = self._changed(change)
-        checked = check_pretraining(settings, self.initial, devices, self._shape(settings))
+        checked = check_pretraining(self._changed(change), self.initial, devices)
         return checked.task, checked.experiment
 
     def shape(self) -> ModelConfig:
-        return self._shape(self.settings)
-
-    def _shape(self, settings: PretrainingSettings) -> ModelConfig:
-        if self.model is None:
-            return first_model(settings, self.initial)
-        return dataclasses.replace(self.model, remat=settings.model.get("remat", self.model.remat))
+        return first_model(self.settings, self.initial)
 
     def _changed(self, change: Change) -> PretrainingSettings:
         settings = self.settings
