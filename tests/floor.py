@@ -112,7 +112,7 @@ def made(folder: Path, config: dict[str, Any]) -> Any:
     """Return the objective of a recipe, with its corpus built in ``folder``."""
     settings = configuration.build(PretrainingSettings, config, "config")
     recipe = check_pretraining(settings)
-    return recipe.with_text(*recipe.inputs(str(folder), bound=False).open(lambda line: None)).task
+    return recipe.with_text(*recipe.inputs(str(folder), bound=False).open(lambda line: None))[0]
 
 
 def rows_and_trees(folder: Path) -> dict[str, str]:

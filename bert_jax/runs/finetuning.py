@@ -30,10 +30,11 @@ from bert_jax.runs.inputs import keep_vocabulary
 from bert_jax.runs.model_choice import overridden_settings
 from bert_jax.runs.own_code import keep_copies
 from bert_jax.runs.prediction import load_tuned, predict_split, trial, write_predictions
-from bert_jax.runs.preparation import Prepared, Splits, check_finetuning
+from bert_jax.runs.preparation import Splits, check_finetuning
 from bert_jax.runs.settings import FinetuningSettings
 from bert_jax.storage import files
 from bert_jax.tasks.base import KIND, ExampleTask
+from bert_jax.training.experiment import Experiment
 from bert_jax.training.loop import Run, train_and_evaluate
 
 
@@ -69,21 +70,21 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
         run = run_record.content(workdir, config, identity, request.command, bound=bool(saved))
 
         every = load(settings.data, request.data, recipe.task.roles, notes.append)
-        prepared = recipe.with_examples(every, workdir if saved else None, notes.append)
-        task, experiment = prepared.task, dataclasses.replace(prepared.experiment, profiled=request.profiled)
+        task, experiment = recipe.with_examples(every, workdir if saved else None, notes.append)
+        experiment, own = dataclasses.replace(experiment, profiled=request.profiled), task.setting
         run["phases"] = experiment.phases.as_record()
         run = with_profile(request.profiled, run, experiment.phases.num_steps, max(saved, default=0))
-        facts = facts_of(prepared, settings) | recipe.parent
-        distributed.wait("the vocabulary", prepared.tokenizer.sha256)
+        facts = facts_of(settings, task) | recipe.parent
+        distributed.wait("the vocabulary", own.tokenizer.sha256)
         distributed.wait("the examples", facts["corpus_fingerprint"])
         if distributed.is_first():
             if not saved:
-                keep_vocabulary(prepared.tokenizer, workdir)
+                keep_vocabulary(own.tokenizer, workdir)
             run_record.write_run(workdir, run)
 
         observer = Observer(workdir, run, experiment.phases.num_steps, settings.training.loggers)
         with observer.to_the_end():
-            for line in [*notes, *task.notes, *_describe(prepared)]:
+            for line in [*notes, *task.notes, *_describe(task, experiment)]:
                 observer.note(line)
             if distributed.is_first():
                 keep_copies(workdir, run, facts)
@@ -92,10 +93,8 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
 
             first = None
             if recipe.weights_from and not saved:
-                head = of_facts(facts) if task.exported_as and prepared.model.encoder in families() else None
-                first = start_from(
-                    recipe.weights_from, prepared.model, prepared.tokenizer, "fresh", observer.note, head=head
-                )
+                head = of_facts(facts) if task.exported_as and own.model.encoder in families() else None
+                first = start_from(recipe.weights_from, own.model, own.tokenizer, "fresh", observer.note, head=head)
             facts = facts | {"run": run}
             frozen = frozen_parts(settings.frozen, recipe.weights_from, workdir, facts, bool(saved))
             train_and_evaluate(Run(task, experiment, observer, facts, first, frozen))
@@ -104,15 +103,16 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
             return finish(settings, request, task, observer, experiment.selection.metric)
 
 
-def facts_of(prepared: Prepared[ExampleTask, Splits], settings: FinetuningSettings) -> dict[str, Any]:
+def facts_of(settings: FinetuningSettings, task: ExampleTask) -> dict[str, Any]:
     """Return the facts of a run: what is known of it once the examples are read. It resumes only with the same."""
+    own = task.setting
     return {
-        "model": config_facts(prepared.model),
-        "lowercase": prepared.tokenizer.lowercase,
-        "vocabulary_sha256": prepared.tokenizer.sha256,
-        "corpus_fingerprint": _fingerprint(prepared.data),
-        "task": {"name": settings.task["name"], **dataclasses.asdict(prepared.task.config)},
-        "labels": list(prepared.task.setting.labels),
+        "model": config_facts(own.model),
+        "lowercase": own.tokenizer.lowercase,
+        "vocabulary_sha256": own.tokenizer.sha256,
+        "corpus_fingerprint": _fingerprint(own.splits),
+        "task": {"name": settings.task["name"], **dataclasses.asdict(task.config)},
+        "labels": list(own.labels),
         "max_length": settings.phase.max_length,
         "bilstm_layers": settings.bilstm_layers,
         "data": dataclasses.asdict(settings.data),
@@ -129,10 +129,9 @@ def _fingerprint(splits: Splits) -> str:
     return digest.hexdigest()
 
 
-def _describe(prepared: Prepared[ExampleTask, Splits]) -> list[str]:
-    """Return lines that tell the user which model is trained and on which examples."""
-    task, experiment = prepared.task, prepared.experiment
-    sizes = ", ".join(f"{name} {len(examples):,}" for name, examples in prepared.data.items())
+def _describe(task: ExampleTask, experiment: Experiment) -> list[str]:
+    """Return lines that tell the user which examples are read and how long the run is."""
+    sizes = ", ".join(f"{name} {len(examples):,}" for name, examples in task.setting.splits.items())
     labels = f"; {label_note(task.setting.labels)}" if task.setting.labels else ""
     phase, lengths = experiment.phases.phases[0], ", ".join(map(str, task.lengths.values()))
     return [

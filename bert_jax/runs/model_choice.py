@@ -40,19 +40,19 @@ def choose_model(model: Mapping[str, Any], vocabulary_size: int, initial: Traine
 def with_vocabulary_size(
     chosen: ModelConfig, model: Mapping[str, Any], pieces: int, initial: TrainedModel | None
 ) -> ModelConfig:
-    """Return the ``chosen`` model with an embedding for each of ``pieces``, unless ``config.model`` says how many."""
-    keeps = initial is None and "vocab_size" in _own_fields(model)
-    return chosen if keeps else dataclasses.replace(chosen, vocab_size=pieces)
+    """Return the ``chosen`` model with an embedding for each of ``pieces``, unless ``config.model`` says how many.
 
-
-def check_vocabulary(model: ModelConfig, pieces: int) -> None:
-    """Raise ``UserError`` unless the embeddings fit a vocabulary of ``pieces``; no export of others could be read."""
-    if not is_padded(model.vocab_size, pieces):
+    Raises ``UserError`` if ``config.model`` has a number that does not fit; no export of such a model could be read.
+    """
+    if initial is not None or "vocab_size" not in _own_fields(model):
+        return dataclasses.replace(chosen, vocab_size=pieces)
+    if not is_padded(chosen.vocab_size, pieces):
         raise UserError(
-            f"the vocabulary has {pieces} pieces, the model {model.vocab_size} embeddings; leave "
+            f"the vocabulary has {pieces} pieces, the model {chosen.vocab_size} embeddings; leave "
             f"config.model.vocab_size out to take the vocabulary's, or "
             f"round it up to a multiple of 8, such as {-(-pieces // 8) * 8}"
         )
+    return chosen
 
 
 def overridden_settings(model: Mapping[str, Any], typed: Collection[str], initial: TrainedModel) -> list[str]:

@@ -206,7 +206,7 @@ def _recipe(settings: PretrainingSettings, init: str | None) -> tuple[TrainedMod
     shape = recipe.mesh.shape
     sizes = ", ".join(f"{phase.kind} {phase.batch_size:,}" for phase in recipe.experiment.phases.phases)
     found = f"mesh {', '.join(f'{k} {v}' for k, v in shape.items())}; batches {sizes}"
-    return initial, Check("recipe", "ok", found), KEPT * STATE_COPIES * 4 * recipe.model.num_parameters
+    return initial, Check("recipe", "ok", found), KEPT * STATE_COPIES * 4 * recipe.task.setting.model.num_parameters
 
 
 def _reads(processes: Sequence[Mapping[str, Any]]) -> Check:

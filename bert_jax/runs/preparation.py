@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import jax
 from jax.sharding import Mesh
@@ -28,7 +28,6 @@ from bert_jax.rows.units import columns
 from bert_jax.runs.inputs import Inputs, find_vocabulary
 from bert_jax.runs.model_choice import (
     check_kernel,
-    check_vocabulary,
     choose_model,
     with_classifier_dropout,
     with_vocabulary_size,
@@ -43,20 +42,7 @@ from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.memory import check_fits
 
-T = TypeVar("T", bound=Task)
-D = TypeVar("D")
 Splits: TypeAlias = Mapping[str, tuple[Example, ...]]  # name -> examples
-
-
-@dataclasses.dataclass(frozen=True)
-class Prepared(Generic[T, D]):
-    """What a run trains, and on what."""
-
-    model: ModelConfig
-    tokenizer: Tokenizer
-    data: D  # the corpus, or the examples of each split
-    task: T
-    experiment: Experiment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,14 +52,13 @@ class CheckedPretraining:
     Attributes:
       initial: the model from which the run starts, or has started.
       parent: the entries of the run's facts that name the run from which it starts.
-      model: the architecture; until the vocabulary is there, its size is that of ``initial`` or of ``config.vocab``.
-      task: the objective, still without text.
+      task: the objective, still without text. Until the vocabulary is there, the size of its model's vocabulary is
+        that of ``initial`` or of ``config.vocab``.
     """
 
     settings: PretrainingSettings
     initial: TrainedModel | None
     parent: dict[str, str]
-    model: ModelConfig
     task: PretrainingObjective
     experiment: Experiment
     mesh: Mesh
@@ -89,22 +74,21 @@ class CheckedPretraining:
         inputs.check()
         return inputs
 
-    def with_text(self, tokenizer: Tokenizer, corpus: Mixture) -> Prepared[PretrainingObjective, Mixture]:
-        """Return the run on a corpus; lengths that are given in epochs become steps.
+    def with_text(self, tokenizer: Tokenizer, corpus: Mixture) -> tuple[PretrainingObjective, Experiment]:
+        """Return the objective on a corpus, and the experiment, in which lengths given in epochs have become steps.
 
         Raises ``UserError`` if the text does not fit the model or the examples, the schedule does not fit the steps, or
         no evaluation reports the metric by which the best step is selected.
         """
         settings = self.settings
-        model = with_vocabulary_size(self.model, settings.model, tokenizer.size, self.initial)
-        check_vocabulary(model, tokenizer.size)
+        model = with_vocabulary_size(self.task.setting.model, settings.model, tokenizer.size, self.initial)
         if settings.fills(model):
             encode_masked(settings.examples or (), tokenizer, model.max_length, "config.examples")
         task = self.task.with_text(corpus, tokenizer, model.vocab_size)
         experiment = self.experiment.in_steps(task)
         experiment.make_schedule()
         _check_metric(settings.selection.metric, experiment, task, self.mesh)
-        return Prepared(model, tokenizer, corpus, task, experiment)
+        return task, experiment
 
 
 def check_pretraining(
@@ -144,7 +128,7 @@ def check_pretraining(
         batches = {f"config.phases.{p.kind}.batch_size": (p.batch_size, specs[p.kind]) for p in phases}
         evaluated = {"config.training.eval_rows": (settings.training.eval_rows, specs[experiment.evaluated_phase.kind])}
         check_fits(model.num_parameters, batches | evaluated)
-    return CheckedPretraining(settings, initial, parent, model, task, experiment, mesh)
+    return CheckedPretraining(settings, initial, parent, task, experiment, mesh)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,8 +157,8 @@ class CheckedFinetuning:
 
     def with_examples(
         self, every: Splits, workdir: str | None = None, note: Callable[[str], None] | None = None
-    ) -> Prepared[ExampleTask, Splits]:
-        """Return the run on the encoded examples of ``every`` split; lengths that are given in epochs become steps.
+    ) -> tuple[ExampleTask, Experiment]:
+        """Return the task on the encoded examples, and the experiment, in which lengths given in epochs are steps.
 
         Args:
           every: the splits, with all of train, whatever ``config.data.train_fraction`` is: labels are those of all.
@@ -212,7 +196,7 @@ class CheckedFinetuning:
         if settings.selection.metric != task.main_metric:
             _check_metric(settings.selection.metric, experiment, task, mesh)
         jax.eval_shape(task.init, jax.random.key(0))  # raises for options that the model cannot be built from
-        return Prepared(model, tokenizer, splits, task, experiment)
+        return task, experiment
 
 
 def check_finetuning(settings: FinetuningSettings, initial: TrainedModel | None) -> CheckedFinetuning:

@@ -38,7 +38,7 @@ from bert_jax.runs.finishing import LONGER_PRETRAINING, export_newest, report_at
 from bert_jax.runs.inputs import CORPUS
 from bert_jax.runs.model_choice import overridden_settings
 from bert_jax.runs.own_code import keep_copies, with_contents
-from bert_jax.runs.preparation import Prepared, check_pretraining
+from bert_jax.runs.preparation import check_pretraining
 from bert_jax.runs.probe import Probe, read_probe
 from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.storage import files
@@ -93,29 +93,30 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
             run_record.write_run(workdir, run)
         observer = Observer(workdir, run, 0 if phases.in_epochs else phases.num_steps, settings.training.loggers)
         with observer.to_the_end():
-            prepared = recipe.with_text(*inputs.open(observer.note))
-            experiment = dataclasses.replace(prepared.experiment, profiled=request.profiled)
+            tokenizer, corpus = inputs.open(observer.note)
+            task, experiment = recipe.with_text(tokenizer, corpus)
+            experiment, model = dataclasses.replace(experiment, profiled=request.profiled), task.setting.model
             _tell_length(experiment, phases.in_epochs, reached, observer)
-            probe = Probe(probe_examples, prepared.tokenizer, prepared.model, experiment) if probe_examples else None
-            facts = facts_of(prepared, settings.objective["name"]) | recipe.parent
+            probe = Probe(probe_examples, tokenizer, model, experiment) if probe_examples else None
+            facts = facts_of(settings, task, tokenizer, corpus) | recipe.parent
             run["phases"] = experiment.phases.as_record()
             if distributed.is_first():
                 keep_copies(workdir, run, facts)
                 run = run_record.settle(workdir, run, facts)
-                corpus = settings.corpus.path or files.as_path(workdir) / CORPUS
-                write_baselines(prepared.task, experiment, workdir, prepared.data.fingerprint, corpus, observer.note)
+                folder = settings.corpus.path or files.as_path(workdir) / CORPUS
+                write_baselines(task, experiment, workdir, corpus.fingerprint, folder, observer.note)
             remarks = _remarks_on(experiment, reached)
             for line in [*model_notes, *remarks, *(probe.notes if probe else ())]:
                 observer.note(line)
 
             first = None
             if start:
-                first = start_from(start, prepared.model, prepared.tokenizer, request.init_optimizer, observer.note)
-                observer.fresh_heads = tuple(p.name for p in prepared.task.parts if p.name not in start.params)
+                first = start_from(start, model, tokenizer, request.init_optimizer, observer.note)
+                observer.fresh_heads = tuple(p.name for p in task.parts if p.name not in start.params)
             facts = facts | {"run": run}
-            result = train_and_evaluate(Run(prepared.task, experiment, observer, facts, first, probe=probe))
+            result = train_and_evaluate(Run(task, experiment, observer, facts, first, probe=probe))
             if distributed.is_first():
-                finish(settings, prepared.model, facts["head"], prepared.data, request, observer)
+                finish(settings, model, facts["head"], corpus, request, observer)
     return result
 
 
@@ -140,19 +141,17 @@ def _remarks_on(experiment: Experiment, reached: int) -> list[str]:
     return [] if reached else [line for part in of_run for line in part.remarks(num_steps)]
 
 
-def facts_of(prepared: Prepared[PretrainingObjective, Mixture], objective: str) -> dict[str, Any]:
-    """Return the facts of a run: what is known of it once vocabulary and corpus exist. It resumes only with the same.
-
-    Args:
-      objective: ``config.objective.name``.
-    """
+def facts_of(
+    settings: PretrainingSettings, task: PretrainingObjective, tokenizer: Tokenizer, corpus: Mixture
+) -> dict[str, Any]:
+    """Return the facts of a run: what is known of it once it has text. It resumes only with the same."""
     facts = {
-        "model": config_facts(prepared.model),
-        "lowercase": prepared.tokenizer.lowercase,
-        "vocabulary_sha256": prepared.tokenizer.sha256,
-        "corpus_fingerprint": prepared.data.fingerprint,
-        "head": head_of(prepared.model, prepared.task),
-        "objective": {"name": objective, **dataclasses.asdict(prepared.task.config)},
+        "model": config_facts(task.setting.model),
+        "lowercase": tokenizer.lowercase,
+        "vocabulary_sha256": tokenizer.sha256,
+        "corpus_fingerprint": corpus.fingerprint,
+        "head": head_of(task.setting.model, task),
+        "objective": {"name": settings.objective["name"], **dataclasses.asdict(task.config)},
     }
     return with_contents(facts)
 
@@ -263,10 +262,11 @@ def training_batches(
         )
         initial = find_initial(request.init, request.workdir, resumes=bool(saved))
         recipe = check_pretraining(settings, initial, jax.devices()[:1])
-        prepared = recipe.with_text(*recipe.inputs(request.workdir, bool(saved)).open(note))
+        tokenizer, corpus = recipe.inputs(request.workdir, bool(saved)).open(note)
+        task, experiment = recipe.with_text(tokenizer, corpus)
     rolled = roll_back.of_run(run_record.read_run(request.workdir) if saved else {})
-    task, phases = prepared.task, roll_back.without_windows(prepared.experiment.phases, rolled)
+    phases = roll_back.without_windows(experiment.phases, rolled)
     if not (isinstance(first_step, int) and 0 <= first_step < phases.num_steps):
         raise UserError(f"first_step is {first_step!r}; the run has the steps 0 to {phases.num_steps - 1:,}")
     loader = Loader(task.source, phases, first_step, task.batch_specs, settings.loader)
-    return TrainingBatches(task, prepared.tokenizer, prepared.model, phases, first_step, loader)
+    return TrainingBatches(task, tokenizer, task.setting.model, phases, first_step, loader)

@@ -13,6 +13,7 @@ from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
 from bert_jax.runs.inputs import Inputs, find_vocabulary
 from tests import toy
+from tests.tasks import toy_tasks
 
 
 @pytest.fixture
@@ -136,6 +137,9 @@ def test_embeddings_that_do_not_fit_the_vocabulary_are_an_error_before_training(
     assert run(["pretrain", f"--config={recipe}", f"--workdir={tmp_path / 'run'}"]) == 2
     assert "the model 333 embeddings; leave config.model.vocab_size out" in capsys.readouterr().err
     assert not list((tmp_path / "run").glob("checkpoints/*"))
+    toy_tasks.write_toy(tmp_path, "classification")
+    assert toy_tasks.finetune(tmp_path, "--config.model.vocab_size=10", workdir="tuned") == 2
+    assert "the model 10 embeddings; leave config.model.vocab_size out" in capsys.readouterr().err
 
 
 def test_a_mixture_with_little_to_hold_out_is_told_so_once(inputs: Inputs) -> None:
