@@ -59,7 +59,6 @@ class Compiled:
       flops, bytes: the compiler's own analysis, which counts the body of a loop once.
     """
 
-    phase: Phase
     seconds: float
     memory: Memory
     split: bool
@@ -94,7 +93,7 @@ def compile_phase(task: Task, experiment: Experiment, phase: Phase, devices: lis
             refused = out_of_memory(str(error), memory.total)
             if refused is None:
                 raise
-            return Compiled(phase, time.perf_counter() - start, memory, split, refused_bytes=refused)
+            return Compiled(time.perf_counter() - start, memory, split, refused_bytes=refused)
     seconds, stats, analysis = time.perf_counter() - start, program.memory_analysis(), program.cost_analysis() or {}
     if stats is not None:
         memory = dataclasses.replace(
@@ -105,7 +104,7 @@ def compile_phase(task: Task, experiment: Experiment, phase: Phase, devices: lis
             program=stats.generated_code_size_in_bytes,
         )
     flops, moved = float(analysis.get("flops", 0.0)), float(analysis.get("bytes accessed", 0.0))
-    return Compiled(phase, seconds, memory, split, program.as_text(), flops=flops, bytes=moved)
+    return Compiled(seconds, memory, split, program.as_text(), flops=flops, bytes=moved)
 
 
 def bytes_of(tree: Any) -> int:

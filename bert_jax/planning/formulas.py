@@ -87,8 +87,8 @@ def step_seconds(model: ModelConfig, layout: BatchLayout, chip: Chip, row_flops:
     """Return a rough time of a step: computation at ``_EFFICIENCY`` of the peak, then communication over one axis."""
     devices = layout.data * layout.fsdp * layout.tensor
     again = {"none": 1.0, "dots": 1.1, "full": 4 / 3}[layout.remat]  # "full" repeats the forward pass
-    dtype, width = ("bf16" if model.dtype == "bfloat16" else "f32"), _width(model)
-    compute = layout.rows * row_flops * again / devices / chip.matrix_flops[dtype] / _EFFICIENCY
+    width = _width(model)
+    compute = layout.rows * row_flops * again / devices / chip.product_flops(model.dtype) / _EFFICIENCY
     bandwidth = chip.axis_bandwidth
     own = width * parameter_count / layout.tensor
     updated = parameter_count / (devices if layout.sharded_update else layout.parts)

@@ -10,11 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bert_jax.planning.collectives import Collective
-from bert_jax.planning.plan import PhasePlan, Plan
+from bert_jax.planning.plan import PhasePlan, Plan, in_words
 from bert_jax.planning.scaling import CAVEATS, RULE, Advice, LargerBatch
-from bert_jax.planning.search import NEAR, Candidate, SearchResult
-from bert_jax.planning.smallest_change import describe, in_words
-from bert_jax.planning.topologies import SHAPES, Topology, parse
+from bert_jax.planning.search import COMPILES, NEAR, Candidate, SearchResult
 from bert_jax.program import duration, program, size
 
 Record = dict[str, Any]
@@ -55,6 +53,10 @@ def _chip(plan: Plan) -> str:
 def _phase(phase: PhasePlan, plan: Plan) -> list[str]:
     compiled, of = phase.compiled, phase.phase
     memory = compiled.memory
+    rest = (
+        f", padding of these {size(memory.padding)}, activations and other temporaries {size(memory.temporaries)}, "
+        f"other results {size(memory.outputs)}, the program {size(memory.program)}"
+    )
     lines = [
         f"{of.kind}: {of.num_steps:,} steps of {of.batch_size:,} rows x {of.max_length} positions, "
         f"{'refused' if compiled.refused_bytes else 'compiled'} in {compiled.seconds:,.0f} s",
@@ -63,7 +65,7 @@ def _phase(phase: PhasePlan, plan: Plan) -> list[str]:
         f"  memory of a device: parameters {size(memory.parameters)}, optimizer {size(memory.optimizer)}, "
         + (f"frozen {size(memory.frozen)}, " if memory.frozen else "")
         + f"batch {size(memory.batch)}"
-        + ("" if compiled.refused_bytes else _temporary(compiled.memory)),
+        + ("" if compiled.refused_bytes else rest),
     ]
     prediction = phase.prediction
     if prediction is None or phase.mfu is None or phase.positions_per_second is None:
@@ -84,13 +86,6 @@ def _phase(phase: PhasePlan, plan: Plan) -> list[str]:
     return lines
 
 
-def _temporary(memory: Any) -> str:
-    return (
-        f", padding of these {size(memory.padding)}, activations and other temporaries {size(memory.temporaries)}, "
-        f"other results {size(memory.outputs)}, the program {size(memory.program)}"
-    )
-
-
 def _collectives(rows: Iterable[Collective]) -> list[str]:
     lines = [
         f"    {row.kind:<20}{'+'.join(row.axes):<18}{row.count:>6}, together {size(row.bytes):>11}"
@@ -100,7 +95,7 @@ def _collectives(rows: Iterable[Collective]) -> list[str]:
     return ["  collectives of a step, by the mesh axes they run over:", *lines] if lines else ["  no collectives"]
 
 
-def cost(plan: Plan, word: str = "at least", times: float = 1.0) -> str:
+def _cost(plan: Plan, word: str = "at least", times: float = 1.0) -> str:
     """Return time, chip-hours and price of a run that fits, restarts included; ``word`` stands before each of them.
 
     Args:
@@ -119,13 +114,13 @@ def _whole(plan: Plan) -> list[str]:
         return ["verdict: does not fit"]
     rates = plan.rates
     lines = [
-        f"PREDICTED for the whole run: {cost(plan)}",
+        f"PREDICTED for the whole run: {_cost(plan)}",
         f"  with {100 * plan.restart_share:.1f} % added for restarts: {rates.restarts_per_day:g} a day, each losing "
         f"{rates.restart_seconds:,.0f} s and half of the {plan.save_every_steps:,} steps between saves; evaluations, "
         "saves and waiting for input are not counted",
     ]
     if plan.ratio is not None:
-        measured = cost(plan, "about", plan.ratio)
+        measured = _cost(plan, "about", plan.ratio)
         lines.append(f"  if steps take {plan.ratio:.2g} x the prediction, as measured here before: {measured}")
     return [*lines, "verdict: fits" if plan.fits else "verdict: does not fit"]
 
@@ -154,7 +149,7 @@ def advice_lines(advice: list[Advice], factor: int, larger: list[LargerBatch]) -
 def _larger(batch: LargerBatch) -> str:
     phases = batch.plan.phases
     steps = ", ".join(f"{p.phase.kind} {p.phase.num_steps:,} steps of {p.phase.batch_size:,}" for p in phases)
-    line = f"  {batch.factor:>4} x: {steps}: {cost(batch.plan, 'at least' if batch.factor == 1 else 'about')}"
+    line = f"  {batch.factor:>4} x: {steps}: {_cost(batch.plan, 'at least' if batch.factor == 1 else 'about')}"
     if None in batch.micro_batches.values():
         return f"{line}; does not fit with any number of micro-batches that the objective allows, by arithmetic"
     more = [
@@ -195,7 +190,7 @@ def smaller_lines(fitting: list[Plan], batches: Mapping[str, int]) -> list[str]:
         return ["no smaller batch, more micro_batches, remat or fsdp makes it fit; take a larger topology"]
     heads = ("smallest change that fits", "that changes what is learned; with the same batch")
     return [
-        f"{head}: {describe(plan.change)} ({size(_most(plan))} a device; PREDICTED: {cost(plan)}): "
+        f"{head}: {plan.change.in_words()} ({size(plan.needed_bytes)} a device; PREDICTED: {_cost(plan)}): "
         + " ".join(plan.change.overrides(batches))
         for head, plan in zip(heads, fitting, strict=False)
     ]
@@ -205,17 +200,12 @@ def smaller_record(fitting: list[Plan], batches: Mapping[str, int]) -> Record:
     """Return the smallest changes that fit as a record for ``--json``."""
     first, *same_batch = fitting
     return {
-        "name": describe(first.change),
+        "name": first.change.in_words(),
         "flags": first.change.overrides(batches),
-        "needed_bytes": _most(first),
+        "needed_bytes": first.needed_bytes,
         "predicted_seconds": first.training_seconds,
         "same_batch": same_batch[0].change.overrides(batches) if same_batch else None,
     }
-
-
-def _most(plan: Plan) -> int:
-    """Return the bytes that each device needs in the phase that needs the most."""
-    return max(phase.compiled.needed_bytes for phase in plan.phases)
 
 
 def search_lines(result: SearchResult, batches: Mapping[str, int]) -> list[str]:
@@ -231,13 +221,13 @@ def _choice(result: SearchResult, batches: Mapping[str, int]) -> str:
     own, best, fastest = result.own, result.best, result.fastest
     if best is None or fastest is None or fastest.plan is None:
         return "none of those compiled fits; --compiles takes more, else the recipe as it is:"
-    took = cost(fastest.plan)
+    took = _cost(fastest.plan)
     if best.own:
-        own_layout = f"the recipe's own layout ({cost(best.plan or fastest.plan)})"
+        own_layout = f"the recipe's own layout ({_cost(best.plan or fastest.plan)})"
         if best is fastest:
             return f"fastest that fits: {own_layout}; nothing to change"
         return f"{own_layout} is within {100 * NEAR:.0f} % of the fastest that fits ({took}); nothing to change"
-    beside = "does not fit" if own.plan is None or not own.plan.fits else f"takes {cost(own.plan)}"
+    beside = "does not fit" if own.plan is None or not own.plan.fits else f"takes {_cost(own.plan)}"
     flags = " ".join(best.change.overrides(batches))
     return f"fastest that fits: {flags} ({took}; the recipe's own layout {beside})"
 
@@ -301,20 +291,18 @@ def _phase_record(phase: PhasePlan) -> Record:
     }
 
 
-def search_offer(plan: Plan, recipe: Sequence[str], compiles: int) -> list[str]:
+def search_offer(plan: Plan, recipe: Sequence[str]) -> list[str]:
     """Return a line that offers ``--search`` if devices wait long for each other; otherwise no line.
 
-    Args:
-      recipe: the flags that name and change the recipe.
-      compiles: the number of layouts that the search compiles beside the recipe's own.
+    ``recipe``: the flags that name and change the recipe.
     """
     share = plan.waiting_share
     if share is None or share < _WORTH_A_SEARCH:
         return []
-    seconds = (1 + compiles) * sum(phase.compiled.seconds for phase in plan.phases)
+    seconds = (1 + COMPILES) * sum(phase.compiled.seconds for phase in plan.phases)
     return [
         f"devices only wait for communication for {100 * share:.0f} % of the time; a search for a faster mesh, "
-        f"micro-batches and remat compiles {1 + compiles} layouts, about {math.ceil(seconds / 60)} minutes: "
+        f"micro-batches and remat compiles {1 + COMPILES} layouts, about {math.ceil(seconds / 60)} minutes: "
         f"{_plan_command(plan, recipe, plan.topology.name)} --search"
     ]
 
@@ -328,7 +316,7 @@ def next_command(plan: Plan, recipe: Sequence[str], name: str) -> str:
     """
     topology = plan.topology
     if not plan.fits:
-        larger = next_larger(topology) or "KIND:SHAPE"
+        larger = topology.next_larger() or "KIND:SHAPE"
         return f"next: a larger machine: {_plan_command(plan, recipe, larger)}"
     if not topology.is_one_host:
         flags = [*recipe, f"--workdir=gs://BUCKET/{name}", "--distributed=auto"]
@@ -336,15 +324,6 @@ def next_command(plan: Plan, recipe: Sequence[str], name: str) -> str:
     several_cpus = plan.chip.platform == "cpu" and topology.num_devices > 1
     devices = f"JAX_NUM_CPU_DEVICES={topology.num_devices} " if several_cpus else ""
     return f"next, on {topology.name}: {devices}{_command('pretrain', *recipe, f'--workdir=runs/{name}')}"
-
-
-def next_larger(topology: Topology) -> str | None:
-    """Return the smallest topology of the same kind with more devices; None if there is none."""
-    if topology.kind not in SHAPES:
-        return f"{topology.kind}:{2 * topology.num_devices}" if topology.num_devices < 5000 else None
-    larger = (parse(f"{topology.kind}:{shape}") for shape in SHAPES[topology.kind])
-    larger_ones = [other for other in larger if other.num_devices > topology.num_devices]
-    return min(larger_ones, key=lambda other: other.num_devices).name if larger_ones else None
 
 
 def run_name(recipe: str) -> str:

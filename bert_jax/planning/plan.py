@@ -53,6 +53,23 @@ class Change:
             flags += [f"--config.phases.{n}.batch_size={b // self.batch_divisor}" for n, b in batches.items()]
         return flags
 
+    def in_words(self) -> str:
+        """Return a change of one of these settings in words."""
+        if self.mesh is not None:
+            return f"fsdp={self.mesh.fsdp}"
+        if self.remat is not None:
+            return f"remat={self.remat}"
+        if self.micro_batches:
+            return in_words(self.micro_batches)
+        return f"batches of 1/{self.batch_divisor}"
+
+
+def in_words(micro_batches: Mapping[str, int]) -> str:
+    """Return numbers of micro-batches by phase as text: "micro_batches=2" if they are equal, else with the phases."""
+    if len(set(micro_batches.values())) == 1:
+        return f"micro_batches={next(iter(micro_batches.values()))}"
+    return ", ".join(f"{name}.micro_batches={number}" for name, number in micro_batches.items())
+
 
 class Recipe(Protocol):
     """A recipe that can be planned as it is, or with changes."""
@@ -100,8 +117,9 @@ class Rates:
 
 @dataclasses.dataclass(frozen=True)
 class PhasePlan:
-    """The plan of one phase on a machine. ``prediction`` is None if the train step does not fit."""
+    """The plan of one phase on a machine. ``prediction`` is None if the compiler refused the train step."""
 
+    phase: Phase
     compiled: Compiled
     micro_batches: int
     prediction: Prediction | None
@@ -109,10 +127,6 @@ class PhasePlan:
     model_flops: float  # FLOPs of a step on all devices together, by ``models/config.py``
     num_devices: int
     peak_flops: float
-
-    @property
-    def phase(self) -> Phase:
-        return self.compiled.phase
 
     @property
     def positions_per_second(self) -> float | None:
@@ -158,6 +172,11 @@ class Plan:
     @property
     def micro_batches(self) -> dict[str, int]:
         return {phase.phase.kind: phase.micro_batches for phase in self.phases}
+
+    @property
+    def needed_bytes(self) -> int:
+        """Return the bytes that each device needs in the phase that needs the most."""
+        return max(phase.compiled.needed_bytes for phase in self.phases)
 
     @property
     def fits(self) -> bool:
@@ -243,9 +262,9 @@ class Attempt:
         on = Fabric.of(self._mesh, machine.chip, machine.topology.devices_of_a_host)
         prediction = timeline.predict(hlo.parse(compiled.text), on) if compiled.text else None
         flops = self._task.flops_per_row[phase.kind] * phase.batch_size
-        peak = machine.chip.matrix_flops[_precision(self._recipe)]
+        peak = machine.chip.product_flops(self._task.dtype)
         parts, devices = self._experiment.micro_batches(phase), machine.topology.num_devices
-        return PhasePlan(compiled, parts, prediction, _fits_in(compiled, machine), flops, devices, peak)
+        return PhasePlan(phase, compiled, parts, prediction, _fits_in(compiled, machine), flops, devices, peak)
 
     def plan(self, rates: Rates) -> Plan:
         """Return the plan of all phases."""
@@ -292,7 +311,3 @@ def _fits_in(compiled: Compiled, machine: Machine) -> bool:
     if machine.topology.platform == "tpu":
         return not compiled.refused_bytes
     return not compiled.refused_bytes and compiled.memory.total <= machine.chip.memory_bytes
-
-
-def _precision(recipe: Recipe) -> str:
-    return "bf16" if recipe.shape().dtype == "bfloat16" else "f32"

@@ -162,8 +162,7 @@ def _phase(planned: PhasePlan, factor: int) -> PhasePlan:
     if prediction is not None:
         seconds = factor * (prediction.seconds - prediction.exposed_seconds) + prediction.exposed_seconds
         prediction = dataclasses.replace(prediction, seconds=seconds)
-    compiled = dataclasses.replace(planned.compiled, phase=phase)
-    return dataclasses.replace(planned, compiled=compiled, prediction=prediction)
+    return dataclasses.replace(planned, phase=phase, prediction=prediction)
 
 
 def _micro_batches(planned: PhasePlan, plan: Plan, factor: int, whole: bool) -> int | None:

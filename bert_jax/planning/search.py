@@ -9,7 +9,6 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 import jax
 
@@ -18,15 +17,13 @@ from bert_jax.models.kernels.choice import case_of, choose
 from bert_jax.planning import formulas
 from bert_jax.planning.compile import bytes_of
 from bert_jax.planning.formulas import BatchLayout
-from bert_jax.planning.plan import Change, Machine, Plan, Rates, Recipe, make
-from bert_jax.planning.smallest_change import in_words
+from bert_jax.planning.plan import Change, Machine, Plan, Rates, Recipe, in_words, make
 from bert_jax.program import Note, duration, size
-from bert_jax.rows.phases import Phase
-from bert_jax.task import Task
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.mesh import MeshConfig, WeightUpdate, is_split
 
 MICRO_BATCHES, REMAT, TENSOR, FSDP = (1, 2, 4, 8), ("none", "dots", "full"), (1, 2, 4, 8), (1, 2, 4, 8, 16, 32)
+COMPILES = 3  # how many layouts a search compiles by default, beside the recipe's own
 NEAR = 0.01  # accuracy of predictions: a recipe that is slower by no more than this share stays as it is
 
 
@@ -61,9 +58,8 @@ class Candidate:
             f"estimate {size(self.memory):>11} {duration(self.seconds):>13}"
         )
         if self.plan is not None:
-            needed = max(phase.compiled.needed_bytes for phase in self.plan.phases)
-            took = self.predicted_seconds
-            text += f"   compiled {size(needed):>11} {'does not fit' if took is None else duration(took):>13}"
+            took = "does not fit" if self.predicted_seconds is None else duration(self.predicted_seconds)
+            text += f"   compiled {size(self.plan.needed_bytes):>11} {took:>13}"
         return text + ("   the recipe's own" if self.own else "")
 
 
@@ -72,13 +68,17 @@ class SearchResult:
     """The result of a search.
 
     Attributes:
-      compiled: the recipe's own layout and the most promising layouts, the fastest first; layouts that do not fit come
-        last.
+      compiled: the recipe's own layout and the most promising layouts, given in any order and kept the fastest first;
+        layouts that do not fit come last.
       tried: the number of layouts that were estimated by formulas.
     """
 
     compiled: tuple[Candidate, ...]
     tried: int
+
+    def __post_init__(self) -> None:
+        by_time = sorted(self.compiled, key=lambda c: math.inf if c.predicted_seconds is None else c.predicted_seconds)
+        object.__setattr__(self, "compiled", tuple(by_time))
 
     @property
     def own(self) -> Candidate:
@@ -116,12 +116,7 @@ def search(recipe: Recipe, machine: Machine, rates: Rates, compiles: int, note: 
     for number, candidate in enumerate(chosen, 1):
         note(f"layout {number} of {len(chosen)}:{candidate.line()}")
         done.append(dataclasses.replace(candidate, plan=make(recipe, machine, rates, candidate.change, note)))
-    return SearchResult(by_time(done), len(estimates))
-
-
-def by_time(compiled: Iterable[Candidate]) -> tuple[Candidate, ...]:
-    """Return the candidates, the fastest first; candidates that do not fit come last."""
-    return tuple(sorted(compiled, key=lambda c: math.inf if c.predicted_seconds is None else c.predicted_seconds))
+    return SearchResult(tuple(done), len(estimates))
 
 
 def candidates(recipe: Recipe, machine: Machine) -> list[Candidate]:
@@ -158,15 +153,27 @@ def _on_mesh(
     except UserError:
         return  # this mesh does not divide a batch
     state, frozen = experiment.initial_state(task, experiment.make_mesh(machine.devices)).shapes
-    count = sum(int(leaf.size) for leaf in jax.tree.leaves(state.params))
-    size_of_state = _StateSize(bytes_of((state, frozen)), count, is_split(state.params))
-    phases = experiment.phases.phases
+    parameters = sum(int(leaf.size) for leaf in jax.tree.leaves(state.params))
+    state_bytes, split = bytes_of((state, frozen)), is_split(state.params)
+    phases, model = experiment.phases.phases, recipe.shape()
     for micro_batches, remat in splits:
-        change = Change(mesh, micro_batches, remat)
         if task.whole_batches and any(number > 1 for number in micro_batches.values()):
             continue
-        if all(p.batch_size % (mesh.data * mesh.fsdp * micro_batches[p.kind]) == 0 for p in phases):
-            yield _judge(recipe, machine, change, task, phases, size_of_state)
+        if any(p.batch_size % (mesh.data * mesh.fsdp * micro_batches[p.kind]) for p in phases):
+            continue
+        memory, seconds = 0.0, 0.0
+        for phase in phases:
+            spec = task.batch_specs[phase.kind]
+            masked = spec["masked_positions"].shape[0] if "masked_positions" in spec else phase.max_length
+            parts = (mesh.data, mesh.fsdp, mesh.tensor, micro_batches[phase.kind])
+            case = case_of(model, spec, machine.topology.platform, mesh.tensor)
+            plain = choose(model.attention_kernel, case) == "plain"
+            layout = BatchLayout(*parts, remat, phase.batch_size, phase.max_length, masked, split, plain)
+            gradients = formulas.gradient_bytes(model, parameters, layout)
+            memory = max(memory, state_bytes + gradients + formulas.activation_bytes(model, layout))
+            row_flops = task.flops_per_row[phase.kind]
+            seconds += phase.num_steps * formulas.step_seconds(model, layout, machine.chip, row_flops, parameters)
+        yield Candidate(Change(mesh, micro_batches, remat), memory, seconds)
 
 
 def _meshes(devices: int, heads: int, overlap: bool) -> Iterator[MeshConfig]:
@@ -175,32 +182,3 @@ def _meshes(devices: int, heads: int, overlap: bool) -> Iterator[MeshConfig]:
         if devices % (fsdp * tensor) == 0 and heads % tensor == 0:
             update: WeightUpdate = "replicated" if fsdp > 1 and tensor == 1 else "sharded"
             yield MeshConfig(devices // (fsdp * tensor), fsdp, tensor, weight_update=update, overlap=overlap)
-
-
-class _StateSize(NamedTuple):
-    """The size of a train state: bytes on each device, number of parameters in all, and whether they are split."""
-
-    bytes: int
-    parameter_count: int
-    sharded_update: bool
-
-
-def _judge(
-    recipe: Recipe, machine: Machine, change: Change, task: Task, phases: tuple[Phase, ...], state: _StateSize
-) -> Candidate:
-    mesh, model = change.mesh, recipe.shape()
-    assert mesh is not None
-    assert change.remat
-    memory, seconds = 0.0, 0.0
-    for phase in phases:
-        spec = task.batch_specs[phase.kind]
-        masked = spec["masked_positions"].shape[0] if "masked_positions" in spec else phase.max_length
-        split = (mesh.data, mesh.fsdp, mesh.tensor, change.micro_batches[phase.kind], change.remat)
-        case = case_of(model, spec, machine.topology.platform, mesh.tensor)
-        plain = choose(model.attention_kernel, case) == "plain"
-        layout = BatchLayout(*split, phase.batch_size, phase.max_length, masked, state.sharded_update, plain)
-        gradients = formulas.gradient_bytes(model, state.parameter_count, layout)
-        memory = max(memory, state.bytes + gradients + formulas.activation_bytes(model, layout))
-        step = formulas.step_seconds(model, layout, machine.chip, task.flops_per_row[phase.kind], state.parameter_count)
-        seconds += phase.num_steps * step
-    return Candidate(change, memory, seconds)

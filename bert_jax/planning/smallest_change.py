@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from bert_jax.errors import UserError
-from bert_jax.planning.plan import (
-    Attempt,
-    Change,
-    Machine,
-    Note,
-    PhasePlan,
-    Plan,
-    Rates,
-    Recipe,
-)
+from bert_jax.planning.plan import Attempt, Change, Machine, PhasePlan, Plan, Rates, Recipe
+from bert_jax.program import Note
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.mesh import MeshConfig
 
@@ -43,7 +35,7 @@ def smallest_change(recipe: Recipe, machine: Machine, rates: Rates, refused: Pla
             attempt = Attempt(recipe, machine, change, note)
         except UserError:
             continue  # the change does not divide the batch or the devices
-        note(f"trying {describe(change)}")
+        note(f"trying {change.in_words()}")
         if not all(attempt.phase(kind).fits for kind in tight):
             continue
         plan = attempt.plan(rates)
@@ -91,21 +83,3 @@ def _least(change: Change, refused: Plan, phase: PhasePlan) -> float:
         return state + temporaries * {"dots": 0.3, "full": 0.05}[change.remat]
     more = change.micro_batches.get(phase.phase.kind, phase.micro_batches) / phase.micro_batches
     return state + temporaries / max(change.batch_divisor, more)
-
-
-def describe(change: Change) -> str:
-    """Return the change in words."""
-    if change.mesh is not None:
-        return f"fsdp={change.mesh.fsdp}"
-    if change.remat is not None:
-        return f"remat={change.remat}"
-    if change.micro_batches:
-        return in_words(change.micro_batches)
-    return f"batches of 1/{change.batch_divisor}"
-
-
-def in_words(micro_batches: Mapping[str, int]) -> str:
-    """Return numbers of micro-batches by phase as text: "micro_batches=2" if they are equal, else with the phases."""
-    if len(set(micro_batches.values())) == 1:
-        return f"micro_batches={next(iter(micro_batches.values()))}"
-    return ", ".join(f"{name}.micro_batches={number}" for name, number in micro_batches.items())

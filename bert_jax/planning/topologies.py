@@ -19,7 +19,7 @@ from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
 from bert_jax.program import warn
 from bert_jax.training import chips, peak_rates
-from bert_jax.training.chips import CHIPS, GPUS, Chip
+from bert_jax.training.chips import CHIPS, Chip
 from bert_jax.training.memory import host_bytes
 
 # Slices that can be ordered. Sources: docs.cloud.google.com/tpu/docs/v5e, /v5p, /v6e, "Configurations", which name the
@@ -53,17 +53,27 @@ class Topology:
 
     @property
     def platform(self) -> str:
-        return "tpu" if self.kind in CHIPS else "gpu" if self.kind in GPUS else "cpu"
+        return CHIPS[self.kind].platform if self.kind in CHIPS else "cpu"
 
     @property
     def is_one_host(self) -> bool:
-        """Return whether one host has all devices: a host has up to 8, but 4 of v4 and v5p."""
-        return self.platform == "cpu" or self.num_devices <= (4 if self.kind in ("v4", "v5p") else _GPUS_OF_A_HOST)
+        """Return whether one host has all devices."""
+        return self.num_devices <= self.devices_of_a_host
 
     @property
     def devices_of_a_host(self) -> int:
-        """Return the number of devices of one host, or 0 if all devices are on one host."""
-        return _GPUS_OF_A_HOST if self.platform == "gpu" else 0
+        """Return the most devices that one host has: 8, but 4 of v4 and v5p, and all CPU devices."""
+        if self.platform == "cpu":
+            return self.num_devices
+        return 4 if self.kind in ("v4", "v5p") else _GPUS_OF_A_HOST
+
+    def next_larger(self) -> str | None:
+        """Return the name of the smallest topology of the same kind with more devices; None if there is none."""
+        if self.kind not in SHAPES:
+            return f"{self.kind}:{2 * self.num_devices}" if self.num_devices < 5000 else None
+        same_kind = (parse(f"{self.kind}:{shape}") for shape in SHAPES[self.kind])
+        larger = [other for other in same_kind if other.num_devices > self.num_devices]
+        return min(larger, key=lambda other: other.num_devices).name if larger else None
 
 
 def parse(name: str) -> Topology:
@@ -78,14 +88,14 @@ def parse(name: str) -> Topology:
             comes = ", ".join(f"{kind}:{s}" for s in SHAPES[kind])
             raise UserError(f"unknown topology {name!r}; {kind} comes as {comes}")
         return Topology(name, kind, tuple(int(n) for n in shape.split("x")))
-    if kind == "cpu" or kind in GPUS:
+    if kind == "cpu" or kind in CHIPS:
         if not re.fullmatch(r"[1-9]\d{0,3}", shape):
             raise UserError(f"unknown topology {name!r}; write {kind}:N with the number of devices, such as {kind}:8")
         return Topology(name, kind, (int(shape),))
     raise UserError(
-        f"unknown topology {name!r}; {nearest(kind, [*SHAPES, *GPUS, 'cpu'])}; a topology is KIND:SHAPE: "
+        f"unknown topology {name!r}; {nearest(kind, [*CHIPS, 'cpu'])}; a topology is KIND:SHAPE: "
         + "; ".join(f"{k}: {', '.join(shapes)}" for k, shapes in SHAPES.items())
-        + f"; {', '.join(GPUS)} and cpu: a number of devices, such as cpu:8"
+        + f"; {', '.join(k for k in CHIPS if k not in SHAPES)} and cpu: a number of devices, such as cpu:8"
     )
 
 
@@ -99,7 +109,7 @@ def of_devices(platform: str, device_kind: str, count: int) -> list[Topology]:
         return [parse(f"cpu:{count}")]
     chip = chips.of_device(device_kind)
     if chip is None:
-        known = ", ".join((*CHIPS, *GPUS, "cpu"))
+        known = ", ".join((*CHIPS, "cpu"))
         raise UserError(f"no peak rates are known for devices of the kind {device_kind!r}; they are for {known}")
     if chip.name not in SHAPES:
         return [parse(f"{chip.name}:{count}")]
@@ -126,7 +136,7 @@ def devices(topology: Topology) -> list[Any]:
 def chip(topology: Topology) -> Chip:
     """Return the peak rates of one device: those of ``training.chips``; a CPU's are measured now, and shared out."""
     if topology.platform != "cpu":
-        return (CHIPS | GPUS)[topology.kind]
+        return CHIPS[topology.kind]
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     if load > cores:
         warn(

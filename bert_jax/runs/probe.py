@@ -133,7 +133,7 @@ def read_probe(config: ProbeConfig, experiment: Experiment) -> ProbeExamples | N
 
 
 class Probe:
-    """A probe of a run. ``probe(step, params, between)`` returns metrics named "probe/...", or {} if it is not due."""
+    """A probe of a run. ``probe(params, between)`` returns metrics named "probe/..."."""
 
     def __init__(self, examples: ProbeExamples, tokenizer: Tokenizer, model: ModelConfig, experiment: Experiment):
         """Encode the examples. Raises ``UserError`` if the task cannot encode them."""
@@ -161,13 +161,8 @@ class Probe:
         every, last = self._examples.config.every_steps, self._experiment.phases.num_steps
         return not every or step % every == 0 or step == last
 
-    def __call__(self, step: int, params: Any, between: Callable[[], None] = lambda: None) -> dict[str, float]:
-        """Return the metrics of ``params``; {} if no probe is due at ``step``.
-
-        Every process calls ``between`` before each batch; ``between`` may raise.
-        """
-        if not self.due(step):
-            return {}
+    def __call__(self, params: Any, between: Callable[[], None] = lambda: None) -> dict[str, float]:
+        """Return the metrics of ``params``. Every process calls ``between`` before each batch; it may raise."""
         self._between = between
         with meshes.activations(self._mesh):
             return {f"probe/{name}": value for name, value in self._learned(params).items()}

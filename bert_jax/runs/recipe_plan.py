@@ -18,7 +18,7 @@ from bert_jax.models.config import ModelConfig
 from bert_jax.planning import comparison, page, scaling, topologies
 from bert_jax.planning.plan import Change, Machine, Plan, Rates, make
 from bert_jax.planning.scaling import Advice, LargerBatch
-from bert_jax.planning.search import SearchResult, search
+from bert_jax.planning.search import COMPILES, SearchResult, search
 from bert_jax.planning.smallest_change import smallest_change
 from bert_jax.program import Note
 from bert_jax.rows.phases import Phases
@@ -26,8 +26,6 @@ from bert_jax.runs.preparation import check_pretraining, first_model
 from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.task import Task
 from bert_jax.training.experiment import Experiment
-
-COMPILES = 3  # how many layouts a search compiles by default
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +98,7 @@ class PlanResult:
             plan = self.smaller[-1]  # the one that keeps the batch, if there is one
             return [page.next_command(plan, [*asked, *plan.change.overrides(self.batches)], name)]
         searched = best.change.overrides(self.batches) if best and not best.own else []
-        offer = page.search_offer(self.plan, asked, COMPILES) if self.fits and not self.search else []
+        offer = page.search_offer(self.plan, asked) if self.fits and not self.search else []
         return [*offer, page.next_command(self.plan, [*asked, *searched], name)]
 
     def as_json(self) -> str:

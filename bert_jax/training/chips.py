@@ -49,6 +49,10 @@ class Chip:
     device_kinds: tuple[str, ...] = ()  # beginnings of jax's ``device_kind``
     transcendentals: float | None = None  # exponentials and the like per second; None: each is an elementwise operation
 
+    def product_flops(self, dtype: str) -> float:
+        """Return the FLOP/s of matrix products of ``dtype`` as a model names it; float64 has the figure of float32."""
+        return self.matrix_flops["bf16" if dtype == "bfloat16" else "f32"]
+
     @property
     def axis_bandwidth(self) -> float:
         """Return the bytes per second that a device receives along a mesh axis.
@@ -79,12 +83,6 @@ _TPUS: dict[
     "v6e": (918e12, 4 * 1.75e9, 31.25, 1638, 9e10, 16, 25.6e12 / 8 / 256, 2, ("TPU v6 lite", "TPU v6e")),
 }
 
-
-CHIPS = {
-    name: Chip(name, "tpu", {"bf16": flops, "f32": flops}, _LANES * alus, gib * GIB, bandwidth * GB, *network_and_names)
-    for name, (flops, alus, gib, bandwidth, *network_and_names) in _TPUS.items()
-}
-
 # NVLink and NVSwitch reach every GPU of a node at the same rate. In one direction it is half of what a data sheet calls
 # NVLink's bandwidth ([gpus], "At the node level": 450 GB/s, 300 on A100). Between nodes, each GPU has one adapter: 400
 # Gbit/s in DGX H100 and H200 ([gpus], "Beyond the node level"), 200 in DGX A100. The data sheets' float32 rate counts a
@@ -99,7 +97,10 @@ _GPUS: dict[
     # [a100] bfloat16 312, TF32 156, float32 19.5 TFLOP/s, 80 GB, 2.039 TB/s.
     "a100": (312e12, 156e12, 9.75e12, 80 * GB, 2.039e12, 3e11, 2.5e10),
 }
-GPUS = {
+CHIPS = {
+    name: Chip(name, "tpu", {"bf16": flops, "f32": flops}, _LANES * alus, gib * GIB, bandwidth * GB, *network_and_names)
+    for name, (flops, alus, gib, bandwidth, *network_and_names) in _TPUS.items()
+} | {
     name: Chip(name, "gpu", {"bf16": bf16, "f32": f32}, ops, memory, rate, link, 1, net, 1, (f"NVIDIA {name.upper()}",))
     for name, (bf16, f32, ops, memory, rate, link, net) in _GPUS.items()
 }
@@ -107,6 +108,6 @@ GPUS = {
 
 def of_device(device_kind: str) -> Chip | None:
     """Return the chip that jax calls ``device_kind``, or None if it is not listed."""
-    kinds = {kind: chip for chip in (CHIPS | GPUS).values() for kind in chip.device_kinds}
+    kinds = {kind: chip for chip in CHIPS.values() for kind in chip.device_kinds}
     named = [kind for kind in kinds if device_kind.startswith(kind)]
     return kinds[max(named, key=len)] if named else None

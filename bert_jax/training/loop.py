@@ -41,8 +41,8 @@ class ProbeProtocol(Protocol):
     def due(self, step: int) -> bool:
         """Return whether the evaluation at ``step`` should run the probe."""
 
-    def __call__(self, step: int, params: Any, between: Callable[[], None]) -> dict[str, float]:
-        """Return the probe's metrics, or {} if it is not due. ``between`` is called between batches and may raise."""
+    def __call__(self, params: Any, between: Callable[[], None]) -> dict[str, float]:
+        """Return the probe's metrics of ``params``. ``between`` is called between batches and may raise."""
         ...
 
 
@@ -104,7 +104,7 @@ def _train(run: Run, roll_backs: tuple[RollBack, ...]) -> dict[str, float] | Rol
     work, warmup = _work_before(phases, task.flops_per_row), experiment.schedule.warmup(phases.num_steps)
     observer.begin(first_step, resumed, work, warmup)
     if roll_backs and roll_backs[-1].to == first_step:
-        observer.alarm(first_step, roll_back.message(roll_backs[-1]))
+        observer.alarm(first_step, roll_backs[-1].message())
     if first_step < phases.num_steps and distributed.is_first():
         record = run_record.record_start(workdir, first_step if resumed else None, _device_facts())
         run = dataclasses.replace(run, facts={**run.facts, "run": record})
@@ -230,7 +230,7 @@ class _Trainer:
             metrics = self._evaluation.run(params, self._frozen)
         if (probe := self._run.probe) is not None and probe.due(step):  # otherwise do not report the state "probing"
             with observer.during("probing"):
-                metrics |= probe(step, params, self._termination.check)
+                metrics |= probe(params, self._termination.check)
         observer.evaluation(step, metrics)
         if distributed.agree(int(self._selection.see(step, metrics))):
             with observer.during("saving"):

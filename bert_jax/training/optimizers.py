@@ -43,7 +43,7 @@ class OptimizerConfig:
         check_fields(self, where, allowed, "clip_norm", sound=lambda value: value is None or value > 0)
 
 
-class AdamState(NamedTuple):
+class _AdamState(NamedTuple):
     mu: Any  # first moment, like params
     nu: Any  # second moment, like params
 
@@ -51,16 +51,16 @@ class AdamState(NamedTuple):
 def _scale_by_adam_uncorrected(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
     """Return Adam's m / (sqrt(v) + eps) without bias correction (google-research/bert, AdamWeightDecayOptimizer)."""
 
-    def init(params: Any) -> AdamState:
+    def init(params: Any) -> _AdamState:
         zeros = jax.tree.map(jnp.zeros_like, params)
-        return AdamState(zeros, jax.tree.map(jnp.copy, zeros))
+        return _AdamState(zeros, jax.tree.map(jnp.copy, zeros))
 
-    def update(updates: Any, state: AdamState, params: Any = None) -> tuple[Any, AdamState]:
+    def update(updates: Any, state: _AdamState, params: Any = None) -> tuple[Any, _AdamState]:
         del params
         mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, updates)
         nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, state.nu, updates)
         steps = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu, nu)
-        return steps, AdamState(mu, nu)
+        return steps, _AdamState(mu, nu)
 
     return optax.GradientTransformation(init, update)  # type: ignore[arg-type]
 

@@ -21,7 +21,7 @@ def peak_flops(device: jax.Device, dtype: str = "float32") -> float:
     XLA divides one CPU into several devices, each gets an equal part of the result. float64 has the figure of float32.
     """
     if chip := chips.of_device(device.device_kind):
-        return chip.matrix_flops["bf16" if dtype == "bfloat16" else "f32"]
+        return chip.product_flops(dtype)
     rate = matmul_rate(device, "bfloat16" if dtype == "bfloat16" else "float32")
     return rate / (len(jax.local_devices()) if device.platform == "cpu" else 1)
 

@@ -30,6 +30,11 @@ class RollBack:
     first: int  # the step of the first batch that is left out
     number: int  # the number of batches that are left out
 
+    def message(self) -> str:
+        """Return a line that says what the roll back did."""
+        batches = f"the {self.number:,} batches from step {self.first:,} on are left out"
+        return f"rolled back from step {self.at:,} to {self.to:,}; {batches}"
+
 
 def of_run(run: Mapping[str, Any]) -> tuple[RollBack, ...]:
     """Return the roll backs that ``run.json`` records."""
@@ -68,9 +73,3 @@ def perform(workdir: str, back: RollBack, earlier: tuple[RollBack, ...]) -> None
     if distributed.is_first():
         run_record.record(workdir, **{KEY: [dataclasses.asdict(one) for one in (*earlier, back)]})
     distributed.wait(f"rolled back {len(earlier) + 1}")
-
-
-def message(back: RollBack) -> str:
-    """Return a line that says what the roll back did."""
-    batches = f"the {back.number:,} batches from step {back.first:,} on are left out"
-    return f"rolled back from step {back.at:,} to {back.to:,}; {batches}"

@@ -72,14 +72,14 @@ def test_a_measured_ratio_stands_beside_time_and_price(plan: Plan) -> None:
 
 
 def test_a_search_is_offered_where_devices_wait(plan: Plan) -> None:
-    [line] = page.search_offer(plan, ["--config=bert_base"], 3)
+    [line] = page.search_offer(plan, ["--config=bert_base"])
     assert "for 75 % of the time" in line
     assert "compiles 4 layouts, about 7 minutes" in line
     assert line.endswith("plan --config=bert_base --topology=cpu:8 --price_per_chip_hour=2 --search")
     [phase] = plan.phases
     assert phase.prediction is not None
     quiet = dataclasses.replace(phase, prediction=dataclasses.replace(phase.prediction, exposed_seconds=1.0))
-    assert page.search_offer(dataclasses.replace(plan, phases=(quiet,)), ["--config=bert_base"], 3) == []
+    assert page.search_offer(dataclasses.replace(plan, phases=(quiet,)), ["--config=bert_base"]) == []
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_the_next_command_of_what_does_not_fit_is_a_larger_machine(plan: Plan) -
     refused = dataclasses.replace(plan, phases=(dataclasses.replace(plan.phases[0], fits=False),))
     line = page.next_command(on(refused, "v5e:4x4"), ["--config=r", "--config.a=b c"], "r")
     assert line.endswith("plan --config=r '--config.a=b c' --topology=v5e:4x8 --price_per_chip_hour=2")
-    assert [page.next_larger(topologies.parse(name)) for name in ("v5e:16x16", "cpu:8")] == [None, "cpu:16"]
+    assert [topologies.parse(name).next_larger() for name in ("v5e:16x16", "cpu:8")] == [None, "cpu:16"]
 
 
 @pytest.mark.parametrize(
@@ -152,8 +152,7 @@ def test_the_plan_of_a_number_of_tokens(plan: Plan, monkeypatch: pytest.MonkeyPa
 
     def made(recipe: PretrainingRecipe, machine: object, rates: Rates, note: object) -> Plan:
         [phase], [own] = recipe.settings.experiment().phases.phases, plan.phases
-        step = dataclasses.replace(own.compiled, phase=phase)
-        return dataclasses.replace(plan, phases=(dataclasses.replace(own, compiled=step),))
+        return dataclasses.replace(plan, phases=(dataclasses.replace(own, phase=phase),))
 
     monkeypatch.setattr(recipe_plan, "make", made)
     request = PlanRequest(

@@ -5,7 +5,7 @@ import pytest
 
 from bert_jax.planning import collectives, costs, hlo, timeline
 from bert_jax.planning.collectives import Fabric
-from bert_jax.training.chips import CHIPS, GPUS
+from bert_jax.training.chips import CHIPS
 
 CHIP = CHIPS["v5e"]
 MESH = Fabric(("data", "fsdp"), (2, 4), CHIP)
@@ -251,7 +251,7 @@ def test_only_whole_cubes_close_their_axes(shape, closed):
 
 def test_links_of_gpus():
     """gpus.md of the same: 450 GB/s into a GPU from its node, 8 x 50 into a node from the others."""
-    chip = GPUS["h100"]
+    chip = CHIPS["h100"]
     nodes = Fabric(("data",), (16,), chip, per_host=8)
     assert nodes.rates(np.arange(8)) == (450e9, 1)
     assert nodes.rates(np.arange(16)) == (400e9, 1)

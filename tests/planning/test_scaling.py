@@ -7,7 +7,7 @@ import pytest
 from bert_jax.planning import scaling
 from bert_jax.runs import recipes
 from bert_jax.runs.recipe_plan import PretrainingRecipe
-from bert_jax.training.chips import CHIPS, GPUS
+from bert_jax.training.chips import CHIPS
 
 
 @pytest.fixture
@@ -88,6 +88,6 @@ def test_a_larger_machine_wants_a_larger_batch(experiment):
 
 def test_a_gpu_receives_over_one_link(experiment):
     """989e12 / 450e9: 2,198 positions a GPU, half of what two links would ask."""
-    assert GPUS["h100"].axis_bandwidth == 450e9
+    assert CHIPS["h100"].axis_bandwidth == 450e9
     wanted = 2198 * 64
-    assert wanted <= scaling.suggested_factor(experiment, GPUS["h100"], 64) * 256 * 128 < 2 * wanted
+    assert wanted <= scaling.suggested_factor(experiment, CHIPS["h100"], 64) * 256 * 128 < 2 * wanted

@@ -6,7 +6,7 @@ import pytest
 
 from bert_jax.planning import page
 from bert_jax.planning.plan import Change, Rates, make
-from bert_jax.planning.search import Candidate, SearchResult, by_time, candidates, search
+from bert_jax.planning.search import Candidate, SearchResult, candidates, search
 from bert_jax.training.mesh import MeshConfig
 from tests.planning import tiny
 
@@ -44,7 +44,7 @@ def found(taking):
 
     def made(own: float | None, other: float | None) -> SearchResult:
         two = taking(own, MeshConfig(8, 1, 1), own=True), taking(other, MeshConfig(4, 1, 2))
-        return SearchResult(by_time(two), 9)
+        return SearchResult(two, 9)
 
     return made
 

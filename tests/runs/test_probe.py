@@ -86,7 +86,7 @@ def model(tokenizer: Tokenizer) -> tuple[ModelConfig, Any]:
 def score(folder: Path, tokenizer: Tokenizer, model: ModelConfig, params: Any, **changes: Any) -> dict[str, float]:
     examples = read_probe(ProbeConfig(**settings(folder, **changes)), EXPERIMENT)
     assert examples
-    return Probe(examples, tokenizer, model, EXPERIMENT)(0, params)
+    return Probe(examples, tokenizer, model, EXPERIMENT)(params)
 
 
 @pytest.mark.parametrize("changes", [{}, {"layers": "scanned"}], ids=["unrolled", "scanned"])
