@@ -23,8 +23,6 @@ PACKAGES = ("corpora", "corpora/annotators", "examples", "features", "inspection
 SPACES = ("a", " ", "x")
 # expression -> how it is used, and its worst cases: what comes before, what is repeated, what comes after
 WORST = {
-    "corpora.byte_ranges.BLANK_LINES": ("match", ("", " ", "x"), ("", "\n", "x"), ("", " \n", "x")),
-    "corpora.byte_ranges.GAP": ("findall", ("\n", " ", "x"), ("\n", " \n", "x"), ("", "a\n", "")),
     "corpora.byte_ranges.JSON": ("match", ('"', "a", ""), ('"', '\\"', ""), ('"', "\\", "a")),
     "corpora.byte_ranges.TITLE": ("fullmatch", ("= a", " =", "x"), ("= a", " = a", "x"), ("= a =", "\n", "x")),
     "corpora.docstrings.SKIPPED_FILE": ("match", ("", "a", ""), ("", "_test", ".p")),

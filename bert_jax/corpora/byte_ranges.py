@@ -5,6 +5,7 @@ of them exactly once, wherever the file is cut."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -12,8 +13,6 @@ from bert_jax.corpora.bad_text import BadTextError
 from bert_jax.corpora.unpacking import Unpacked
 
 BLOCK_BYTES = 1 << 18
-BLANK_LINES = re.compile(rb"(?:[ \t\r\x0b\x0c]*+\n)++")
-GAP = re.compile(rb"\n(?:[ \t\r\x0b\x0c]*+\n)++")  # the end of a paragraph, and the blank lines after it
 JSON = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[][{},"]', re.DOTALL)  # a string, or what stands between values
 
 TITLE = re.compile(rb"\s*= [^=\s](?:[^\n]*[^=\s])? =\s*")  # "= Title =" alone; "= = Section = =" is none
@@ -26,13 +25,11 @@ def lines(file: Unpacked, start: int = 0, stop: int = -1) -> Iterator[tuple[int,
     """
     if start:
         file.seek(start - 1)  # if a line ends just before start, an empty line is read first, and dropped
-    for position, block in _whole_lines(file, max(start - 1, 0)):
-        for line in block.removesuffix(b"\n").split(b"\n"):
-            if 0 <= stop <= position:
-                return
-            if position >= start:
-                yield position, line
-            position += len(line) + 1
+    for offset, line in _lines(file, max(start - 1, 0)):
+        if 0 <= stop <= offset:
+            return
+        if offset >= start:
+            yield offset, line
 
 
 def paragraphs(file: Unpacked, start: int = 0, stop: int = -1) -> Iterator[tuple[int, bytes]]:
@@ -41,11 +38,19 @@ def paragraphs(file: Unpacked, start: int = 0, stop: int = -1) -> Iterator[tuple
     A paragraph is a run of lines that are not blank; a blank line has only ASCII white space. If ``stop`` is -1, the
     range reaches to the end of the file.
     """
-    for offset, text in _paragraphs(file, _before(file, start)):
-        if 0 <= stop <= offset:
-            return
-        if offset >= start and not text.isspace():
-            yield offset, text
+    begin = 0
+    found: list[bytes] = []  # the lines of the paragraph that begins at ``begin``
+    blank = (-1, b"")  # ends the last paragraph of the file
+    for offset, line in itertools.chain(_lines(file, _before(file, start)), [blank]):
+        if line and not line.isspace():
+            begin = begin if found else offset
+            found.append(line)
+        elif found:
+            if 0 <= stop <= begin:
+                return
+            if begin >= start:
+                yield begin, b"\n".join(found)
+            found = []
 
 
 def article_paragraphs(file: Unpacked, start: int = 0, stop: int = -1) -> Iterator[tuple[int, bytes]]:
@@ -112,45 +117,16 @@ def _before(file: Unpacked, start: int) -> int:
     return 0
 
 
-def _paragraphs(file: Unpacked, position: int) -> Iterator[tuple[int, bytes]]:
-    chunks: list[bytes] = []  # of a paragraph whose end is not read yet
-    offset = 0
-    for place, block in _whole_lines(file, position):
-        blank = BLANK_LINES.match(block)
-        if blank and chunks:
-            yield offset, b"".join(chunks)
-            chunks = []
-        begin = blank.end() if blank else 0
-        for gap in GAP.finditer(block, begin):
-            text = block[begin : gap.start()]
-            if chunks:
-                yield offset, b"".join([*chunks, text])
-                chunks = []
-            else:
-                yield place + begin, text
-            begin = gap.end()
-        if begin < len(block):
-            offset = offset if chunks else place + begin
-            chunks.append(block[begin:])
-    if chunks:
-        yield offset, b"".join(chunks)
-
-
-def _whole_lines(file: Unpacked, position: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, bytes) for blocks of whole lines. The last line of the file may lack its line feed.
-
-    A block has about ``BLOCK_BYTES``, or more if a line is longer.
-    """
-    chunks: list[bytes] = []
+def _lines(file: Unpacked, position: int) -> Iterator[tuple[int, bytes]]:
+    """Yield (offset, line without its line feed) up to the end of ``file``, which is read on from ``position``."""
+    chunks: list[bytes] = []  # of a line whose end is not read yet
     while block := file.read(BLOCK_BYTES):
-        end = block.rfind(b"\n") + 1
-        if not end:
-            chunks.append(block)
-            continue
-        whole = b"".join([*chunks, block[:end]])
-        yield position, whole
-        position += len(whole)
-        chunks = [block[end:]]
-    rest = b"".join(chunks)
-    if rest:
-        yield position, rest
+        first, *others = block.split(b"\n")
+        chunks.append(first)
+        for other in others:
+            line = b"".join(chunks)
+            yield position, line
+            position += len(line) + 1
+            chunks = [other]
+    if last := b"".join(chunks):
+        yield position, last

@@ -118,12 +118,8 @@ def exact_duplicates(digests: np.ndarray) -> np.ndarray:
 
 def _first_equal(rows: np.ndarray) -> np.ndarray:
     """Return int64 [n]: the number of the first row that equals each row of ``rows`` (uint64 [n, 2])."""
-    order = np.lexsort((rows[:, 1], rows[:, 0]))  # equal rows keep their order
-    begins = np.ones(len(rows), bool)
-    begins[1:] = (rows[order[1:]] != rows[order[:-1]]).any(axis=1)
-    first = np.empty(len(rows), np.int64)
-    first[order] = order[np.maximum.accumulate(np.where(begins, np.arange(len(rows)), 0))]
-    return first
+    _, firsts, groups = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    return firsts[groups.reshape(-1)]  # type: ignore[no-any-return]
 
 
 def near_duplicates(signatures: np.ndarray) -> np.ndarray:
