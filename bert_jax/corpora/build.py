@@ -25,7 +25,7 @@ from bert_jax.corpora import duplicates, engine, hits
 from bert_jax.corpora.card import CARD, write_card
 from bert_jax.corpora.columns import Column
 from bert_jax.corpora.manifest import HELDOUT_DOCUMENTS, MANIFEST, SPLITS, fingerprint, seal
-from bert_jax.corpora.privacy import is_private, private_manifest
+from bert_jax.corpora.privacy import is_private, private_manifest, redact
 from bert_jax.corpora.shard_job import DOCUMENTS, EXAMPLES, MOST_NAMES, SENTENCES, ShardJob, extremes, lengths_name
 from bert_jax.corpora.source import Shard, Source, shards_of
 from bert_jax.corpora.store import DATASET_NAME, document_starts_name, sentence_offsets_name
@@ -52,6 +52,7 @@ class BuildConfig:
     num_workers: int = 0  # processes on this machine; 0 means one per core
     beam_options: tuple[str, ...] = ()  # flags of an Apache Beam runner on a cluster
     where: str = "config.corpus"  # the path of the keys that describe the source, for messages
+    private: bool = False  # whether names, places and descriptions of the text are hidden (``corpora.privacy``)
     remarks: Mapping[str, str] = dataclasses.field(default_factory=dict)  # for manifest and card: license, dates, notes
 
     def __post_init__(self) -> None:
@@ -88,7 +89,8 @@ def build(
         after a full disk, the finished shards stay in ``OUTPUT.partial`` for the next try.
     """
     files.check_new(output)  # checked before any slow work
-    facts = {"source": source.describe(), "source_fingerprint": source.fingerprint()}
+    described = {**redact(source.describe()), "private": True} if config.private else source.describe()
+    facts = {"source": described, "source_fingerprint": source.fingerprint()}
     shards = shards_of(source.pieces(), config.part_bytes)
     dtype = np.dtype(np.uint16 if tokenizer.size <= 1 << 16 else np.uint32)
     identity: list[Any] = [file_formats.CORPUS.number, facts, config.identity(), tokenizer.sha256, _versions()]
@@ -112,7 +114,7 @@ def build(
             dtype.name,
             drop_duplicates=bool(repeated),
             columns=tuple(columns),
-            most_names=0 if is_private(facts) else MOST_NAMES,
+            private=config.private,
         )
         work = functools.partial(workplace.once, "tokens", job)
         run(work, done=_adding(progress, work))
@@ -174,9 +176,8 @@ def _assemble(
         manifest = seal(manifest)
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
         # The manifest does not list the card, because ``bert-jax inspect`` may rewrite the card later.
-        (folder / CARD).write_text(
-            write_card(private_manifest(manifest) if is_private(manifest) else manifest), "utf-8"
-        )
+        shown = private_manifest(manifest) if is_private(manifest) else manifest
+        (folder / CARD).write_text(write_card(shown), "utf-8")
         digests = {entry["name"]: entry["sha256"] for entry in entries}
         digests |= {name: files.sha256(folder / name) for name in (MANIFEST, CARD)}
         for path in [*paths, folder / CARD, folder / MANIFEST]:

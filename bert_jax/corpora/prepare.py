@@ -24,7 +24,6 @@ from bert_jax.corpora.build import BuildConfig, Progress
 from bert_jax.corpora.build import build as build_corpus
 from bert_jax.corpora.duplicates import Duplicates
 from bert_jax.corpora.mixture import JoinedSource, check_weights
-from bert_jax.corpora.privacy import PrivateSource
 from bert_jax.corpora.source import OwnSource, Shard, Source, documents, shards_of
 from bert_jax.corpora.workplace import open_workplace
 from bert_jax.errors import UserError
@@ -120,8 +119,9 @@ class CorpusConfig:
         if parts and any(value != () for value in self.options.values()):
             raise UserError("config.corpus has options beside its parts; each part has options of its own")
 
-    def build_config(self, where: str = "config.corpus") -> BuildConfig:
+    def build_config(self, where: str = "config.corpus", private: bool = False) -> BuildConfig:
         """Return the settings of the build. Raises ``UserError`` for a value that makes no sense."""
+        notes = "" if private else self.notes
         return BuildConfig(
             heldout_fraction=self.heldout_fraction,
             part_bytes=self.part_bytes,
@@ -129,7 +129,8 @@ class CorpusConfig:
             num_workers=self.num_workers,
             beam_options=self.beam_options,
             where=where,
-            remarks={"license": self.license, "dates": self.dates, "notes": self.notes},
+            private=private,
+            remarks={"license": self.license, "dates": self.dates, "notes": notes},
         )
 
     def part_configs(self) -> dict[str, PartConfig]:
@@ -313,6 +314,5 @@ def prepare_corpus(
             for name in names
         }
     source = find_source(corpus, where)
-    if private:
-        source, corpus = PrivateSource(source), dataclasses.replace(corpus, notes="")
-    return build_corpus(source, tokenizer, output, corpus.build_config(where), progress, columns.find(corpus.columns))
+    config = corpus.build_config(where, private)
+    return build_corpus(source, tokenizer, output, config, progress, columns.find(corpus.columns))

@@ -13,15 +13,12 @@ distinguished. The hash is not salted: a reader who guesses a path can confirm t
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.catalogue import is_own
 from bert_jax.corpora.manifest import HELDOUT_DOCUMENTS
-from bert_jax.corpora.source import Piece, Skipped, Wrapper
-from bert_jax.records import Document
 
 # Keys whose text says what kind of source it is, but not which source it is. All other text is replaced by a hash.
 OPEN_KEYS = {
@@ -73,15 +70,3 @@ def private_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
         "skipped": {reason: {**facts, "examples": redact(facts["examples"])} for reason, facts in skipped},
     }
     return {name: value for name, value in manifest.items() if name not in ("notes", HELDOUT_DOCUMENTS)} | hashed
-
-
-@dataclasses.dataclass(frozen=True)
-class PrivateSource(Wrapper):
-    """Wraps a source: ``redact`` hides its description and the places of skipped text; its documents stay the same."""
-
-    def read(self, piece: Piece) -> Iterator[Document | Skipped]:
-        for item in self.source.read(piece):
-            yield item._replace(where=redact(item.where)) if isinstance(item, Skipped) else item
-
-    def describe(self) -> dict[str, Any]:
-        return {**redact(self.source.describe()), "private": True}

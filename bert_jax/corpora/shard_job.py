@@ -17,7 +17,8 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from bert_jax.corpora import duplicates, hits
 from bert_jax.corpora.columns import TOKENS, Column, spans_of
 from bert_jax.corpora.manifest import SPLITS
-from bert_jax.corpora.source import Shard, Skipped, Source
+from bert_jax.corpora.privacy import redact
+from bert_jax.corpora.source import Shard, Source
 from bert_jax.corpora.store import column_name, record_header, shard_name
 from bert_jax.corpora.workplace import Workplace
 from bert_jax.records import Document
@@ -63,7 +64,7 @@ class ShardJob:
     dtype: str
     drop_duplicates: bool = False  # leave out the documents that ``duplicates.mark`` has marked
     columns: tuple[Column, ...] = ()
-    most_names: int = MOST_NAMES  # how many held-out documents are named; 0 for a private corpus
+    private: bool = False  # whether held-out documents are not named, and places of skipped text are hashed
 
     def __call__(self, shard: Shard, folder: Path) -> dict[str, Any]:
         """Write the files and return the facts. ``folder`` is an empty local folder."""
@@ -73,7 +74,7 @@ class ShardJob:
         draws: list[float] = []
         heldout: list[str] = []
         counts: dict[str, Any] = {"documents": 0, "bytes": 0, "text_hits": hits.text_hits(b"")}
-        documents = _documents((item for piece in shard.pieces for item in self.source.read(piece)), skipped)
+        documents = self._documents(shard, skipped)
         if self.drop_duplicates:
             documents = duplicates.unmarked(documents, self.workplace, shard, folder)
         for document in tokenize(documents, self.tokenizer, self.columns):
@@ -85,12 +86,23 @@ class ShardJob:
             if len(document.lengths):
                 draws = extremes([*draws, document.heldout_draw])
                 split = "heldout" if document.heldout_draw < self.heldout_fraction else "train"
-                if split == "heldout" and len(heldout) < self.most_names:
+                if split == "heldout" and len(heldout) < MOST_NAMES and not self.private:
                     heldout.append(document.name)
                 writers[split].write(document)
         splits = {split: writer.close() for split, writer in writers.items()}
         facts = {"dropped": dict(dropped), "skipped": skipped, "draws": draws, "heldout": heldout}
         return {**counts, **facts, "splits": splits}
+
+    def _documents(self, shard: Shard, skipped: dict[str, dict[str, Any]]) -> Iterator[Document]:
+        """Yield the documents of ``shard``, and count the skipped items by reason in ``skipped``."""
+        for item in (item for piece in shard.pieces for item in self.source.read(piece)):
+            if isinstance(item, Document):
+                yield item
+            else:
+                facts = skipped.setdefault(item.reason, {"count": 0, "examples": []})
+                facts["count"] += 1
+                where = redact(item.where) if self.private else item.where
+                facts["examples"] = [*facts["examples"], where][:EXAMPLES]
 
 
 def lengths_name(shard: Shard, split: str, ending: str) -> str:
@@ -106,17 +118,6 @@ def extremes(draws: list[float]) -> list[float]:
     """Return ``draws``, ascending; if there are many, only the ``EXTREMES`` lowest and highest."""
     draws = sorted(draws)
     return draws[:EXTREMES] + draws[-EXTREMES:] if len(draws) > 2 * EXTREMES else draws
-
-
-def _documents(items: Iterable[Document | Skipped], skipped: dict[str, dict[str, Any]]) -> Iterator[Document]:
-    """Yield the documents among ``items``, and count the skipped items by reason in ``skipped``."""
-    for item in items:
-        if isinstance(item, Document):
-            yield item
-        else:
-            facts = skipped.setdefault(item.reason, {"count": 0, "examples": []})
-            facts["count"] += 1
-            facts["examples"] = [*facts["examples"], item.where][:EXAMPLES]
 
 
 def tokenize(

@@ -111,32 +111,14 @@ class Source(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Wrapper:
-    """A source that wraps another; each subclass changes some of what the other returns."""
-
-    source: Source
-
-    def pieces(self) -> list[Piece]:
-        return self.source.pieces()
-
-    def read(self, piece: Piece) -> Iterator[Document | Skipped]:
-        return self.source.read(piece)
-
-    def fingerprint(self) -> str:
-        return self.source.fingerprint()
-
-    def describe(self) -> dict[str, Any]:
-        return self.source.describe()
-
-
-@dataclasses.dataclass(frozen=True)
-class OwnSource(Wrapper):
+class OwnSource:
     """Wraps a source from a user's own file: its fingerprint changes with the file too, so old text is not taken for
     new.
 
     ``code`` is the recorded name of the file.
     """
 
+    source: Source
     code: str
 
     def __post_init__(self) -> None:
@@ -146,6 +128,12 @@ class OwnSource(Wrapper):
                 f"{catalogue.display_name(self.code)}: its Source has no method {', '.join(lacking)}; "
                 f"a source has {', '.join(needed)}"
             )
+
+    def pieces(self) -> list[Piece]:
+        return self.source.pieces()
+
+    def read(self, piece: Piece) -> Iterator[Document | Skipped]:
+        return self.source.read(piece)
 
     def fingerprint(self) -> str:
         return hashlib.sha256(f"{self.code} {self.source.fingerprint()}".encode()).hexdigest()
