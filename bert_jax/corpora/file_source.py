@@ -5,19 +5,23 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, TypeVar
 
 from bert_jax import catalogue
-from bert_jax.corpora.source import MARK, Piece, below
-from bert_jax.corpora.unpacking import is_packed, readable
+from bert_jax.corpora.bad_text import BadText, BadTextError, is_foreign
+from bert_jax.corpora.source import MARK, Piece, Skipped, below
+from bert_jax.corpora.unpacking import Unpacked, is_packed, open_unpacked, readable
 from bert_jax.errors import UserError
+from bert_jax.records import Document
 from bert_jax.storage import files
 from bert_jax.storage.remote import RemotePath
 
 RANGE_BYTES = 16 << 20  # the bytes of text in a piece, for files that can be cut
 UNPACKED = 4  # approximate bytes of text per byte of a compressed file
 CHECKSUMS = ("ETag", "etag", "crc32c", "md5Hash", "checksum")  # names of an object's checksum on different stores
+
+Item = TypeVar("Item")
 
 
 class FileSource:
@@ -28,6 +32,7 @@ class FileSource:
     """
 
     paths: tuple[str, ...]
+    bad_text: BadText
     FILES: ClassVar[str]  # which files these are, for error messages
 
     def names(self) -> list[str]:
@@ -65,6 +70,33 @@ class FileSource:
                 result.append(Piece(name, start, start + step, step * factor))
             result.append(Piece(name, starts[-1], -1, (size - starts[-1]) * factor))
         return result
+
+    def read(self, piece: Piece) -> Iterator[Document | Skipped]:
+        """Yield the documents of ``piece``. If the first piece of a file has none, a ``Skipped`` counts the file."""
+        nothing = piece.start == 0
+        for item in self.items(piece) if piece.num_bytes else ():
+            nothing = False
+            yield item
+        if nothing:
+            yield Skipped(below(piece.name), "no text" if piece.num_bytes else "empty file")
+
+    def items(self, piece: Piece) -> Iterator[Document | Skipped]:
+        """Yield the documents of ``piece``, and a ``Skipped`` for each item that is left out."""
+        raise NotImplementedError
+
+    def unpacked(self, piece: Piece, read: Callable[[Unpacked, Piece], Iterator[Item]]) -> Iterator[Item | Skipped]:
+        """Yield what ``read`` finds in ``piece`` of an opened file.
+
+        If ``bad_text`` is "skip", a file that is no text and a file's end that cannot be read give a ``Skipped``.
+        """
+        try:
+            with open_unpacked(piece.name) as file:
+                if self.bad_text == "error" or not is_foreign(file.head):
+                    yield from read(file, piece)
+                elif piece.start == 0:
+                    yield Skipped(below(piece.name), "not a text file")
+        except BadTextError as error:
+            yield error.skip_or_raise(self.bad_text)
 
     def can_cut(self, name: str) -> bool:
         """Return whether ``read`` can begin anywhere in the file ``name``."""

@@ -8,11 +8,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from bert_jax.corpora.bad_text import BadText, BadTextError, decode, is_foreign
+from bert_jax.corpora.bad_text import BadText, BadTextError, decode
 from bert_jax.corpora.byte_ranges import elements, lines
 from bert_jax.corpora.file_source import FileSource
 from bert_jax.corpora.source import Piece, Skipped, below, display_path
-from bert_jax.corpora.unpacking import open_unpacked
+from bert_jax.corpora.unpacking import Unpacked, open_unpacked
 from bert_jax.corpora.values import LineBreaks, RecordSource, pick
 from bert_jax.records import Document
 
@@ -43,29 +43,15 @@ class Source(FileSource, RecordSource):
         with open_unpacked(name) as file:
             return ARRAY.match(file.head) is None
 
-    def read(self, piece: Piece) -> Iterator[Document | Skipped]:
+    def items(self, piece: Piece) -> Iterator[Document | Skipped]:
         """Yield the documents whose lines begin in ``piece``, or all of an array; a blank line is not a document."""
-        name = below(piece.name)
-        if not piece.num_bytes:
-            yield Skipped(name, "empty file")
-            return
-        empty = piece.start == 0
-        try:
-            with open_unpacked(piece.name) as file:
-                if self.bad_text == "skip" and is_foreign(file.head):
-                    if piece.start == 0:
-                        yield Skipped(name, "not a text file")
-                    return
-                array = ARRAY.match(file.head)
-                for offset, line in elements(file) if array else lines(file, piece.start, piece.stop):
-                    if line and not line.isspace():
-                        empty = False
-                        yield self._document(line, piece.name, offset)
-        except BadTextError as error:  # a damaged archive, or a bad line that must not be skipped
-            empty = False
-            yield error.skip_or_raise(self.bad_text)
-        if empty:
-            yield Skipped(name, "no text")
+        yield from self.unpacked(piece, self._objects)
+
+    def _objects(self, file: Unpacked, piece: Piece) -> Iterator[Document | Skipped]:
+        array = ARRAY.match(file.head)
+        for offset, line in elements(file) if array else lines(file, piece.start, piece.stop):
+            if line and not line.isspace():
+                yield self._document(line, piece.name, offset)
 
     def _document(self, line: bytes, path: str, offset: int) -> Document | Skipped:
         where = f"{display_path(path)} at byte offset {offset}"

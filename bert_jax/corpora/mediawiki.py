@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 from bert_jax.corpora.bad_text import BadText, BadTextError
 from bert_jax.corpora.file_source import FileSource
 from bert_jax.corpora.source import Piece, Skipped, below, display_path
-from bert_jax.corpora.unpacking import Unpacked, bz2_streams, open_unpacked
+from bert_jax.corpora.unpacking import Unpacked, bz2_streams
 from bert_jax.corpora.values import as_document
 from bert_jax.errors import optional_library
 from bert_jax.records import Document
@@ -75,37 +75,30 @@ class Source(FileSource):
         """
         return super().can_cut(name) or name.endswith(".bz2")
 
-    def read(self, piece: Piece) -> Iterator[Document | Skipped]:
+    def items(self, piece: Piece) -> Iterator[Document | Skipped]:
         """Yield the pages that begin in ``piece``.
 
         In a ``.bz2`` file, a page belongs to the piece in which the bz2 stream with the page's first byte begins.
         """
-        if not piece.num_bytes:
-            yield Skipped(below(piece.name), "empty file")
-            return
-        files, categories = b"", b""
-        try:
-            with open_unpacked(piece.name) as file:
-                if b"<mediawiki" not in file.head:
-                    message = (
-                        f"{display_path(piece.name)} is not a MediaWiki XML dump: it does not begin with <mediawiki>;"
-                        " leave it out of config.corpus.options.paths"
-                    )
-                    raise BadTextError(piece.name, "not a dump", message)
-                for key, text in NAMESPACE.findall(file.head):
-                    files, categories = (text, categories) if key == b"6" else (files, text)
-                local = tuple(text.decode("utf-8", "replace") for text in (files, categories) if text)
-                for page in _pages(_chunks(piece, file)):
-                    yield self._page(page, piece, local)
-        except BadTextError as error:
-            yield error.skip_or_raise(self.bad_text)
+        yield from self.unpacked(piece, self._documents)
+
+    def _documents(self, file: Unpacked, piece: Piece) -> Iterator[Document | Skipped]:
+        if b"<mediawiki" not in file.head:
+            message = (
+                f"{display_path(piece.name)} is not a MediaWiki XML dump: it does not begin with <mediawiki>;"
+                " leave it out of config.corpus.options.paths"
+            )
+            raise BadTextError(piece.name, "not a dump", message)
+        local = {key: text.decode("utf-8", "replace") for key, text in NAMESPACE.findall(file.head)}
+        for page in _pages(_chunks(piece, file)):
+            yield self._page(page, piece, local.values())
 
     def versions(self) -> dict[str, str]:
         """Return the version of the library that reads the markup."""
         _library()
         return {"mwparserfromhell": importlib.metadata.version("mwparserfromhell")}
 
-    def _page(self, raw: bytes, piece: Piece, local: tuple[str, ...]) -> Document | Skipped:
+    def _page(self, raw: bytes, piece: Piece, local: Collection[str]) -> Document | Skipped:
         where = f"{display_path(piece.name)} after byte {piece.start}"
         try:
             page = ElementTree.fromstring(raw)

@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Literal
 
-from bert_jax.corpora.bad_text import BadText, BadTextError, decode, is_foreign
+from bert_jax.corpora.bad_text import BadText, BadTextError, decode
 from bert_jax.corpora.byte_ranges import TITLE, article_paragraphs, lines, paragraphs
 from bert_jax.corpora.file_source import FileSource
 from bert_jax.corpora.source import Piece, Skipped, below
-from bert_jax.corpora.unpacking import Unpacked, open_unpacked
+from bert_jax.corpora.unpacking import Unpacked
 from bert_jax.errors import UserError
 from bert_jax.records import Document
 from bert_jax.text.sentences import one_space, split_sentences, windows
@@ -45,21 +45,17 @@ class Source(FileSource):
         """Return whether ``name`` is uncompressed and more than one document."""
         return self.document_boundary != "file" and super().can_cut(name)
 
-    def read(self, piece: Piece) -> Iterator[Document | Skipped]:
-        """Yield the documents of ``piece``. The first piece of a file without text yields a ``Skipped`` instead."""
+    def items(self, piece: Piece) -> Iterator[Document | Skipped]:
+        """Yield the documents of ``piece``, and a ``Skipped`` for each item that is left out."""
         name = below(piece.name)
-        if not piece.num_bytes:
-            yield Skipped(name, "empty file")
-            return
         whole, titled = self.document_boundary == "file", self.document_boundary == "title"
         sentences: list[str] = []
-        accounted, begin = False, 0
-        for item in self._sentences(piece):
+        begin = 0
+        for item in self.unpacked(piece, self._sentences):
             if isinstance(item, Skipped):
                 yield item
             elif whole:
                 sentences += item[1]
-                continue
             elif titled:
                 if sentences and TITLE.fullmatch(" ".join(item[1]).encode()):
                     yield Document(f"{name}@{begin}", tuple(sentences))
@@ -70,11 +66,8 @@ class Source(FileSource):
                 yield Document(f"{name}@{item[0]}", tuple(item[1]))
             else:
                 yield Skipped(f"{name}@{item[0]}", "no text")
-            accounted = True
         if sentences:
             yield Document(f"{name}@{begin}" if titled else name, tuple(sentences))
-        elif piece.start == 0 and not accounted:
-            yield Skipped(name, "no text")
 
     def names(self) -> list[str]:
         """Return the paths of the files. Raises ``UserError`` if one is JSON Lines, or a glob matches nothing."""
@@ -83,28 +76,18 @@ class Source(FileSource):
             raise UserError(f"{records[0]} is JSON Lines, not plain text; take --config.corpus.source=jsonl")
         return names
 
-    def _sentences(self, piece: Piece) -> Iterator[tuple[int, list[str]] | Skipped]:
-        """Yield (offset, sentences) for each paragraph of ``piece``, and a ``Skipped`` for each skipped item."""
-        skip = self.bad_text == "skip"
-        name = below(piece.name)
-        try:
-            with open_unpacked(piece.name) as file:
-                if skip and is_foreign(file.head):
-                    if piece.start == 0:
-                        yield Skipped(name, "not a text file")
-                    return
-                for offset, raw in self._texts(file, piece):
-                    try:
-                        yield offset, self._split(decode(raw, piece.name, offset))
-                    except BadTextError:
-                        if not skip:
-                            raise
-                        good, bad = _good_lines(raw, name, offset)
-                        yield from bad
-                        if good:
-                            yield offset, self._split(good)
-        except BadTextError as error:  # a damaged archive
-            yield error.skip_or_raise(self.bad_text)
+    def _sentences(self, file: Unpacked, piece: Piece) -> Iterator[tuple[int, list[str]] | Skipped]:
+        """Yield (offset, sentences) for each paragraph of ``piece``, and a ``Skipped`` for each skipped line."""
+        for offset, raw in self._texts(file, piece):
+            try:
+                yield offset, self._split(decode(raw, piece.name, offset))
+            except BadTextError:
+                if self.bad_text == "error":
+                    raise
+                good, bad = _good_lines(raw, below(piece.name), offset)
+                yield from bad
+                if good:
+                    yield offset, self._split(good)
 
     def _texts(self, file: Unpacked, piece: Piece) -> Iterator[tuple[int, bytes]]:
         """Yield (offset, bytes) of each paragraph of ``piece``, or of each line that is not blank."""
