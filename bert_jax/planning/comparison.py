@@ -58,7 +58,7 @@ class ComparedPhase:
         )
 
 
-def compare_phase(phase: PhasePlan, windows: Pace, key: str) -> ComparedPhase | None:
+def compare_phase(phase: PhasePlan, windows: Pace, experiment: Experiment, shape: ModelConfig) -> ComparedPhase | None:
     """Return the comparison of a phase; None if no step was predicted, because it does not fit into memory."""
     if phase.prediction is None:
         return None
@@ -66,11 +66,11 @@ def compare_phase(phase: PhasePlan, windows: Pace, key: str) -> ComparedPhase | 
     waits: list[Any] = [record.get("input_wait_seconds") for record in windows.records]
     waited = sum(wait for wait in waits if is_number(wait))
     spent = sum(record["step_seconds"] for record in windows.records) * windows.steps
-    of = phase.phase.kind
+    of, key = phase.phase.kind, _step_key(phase.phase, experiment, shape)
     return ComparedPhase(of, len(windows.records), phase.prediction.seconds, p10, p50, p90, waited / spent, key)
 
 
-def step_key(phase: Phase, experiment: Experiment, shape: ModelConfig) -> str:
+def _step_key(phase: Phase, experiment: Experiment, shape: ModelConfig) -> str:
     """Return a hash of the model, the batch and the layout of a step."""
     mesh, gradient_dtype = dataclasses.asdict(experiment.mesh), experiment.training.gradient_dtype
     layout = [mesh, experiment.micro_batches(phase), gradient_dtype]
@@ -98,7 +98,7 @@ def look_up(topology: Topology, experiment: Experiment, shape: ModelConfig) -> t
     Comparisons of this recipe come before those of other recipes. The ratio is None if nothing was compared.
     """
     name, kept = topology.name, _read_entries(_folder(topology))
-    keys = {step_key(phase, experiment, shape) for phase in experiment.phases.phases}
+    keys = {_step_key(phase, experiment, shape) for phase in experiment.phases.phases}
     if own := [entry for entry in kept if entry["step_key"] in keys]:
         return f"measured steps of this recipe on {name} were {_off(own)}", _ratio(own)
     if kept:

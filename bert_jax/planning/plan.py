@@ -15,6 +15,7 @@ from bert_jax.planning.compile import Compiled, compile_phase
 from bert_jax.planning.timeline import Prediction
 from bert_jax.planning.topologies import Topology
 from bert_jax.program import Note
+from bert_jax.reporting.loggers.base import flatten
 from bert_jax.reporting.progress import ProgressLine
 from bert_jax.rows.phases import Phase
 from bert_jax.task import Task
@@ -41,17 +42,18 @@ class Change:
     remat: str | None = None
     batch_divisor: int = 1
 
+    def changed_keys(self, batches: Mapping[str, int]) -> dict[str, dict[str, Any]]:
+        """Return the changed keys of ``config``. ``batches``: the batch size of each phase in the recipe."""
+        phases: dict[str, Any] = {name: {"micro_batches": number} for name, number in self.micro_batches.items()}
+        if self.batch_divisor > 1:
+            for name, size in batches.items():
+                phases[name] = {**phases.get(name, {}), "batch_size": size // self.batch_divisor}
+        mesh = {} if self.mesh is None else dataclasses.asdict(self.mesh)
+        return {"mesh": mesh, "phases": phases, "model": {} if self.remat is None else {"remat": self.remat}}
+
     def overrides(self, batches: Mapping[str, int]) -> list[str]:
         """Return the changes as command-line flags. ``batches``: the batch size of each phase in the recipe."""
-        flags = []
-        if self.mesh is not None:
-            flags += [f"--config.mesh.{axis}={size}" for axis, size in dataclasses.asdict(self.mesh).items()]
-        flags += [f"--config.phases.{name}.micro_batches={n}" for name, n in self.micro_batches.items()]
-        if self.remat is not None:
-            flags.append(f"--config.model.remat={self.remat}")
-        if self.batch_divisor > 1:
-            flags += [f"--config.phases.{n}.batch_size={b // self.batch_divisor}" for n, b in batches.items()]
-        return flags
+        return [f"--config.{key}={value}" for key, value in flatten(self.changed_keys(batches)).items()]
 
     def in_words(self) -> str:
         """Return a change of one of these settings in words."""
@@ -264,17 +266,20 @@ class Attempt:
         flops = self._task.flops_per_row[phase.kind] * phase.batch_size
         peak = machine.chip.product_flops(self._task.dtype)
         parts, devices = self._experiment.micro_batches(phase), machine.topology.num_devices
-        return PhasePlan(phase, compiled, parts, prediction, _fits_in(compiled, machine), flops, devices, peak)
+        # A TPU's compiler refuses programs that its chip cannot hold; for other devices the sum of all bytes decides.
+        holds = machine.topology.platform == "tpu" or compiled.memory.total <= machine.chip.memory_bytes
+        fits = holds and not compiled.refused_bytes
+        return PhasePlan(phase, compiled, parts, prediction, fits, flops, devices, peak)
 
     def plan(self, rates: Rates) -> Plan:
         """Return the plan of all phases."""
-        split = all(self.phase(phase.kind).compiled.split for phase in self._experiment.phases.phases)
+        phases = tuple(self.phase(phase.kind) for phase in self._experiment.phases.phases)
+        split = all(phase.compiled.split for phase in phases)
         notes = unsplit(self._task, self._mesh, self._experiment.mesh.weight_update, split)
         for phase in self._experiment.phases.phases:
             shorter = [kind for kind in self._task.batch_specs if kind.startswith(f"{phase.kind}/")]
             if shorter:
                 notes.append(f"{phase.kind} also has shorter batches ({', '.join(shorter)}); the longest is planned")
-        phases = tuple(self.phase(phase.kind) for phase in self._experiment.phases.phases)
         return Plan(
             self._machine.topology,
             self._machine.chip,
@@ -301,13 +306,3 @@ def make(
       UserError: the mesh does not divide the devices or a batch. This is raised before the first compile.
     """
     return Attempt(recipe, machine, change, note).plan(rates)
-
-
-def _fits_in(compiled: Compiled, machine: Machine) -> bool:
-    """Return whether a step fits into memory.
-
-    A TPU's compiler refuses programs that its chip cannot hold; for other devices the sum of all bytes decides.
-    """
-    if machine.topology.platform == "tpu":
-        return not compiled.refused_bytes
-    return not compiled.refused_bytes and compiled.memory.total <= machine.chip.memory_bytes

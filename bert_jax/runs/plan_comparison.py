@@ -66,8 +66,8 @@ def compare(workdir: str, topology: str | None, note: Note) -> Comparison:
     phases, notes = [], list(plan.notes)
     for phase in plan.phases:
         steady_windows = windows.get(phase.phase.kind)
-        key = comparison.step_key(phase.phase, experiment, recipe.shape())
-        if steady_windows and (compared := comparison.compare_phase(phase, steady_windows, key)):
+        compared = steady_windows and comparison.compare_phase(phase, steady_windows, experiment, recipe.shape())
+        if compared:
             phases.append(compared)
         else:
             why = "its step does not fit, so none is predicted" if steady_windows else "it has no steady windows"

@@ -21,6 +21,7 @@ from bert_jax.planning.scaling import Advice, LargerBatch
 from bert_jax.planning.search import COMPILES, SearchResult, search
 from bert_jax.planning.smallest_change import smallest_change
 from bert_jax.program import Note
+from bert_jax.reporting.loggers.base import flatten
 from bert_jax.rows.phases import Phases
 from bert_jax.runs.preparation import check_pretraining, first_model
 from bert_jax.runs.settings import PretrainingSettings
@@ -194,8 +195,8 @@ class PretrainingRecipe:
         rates: dict[str, Any] = {n: int(times * value) for n in names if (value := getattr(settings.schedule, n))}
         phases = configuration.complete(lengths, settings.phases)
         schedule = dataclasses.replace(settings.schedule, **rates)
-        flags = [f"--config.phases.{kind}.{key}={n}" for kind, keys in lengths.items() for key, n in keys.items()]
-        flags += [f"--config.schedule.{name}={number}" for name, number in rates.items()]
+        changed = flatten({"phases": lengths, "schedule": rates})
+        flags = [f"--config.{key}={number}" for key, number in changed.items()]
         settings = dataclasses.replace(settings, phases=phases, schedule=schedule)
         return dataclasses.replace(self, settings=settings), flags
 
@@ -208,20 +209,13 @@ class PretrainingRecipe:
 
     def _changed(self, change: Change) -> PretrainingSettings:
         settings = self.settings
-        if change.mesh is not None:
-            settings = dataclasses.replace(settings, mesh=change.mesh)
-        if change.micro_batches:
-            own = {name: {"micro_batches": number} for name, number in change.micro_batches.items()}
-            settings = dataclasses.replace(settings, phases=configuration.complete(own, settings.phases))
-        if change.remat is not None:
-            settings = dataclasses.replace(settings, model={**settings.model, "remat": change.remat})
-        if change.batch_divisor > 1:
-            phases = {
-                name: {**values, "batch_size": values["batch_size"] // change.batch_divisor}
-                for name, values in settings.phases.items()
-            }
-            settings = dataclasses.replace(settings, phases=phases)
-        return settings
+        keys = change.changed_keys({name: values["batch_size"] for name, values in settings.phases.items()})
+        return dataclasses.replace(
+            settings,
+            mesh=change.mesh or settings.mesh,
+            phases=configuration.complete(keys["phases"], settings.phases),
+            model=configuration.complete(keys["model"], settings.model),
+        )
 
 
 def lengths_for(

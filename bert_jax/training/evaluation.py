@@ -55,7 +55,7 @@ class Evaluation:
         for part in self._task.heldout_parts:
             sums[part], outputs = self.read(part, params, frozen)
             of_host[part] = self._task.finish(part, outputs)
-        metrics = self._means(functools.reduce(add, sums.values()))
+        metrics = self._means(functools.reduce(_add, sums.values()))
         if len(sums) == 1:
             return metrics | next(iter(of_host.values()))
         for part in sums:
@@ -89,7 +89,7 @@ class Evaluation:
         for batch, num_real in self._batches(part):
             self._between()
             sums, outputs = self._forward(batch, params, frozen)
-            totals = add(totals, {name: Sum(float(one.value), float(one.count)) for name, one in sums.items()})
+            totals = _add(totals, {name: Sum(float(one.value), float(one.count)) for name, one in sums.items()})
             gathered.append({name: value[:num_real] for name, value in outputs.items()})
             done += num_real
             self._progress(done, self._rows_of(part))
@@ -119,7 +119,7 @@ class Evaluation:
             yield batch, int((~padding).sum())
 
 
-def add(a: Mapping[str, Sum], b: Mapping[str, Sum]) -> dict[str, Sum]:
+def _add(a: Mapping[str, Sum], b: Mapping[str, Sum]) -> dict[str, Sum]:
     """Return the sums over two sets of rows, by name, from the sums over each set."""
     zero = Sum(0.0, 0.0)
     return {name: Sum(*(x + y for x, y in zip(a.get(name, zero), b[name], strict=True))) for name in b}

@@ -6,7 +6,6 @@ of a job, comes to the same decision.
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -71,9 +70,10 @@ class Health:
         self.facts = self._with_steps(self.facts)
         what = f"{_in_words(new)} not finite: nothing was learned from {'it' if len(new) == 1 else 'them'}"
         self._observer.alarm(int(state.step), f"{what}; {_WITHOUT_OVERLAP}" if self._overlap else what)
-        for row in in_a_row(self._steps):
-            if len(row) >= self._most and row[-1] >= new[0]:
-                raise self._end(row[: self._most])
+        steps = np.array(self._steps)
+        for _, first, last in stretches(np.zeros_like(steps), steps):
+            if last - first + 1 >= self._most and last >= new[0]:
+                raise self._end(range(first, first + self._most))
 
     def has_learned(self, done: int) -> bool:
         """Return whether the last of the ``done`` steps was applied rather than skipped.
@@ -136,12 +136,6 @@ class Health:
         batches = Batches({index: self._task.source("train", phase.kind, index)}, self._phases, WHOLE)
         step = batches.step(number)
         return {"step": number, "phase": phase.kind, "kind": step.kind, "rows": stretches(step.epochs, step.rows)}
-
-
-def in_a_row(steps: Sequence[int]) -> list[list[int]]:
-    """Return ``steps`` (ascending) divided into lists of consecutive steps."""
-    groups = itertools.groupby(enumerate(steps), key=lambda pair: pair[1] - pair[0])
-    return [[step for _, step in group] for _, group in groups]
 
 
 def stretches(epochs: np.ndarray, rows: np.ndarray) -> list[list[int]]:

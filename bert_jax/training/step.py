@@ -40,11 +40,11 @@ def _loss_scale(task: Task, batch: Batch) -> dict[str, jax.Array]:
     return {term: task.loss_weights[term] / jnp.maximum(count, 1.0) for term, count in counts.items()}
 
 
-def add(left: Any, right: Any) -> Any:
+def _add(left: Any, right: Any) -> Any:
     return jax.tree.map(jnp.add, left, right)
 
 
-def select(condition: jax.Array, left: Any, right: Any) -> Any:
+def _select(condition: jax.Array, left: Any, right: Any) -> Any:
     """Return ``left`` if ``condition`` [] holds, otherwise ``right``."""
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), left, right)
 
@@ -86,7 +86,7 @@ def make_gradients(
         zeros = [jnp.zeros(shape.shape, shape.dtype) for shape in jax.tree.leaves(shapes)]
 
         def body(sums: list[jax.Array], part: Any) -> tuple[list[jax.Array], None]:
-            return add(sums, jaxpr_as_fun(traced)(*jax.tree.leaves(part))), None
+            return _add(sums, jaxpr_as_fun(traced)(*jax.tree.leaves(part))), None
 
         return jax.tree.unflatten(jax.tree.structure(shapes), jax.lax.scan(body, zeros, parts)[0])
 
@@ -124,13 +124,13 @@ def make_train_step(
             "loss": Sum(loss, jnp.ones([])),
             "gradient_norm": Sum(norm, jnp.ones([])),
         }
-        metrics = select(sound, metrics, jax.tree.map(jnp.zeros_like, metrics))
+        metrics = _select(sound, metrics, jax.tree.map(jnp.zeros_like, metrics))
         metrics["learning_rate"] = Sum(learning_rate, jnp.ones([]))
         return TrainState(
             step=state.step + 1,
-            params=select(sound, params, state.params),
-            opt_state=select(sound, opt_state, state.opt_state),
-            metrics=add(state.metrics, metrics),
+            params=_select(sound, params, state.params),
+            opt_state=_select(sound, opt_state, state.opt_state),
+            metrics=_add(state.metrics, metrics),
             skipped=state.skipped.add(state.step, ~sound),
         )
 

@@ -17,7 +17,7 @@ from bert_jax.reporting import status
 from bert_jax.reporting.run_log import read_records
 from bert_jax.reporting.run_record import read_run
 from bert_jax.training import mesh as meshes
-from bert_jax.training.health import FILE, in_a_row, stretches
+from bert_jax.training.health import FILE, stretches
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.schedules import ScheduleConfig, make_schedule
@@ -88,7 +88,7 @@ def test_the_skipped_steps_are_known_however_many() -> None:
     for step in range(3 * LAST):
         state = add(state, jax.numpy.asarray(step), jax.numpy.asarray(step % 3 > 0))
     assert jax.device_get(state).since(len(steps) - LAST) == steps[-LAST:]
-    assert in_a_row([0, 2, 3, 7, 8, 9]) == [[0], [2, 3], [7, 8, 9]]
+    assert stretches(np.zeros(6), np.array([0, 2, 3, 7, 8, 9])) == [[0, 0, 0], [0, 2, 3], [0, 7, 9]]
     assert stretches(np.array([0, 0, 0, 1, 1]), np.array([7, 8, 9, 0, 1])) == [[0, 7, 9], [1, 0, 1]]
 
 
