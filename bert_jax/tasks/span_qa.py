@@ -26,7 +26,7 @@ from bert_jax.tasks import answers
 from bert_jax.tasks.base import ExampleTask, Setting
 from bert_jax.tasks.findings import Judge
 from bert_jax.tasks.metrics.spans import cmrc_metrics, squad_v1_metrics, squad_v2_metrics
-from bert_jax.tasks.windows import Answer, Bounds, Pairs, Windows, best_pairs, cut, merge, read_passages
+from bert_jax.tasks.windows import Answer, Windows, best_spans, cut, merge, read_passage
 
 NO_SPAN = 1e4  # null odds if no span was found; larger than any difference of logits
 
@@ -91,8 +91,8 @@ class Task(ExampleTask):
             )
         if not config.version_2:
             _check_answerable(setting.splits)
-        contexts = (example["context"] for examples in setting.splits.values() for example in examples)
-        self.passages = read_passages(setting.tokenizer, contexts)
+        contexts = dict.fromkeys(example["context"] for examples in setting.splits.values() for example in examples)
+        self.passages = {text: read_passage(setting.tokenizer, text) for text in contexts}
         use_moved, self.gold, self.notes = config.bad_answers == "repair", {}, []
         for name, examples in setting.splits.items():
             self.gold[name] = [answers.find_gold(e, self.passages[e["context"]], use_moved) for e in examples]
@@ -111,7 +111,7 @@ class Task(ExampleTask):
         questions = tokenizer.encode_batch([example["question"] for example in examples])
         before, after = np.array([tokenizer.cls_id], np.int32), np.array([tokenizer.sep_id], np.int32)
         between = np.repeat(after, tokenizer.pair_separators)
-        ids: list[np.ndarray] = []
+        sequences: dict[str, list[np.ndarray]] = {"input_ids": [], "token_type_ids": []}
         columns: list[np.ndarray] = []  # one array [W, 10] per question
         for number, (example, one) in enumerate(zip(examples, gold, strict=True)):
             if training and one.unusable:
@@ -121,24 +121,21 @@ class Task(ExampleTask):
             prefix = 1 + len(question) + len(between)
             windows = cut(len(passage.ids), self.setting.max_length - prefix - 1, config.doc_stride)
             for start, size in zip(windows.starts.tolist(), windows.sizes.tolist(), strict=True):
-                ids.append(np.concatenate([before, question, between, passage.ids[start : start + size], after]))
+                window = passage.ids[start : start + size]
+                sequences["input_ids"].append(np.concatenate([before, question, between, window, after]))
+                sequences["token_type_ids"].append(np.repeat([0, 1], [prefix, size + 1]))
             known = example.get("answers") is not None and not one.unusable
             targets = _targets(one.tokens, windows, prefix)
             every = np.broadcast_arrays(number, known, *targets, prefix, *windows)
             columns.append(np.stack(every, axis=1).astype(np.int32))
-        if training and not ids:
+        if training and not columns:
             raise UserError(f"no answer of {split} is in its context; check config.data.columns")
         numbers, known, first, last, prefixes, *windows_of_rows = np.concatenate(columns).T
         self.layouts[split] = prefixes, Windows(*windows_of_rows)
         if known.any():
             self.notes.append(self._window_note(numbers, first > 0, gold))
         arrays = {"example_ids": numbers, "start_positions": first, "end_positions": last}
-        weights = {"label_weights": known.astype(np.float32), "row_weights": np.ones(len(ids), np.float32)}
-        rows = EncodedRows.of({"input_ids": ids}, arrays | weights)
-        # In a row the token types are 0 up to the question's [SEP], then 1.
-        lengths = np.stack([prefixes, rows.lengths - prefixes], axis=1).reshape(-1)
-        types = np.repeat(np.tile(np.array([0, 1], np.int32), len(rows)), lengths)
-        return dataclasses.replace(rows, sequences=dict(rows.sequences) | {"token_type_ids": types})
+        return self.make_rows(sequences, {**arrays, "label_weights": known.astype(np.float32)})
 
     def _window_note(self, numbers: np.ndarray, held: np.ndarray, gold: Sequence[answers.Gold]) -> str:
         """Return a line that counts questions, windows, and answers that no window holds whole.
@@ -176,17 +173,19 @@ class Task(ExampleTask):
         """Return the decoded answers of each question, in the order of the split."""
         (prefixes, windows), config = self.layouts[split], self.config
         starts, ends = outputs["start_logits"], outputs["end_logits"]
-        shifts = windows.starts - prefixes
-        bounds = Bounds(windows.best_starts - shifts, windows.best_ends - shifts, prefixes + windows.sizes)
-        pairs = best_pairs(starts, ends, bounds, config.max_answer_length, config.n_best)
         null_scores = starts[:, 0].astype(np.float64) + ends[:, 0]
+        layouts = np.stack([prefixes, *windows], axis=1).tolist()
         examples = self.setting.splits[split]
         edges = np.searchsorted(self.rows[split].arrays["example_ids"], np.arange(len(examples) + 1))
         result = []
         for example, i, j in zip(examples, edges[:-1], edges[1:], strict=True):
-            context = example["context"]
-            mine = Pairs(*(array[i:j] for array in pairs))
-            found = merge(context, self.passages[context], mine, shifts[i:j], config.n_best)
+            spans = []
+            for row, (prefix, start, size, best_start, best_end) in enumerate(layouts[i:j], i):
+                first, last_first = (prefix + token - start for token in (best_start, best_end))
+                of_row = starts[row, first:last_first], ends[row, first : prefix + size]
+                best = best_spans(*of_row, config.max_answer_length, config.n_best)
+                spans += [(score, best_start + begin, best_start + end) for score, begin, end in best]
+            found = merge(example["context"], self.passages[example["context"]], spans, config.n_best)
             result.append(_Decoded(found, float(null_scores[i:j].min(initial=np.inf))))
         return result
 

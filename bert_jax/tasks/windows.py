@@ -5,7 +5,6 @@ The windows are those of run_squad.py in google-research/bert.
 
 from __future__ import annotations
 
-import functools
 import unicodedata
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -14,8 +13,6 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from bert_jax.text.tokenizer import Tokenizer
-
-CELLS = 1 << 22  # most span scores in memory at once
 
 
 class Passage(NamedTuple):
@@ -44,11 +41,6 @@ class Windows(NamedTuple):
     best_ends: np.ndarray  # [W]
 
 
-def read_passages(tokenizer: Tokenizer, texts: Iterable[str]) -> dict[str, Passage]:
-    """Return a dict: text -> its passage. Equal texts are tokenized once."""
-    return {text: read_passage(tokenizer, text) for text in dict.fromkeys(texts)}
-
-
 def read_passage(tokenizer: Tokenizer, text: str) -> Passage:
     """Return the passage of a text.
 
@@ -69,7 +61,6 @@ def _over_marks(text: str, end: int, stop: int) -> int:
     return end
 
 
-@functools.lru_cache(maxsize=1 << 16)
 def cut(num_tokens: int, capacity: int, stride: int) -> Windows:
     """Return windows of at most ``capacity`` tokens that start every ``stride`` tokens until the passage is covered.
 
@@ -91,33 +82,10 @@ def cut(num_tokens: int, capacity: int, stride: int) -> Windows:
         owner[here][better] = window
     # ``owner`` never decreases: from token to token, a window gains context relative to the window before it.
     numbers = np.arange(num_windows)
-    best = np.searchsorted(owner, numbers), np.searchsorted(owner, numbers, side="right")
-    result = Windows(starts, sizes, *best)
-    for array in result:
-        array.flags.writeable = False
-    return result
+    return Windows(starts, sizes, np.searchsorted(owner, numbers), np.searchsorted(owner, numbers, side="right"))
 
 
 # ---- Answers ---------------------------------------------------------------------------------------------------------
-
-
-class Bounds(NamedTuple):
-    """Where answers may lie in the rows of W windows: an answer begins in [first, last_first) and ends before ``stop``.
-
-    All fields hold positions in the row, [W].
-    """
-
-    first: np.ndarray
-    last_first: np.ndarray
-    stop: np.ndarray
-
-
-class Pairs(NamedTuple):
-    """The K best spans of each window, best first; all fields are [W, K]. A missing span has the score -inf."""
-
-    scores: np.ndarray  # float64
-    starts: np.ndarray  # positions in the row
-    ends: np.ndarray  # positions in the row, inclusive
 
 
 class Answer(NamedTuple):
@@ -129,57 +97,41 @@ class Answer(NamedTuple):
     end: int
 
 
-def best_pairs(start_logits: np.ndarray, end_logits: np.ndarray, bounds: Bounds, size: int, n_best: int) -> Pairs:
-    """Return the ``n_best`` best spans of each window that have at most ``size`` tokens.
+def best_spans(starts: np.ndarray, ends: np.ndarray, longest: int, n_best: int) -> list[tuple[float, int, int]]:
+    """Return the ``n_best`` best spans of at most ``longest`` tokens, best first, as (score, first token, last token).
 
     This search is exact. run_squad.py looks only at the 20 highest starts and the 20 highest ends, some of which may
     lie outside the passage, so it may miss the best span or find none.
 
     Args:
-      start_logits, end_logits: [W, L].
+      starts: [S] the start logits of the tokens with which a span may begin.
+      ends: [E], E >= S, the end logits of these tokens and of those after them.
     """
-    length = start_logits.shape[1]
-    size, most = min(size, length), max(1, CELLS // (length * min(size, length)))
-    pieces = [
-        _best_pairs(start_logits[rows], end_logits[rows], Bounds(*(bound[rows] for bound in bounds)), size, n_best)
-        for rows in (slice(i, i + most) for i in range(0, len(start_logits), most))
-    ]
-    return Pairs(*(np.concatenate(arrays) for arrays in zip(*pieces, strict=True)))
-
-
-def _best_pairs(starts: np.ndarray, ends: np.ndarray, bounds: Bounds, size: int, n_best: int) -> Pairs:
-    places = np.arange(starts.shape[1])
-    may_start = (places >= bounds.first[:, None]) & (places < bounds.last_first[:, None])
-    starts = np.where(may_start, starts.astype(np.float64), -np.inf)
-    ends = np.where(places < bounds.stop[:, None], ends.astype(np.float64), -np.inf)
-    padded = np.pad(ends, ((0, 0), (0, size - 1)), constant_values=-np.inf)
-    following = sliding_window_view(padded, size, axis=1)  # [W, L, size]: end logits from each start on
+    if not len(starts):
+        return []
+    longest = min(longest, len(ends))
+    padded = np.pad(ends.astype(np.float64), (0, longest - 1), constant_values=-np.inf)
+    following = sliding_window_view(padded, longest)[: len(starts)]  # [S, longest]: the end logits from each start on
     # The n best spans begin at the n starts whose best spans score highest.
-    highest = starts + following.max(axis=-1)
-    rows = np.arange(len(starts))[:, None]
-    chosen = np.argsort(-highest, axis=1, kind="stable")[:, :n_best]  # [W, n]
-    scores = starts[rows, chosen][..., None] + following[rows, chosen]  # [W, n, size]
-    scores = scores.reshape(len(scores), -1)
-    order = np.argsort(-scores, axis=1, kind="stable")[:, :n_best]
-    first = chosen[rows, order // size]
-    return Pairs(scores[rows, order], first, first + order % size)
+    chosen = np.argsort(-(starts + following.max(axis=1)), kind="stable")[:n_best]
+    scores = (starts[chosen, None] + following[chosen]).reshape(-1)
+    order = np.argsort(-scores, kind="stable")[:n_best]
+    first, more = chosen[order // longest], order % longest
+    found = zip(scores[order].tolist(), first.tolist(), (first + more).tolist(), strict=True)
+    return [span for span in found if span[0] != -np.inf]
 
 
-def merge(context: str, passage: Passage, pairs: Pairs, shifts: np.ndarray, n_best: int) -> list[Answer]:
+def merge(context: str, passage: Passage, spans: Iterable[tuple[float, int, int]], n_best: int) -> list[Answer]:
     """Return the best answers of one question, best first. Of answers with the same text, only the best is kept.
 
-    Args:
-      pairs: the best spans of the question's windows.
-      shifts: [W] the number to add to a position in the row to get the index of the token in the passage.
+    ``spans``: (score, first token, last token) of the best spans of the question's windows, as tokens of the passage.
     """
-    scores = pairs.scores.reshape(-1)
-    first, last = ((places + shifts[:, None]).reshape(-1) for places in (pairs.starts, pairs.ends))
     found: dict[str, Answer] = {}
-    for i in np.argsort(-scores, kind="stable").tolist():
-        if scores[i] == -np.inf or len(found) == n_best:
+    for score, first, last in sorted(spans, key=lambda span: -span[0]):
+        if len(found) == n_best:
             break
-        start, end = int(passage.starts[first[i]]), int(passage.ends[last[i]])
+        start, end = int(passage.starts[first]), int(passage.ends[last])
         text = context[start:end]
         if text.strip() and text not in found:
-            found[text] = Answer(text, float(scores[i]), start, end)
+            found[text] = Answer(text, score, start, end)
     return list(found.values())

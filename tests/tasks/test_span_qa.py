@@ -222,11 +222,13 @@ def test_a_model_that_looks_outside_of_the_passage_still_answers(windowed):
     assert all(record["prediction"] for record in windowed.predictions("dev", outputs))
 
 
-def test_windows_are_decoded_alike_however_many_are_held_at_once(windowed, monkeypatch):
+def test_a_question_is_decoded_alike_alone_and_among_others(windowed):
     outputs = random_outputs(windowed, "dev")
-    whole = windowed.predictions("dev", outputs)
-    monkeypatch.setattr("bert_jax.tasks.windows.CELLS", 1)
-    assert windowed.predictions("dev", outputs) == whole
+    numbers, examples = windowed.rows["dev"].arrays["example_ids"], windowed.setting.splits["dev"]
+    for number, record in enumerate(windowed.predictions("dev", outputs)):
+        setting = dataclasses.replace(windowed.setting, splits={"dev": (examples[number],)})
+        alone = {name: values[numbers == number] for name, values in outputs.items()}
+        assert Task(windowed.config, setting).predictions("dev", alone) == [record]
 
 
 # ---- Questions without an answer ---------------------------------------------------------------------------------
