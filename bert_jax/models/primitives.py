@@ -85,7 +85,7 @@ class LayerNorm(nn.Module):
 Activation = Callable[[jax.Array], jax.Array]
 
 
-def in_float32(activation: Activation) -> Activation:
+def _in_float32(activation: Activation) -> Activation:
     """Return ``activation`` computed in float32 or wider; its result has the dtype of its argument.
 
     In bfloat16 the term 1 + erf of a GELU loses its digits by cancellation: for x between -4 and -1 the result is wrong
@@ -99,7 +99,7 @@ def in_float32(activation: Activation) -> Activation:
     return wide
 
 
-@in_float32
+@_in_float32
 def gelu(x: jax.Array) -> jax.Array:
     """Return x * Phi(x), computed with erf.
 
@@ -108,7 +108,7 @@ def gelu(x: jax.Array) -> jax.Array:
     return 0.5 * x * (1.0 + jax.lax.erf(x * math.sqrt(0.5)))
 
 
-@in_float32
+@_in_float32
 def gelu_tanh(x: jax.Array) -> jax.Array:
     """Return the tanh approximation of ``gelu`` (Hendrycks and Gimpel 2016, section 2)."""
     return 0.5 * x * (1.0 + jnp.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))

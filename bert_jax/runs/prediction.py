@@ -22,8 +22,8 @@ from bert_jax.records import Example
 from bert_jax.rows.phases import Phase
 from bert_jax.runs.recipes import literal
 from bert_jax.storage import files
+from bert_jax.tasks import submissions
 from bert_jax.tasks.base import KIND, ExampleTask, Setting
-from bert_jax.tasks.submissions import GLUE, task_for, write_submission
 from bert_jax.text.words import split_words
 from bert_jax.training import mesh as meshes
 from bert_jax.training.evaluation import Evaluation
@@ -240,17 +240,17 @@ def write_output(records: Sequence[Mapping[str, Any]], output: str, submission: 
         write_predictions(output, records)
         return output
     value = "null_odds" if submission == "squad_null_odds" else "prediction"
-    return str(write_submission(submission, {record["id"]: record[value] for record in records}, output))
+    return str(submissions.write_submission(submission, {record["id"]: record[value] for record in records}, output))
 
 
 def check_submission(model: TrainedModel, benchmark: str) -> None:
     """Raise ``UserError`` if there is no such benchmark, or this model's predictions do not fit it."""
-    name = model.facts["task"]["name"]
-    if name != (task := task_for(benchmark)):
-        raise UserError(f"--submission={benchmark} is of {task}; this model's task is {name}")
+    name, submission = model.facts["task"]["name"], submissions.find(benchmark)
+    if name != submission.task:
+        raise UserError(f"--submission={benchmark} is of {submission.task}; this model's task is {name}")
     if benchmark == "squad_null_odds" and not model.facts["task"].get("version_2"):
         raise UserError("--submission=squad_null_odds is of SQuAD v2.0; this model was trained without version_2")
-    own, labels = model.facts.get("labels") or (), (GLUE[benchmark].spelling if benchmark in GLUE else None) or ()
+    own, labels = model.facts.get("labels") or (), submission.spelling or ()
     if labels and (others := [label for label in own if label not in labels]):
         raise UserError(
             f"--submission={benchmark} spells the labels {', '.join(labels)}; this model's are {', '.join(own)}, of "

@@ -14,7 +14,7 @@ from bert_jax.tasks.windows import Passage
 AROUND = 120  # characters of the context to show on either side of an answer
 
 
-class Place(NamedTuple):
+class _Place(NamedTuple):
     """Characters [start, end) of an answer in its context.
 
     ``state`` is "right" if the answer starts at the labelled ``answer_start``, "moved" if it occurs only elsewhere, and
@@ -30,7 +30,7 @@ class Gold(NamedTuple):
     """The labelled answer of a question, as a target for training.
 
     Attributes:
-      states: ``Place.state`` of each labelled answer of the question.
+      states: ``_Place.state`` of each labelled answer of the question.
       tokens: first and last passage token of the first usable answer; None if the question has no usable answer.
       within_a_token: whether the usable answer begins or ends inside a token, so that no prediction can equal it.
     """
@@ -45,21 +45,21 @@ class Gold(NamedTuple):
         return bool(self.states) and self.tokens is None
 
 
-def locate(context: str, text: str, start: int) -> Place:
+def locate(context: str, text: str, start: int) -> _Place:
     """Return the place of the answer ``text``: at ``start`` if it occurs there, else at the nearest occurrence.
 
     Of two occurrences at the same distance, the earlier one is taken.
     """
     if text.strip() and start >= 0 and context.startswith(text, start):
-        return Place(start, start + len(text), "right")
+        return _Place(start, start + len(text), "right")
     text = text.strip()
     before = context.rfind(text, 0, max(start, 0) + len(text))
     after = context.find(text, max(start, 0))
     places = [place for place in (before, after) if place >= 0]
     if not text or not places:
-        return Place(0, 0, "absent")
+        return _Place(0, 0, "absent")
     place = min(places, key=lambda place: abs(place - start))
-    return Place(place, place + len(text), "moved")
+    return _Place(place, place + len(text), "moved")
 
 
 def find_gold(example: Example, passage: Passage, use_moved: bool) -> Gold:

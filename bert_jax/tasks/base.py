@@ -191,7 +191,7 @@ class ExampleTask(abc.ABC):
 
     def count(self, batch: Batch) -> jax.Array:
         """Return the number of targets in the batch, by which its loss is divided."""
-        return jnp.sum(batch["label_weights"])
+        return jnp.sum(batch["label_weights"]).astype(jnp.float32)
 
     @abc.abstractmethod
     def score(self, outputs: dict[str, jax.Array], batch: Batch) -> dict[str, Sum]:

@@ -76,7 +76,7 @@ class Task(ExampleTask):
         problems, every = [], [example for examples in splits.values() for example in examples]
         if single := [example["id"] for example in every if len(example["choices"]) < 2]:
             problems.append(f"{len(single):,} examples have fewer than 2 choices, such as {single[0]}")
-        if reading(self.config.label, every) is None:
+        if self.reading is None:
             problems.append(_misread(self.config.label, every))
         if problems:
             raise UserError("; ".join(problems))
@@ -86,7 +86,7 @@ class Task(ExampleTask):
         contexts, continuations = [], []
         weights = np.zeros((len(examples), self.num_choices or 1), np.float32)
         for i, example in enumerate(examples):
-            choices = [join(example, choice) for choice in example["choices"]]
+            choices = [_join(example, choice) for choice in example["choices"]]
             weights[i, : len(choices)] = 1
             absent = len(weights[i]) - len(choices)  # each missing choice gets the shortest sequence, [CLS] [SEP] [SEP]
             contexts += [example["context"]] * len(choices) + [""] * absent
@@ -132,7 +132,7 @@ class Task(ExampleTask):
         return {"chance_rate": float(np.mean(chances))}
 
 
-def join(example: Example, choice: str) -> str:
+def _join(example: Example, choice: str) -> str:
     """Return the second segment: the question (or the beginning of the sentence), if any, then the choice."""
     question = example.get("question")
     return f"{question} {choice}" if question and question != example["context"] else choice

@@ -25,7 +25,7 @@ from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.tasks.base import ExampleTask, Setting
 from bert_jax.tasks.findings import Judge, Record, clip
 from bert_jax.tasks.metrics.regression import regression_metrics
-from bert_jax.tasks.metrics.retrieval import Nearest, retrieval_metrics
+from bert_jax.tasks.metrics.retrieval import Nearest, retrieval_metrics, unit
 
 TOP = 10
 
@@ -75,7 +75,7 @@ class Task(ExampleTask):
         if setting.bilstm_layers:
             raise UserError("config.bilstm_layers is for tasks with a head; set it to 0 for sentence_embeddings")
         splits = {
-            name: to_train_on(config, part, name) if name.startswith("train") else part
+            name: _to_train_on(config, part, name) if name.startswith("train") else part
             for name, part in setting.splits.items()
         }
         for name, part in splits.items():
@@ -151,7 +151,7 @@ class Task(ExampleTask):
         return records
 
 
-def to_train_on(config: Config, examples: Sequence[Example], split: str) -> tuple[Example, ...]:
+def _to_train_on(config: Config, examples: Sequence[Example], split: str) -> tuple[Example, ...]:
     """Return the examples to train on, with the positives that ``config.positives`` asks for.
 
     Raises:
@@ -240,7 +240,5 @@ def retrieval_scores(embeddings: np.ndarray, text_ids: np.ndarray, weights: np.n
 
 def _cosines(embeddings: np.ndarray) -> np.ndarray:
     """Return, for vectors [N, C, D], the cosines [N, C - 1] of each row's first vector with its other vectors."""
-    lengths = np.maximum(np.linalg.norm(embeddings, axis=-1), 1e-12)
-    dots = np.einsum("nd,ncd->nc", embeddings[:, 0], embeddings[:, 1:])
-    cosines: np.ndarray = dots / (lengths[:, :1] * lengths[:, 1:])
-    return cosines
+    vectors = unit(embeddings)
+    return np.einsum("nd,ncd->nc", vectors[:, 0], vectors[:, 1:])

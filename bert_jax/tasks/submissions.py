@@ -15,11 +15,12 @@ from bert_jax.errors import UserError
 from bert_jax.storage import files
 
 
-class _Glue(NamedTuple):
-    """The file name of a GLUE task for gluebenchmark.com, and a dict: our label -> the label in the file."""
+class _Submission(NamedTuple):
+    """A file for a benchmark: its name, the task that can fill it, and a dict: our label -> the label in the file."""
 
     file: str
-    spelling: dict[str, str] | None  # None if predictions are real numbers
+    spelling: dict[str, str] | None = None  # None if predictions are no labels
+    task: str = "classification"
 
 
 def _two(negative: str, positive: str) -> dict[str, str]:
@@ -28,31 +29,27 @@ def _two(negative: str, positive: str) -> dict[str, str]:
 
 _THREE = {name: name for name in ("entailment", "neutral", "contradiction")}
 _ENTAILMENT = {name: name for name in ("entailment", "not_entailment")}
-GLUE = {
-    "cola": _Glue("CoLA.tsv", _two("unacceptable", "acceptable")),
-    "sst2": _Glue("SST-2.tsv", _two("negative", "positive")),
-    "mrpc": _Glue("MRPC.tsv", _two("not_equivalent", "equivalent")),
-    "stsb": _Glue("STS-B.tsv", None),
-    "qqp": _Glue("QQP.tsv", _two("not_duplicate", "duplicate")),
-    "mnli_matched": _Glue("MNLI-m.tsv", _THREE),
-    "mnli_mismatched": _Glue("MNLI-mm.tsv", _THREE),
-    "qnli": _Glue("QNLI.tsv", _ENTAILMENT),
-    "rte": _Glue("RTE.tsv", _ENTAILMENT),
-    "wnli": _Glue("WNLI.tsv", _two("not_entailment", "entailment")),
-    "ax": _Glue("AX.tsv", _THREE),
+SUBMISSIONS = {  # those of GLUE are for gluebenchmark.com
+    "cola": _Submission("CoLA.tsv", _two("unacceptable", "acceptable")),
+    "sst2": _Submission("SST-2.tsv", _two("negative", "positive")),
+    "mrpc": _Submission("MRPC.tsv", _two("not_equivalent", "equivalent")),
+    "stsb": _Submission("STS-B.tsv", task="regression"),
+    "qqp": _Submission("QQP.tsv", _two("not_duplicate", "duplicate")),
+    "mnli_matched": _Submission("MNLI-m.tsv", _THREE),
+    "mnli_mismatched": _Submission("MNLI-mm.tsv", _THREE),
+    "qnli": _Submission("QNLI.tsv", _ENTAILMENT),
+    "rte": _Submission("RTE.tsv", _ENTAILMENT),
+    "wnli": _Submission("WNLI.tsv", _two("not_entailment", "entailment")),
+    "ax": _Submission("AX.tsv", _THREE),
+    "squad": _Submission("predictions.json", task="span_qa"),
+    "squad_null_odds": _Submission("null_odds.json", task="span_qa"),
 }
 STSB_RANGE = (0.0, 5.0)
-SQUAD = {"squad": "predictions.json", "squad_null_odds": "null_odds.json"}
-NEEDS = {  # kind of submission -> the task that can fill it
-    **dict.fromkeys(GLUE, "classification"),
-    "stsb": "regression",
-    **dict.fromkeys(SQUAD, "span_qa"),
-}
 
 
-def task_for(kind: str) -> str:
-    """Return the task whose predictions fill a submission of ``kind``. Raises ``UserError`` for an unknown kind."""
-    return choose("kind of submission", kind, NEEDS)
+def find(kind: str) -> _Submission:
+    """Return the submission called ``kind``. Raises ``UserError`` for an unknown kind."""
+    return choose("kind of submission", kind, SUBMISSIONS)
 
 
 def write_submission(kind: str, predictions: Mapping[str, Any], path: str) -> epath.Path:
@@ -66,21 +63,20 @@ def write_submission(kind: str, predictions: Mapping[str, Any], path: str) -> ep
 
     Raises ``UserError`` for an unknown kind and for predictions that the benchmark would refuse.
     """
-    task_for(kind)
-    if kind in SQUAD:
+    submission = find(kind)
+    if submission.task == "span_qa":
         wrong = [name for name, value in predictions.items() if isinstance(value, float) and not math.isfinite(value)]
         if wrong:
             raise UserError(f"{len(wrong)} null odds are not finite, such as that of {wrong[0]!r}")
-        name, text = SQUAD[kind], json.dumps(dict(predictions), ensure_ascii=False, indent=1) + "\n"
+        text = json.dumps(dict(predictions), ensure_ascii=False, indent=1) + "\n"
     else:
-        name, text = GLUE[kind].file, _glue(kind, _in_order(predictions))
-    target = files.as_path(path) / name
+        text = _glue(kind, submission.spelling, _in_order(predictions))
+    target = files.as_path(path) / submission.file
     files.write_text(target, text)
     return target
 
 
-def _glue(kind: str, rows: Sequence[Any]) -> str:
-    spelling = GLUE[kind].spelling
+def _glue(kind: str, spelling: Mapping[str, str] | None, rows: Sequence[Any]) -> str:
     spelled = [_score(row) if spelling is None else spelling.get(str(row)) for row in rows]
     wrong = [i for i, label in enumerate(spelled) if label is None]
     if wrong:

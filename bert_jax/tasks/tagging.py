@@ -161,9 +161,6 @@ class Task(ExampleTask):
         chosen = jnp.argmax(outputs["logits"], axis=-1).astype(jnp.int32)
         return outputs | {"predicted": chosen, "confidence": jnp.max(shares, axis=-1)}
 
-    def count(self, batch: Batch) -> jax.Array:
-        return jnp.sum(batch["label_weights"]).astype(jnp.float32)
-
     def score(self, outputs: dict[str, jax.Array], batch: Batch) -> dict[str, Sum]:
         weights = batch["label_weights"].astype(jnp.float32)
         loss, accuracy = cross_entropy(outputs["logits"], batch["labels"], weights)

@@ -18,7 +18,7 @@ from bert_jax.tasks.metrics.counting import precision_recall_f1, ratio
 Sentences = Sequence[Sequence[str]]
 
 
-class Entity(NamedTuple):
+class _Entity(NamedTuple):
     """An entity: words [start, end) of the sentence with number ``sentence``."""
 
     sentence: int
@@ -27,7 +27,7 @@ class Entity(NamedTuple):
     end: int  # exclusive
 
 
-class Scheme(NamedTuple):
+class _Scheme(NamedTuple):
     """A tagging scheme, used by mode "strict". Each field is a string whose characters are tag prefixes."""
 
     first: str  # prefixes with which an entity may begin
@@ -37,10 +37,10 @@ class Scheme(NamedTuple):
 
 
 SCHEMES = {
-    "IOB2": Scheme(first="B", inside="I", single="", last="BI"),
-    "IOE2": Scheme(first="IE", inside="IE", single="E", last="E"),
-    "IOBES": Scheme(first="BS", inside="IE", single="ES", last="ES"),
-    "BILOU": Scheme(first="BU", inside="IL", single="LU", last="LU"),
+    "IOB2": _Scheme(first="B", inside="I", single="", last="BI"),
+    "IOE2": _Scheme(first="IE", inside="IE", single="E", last="E"),
+    "IOBES": _Scheme(first="BS", inside="IE", single="ES", last="ES"),
+    "BILOU": _Scheme(first="BU", inside="IL", single="LU", last="LU"),
 }
 CONLL_PREFIXES = "BIES"
 TAG = re.compile(r"O|[BIESLU](-.+)?")
@@ -73,20 +73,20 @@ def entity_metrics(
     return result
 
 
-def conll_entities(sentences: Sentences) -> Iterator[Entity]:
+def conll_entities(sentences: Sentences) -> Iterator[_Entity]:
     """Yield entities as conlleval reads them, whatever the scheme."""
     for number, tags in enumerate(sentences):
         start, before, type_before = 0, "O", ""
         for i, (prefix, type_) in enumerate([*map(_split, tags), ("O", "")]):
             broken = type_ != type_before or before in "ES" or prefix in "BS"
             if before != "O" and broken:
-                yield Entity(number, type_before, start, i)
+                yield _Entity(number, type_before, start, i)
             if prefix != "O" and broken:
                 start = i
             before, type_before = prefix, type_
 
 
-def _strict_entities(sentences: Sentences, scheme: Scheme) -> Iterator[Entity]:
+def _strict_entities(sentences: Sentences, scheme: _Scheme) -> Iterator[_Entity]:
     """Yield only the entities whose tags follow the scheme from the first to the last."""
     for number, tags in enumerate(sentences):
         pairs = [_split(tag) for tag in tags]
@@ -100,14 +100,14 @@ def _strict_entities(sentences: Sentences, scheme: Scheme) -> Iterator[Entity]:
                 prefix = pairs[i][0]
                 i += 1
             if prefix in scheme.last:
-                yield Entity(number, type_, start, i)
+                yield _Entity(number, type_, start, i)
 
 
-def _goes_on(pair: tuple[str, str], type_: str, scheme: Scheme) -> bool:
+def _goes_on(pair: tuple[str, str], type_: str, scheme: _Scheme) -> bool:
     return pair[0] in scheme.inside and pair[1] == type_
 
 
-def _both(labels: Sentences, predictions: Sentences, mode: str, scheme: str | None) -> list[Iterable[Entity]]:
+def _both(labels: Sentences, predictions: Sentences, mode: str, scheme: str | None) -> list[Iterable[_Entity]]:
     prefixes = _prefixes([*labels, *predictions])
     if mode == "conll":
         if not prefixes <= set(CONLL_PREFIXES):
@@ -120,7 +120,7 @@ def _both(labels: Sentences, predictions: Sentences, mode: str, scheme: str | No
     return [_strict_entities(labels, spelled), _strict_entities(predictions, spelled)]
 
 
-def _detect(prefixes: set[str]) -> Scheme:
+def _detect(prefixes: set[str]) -> _Scheme:
     """Return the first scheme that has all these prefixes.
 
     If ``seqeval`` can infer a scheme from the prefixes, it infers the same scheme.
@@ -148,7 +148,7 @@ def _split(tag: str) -> tuple[str, str]:
     return (tag[0], "" if tag == "O" else tag[2:] or "_")
 
 
-def _scores(true: set[Entity], predicted: set[Entity]) -> dict[str, float]:
+def _scores(true: set[_Entity], predicted: set[_Entity]) -> dict[str, float]:
     return precision_recall_f1(len(true & predicted), len(predicted), len(true))
 
 

@@ -33,7 +33,7 @@ def retrieval_metrics(relevances: Relevances, scores: Rankings, cutoffs: Sequenc
         raise UserError(f"cutoff {min(cutoffs)} of a retrieval metric; allowed: 1 or more")
     sums = {f"{name}@{k}": 0.0 for k in cutoffs for name in ("ndcg", "recall", "mrr")}
     for query, grades in relevances.items():
-        gains = [max(grades.get(document, 0), 0) for document in ranking(scores.get(query, {}))]
+        gains = [max(grades.get(document, 0), 0) for document in _ranking(scores.get(query, {}))]
         ideal = sorted((grade for grade in grades.values() if grade > 0), reverse=True)
         for k in cutoffs:
             sums[f"ndcg@{k}"] += ratio(_dcg(gains[:k]), _dcg(ideal[:k]))
@@ -42,7 +42,7 @@ def retrieval_metrics(relevances: Relevances, scores: Rankings, cutoffs: Sequenc
     return {name: ratio(total, len(relevances)) for name, total in sums.items()}
 
 
-def ranking(scores: Mapping[str, float]) -> list[str]:
+def _ranking(scores: Mapping[str, float]) -> list[str]:
     """Return the names of the documents, best first."""
     return [name for score, name in sorted(((score, name) for name, score in scores.items()), reverse=True)]
 

@@ -41,13 +41,13 @@ def squad_v1_metrics(answers: Answers, predictions: Texts) -> dict[str, float]:
 
     Every question has an answer and a prediction.
     """
-    return _means(answers, predictions, exact_match, _token_f1)
+    return _means(_scores(answers, predictions, exact_match, _token_f1))
 
 
 def cmrc_metrics(answers: Answers, predictions: Texts) -> dict[str, float]:
     """Return exact_match, f1 and average (the mean of both), as ``squad_v1_metrics``. Needs the extra ``cmrc``."""
     split = optional_library("nltk.tokenize", "a score of CMRC 2018").NLTKWordTokenizer().tokenize
-    means = _means(answers, predictions, _cmrc_exact_match, functools.partial(_cmrc_f1, split))
+    means = _means(_scores(answers, predictions, _cmrc_exact_match, functools.partial(_cmrc_f1, split)))
     return {**means, "average": (means["exact_match"] + means["f1"]) / 2}
 
 
@@ -62,8 +62,9 @@ def squad_v2_metrics(
       predictions: the best text that is not "" for every question.
       null_odds: a score for every question. If it is above ``threshold``, the prediction counts as "".
     """
-    raw = _squad_v2_scores(answers, predictions)
-    scores = {}
+    # Right answers that normalise to "" are left out.
+    right = {key: [text for text in texts if normalize(text)] or [""] for key, texts in answers.items()}
+    raw, scores = _scores(right, predictions, exact_match, _no_answer_f1), {}
     for key, score in raw.items():
         without = float(not answers[key])  # what the prediction "" scores
         scores[key] = (without, without) if null_odds[key] > threshold else score
@@ -76,20 +77,6 @@ def squad_v2_metrics(
         best, where = find_best_threshold(predictions, {k: s[position] for k, s in raw.items()}, null_odds, answers)
         result |= {f"best_{name}": best, f"best_{name}_thresh": where}
     return result
-
-
-def _squad_v2_scores(answers: Answers, predictions: Texts) -> Scores:
-    """Return the scores of each question before any threshold is applied.
-
-    Right answers that normalise to "" are left out.
-    """
-    scores = {}
-    for key, texts in answers.items():
-        right = [text for text in texts if normalize(text)] or [""]
-        text = predictions[key]
-        f1 = max(_no_answer_f1(answer, text) for answer in right)
-        scores[key] = (max(exact_match(answer, text) for answer in right), f1)
-    return scores
 
 
 def find_best_threshold(
@@ -154,19 +141,22 @@ def _cmrc_f1(split: Callable[[str], list[str]], answer: str, prediction: str) ->
     return precision_recall_f1(shared, len(predicted), len(true))["f1"]
 
 
-def _means(
+def _scores(
     answers: Answers, predictions: Texts, exact: Callable[[str, str], float], f1: Callable[[str, str], float]
-) -> dict[str, float]:
-    """Return the means of exact match and F1 over all questions, in percent.
-
-    For each question, the right answer that matches best counts.
-    """
+) -> Scores:
+    """Return the exact match and the F1 of each question; the right answer that matches best counts, for each alone."""
     return {
-        name: 100.0 * ratio(sum(max(score(t, predictions[key]) for t in answers[key]) for key in answers), len(answers))
-        for name, score in (("exact_match", exact), ("f1", f1))
+        key: (max(exact(text, predictions[key]) for text in texts), max(f1(text, predictions[key]) for text in texts))
+        for key, texts in answers.items()
     }
 
 
+def _means(scores: Scores) -> dict[str, float]:
+    totals = _totals(list(scores.values()))
+    return {"exact_match": totals["exact"], "f1": totals["f1"]}
+
+
 def _totals(scores: Sequence[tuple[float, float]]) -> dict[str, float]:
+    """Return the means of exact match and F1, in percent, and the number of questions."""
     exact, f1 = (100.0 * ratio(sum(score[i] for score in scores), len(scores)) for i in (0, 1))
     return {"exact": exact, "f1": f1, "total": float(len(scores))}
