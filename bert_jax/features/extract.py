@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,7 +25,6 @@ from bert_jax.models.heads import NEEDED, combine, num_weighted, pool
 from bert_jax.models.model import encoder_of
 from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.tasks.base import pair_sequences
-from bert_jax.text.encoded import Encoded
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import mesh as meshes
 from bert_jax.training.forward import Forward
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 WINDOW_BATCHES = 16  # a window has the texts of so many batches, which are sorted by length together
 WINDOW_BYTES = 128 << 20  # limit for the vectors of the texts of a window
-CACHED_WORDS = 1 << 16
 SENTENCE = ("mean", "cls")  # these give one vector for each text, all others one for each token
 TOP_ONLY = ("last", *SENTENCE)  # these need only the last layer
 LAYERS = (
@@ -55,55 +54,40 @@ class TextTokens:
     num_cut: int = 0  # the number of tokens left out because the text was too long
 
 
-class ItemEncoder:
-    """Encodes an item as ``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]``.
+def encode_item(tokenizer: Tokenizer, item: Item, max_length: int) -> TextTokens:
+    """Return an item's tokens, at most ``max_length``: ``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]``.
 
     If the item has words, each word is encoded separately, as ``tasks.tagging`` does.
     """
-
-    def __init__(self, tokenizer: Tokenizer, max_length: int):
-        self._tokenizer, self._max_length = tokenizer, max_length
-        self._word = functools.lru_cache(CACHED_WORDS)(self._encode_word)
-
-    def __call__(self, item: Item) -> TextTokens:
-        if item.words is not None and item.pair is None:
-            return self._of_words(item.words)
-        encoded = self._tokenizer.encode(item.text, item.pair)
-        num_cut = max(0, len(encoded.input_ids) - self._max_length)
-        if num_cut:
-            encoded = self._tokenizer.encode(item.text, item.pair, self._max_length)
-        return _tokens(encoded, num_cut)
-
-    def _of_words(self, words: Sequence[str]) -> TextTokens:
-        """Encode each word separately. Offsets are character positions in the words joined by spaces."""
-        ids, offsets, word_ids = [self._tokenizer.cls_id], [(0, 0)], [-1]
-        start = 0
-        for number, word in enumerate(words):
-            own_ids, own_offsets = self._word(word)
-            ids += own_ids
-            offsets += [(start + a, start + b) for a, b in own_offsets]
-            word_ids += [number] * len(own_ids)
-            start += len(word) + 1
-        kept = min(len(ids), self._max_length - 1)
-        num_cut = len(ids) - kept
-        ids, offsets = [*ids[:kept], self._tokenizer.sep_id], [*offsets[:kept], (0, 0)]
-        word_ids = [*word_ids[:kept], -1]
-        return TextTokens(_int32(ids), np.zeros(len(ids), np.int32), _int32(offsets), _int32(word_ids), num_cut)
-
-    def _encode_word(self, word: str) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
-        joiner = self._tokenizer.joiner  # the space before a word in running text
-        encoded = self._tokenizer.encode(joiner + word)
-        offsets = ((max(0, a - len(joiner)), max(0, b - len(joiner))) for a, b in encoded.offsets[1:-1])
-        return encoded.input_ids[1:-1], tuple(offsets)
-
-
-def _tokens(encoded: Encoded, num_cut: int) -> TextTokens:
-    starts = np.asarray(encoded.word_starts)
+    if item.words is not None and item.pair is None:
+        return _of_words(tokenizer, item.words, max_length)
+    encoded = tokenizer.encode(item.text, item.pair)
+    num_cut = max(0, len(encoded.input_ids) - max_length)
+    if num_cut:
+        encoded = tokenizer.encode(item.text, item.pair, max_length)
     offsets = _int32(encoded.offsets)
     inside = offsets[:, 1] > offsets[:, 0]
     # The first token always begins a word, even if the tokenizer says otherwise (after a mark that it drops).
-    word_ids = np.where(inside, np.maximum(np.cumsum(starts) - 1, 0), -1).astype(np.int32)
+    word_ids = np.where(inside, np.maximum(np.cumsum(encoded.word_starts) - 1, 0), -1).astype(np.int32)
     return TextTokens(_int32(encoded.input_ids), _int32(encoded.token_type_ids), offsets, word_ids, num_cut)
+
+
+def _of_words(tokenizer: Tokenizer, words: Sequence[str], max_length: int) -> TextTokens:
+    """Encode each word separately. Offsets are character positions in the words joined by spaces."""
+    ids, offsets, word_ids = [tokenizer.cls_id], [(0, 0)], [-1]
+    start, before = 0, len(tokenizer.joiner)  # the joiner is the space before a word in running text
+    for number, word in enumerate(words):
+        encoded = tokenizer.encode(tokenizer.joiner + word)
+        own = encoded.input_ids[1:-1]
+        ids += own
+        offsets += [(start + max(0, a - before), start + max(0, b - before)) for a, b in encoded.offsets[1:-1]]
+        word_ids += [number] * len(own)
+        start += len(word) + 1
+    kept = min(len(ids), max_length - 1)
+    num_cut = len(ids) - kept
+    ids, offsets = [*ids[:kept], tokenizer.sep_id], [*offsets[:kept], (0, 0)]
+    word_ids = [*word_ids[:kept], -1]
+    return TextTokens(_int32(ids), np.zeros(len(ids), np.int32), _int32(offsets), _int32(word_ids), num_cut)
 
 
 def _int32(values: Sequence[object]) -> np.ndarray:
@@ -157,7 +141,6 @@ class Extractor:
             raise UserError("vectors are written by one process; start one, with all the devices of its machine")
         self.counts = Counter(texts=0, tokens=0, cut_texts=0, cut_tokens=0)
         self.dtype, self._batch_size = np.dtype(dtype), batch_size
-        self._encode = ItemEncoder(model.tokenizer, self.max_length)
         mesh = meshes.make_mesh(MeshConfig(), devices)
         self._params = jax.device_put(model.params["encoder"], meshes.replicated(mesh))
         weighted = tuple((name, _weights(name, model)) for name in self.layers)
@@ -171,22 +154,27 @@ class Extractor:
         return 1 - self.counts["tokens"] / max(self._forward.positions, 1)
 
     def run(self, items: Iterable[Item]) -> Iterator[TextFeatures]:
-        """Yield the vectors of each item, in order. Only one window of vectors is in memory at a time."""
+        """Return the vectors of each item, in order, as an iterator."""
+        return itertools.chain.from_iterable(self.windows(items))
+
+    def windows(self, items: Iterable[Item]) -> Iterator[list[TextFeatures]]:
+        """Yield the vectors of each item, in order, in lists of limited size: one list is in memory at a time."""
         window: list[tuple[Item, TextTokens]] = []
         num_bytes = 0
         for item in items:
-            tokens = self._encode(item)
+            tokens = encode_item(self.model.tokenizer, item, self.max_length)
             self.counts.update(texts=1, tokens=len(tokens.input_ids))
             self.counts.update(cut_texts=bool(tokens.num_cut), cut_tokens=tokens.num_cut)
             window.append((item, tokens))
             num_bytes += self._token_bytes * len(tokens.input_ids)
             is_full = len(window) % self._batch_size == 0 and num_bytes >= WINDOW_BYTES
             if is_full or len(window) >= WINDOW_BATCHES * self._batch_size:
-                yield from self._window(window)
+                yield self._vectors(window)
                 window, num_bytes = [], 0
-        yield from self._window(window)
+        if window:
+            yield self._vectors(window)
 
-    def _window(self, window: Sequence[tuple[Item, TextTokens]]) -> Iterator[TextFeatures]:
+    def _vectors(self, window: Sequence[tuple[Item, TextTokens]]) -> list[TextFeatures]:
         names = ("input_ids", "token_type_ids")
         rows = EncodedRows.of({name: [getattr(tokens, name) for _, tokens in window] for name in names}, {})
         vectors: dict[int, dict[str, np.ndarray]] = {}
@@ -197,8 +185,7 @@ class Extractor:
                     name: outputs[name][place][: None if name in SENTENCE else rows.lengths[row]].copy()
                     for name in self.layers
                 }
-        for row, (item, tokens) in enumerate(window):
-            yield TextFeatures(item, tokens, vectors.pop(row))
+        return [TextFeatures(item, tokens, vectors[row]) for row, (item, tokens) in enumerate(window)]
 
     def texts(self, texts: Sequence[str], progress: Callable[[int], None] = lambda done: None) -> np.ndarray:
         """Return one vector for each text, [N, D], in order; the extractor's only layer is one of whole texts.

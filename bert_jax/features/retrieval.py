@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from bert_jax.errors import UserError
+from bert_jax.errors import optional_library
 from bert_jax.examples.collection import Collection
 from bert_jax.features.extract import Extractor
 from bert_jax.program import program
@@ -26,7 +26,7 @@ Rankings = dict[str, dict[str, float]]  # query -> its best documents -> score
 SHOWN = 200  # most characters of a document in a table
 
 
-class Retrieval(NamedTuple):
+class _Retrieval(NamedTuple):
     """The result of a search. ``metrics`` are by searcher ("model", "bm25"), and empty if relevances are not known."""
 
     rankings: Rankings
@@ -40,7 +40,7 @@ def retrieve(
     top: int = 10,
     baseline: Literal["bm25", "none"] = "bm25",
     progress: Callable[[int, int], None] = lambda done, texts: None,
-) -> Retrieval:
+) -> _Retrieval:
     """Return the ``top`` documents of each query, by a model, and by BM25 too if ``collection`` has relevances.
 
     The model may be pretrained or fine-tuned. A document with the id of the query is never an answer to it, as in BEIR,
@@ -66,17 +66,17 @@ def retrieve(
     for number, block in enumerate(blocks(collection.documents)):
         nearest.add(block)
         if not (number or (model.facts.get("task") or {}).get("name") == "sentence_embeddings"):
-            note = crowding_note(float(np.median(unit(queries[:BLOCK_TEXTS]) @ unit(block).T)), model.source)
-    rankings, metrics = rank(collection, nearest.places, nearest.scores, top), {}
+            note = _crowding_note(float(np.median(unit(queries[:BLOCK_TEXTS]) @ unit(block).T)), model.source)
+    rankings, metrics = _rank(collection, nearest.places, nearest.scores, top), {}
     if collection.relevances:
         cutoffs = sorted({min(10, top), top})
         metrics["model"] = retrieval_metrics(collection.relevances, rankings, cutoffs)
         if baseline == "bm25":
             metrics["bm25"] = retrieval_metrics(collection.relevances, bm25(collection, top), cutoffs)
-    return Retrieval(rankings, metrics, note)
+    return _Retrieval(rankings, metrics, note)
 
 
-def crowding_note(median: float, source: str) -> str:
+def _crowding_note(median: float, source: str) -> str:
     """Return a line about the cosines of an encoder that was not trained for them; "" if their median is below 0.5."""
     if median < 0.5:
         return ""
@@ -86,7 +86,7 @@ def crowding_note(median: float, source: str) -> str:
     )
 
 
-def rank(collection: Collection, places: np.ndarray, scores: np.ndarray, top: int) -> Rankings:
+def _rank(collection: Collection, places: np.ndarray, scores: np.ndarray, top: int) -> Rankings:
     """Return the ``top`` documents of each query, the best first.
 
     ``places`` and ``scores`` [queries, more than top] are the numbers of documents and their scores, the best first.
@@ -106,12 +106,9 @@ def words(text: str) -> list[str]:
 
 def bm25_class() -> Callable[..., Any]:
     """Return the class of ``bm25s``. Raises ``UserError`` if it is not installed."""
-    try:
-        from bm25s import BM25
-    except ImportError as error:
-        raise UserError("BM25 needs a package: pip install bm25s, or give --baseline=none") from error
+    library = optional_library("bm25s", "BM25, which --baseline=none leaves out,")
     logging.getLogger("bm25s").setLevel(logging.WARNING)  # else it logs every index
-    return BM25  # type: ignore[no-any-return]
+    return library.BM25  # type: ignore[no-any-return]
 
 
 def bm25(collection: Collection, top: int) -> Rankings:
@@ -120,7 +117,7 @@ def bm25(collection: Collection, top: int) -> Rankings:
     searcher.index([words(text) for text in collection.documents.values()], show_progress=False)
     asked, count = [words(text) for text in collection.queries.values()], min(top + 1, len(collection.documents))
     places, scores = searcher.retrieve(asked, k=count, show_progress=False)
-    return rank(collection, places, scores, top)
+    return _rank(collection, places, scores, top)
 
 
 def as_records(collection: Collection, rankings: Mapping[str, Mapping[str, float]]) -> Iterator[dict[str, Any]]:

@@ -6,7 +6,6 @@ The output appears only when it is complete, and its vectors need not fit into m
 from __future__ import annotations
 
 import contextlib
-import itertools
 import shutil
 import time
 from collections import defaultdict
@@ -26,8 +25,7 @@ from bert_jax.storage.tensors import save_tensors
 STRINGS = ("id", "text", "pair")
 TOKENS = ("input_ids", "token_type_ids", "word_ids", "offsets")
 NOTE_SECONDS = 30.0
-GROUP_BYTES = 32 << 20  # size of the vectors that are written together
-Groups = Iterable[Sequence[TextFeatures]]
+Windows = Iterable[Sequence[TextFeatures]]
 
 
 def write(output: str, extractor: Extractor, items: Sequence[Item], note: Callable[[str], None]) -> None:
@@ -40,12 +38,20 @@ def write(output: str, extractor: Extractor, items: Sequence[Item], note: Callab
     """
     check_output(output)
     started = time.monotonic()
-    groups = _groups(_with_progress(extractor.run(items), progress_notes(note, NOTE_SECONDS, "texts"), len(items)))
+    show = progress_notes(note, NOTE_SECONDS, "texts")
+
+    def windows() -> Iterator[list[TextFeatures]]:
+        done = 0
+        for window in extractor.windows(items):
+            yield window
+            done += len(window)
+            show(done, len(items))
+
     with files.whole_file(output) as path:
         if output.endswith(".parquet"):
-            _write_parquet(path, groups, extractor)
+            _write_parquet(path, windows(), extractor)
         else:
-            _write_safetensors(path, groups, extractor, output)
+            _write_safetensors(path, windows(), extractor, output)
     seconds, (texts, tokens, cut_texts, cut_tokens) = time.monotonic() - started, extractor.counts.values()
     line = f"{texts:,} texts, {tokens:,} tokens in {seconds:.1f} s ({tokens / seconds:,.0f}/s)"
     line += f", padding {extractor.padding:.1%}"
@@ -59,14 +65,6 @@ def check_output(output: str) -> None:
     if not output.endswith((".safetensors", ".parquet")):
         raise UserError(f"--output={output} is no file that is called *.safetensors or *.parquet; give such a name")
     files.check_new(output)
-
-
-def _with_progress(
-    features: Iterable[TextFeatures], show: Callable[[int, int], None], num_texts: int
-) -> Iterator[TextFeatures]:
-    for number, one in enumerate(features, 1):
-        yield one
-        show(number, num_texts)
 
 
 def _facts(extractor: Extractor) -> dict[str, str]:
@@ -84,18 +82,6 @@ def _facts(extractor: Extractor) -> dict[str, str]:
     return {name: str(value) for name, value in facts.items()}
 
 
-def _groups(features: Iterable[TextFeatures]) -> Iterator[list[TextFeatures]]:
-    """Yield the texts in groups whose vectors have about ``GROUP_BYTES``."""
-    before = 0
-
-    def group(one: TextFeatures) -> int:
-        nonlocal before
-        number, before = before // GROUP_BYTES, before + sum(vectors.nbytes for vectors in one.vectors.values())
-        return number
-
-    return (list(texts) for _, texts in itertools.groupby(features, group))
-
-
 def _columns(texts: Sequence[TextFeatures]) -> dict[str, np.ndarray]:
     """Return what ``texts`` have for each token, [tokens, ...], and for each text, [texts, D], by name."""
     columns = {name: np.concatenate([getattr(one.tokens, name) for one in texts]) for name in TOKENS}
@@ -105,7 +91,7 @@ def _columns(texts: Sequence[TextFeatures]) -> dict[str, np.ndarray]:
     return columns
 
 
-def _write_safetensors(path: Path, groups: Groups, extractor: Extractor, output: str) -> None:
+def _write_safetensors(path: Path, windows: Windows, extractor: Extractor, output: str) -> None:
     """Write a safetensors file.
 
     The tensors of tokens are ``input_ids``, ``token_type_ids``, ``word_ids`` [tokens] and ``offsets`` [tokens, 2]. Each
@@ -116,7 +102,7 @@ def _write_safetensors(path: Path, groups: Groups, extractor: Extractor, output:
     spool.mkdir()
     types: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
     lengths: dict[str, list[int]] = defaultdict(list)
-    for texts in groups:
+    for texts in windows:
         columns = _columns(texts)
         lengths["token"] += [len(one.tokens.input_ids) for one in texts]
         for name in STRINGS:
@@ -140,14 +126,14 @@ def _write_safetensors(path: Path, groups: Groups, extractor: Extractor, output:
     shutil.rmtree(spool)
 
 
-def _write_parquet(path: Path, groups: Groups, extractor: Extractor) -> None:
+def _write_parquet(path: Path, windows: Windows, extractor: Extractor) -> None:
     """Write a parquet file with one row for each text. A layer is a list of vectors of fixed size, or one vector."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     with contextlib.ExitStack() as stack:
         writer: Any = None
-        for texts in groups:
+        for texts in windows:
             starts = pa.array(np.cumsum([0, *(len(one.tokens.input_ids) for one in texts)]), pa.int32())
             table: dict[str, Any] = {
                 name: pa.array([getattr(one.item, name) or "" for one in texts]) for name in STRINGS

@@ -71,7 +71,7 @@ class _Lstm(nn.Module):
     def __call__(self, x: jax.Array, attention_mask: jax.Array) -> jax.Array:
         """Return the hidden states [B, L, F] of one direction for x [B, L, D]; F is ``features``."""
         size, dtype = self.features, jnp.promote_types(x.dtype, jnp.float32)
-        initial = uniform(1.0 / math.sqrt(size))  # as torch.nn.LSTM
+        initial = _uniform(1.0 / math.sqrt(size))  # as torch.nn.LSTM
         kernel = self.param("kernel", with_axes(initial, "embed", "gates"), (x.shape[-1], 4 * size), dtype)
         recurrent = self.param("recurrent_kernel", with_axes(initial, None, "gates"), (size, 4 * size), dtype)
         bias = self.param("bias", with_axes(initial, None), (4 * size,), dtype)
@@ -93,7 +93,7 @@ class _Lstm(nn.Module):
         return jnp.swapaxes(outputs, 0, 1).astype(x.dtype)
 
 
-def uniform(bound: float) -> nn.initializers.Initializer:
+def _uniform(bound: float) -> nn.initializers.Initializer:
     """Return an initializer that draws uniformly from [-bound, bound)."""
 
     def initialise(key: Any, shape: Any, dtype: Any = jnp.float32) -> jax.Array:

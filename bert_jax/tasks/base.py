@@ -96,7 +96,7 @@ class ExampleTask(abc.ABC):
         Raises:
           UserError: an example cannot be encoded, a label is unknown, or rows are longer than the model allows.
         """
-        self.config, self.setting = config, setting
+        self.config, self.setting, self.main_metric = config, setting, self.metric(config)
         self.check(setting.splits)
         self.notes: list[str] = getattr(self, "notes", [])  # the subclass's __init__ may have written some already
         self.rows: dict[str, EncodedRows] = {}

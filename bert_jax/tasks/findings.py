@@ -71,7 +71,7 @@ def findings(
         true, predicted = _flat(pairs)
         number = {name: i for i, name in enumerate(labels)}
         matrix = confusion_matrix([number[n] for n in true], [number[n] for n in predicted], len(labels))
-        result |= confusion(matrix, labels)
+        result |= _confusion(matrix, labels)
         result["per_label"] = per_label(matrix, labels) if entities is None else _per_type(pairs, entities)
     if judge.form == "numbers":
         result["points"] = [[r["label"], r["prediction"]] for _, r in pairs[:: -(-len(pairs) // MAX_POINTS)]]
@@ -82,7 +82,7 @@ def findings(
     return result | {"wrong": [judge.show(*pair) for pair in wrong[:MAX_WRONG]]}
 
 
-def confusion(matrix: np.ndarray, labels: Sequence[str]) -> dict[str, Any]:
+def _confusion(matrix: np.ndarray, labels: Sequence[str]) -> dict[str, Any]:
     """Return ``confusion``: counts [K][K] with a row per true label and a column per predicted label.
 
     If there are more than ``MAX_CONFUSION`` labels, return ``confused`` instead: the most common mistakes, each as

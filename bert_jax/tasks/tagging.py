@@ -24,7 +24,7 @@ from bert_jax.models.losses import cross_entropy
 from bert_jax.models.model import Part
 from bert_jax.records import Batch, Example, Sum
 from bert_jax.rows.example_rows import EncodedRows
-from bert_jax.tasks.base import ExampleTask, ProblemType, Setting
+from bert_jax.tasks.base import ExampleTask, ProblemType
 from bert_jax.tasks.findings import Judge, Record
 from bert_jax.tasks.metrics.entities import conll_entities, entity_metrics
 
@@ -85,10 +85,6 @@ class Task(ExampleTask):
     exported_as: tuple[str, ProblemType | None] | None = ("ForTokenClassification", None)
     judge = Judge("tags", _weigh, _show, entities=_as_entities)
     gathered_outputs = ("predicted", "confidence")
-
-    def __init__(self, config: Config, setting: Setting):
-        self.main_metric = self.metric(config)
-        super().__init__(config, setting)
 
     @classmethod
     def metric(cls, config: Config) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.features import extract
-from bert_jax.features.extract import LAYERS, Extractor, ItemEncoder, check_layers
+from bert_jax.features.extract import LAYERS, Extractor, check_layers, encode_item
 from bert_jax.features.inputs import Input, Item, read_texts
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.features.writing import check_output, write
@@ -110,7 +110,7 @@ def test_offsets_and_words_align_with_the_text():
 def test_given_words_are_encoded_with_the_space_of_running_text():
     tokenizer = of_json(roberta())
     words = ("the", "cat", "héworld", "the")
-    tokens = ItemEncoder(tokenizer, 40)(Item("x", " ".join(words), words=words))
+    tokens = encode_item(tokenizer, Item("x", " ".join(words), words=words), 40)
     running = tokenizer.encode(" " + " ".join(words))
     assert tokens.input_ids.tolist() == list(running.input_ids)
     assert [tuple(span) for span in tokens.offsets + (tokens.word_ids >= 0)[:, None]] == list(running.offsets)

@@ -8,7 +8,7 @@ transformers = pytest.importorskip("transformers", reason="needs the parity envi
 
 import tokenizers
 
-from bert_jax.features.extract import ItemEncoder
+from bert_jax.features.extract import encode_item
 from bert_jax.features.inputs import Item
 from bert_jax.interchange.tokenizer_files import write_tokenizer
 from bert_jax.tasks.tagging import Config, Task
@@ -77,4 +77,4 @@ def test_words_to_tag_have_the_ids_of_is_split_into_words():
     setting = dataclasses.replace(setting, splits={"train": (example,)}, tokenizer=tokenizer, max_length=64)
     assert Task(Config(metrics="accuracy"), setting).rows["train"].sequences["input_ids"].tolist() == expected
     item = Item("0", " ".join(words), words=tuple(words))
-    assert ItemEncoder(tokenizer, 64)(item).input_ids.tolist() == expected
+    assert encode_item(tokenizer, item, 64).input_ids.tolist() == expected

@@ -1,10 +1,9 @@
 """What is said of predictions: right ones left out, the surest wrong ones first, figures as the metrics have them."""
 
-import numpy as np
 import pytest
 
 from bert_jax.tasks import classification, multiple_choice, regression, sentence_embeddings, span_qa, tagging
-from bert_jax.tasks.findings import MAX_CONFUSION, clip, confusion, findings
+from bert_jax.tasks.findings import MAX_CONFUSION, clip, findings
 
 CLASSES, TAGS, ANSWERS = classification.Task.judge, tagging.Task.judge, span_qa.Task.judge
 NUMBERS, CHOICES, PAIRS = regression.Task.judge, multiple_choice.Task.judge, sentence_embeddings.Task.judge
@@ -42,10 +41,11 @@ def test_what_has_no_answer_is_left_out():
 
 def test_of_many_labels_the_commonest_confusions_are_listed():
     names = [f"l{i}" for i in range(MAX_CONFUSION + 1)]
-    matrix = np.diag(np.full(len(names), 5))
-    matrix[3, 4], matrix[7, 1] = 2, 3
-    found = confusion(matrix, names)
-    assert found == {"confused": [["l7", "l1", 3, 8], ["l3", "l4", 2, 7]]}
+    pairs = [(name, name) for name in names] * 5 + [("l3", "l4")] * 2 + [("l7", "l1")] * 3
+    records = [{"id": "x", "label": a, "prediction": b, "probabilities": {b: 0.9}} for a, b in pairs]
+    found = findings(CLASSES, names, [{"text": "t"}] * len(pairs), records)
+    assert found["confused"] == [["l7", "l1", 3, 8], ["l3", "l4", 2, 7]]
+    assert "confusion" not in found
 
 
 def test_tags_by_type_and_the_sentence_with_the_surest_slip_first():

@@ -139,13 +139,15 @@ def test_the_search_takes_equal_scores_one_by_one():
     """As the official script does: its best can lie between two questions that no threshold parts."""
     answers = {"right": ["b"], "wrong": []}
     predictions = {"right": "b", "wrong": "x"}
-    scores = {"right": 1.0, "wrong": 0.0}
-    one = spans.find_best_threshold(predictions, scores, {"right": 0.5, "wrong": 0.5}, answers)
-    other = spans.find_best_threshold(predictions, scores, {"wrong": 0.5, "right": 0.5}, answers)
-    assert one == (100.0, 0.5)
-    assert other == (50.0, 0.0)
-    nothing_gained = spans.find_best_threshold({"wrong": "x"}, {"wrong": 0.0}, {"wrong": -3.0}, {"wrong": []})
-    assert nothing_gained == (100.0, 0.0)
+
+    def best(answers, predictions, odds):
+        found = spans.squad_v2_metrics(answers, predictions, odds, 0.0)
+        assert (found["best_exact"], found["best_exact_thresh"]) == (found["best_f1"], found["best_f1_thresh"])
+        return found["best_exact"], found["best_exact_thresh"]
+
+    assert best(answers, predictions, {"right": 0.5, "wrong": 0.5}) == (100.0, 0.5)
+    assert best(answers, predictions, {"wrong": 0.5, "right": 0.5}) == (50.0, 0.0)
+    assert best({"wrong": []}, {"wrong": "x"}, {"wrong": -3.0}) == (100.0, 0.0), "nothing is gained"
 
 
 def longest_run(a, b):

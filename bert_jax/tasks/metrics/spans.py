@@ -56,7 +56,7 @@ def squad_v2_metrics(
 ) -> dict[str, float]:
     """Return exact, f1 and total; and as HasAns_* and NoAns_*, the same for questions with and without an answer.
 
-    The result also has best_exact, best_exact_thresh, best_f1 and best_f1_thresh, see ``find_best_threshold``.
+    The result also has best_exact, best_exact_thresh, best_f1 and best_f1_thresh, see ``_find_best_threshold``.
 
     Args:
       predictions: the best text that is not "" for every question.
@@ -74,12 +74,12 @@ def squad_v2_metrics(
         if part:
             result |= {f"{name}_{key}": value for key, value in _totals(part).items()}
     for position, name in enumerate(("exact", "f1")):
-        best, where = find_best_threshold(predictions, {k: s[position] for k, s in raw.items()}, null_odds, answers)
+        best, where = _find_best_threshold(predictions, {k: s[position] for k, s in raw.items()}, null_odds, answers)
         result |= {f"best_{name}": best, f"best_{name}_thresh": where}
     return result
 
 
-def find_best_threshold(
+def _find_best_threshold(
     predictions: Texts, scores: Mapping[str, float], null_odds: Mapping[str, float], answers: Answers
 ) -> tuple[float, float]:
     """Return the highest mean of ``scores``, in percent, that any threshold gives, and that threshold.
