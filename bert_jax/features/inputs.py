@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
@@ -72,7 +73,8 @@ def read_texts(source: Input, note: Callable[[str], None] = lambda line: None) -
 
 
 def _items(source: Input) -> Iterator[Item | Bad]:
-    form = source.format or FORMATS.get(_ending(source.path), "")
+    ending = os.path.splitext(plain_name(source.path).lower())[1]
+    form = source.format or FORMATS.get(ending, "")
     if not form:
         raise UserError(f"{source.path} does not say how it is written; give --format, one of {', '.join(_formats())}")
     if form == LINES:
@@ -90,11 +92,6 @@ def _items(source: Input) -> Iterator[Item | Bad]:
 
 def _formats() -> list[str]:
     return [LINES, *catalogue.parts("examples", having="Reader")]
-
-
-def _ending(path: str) -> str:
-    name = plain_name(path).lower()
-    return name[name.rfind(".") :] if "." in name else ""
 
 
 def _lines(path: str) -> Iterator[Item | Bad]:

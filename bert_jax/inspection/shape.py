@@ -14,7 +14,7 @@ from bert_jax.inspection.check import Check, Status, grade, percent, ratio, wors
 from bert_jax.inspection.fixes import Fixes
 from bert_jax.inspection.scan import Ints
 from bert_jax.rows import chunks, packing, random
-from bert_jax.rows.arrangements.sentence_pairs import pair_lengths, short_targets
+from bert_jax.rows.arrangements.sentence_pairs import Arrangement, short_targets
 from bert_jax.rows.rows_config import RowsConfig
 
 LONG_SENTENCE = 512  # tokens; a longer sentence does not fit into any row
@@ -162,7 +162,7 @@ def rows(split: CorpusSplit, max_lengths: tuple[int, ...], fixes: Fixes) -> list
     for max_length, limits in all_limits.items():
         key = random.key(split.fingerprint, "inspection", max_length)
         pairs = np.concatenate(list(chunks.make(sample, key, chunks.Rules(max_length, 0.1))))
-        used = pairs["a_length"].astype(np.int64) + pairs["b_length"] + chunks.SPECIAL_TOKENS_PER_ROW
+        used = Arrangement().lengths(pairs)
         rules = chunks.Rules(max_length, 0.1, short_targets(sample, key, limits, 0.1))
         packed = np.concatenate(list(chunks.make(sample, key, rules)))
         padding[str(max_length)] = {
@@ -182,8 +182,8 @@ def rows(split: CorpusSplit, max_lengths: tuple[int, ...], fixes: Fixes) -> list
 def _packed_padding(pairs: chunks.Pairs, key: np.uint64, limits: packing.Limits) -> float:
     """Return the share of padding in packed rows, that is, of positions that no pair takes."""
     used = rows = 0
-    for name, block in packing.pack(iter([pairs]), pair_lengths, key, limits):
-        used += int(pair_lengths(block).sum()) if name == "sequences" else 0
+    for name, block in packing.pack(iter([pairs]), Arrangement().lengths, key, limits):
+        used += int(Arrangement().lengths(block).sum()) if name == "sequences" else 0
         rows += len(block) if name == "row_ends" else 0
     return 1 - ratio(used, rows * limits.max_length)
 

@@ -63,7 +63,7 @@ def attend(
     """
     rate = 0.0 if rng is None else rate
     place, query = placement.get(), factors[0]
-    if place is not None and kernel != "plain" and (share := share_of(place, query.shape)):
+    if place is not None and kernel != "plain" and (share := _share_of(place, query.shape)):
         platform, packed = place.mesh.devices.flat[0].platform, visible.sequence_ids is not None
         case = Case(platform, query.shape[1], share[2], query.shape[3], query.dtype.name, rate, packed)
         chosen = choose(kernel, case)
@@ -78,7 +78,7 @@ def attend(
 def plain(factors: Factors, visible: Visible, rate: float, rng: RowRng | None) -> jax.Array:
     """Return attention [B, L, H, head_dim] by jax alone, which every device runs and the partitioner can divide."""
     query, key, value = factors
-    weights = dropout(probabilities(query, key, visible), rate, rng, SITE)
+    weights = dropout(_probabilities(query, key, visible), rate, rng, SITE)
     return jnp.einsum("bhqk,bkhd->bqhd", weights.astype(value.dtype), value)
 
 
@@ -129,7 +129,7 @@ def _on_each_device(
     )(*arrays)
 
 
-def share_of(place: Placement, shape: tuple[int, ...]) -> tuple[int, ...]:
+def _share_of(place: Placement, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape of one device's part of [B, L, H, head_dim], or () if the mesh does not divide it."""
     spec = place.spec("batch", "length", "heads", "head_dim")
     names = [(axes,) if isinstance(axes, str) else axes or () for axes in spec]
@@ -139,7 +139,7 @@ def share_of(place: Placement, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(size // part for size, part in zip(shape, parts, strict=True))
 
 
-def probabilities(query: jax.Array, key: jax.Array, visible: Visible) -> jax.Array:
+def _probabilities(query: jax.Array, key: jax.Array, visible: Visible) -> jax.Array:
     """Return how much each query attends to each key, [B, H, L, L] float32 or wider, without dropout."""
     wide = jnp.promote_types(query.dtype, jnp.float32)
     scores = products(query / math.sqrt(query.shape[-1]), key, wide)
@@ -165,7 +165,7 @@ class SelfAttention(nn.Module):
             for name in ("query", "key", "value")
         )
         if self.is_mutable_collection("intermediates"):
-            self.sow("intermediates", "probabilities", probabilities(query, key, visible))
+            self.sow("intermediates", "probabilities", _probabilities(query, key, visible))
         rate, kernel = config.attention_dropout_rate, config.attention_kernel
         mixed = attend((query, key, value), visible, rate, rng, kernel)
         return Dense(config, heads, embed, name="output")(mixed)

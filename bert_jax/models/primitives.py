@@ -100,7 +100,7 @@ def _in_float32(activation: Activation) -> Activation:
 
 
 @_in_float32
-def gelu(x: jax.Array) -> jax.Array:
+def _gelu(x: jax.Array) -> jax.Array:
     """Return x * Phi(x), computed with erf.
 
     XLA's erfc, which ``jax.nn.gelu`` uses, is several times slower on CPU.
@@ -109,14 +109,14 @@ def gelu(x: jax.Array) -> jax.Array:
 
 
 @_in_float32
-def gelu_tanh(x: jax.Array) -> jax.Array:
-    """Return the tanh approximation of ``gelu`` (Hendrycks and Gimpel 2016, section 2)."""
+def _gelu_tanh(x: jax.Array) -> jax.Array:
+    """Return the tanh approximation of GELU (Hendrycks and Gimpel 2016, section 2)."""
     return 0.5 * x * (1.0 + jnp.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
 
 
 ACTIVATIONS: dict[str, Activation] = {
-    "gelu": gelu,
-    "gelu_tanh": gelu_tanh,
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
     "relu": jax.nn.relu,
 }
 

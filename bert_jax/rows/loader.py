@@ -131,7 +131,7 @@ class Loader:
                     step, batch = next(batches)
                 self.wait_seconds += time.perf_counter() - begin
                 if step.kind not in checked:
-                    check_batch(batch, self._specs[step.kind])
+                    _check_batch(batch, self._specs[step.kind])
                     checked.add(step.kind)
                 yield step, batch
         finally:
@@ -153,7 +153,7 @@ class Loader:
         return dataset.to_iter_dataset(in_worker).mp_prefetch(options)
 
 
-def check_batch(batch: Mapping[str, np.ndarray], spec: BatchSpec) -> None:
+def _check_batch(batch: Mapping[str, np.ndarray], spec: BatchSpec) -> None:
     """Raise ``UserError``, naming every difference, unless ``batch`` has the names, shapes and dtypes of ``spec``."""
     actual = {name: (value.shape[1:], str(value.dtype)) for name, value in batch.items()}
     wanted = {name: (tuple(feature.shape), feature.dtype) for name, feature in spec.items()}

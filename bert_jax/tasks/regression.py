@@ -58,7 +58,7 @@ class Task(ExampleTask):
             f"{example['id']} of {split} has {example['label']!r}"
             for split, examples in splits.items()
             for example in examples
-            if example.get("label") is not None and number(example["label"]) is None
+            if example.get("label") is not None and _number(example["label"]) is None
         ]
         if wrong:
             raise UserError(
@@ -68,7 +68,7 @@ class Task(ExampleTask):
 
     def encode(self, split: str, examples: Sequence[Example]) -> EncodedRows:
         del split
-        given = [number(e.get("label")) for e in examples]
+        given = [_number(e.get("label")) for e in examples]
         known = [value for value in given if value is not None]
         if known:
             self.notes.append(f"labels from {min(known):g} to {max(known):g}, mean {np.mean(known):.4g}")
@@ -83,7 +83,7 @@ class Task(ExampleTask):
         return {"loss": Sum(jnp.sum(errors**2 * batch["label_weights"]), self.count(batch))}
 
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        given = [number(example.get("label")) for example in self.setting.splits[part]]
+        given = [_number(example.get("label")) for example in self.setting.splits[part]]
         pairs = [(y, float(x)) for y, x in zip(given, outputs["logits"][:, 0], strict=True) if y is not None]
         return regression_metrics(self.config.metrics, [y for y, _ in pairs], [x for _, x in pairs])
 
@@ -92,7 +92,7 @@ class Task(ExampleTask):
         for example, value in zip(self.setting.splits[split], outputs["logits"][:, 0], strict=True):
             record: dict[str, Any] = {"id": example["id"], "prediction": round(float(value), 6)}
             if example.get("label") is not None:
-                record["label"] = number(example["label"])
+                record["label"] = _number(example["label"])
             records.append(record)
         return records
 
@@ -103,7 +103,7 @@ class Task(ExampleTask):
         return {"mean_label_loss": float(np.mean((labels - np.concatenate(train).mean()) ** 2))} if train else {}
 
 
-def number(value: Any) -> float | None:
+def _number(value: Any) -> float | None:
     """Return a label as a finite number; None if the label is not one."""
     try:
         found = float(value)

@@ -134,17 +134,14 @@ class Task(ExampleTask):
                     row[firsts[scored] - begin + 1] = np.asarray(values)[scored]
                     sequences[name].append(row)
                 rows_of.append(i)
-        self._note_long(len(examples), long, cut)
+        if long:
+            how = "read in windows that overlap"
+            if self.config.overflow == "cut":
+                how = f"cut: {cut:,} words are not trained on and count as {OUTSIDE}"
+            most = self.setting.max_length
+            self.notes.append(f"{long:,} of {len(examples):,} sentences are longer than {most} tokens, {how}")
         sequences["token_type_ids"] = [np.zeros_like(ids) for ids in sequences["input_ids"]]
         return self.make_rows(sequences, {"example_ids": np.array(rows_of, np.int32)})
-
-    def _note_long(self, total: int, long: int, cut: int) -> None:
-        if not long:
-            return
-        how = "read in windows that overlap"
-        if self.config.overflow == "cut":
-            how = f"cut: {cut:,} words are not trained on and count as {OUTSIDE}"
-        self.notes.append(f"{long:,} of {total:,} sentences are longer than {self.setting.max_length} tokens, {how}")
 
     def head(self, dropout_rate: float) -> tuple[Part, ...]:
         number = len(self.setting.labels)

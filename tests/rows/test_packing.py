@@ -10,7 +10,7 @@ import pytest
 from bert_jax import configuration
 from bert_jax.errors import UserError
 from bert_jax.rows import chunks, packing, random
-from bert_jax.rows.arrangements.sentence_pairs import pair_lengths, short_targets
+from bert_jax.rows.arrangements.sentence_pairs import Arrangement, short_targets
 from bert_jax.rows.interfaces import Field, Limits
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.rows_config import RowsConfig
@@ -66,7 +66,7 @@ def test_compositions_hold_every_pair_within_the_limits(spread: str, limit: Limi
 
 
 def packed(pairs: list[np.ndarray], limit: Limits, key: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    parts = list(packing.pack(iter(pairs), pair_lengths, random.key("p", key), limit))
+    parts = list(packing.pack(iter(pairs), Arrangement().lengths, random.key("p", key), limit))
     joined = [np.concatenate([block for name, block in parts if name == part]) for part in ("sequences", "row_ends")]
     return joined[0], joined[1]
 
@@ -98,7 +98,7 @@ def test_little_is_padded(max_length: int) -> None:
         """Packed, unpacked."""
         pairs = np.concatenate(list(chunks.make(split, random.key("x"), chunks.Rules(max_length, 0.1, targets))))
         _, ends = packed([pairs], config.limits)
-        tokens = pair_lengths(pairs).sum() / max_length
+        tokens = Arrangement().lengths(pairs).sum() / max_length
         return 1 - tokens / len(ends), 1 - tokens / len(pairs)
 
     fitted = padding(short_targets(split, random.key("x"), config.limits, 0.1))
@@ -160,7 +160,7 @@ def test_no_mask_is_dropped_and_none_is_a_special_token(masking: MaskingConfig, 
     rows = source(tmp_path, config)
     features = first_epoch(rows)
     pairs, sizes, _ = rows._deal(np.zeros(len(sizes := features["input_ids"]), np.int64), np.arange(len(sizes)), 0)
-    lengths = pair_lengths(pairs)
+    lengths = Arrangement().lengths(pairs)
     wanted = np.maximum(1, np.rint(masking.rate * lengths))
     wanted = np.minimum(wanted, np.minimum(lengths - 3, masking.max_predictions or 99))
     row, slot = np.nonzero(features["masked_weights"])
@@ -179,7 +179,7 @@ def test_the_masks_of_a_pair_do_not_depend_on_its_neighbours(tmp_path: Path) -> 
         features = first_epoch(rows)
         pairs, sizes, _ = rows._deal(np.zeros(len(features["input_ids"]), np.int64), np.arange(rows.rows_per_epoch), 0)
         flat = features["input_ids"][features["attention_mask"] > 0]
-        parts = np.split(flat, np.cumsum(pair_lengths(pairs))[:-1])
+        parts = np.split(flat, np.cumsum(Arrangement().lengths(pairs))[:-1])
         return {tuple(p.tolist()): tuple(part.tolist()) for p, part in zip(pairs, parts, strict=True)}
 
     two, eight = masked_pairs(2), masked_pairs(8)

@@ -49,7 +49,7 @@ class Arrangement:
         return chunks.Rules(max_length, self.short_row_probability, targets)
 
     def lengths(self, records: Records) -> Ints:
-        return pair_lengths(records)
+        return records["a_length"].astype(np.int64) + records["b_length"] + SPECIAL_TOKENS_PER_ROW
 
     def spans(self, records: Records) -> tuple[Ints, Ints]:
         starts = np.stack([records["a_start"], records["b_start"]], axis=1)
@@ -80,11 +80,6 @@ class Arrangement:
             "next_sentence_labels": records["is_random"].astype(np.int32),
             "next_sentence_weights": np.ones(len(records), np.float32),
         }
-
-
-def pair_lengths(pairs: Records) -> Ints:
-    """Return the number of tokens [n] of each pair, special tokens included."""
-    return pairs["a_length"].astype(np.int64) + pairs["b_length"] + SPECIAL_TOKENS_PER_ROW
 
 
 def short_targets(split: Sentences, key: np.uint64, limits: Limits, short_row_probability: float) -> Ints:
