@@ -158,7 +158,7 @@ class Extractor:
         return itertools.chain.from_iterable(self.windows(items))
 
     def windows(self, items: Iterable[Item]) -> Iterator[list[TextFeatures]]:
-        """Yield the vectors of each item, in order, in lists of limited size: one list is in memory at a time."""
+        """Yield the vectors of each item, in order, in lists of limited size, each computed when it is asked for."""
         window: list[tuple[Item, TextTokens]] = []
         num_bytes = 0
         for item in items:
