@@ -14,7 +14,7 @@ from bert_jax.cli.main import run
 from bert_jax.corpora.manifest import seal
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
-from bert_jax.experiments.grid import Cell, run_cells
+from bert_jax.experiments.grid import Cell, Grid
 from bert_jax.reporting.run_record import write_run
 from tests import toy
 
@@ -90,9 +90,9 @@ def test_a_corpus(tmp_path: Path, manifest: dict[str, object], said: str) -> Non
 @pytest.mark.parametrize("name", ["cell.json", "finished.json"])
 def test_a_run_of_a_grid(tmp_path: Path, name: str) -> None:
     cell = Cell("first", {"seed": 1})
-    run_cells([cell], lambda cell, folder: {"loss": 1.0}, str(tmp_path), lambda line: None)
+    Grid([cell], str(tmp_path)).run(lambda cell, folder: {"loss": 1.0})
     path = tmp_path / "first" / name
     edit(path, lambda record: record.pop("format"))
     with pytest.raises(UserError) as error:
-        run_cells([cell], lambda cell, folder: {"loss": 2.0}, str(tmp_path), lambda line: None)
+        Grid([cell], str(tmp_path)).run(lambda cell, folder: {"loss": 2.0})
     assert str(error.value) == OLDER.format(path, "without a format", 1, "give another --workdir")

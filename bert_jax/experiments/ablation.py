@@ -14,9 +14,8 @@ from bert_jax.corpora.mixture import Mixture
 from bert_jax.errors import UserError
 from bert_jax.examples.load import load as load_examples
 from bert_jax.examples.splits import train_split
-from bert_jax.experiments import table
-from bert_jax.experiments.ablation_table import OWN, SAME_ROWS, Variant, write_tables
-from bert_jax.experiments.grid import Cell, Metrics, make_room, run_cells, say
+from bert_jax.experiments.grid import Cell, Grid, Metrics, say
+from bert_jax.experiments.table import OWN, SAME_ROWS, Tables, Variant, write_tables
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.loading import load
 from bert_jax.objectives import mlm
@@ -63,7 +62,7 @@ class Ablation:
         return tuple(dict.fromkeys(name.removesuffix(BILSTM) for name in self.variants))
 
 
-def ablate(ablation: Ablation) -> table.Tables:
+def ablate(ablation: Ablation) -> Tables:
     """Run the experiments that are not done yet; write and return a table for each metric.
 
     The files are ``table.md``, ``table.json`` and ``report.html``. The metrics ``mlm_loss`` and ``mlm_accuracy`` of all
@@ -84,7 +83,7 @@ def ablate(ablation: Ablation) -> table.Tables:
     cells = _cells(ablation, settings, tasks)
     pretrained = cells[: len(ablation.seeds) * len(settings)]
     with only_writer(ablation.workdir):
-        make_room(cells, ablation.workdir, say, ablation.again)
+        grid = Grid(cells, ablation.workdir, ablation.again)
         tokenizer, corpus, paths = _inputs(ablation, first, variants, pretrained)
         _check_finetunings(ablation, tunings, cells, variants, tokenizer)
         tunings.clear()  # the examples need not stay in memory
@@ -97,7 +96,7 @@ def ablate(ablation: Ablation) -> table.Tables:
             own = pretrain(config, PretrainingRequest(workdir=workdir, command=ablation.command))
             return _metrics(own, _on_rows_of(first, corpus, tokenizer, workdir))
 
-        results = run_cells(cells, run, ablation.workdir)
+        results = grid.run(run)
     runs: dict[str, list[Metrics]] = {name: [] for name in ablation.variants}
     for seed in ablation.seeds:
         for name, of_seeds in runs.items():
@@ -125,7 +124,7 @@ def _variant(name: str, settings: PretrainingSettings) -> Variant:
         error.add_note(f"in the variant {name}")
         raise
     rows = {key: value for key, value in _evaluation(settings).items() if key not in FREE_OF_ROWS}
-    rows["masks"] = _plain(dataclasses.asdict(masked_rows(settings).masking))  # before a phase replaces keys of it
+    rows["masks"] = _plain(dataclasses.asdict(_masked_rows(settings).masking))  # before a phase replaces keys of it
     changes = {phase.kind: phase.changes for phase in recipe.experiment.phases.phases}
     return Variant(recipe.task, rows, _plain([dict(settings.objective), changes]))
 
@@ -268,14 +267,14 @@ def _on_rows_of(reference: PretrainingSettings, corpus: Mixture, tokenizer: Toke
     trained, experiment = load(workdir), reference.experiment()
     if trained.config.causal:
         return {}
-    config, phase = masked_rows(reference), experiment.evaluated_phase
+    config, phase = _masked_rows(reference), experiment.evaluated_phase
     lengths, changes = {phase.kind: phase.max_length}, {phase.kind: phase.changes}
     setting = Setting(trained.config, lengths, reference.seed, changes)
     task = mlm.Objective(config, setting).with_text(corpus, tokenizer)
     return Evaluation(task, experiment.make_mesh(), phase, experiment.training.eval_rows).run(trained.params, {})
 
 
-def masked_rows(settings: PretrainingSettings) -> mlm.Config:
+def _masked_rows(settings: PretrainingSettings) -> mlm.Config:
     """Return the config of the objective ``mlm`` on the rows of a recipe."""
     fields = {name: settings.objective[name] for name in ROW_KEYS if name in settings.objective}
     default = settings.find_objective()[0].Objective.arrangement
@@ -289,7 +288,7 @@ def _evaluation(settings: PretrainingSettings) -> dict[str, Any]:
     experiment = settings.experiment()
     phase = dataclasses.asdict(experiment.evaluated_phase)
     phase = {name: value for name, value in phase.items() if name not in ("num_tokens", "num_epochs")}
-    rows = dataclasses.asdict(masked_rows(settings)) | phase
+    rows = dataclasses.asdict(_masked_rows(settings)) | phase
     return _plain(rows | {"eval_rows": experiment.training.eval_rows, "seed": settings.seed})
 
 

@@ -17,12 +17,12 @@ from etils import epath
 
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.configuration import differences
-from bert_jax.errors import UserError
-from bert_jax.program import Note, duration
+from bert_jax.errors import UserError, few
+from bert_jax.program import duration
 from bert_jax.storage import file_formats, files, reading
 
 CELL, RESULTS = "cell.json", "finished.json"  # which run a cell is, written first; its results, written last
-MOST_NAMED = 4  # names of cells in one error
+MOST_NAMED, MOST_METRICS = 4, 4  # names of cells in one error; metrics in the line of a cell
 Metrics = dict[str, float]
 
 
@@ -49,78 +49,84 @@ class Cell:
     work: str = "training"
 
 
-def run_cells(
-    cells: Sequence[Cell],
-    run: Callable[[Cell, str], Mapping[str, float]],
-    workdir: str,
-    note: Note = say,
-    again: bool = False,
-) -> dict[str, Metrics]:
-    """Run the cells that are not done yet; return the metrics of every cell by name.
+class Grid:
+    """The runs of an experiment, each in a folder of its own: it holds the cell's run, finished or not, or no run."""
 
-    A cell is done if its folder has results for the same ``overrides`` and the same ``common``. A cell that was
-    interrupted, or whose results are damaged, is resumed in its folder.
+    def __init__(self, cells: Sequence[Cell], workdir: str, again: bool = False):
+        """Make room for the cells.
 
-    Args:
-      run: a function (cell, existing folder) -> metrics, all finite. It resumes a run that it finds in the folder.
-      again: see ``make_room``.
+        A folder that holds another run is renamed to ``<name>.old-1`` (then ``-2``, ...), and nothing in it is lost.
 
-    Raises:
-      UserError: see ``make_room``; or any error of a run, preceded by the cell's name.
-    """
-    make_room(cells, workdir, note, again)
-    root, every, seconds = files.as_path(workdir), dict[str, Metrics](), dict[str, list[float]]()
-    done = {cell.name: metrics for cell in cells if (metrics := _results(root / cell.name, cell)) is not None}
-    works = ", then ".join(f"{number} of {work}" for work, number in Counter(cell.work for cell in cells).items())
-    note(f"{len(cells)} runs: {works}; {len(done)} of them done already")
-    for number, cell in enumerate(cells, start=1):
-        place, where = root / cell.name, f"[{number}/{len(cells)}] {cell.name}"
-        if cell.name in done:
-            note(f"{where}: already done; {_describe(done[cell.name])}")
-            every[cell.name] = done[cell.name]
-            continue
-        note(f"{where}: {place}")
-        began = time.monotonic()
-        _open(place, cell)
-        try:
-            metrics = dict(run(cell, str(place)))
-        except UserError as error:
-            raise type(error)(f"{cell.name}: {error}") from error
-        if broken := [key for key, value in metrics.items() if not math.isfinite(value)]:
-            raise UserError(f"{cell.name}: {', '.join(broken)} is not finite; lower the run's learning rate")
-        record = {**_whose(cell), "metrics": metrics}
-        files.write_text(place / RESULTS, json.dumps(record | {"sha256": _digest(metrics)}, indent=2) + "\n")
-        seconds.setdefault(cell.work, []).append(time.monotonic() - began)
-        left = Counter(later.work for later in cells[number:] if later.name not in done)
-        note(f"{where}: {_describe(metrics)}{_left(left, seconds)}")
-        every[cell.name] = metrics
-    return every
+        Args:
+          again: whether runs with results or saved steps may be renamed too.
+
+        Raises:
+          UserError: ``again`` is False and a folder holds another such run, or a name cannot be the name of a folder.
+            No folder was changed.
+        """
+        _check_names(cells)
+        self._cells, self._root = cells, files.as_path(workdir)
+        others = [cell for cell in cells if _holds_another(self._root / cell.name, cell)]
+        worth = [cell for cell in others if _has_work(self._root / cell.name)]
+        if worth and not again:
+            changed = "; ".join(_changed(self._root / worth[0].name, worth[0]))
+            raise UserError(
+                f"{self._root} holds other runs than are asked for: {few([cell.name for cell in worth], MOST_NAMED)} "
+                f"({changed}). Put back what changed, give another --workdir, or add --again, which renames these "
+                "folders to <name>.old-N and trains them anew"
+            )
+        for cell in others:
+            place, number = self._root / cell.name, 1
+            while (aside := self._root / f"{cell.name}.old-{number}").exists():
+                number += 1
+            say(f"{place} holds another run; it is now {aside}")
+            place.rename(aside)
+
+    def run(self, train: Callable[[Cell, str], Mapping[str, float]]) -> dict[str, Metrics]:
+        """Run the cells that are not done yet; return the metrics of every cell by name.
+
+        A cell is done if its folder has results for the same ``overrides`` and the same ``common``. A cell that was
+        interrupted, or whose results are damaged, is resumed in its folder.
+
+        Args:
+          train: a function (cell, existing folder) -> metrics, all finite. It resumes a run that it finds there.
+
+        Raises:
+          UserError: any error of a run, preceded by the cell's name.
+        """
+        cells, root, every, seconds = self._cells, self._root, dict[str, Metrics](), dict[str, list[float]]()
+        done = {cell.name: metrics for cell in cells if (metrics := _results(root / cell.name, cell)) is not None}
+        works = ", then ".join(f"{number} of {work}" for work, number in Counter(cell.work for cell in cells).items())
+        say(f"{len(cells)} runs: {works}; {len(done)} of them done already")
+        for number, cell in enumerate(cells, start=1):
+            place, where = root / cell.name, f"[{number}/{len(cells)}] {cell.name}"
+            if cell.name in done:
+                say(f"{where}: already done; {_describe(done[cell.name])}")
+                every[cell.name] = done[cell.name]
+                continue
+            say(f"{where}: {place}")
+            began = time.monotonic()
+            metrics = every[cell.name] = _run(cell, place, train)
+            seconds.setdefault(cell.work, []).append(time.monotonic() - began)
+            left = Counter(later.work for later in cells[number:] if later.name not in done)
+            say(f"{where}: {_describe(metrics)}{_left(left, seconds)}")
+        return every
 
 
-def make_room(cells: Sequence[Cell], workdir: str, note: Note = say, again: bool = False) -> None:
-    """Make sure that every cell's folder is its own: it holds the cell's run, finished or not, or no run.
-
-    A folder that holds another run is renamed to ``<name>.old-1`` (then ``-2``, ...), and nothing in it is lost.
-
-    Args:
-      again: whether runs with results or saved steps may be renamed too.
-
-    Raises:
-      UserError: ``again`` is False and a folder holds another such run, or a name cannot be the name of a folder. No
-        folder was changed.
-    """
-    _check_names(cells)
-    root = files.as_path(workdir)
-    others = [cell for cell in cells if _holds_another(root / cell.name, cell)]
-    worth = [cell for cell in others if _has_work(root / cell.name)]
-    if worth and not again:
-        raise UserError(_refusal(worth, root))
-    for cell in others:
-        place, number = root / cell.name, 1
-        while (aside := root / f"{cell.name}.old-{number}").exists():
-            number += 1
-        note(f"{place} holds another run; it is now {aside}")
-        place.rename(aside)
+def _run(cell: Cell, place: epath.Path, train: Callable[[Cell, str], Mapping[str, float]]) -> Metrics:
+    """Run a cell in its folder, in which its results are written last; return its metrics."""
+    place.mkdir(parents=True, exist_ok=True)
+    files.write_text(place / CELL, json.dumps(_whose(cell) | {"common": _with_names(cell.common)}) + "\n")
+    (place / RESULTS).unlink(missing_ok=True)
+    try:
+        metrics = dict(train(cell, str(place)))
+    except UserError as error:
+        raise type(error)(f"{cell.name}: {error}") from error
+    if broken := [key for key, value in metrics.items() if not math.isfinite(value)]:
+        raise UserError(f"{cell.name}: {', '.join(broken)} is not finite; lower the run's learning rate")
+    record = _whose(cell) | {"metrics": metrics, "sha256": _digest(metrics)}
+    files.write_text(place / RESULTS, json.dumps(record, indent=2) + "\n")
+    return metrics
 
 
 def _check_names(cells: Sequence[Cell]) -> None:
@@ -164,24 +170,6 @@ def _has_work(place: epath.Path) -> bool:
     return not (place / CELL).exists() or (place / RESULTS).exists() or bool(saved_steps(str(place)))
 
 
-def _open(place: epath.Path, cell: Cell) -> None:
-    """Make a cell's folder and write into it whose it is."""
-    place.mkdir(parents=True, exist_ok=True)
-    record = {**_whose(cell), "common": _with_names(cell.common)}
-    files.write_text(place / CELL, json.dumps(record) + "\n")
-    (place / RESULTS).unlink(missing_ok=True)
-
-
-def _refusal(cells: Sequence[Cell], root: epath.Path) -> str:
-    """Return the error that names the cells whose folders hold other runs, and what differs in the first."""
-    more = f" and {len(cells) - MOST_NAMED} more" if len(cells) > MOST_NAMED else ""
-    return (
-        f"{root} holds other runs than are asked for: {', '.join(cell.name for cell in cells[:MOST_NAMED])}{more} "
-        f"({'; '.join(_changed(root / cells[0].name, cells[0]))}). Put back what changed, give another --workdir, or "
-        "add --again, which renames these folders to <name>.old-N and trains them anew"
-    )
-
-
 def _changed(place: epath.Path, cell: Cell) -> list[str]:
     """Return what differs between the run that a folder holds and the cell, as ``key: old -> new``."""
     record = _read(place / RESULTS) | _read(place / CELL)
@@ -209,8 +197,8 @@ def _read(path: epath.Path) -> dict[str, Any]:
     return content
 
 
-def _describe(metrics: Metrics, most: int = 4) -> str:
-    return ", ".join(f"{name} {value:.4g}" for name, value in list(metrics.items())[:most])
+def _describe(metrics: Metrics) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in list(metrics.items())[:MOST_METRICS])
 
 
 def _left(left: Mapping[str, int], seconds: Mapping[str, Sequence[float]]) -> str:

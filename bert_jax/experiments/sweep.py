@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from bert_jax.errors import UserError
 from bert_jax.experiments import table
-from bert_jax.experiments.grid import Cell, Metrics, run_cells, say
+from bert_jax.experiments.grid import Cell, Grid, Metrics, say
 from bert_jax.reporting.measures import lower_is_better
 from bert_jax.reporting.run_record import only_writer
 from bert_jax.runs import recipes
@@ -100,7 +100,7 @@ def sweep(request: Sweep) -> list[Outcome]:
             metrics = finetune(config, FinetuningRequest(workdir, request.data, request.command, init, typed))
             return {metric: metrics[metric], **metrics}  # puts the main metric first
 
-        metrics_of = run_cells(list(cells.values()), run, request.workdir, say, request.again)
+        metrics_of = Grid(list(cells.values()), request.workdir, request.again).run(run)
     outcomes = [
         Outcome(values, tuple(metrics_of[cells[name, seed].name][metric] for seed in request.seeds))
         for name, values in combinations.items()
@@ -115,13 +115,12 @@ def _best_of(outcomes: Sequence[Outcome], choose: Sequence[str], metric: str) ->
 
     If several outcomes are equally good, the first is taken.
     """
-    sign = -1.0 if lower_is_better(metric) else 1.0
-    groups: dict[tuple[str, ...], Outcome] = {}
+    groups: dict[tuple[str, ...], list[Outcome]] = {}
     for outcome in outcomes:
         key = tuple(value for name, value in outcome.values.items() if name not in choose)
-        if key not in groups or sign * outcome.median > sign * groups[key].median:
-            groups[key] = outcome
-    return list(groups.values())
+        groups.setdefault(key, []).append(outcome)
+    best = min if lower_is_better(metric) else max
+    return [best(group, key=lambda outcome: outcome.median) for group in groups.values()]
 
 
 def _combinations(request: Sweep) -> dict[str, dict[str, str]]:
@@ -165,7 +164,7 @@ def _folder(values: Mapping[str, str], seed: int) -> str:
     return f"{_name(values)}-seed{seed}" if values else f"seed{seed}"
 
 
-def doubt(best: Outcome, others: Sequence[Outcome]) -> str:
+def _doubt(best: Outcome, others: Sequence[Outcome]) -> str:
     """Return the end of a sentence: why the best outcome may be no better than others. Return "" if it is better."""
     rows = table.compare({best.name: best.scores, **{other.name: other.scores for other in others}})[1:]
     if any(row.beyond_noise is None for row in rows):
@@ -191,18 +190,17 @@ def _compare_values(request: Sweep, kept: Sequence[Outcome], metric: str) -> str
 
 def _write(request: Sweep, outcomes: Sequence[Outcome], kept: Sequence[Outcome], metric: str) -> str:
     """Write ``table.json`` and ``table.md``; return the text of ``table.md``."""
-    sign = -1.0 if lower_is_better(metric) else 1.0
-    best = max(outcomes, key=lambda outcome: sign * outcome.median)
-    seed = request.seeds[max(range(len(best.scores)), key=lambda i: sign * best.scores[i])]
+    top = min if lower_is_better(metric) else max
+    [best] = _best_of(outcomes, list(request.vary), metric)
+    seed = request.seeds[best.scores.index(top(best.scores))]
     folder = _folder(best.values, seed)
     head, rows = (*request.vary, "seeds", f"median {metric}", "mean", "spread", "best"), list[tuple[str, ...]]()
     for outcome in kept:
         spread = f"{statistics.stdev(outcome.scores):.4f}" if len(outcome.scores) > 1 else ""
         figures = (f"{outcome.median:.4f}", f"{statistics.fmean(outcome.scores):.4f}", spread)
-        top = f"{sign * max(sign * score for score in outcome.scores):.4f}"
-        rows.append((*outcome.values.values(), str(len(outcome.scores)), *figures, top))
+        rows.append((*outcome.values.values(), str(len(outcome.scores)), *figures, f"{top(outcome.scores):.4f}"))
     winner = f"best by the median {metric}: {best.name}; its best seed is {seed}, in {request.workdir}/{folder}"
-    winner += doubt(best, [outcome for outcome in outcomes if outcome is not best])
+    winner += _doubt(best, [outcome for outcome in outcomes if outcome is not best])
     text = f"# {request.recipe}\n\n{table.markdown((head, rows))}\n\n{winner}\n"
     if len(kept) > 1:
         text += _compare_values(request, kept, metric)

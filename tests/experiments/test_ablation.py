@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax import configuration
 from bert_jax.cli.main import run
-from bert_jax.experiments import ablation, ablation_table
+from bert_jax.experiments import ablation, table
 from bert_jax.runs import recipes
 from bert_jax.runs.settings import PretrainingSettings
 from tests import toy
@@ -152,16 +152,16 @@ def test_only_what_measures_the_same_is_compared(recipe: Path) -> None:
     assert [name for name in own if own[name] == own["no_nsp"]] == ["no_nsp", "bert"]
     assert len(set(plain.values())) == 1
     scores = {metric: {name: [1.0] for name in variants} for metric in ("sst2/loss", "own_mlm_loss", "mlm_loss")}
-    columns = ablation_table.columns(scores, variants, ["sst2"])
+    columns = table._columns(scores, variants, ["sst2"])
     assert list(columns) == ["own_mlm_loss", "mlm_loss", "sst2/loss"]
-    lines = {metric: ablation_table.describe(metric, by, "no_nsp", ["sst2"]) for metric, by in columns.items()}
+    lines = {metric: table._describe(metric, by, "no_nsp", ["sst2"]) for metric, by in columns.items()}
     assert lines["own_mlm_loss"].endswith(
         "more_masks, weighted and no_nsp measure different things by it, and are not compared"
     )
     assert "those of no_nsp; lower is better" in lines["mlm_loss"]
     assert lines["sst2/loss"] == "loss of sst2's best evaluation after fine-tuning with it; lower is better"
     scores["own_mlm_loss"] = {name: [1.0] for name in ("no_nsp", "bert")}
-    assert list(ablation_table.columns(scores, variants, [])) == ["sst2/loss", "mlm_loss"], "it says what mlm_loss says"
+    assert list(table._columns(scores, variants, [])) == ["sst2/loss", "mlm_loss"], "it says what mlm_loss says"
 
 
 @pytest.mark.heavy
@@ -196,4 +196,4 @@ def test_a_whole_table(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_all_are_judged_on_the_rows_of_the_first() -> None:
     for name, arrangement in (("albert:base", "sentence_order"), ("bert_base", None)):
         settings = configuration.build(PretrainingSettings, recipes.load(name).to_dict(), "config")
-        assert ablation.masked_rows(settings).arrangement == arrangement
+        assert ablation._masked_rows(settings).arrangement == arrangement

@@ -11,7 +11,7 @@ import pytest
 
 import bert_jax
 from bert_jax.errors import RepeatingError, UserError
-from bert_jax.experiments.grid import RESULTS, Cell, run_cells
+from bert_jax.experiments.grid import RESULTS, Cell, Grid
 
 CELLS = [Cell(f"rate-{i}", {"rate": i / 10}) for i in range(3)]
 
@@ -28,19 +28,19 @@ class Runs:
         return {"loss": cell.overrides["rate"] * 2}
 
 
-def test_every_cell_is_run_once(tmp_path: Path) -> None:
-    runs, lines = Runs(), list[str]()
+def test_every_cell_is_run_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = Runs()
     expected = {"rate-0": {"loss": 0.0}, "rate-1": {"loss": 0.2}, "rate-2": {"loss": 0.4}}
-    assert run_cells(CELLS, runs, str(tmp_path), lines.append) == expected
-    assert any(line.startswith("[2/3] rate-1: loss 0.2; about ") for line in lines)
-    assert run_cells(CELLS, runs, str(tmp_path), lines.append) == expected
+    assert Grid(CELLS, str(tmp_path)).run(runs) == expected
+    assert "\n[2/3] rate-1: loss 0.2; about " in capsys.readouterr().out
+    assert Grid(CELLS, str(tmp_path)).run(runs) == expected
     assert runs.names == ["rate-0", "rate-1", "rate-2"]
-    assert lines[-1] == "[3/3] rate-2: already done; loss 0.4"
+    assert capsys.readouterr().out.endswith("\n[3/3] rate-2: already done; loss 0.4\n")
 
 
 KILLED = """
 import os, signal, sys
-from bert_jax.experiments.grid import Cell, run_cells
+from bert_jax.experiments.grid import Cell, Grid
 
 def run(cell, workdir):
     with open(os.path.join(workdir, "model"), "w") as file:
@@ -49,7 +49,7 @@ def run(cell, workdir):
         os.kill(os.getpid(), signal.SIGKILL)
     return {"loss": cell.overrides["rate"] * 2}
 
-run_cells([Cell(f"rate-{i}", {"rate": i / 10}) for i in range(3)], run, sys.argv[1])
+Grid([Cell(f"rate-{i}", {"rate": i / 10}) for i in range(3)], sys.argv[1]).run(run)
 """
 
 
@@ -64,48 +64,48 @@ def test_a_killed_grid_goes_on_where_it_stood(tmp_path: Path) -> None:
         seen[cell.name] = model.read_text() if model.exists() else "nothing"
         return {"loss": cell.overrides["rate"] * 2}
 
-    assert run_cells(CELLS, run, str(tmp_path))["rate-2"] == {"loss": 0.4}
+    assert Grid(CELLS, str(tmp_path)).run(run)["rate-2"] == {"loss": 0.4}
     assert seen == {"rate-1": "half", "rate-2": "nothing"}  # the finished one is left alone, the cut one resumed
 
 
 @pytest.mark.parametrize("damage", ["", '{"identity"', "[]", "changed"])
 def test_damaged_results_are_made_again_in_place(tmp_path: Path, damage: str) -> None:
-    run_cells(CELLS, Runs(), str(tmp_path))
+    Grid(CELLS, str(tmp_path)).run(Runs())
     results = tmp_path / "rate-1" / RESULTS
     text = results.read_text()
     results.write_text(text.replace("0.2", "0.1") if damage == "changed" else damage)
     runs = Runs()
-    assert run_cells(CELLS, runs, str(tmp_path))["rate-1"] == {"loss": 0.2}
+    assert Grid(CELLS, str(tmp_path)).run(runs)["rate-1"] == {"loss": 0.2}
     assert runs.names == ["rate-1"]
     assert results.read_text() == text
     assert not list(tmp_path.glob("*.old-*"))
 
 
-def test_another_run_is_refused_and_set_aside_only_if_asked(tmp_path: Path) -> None:
-    run_cells(CELLS, Runs(), str(tmp_path))
+def test_another_run_is_refused_and_set_aside_only_if_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Grid(CELLS, str(tmp_path)).run(Runs())
     changed = [CELLS[0], Cell("rate-1", {"rate": 1.0})]
     runs = Runs()
     with pytest.raises(UserError, match=r"rate-1 \(rate: 0.1 -> 1.0\)\. Put back .* or add --again") as refusal:
-        run_cells(changed, runs, str(tmp_path))
+        Grid(changed, str(tmp_path)).run(runs)
     assert "\n" not in str(refusal.value)
     assert (runs.names, list(tmp_path.glob("*.old-*"))) == ([], [])
     for time in (1, 2):
-        runs, lines = Runs(), list[str]()
+        runs = Runs()
         changed = [CELLS[0], Cell("rate-1", {"rate": float(time)})]
-        assert run_cells(changed, runs, str(tmp_path), lines.append, again=True)["rate-1"] == {"loss": 2.0 * time}
+        assert Grid(changed, str(tmp_path), again=True).run(runs)["rate-1"] == {"loss": 2.0 * time}
         assert runs.names == ["rate-1"]
         assert (tmp_path / f"rate-1.old-{time}" / "model").read_text() == "weights"
-        assert any("holds another run; it is now" in line for line in lines)
+        assert "holds another run; it is now" in capsys.readouterr().out
     assert json.loads((tmp_path / "rate-1.old-1" / RESULTS).read_text())["metrics"] == {"loss": 0.2}
 
 
 def test_what_all_cells_share_counts_and_is_named(tmp_path: Path) -> None:
-    run_cells([dataclasses.replace(cell, common={"eval_rows": 8}) for cell in CELLS], Runs(), str(tmp_path))
+    Grid([dataclasses.replace(cell, common={"eval_rows": 8}) for cell in CELLS], str(tmp_path)).run(Runs())
     cells = [dataclasses.replace(cell, common={"eval_rows": 16}) for cell in CELLS]
     with pytest.raises(UserError, match=r"rate-0, rate-1, rate-2 \(eval_rows: 8 -> 16\)"):
-        run_cells(cells, Runs(), str(tmp_path))
+        Grid(cells, str(tmp_path)).run(Runs())
     runs = Runs()
-    run_cells(cells, runs, str(tmp_path), again=True)
+    Grid(cells, str(tmp_path), again=True).run(runs)
     assert len(runs.names) == 3
 
 
@@ -114,20 +114,20 @@ def test_a_run_that_has_saved_nothing_is_not_defended(tmp_path: Path) -> None:
         raise UserError("wrong code")
 
     with pytest.raises(UserError, match="wrong code"):
-        run_cells(CELLS, fails, str(tmp_path))
+        Grid(CELLS, str(tmp_path)).run(fails)
     changed = [Cell("rate-0", {"rate": 3.0})]
-    assert run_cells(changed, Runs(), str(tmp_path)) == {"rate-0": {"loss": 6.0}}
+    assert Grid(changed, str(tmp_path)).run(Runs()) == {"rate-0": {"loss": 6.0}}
     (tmp_path / "rate-1").mkdir()
     (tmp_path / "rate-1" / "thesis.tex").touch()
     with pytest.raises(UserError, match=r"rate-1 \(it does not say which run it is\)"):
-        run_cells(CELLS[1:], Runs(), str(tmp_path))
+        Grid(CELLS[1:], str(tmp_path)).run(Runs())
 
 
-def test_the_time_left_counts_all_runs(tmp_path: Path) -> None:
+def test_the_time_left_counts_all_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cells = [*CELLS, *(Cell(f"tuned-{i}", {"rate": 1.0}, work="fine-tuning") for i in range(2))]
     cells = [dataclasses.replace(cell, work="pretraining") if cell in CELLS else cell for cell in cells]
-    lines = list[str]()
-    run_cells(cells, Runs(), str(tmp_path), lines.append)
+    Grid(cells, str(tmp_path)).run(Runs())
+    lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "5 runs: 3 of pretraining, then 2 of fine-tuning; 0 of them done already"
     ended = [line for line in lines if ": loss" in line]
     assert ended[0] == "[1/5] rate-0: loss 0; about 0 s of pretraining left"
@@ -144,11 +144,11 @@ def test_errors_name_the_cell_and_leave_it_unfinished(tmp_path: Path) -> None:
         return {"loss": 1.0}
 
     with pytest.raises(RepeatingError, match="^rate-1: the loss is not finite"):
-        run_cells(CELLS, run, str(tmp_path))
+        Grid(CELLS, str(tmp_path)).run(run)
     assert (tmp_path / "rate-0" / RESULTS).exists()
     assert not (tmp_path / "rate-1" / RESULTS).exists()
     with pytest.raises(UserError, match="rate-1: loss is not finite; lower"):
-        run_cells(CELLS, lambda *_: {"loss": float("nan")}, str(tmp_path))
+        Grid(CELLS, str(tmp_path)).run(lambda *_: {"loss": float("nan")})
 
 
 @pytest.mark.parametrize(
@@ -161,5 +161,5 @@ def test_errors_name_the_cell_and_leave_it_unfinished(tmp_path: Path) -> None:
 def test_names_are_checked_before_anything_runs(tmp_path: Path, names: tuple[str, ...], message: str) -> None:
     runs = Runs()
     with pytest.raises(UserError, match=message):
-        run_cells([Cell(name, {}) for name in names], runs, str(tmp_path))
+        Grid([Cell(name, {}) for name in names], str(tmp_path)).run(runs)
     assert runs.names == []

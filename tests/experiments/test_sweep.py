@@ -7,7 +7,7 @@ import pytest
 
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
-from bert_jax.experiments.sweep import Outcome, Sweep, _best_of, _compare_values, _metric, doubt
+from bert_jax.experiments.sweep import Outcome, Sweep, _best_of, _compare_values, _doubt, _metric
 from bert_jax.experiments.sweep import sweep as run_sweep
 from tests.tasks import toy_tasks
 
@@ -102,9 +102,9 @@ def test_the_best_value_is_doubted_within_the_noise_of_the_seeds():
         Outcome({"rate": name}, scores)
         for name, scores in (("1", (0.5, 0.6, 0.7)), ("2", (0.52,) * 3), ("3", (0.3,) * 3))
     )
-    assert doubt(best, [near, far]) == "; within the noise of the seeds: rate=2"
-    assert doubt(best, [far]) == ""
-    assert "--seeds=0,1,2" in doubt(Outcome({"rate": "1"}, (0.5,)), [far])
+    assert _doubt(best, [near, far]) == "; within the noise of the seeds: rate=2"
+    assert _doubt(best, [far]) == ""
+    assert "--seeds=0,1,2" in _doubt(Outcome({"rate": "1"}, (0.5,)), [far])
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_what_measures_something_else_is_not_compared() -> None:
 
 def test_variants_without_a_metric_are_left_out_of_its_table() -> None:
     runs = {"bert": [{"mlm": 1.0, "nsp": 0.9}, {"mlm": 2.0, "nsp": 0.8}], "ltr": [{"lm": 3.0}, {"lm": 4.0}]}
-    assert table.by_metric(runs) == {
+    assert table._by_metric(runs) == {
         "mlm": {"bert": [1.0, 2.0]},
         "nsp": {"bert": [0.9, 0.8]},
         "lm": {"ltr": [3.0, 4.0]},
@@ -80,4 +80,4 @@ def test_one_table_has_every_variant_and_every_metric() -> None:
     text = table.markdown(table.differences(tables))
     assert "| accuracy | no_nsp - bert | +0.0000 | 0.0115 | within the noise |" in text
     assert "| accuracy | ltr - bert | -0.0900 | 0.0122 | beyond the noise |" in text
-    assert table.as_data(tables)["accuracy"][2]["beyond_noise"] is True
+    assert table._as_data(tables)["accuracy"][2]["beyond_noise"] is True
