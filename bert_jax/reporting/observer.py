@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -13,7 +12,7 @@ from bert_jax.cluster import distributed, signals
 from bert_jax.errors import Interrupted, Preempted, RepeatingError, UserError
 from bert_jax.reporting.alarms import Alarms
 from bert_jax.reporting.formats import figure, in_words
-from bert_jax.reporting.loggers.base import Record, RunFacts
+from bert_jax.reporting.loggers.base import Record
 from bert_jax.reporting.progress import ProgressLine
 from bert_jax.reporting.report import write_report
 from bert_jax.reporting.run_log import RunLog
@@ -45,7 +44,7 @@ class Observer:
         self.status.update(num_train_steps=num_train_steps)
         self.progress = ProgressLine(num_train_steps)
         self.log = RunLog(self.workdir, outputs)
-        self.log.start(RunFacts(run["run_id"], run["name"], os.fspath(self.workdir), dict(run["config"])))
+        self.log.start(run)
 
     @property
     def training_seconds(self) -> float:

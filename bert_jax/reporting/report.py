@@ -30,7 +30,7 @@ from bert_jax.reporting.pace import paces
 from bert_jax.reporting.page import as_html, fold, page, section, table
 from bert_jax.reporting.report_errors import errors
 from bert_jax.reporting.report_speed import goodput, step_times
-from bert_jax.reporting.report_tasks import attention_pictures, commands, filter_details, scores
+from bert_jax.reporting.report_tasks import attention_pictures, scores
 from bert_jax.storage import files, reading
 
 FILE = "report.html"
@@ -57,7 +57,7 @@ def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | Non
         state = _status(workdir)
     baselines = _read(folder / "baselines.json", {})
     examples = [example for example in _read(folder / "examples.json", []) if _is_filled(example)]
-    details = filter_details(_read(folder / DETAILS, {}))
+    details = _sound_details(_read(folder / DETAILS, {}))
     tuned = "task" in _mapping(run.get("config"))
     best = details.get("best_step")
     evaluations = [record for record in records if record["split"] == "eval"]
@@ -88,6 +88,17 @@ def _read(path: Any, absent: Any) -> Any:
     except (OSError, ValueError, RecursionError):
         return absent
     return content if isinstance(content, type(absent)) else absent
+
+
+def _sound_details(details: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return ``details.json``, which may be of another version or written by hand, without entries of a wrong type."""
+    pictures = details.get("attention")
+    listed = pictures if isinstance(pictures, list) else []
+    return {
+        **details,
+        "splits": {name: of for name, of in _mapping(details.get("splits")).items() if isinstance(of, Mapping)},
+        "attention": [one for one in listed if isinstance(one, Mapping)],
+    }
 
 
 def _name(run: Mapping[str, Any], workdir: str | os.PathLike[str]) -> str:
@@ -339,8 +350,15 @@ def _commands(
 ) -> str:
     """Return HTML with useful commands for this run. ``details`` is None for a pretraining run."""
     where = f"--workdir={shlex.quote(workdir)}"
-    text = shlex.quote(examples[0]["text"] if examples else "A sentence of your text with a [MASK].")
-    pairs = [("Fill in a blank", f"bert-jax fill-mask {where} {text}")] if details is None else commands(where, details)
+    pairs = []
+    if details is None:
+        text = shlex.quote(examples[0]["text"] if examples else "A sentence of your text with a [MASK].")
+        pairs.append(("Fill in a blank", f"bert-jax fill-mask {where} {text}"))
+    else:
+        if details.get("reads") == ["text"]:
+            pairs.append(("Predict a text", f"bert-jax predict {where} 'A text of your own.'"))
+        pairs.append(("Predict new examples", f"bert-jax predict {where} --input=FILE --output=predictions.jsonl"))
+        pairs.append(("Score examples whose answers are known", f"bert-jax evaluate {where} --input=FILE"))
     pairs += [
         ("Export for Hugging Face", f"bert-jax export {where} --output={shlex.quote(workdir.rstrip('/') + '/hf')}"),
         ("See how the run stands", f"bert-jax status {where}"),

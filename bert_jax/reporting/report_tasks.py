@@ -1,4 +1,4 @@
-"""The parts of the report that only a fine-tuned model has: scores, attention and commands.
+"""The parts of the report that only a fine-tuned model has: scores and attention.
 
 These parts are made from the run's files, for any task.
 """
@@ -14,31 +14,12 @@ from bert_jax.reporting.formats import MISSING, in_words, is_number
 from bert_jax.reporting.measures import cell, title, to_beat
 from bert_jax.reporting.page import fold, table
 
-Details = Mapping[str, Any]
 CELL, WIDE_CELL, FEW_TOKENS, MARGIN = 12, 18, 16, 74  # for attention pictures; sizes in view-box units
 FAINTEST = 0.04  # weights below this share of the largest are not drawn, to keep the page small
 MAX_TOKEN = 10  # most characters of a token's label
 
 
-def filter_details(details: Mapping[str, Any]) -> Details:
-    """Return ``details`` without entries of an unexpected type.
-
-    ``details.json`` may come from another version or be written by hand.
-    """
-    splits, pictures = details.get("splits"), details.get("attention")
-    named = splits.items() if isinstance(splits, Mapping) else ()
-    listed = pictures if isinstance(pictures, list) else []
-    return {
-        **details,
-        "splits": {name: values for name, values in named if isinstance(values, Mapping)},
-        "attention": [one for one in listed if isinstance(one, Mapping)],
-    }
-
-
-# ---- Scores ----------------------------------------------------------------------------------------------------------
-
-
-def scores(details: Details, baselines: Mapping[str, Any]) -> str:
+def scores(details: Mapping[str, Any], baselines: Mapping[str, Any]) -> str:
     """Return a table with the scores of the chosen step on each split, next to baselines that do not read the text."""
     splits = {name: found for name, found in details["splits"].items() if found.get("metrics")}
     if not splits:
@@ -62,10 +43,7 @@ def scores(details: Details, baselines: Mapping[str, Any]) -> str:
     )
 
 
-# ---- Attention and commands ------------------------------------------------------------------------------------------
-
-
-def attention_pictures(details: Details) -> str:
+def attention_pictures(details: Mapping[str, Any]) -> str:
     """Return pictures of all heads of the last layer for a few examples. All examples but the first are folded."""
     pictures = details["attention"]
     parts = []
@@ -132,14 +110,3 @@ def _picture_title(one: Mapping[str, Any]) -> str:
 
 def _short(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def commands(where: str, details: Details) -> list[tuple[str, str]]:
-    """Return (purpose, command) pairs: what a user can do next with a fine-tuned model. ``where``: the flag for it."""
-    pairs = [
-        ("Predict new examples", f"bert-jax predict {where} --input=FILE --output=predictions.jsonl"),
-        ("Score examples whose answers are known", f"bert-jax evaluate {where} --input=FILE"),
-    ]
-    if details.get("reads") == ["text"]:
-        pairs.insert(0, ("Predict a text", f"bert-jax predict {where} 'A text of your own.'"))
-    return pairs

@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -52,10 +51,10 @@ class RunLog:
         self._waiting = b""  # lines that could not be written yet
         self._open()
 
-    def start(self, run: RunFacts) -> None:
-        """Start the loggers, which may write into the log's local folder."""
-        local = replace(run, workdir=str(self._folder))
-        self._tell(lambda logger: logger.start(local))
+    def start(self, run: Mapping[str, Any]) -> None:
+        """Start the loggers, which may write into the log's local folder. ``run`` is the content of ``run.json``."""
+        facts = RunFacts(run["run_id"], run["name"], str(self._folder), dict(run["config"]))
+        self._tell(lambda logger: logger.start(facts))
 
     def write(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
         """Append one record. Values are numbers, None or text (such as the phase).

@@ -232,21 +232,21 @@ def _lines(status: Mapping[str, Any], now: float) -> Iterator[tuple[str, str]]:
     yield "state", ("stopped without a report (killed?)" if stopped else state) + where + alarmed
     if stopped and status["heartbeat"]:
         yield "seen", f"{duration(now - status['heartbeat'])} ago"
-    step, total = status.get("step"), status.get("num_train_steps")
-    if is_number(step):
+    step, total = status["step"], status["num_train_steps"]
+    if step is not None:
         yield "step", f"{step:,}" + (f" of {total:,} ({step / total:.1%})" if total else "")
     for alarm in alarms[-SHOWN_ALARMS:]:
         yield "alarm", f"at step {alarm['step']:,}: {alarm['text']}"
-    if state in RUNNING and is_number(status.get("eta_seconds")):
+    if state in RUNNING and status["eta_seconds"] is not None:
         yield "ETA", duration(status["eta_seconds"])
-    quiet = now - (status.get("last_step_time") or now)
+    quiet = now - (status["last_step_time"] or now)
     if state == "training" and quiet > SILENCE_SECONDS:
         yield "quiet", f"no step reported for {duration(quiet)}"
     saved, when = status["last_save_step"], status["last_save_time"]
     ago = f", {duration(now - when)} ago" if when else ""
     yield "saved", "nothing yet" if saved is None else f"step {saved:,}{ago}"
-    yield "time", goodput_line(status.get("goodput") or {})
-    yield "error", status.get("last_error") or ("none" if state in ENDED else "")
+    yield "time", goodput_line(status["goodput"])
+    yield "error", status["last_error"] or ("none" if state in ENDED else "")
     if state != "finished" and state not in RUNNING:
         command = status["command"] or "run the command that started it again"
         yield "resume", command if status["resumable"] else "not with the same command: it would end the same way"

@@ -16,10 +16,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 from bert_jax import catalogue
 from bert_jax.errors import UserError
 from bert_jax.reporting.loggers import mlflow, tensorboard, wandb
-from bert_jax.reporting.loggers.base import RunFacts
 from bert_jax.reporting.run_log import RunLog
 
-FACTS = RunFacts("id1", "name", "elsewhere", {"model": {"num_layers": 2}})
+RUN = {"run_id": "id1", "name": "name", "config": {"model": {"num_layers": 2}}}
 
 
 class Recorder:
@@ -146,7 +145,7 @@ def test_cut_back_tells_how_much_time_was_lost(tmp_path, open_log):
 def test_a_logger_that_fails_is_named_once_and_switched_off(tmp_path, capsys, moment, open_log):
     bad, good = Recorder(fails_at=moment), Recorder()
     log = open_log(tmp_path, (bad, good))
-    log.start(FACTS)
+    log.start(RUN)
     fill(log, range(4))
     log.cut_back(2)
     fill(log, [3])
@@ -186,12 +185,12 @@ def test_events_are_a_view_of_the_records_also_after_a_cut(tmp_path, open_log):
         }
 
     first = open_log(tmp_path, [tensorboard.Logger()])
-    first.start(FACTS)
+    first.start(RUN)
     fill(first, range(8))
     first.close()
     assert events(tmp_path / "events") == expected(first)
     second = open_log(tmp_path, [tensorboard.Logger()])
-    second.start(FACTS)
+    second.start(RUN)
     second.cut_back(3)
     assert events(tmp_path / "events") == expected(second)
     fill(second, range(4, 12))
@@ -217,7 +216,7 @@ def test_wandb_resumes_under_one_id(tmp_path, monkeypatch, open_log):
     monkeypatch.setattr(wandb, "require", lambda package: None)
     for _ in range(2):
         log = open_log(tmp_path, [wandb.Logger()])
-        log.start(FACTS)
+        log.start(RUN)
     log.write(5, "eval", {"mlm_loss": 2.0, "mfu": None, "phase": "128"})
     log.close()
     assert [(c["id"], c["resume"], c["dir"]) for c in calls[:2]] == [("id1", "allow", str(tmp_path))] * 2
@@ -248,14 +247,14 @@ def object_store(monkeypatch):
 def test_a_remote_log_is_uploaded_whole_and_read_back(tmp_path, monkeypatch, object_store, open_log):
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "one"))
     log = open_log("s3://bucket/run", [tensorboard.Logger()])
-    log.start(FACTS)
+    log.start(RUN)
     fill(log, range(6))
     log.close()
     remote = epath.Path("s3://bucket/run")
     assert len((remote / "metrics.jsonl").read_text().splitlines()) == 9
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "two"))  # another machine
     resumed = open_log("s3://bucket/run", [tensorboard.Logger()])
-    resumed.start(FACTS)
+    resumed.start(RUN)
     resumed.cut_back(3)
     resumed.flush()
     assert [r["step"] for r in resumed.records()] == [0, 0, 1, 2, 2, 3]
