@@ -1,5 +1,7 @@
 """Strict JAX on eight CPU devices, and the door to optional real data."""
 
+import functools
+import gc
 import os
 import signal
 import sys
@@ -34,6 +36,25 @@ def _strict_jax() -> None:
     import jax
 
     jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _rare_collections() -> None:
+    """What is imported stays: Python's collector need not visit it again and again while JAX traces."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _rates_measured_once() -> Iterator[None]:
+    """Every run, and every plan for a CPU, would measure the same machine anew: for 0.2 s, or for several seconds."""
+    from bert_jax.training import peak_rates
+
+    with pytest.MonkeyPatch.context() as patch:
+        for measured in (peak_rates.matmul_rate, peak_rates.memory_bandwidth, peak_rates.elementwise_rates):
+            patch.setattr(peak_rates, measured.__name__, functools.cache(measured))
+        yield
 
 
 @pytest.fixture
