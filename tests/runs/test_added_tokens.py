@@ -17,6 +17,8 @@ from tests.tasks import toy_tasks
 MARKS = ("<e1>", "</e1>", "<e2>", "</e2>")
 FLAG = f"--config.vocab.added={MARKS}"
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 
 def rows_of(trained: Any) -> np.ndarray:
     return np.asarray(trained.params["encoder"]["embeddings"]["word_embeddings"])
