@@ -91,7 +91,7 @@ def restore(workdir: str, shapes: Any, note: Callable[[str], None]) -> Any | Non
             f"{folder / str(lost)} {UNMARKED}; copy it again, or remove it to go on from the newest that is, then run "
             "the same command"
         )
-    for step in _agreed_steps(workdir):
+    for step in distributed.first_says("steps to restore", sorted(saved_steps(workdir), reverse=True)):
         state = None
         try:
             state = _read(workdir, step, functools.partial(_own_state, step=step, shapes=shapes), together=True)
@@ -101,9 +101,8 @@ def restore(workdir: str, shapes: Any, note: Callable[[str], None]) -> Any | Non
             if (explained := _unread(error, f"{folder}: step {step}", shapes)) is None:
                 raise
             raise explained from error
-        if not distributed.all_agree(state is not None):
-            reports = distributed.exchange(f"what is wrong with step {step}", damaged.get(step, ""))
-            damaged[step] = next(filter(None, reports), f"step {step} is damaged, as another process has found")
+        if reports := list(filter(None, distributed.exchange("what is wrong with a step", damaged.get(step, "")))):
+            damaged[step] = reports[0]
             continue
         for other, reason in damaged.items():
             note(f"{reason}; set aside as {_set_aside(folder, other)}")
@@ -126,20 +125,13 @@ def _newer_unmarked(workdir: str) -> int | None:
     return lost if lost > max(saved_steps(workdir), default=-1) else None
 
 
-def _agreed_steps(workdir: str) -> list[int]:
-    """Return, on every process, the saved steps that process 0 sees, the newest first."""
-    steps = sorted(saved_steps(workdir), reverse=True)
-    number = distributed.agree(len(steps))
-    return [distributed.agree(step) for step in [*steps, *[0] * number][:number]]
-
-
 def _set_aside(folder: epath.Path, step: int) -> epath.Path:
     aside = folder.parent / f"damaged-step-{step}"
     if distributed.is_first():
         if aside.exists():
             aside.rmtree()
         (folder / str(step)).rename(aside)
-    distributed.wait(f"step {step} set aside")
+    distributed.wait("a step is set aside")
     return aside
 
 

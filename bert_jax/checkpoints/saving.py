@@ -259,7 +259,7 @@ def save_best(workdir: str, step: int, params: Any, facts: Mapping[str, Any]) ->
     """
     folder = os.path.join(workdir, BEST)
     drop_after(folder, step - 1)  # later steps, saved before the run went back
-    distributed.wait(f"best at step {step}")
+    distributed.wait("later best steps are gone")
     checkpoints = Checkpoints(folder, CheckpointConfig(keep=2))
     checkpoints.save_tree(step, {"params": params}, facts)
     checkpoints.wait()

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax.experimental import multihost_utils
 
 from bert_jax.cluster import signals
 from bert_jax.cluster.exit_codes import CRASHED, INTERRUPTED, of_several
@@ -106,40 +105,22 @@ def at(step: int, state: Activity) -> None:
 
 
 def wait(name: str, holds: str = "") -> None:
-    """Wait until all processes have called this, each with the same ``holds``; if the values differ, the job ends.
-
-    ``name`` identifies the call: a job may use a name only once.
-    """
+    """Wait until all processes have called this, each with the same ``holds``; if the values differ, the job ends."""
     if Job.open is not None:
         Job.open.exchange(name, holds, alike=True)
 
 
 def exchange(name: str, holds: str) -> list[str]:
-    """Return the ``holds`` of every process, ordered by process number.
-
-    ``name`` identifies the call: a job may use a name only once.
-    """
+    """Return the ``holds`` of every process, ordered by process number."""
     return [holds] if Job.open is None else Job.open.exchange(name, holds)
 
 
 def first_says(name: str, value: Any) -> Any:
-    """Return process 0's ``value`` (a JSON value) on every process; use this where file systems may look different.
+    """Return process 0's ``value`` (a JSON value) on every process.
 
-    ``name`` identifies the call: a job may use a name only once.
+    Use this where clocks, figures or file systems may look different to the others. Process 0 waits for no other.
     """
-    return json.loads(exchange(name, json.dumps(value))[0])
-
-
-def agree(value: int) -> int:
-    """Return, on every process, the ``value`` of process 0."""
-    return int(multihost_utils.broadcast_one_to_all(jax.numpy.asarray(value))) if jax.process_count() > 1 else value
-
-
-def all_agree(value: bool) -> bool:
-    """Return whether ``value`` is True on every process."""
-    if jax.process_count() == 1:
-        return value
-    return bool(multihost_utils.process_allgather(jax.numpy.asarray(value)).all())
+    return value if Job.open is None else json.loads(Job.open.first_says(name, json.dumps(value)))
 
 
 def leave() -> None:

@@ -28,6 +28,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, ClassVar, NoReturn
@@ -103,6 +104,7 @@ class Job:
         self.watchdog = Watchdog(heartbeat_seconds=processes.heartbeat_seconds)
         self._heard = time.monotonic()  # when the store last took our progress
         self._seen: dict[int, tuple[str, float]] = {}  # number -> what it wrote last, and when process 0 saw it first
+        self._calls: Counter[str] = Counter()  # name of an exchange -> how often it was called
         self._over = threading.Event()  # this process is leaving
         self._threads: list[threading.Thread] = []
 
@@ -172,21 +174,32 @@ class Job:
     # ---- What other parts of the program call ------------------------------------------------------------------------
 
     def exchange(self, name: str, holds: str, alike: bool = False) -> list[str]:
-        """Return the ``holds`` of every process, by number.
+        """Return the ``holds`` of every process, by number. All processes must make the same calls of a name.
 
         With ``alike``, return []; if the values differ, the job ends with exit code ``BAD_INPUT``.
-        ``name`` identifies the call: a job may use a name only once.
         """
-        store = self._connected()
-        store.set(f"holds/{name}/{self.processes.process_id}", holds)
+        store, call = self._connected(), self._call(name)
+        store.set(f"holds/{call}/{self.processes.process_id}", holds)
         if self.processes.is_first:
-            values = [store.wait_for(f"holds/{name}/{number}") for number in range(self.processes.num_processes)]
+            values = [store.wait_for(f"holds/{call}/{number}") for number in range(self.processes.num_processes)]
             line = difference(name, dict(enumerate(values)), dict(enumerate(self._hosts))) if alike else None
             if line is not None:
                 self._end(line, BAD_INPUT)
                 self._over.wait()
-            store.set(f"held/{name}", json.dumps([] if alike else values))
-        return list(json.loads(store.wait_for(f"held/{name}")))
+            store.set(f"held/{call}", json.dumps([] if alike else values))
+        return list(json.loads(store.wait_for(f"held/{call}")))
+
+    def first_says(self, name: str, holds: str) -> str:
+        """Return what process 0 ``holds``. All processes must make the same calls of a name."""
+        store, call = self._connected(), self._call(name)
+        if self.processes.is_first:
+            store.set(f"said/{call}", holds)
+        return store.wait_for(f"said/{call}")
+
+    def _call(self, name: str) -> str:
+        """Return the key of the next call of ``name``, which is the same on every process."""
+        self._calls[name] += 1
+        return f"{name}/{self._calls[name]}"
 
     def end_alone(self) -> None:
         """Hear no more that the job ends: this process ends by an error of its own, and prints that alone."""

@@ -53,7 +53,7 @@ class Health:
         self._most, self._overlap = experiment.training.max_skipped_in_a_row, experiment.mesh.overlap
         self._seen = int(state.skipped.count)
         recorded = facts["run"].get("skipped_steps", []) if distributed.is_first() else []
-        known = distributed.first_says(f"skipped steps, after {len(self._phases.left_out)} roll backs", recorded)
+        known = distributed.first_says("skipped steps", recorded)
         self._steps = [step for step in known if step < int(state.step)]
         self.facts = self._with_steps(facts) if len(self._steps) < len(recorded) else facts
 

@@ -151,12 +151,12 @@ class _Trainer:
         """Return the last evaluation's metrics, or the roll back after which training must start anew."""
         first_step, num_steps, termination = self._first_step, self._phases.num_steps, self._termination
         needs_evaluation = first_step == 0 or self._evaluates(first_step) and not _logged(self._observer, first_step)
-        result = self._evaluate() if distributed.agree(int(needs_evaluation)) else {}
+        result = self._evaluate() if distributed.first_says("evaluates", needs_evaluation) else {}
         distributed.at(first_step, "reading")
         specs, config, share = self._task.batch_specs, self._experiment.loader, meshes.share_of(self._mesh)
         loader = Loader(self._task.source, self._phases, first_step, specs, config, share)
         window = Window(self._observer.training_seconds, loader.wait_seconds)
-        for step, batch in termination.steps(loader) if not distributed.agree(int(self._selection.exhausted)) else ():
+        for step, batch in () if self._exhausted() else termination.steps(loader):
             self._step(step.number, step.kind, batch)
             window.add(self._task.flops_per_row[step.kind] * len(step.rows))
 
@@ -174,7 +174,7 @@ class _Trainer:
             if evaluates:
                 with contextlib.suppress(Preempted):  # the resumed run repeats the evaluation
                     result = self._evaluate()
-                last = last or bool(distributed.agree(int(self._selection.exhausted)))
+                last = last or self._exhausted()
             leaves = termination.must_end() or last
             if (saves and self._health.has_learned(done)) or leaves:
                 self._save()
@@ -183,6 +183,9 @@ class _Trainer:
             distributed.at(done, "reading")
         self._finish()
         return result or self._evaluation.run(meshes.whole(self._state.params), self._frozen)
+
+    def _exhausted(self) -> bool:
+        return bool(distributed.first_says("exhausted", self._selection.exhausted))
 
     def _evaluates(self, step: int) -> bool:
         return step % self._training.eval_every_steps == 0 or step == self._phases.num_steps
@@ -206,7 +209,7 @@ class _Trainer:
         self._state = dataclasses.replace(self._state, metrics=zeros)
         phase = self._phases.phase_of(self._done - 1).kind if len(self._phases.phases) > 1 else ""
         spike = self._observer.train(self._done, phase, metrics)
-        return self._training.on_spike == "roll_back" and bool(distributed.agree(int(spike)))
+        return self._training.on_spike == "roll_back" and bool(distributed.first_says("spike", spike))
 
     def _roll_back(self) -> RollBack | None:
         """Roll back from the window that has just ended, and return the roll back; if none is possible, return None."""
@@ -232,7 +235,7 @@ class _Trainer:
             with observer.during("probing"):
                 metrics |= probe(params, self._termination.check)
         observer.evaluation(step, metrics)
-        if distributed.agree(int(self._selection.see(step, metrics))):
+        if distributed.first_says("best", self._selection.see(step, metrics)):
             with observer.during("saving"):
                 self._health.check(self._state)
                 save_best(observer.workdir, step, self._state.params, self._health.facts)

@@ -67,7 +67,7 @@ class Profiler:
             with self._observer.during("profiling"):
                 if self._folder is not None:
                     self._finish(self._folder)
-                distributed.agree(0)  # the other processes wait here, and not within a step
+                distributed.wait("profiled")  # the other processes wait here, and not within a step
 
     def _start(self) -> None:
         if not distributed.is_first():

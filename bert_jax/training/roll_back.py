@@ -60,7 +60,7 @@ def plan(workdir: str, phases: Phases, at: int, start: int, earlier: tuple[RollB
     first, to = max(start, at - 1 - phases.locate(at - 1)[1]), None
     if distributed.is_first():
         to = newest_verified(workdir, [step for step in saved_steps(workdir) if step <= first])
-    to = distributed.first_says(f"roll back {len(earlier) + 1}, from step {at}", to)
+    to = distributed.first_says("step to roll back to", to)
     return "there is no verified step before that" if to is None else RollBack(at, to, first, at - first)
 
 
@@ -72,4 +72,4 @@ def perform(workdir: str, back: RollBack, earlier: tuple[RollBack, ...]) -> None
     drop_after(workdir, back.to)
     if distributed.is_first():
         run_record.record(workdir, **{KEY: [dataclasses.asdict(one) for one in (*earlier, back)]})
-    distributed.wait(f"rolled back {len(earlier) + 1}")
+    distributed.wait("rolled back")

@@ -42,11 +42,13 @@ def test_values_are_exchanged(together: NewJob) -> None:
     all_of_them, found = together(3), {}
 
     def work(one: job.Job, number: int) -> None:
-        found[number] = one.exchange("numbers", str(number)), one.exchange("the corpus", "xyz", alike=True)
+        numbers = [one.exchange("numbers", str(number + call)) for call in range(2)]
+        firsts = [one.first_says("number", str(number + call)) for call in range(2)]
+        found[number] = numbers, firsts, one.exchange("the corpus", "xyz", alike=True)
 
     for thread in all_of_them.in_threads(work):
         thread.join(30)
-    assert found == dict.fromkeys(range(3), (["0", "1", "2"], []))
+    assert found == dict.fromkeys(range(3), ([["0", "1", "2"], ["1", "2", "3"]], ["0", "1"], []))
     assert not all_of_them.stops
 
 
