@@ -31,7 +31,7 @@ class UserError(_ShownInOneLine, Exception):
     """The input is wrong. The message is one line that says what was found, what is allowed and what to do.
 
     Commands print it as ``error: <message>``, without a traceback, and exit with code 2. Some subclasses have another
-    exit code (see ``exit_codes.of_user_error``).
+    exit code (see ``exit_codes.of``).
     """
 
 

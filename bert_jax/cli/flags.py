@@ -138,7 +138,7 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
     """Add the flags of verbs (subcommands) that can run as several processes and can be restarted after a crash."""
     group = parser.add_argument_group("several processes (launch/README.md)")
     group.add_argument(
-        "--coordinator", metavar="HOST:PORT", help="address of process 0, which also uses the port before this one"
+        "--coordinator", metavar="HOST:PORT", help="address of process 0; no other program may listen at that port"
     )
     group.add_argument(
         "--num_processes", type=whole(1), help="number of processes of the job, one per host or per device"

@@ -79,12 +79,12 @@ def ending(error: BaseException) -> tuple[str, int] | None:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", exit_codes.INTERRUPTED
     if isinstance(error, Preempted):
-        return str(error), exit_codes.of_preempted(error)
+        return str(error), exit_codes.of(error)
     place = catalogue.place_in_own(error)
     if os.environ.get("BERT_JAX_TRACEBACK") == "1" and (place or isinstance(error, UserError | OSError)):
         traceback.print_exception(error)
     if isinstance(error, UserError):
-        return f"error: {_short(' '.join(str(error).split()))}", exit_codes.of_user_error(error)
+        return f"error: {_short(' '.join(str(error).split()))}", exit_codes.of(error)
     # The path is missing, unreadable or of the wrong kind, or the disk is full. None of these is a bug.
     if isinstance(error, OSError) and (error.filename is not None or error.errno in write_errors.REMEDIES):
         reason = (error.strerror or str(error)).lower()
@@ -130,19 +130,19 @@ def in_processes(arguments: argparse.Namespace, work: Callable[[], object], alik
     from bert_jax.cluster.processes import find
     from bert_jax.training import compile_cache
 
-    processes = find(vars(arguments), arguments.distributed)
+    processes = find(vars(arguments))
     with signals.handle(*signals.TOLD_TO_END):
         try:
             if processes is not None:
-                config = arguments.config.to_json_best_effort()
-                distributed.join(processes, arguments.workdir, distributed.common(config) if alike else {})
+                config = arguments.config.to_json_best_effort() if alike else None
+                distributed.join(processes, arguments.workdir, config)
             compile_cache.keep_compiled()
             try:
                 work()
                 code = exit_codes.DONE
             except Preempted as ended:
                 say(str(ended))
-                code = exit_codes.of_preempted(ended)
+                code = exit_codes.of(ended)
             distributed.leave()
             return code
         except BaseException as error:

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 import re
 import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 
@@ -33,13 +31,13 @@ LOST_SECONDS = 2.0  # time after which an error of another process is known to t
 OF_XLA = re.compile(r"(UNKNOWN|INTERNAL|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED|FAILED_PRECONDITION): ")
 
 
-def join(processes: Processes, workdir: str, same: Mapping[str, str]) -> None:
+def join(processes: Processes, workdir: str, config: str | None) -> None:
     """Meet all processes of the job and set JAX up; call this before anything else uses JAX.
 
     Args:
       workdir: a folder that all processes can read and write; they meet there (see ``arrival``).
-      same: values that must be equal on all processes, by name. If any differ, every process ends with one line that
-        says what differs (``arrival``) and exit code ``BAD_INPUT``.
+      config: a recipe as JSON. If it, a version or the code is not the same on all processes, every process ends with
+        one line that says what differs (``arrival``) and exit code ``BAD_INPUT``. If None, none of them is compared.
 
     Raises:
       PeerLostError: a process does not come, or process 0 cannot be reached.
@@ -57,26 +55,14 @@ def join(processes: Processes, workdir: str, same: Mapping[str, str]) -> None:
     Job.open = job = Job(processes)
     signals.last_words.append(lambda: job.fail("interrupted", INTERRUPTED))
     _end_on_errors()
-    job.join(workdir, same)
+    versions = {"Python": platform.python_version(), "jax": jax.__version__}
+    job.join(workdir, {} if config is None else {**versions, "code": code_hash(), "config": config})
     if processes.is_first:
         print(f"all {processes.num_processes} processes have arrived", file=sys.stderr, flush=True)
     if jax.process_count() != processes.num_processes:
         raise UserError(
             f"JAX sees {jax.process_count()} processes, {processes.num_processes} arrived; give each its own devices"
         )
-
-
-def common(config: str) -> dict[str, str]:
-    """Return the values that must be equal on all processes of a job, by name.
-
-    They are versions, a hash of the code, and ``config`` (JSON).
-    """
-    return {
-        "Python": platform.python_version(),
-        "jax": jax.__version__,
-        "code": code_hash(),
-        "config": config,
-    }
 
 
 def code_hash() -> str:
@@ -154,10 +140,12 @@ def end_by(error: BaseException, known: tuple[str, int] | None = None) -> None:
     Job.open.end_alone()
     if known is None:
         sys.__excepthook__(type(error), error, error.__traceback__)
-        leave_by_error(f"{type(error).__name__}: {error}".splitlines()[0], CRASHED)
+        reason, code = f"{type(error).__name__}: {error}".splitlines()[0], CRASHED
     else:
         print(known[0], file=sys.stderr)
-        leave_by_error(known[0].removeprefix("error: "), of_several(error, known[1]))
+        reason, code = known[0].removeprefix("error: "), of_several(error, known[1])
+    Job.open.fail(reason, code)
+    signals.leave(code)
 
 
 def _patience(error: BaseException) -> float:
@@ -173,11 +161,9 @@ def _patience(error: BaseException) -> float:
     return LOST_SECONDS
 
 
-def leave_by_error(message: str, code: int) -> None:
-    """Tell the other processes why, then end this process with exit code ``code``; return if there are no others."""
-    if Job.open is None:
-        return
-    Job.open.fail(message, code)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+def leave_at_once(reason: str, code: int) -> NoReturn:
+    """Print the reason, tell the other processes, if there are any, then end this process with exit code ``code``."""
+    print(f"error: {reason}", file=sys.stderr, flush=True)
+    if Job.open is not None:
+        Job.open.fail(reason, code)
+    signals.leave(code)

@@ -14,16 +14,10 @@ INTERRUPTED = 130  # ended by Ctrl-C, in training after a save: do not start the
 FINAL = (DONE, BAD_INPUT, INTERRUPTED)  # after these codes the command is not started again
 
 
-def of_preempted(ended: Preempted) -> int:
-    """Return the exit code of a command that was told to end, by a scheduler or by Ctrl-C."""
-    return INTERRUPTED if isinstance(ended, Interrupted) else PREEMPTED
-
-
-def of_user_error(error: UserError) -> int:
+def of(error: UserError | Preempted) -> int:
     """Return the exit code of a command that ends with ``error``."""
-    if isinstance(error, PeerLostError):
-        return PEER_LOST
-    return CRASHED if isinstance(error, PassingError) else BAD_INPUT
+    codes = {Interrupted: INTERRUPTED, Preempted: PREEMPTED, PeerLostError: PEER_LOST, PassingError: CRASHED}
+    return next((code for kind, code in codes.items() if isinstance(error, kind)), BAD_INPUT)
 
 
 def of_several(error: BaseException, code: int) -> int:

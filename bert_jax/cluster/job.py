@@ -22,7 +22,6 @@ import dataclasses
 import faulthandler
 import json
 import math
-import os
 import resource
 import signal
 import sys
@@ -35,6 +34,7 @@ from typing import Any, ClassVar, NoReturn
 
 import jax
 
+from bert_jax.cluster import signals
 from bert_jax.cluster.arrival import Arrival, shared_code
 from bert_jax.cluster.differences import difference
 from bert_jax.cluster.exit_codes import BAD_INPUT, PEER_LOST
@@ -97,7 +97,7 @@ class Job:
 
     def __init__(self, processes: Processes, stop: Callable[[str, int], Any] | None = None):
         self.processes = processes
-        self._stop = stop or leave_at_once
+        self._stop = stop or _leave_at_once
         self._arrival: Arrival | None = None
         self._store: Store | None = None
         self._hosts: list[str] = []
@@ -315,11 +315,10 @@ class Job:
         return self._store
 
 
-def leave_at_once(reason: str, code: int) -> NoReturn:
+def _leave_at_once(reason: str, code: int) -> NoReturn:
     """End the process without its exit handlers, because they would wait for the other processes."""
     print(f"error: {reason}", file=sys.stderr, flush=True)
-    sys.stdout.flush()
-    os._exit(code)
+    signals.leave(code)
 
 
 def _allow_files() -> None:

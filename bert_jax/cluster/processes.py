@@ -18,7 +18,6 @@ VARIABLES = {
     "num_processes": "BERT_JAX_NUM_PROCESSES",
     "process_id": "BERT_JAX_PROCESS_ID",
 }
-AUTO = "auto"
 PORT_SECONDS = 10.0  # how long to wait for the port, which process 0 of an earlier start may still hold
 RETRY_SECONDS = 0.5  # wait between two tries
 
@@ -54,28 +53,25 @@ class Processes:
         return self.process_id == 0
 
 
-def find(
-    given: Mapping[str, Any], mode: str | None = None, environment: Mapping[str, str] = os.environ
-) -> Processes | None:
+def find(given: Mapping[str, Any]) -> Processes | None:
     """Return the job's processes as described by the flags or else by the environment.
 
     Return None if neither describes them, because then there is only one process.
 
     Args:
-      given: fields of ``Processes`` by name; None where a flag was not given.
-      mode: if "auto", the processes are found by asking the cluster: SLURM, Cloud TPU, GKE or Open MPI, detected by
-        JAX.
+      given: fields of ``Processes`` by name; None where a flag was not given. If ``distributed`` is "auto", the
+        processes are found by asking the cluster: SLURM, Cloud TPU, GKE or Open MPI, detected by JAX.
 
     Raises:
       UserError: some but not all of coordinator, number and id are given, or no cluster is found.
     """
-    values = {name: given.get(name) or environment.get(variable) for name, variable in VARIABLES.items()}
+    values = {name: given.get(name) or os.environ.get(variable) for name, variable in VARIABLES.items()}
     if given.get("process_id") is not None:
         values["process_id"] = given["process_id"]
     limits: dict[str, Any] = {
         name: given[name] for name in ("heartbeat_seconds", "arrival_seconds") if given.get(name) is not None
     }
-    if mode == AUTO:
+    if given.get("distributed") == "auto":
         return _of_cluster(limits)
     missing = [name for name, value in values.items() if value is None]
     if len(missing) == len(VARIABLES):

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from bert_jax.cluster.exit_codes import INTERRUPTED, PREEMPTED
 from bert_jax.errors import Preempted
@@ -117,10 +117,10 @@ def end_at_once(code: int = INTERRUPTED) -> None:
     os._exit(code)
 
 
-def leave(code: int) -> None:
+def leave(code: int) -> NoReturn:
     """End a process that has cleaned up.
 
-    Python's own exit could be delayed by an interrupted compiler and then crash.
+    Python's own exit could be delayed by an interrupted compiler and then crash, or wait for other processes.
     """
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()

@@ -22,11 +22,11 @@ from typing import IO, Any, Literal
 from bert_jax.catalogue import what_changed
 from bert_jax.cluster import distributed
 from bert_jax.cluster.exit_codes import BAD_INPUT
-from bert_jax.cluster.job import leave_at_once
 from bert_jax.configuration import differences
 from bert_jax.errors import UserError
 from bert_jax.program import say
-from bert_jax.storage import file_formats, files, lease, reading
+from bert_jax.storage import file_formats, files, reading
+from bert_jax.storage.lease import Lease
 
 _PACKAGES = (
     "jax",
@@ -283,7 +283,7 @@ def only_writer(workdir: str) -> Iterator[None]:
     if not distributed.is_first():
         yield
     elif files.is_remote(workdir):
-        with lease.hold(workdir, say, _leave):
+        with Lease(workdir, say, lambda reason: distributed.leave_at_once(reason, BAD_INPUT)):
             yield
     else:
         path = Path(files.as_path(workdir))
@@ -349,9 +349,3 @@ def _remove_unused(workdir: Path, new: Sequence[Path]) -> None:
     with contextlib.suppress(OSError):  # someone has put something else there
         for folder in new:
             folder.rmdir()
-
-
-def _leave(reason: str) -> None:
-    """End this process at once, because another process has taken over the workdir."""
-    distributed.leave_by_error(reason, BAD_INPUT)
-    leave_at_once(reason, BAD_INPUT)

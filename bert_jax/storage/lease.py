@@ -19,12 +19,12 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.storage import files, retries, write_errors
+from bert_jax.storage import retries, write_errors
 from bert_jax.storage.remote import RemotePath
 
 FOLDER = "lease"
@@ -33,28 +33,13 @@ SILENCE_SECONDS = 60.0  # a holder whose object stays the same for so long count
 LOOK_SECONDS = 1.0  # the time between two looks at the holder's object
 
 
-@contextlib.contextmanager
-def hold(folder: str | os.PathLike[str], note: Callable[[str], Any], lost: Callable[[str], Any]) -> Iterator[None]:
+class Lease:
     """Context manager that holds ``folder`` for this process during the block.
 
     Args:
       note: called with a line about a wait, or about a store that cannot refuse to overwrite an object.
       lost: called from a thread, with a line, if another process has taken over the folder; it should end this process.
-
-    Raises:
-      UserError: another process holds the folder, or nothing can be written there.
     """
-    lease = Lease(folder, note, lost)
-    with write_errors.explain(files.as_path(folder)):
-        lease.take()
-    try:
-        yield
-    finally:
-        lease.release()
-
-
-class Lease:
-    """The lease by which this process claims and holds a folder."""
 
     def __init__(self, folder: str | os.PathLike[str], note: Callable[[str], Any], lost: Callable[[str], Any]):
         self._folder, self._note, self._lost = RemotePath(folder), note, lost
@@ -62,8 +47,14 @@ class Lease:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True, name="lease")
 
-    def take(self) -> None:
-        """Take the folder, after waiting until the last holder is known to have gone. Raises the errors of ``hold``."""
+    def __enter__(self) -> Lease:
+        """Take the folder. Raises ``UserError`` if another process holds it, or nothing can be written there."""
+        with write_errors.explain(self._folder):
+            self._take()
+        return self
+
+    def _take(self) -> None:
+        """Take the folder, after waiting until the last holder is known to have gone."""
         while True:
             newest = self._newest()
             if newest and not self._has_gone(newest):
@@ -85,7 +76,7 @@ class Lease:
             self._path(old).unlink(missing_ok=True)
         self._thread.start()
 
-    def release(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Release the folder.
 
         The object stays, so that its number is not used again, unless nothing else is in the folder.

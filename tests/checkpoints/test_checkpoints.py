@@ -21,7 +21,7 @@ from bert_jax.checkpoints.integrity import ARRAYS
 from bert_jax.checkpoints.restoring import read_params, saved_steps
 from bert_jax.checkpoints.saving import CheckpointConfig, Checkpoints, save_params
 from bert_jax.checkpoints.steps import MARKS
-from bert_jax.cluster.exit_codes import of_user_error
+from bert_jax.cluster import exit_codes
 from bert_jax.errors import PassingError, UserError
 from bert_jax.records import Sum
 from bert_jax.storage import files
@@ -296,7 +296,7 @@ def test_a_store_that_does_not_answer_is_asked_again(tmp_path: Path, monkeypatch
     for error in (ValueError("UNAVAILABLE: 503 from the store"), OSError(errno.ESTALE, "Stale file handle")):
         with pytest.raises(PassingError, match="cannot save into .* now") as raised, checkpoints._explained():
             raise error
-        assert of_user_error(raised.value) == 1
+        assert exit_codes.of(raised.value) == 1
     checkpoints.close()
     save(str(tmp_path), 1, 2)
 

@@ -18,7 +18,7 @@ from bert_jax.checkpoints import integrity, restoring
 from bert_jax.checkpoints.integrity import DamagedStepError, check_step, findings
 from bert_jax.checkpoints.restoring import newest_verified, read_params, saved_steps
 from bert_jax.checkpoints.saving import save_params
-from bert_jax.cluster.exit_codes import of_user_error
+from bert_jax.cluster import exit_codes
 from bert_jax.errors import UserError
 from bert_jax.storage import files
 from bert_jax.storage.checksums import CHECKSUMS, write_checksums
@@ -269,7 +269,7 @@ def test_too_little_memory_is_not_damage(saved: Path, kind: str, monkeypatch: py
     ) as caught:
         restore(str(saved), [])
     assert "\n" not in str(caught.value)
-    assert of_user_error(caught.value) == 2
+    assert exit_codes.of(caught.value) == 2
     assert saved_steps(str(saved)) == [5, 10]
 
 

@@ -80,7 +80,7 @@ def test_a_silent_holder_is_followed(folder: str) -> None:
     left_by(folder)
     notes = Notes()
     begun = time.monotonic()
-    with lease.hold(folder, notes, notes):
+    with Lease(folder, notes, notes):
         assert time.monotonic() - begun >= lease.SILENCE_SECONDS
         assert numbers(folder) == ["00000004.json"]
         assert len(notes) == 1
@@ -96,7 +96,7 @@ def test_one_that_died_on_this_machine_is_followed_at_once(folder: str, monkeypa
     process.communicate(b"\n")
     assert lease._died_here(own)
     notes = Notes()
-    with lease.hold(folder, notes, notes):
+    with Lease(folder, notes, notes):
         assert not notes
 
 
@@ -108,7 +108,7 @@ def test_of_many_that_begin_at_once_one_holds_it(folder: str) -> None:
 
     def begin(number: int) -> None:
         try:
-            with lease.hold(folder, Notes(), refused.append):
+            with Lease(folder, Notes(), refused.append):
                 held.append(number)
                 over.wait(30)
         except UserError as error:
@@ -129,15 +129,15 @@ def test_of_many_that_begin_at_once_one_holds_it(folder: str) -> None:
 
 def test_a_holder_that_was_taken_for_dead_hears_of_it(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lost = Notes()
-    slow = Lease(folder, Notes(), lost)
+    slow, left = Lease(folder, Notes(), lost), contextlib.ExitStack()
     monkeypatch.setattr(lease, "BEAT_SECONDS", 2.0)
-    slow.take()
-    with lease.hold(folder, Notes(), Notes()):
+    left.enter_context(slow)
+    with Lease(folder, Notes(), Notes()):
         monkeypatch.setattr(lease, "BEAT_SECONDS", 0.02)
         slow._thread.join(30)
         assert len(lost) == 1
         assert "was taken over by process" in lost[0]
-        slow.release()  # changes nothing
+        left.close()  # changes nothing
         assert numbers(folder) == ["00000002.json"]
 
 
@@ -148,7 +148,7 @@ def test_a_store_that_cannot_create_if_absent_is_named(folder: str, monkeypatch:
         MemoryFileSystem, "pipe_file", lambda self, path, value, mode="overwrite": pipe(self, path, value)
     )
     notes = Notes()
-    with lease.hold(folder, notes, notes):
+    with Lease(folder, notes, notes):
         assert len(notes) == 1
         assert "this store cannot create an object only if it is absent" in notes[0]
 
@@ -158,7 +158,7 @@ def test_a_store_that_cannot_create_if_absent_is_named(folder: str, monkeypatch:
         pipe(self, path, value)
 
     monkeypatch.setattr(MemoryFileSystem, "pipe_file", unknown)
-    with lease.hold(folder, notes, notes):
+    with Lease(folder, notes, notes):
         assert len(notes) == 2
 
 
@@ -169,6 +169,6 @@ def test_a_store_that_cannot_be_written_is_one_line(folder: str, monkeypatch: py
     monkeypatch.setattr(MemoryFileSystem, "pipe_file", refuse)
     with (
         pytest.raises(UserError, match=r"cannot write memory://.*/run: Permission denied"),
-        lease.hold(folder, Notes(), Notes()),
+        Lease(folder, Notes(), Notes()),
     ):
         raise AssertionError("it holds it")

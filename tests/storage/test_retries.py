@@ -92,7 +92,7 @@ def test_trouble_that_passes_changes_no_answer_and_lasting_trouble_is_no_answer(
         faults = [refused] * 10
         with pytest.raises(UserError, match="the store refuses .*Forbidden") as raised:
             answer()
-        assert exit_codes.of_user_error(raised.value) == exit_codes.BAD_INPUT
+        assert exit_codes.of(raised.value) == exit_codes.BAD_INPUT
 
 
 def test_a_store_that_recovers_is_said_in_two_lines(folder: RemotePath, capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,11 +175,9 @@ def test_no_step_is_missing_or_damaged_because_its_store_is_away(folder: RemoteP
 
 
 def test_beats_are_not_waited_for(folder: RemotePath) -> None:
-    lease = Lease(folder, lambda line: None, lambda line: None)
-    lease.take()
-    always("503")
-    begun = threading.active_count()
-    lease.release()
+    with Lease(folder, lambda line: None, lambda line: None) as lease:
+        always("503")
+        begun = threading.active_count()
     assert threading.active_count() <= begun
     FaultyStore.heal()
     assert not (lease._read(1) or {}).get("released")  # it was tried once; its silence says the same
