@@ -49,7 +49,8 @@ def attention_maps(
     # If unrolled, each layer stores its own probabilities. Without a backward pass, remat would save nothing.
     config = dataclasses.replace(trained.config, remat="none", layers="unrolled")
     rows = EncodedRows.of({"input_ids": input_ids, "token_type_ids": token_type_ids}, {})
-    forward = Forward(functools.partial(_probabilities, config, chosen), make_mesh(MeshConfig()), BATCH_SIZE)
+    mesh = make_mesh(MeshConfig(), jax.local_devices())  # without the devices of other processes, which do not run this
+    forward = Forward(functools.partial(_probabilities, config, chosen), mesh, BATCH_SIZE)
     maps: dict[int, np.ndarray] = {}
     for numbers, outputs in forward.rows(rows, config.max_length, trained.params["encoder"]):
         for number, of_row in zip(numbers, outputs.get("maps", ()), strict=False):

@@ -69,7 +69,8 @@ def fill_mask(model: TrainedModel, texts: Sequence[str], best: int = 5) -> list[
         row[: len(mask)] = mask
     types = [np.zeros_like(ids) for ids in encoded]
     rows = EncodedRows.of({"input_ids": encoded, "token_type_ids": types}, {"masked_positions": places})
-    forward = Forward(functools.partial(_probabilities, config), make_mesh(MeshConfig()), BATCH_SIZE)
+    mesh = make_mesh(MeshConfig(), jax.local_devices())  # without the devices of other processes, which do not run this
+    forward = Forward(functools.partial(_probabilities, config), mesh, BATCH_SIZE)
     read = {name: params[name] for name in ("encoder", LM_HEAD.name)}
 
     def candidates(row: np.ndarray) -> tuple[tuple[str, float], ...]:
