@@ -5,16 +5,13 @@ from __future__ import annotations
 import importlib
 import os
 import traceback
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any
 
-OF_MACHINE: Mapping[str, str] = MappingProxyType(
-    {  # words in an error of a library that the machine or its settings cause -> what to do
-        "Unable to initialize backend": "set JAX_PLATFORMS to a platform that is there, such as cpu, or unset it",
-        "can't start new thread": "raise the limits on memory and processes (ulimit -v, ulimit -u), or free memory",
-    }
-)
+OF_MACHINE = {  # words in an error of a library that the machine or its settings cause -> what to do
+    "Unable to initialize backend": "set JAX_PLATFORMS to a platform that is there, such as cpu, or unset it",
+    "can't start new thread": "raise the limits on memory and processes (ulimit -v, ulimit -u), or free memory",
+}
 
 
 class _ShownInOneLine(BaseException):

@@ -108,7 +108,7 @@ def _damaged_arrays(step: epath.Path, share: tuple[int, int] = (0, 1)) -> list[s
       ValueError: the list or the index of the arrays is damaged.
       OSError: there is no list, or it cannot be read.
     """
-    wanted = files.parse_listing(reading.read_text(step / ARRAYS))
+    wanted = files.parse_listing(reading.read_bytes(step / ARRAYS).decode())
     with ThreadPoolExecutor(THREADS) as pool:
         digests = _digests(Path(step) / STATE, pool, sorted(wanted)[share[0] :: share[1]])
     return sorted({key.rpartition("/")[0] for key, digest in digests.items() if digest != wanted[key]})

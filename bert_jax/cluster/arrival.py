@@ -28,7 +28,7 @@ from bert_jax.cluster.differences import difference
 from bert_jax.cluster.exit_codes import BAD_INPUT, INTERRUPTED, PEER_LOST
 from bert_jax.cluster.processes import Processes, unreachable
 from bert_jax.errors import Interrupted, PeerLostError, UserError
-from bert_jax.storage import files, write_errors
+from bert_jax.storage import files, reading, write_errors
 from bert_jax.storage.remote import RemotePath
 
 FOLDER = ".arrival"
@@ -216,10 +216,10 @@ class Arrival:
     def _read(self, name: str) -> dict[str, Any] | None:
         """Return what a file holds; None if it is not there or not whole."""
         try:
-            content = json.loads((self._folder / name).read_bytes())
-        except (FileNotFoundError, ValueError):
+            content = reading.parse_object((self._folder / name).read_bytes())
+        except FileNotFoundError:
             return None
-        return content if isinstance(content, dict) and "id" in content else None
+        return content if content is not None and "id" in content else None
 
     def _write(self, name: str, content: Mapping[str, Any]) -> None:
         files.write_text(self._folder / name, json.dumps(content))

@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+
+import jax
 
 from bert_jax.errors import few
+from bert_jax.storage import reading
 
 
 def difference(name: str, values: Mapping[int, str], hosts: Mapping[int, str]) -> str | None:
@@ -34,16 +36,7 @@ def difference(name: str, values: Mapping[int, str], hosts: Mapping[int, str]) -
 
 def _leaves(text: str) -> dict[str, str]:
     """Return the values of a JSON object as text, by their dotted keys; {} if ``text`` is not a JSON object."""
-
-    def walk(tree: Any, prefix: str) -> Iterator[tuple[str, str]]:
-        if not isinstance(tree, dict):
-            yield prefix, json.dumps(tree)
-            return
-        for key, value in tree.items():
-            yield from walk(value, f"{prefix}.{key}" if prefix else key)
-
-    try:
-        tree = json.loads(text)
-    except ValueError:
+    if (tree := reading.parse_object(text)) is None:
         return {}
-    return dict(walk(tree, "")) if isinstance(tree, dict) else {}
+    leaves = jax.tree.leaves_with_path(tree, is_leaf=lambda node: not isinstance(node, dict))
+    return {jax.tree_util.keystr(path, simple=True, separator="."): json.dumps(leaf) for path, leaf in leaves}

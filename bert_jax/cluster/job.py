@@ -213,7 +213,7 @@ class Job:
                 self._arrival.fail(error, code)
             return
         self._over.set()
-        self.watchdog.__exit__(None, None, None)
+        self.watchdog.__exit__()
         telling = threading.Thread(
             target=self._end, args=(f"{self._name(self.processes.process_id)} has failed: {error}", shared_code(code))
         )
@@ -230,7 +230,7 @@ class Job:
         jax.distributed.shutdown()
         for thread in self._threads:  # a thread inside of JAX would be killed at the end of the interpreter
             thread.join(TELL_SECONDS)
-        self.watchdog.__exit__(None, None, None)
+        self.watchdog.__exit__()
 
     # ---- Threads -----------------------------------------------------------------------------------------------------
 

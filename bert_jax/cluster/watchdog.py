@@ -12,7 +12,6 @@ import dataclasses
 import faulthandler
 import time
 from collections.abc import Iterator
-from types import TracebackType
 from typing import ClassVar, Literal
 
 STDERR = 2
@@ -73,9 +72,7 @@ class Watchdog:
         Watchdog.open = self
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         Watchdog.open = None
         faulthandler.cancel_dump_traceback_later()
 

@@ -180,7 +180,7 @@ def export_damage(folder: Path | epath.Path) -> str | None:
 def licence_of(folder: str | os.PathLike[str]) -> str | None:
     """Return the licence in the front matter of a folder's model card; None if there is none."""
     try:
-        lines = reading.read_text(files.as_path(folder) / CARD).splitlines()
+        lines = reading.read_bytes(files.as_path(folder) / CARD).decode().splitlines()
     except (OSError, ValueError):
         return None
     if not lines or lines[0].strip() != "---":

@@ -218,16 +218,11 @@ def below(folder: str | os.PathLike[str]) -> list[str]:
     while waiting:
         path, start = waiting.pop()
         for entry in path.iterdir():
-            if entry.is_dir() and not is_link(entry):
+            if entry.is_dir() and (isinstance(entry, RemotePath) or not os.path.islink(entry)):
                 waiting.append((entry, f"{start}{entry.name}/"))
             else:
                 names.append(start + entry.name)
     return sorted(names)
-
-
-def is_link(path: epath.Path) -> bool:
-    """Return whether ``path`` is a symbolic link; an object store has none."""
-    return not isinstance(path, RemotePath) and os.path.islink(path)
 
 
 def size(path: epath.Path) -> int:

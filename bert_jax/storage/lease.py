@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.storage import retries, write_errors
+from bert_jax.storage import reading, retries, write_errors
 from bert_jax.storage.remote import RemotePath
 
 FOLDER = "lease"
@@ -141,12 +141,9 @@ class Lease:
     def _read(self, number: int) -> dict[str, Any] | None:
         """Return the content of a lease object: None if there is no such object, {} if it is not a JSON object."""
         try:
-            content = json.loads(self._path(number).read_bytes())
+            return reading.parse_object(self._path(number).read_bytes()) or {}
         except FileNotFoundError:
             return None
-        except ValueError:
-            return {}
-        return content if isinstance(content, dict) else {}
 
     def _path(self, number: int) -> RemotePath:
         return self._folder / FOLDER / f"{number:08d}.json"

@@ -83,11 +83,6 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
         return file.read()
 
 
-def read_text(path: str | os.PathLike[str]) -> str:
-    """Return the text of a UTF-8 file. Raises the errors of ``open_plain``, and ``ValueError`` if it is not UTF-8."""
-    return read_bytes(path).decode("utf-8")
-
-
 def holds(path: str | os.PathLike[str], content: bytes) -> bool:
     """Return whether the content of a file is ``content``; False if the file is missing or cannot be read."""
     try:

@@ -37,14 +37,10 @@ def explain(target: epath.Path, only: tuple[int, ...] = ()) -> Iterator[None]:
     except OSError as error:
         if only and error.errno not in only:
             raise
-        raise (PassingError if is_passing(error) else UserError)(cannot_write(target, error)) from error
-
-
-def cannot_write(target: str | os.PathLike[str], error: OSError) -> str:
-    """Return the message for a failed write: the path, the error, what to do."""
-    if isinstance(error, NotPlainError):
-        return f"cannot write {error.filename}: {error.strerror}; remove it"
-    return f"cannot write {target}: {error.strerror or error}; {write_advice(error)}"
+        if isinstance(error, NotPlainError):
+            raise UserError(f"cannot write {error.filename}: {error.strerror}; remove it") from error
+        kind = PassingError if is_passing(error) else UserError
+        raise kind(f"cannot write {target}: {error.strerror or error}; {write_advice(error)}") from error
 
 
 def number_of(error: BaseException) -> int | None:

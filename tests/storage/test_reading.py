@@ -29,7 +29,7 @@ def strange(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_it_is_an_error(strange: Path) -> None:
-    for read in (reading.read_bytes, reading.read_text, files.sha256, reading.lock_file):
+    for read in (reading.read_bytes, files.sha256, reading.lock_file):
         with pytest.raises(NotPlainError) as found:
             read(strange)
         assert (found.value.filename, found.value.strerror) == ("strange", "is a pipe, a socket or a device")
