@@ -24,10 +24,11 @@ WALKS = {
     "bert_jax/corpora/README.md": 4,
     "bert_jax/objectives/README.md": 2,
     "bert_jax/planning/README.md": 3,
-    "bert_jax/tasks/README.md": 8,
+    "bert_jax/rows/README.md": 1,
+    "bert_jax/tasks/README.md": 11,
     "launch/README.md": 7,
 }
-NOT_HERE = re.compile(r"gs://|/shared/|/data/|topology=v5e|tfds|GLUE|=DIR|dev-v1.1|runs/(sentences|nli|names)")
+NOT_HERE = re.compile(r"gs://|/shared/|/data/|topology=v5e|tfds|GLUE|=DIR|dev-v1.1|runs/(sentences|nli|names|zh)")
 MODEL = re.compile(r"path/to/bert-base-uncased|\bMODEL\b")
 TINY = [
     f"--config.model.{value}"
@@ -90,11 +91,14 @@ def place(tmp_path, monkeypatch):
         rows = labelled[40:60] if name == "dev" else labelled[:40]
         with (tmp_path / f"{name}.csv").open("w", newline="") as file:
             csv.writer(file).writerows([columns, *rows])
+    marked = [{"text": f"<e1>{text[:4]}</e1>{text[4:]}", "label": str(label)} for text, label in labelled]
+    (tmp_path / "relations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in marked))
     asked = [{"id": str(i), "question": "Who?", "answers": [_answer(text)]} for i, text in enumerate(sentences[:40])]
     paragraphs = [{"context": text, "qas": [qa]} for text, qa in zip(sentences, asked, strict=False)]
     (tmp_path / "questions.json").write_text(json.dumps({"data": [{"title": "toy", "paragraphs": paragraphs}]}))
     for page, names in (
         ("tasks", ["reviews.py"]),
+        ("rows", ["last_units.py"]),
         ("objectives", ["words.py", "rare.py", "letters.py", "words_recipe.py"]),
     ):
         text = (pages.ROOT / f"bert_jax/{page}/README.md").read_text()
