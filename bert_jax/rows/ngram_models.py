@@ -64,14 +64,6 @@ def stream_of_rows(rows: dict[str, np.ndarray], cls: int) -> np.ndarray:
     return ids[(rows["attention_mask"] > 0) & (ids != cls)]
 
 
-def unigram_cross_entropy(tokens: np.ndarray, labels: np.ndarray, vocab_size: int) -> float:
-    """Return the cross-entropy, in nats per label, of a model that knows only how often each piece is in ``tokens``.
-
-    One is added to each number of occurrences.
-    """
-    return float(-np.log(_unigram(tokens, vocab_size)[labels]).mean())
-
-
 def cross_entropies(
     predicted: Cloze,
     tokens: np.ndarray,
@@ -83,14 +75,11 @@ def cross_entropies(
 
     ``name`` is that of the larger model; for ``context``, see ``TrigramCloze``.
     """
+    model = TrigramCloze(tokens, vocab_size, context)
     return {
-        "unigram_cross_entropy": unigram_cross_entropy(tokens, predicted.label, vocab_size),
-        f"{name}_cross_entropy": TrigramCloze(tokens, vocab_size, context).cross_entropy(predicted),
+        "unigram_cross_entropy": float(-np.log(model.unigram[predicted.label]).mean()),
+        f"{name}_cross_entropy": model.cross_entropy(predicted),
     }
-
-
-def _unigram(tokens: np.ndarray, vocab_size: int) -> np.ndarray:
-    return (np.bincount(tokens, minlength=vocab_size) + 1.0) / (len(tokens) + vocab_size)
 
 
 class TrigramCloze:
@@ -99,6 +88,9 @@ class TrigramCloze:
     It uses deleted interpolation (Jelinek and Mercer 1980). There is one set of weights for each range of how often the
     context was seen. The weights are fitted by expectation maximisation on positions of the text that were left out of
     the counts.
+
+    Attributes:
+      unigram: [V] the probability of each piece from how often it is in the text, with one added to each number.
     """
 
     def __init__(self, tokens: np.ndarray, vocab_size: int, context: tuple[int, int] = (-1, 1)):
@@ -108,7 +100,7 @@ class TrigramCloze:
           context: the offsets of ``left`` and ``right`` from the token; (-1, -2) models the next token.
         """
         self._size = vocab_size
-        self._unigram = _unigram(tokens, vocab_size)
+        self.unigram = (np.bincount(tokens, minlength=vocab_size) + 1.0) / (len(tokens) + vocab_size)
         first = -min(context)
         places = np.arange(first, first + len(tokens) - 2)
         all_positions = Cloze(tokens[places + context[0]], tokens[places + context[1]], tokens[places])
@@ -159,7 +151,7 @@ class TrigramCloze:
             with np.errstate(invalid="ignore"):
                 probabilities.append(np.where(contexts > 0, events / np.where(contexts > 0, contexts, 1), np.nan))
             seen.append(contexts)
-        probabilities.append(self._unigram[cloze.label])
+        probabilities.append(self.unigram[cloze.label])
         return np.stack(probabilities, axis=1), np.searchsorted(_BUCKETS, seen[0], side="right")
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bert_jax.rows import ngram_models
-from bert_jax.rows.ngram_models import HIDDEN, Cloze, TrigramCloze
+from bert_jax.rows.ngram_models import HIDDEN, Cloze, TrigramCloze, cloze_of_rows, cross_entropies
 
 RNG = np.random.default_rng(0)
 
@@ -18,15 +17,18 @@ def shown(tokens: np.ndarray) -> Cloze:
 def test_unigram_is_the_counts_plus_one() -> None:
     tokens = np.array([0, 0, 0, 1, 1, 2])
     expected = -np.mean(np.log(np.array([4, 4, 1]) / 10))
-    assert ngram_models.unigram_cross_entropy(tokens, np.array([0, 0, 3]), 4) == pytest.approx(expected)
+    found = cross_entropies(Cloze(*np.array([[HIDDEN] * 3, [HIDDEN] * 3, [0, 0, 3]])), tokens, 4)
+    assert found["unigram_cross_entropy"] == pytest.approx(expected)
 
 
 def test_text_without_order_costs_its_entropy() -> None:
     probabilities = np.array([0.5, 0.25, 0.125, 0.125])
     entropy = -(probabilities * np.log(probabilities)).sum()
     tokens, held_out = RNG.choice(4, 300_000, p=probabilities), RNG.choice(4, 50_000, p=probabilities)
-    assert ngram_models.unigram_cross_entropy(tokens, held_out, 4) == pytest.approx(entropy, abs=0.02)
-    assert TrigramCloze(tokens, 4).cross_entropy(shown(held_out)) == pytest.approx(entropy, abs=0.02)
+    found = cross_entropies(shown(held_out), tokens, 4)
+    assert found == pytest.approx(
+        dict.fromkeys(("unigram_cross_entropy", "trigram_cloze_cross_entropy"), entropy), abs=0.02
+    )
 
 
 def xor_language(length: int) -> np.ndarray:
@@ -65,7 +67,7 @@ def test_neighbours_that_are_masked_or_special_are_hidden() -> None:
         "masked_labels": np.array([[11, 13, 14, 0]]),
         "masked_weights": np.array([[1.0, 1.0, 1.0, 0.0]]),
     }
-    cloze = ngram_models.cloze_of_rows(rows, special_ids=(0, 2, 3))
+    cloze = cloze_of_rows(rows, special_ids=(0, 2, 3))
     assert cloze.left.tolist() == [10, 12, HIDDEN]
     assert cloze.right.tolist() == [12, HIDDEN, 15]
     assert cloze.label.tolist() == [11, 13, 14]
