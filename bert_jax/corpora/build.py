@@ -28,7 +28,7 @@ from bert_jax.corpora.manifest import HELDOUT_DOCUMENTS, MANIFEST, SPLITS, finge
 from bert_jax.corpora.privacy import is_private, private_manifest, redact
 from bert_jax.corpora.shard_job import DOCUMENTS, EXAMPLES, MOST_NAMES, SENTENCES, ShardJob, extremes, lengths_name
 from bert_jax.corpora.source import Shard, Source, shards_of
-from bert_jax.corpora.store import DATASET_NAME, document_starts_name, sentence_offsets_name
+from bert_jax.corpora.store import DATASET_NAME, boundaries_name
 from bert_jax.corpora.workplace import Workplace, open_workplace
 from bert_jax.errors import UserError
 from bert_jax.storage import file_formats, files
@@ -262,8 +262,8 @@ def _write_offsets(
     written = []
     for split, facts in splits.items():
         for ending, name, count in (
-            (SENTENCES, sentence_offsets_name(split), facts["num_sentences"]),
-            (DOCUMENTS, document_starts_name(split), facts["num_documents"]),
+            (SENTENCES, boundaries_name(split, "sentence_offsets"), facts["num_sentences"]),
+            (DOCUMENTS, boundaries_name(split, "document_starts"), facts["num_documents"]),
         ):
             path = folder / name
             offsets = np.lib.format.open_memmap(path, "w+", np.int64, (count + 1,))

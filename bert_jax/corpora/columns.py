@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -20,9 +20,6 @@ from bert_jax import catalogue
 from bert_jax.configuration import build
 from bert_jax.errors import UserError
 from bert_jax.program import program
-
-if TYPE_CHECKING:
-    from bert_jax.text.tokenizer import Tokenizer
 
 PACKAGE = "corpora.annotators"
 TOKENS = "tokens"  # the column name that stands for the token ids in ``CorpusSplit.read``
@@ -113,13 +110,6 @@ def find(columns: Mapping[str, Any]) -> tuple[Column, ...]:
         result.append(Column(name, file, build(annotator, rest, f"config.corpus.columns.{name}")))
         result[-1].identity()
     return tuple(result)
-
-
-def spans_of(tokenizer: Tokenizer, sentence: str, ids: np.ndarray) -> np.ndarray:
-    """Return int64 [n, 2]: the character span [start, stop) in ``sentence`` of each of its pieces ``ids`` [n]."""
-    encoded = tokenizer.encode(sentence)
-    assert encoded.input_ids[1:-1] == tuple(ids.tolist()), f"encode and encode_batch differ on {sentence!r}"
-    return np.array(encoded.offsets[1:-1], np.int64).reshape(-1, 2)
 
 
 def unit_values(units: Iterable[tuple[int, int]], spans: np.ndarray) -> np.ndarray:

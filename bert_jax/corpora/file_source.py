@@ -10,14 +10,13 @@ from typing import Any, ClassVar, TypeVar
 
 from bert_jax import catalogue
 from bert_jax.corpora.bad_text import BadText, BadTextError, is_foreign
-from bert_jax.corpora.source import MARK, Piece, Skipped, below
+from bert_jax.corpora.source import MARK, PIECE_BYTES, Piece, Skipped, below
 from bert_jax.corpora.unpacking import Unpacked, is_packed, open_unpacked, readable
 from bert_jax.errors import UserError
 from bert_jax.records import Document
 from bert_jax.storage import files
 from bert_jax.storage.remote import RemotePath
 
-RANGE_BYTES = 16 << 20  # the bytes of text in a piece, for files that can be cut
 UNPACKED = 4  # approximate bytes of text per byte of a compressed file
 CHECKSUMS = ("ETag", "etag", "crc32c", "md5Hash", "checksum")  # names of an object's checksum on different stores
 
@@ -59,12 +58,12 @@ class FileSource:
     def pieces(self) -> list[Piece]:
         """Return the pieces of the files, in order of name.
 
-        A file that can be cut has a piece for each ``RANGE_BYTES`` of text; any other file is one piece.
+        A file that can be cut has a piece for each ``PIECE_BYTES`` of text; any other file is one piece.
         """
         result = []
         for name in self.names():
             size, factor = _size(name), UNPACKED if is_packed(name) else 1
-            step = RANGE_BYTES // factor
+            step = PIECE_BYTES // factor
             starts = range(0, size, step) if size > step and self.can_cut(name) else range(1)
             for start in starts[:-1]:
                 result.append(Piece(name, start, start + step, step * factor))

@@ -13,12 +13,11 @@ from typing import Any
 from bert_jax.configuration import nearest
 from bert_jax.corpora.bad_text import BadText
 from bert_jax.corpora.file_source import hash_files
-from bert_jax.corpora.source import MARK, Piece, Skipped
+from bert_jax.corpora.source import MARK, Piece, Skipped, record_pieces
 from bert_jax.corpora.values import LineBreaks, RecordSource, column_of
 from bert_jax.errors import UserError, first_line, optional_library
 from bert_jax.records import Document
 
-PIECE_BYTES = 16 << 20
 ROWS = 256  # the number of rows read at a time
 COMMIT = re.compile(r"[0-9a-f]{40}")
 OPTIONS = "config.corpus.options"
@@ -52,10 +51,7 @@ class Source(RecordSource):
         rows = self._rows(commit)
         # If ``rows`` is only some of a split, ``rows.data`` is still the table of the whole split.
         size = int(rows.data.nbytes * len(rows) / max(len(rows.data), 1))
-        step = max(1, len(rows) * PIECE_BYTES // max(size, PIECE_BYTES))
-        starts = range(0, max(len(rows), 1), step)
-        name = f"{self.name}@{commit}"
-        return [Piece(name, a, min(a + step, len(rows)), size * step // max(len(rows), 1)) for a in starts]
+        return record_pieces(f"{self.name}@{commit}", len(rows), size)
 
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
         """Yield the documents of the rows of ``piece``."""

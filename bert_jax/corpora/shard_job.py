@@ -15,11 +15,11 @@ import numpy as np
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from bert_jax.corpora import duplicates, hits
-from bert_jax.corpora.columns import TOKENS, Column, spans_of
+from bert_jax.corpora.columns import TOKENS, Column
 from bert_jax.corpora.manifest import SPLITS
 from bert_jax.corpora.privacy import redact
 from bert_jax.corpora.source import Shard, Source
-from bert_jax.corpora.store import column_name, record_header, shard_name
+from bert_jax.corpora.store import DATASET_NAME, column_name, record_header
 from bert_jax.corpora.workplace import Workplace
 from bert_jax.records import Document
 from bert_jax.storage import files, write_errors
@@ -140,10 +140,17 @@ def _in_running_text(sentences: Sequence[str], joiner: str) -> list[str]:
     return [text if i == 0 or IDEOGRAPH.match(text) else joiner + text for i, text in enumerate(sentences)]
 
 
+def _spans(tokenizer: Tokenizer, sentence: str, ids: np.ndarray) -> np.ndarray:
+    """Return int64 [n, 2]: the character span [start, stop) in ``sentence`` of each of its pieces ``ids`` [n]."""
+    encoded = tokenizer.encode(sentence)
+    assert encoded.input_ids[1:-1] == tuple(ids.tolist()), f"encode and encode_batch differ on {sentence!r}"
+    return np.array(encoded.offsets[1:-1], np.int64).reshape(-1, 2)
+
+
 def _tokenize(tokenizer: Tokenizer, batch: list[Document], columns: Sequence[Column]) -> Iterator[_Tokenized]:
     texts = [text for document in batch for text in _in_running_text(document.sentences, tokenizer.joiner)]
     encoded = tokenizer.encode_batch(texts)
-    spans = [spans_of(tokenizer, *pair) for pair in zip(texts, encoded, strict=True)] if columns else []
+    spans = [_spans(tokenizer, *pair) for pair in zip(texts, encoded, strict=True)] if columns else []
     values = {column.name: column.values(texts, spans) for column in columns}
     start = 0
     for document in batch:
@@ -170,7 +177,7 @@ class _SplitWriter:
 
     def __init__(self, job: ShardJob, split: str, shard: Shard, folder: Path) -> None:
         self._split, self._shard, self._folder, self._workplace = split, shard, folder, job.workplace
-        self._name = shard_name(split, shard.number, job.num_shards)
+        self._name = f"{DATASET_NAME}-{split}.array_record-{shard.number:05d}-of-{job.num_shards:05d}"  # TFDS's default
         dtypes = {TOKENS: np.dtype(job.dtype)} | {c.name: np.dtype(c.annotator.dtype) for c in job.columns}
         self._writers = {
             name: _BlockWriter(folder / f"{split}.{name}", dtype, job.block_tokens, name)

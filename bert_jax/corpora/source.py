@@ -20,6 +20,7 @@ from bert_jax.errors import UserError
 from bert_jax.records import Document
 
 MARK = "/./"  # stands in a path before the part that does not change if the files are moved
+PIECE_BYTES = 16 << 20  # bytes of text in a piece, where a source can be cut
 SHARDS = 256  # the number of shards of a large corpus: as many as a reader keeps open
 SMALLEST, LARGEST = 8 << 20, 1 << 30  # bytes of text in a shard
 
@@ -41,6 +42,18 @@ class Piece(NamedTuple):
     start: int = 0  # first byte or record; documents that begin in [start, stop) belong to the piece
     stop: int = -1  # -1 means to the end
     num_bytes: int = 0  # approximate bytes of text, used to group pieces into shards of even size
+
+
+def record_pieces(name: str, count: int, num_bytes: int) -> list[Piece]:
+    """Return runs of consecutive records, of about ``PIECE_BYTES`` each; one empty piece if there are no records.
+
+    Args:
+      count: the number of records.
+      num_bytes: approximate bytes of their text.
+    """
+    step = max(1, count * PIECE_BYTES // max(num_bytes, PIECE_BYTES))
+    size = num_bytes * step // max(count, 1)
+    return [Piece(name, start, min(start + step, count), size) for start in range(0, max(count, 1), step)]
 
 
 class Shard(NamedTuple):

@@ -21,7 +21,7 @@ import re
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader
@@ -42,24 +42,14 @@ DIGESTED_BYTES = 256 << 20  # hashing these takes a fifth of a second
 OPEN_SHARDS = 256  # a corpus may have more shards than a process may have open files
 
 
-def shard_name(split: str, index: int, count: int) -> str:
-    """Return TFDS's default name of a shard."""
-    return f"{DATASET_NAME}-{split}.array_record-{index:05d}-of-{count:05d}"
-
-
 def column_name(column: str, shard: str) -> str:
     """Return the name of the file with a column's values for the tokens of ``shard``."""
     return f"columns/{column}/{shard}"
 
 
-def sentence_offsets_name(split: str) -> str:
-    """Return the name of the file with the token offset of every sentence."""
-    return f"{split}.sentence_offsets.npy"
-
-
-def document_starts_name(split: str) -> str:
-    """Return the name of the file with the first sentence of every document."""
-    return f"{split}.document_starts.npy"
+def boundaries_name(split: str, kind: Literal["sentence_offsets", "document_starts"]) -> str:
+    """Return the name of the file with the token offset of every sentence, or the first sentence of every document."""
+    return f"{split}.{kind}.npy"
 
 
 @functools.lru_cache
@@ -142,8 +132,8 @@ class CorpusSplit:
         self.num_documents: int = facts["num_documents"]
         # sentence_offsets: int64 [S + 1], the last entry is num_tokens
         # document_starts: int64 [N + 1], the last entry is num_sentences
-        self.sentence_offsets: np.ndarray = np.load(folder / sentence_offsets_name(name), mmap_mode="r")
-        self.document_starts: np.ndarray = np.load(folder / document_starts_name(name), mmap_mode="r")
+        self.sentence_offsets: np.ndarray = np.load(folder / boundaries_name(name, "sentence_offsets"), mmap_mode="r")
+        self.document_starts: np.ndarray = np.load(folder / boundaries_name(name, "document_starts"), mmap_mode="r")
         self._arguments = (folder, name, cache_bytes)
         self._blocks = {
             column: _Blocks(folder, manifest, name, cache_bytes, column) for column in (TOKENS, *manifest["columns"])
@@ -194,10 +184,7 @@ class CorpusSplit:
 
 
 class _Blocks:
-    """Reads blocks of the tokens or of a column, and caches the most recently used blocks, up to ``cache_bytes``.
-
-    A split that fits into the cache is treated as a single block, which is read once.
-    """
+    """Reads blocks of the tokens or of a column, and caches the most recently used blocks, up to ``cache_bytes``."""
 
     def __init__(
         self,
@@ -213,31 +200,23 @@ class _Blocks:
         self._names = names if column == TOKENS else [column_name(column, name) for name in names]
         self._dtype = np.dtype((manifest if column == TOKENS else manifest["columns"][column])["dtype"])
         self._first_records = np.cumsum([0] + [shard["num_blocks"] for shard in facts["shards"]])
-        self._record_starts = _record_starts(facts["shards"], manifest["block_tokens"])
-        num_bytes = facts["num_tokens"] * self._dtype.itemsize
-        self._whole = num_bytes <= cache_bytes
         # int64 [n + 1]: the offset of each block's first token, and at the end the number of tokens
-        self.starts = self._record_starts[[0, -1]] if self._whole else self._record_starts
-        block_bytes = manifest["block_tokens"] * self._dtype.itemsize
-        self._capacity = 1 if self._whole else max(1, cache_bytes // block_bytes)
+        self.starts = _block_starts(facts["shards"], manifest["block_tokens"])
+        self._capacity = max(1, cache_bytes // (manifest["block_tokens"] * self._dtype.itemsize))
         self._cache: collections.OrderedDict[int, np.ndarray] = collections.OrderedDict()
         self._readers: dict[int, ArrayRecordReader] = {}
         self._lock = threading.Lock()
 
     def find(self, tokens: np.ndarray) -> np.ndarray:
         """Return the number of the block that holds each token offset in ``tokens`` [n], int64 [n]."""
-        if self._whole:
-            return np.zeros(len(tokens), np.int64)
         return np.minimum(np.searchsorted(self.starts, tokens, side="right") - 1, len(self.starts) - 2)
 
     def get(self, numbers: np.ndarray) -> dict[int, np.ndarray]:
         """Return number -> block for each of ``numbers``. A block is an array of the stored dtype."""
-        if self._whole and self._cache:
-            return self._cache
         with self._lock:
             missing = [number for number in numbers.tolist() if number not in self._cache]
             if missing:
-                self._cache.update(zip(missing, self._load(missing), strict=True))
+                self._cache.update(zip(missing, self._load(np.array(missing)), strict=True))
             blocks = {}
             for number in numbers.tolist():
                 self._cache.move_to_end(number)
@@ -257,14 +236,8 @@ class _Blocks:
         offsets = self.starts[numbers.start : numbers.stop].tolist()
         return [blocks[b][max(start - o, 0) : stop - o] for b, o in zip(numbers, offsets, strict=True)]
 
-    def _load(self, numbers: list[int]) -> list[np.ndarray]:
-        if self._whole:
-            records = self._read_records(np.arange(self._first_records[-1]))
-            return [np.concatenate(records) if records else np.zeros(0, self._dtype)]
-        return self._read_records(np.array(numbers))
-
-    def _read_records(self, numbers: np.ndarray) -> list[np.ndarray]:
-        """Return the decoded records with the given ``numbers``, which must be ascending."""
+    def _load(self, numbers: np.ndarray) -> list[np.ndarray]:
+        """Return the decoded blocks with the given ``numbers``, which must be ascending."""
         shards = np.searchsorted(self._first_records, numbers, side="right") - 1
         records: list[bytes] = []
         for shard in np.unique(shards).tolist():
@@ -293,7 +266,7 @@ class _Blocks:
         return DamagedError(f"{self._folder / self._names[shard]} is damaged ({why})")
 
     def _decode(self, record: bytes, number: int) -> np.ndarray:
-        tokens = int(self._record_starts[number + 1] - self._record_starts[number])
+        tokens = int(self.starts[number + 1] - self.starts[number])
         header = record_header(tokens * self._dtype.itemsize, self._column)
         if not record.startswith(header):
             shard = int(np.searchsorted(self._first_records, number, side="right")) - 1
@@ -301,8 +274,8 @@ class _Blocks:
         return np.frombuffer(record, self._dtype, count=tokens, offset=len(header))
 
 
-def _record_starts(shards: list[dict[str, Any]], block_tokens: int) -> np.ndarray:
-    """Return int64 [n + 1]: the token offset at which each of the n records starts, and the number of tokens."""
+def _block_starts(shards: list[dict[str, Any]], block_tokens: int) -> np.ndarray:
+    """Return int64 [n + 1]: the token offset at which each of the n blocks starts, and the number of tokens."""
     sizes = [np.full(shard["num_blocks"], block_tokens, np.int64) for shard in shards]
     for size, shard in zip(sizes, shards, strict=True):
         if len(size):

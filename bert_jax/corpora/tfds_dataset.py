@@ -10,13 +10,12 @@ from typing import Any, Literal
 
 from bert_jax.corpora.bad_text import BadText, BadTextError
 from bert_jax.corpora.file_source import hash_files
-from bert_jax.corpora.source import MARK, Piece, Skipped
+from bert_jax.corpora.source import MARK, Piece, Skipped, record_pieces
 from bert_jax.corpora.values import LineBreaks, as_document, as_text, pick, runs
 from bert_jax.errors import UserError, first_line
 from bert_jax.records import Document
 from bert_jax.storage import files
 
-PIECE_BYTES = 16 << 20
 RECORDS = 256  # the number of records read at a time
 FORMAT = "array_record"
 CONVERTED = "-array_record"  # the ending of the folder with the converted copy of a dataset, beside the dataset
@@ -52,10 +51,7 @@ class Source:
         """
         builder = self._builder()
         split = self._split(builder)
-        step = max(1, split.num_examples * PIECE_BYTES // max(_split_bytes(builder, split), PIECE_BYTES))
-        starts = range(0, max(split.num_examples, 1), step)
-        size = _split_bytes(builder, split) * step // max(split.num_examples, 1)
-        return [Piece(os.fspath(builder.data_path), a, min(a + step, split.num_examples), size) for a in starts]
+        return record_pieces(os.fspath(builder.data_path), split.num_examples, _split_bytes(builder, split))
 
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
         """Yield the documents of the records of ``piece``."""

@@ -10,6 +10,7 @@ datasets = pytest.importorskip("datasets", reason="needs the extra datasets")
 import huggingface_hub  # noqa: E402
 
 from bert_jax.corpora import hugging_face_dataset  # noqa: E402
+from bert_jax.corpora import source as sources  # noqa: E402
 from bert_jax.corpora.hugging_face_dataset import Source  # noqa: E402
 from bert_jax.errors import UserError  # noqa: E402
 from tests.corpora.reading import documents, items, skipped  # noqa: E402
@@ -49,7 +50,7 @@ def test_any_piece_size_gives_the_same_documents(saved, monkeypatch):
     source = Source(name=saved)
     whole = items(source)
     assert len(source.pieces()) == 1
-    monkeypatch.setattr(hugging_face_dataset, "PIECE_BYTES", 100)
+    monkeypatch.setattr(sources, "PIECE_BYTES", 100)
     monkeypatch.setattr(hugging_face_dataset, "ROWS", 2)
     assert len(source.pieces()) > 3
     assert items(source) == whole

@@ -41,7 +41,7 @@ def test_pieces_cut_anywhere_give_each_document_once(tmp_path, monkeypatch):
     size = (tmp_path / "a.jsonl").stat().st_size
     cut_everywhere(Source(paths=paths), size)
     whole = items(Source(paths=paths))
-    monkeypatch.setattr(file_source, "RANGE_BYTES", 10)
+    monkeypatch.setattr(file_source, "PIECE_BYTES", 10)
     assert len(Source(paths=paths).pieces()) > 20
     assert items(Source(paths=paths)) == whole
 
@@ -52,7 +52,7 @@ def test_an_array_is_read_as_its_objects_are(indent, size, tmp_path, monkeypatch
     records = [{"text": f'"{i}" é\\\\ ]}},[{{ [{{', "more": [{"a": [1, "]"]}, 2]} for i in range(50)]
     (tmp_path / "a.json").write_text(f"\ufeff \n{json.dumps(records, indent=indent)}\n")
     monkeypatch.setattr(byte_ranges, "BLOCK_BYTES", size)
-    monkeypatch.setattr(file_source, "RANGE_BYTES", 100)
+    monkeypatch.setattr(file_source, "PIECE_BYTES", 100)
     source = Source(paths=(f"{tmp_path}/*",), line_breaks="are_spaces")
     assert len(source.pieces()) == 1
     found = documents(source)

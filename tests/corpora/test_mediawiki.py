@@ -87,7 +87,7 @@ def test_a_multistream_dump_cut_anywhere_gives_each_page_once(tmp_path, monkeypa
     (tmp_path / "a.xml.bz2").write_bytes(packed)
     source = Source(paths=(f"{tmp_path}/*",))
     cut_everywhere(source, len(packed), range(1, len(packed), 7))
-    monkeypatch.setattr(file_source, "RANGE_BYTES", 4 * 300)
+    monkeypatch.setattr(file_source, "PIECE_BYTES", 4 * 300)
     assert len(source.pieces()) > 3
     assert documents(source) == KEPT
     assert max(len(kept_of(source, p)) for p in source.pieces()) == 1  # pages are in several pieces

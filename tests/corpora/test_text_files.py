@@ -107,7 +107,7 @@ def test_pieces_cut_anywhere_give_each_document_once(tmp_path):
 
 
 def test_big_files_are_cut_by_size_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(file_source, "RANGE_BYTES", 1000)
+    monkeypatch.setattr(file_source, "PIECE_BYTES", 1000)
     text = "".join(f"Document {i} here.\n" * (i % 7) + "\n" for i in range(300))
     (tmp_path / "a.txt").write_text(text)
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(text.encode()))

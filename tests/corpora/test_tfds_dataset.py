@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
+from bert_jax.corpora import source as sources
 from bert_jax.corpora import tfds_dataset
 from bert_jax.corpora.tfds_dataset import Source
 from bert_jax.errors import UserError
@@ -78,7 +79,7 @@ def test_any_piece_size_gives_the_same_documents(data_dir, monkeypatch):
     whole = items(source)
     assert len(source.pieces()) == 1
     for size in (100, 1000):
-        monkeypatch.setattr(tfds_dataset, "PIECE_BYTES", size)
+        monkeypatch.setattr(sources, "PIECE_BYTES", size)
         monkeypatch.setattr(tfds_dataset, "RECORDS", 3)
         assert len(source.pieces()) > 2
         assert items(source) == whole
