@@ -37,7 +37,7 @@ class Reader:
             columns["id"] = record["id"]
         if labels is not None:
             try:
-                columns["tags"] = spans_to_iob2(len(text), list(_spans(text, labels)))
+                columns["tags"] = _to_iob2(len(text), list(_spans(text, labels)))
             except (ValueError, TypeError, AttributeError) as error:
                 return Bad(record.where, f"has labels that do not fit ({str(error)[:80]})")
         return Record(columns, record.where)
@@ -52,7 +52,7 @@ def _spans(text: str, labels: Mapping[str, Mapping[str, list[list[int]]]]) -> It
                 yield first, last, kind
 
 
-def spans_to_iob2(length: int, spans: Sequence[tuple[int, int, str]]) -> list[str]:
+def _to_iob2(length: int, spans: Sequence[tuple[int, int, str]]) -> list[str]:
     """Return the IOB2 tags of ``length`` characters.
 
     If spans overlap, only the longest is kept (of equally long spans the first), because one sequence of tags cannot

@@ -66,7 +66,7 @@ class Reader:
             words = [word[:-1] if word[-1:].isdigit() and len(word) > 1 else word for word in words]
         columns = {"words": words, "document": document}
         if not untagged:
-            columns["tags"] = to_iob2([fields[self.tag_column] for _, fields in rows], self.scheme)
+            columns["tags"] = _to_iob2([fields[self.tag_column] for _, fields in rows], self.scheme)
         return Record(columns, where)
 
 
@@ -75,7 +75,7 @@ def _width(*columns: int) -> int:
     return max(2, *(column + 1 if column >= 0 else -column for column in columns))
 
 
-def to_iob2(tags: Sequence[str], scheme: Scheme = "auto") -> list[str]:
+def _to_iob2(tags: Sequence[str], scheme: Scheme) -> list[str]:
     """Return the tags of one sentence as IOB2.
 
     An ``I-X`` that does not follow a tag of the entity kind ``X`` becomes ``B-X``. In IOB1 this is the rule; in IOB2

@@ -8,8 +8,6 @@ import pytest
 from bert_jax import catalogue
 from bert_jax.errors import UserError
 from bert_jax.examples import jsonl
-from bert_jax.examples.character_spans import spans_to_iob2
-from bert_jax.examples.conll import to_iob2
 from tests.examples.loading import CLASSIFICATION, MULTIPLE_CHOICE, SPAN_QA, TAGGING, loaded, noted, written
 
 
@@ -120,24 +118,39 @@ def test_conll_columns(tmp_path):
     assert good["words"] == ["c"]
 
 
+@pytest.fixture
+def to_iob2(tmp_path):
+    """The tags of a sentence as the reader gives them."""
+
+    def read(tags, **options):
+        written(tmp_path, tags__conll="".join(f"word {tag}\n" for tag in tags))
+        [record] = records(tmp_path / "tags.conll", "conll", **options)
+        return record["tags"]
+
+    return read
+
+
 @pytest.mark.parametrize("scheme", ["auto", "iob1", "bioes"])
-def test_iob1_becomes_iob2(scheme):
+def test_iob1_becomes_iob2(to_iob2, scheme):
     iob1 = ["I-PER", "I-PER", "B-PER", "O", "I-LOC", "I-ORG", "I-ORG", "B-ORG"]
-    assert to_iob2(iob1, scheme) == ["B-PER", "I-PER", "B-PER", "O", "B-LOC", "B-ORG", "I-ORG", "B-ORG"]
+    assert to_iob2(iob1, scheme=scheme) == ["B-PER", "I-PER", "B-PER", "O", "B-LOC", "B-ORG", "I-ORG", "B-ORG"]
 
 
-def test_other_schemes_become_iob2_and_iob2_stays():
+def test_other_schemes_become_iob2_and_iob2_stays(to_iob2):
     iob2 = ["B-PER", "I-PER", "B-PER", "O", "B-LOC", "B-ORG", "I-ORG", "I-ORG"]
     assert to_iob2(iob2) == iob2
     assert to_iob2(["B-PER", "E-PER", "S-PER", "O", "S-LOC", "B-ORG", "I-ORG", "E-ORG"]) == iob2
     assert to_iob2(["B-PER", "L-PER", "U-PER", "O", "U-LOC", "B-ORG", "M-ORG", "L-ORG"]) == iob2
     assert to_iob2(["E-X", "E-X"]) == ["B-X", "B-X"]
     assert to_iob2(["NN", "VB-Z", "O"]) == ["NN", "VB-Z", "O"]
-    assert to_iob2(["I-X"], "iob2") == ["I-X"]
+    assert to_iob2(["I-X"], scheme="iob2") == ["I-X"]
 
 
 def test_spans_of_characters(tmp_path):
-    assert spans_to_iob2(6, [(0, 1, "a"), (1, 4, "b"), (5, 5, "a")]) == ["O", "B-b", "I-b", "I-b", "I-b", "B-a"]
+    crossed = {"text": "abcdef", "label": {"a": {"ab": [[0, 1]], "f": [[5, 5]]}, "b": {"bcde": [[1, 4]]}}}
+    written(tmp_path, crossed__json=json.dumps(crossed))
+    [record] = records(tmp_path / "crossed.json", "character_spans")
+    assert record["tags"] == ["O", "B-b", "I-b", "I-b", "I-b", "B-a"]
     good = {"text": "在北京的人", "label": {"place": {"北京": [[1, 2]]}}}
     wrong = {"text": "在北京的人", "label": {"place": {"北京": [[2, 3]]}}}
     written(tmp_path, a__json="\n".join(json.dumps(o, indent=1) for o in (good, wrong, {"id": 3, "text": "人"})))
