@@ -31,7 +31,6 @@ from bert_jax.program import Note
 from bert_jax.storage import files
 from bert_jax.text import learn
 from bert_jax.text import tokenizer as tokenizers
-from bert_jax.text.added_tokens import of_texts
 from bert_jax.text.learn import COVERAGE, learn_from_counts, learn_wordpiece
 from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.learn_sentencepiece import MAX_SENTENCES, NUM_THREADS, learn_sentencepiece
@@ -66,7 +65,7 @@ class VocabularyConfig:
 
     def with_added(self, tokenizer: Tokenizer) -> Tokenizer:
         """Return ``tokenizer`` with the tokens that ``added`` names."""
-        return tokenizer.with_added(of_texts(self.added))
+        return tokenizer.with_added([{"content": text} for text in self.added])
 
     def load_tokenizer(self, initial: Tokenizer | None = None) -> Tokenizer | None:
         """Return the tokenizer at ``path``, else ``initial``, with the added tokens; None if one is to be learned.

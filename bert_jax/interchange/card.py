@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import HeadClass
@@ -40,20 +40,13 @@ _HEADLESS = "fine-tuning, feature extraction and study"
 _TRAINED = "texts of the kind it was trained and evaluated on, after a look at its errors on yours"
 
 
-class ParentModel(NamedTuple):
-    """The model from which another model was imported, or with which its training started."""
-
-    source: str
-    licence: str | None = None  # the licence that its model card names
-
-
 def model_card(
     model: TrainedModel,
     metrics: Mapping[str, Any],
     baselines: Mapping[str, Any] | None = None,
     splits: Mapping[str, Any] | None = None,
     pooling: Pooling | None = None,
-    parent: ParentModel | None = None,
+    parent: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the model card as Markdown with YAML front matter.
 
@@ -65,11 +58,12 @@ def model_card(
       splits: for each part of the corpus ("" if it has none) ``num_documents`` and ``num_tokens`` of ``train`` and
         ``heldout``, as in its manifest, and for a part of a mixture its ``share`` of the rows.
       pooling: the pooling in the files for sentence-transformers. If None, the export has no such files.
-      parent: the model from which this one was started, if any.
+      parent: ``source`` and ``licence`` (None if its card names none) of the model from which this one was imported or
+        started, if any.
     """
-    head, facts, run = model.head or HeadClass(), model.facts, model.facts.get("run") or {}
+    head, facts, run, parent = model.head or HeadClass(), model.facts, model.facts.get("run") or {}, parent or {}
     return f"""---
-{_front(head, pooling, parent, _languages(run))}
+{_front(head, pooling, parent.get("licence"), _languages(run))}
 ---
 
 # {_plain(run.get("name", "BERT"))}
@@ -130,10 +124,9 @@ def weights_section(digests: Mapping[str, str]) -> str:
     return "\n".join(["", "## Weights", "", *lines, ""])
 
 
-def _front(head: HeadClass, pooling: Pooling | None, parent: ParentModel | None, languages: list[str]) -> str:
-    licence = (parent and parent.licence) or "unknown"
+def _front(head: HeadClass, pooling: Pooling | None, licence: str | None, languages: list[str]) -> str:
     comment = "of the weights: choose it with the licences of the training text in view"
-    if parent and parent.licence:
+    if licence:
         comment = "of the model that this one was made from: check that it is right for this one too"
     lines = [f"library_name: {'sentence-transformers' if pooling else 'transformers'}"]
     if pipeline := "sentence-similarity" if pooling else _CLASSES[head.ending][0]:
@@ -141,7 +134,7 @@ def _front(head: HeadClass, pooling: Pooling | None, parent: ParentModel | None,
     return "\n".join(
         [
             *lines,
-            f"license: {licence}  # {comment}",
+            f"license: {licence or 'unknown'}  # {comment}",
             f"language: {languages[0] if len(languages) == 1 else '[' + ', '.join(languages) + ']'}"
             if languages
             else "# language: en  (not recorded: give the ISO 639-1 code of the training text's language)",
@@ -175,7 +168,7 @@ def _loading(head: HeadClass, pooling: Pooling | None) -> str:
     return f"It loads as `{head.architecture}`."
 
 
-def _lineage(facts: Mapping[str, Any], run: Mapping[str, Any], step: int, parent: ParentModel | None) -> str:
+def _lineage(facts: Mapping[str, Any], run: Mapping[str, Any], step: int, parent: Mapping[str, Any]) -> str:
     lineage = {
         "run": run.get("run_id"),
         "step": step,
@@ -183,7 +176,7 @@ def _lineage(facts: Mapping[str, Any], run: Mapping[str, Any], step: int, parent
         "corpus fingerprint": facts.get("corpus_fingerprint"),
         "vocabulary sha256": facts.get("vocabulary_sha256"),
         "git commit": run.get("git_commit"),
-        "started from": parent and f"{parent.source} (licence: {parent.licence or 'not recorded there'})",
+        "started from": parent and f"{parent['source']} (licence: {parent.get('licence') or 'not recorded there'})",
         "versions": ", ".join(f"{name} {version}" for name, version in run.get("versions", {}).items()),
     }
     return "\n".join(f"- {name}: {_plain(value)}" for name, value in lineage.items() if value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -71,18 +71,10 @@ def _shapes_of(config: ModelConfig, head: HeadClass) -> dict[str, Any]:
     return tree | {"classifier": last(head.num_outputs), "qa_outputs": last(2), "sop_head": last(2)}  # type: ignore[no-any-return]
 
 
-class _Read(NamedTuple):
-    """The parameters that were read from a file, and what happened to each tensor (the fields of ``Report``)."""
-
-    params: dict[str, Any]
-    tensors: tuple[str, ...]
-    missing: tuple[str, ...]
-
-
 def read_params(
     tensors: Mapping[str, np.ndarray], config: ModelConfig, head: HeadClass, where: str, pad_id: int = 0
-) -> _Read:
-    """Return the tensors of a file as our parameter tree.
+) -> tuple[dict[str, Any], Report]:
+    """Return the tensors of a file as our parameter tree, and a report without a title.
 
     The tree has the parts of ``head``, except for heads of which the file has no tensor, and each other pretrained part
     if the file has all tensors of that part.
@@ -126,7 +118,7 @@ def read_params(
         )
     if problems:
         raise UserError(f"{where} does not fit together: {'; '.join(problems[:5])}; copy the whole folder again")
-    return _Read(params, tuple(names_read), tuple(name for absent in missing.values() for name in absent))
+    return params, Report("", tuple(names_read), tuple(name for absent in missing.values() for name in absent))
 
 
 def _whole(part: str, entries: Collection[names.Entry], tensors: Collection[str]) -> bool:
@@ -144,7 +136,7 @@ def check_class(params: Any, config: ModelConfig, name: str = "the model") -> No
 def tensors_of(
     params: Any, config: ModelConfig, head: HeadClass, pad_id: int = 0
 ) -> tuple[dict[str, np.ndarray], Report]:
-    """Return the tensors of a model under their names in the class of ``head``, and a report.
+    """Return the tensors of a model under their names in the class of ``head``, and a report without a title.
 
     Args:
       pad_id: the id of the padding token, on which RoBERTa's positions depend.

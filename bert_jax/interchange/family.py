@@ -14,7 +14,6 @@ import numpy as np
 
 from bert_jax import catalogue, configuration
 from bert_jax.errors import UserError
-from bert_jax.interchange import names
 from bert_jax.interchange.names import Entry
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import encoder_file
@@ -92,7 +91,9 @@ class Family(abc.ABC):
 
     def entries(self, num_layers: int, architecture: str = "", pad_id: int = 0) -> Iterator[Entry]:
         """Yield the entries of ``map``. An entry with ``{i}`` is replaced by one entry per layer."""
-        return names.per_layer(self.map(architecture, pad_id), num_layers)
+        for entry in self.map(architecture, pad_id):
+            for i in map(str, range(num_layers) if "{i}" in entry.ours else [0]):
+                yield entry._replace(ours=entry.ours.replace("{i}", i), theirs=entry.theirs.replace("{i}", i))
 
     def current_name(self, name: str) -> str:
         """Return the current name of a tensor, given a name that may be outdated or lack the family's prefix."""
@@ -154,7 +155,7 @@ class Family(abc.ABC):
         values = {ours: theirs.get(name, self.defaults.get(name)) for name, ours in self.fields.items()}
         values |= {"activation": activations[activation]}
         try:
-            return configuration.build(encoder_file(self.encoder).Config, self.adapt(values, theirs), "config")  # type: ignore[no-any-return]
+            return configuration.build(encoder_file(self.encoder).Config, values, "config")  # type: ignore[no-any-return]
         except UserError as error:
             raise UserError(f"{where}/{file} does not describe a model of the {self.title} family: {error}") from error
 
@@ -180,11 +181,6 @@ class Family(abc.ABC):
                 f"{path} has keys that are not known for the {self.title} family: {', '.join(unknown)}; remove those "
                 "that change no output of the model; if they change any, the model cannot be read"
             )
-
-    def adapt(self, values: dict[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return ``values`` for our config, corrected where ``theirs`` uses a name with another meaning."""
-        del theirs
-        return values
 
 
 @functools.cache

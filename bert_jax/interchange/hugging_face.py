@@ -147,12 +147,12 @@ def _import_local(folder: Path, where: str) -> TrainedModel:
     tensors = current_names(family, read_tensors(folder, where), where)
     tensors, folded = family.fold(tensors, theirs, where)
     head = of_config(family, theirs, tensors, where)
-    read = read_params(tensors, config, head, where, tokenizer.pad_id)
-    count = sum(array.size for array in jax.tree.leaves(read.params))
+    params, report = read_params(tensors, config, head, where, tokenizer.pad_id)
+    count = sum(array.size for array in jax.tree.leaves(params))
     title = f"read {where}: {head.architecture}, {count:,} parameters"
     notes = (*([f"labels: {', '.join(head.labels)}"] if head.labels else []), *folded)
-    report = Report(title, read.tensors, read.missing, notes=notes)
-    return TrainedModel(where, read.params, config, tokenizer, head, report=report)
+    report = dataclasses.replace(report, title=title, notes=notes)
+    return TrainedModel(where, params, config, tokenizer, head, report=report)
 
 
 def _listed_damage(folder: Path | epath.Path) -> str | None:

@@ -32,14 +32,14 @@ Surface: TypeAlias = tuple[str, bool | None]  # see Tokenizer.surfaces
 VOCABULARY_LEAVES = ("word_embeddings", "output_bias")
 
 
-def check_moments(model: TrainedModel, parts: Collection[str] | None = None) -> None:
+def check_moments(model: TrainedModel, parts: Collection[str]) -> None:
     """Raise ``UserError`` if ``model`` has no optimizer moments, or those of other heads than ``parts``."""
     if model.workdir is None:
         raise UserError(
             f"--init_optimizer=kept needs --init=WORKDIR, a run of bert-jax; {model.source} has no optimizer moments: "
             "leave --init_optimizer out"
         )
-    if parts is not None and set(model.params) != {"encoder", *parts}:
+    if set(model.params) != {"encoder", *parts}:
         raise UserError(
             f"--init_optimizer=kept needs a run of the same objective: {model.source} has moments for "
             f"{', '.join(model.params)}, this run trains encoder, {', '.join(parts)}; leave --init_optimizer out"
@@ -104,21 +104,20 @@ def start_from(
     are left out. A note lists the parts that are left out and the parts that stay fresh.
 
     Args:
-      optimizer: "kept" also takes over the optimizer's moments. The schedule begins anew in any case.
+      optimizer: "kept" also takes over the optimizer's moments, which ``check_moments`` has found to be there. The
+        schedule begins anew in any case.
       note: called with each line for the user.
       head: the head of the model to train. A classifier of another task or with other labels is left out, even if its
         shapes fit.
 
     Raises:
-      UserError: the moments are to be kept, but there are none, or the vocabulary is a different one.
+      UserError: the moments are to be kept, but the vocabulary is a different one.
     """
     params = dict(initial.params)
     same_rows = tokenizer.vocab == initial.tokenizer.vocab and model.vocab_size == initial.config.vocab_size
     if not same_rows:
         params, added = with_vocabulary_rows(params, initial.tokenizer, tokenizer)
         note(f"vocabulary: {added:,} new pieces, each at the mean of its old sub-pieces")
-    if optimizer == "kept":
-        check_moments(initial)
     if optimizer == "kept" and not same_rows:
         raise UserError(
             f"--init_optimizer=kept needs the model's own vocabulary, in its order: {initial.source} has "

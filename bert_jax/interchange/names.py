@@ -5,7 +5,6 @@ A family's ``map`` is a tuple of entries. ``{i}`` in a name stands for the numbe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -42,16 +41,6 @@ def dense(ours: str, theirs: str, inputs: int = 1) -> tuple[Entry, Entry]:
 def norm(ours: str, theirs: str) -> tuple[Entry, Entry]:
     """Return the two entries (scale, bias) of a layer norm."""
     return Entry(f"{ours}/scale", f"{theirs}.weight"), Entry(f"{ours}/bias", f"{theirs}.bias")
-
-
-def per_layer(entries: Iterable[Entry], num_layers: int) -> Iterator[Entry]:
-    """Yield the entries.
-
-    An entry with ``{i}`` is yielded once per layer, with the layer's number in place of ``{i}``.
-    """
-    for entry in entries:
-        for i in range(num_layers) if "{i}" in entry.ours else [0]:
-            yield entry._replace(ours=entry.ours.replace("{i}", str(i)), theirs=entry.theirs.replace("{i}", str(i)))
 
 
 def to_theirs(array: np.ndarray, entry: Entry) -> np.ndarray:

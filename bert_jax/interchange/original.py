@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import HeadClass, of_config
-from bert_jax.interchange.conversion import Report, read_params
+from bert_jax.interchange.conversion import read_params
 from bert_jax.interchange.family import family_of
 from bert_jax.interchange.json_files import read_json
 from bert_jax.interchange.tensor_bundle import read_bundle
@@ -64,16 +65,16 @@ def import_original(directory: str | os.PathLike[str], lowercase: bool | None = 
         unknown = {name: array for name, array in raw.items() if name not in originals.values()}
         tensors = current_names(family, renamed | unknown, where)
         head = _head(tensors, where)
-        read = read_params(tensors, config, head, where)
-    names_read = tuple(originals[name] for name in read.tensors)
+        params, report = read_params(tensors, config, head, where)
+    names_read = tuple(originals[name] for name in report.tensors)
     count = sum(array.size for array in raw.values())
     case = "lower-case" if lowercase else "cased"
     notes = [f"the vocabulary is read as {case}"]
     if len(raw) < len(stored):
         notes.insert(0, f"skipped: {len(stored) - len(raw)} tensors of the optimizer")
     title = f"read {where}/{prefix.name}: {head.architecture}, {count:,} parameters"
-    report = Report(title, names_read, read.missing, notes=tuple(notes))
-    return TrainedModel(where, read.params, config, tokenizer, head, report=report)
+    report = dataclasses.replace(report, title=title, tensors=names_read, notes=tuple(notes))
+    return TrainedModel(where, params, config, tokenizer, head, report=report)
 
 
 def current_name(variable: str) -> str:

@@ -16,7 +16,7 @@ from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import HeadClass, of_facts
-from bert_jax.interchange.card import ParentModel, model_card
+from bert_jax.interchange.card import model_card
 from bert_jax.interchange.conversion import Report, check_class
 from bert_jax.interchange.family import family_with
 from bert_jax.interchange.hugging_face import export_model, licence_of
@@ -79,12 +79,10 @@ def _newest_metrics(workdir: str, step: int) -> dict[str, float]:
     return figures
 
 
-def _parent_of(facts: Mapping[str, Any]) -> ParentModel | None:
-    """Return the model from which this model was started or imported, with its licence; None if there is none."""
-    if facts.get("parent"):
-        return ParentModel(facts["parent"]["source"], facts["parent"].get("licence"))
+def _parent_of(facts: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return source and licence of the model from which this one was started or imported; None if there is none."""
     source = ((facts.get("run") or {}).get("identity") or {}).get("init")
-    return ParentModel(source, licence_of(source)) if source else None
+    return facts.get("parent") or ({"source": source, "licence": licence_of(source)} if source else None)
 
 
 def _corpus_splits(workdir: str, facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ Their rows of the embeddings are made by ``interchange.initial.with_vocabulary_r
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from etils import epath
@@ -13,14 +13,10 @@ from etils import epath
 from bert_jax.storage import reading
 
 # An added token: its ``content``, its ``id`` if it is known, and the flags of ``tokenizer_json.FLAGS`` that are on.
+# Without flags, it is found exactly as it is written, before text is converted to lower case.
 Token: TypeAlias = Mapping[str, Any]
 CONFIG = "tokenizer_config.json"
 _AROUND_TEXTS = ("bos_token", "eos_token")
-
-
-def of_texts(texts: Iterable[str]) -> list[Token]:
-    """Return added tokens that are found exactly as they are written, before text is converted to lower case."""
-    return [{"content": text} for text in texts]
 
 
 def of_files(source: epath.Path, pieces: Collection[str]) -> list[Token]:

@@ -135,6 +135,11 @@ class JsonEngine:
         """Return what a file of the tokenizer holds: pieces by line if ``name`` ends in ``.txt``, else the content."""
         return ("".join(f"{piece}\n" for piece in self.vocab) if name.endswith(".txt") else self.json()).encode()
 
+    @property
+    def as_json(self) -> JsonEngine:
+        """Return this engine, which is one of a ``tokenizer.json`` already."""
+        return self
+
     def json(self) -> str:
         """Return the ``tokenizer.json``, with the special tokens and their template."""
         return json.dumps(self.content, ensure_ascii=False, indent=1) + "\n"

@@ -49,8 +49,6 @@ def learn_byte_bpe(
             f" least {reserved}, better several times that"
         )
     sentences = sample(texts, max_sentences)
-    if not sentences:
-        raise UserError("the text to learn a vocabulary from is empty; check config.corpus.options")
     engine = tokenizers.Tokenizer(models.BPE())
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     if lowercase:

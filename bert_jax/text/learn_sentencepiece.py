@@ -47,8 +47,6 @@ def learn_sentencepiece(
     library, model = quiet(), io.BytesIO()
     options = {"byte_fallback": False, "character_coverage": COVERAGE, "num_threads": NUM_THREADS} | options
     sentences = sample(texts, max_sentences)
-    if not sentences:
-        raise UserError("the text to learn a vocabulary from is empty; check config.corpus.options")
     normalizer = folding_normalizer() if lowercase else library.SentencePieceNormalizer(rule_name="nmt_nfkc")
     try:
         library.SentencePieceTrainer.train(
@@ -82,7 +80,8 @@ def _explain(message: str, size: int) -> str:
 def sample(texts: Iterable[str], at_most: int) -> list[str]:
     """Return ``at_most`` of ``texts``: those with the lowest hashes, in their order. It is the same in every process.
 
-    A text longer than ``MAX_CHARACTERS`` is cut into several texts. Empty texts are left out.
+    A text longer than ``MAX_CHARACTERS`` is cut into several texts. Empty texts are left out. Raises ``UserError`` if
+    there is no other.
     """
     kept: list[tuple[int, int, str]] = []  # a heap, the highest hash first
     for number, text in enumerate(_cut(texts)):
@@ -92,6 +91,8 @@ def sample(texts: Iterable[str], at_most: int) -> list[str]:
             heapq.heappush(kept, entry)
         elif entry > kept[0]:
             heapq.heapreplace(kept, entry)
+    if not kept:
+        raise UserError("the text to learn a vocabulary from is empty; check config.corpus.options")
     return [text for _, _, text in sorted(kept, key=lambda entry: -entry[1])]
 
 

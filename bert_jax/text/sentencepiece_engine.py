@@ -62,19 +62,10 @@ class SentencePieceEngine:
 
     @functools.cached_property
     def as_json(self) -> JsonEngine:
-        """Return the engine of the same pieces and rules in a ``tokenizer.json``; see ``_convert``."""
+        """Return the engine of the same pieces, rules and special tokens in a ``tokenizer.json``; see ``_convert``."""
         named = {role: self.vocab[i] for role, i in zip(tokenizer_json.ROLES, self.special_ids, strict=True)}
         content = _convert(self.model, self._special)
         return JsonEngine(tokenizer_json.normal(content, "the model", named), "the model")
-
-    def json(self) -> str:
-        """Return a Hugging Face ``tokenizer.json`` with the same pieces, rules and special tokens."""
-        return self.as_json.json()
-
-    @property
-    def content(self) -> tokenizer_json.Content:
-        """Return the content of that ``tokenizer.json``."""
-        return self.as_json.content
 
     def ids(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Return the ids of each text, int32 (read-only)."""

@@ -112,7 +112,9 @@ def prepare(data: bytes, lowercase: bool | None, where: str) -> tuple[bytes, dic
         model.pieces[i].type = CONTROL
         special[token] = i
     if lowercase and not folds_case(data):
-        model.normalizer_spec.precompiled_charsmap = table(_fold_targets(replacements(model.normalizer_spec)))
+        model.normalizer_spec.precompiled_charsmap = table(
+            _normalizer(_fold_targets(_replacements(model.normalizer_spec)))
+        )
         changed = True
     # Unless something has changed, the bytes and their hash stay the same.
     data = model.SerializeToString(deterministic=True) if changed else data
@@ -136,24 +138,17 @@ def folding_normalizer() -> Any:
     return _normalizer(_fold_targets(dict(quiet().SentencePieceNormalizer(rule_name="nmt_nfkc").Decompile())))
 
 
-def new() -> Any:
-    """Return an empty message of a unigram model."""
-    model = _message()()
-    model.trainer_spec.model_type = 1
-    return model
-
-
-def replacements(normalizer_spec: Any) -> dict[str, str]:
+def _replacements(normalizer_spec: Any) -> dict[str, str]:
     """Return source -> target of the replacement table (``precompiled_charsmap``) of a model's normaliser."""
     if not normalizer_spec.precompiled_charsmap:
         return {}
     return dict(quiet().SentencePieceNormalizer(normalizer_spec=normalizer_spec.SerializeToString()).Decompile())
 
 
-def table(own: Mapping[str, str]) -> bytes:
-    """Return the replacement table (``precompiled_charsmap``) with the entries ``own``, source -> target."""
-    spec = new().normalizer_spec
-    spec.ParseFromString(_normalizer(own).serialized_normalizer_spec())
+def table(normalizer: Any) -> bytes:
+    """Return the replacement table (``precompiled_charsmap``) of a normaliser of the library."""
+    spec = _message()().normalizer_spec
+    spec.ParseFromString(normalizer.serialized_normalizer_spec())
     return bytes(spec.precompiled_charsmap)
 
 

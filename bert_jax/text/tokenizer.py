@@ -24,8 +24,8 @@ from bert_jax.text.encoded import Cut, Encoded, kept_lengths
 from bert_jax.text.json_engine import JsonEngine
 from bert_jax.text.marks import is_white
 from bert_jax.text.sentencepiece_engine import SentencePieceEngine
-from bert_jax.text.surrogates import retry_well_formed, well_formed
-from bert_jax.text.vocab_txt import check_vocab, read_vocab
+from bert_jax.text.surrogates import well_formed
+from bert_jax.text.vocab_txt import check_vocab, lines_of
 
 FILE_NAMES = ("vocab.txt", SentencePieceEngine.file_name, tokenizer_json.FILE_NAME)
 _FILE_OF_KIND = {"wordpiece": "vocab.txt", "byte_bpe": tokenizer_json.FILE_NAME}  # all others: sentencepiece's
@@ -95,7 +95,13 @@ class Tokenizer:
 
         Special tokens in a text are read as plain text.
         """
-        return retry_well_formed(self._engine.ids, texts)
+        try:
+            return self._engine.ids(texts)
+        except TypeError:  # a lone surrogate; checking every text first would slow down all texts for the few
+            clean = [well_formed(text) for text in texts]
+            if clean == list(texts):
+                raise
+            return self._engine.ids(clean)
 
     def encode(
         self, text: str, pair: str | None = None, max_length: int | None = None, special_tokens_in_text: bool = False
@@ -182,7 +188,7 @@ class Tokenizer:
         new = [token for token in tokens if token["content"] not in own]
         if not new:
             return self
-        return Tokenizer(JsonEngine(tokenizer_json.with_added(self._engine.content, new)))
+        return Tokenizer(JsonEngine(tokenizer_json.with_added(self._engine.as_json.content, new)))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the tokenizer's file, whole or not at all."""
@@ -190,12 +196,13 @@ class Tokenizer:
 
     def tokenizer_json(self) -> str:
         """Return a Hugging Face ``tokenizer.json`` that gives the same ids."""
-        return self._engine.json()
+        return self._engine.as_json.json()
 
 
-def wordpiece(vocab: Sequence[str], lowercase: bool = True) -> Tokenizer:
-    """Return BERT's WordPiece tokenizer with these pieces, one for each id."""
-    return Tokenizer(JsonEngine(tokenizer_json.of_bert(check_vocab(vocab, "the vocabulary"), lowercase)))
+def wordpiece(vocab: Sequence[str], lowercase: bool = True, where: str = "the vocabulary") -> Tokenizer:
+    """Return BERT's WordPiece tokenizer with these pieces, one for each id; error messages call them ``where``."""
+    check_vocab(vocab, where)
+    return Tokenizer(JsonEngine(tokenizer_json.of_bert(vocab, lowercase)))
 
 
 def sentencepiece(model: bytes, lowercase: bool | None = None, where: str = "the model") -> Tokenizer:
@@ -223,6 +230,11 @@ def load(path: str | os.PathLike[str], lowercase: bool | None = None) -> Tokeniz
     """
     source = files.as_path(path)
     source = files.as_path(find(source)) if source.is_dir() else source
+    if not source.exists():
+        raise UserError(
+            f"no vocabulary file {source}; learn one with `bert-jax vocab` or name a published vocab.txt, .model or "
+            "tokenizer.json"
+        )
     tokenizer = _of_file(source, lowercase)
     return tokenizer.with_added(added_tokens.of_files(source, frozenset(tokenizer.vocab)))
 
@@ -230,11 +242,10 @@ def load(path: str | os.PathLike[str], lowercase: bool | None = None) -> Tokeniz
 def _of_file(source: epath.Path, lowercase: bool | None) -> Tokenizer:
     if source.suffix == ".json" or source.name == tokenizer_json.MERGES:
         return Tokenizer(JsonEngine(tokenizer_json.read(source), str(source)))
-    if source.suffix != ".model":
-        return wordpiece(read_vocab(source), lowercase is not False)
-    if not source.exists():
-        raise UserError(f"no vocabulary file {source}; learn one with `bert-jax vocab` or name a published .model")
-    return sentencepiece(reading.read_bytes(source), lowercase, str(source))
+    if source.suffix == ".model":
+        return sentencepiece(reading.read_bytes(source), lowercase, str(source))
+    pieces = lines_of(reading.utf8_text(source, str(source), "vocabulary"))
+    return wordpiece(pieces, lowercase is not False, str(source))
 
 
 def find(folder: str | os.PathLike[str]) -> os.PathLike[str]:

@@ -46,7 +46,7 @@ def read(path: str | os.PathLike[str]) -> Content:
       path: a ``tokenizer.json``, or either of a ``vocab.json`` and a ``merges.txt``.
 
     Raises:
-      UserError: the file does not exist or is damaged.
+      UserError: the file is damaged, or one of the two is missing.
     """
     source = files.as_path(path)
     if source.name == MERGES:
@@ -280,15 +280,11 @@ def _pair_form(processors: Sequence[Mapping[str, Any]], roles: Mapping[str, str]
 
 def _of_merges(vocabulary: Any, merges: Any) -> Content:
     """Return the content for a ``vocab.json`` with a ``merges.txt``, by the rules of RoBERTa."""
+    for file, other in ((vocabulary, merges), (merges, vocabulary)):
+        if not other.exists():
+            raise UserError(f"{file} has no {other.name} beside it; put both, or a tokenizer.json, into one folder")
     vocab = _read_json(vocabulary)
-    try:
-        lines = reading.read_bytes(merges).decode("utf-8").split("\n")
-    except FileNotFoundError:
-        raise UserError(
-            f"{vocabulary} has no {MERGES} beside it; put both, or a tokenizer.json, into one folder"
-        ) from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{merges} is not UTF-8 at byte offset {error.start}; copy it again") from error
+    lines = reading.utf8_text(merges, str(merges), "merges").split("\n")
     # Only the first line may be a comment: "# #" is a merge.
     pairs = [line.rstrip("\r") for line in lines[lines[0].startswith("#version") :]]
     named = _roles_beside(merges.parent)
@@ -326,10 +322,6 @@ def _options_beside(folder: Any) -> dict[str, Any]:
 
 
 def _read_json(source: Any) -> dict[str, Any]:
-    if not source.exists():
-        raise UserError(
-            f"no vocabulary file {source}; learn one with `bert-jax vocab` or name a published tokenizer.json"
-        )
     try:
         content = json.loads(reading.read_bytes(source))
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:

@@ -7,7 +7,6 @@ import pytest
 from bert_jax.cli import main
 from bert_jax.corpora.store import Corpus
 from bert_jax.text.tokenizer import load
-from bert_jax.text.vocab_txt import read_vocab
 
 SENTENCES = ["The cat sat on the mat.", "A dog ran to the park.", "It was a sunny day.", "The end came at last."]
 
@@ -42,7 +41,7 @@ def test_a_vocabulary_of_a_recipe_for_fine_tuning(tmp_path, capsys):
 def test_vocabulary_then_corpus(tmp_path, capsys, flags):
     vocab, store = tmp_path / "out" / "vocab.txt", tmp_path / "out" / "corpus"
     assert main.run(["vocab", *flags, f"--output={vocab}"]) == 0
-    pieces = read_vocab(vocab)
+    pieces = load(vocab).vocab
     assert len(pieces) <= 120
     assert "the" in pieces
     assert main.run(["corpus", *flags, f"--config.vocab.path={vocab}", f"--output={store}"]) == 0
@@ -55,7 +54,7 @@ def test_a_published_vocabulary_is_checked_and_copied(tmp_path, flags):
     published, output = tmp_path / "published.txt", tmp_path / "vocab.txt"
     published.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n")
     assert main.run(["vocab", *flags, f"--config.vocab.path={published}", f"--output={output}"]) == 0
-    assert read_vocab(output) == read_vocab(published)
+    assert load(output).vocab == load(published).vocab
 
 
 def test_a_byte_level_vocabulary_then_corpus(tmp_path, capsys, flags):

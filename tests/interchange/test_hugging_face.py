@@ -21,7 +21,7 @@ from bert_jax.errors import UserError
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange import workdir as workdirs
 from bert_jax.interchange.architectures import HeadClass
-from bert_jax.interchange.card import ParentModel, model_card
+from bert_jax.interchange.card import model_card
 from bert_jax.interchange.hugging_face import export_model, import_model
 from bert_jax.interchange.tensors import WEIGHTS
 from bert_jax.interchange.workdir import import_into_workdir
@@ -260,7 +260,7 @@ def test_what_a_user_named_brings_no_html_into_the_card() -> None:
     run = {"name": tag, "run_id": tag, "config": {"corpus": {"parts": parts}}}
     facts = {"model": {}, "lowercase": True, "run": run, "task": {"name": tag}}
     head = HeadClass("BertForSequenceClassification", labels=(tag, "b"))
-    card = model_card(trained(facts, head=head), {f"loss/{tag}": 1.0}, parent=ParentModel(tag))
+    card = model_card(trained(facts, head=head), {f"loss/{tag}": 1.0}, parent={"source": tag})
     outside = re.sub(r"```json.*?```|`[^`\n]*`", "", card, flags=re.DOTALL)
     assert "# &lt;script&gt;&#96;&lt;i&gt;&amp;\n" in card
     assert not re.findall(r"<|&(?!lt;|gt;|amp;|#96;)", outside)

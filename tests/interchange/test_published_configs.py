@@ -64,6 +64,7 @@ PUBLISHED = {
     "roberta-base": ROBERTA + ', "bos_token_id": 0, "eos_token_id": 2}',
     "roberta-base-squad2": ROBERTA
     + ', "bos_token_id": 0, "eos_token_id": 2, "language": "english", "name": "Roberta", "output_past": true}',
+    "roberta without a padding id": ROBERTA.replace('"pad_token_id": 1', '"pad_token_id": null') + "}",
     "albert-base-v2": ALBERT + "}",
     "albert_chinese_base": ALBERT + ', "layers_to_keep": []}',
     "ernie-3.0-base-zh": ERNIE + "}",
@@ -93,3 +94,11 @@ def test_a_key_that_may_change_the_model_is_named_with_its_value(encoder: str, k
     ) as error:
         family.from_config(described | {key: value}, "there")
     assert str(value) in str(error.value)
+
+
+@pytest.mark.parametrize("encoder", ["bert", "roberta"])
+@pytest.mark.parametrize("positions", ["514", None, 0])
+def test_positions_that_are_no_number_are_refused(encoder: str, positions: Any) -> None:
+    described = json.loads({"bert": BERT, "roberta": ROBERTA}[encoder] + "}") | {"max_position_embeddings": positions}
+    with pytest.raises(UserError, match="^there/config.json does not describe .*: config.*max_length is"):
+        family_of(encoder).from_config(described, "there")

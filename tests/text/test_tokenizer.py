@@ -9,7 +9,6 @@ import tokenizers
 
 from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS
-from bert_jax.text.added_tokens import of_texts
 from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.learn_sentencepiece import learn_sentencepiece
@@ -133,7 +132,7 @@ def test_the_name_says_the_kind():
 
 def test_added_tokens_stay_whole_in_every_kind(tokenizer, tmp_path):
     """They get the next ids, and text around them is cut as before."""
-    added = tokenizer.with_added(of_texts(("<e1>", "</e1>")))
+    added = tokenizer.with_added([{"content": "<e1>"}, {"content": "</e1>"}])
     assert (added.size, added.vocab[-2:]) == (tokenizer.size + 2, ("<e1>", "</e1>"))
     assert added.vocab[:-2] == tokenizer.vocab
     first, last = tokenizer.size, tokenizer.size + 1
@@ -150,7 +149,7 @@ def test_added_tokens_stay_whole_in_every_kind(tokenizer, tmp_path):
     assert not added.is_continuation[[first, last]].any()
     added.save(tmp_path / added.file_name)
     assert added.file_name == "tokenizer.json"
-    for copy in (load(tmp_path), pickle.loads(pickle.dumps(added)), added.with_added(of_texts(("<e1>",)))):
+    for copy in (load(tmp_path), pickle.loads(pickle.dumps(added)), added.with_added([{"content": "<e1>"}])):
         assert copy.sha256 == added.sha256 != tokenizer.sha256
     library = tokenizers.Tokenizer.from_str(added.tokenizer_json())
     assert tuple(library.encode("the <e1>cats</e1> run").ids) == added.encode("the <e1>cats</e1> run").input_ids

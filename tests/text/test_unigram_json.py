@@ -9,7 +9,7 @@ from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processo
 
 from bert_jax.errors import UserError
 from bert_jax.text import json_engine
-from bert_jax.text.sentencepiece_model import new, quiet
+from bert_jax.text.sentencepiece_model import quiet, table
 from bert_jax.text.tokenizer import load
 
 SPECIAL = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
@@ -42,12 +42,10 @@ STRANGE = [
 
 
 def albert() -> dict:
-    spec = new().normalizer_spec
-    spec.ParseFromString(quiet().SentencePieceNormalizer(rule_name="nmt_nfkc").serialized_normalizer_spec())
     tokenizer = tokenizers.Tokenizer(models.Unigram(PIECES, unk_id=1))
     quotes = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
     folding = [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
-    steps = [*quotes, *folding, normalizers.Precompiled(spec.precompiled_charsmap)]
+    steps = [*quotes, *folding, normalizers.Precompiled(table(quiet().SentencePieceNormalizer(rule_name="nmt_nfkc")))]
     tokenizer.normalizer = normalizers.Sequence(steps)
     split = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme="always")]
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(split)

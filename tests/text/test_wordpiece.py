@@ -11,7 +11,6 @@ from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.text import json_engine
 from bert_jax.text.tokenizer import Tokenizer, load, wordpiece
-from bert_jax.text.vocab_txt import read_vocab
 
 PIECES = ["the", "cat", "s", "##s", "sat", "mask", "[", "]", "un", "##afford", "##able", ".", "e", "à", "中"]
 VOCAB = (*SPECIAL_TOKENS, *PIECES)
@@ -128,18 +127,18 @@ def test_bad_vocabulary_files_are_explained(tmp_path, content, message):
     path = tmp_path / "vocab.txt"
     path.write_bytes(content)
     with pytest.raises(UserError, match=message):
-        read_vocab(path)
+        load(path)
 
 
 def test_missing_vocabulary_file(tmp_path):
     with pytest.raises(UserError, match="no vocabulary file"):
-        read_vocab(tmp_path / "vocab.txt")
+        load(tmp_path / "vocab.txt")
 
 
 def test_line_ends_and_unusual_pieces(tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_bytes("\ufeff[PAD]\r\n[UNK]\r\n[CLS]\r\n[SEP]\r\n[MASK]\r\n\u2028\r\n\u0085".encode())
-    assert read_vocab(path) == (*SPECIAL_TOKENS, "\u2028", "\u0085")
+    assert load(path).vocab == (*SPECIAL_TOKENS, "\u2028", "\u0085")
 
 
 def test_published_cased_vocabulary(shared_data):

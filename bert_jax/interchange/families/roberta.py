@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from bert_jax.interchange.families import bert
 from bert_jax.interchange.names import Entry, dense, norm
+from bert_jax.models.config import ModelConfig
 
 _PAD_ID = 1  # the padding id in the released models
 
@@ -48,5 +49,9 @@ class Family(bert.Family):
         theirs = super().to_config(config, pad_id)
         return theirs | {"max_position_embeddings": config.max_length + pad_id + 1}
 
-    def adapt(self, values: dict[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-        return values | {"max_length": values["max_length"] - int(theirs.get("pad_token_id", _PAD_ID)) - 1}
+    def from_config(self, theirs: Mapping[str, Any], where: str, file: str = "config.json") -> ModelConfig:
+        positions, pad_id = theirs.get("max_position_embeddings"), theirs.get("pad_token_id")
+        if isinstance(positions, int):  # anything else is refused below
+            skipped = 1 + (pad_id if isinstance(pad_id, int) else _PAD_ID)
+            theirs = {**theirs, "max_position_embeddings": positions - skipped}
+        return super().from_config(theirs, where, file)
