@@ -29,14 +29,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.verify is not None:
         if arguments.config is not None or arguments.output is not None:
             raise UserError("--verify=DIR builds nothing; leave out --config and --output")
-        return print_damage(arguments.verify)
+        return _print_damage(arguments.verify)
     if arguments.config is None or arguments.output is None:
         raise UserError("give --config=RECIPE and --output=DIR to build a store, or --verify=DIR to check one")
-    build(arguments)
+    _build(arguments)
     return exit_codes.DONE
 
 
-def print_damage(store: str) -> int:
+def _print_damage(store: str) -> int:
     """Check the files of ``store`` and print a line for each damaged file; return the exit code."""
     found = damaged = 0
     for _, finding in verify(store):
@@ -48,11 +48,11 @@ def print_damage(store: str) -> int:
     return exit_codes.CRASHED if damaged else exit_codes.DONE
 
 
-def build(arguments: argparse.Namespace) -> None:
+def _build(arguments: argparse.Namespace) -> None:
     config = arguments.config.to_dict()
     private = arguments.private or config.get("private", False)
     vocab = configuration.build(VocabularyConfig, config.get("vocab", {}), "config.vocab")
-    tokenizer, progress = vocab.load_tokenizer(), show if sys.stderr.isatty() else lambda *counts: None
+    tokenizer, progress = vocab.load_tokenizer(), _show if sys.stderr.isatty() else lambda *counts: None
     if tokenizer is None:
         raise UserError(
             "config.vocab.path is empty; learn a vocabulary with `bert-jax vocab --config=RECIPE --output=vocab.txt`, "
@@ -80,6 +80,6 @@ def build(arguments: argparse.Namespace) -> None:
     )
 
 
-def show(documents: int, num_bytes: int, tokens: int) -> None:
+def _show(documents: int, num_bytes: int, tokens: int) -> None:
     line = f"\r{documents:,} documents, {num_bytes / 1e6:,.0f} MB, {tokens:,} tokens"
     print(line, end="", file=sys.stderr, flush=True)

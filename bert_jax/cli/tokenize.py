@@ -30,10 +30,10 @@ def run(arguments: argparse.Namespace) -> None:
     tokenizer = tokenizers.load(arguments.vocab, lowercase=False if arguments.cased else None)
     text, pair = [*arguments.texts, None][:2]
     encoded = tokenizer.encode(text, pair, max_length=arguments.max_length)
-    print(json.dumps(dataclasses.asdict(encoded), ensure_ascii=False) if arguments.json else table(encoded))
+    print(json.dumps(dataclasses.asdict(encoded), ensure_ascii=False) if arguments.json else _table(encoded))
 
 
-def table(encoded: Encoded) -> str:
+def _table(encoded: Encoded) -> str:
     """Return text with a line for each piece and a last line with all ids, ready to copy."""
     rows = [("piece", "id", "type", "mask", "offset")]
     columns = (encoded.pieces, encoded.input_ids, encoded.token_type_ids, encoded.attention_mask, encoded.offsets)

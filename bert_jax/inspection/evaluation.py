@@ -26,7 +26,7 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _LINES_AT_ONCE = 1000
 
 
-class EvaluationSet(NamedTuple):
+class _EvaluationSet(NamedTuple):
     """An evaluation set as hashes of runs of ``RUN`` tokens. Its U units are lines of text files or documents."""
 
     noun: str  # what the units are: "lines" or "documents"
@@ -41,7 +41,7 @@ class EvaluationSet(NamedTuple):
         return int(self.document.max(initial=-1)) + 1
 
 
-def open_set(where: str, corpus: Corpus, tokenizer: Tokenizer | None) -> EvaluationSet:
+def open_set(where: str, corpus: Corpus, tokenizer: Tokenizer | None) -> _EvaluationSet:
     """Return the evaluation set ``where``: a folder with a corpus, or a glob of text files.
 
     Raises:
@@ -83,7 +83,7 @@ def _lines_of(source: Source, tokenizer: Tokenizer) -> Iterator[tuple[int, np.nd
                 yield number, tokens
 
 
-def _collect(noun: str, units: Iterator[tuple[int, np.ndarray]], table: Hashes) -> EvaluationSet:
+def _collect(noun: str, units: Iterator[tuple[int, np.ndarray]], table: Hashes) -> _EvaluationSet:
     runs: list[Hashes] = []
     unit: list[np.ndarray] = []
     document: list[int] = []
@@ -96,7 +96,7 @@ def _collect(noun: str, units: Iterator[tuple[int, np.ndarray]], table: Hashes) 
         document.append(number)
     if not document:
         raise UserError("the evaluation set has no text; check --eval (a glob of text files, or a corpus)")
-    return EvaluationSet(noun, np.concatenate(runs), np.concatenate(unit), np.array(document), len(document), short)
+    return _EvaluationSet(noun, np.concatenate(runs), np.concatenate(unit), np.array(document), len(document), short)
 
 
 def _run_hashes(values: Hashes) -> Hashes:
@@ -119,7 +119,7 @@ def _is_varied(tokens: np.ndarray) -> np.ndarray:
     return 1 + (windows[:, 1:] != windows[:, :-1]).sum(axis=1) >= FEWEST
 
 
-def overlap(split: CorpusSplit, corpus: Corpus, evaluation: EvaluationSet, name: str) -> Check:
+def overlap(split: CorpusSplit, corpus: Corpus, evaluation: _EvaluationSet, name: str) -> Check:
     """Check which units of ``evaluation`` share a run of tokens with a document of ``split``."""
     wanted, of_run = np.unique(evaluation.runs, return_inverse=True)
     found = _search(split, wanted, _table(corpus))

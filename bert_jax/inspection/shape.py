@@ -26,7 +26,7 @@ MANY_SINGLE = 0.3  # a larger share of one-sentence documents leaves no pairs to
 
 
 @dataclasses.dataclass(frozen=True)
-class Shape:
+class _Lengths:
     """The lengths of the sentences and N documents of a split."""
 
     # [LONG_SENTENCE + 2]: the number of sentences with each number of tokens; the last entry counts all longer ones
@@ -36,17 +36,17 @@ class Shape:
     document_sentences: Ints  # [N] the number of sentences of each document
 
 
-def measure(split: CorpusSplit) -> Shape:
+def measure(split: CorpusSplit) -> _Lengths:
     counts, long_tokens = np.zeros(LONG_SENTENCE + 2, np.int64), 0
     for start in range(0, split.num_sentences, _SENTENCES_AT_ONCE):
         lengths = np.diff(split.sentence_offsets[start : start + _SENTENCES_AT_ONCE + 1])
         counts += np.bincount(np.minimum(lengths, LONG_SENTENCE + 1), minlength=LONG_SENTENCE + 2)
         long_tokens += int(lengths[lengths > LONG_SENTENCE].sum())
     starts = np.asarray(split.document_starts)
-    return Shape(counts, long_tokens, np.diff(split.sentence_offsets[starts]), np.diff(starts))
+    return _Lengths(counts, long_tokens, np.diff(split.sentence_offsets[starts]), np.diff(starts))
 
 
-def documents(split: CorpusSplit, shape: Shape, dropped: dict[str, int], fixes: Fixes, pairs: bool) -> Check:
+def documents(split: CorpusSplit, shape: _Lengths, dropped: dict[str, int], fixes: Fixes, pairs: bool) -> Check:
     """Check for empty documents (the build drops them), one-sentence documents, and a document with much of the text.
 
     ``pairs``: whether rows are pairs of sentences of one document; otherwise one-sentence documents are no fault.
@@ -83,7 +83,7 @@ def documents(split: CorpusSplit, shape: Shape, dropped: dict[str, int], fixes: 
     )
 
 
-def sentences(split: CorpusSplit, shape: Shape, fixes: Fixes) -> Check:
+def sentences(split: CorpusSplit, shape: _Lengths, fixes: Fixes) -> Check:
     """Check the lengths of sentences. Very long sentences are mostly lines that were not split into sentences."""
     share = ratio(shape.long_sentence_tokens, split.num_tokens)
     mean = ratio(split.num_tokens, split.num_sentences)

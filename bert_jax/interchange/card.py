@@ -118,12 +118,6 @@ def _without_folders(value: Any) -> Any:
     return value.rstrip("/").rpartition("/")[2] if isinstance(value, str) and value.startswith("/") else value
 
 
-def weights_section(digests: Mapping[str, str]) -> str:
-    """Return the last section of the card, with the sha256 of each weight file. ``digests``: file name -> sha256."""
-    lines = [f"- {name}: sha256 `{digest}`" for name, digest in digests.items() if name.endswith(".safetensors")]
-    return "\n".join(["", "## Weights", "", *lines, ""])
-
-
 def _front(head: HeadClass, pooling: Pooling | None, licence: str | None, languages: list[str]) -> str:
     comment = "of the weights: choose it with the licences of the training text in view"
     if licence:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -56,18 +55,13 @@ def put(tree: dict[str, Any], path: str, value: Any) -> None:
     tree[last] = value
 
 
-@functools.lru_cache(maxsize=16)
-def _pretraining_shapes(config: ModelConfig) -> Any:
-    return jax.eval_shape(lambda: fresh_params(config))
-
-
 def _shapes_of(config: ModelConfig, head: HeadClass) -> dict[str, Any]:
     """Return a tree with the shape of every array that a file with this ``head`` can hold."""
 
     def last(outputs: int) -> dict[str, Any]:
         return {"dense": {"kernel": (config.hidden_size, outputs), "bias": (outputs,)}}
 
-    tree = jax.tree.map(lambda x: x.shape, dict(_pretraining_shapes(config)))
+    tree = jax.tree.map(lambda x: x.shape, dict(jax.eval_shape(lambda: fresh_params(config))))
     return tree | {"classifier": last(head.num_outputs), "qa_outputs": last(2), "sop_head": last(2)}  # type: ignore[no-any-return]
 
 

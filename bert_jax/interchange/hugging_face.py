@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from etils import epath
 from bert_jax.errors import RepeatingError, UserError
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import HeadClass, config_fields, of_config, pretraining_class
-from bert_jax.interchange.card import CARD, weights_section
+from bert_jax.interchange.card import CARD
 from bert_jax.interchange.conversion import Report, check_class, leaf, read_params, tensors_of
 from bert_jax.interchange.family import family_described, family_of
 from bert_jax.interchange.json_files import read_json, write_json
@@ -79,12 +80,18 @@ def export_model(
         # Only the files that an import reads get checksums. The files for pooling, which lie in a subfolder, get none,
         # and neither does the card, which people may edit.
         digests = write_checksums(folder, sorted(path.name for path in folder.iterdir() if path.is_file()))
-        (folder / CARD).write_text(card + weights_section(digests), encoding="utf-8")
+        (folder / CARD).write_text(card + _weights_section(digests), encoding="utf-8")
         note = _check_written(folder, params, config, head)
     count = sum(array.size for array in tensors.values())
     return dataclasses.replace(
         report, title=f"exported to {output}: {head.architecture}, {count:,} parameters", notes=(note,)
     )
+
+
+def _weights_section(digests: Mapping[str, str]) -> str:
+    """Return the last section of the card, with the sha256 of each weight file. ``digests``: file name -> sha256."""
+    lines = [f"- {name}: sha256 `{digest}`" for name, digest in digests.items() if name.endswith(".safetensors")]
+    return "\n".join(["", "## Weights", "", *lines, ""])
 
 
 def _check_written(folder: Path, params: Any, config: ModelConfig, head: HeadClass) -> str:
@@ -136,7 +143,7 @@ def import_model(directory: str | os.PathLike[str]) -> TrainedModel:
 
 
 def _import_local(folder: Path, where: str) -> TrainedModel:
-    if (folder / CHECKSUMS).exists() and (damage := _listed_damage(folder)):
+    if (folder / CHECKSUMS).exists() and (damage := export_damage(folder)):
         raise UserError(
             f"{where}: {damage}; copy the whole folder again, or remove {CHECKSUMS} if somebody changed it on purpose"
         )
@@ -155,22 +162,14 @@ def _import_local(folder: Path, where: str) -> TrainedModel:
     return TrainedModel(where, params, config, tokenizer, head, report=report)
 
 
-def _listed_damage(folder: Path | epath.Path) -> str | None:
-    """Return a description of the first damage found by a folder's list of sha256; None if nothing is damaged.
+def export_damage(folder: Path | epath.Path) -> str | None:
+    """Return what is wrong with an exported folder by its list of sha256; None if it is as it was written.
 
     A list that does not name the config and the weights counts as damaged.
-
-    Raises:
-      OSError: the folder or its list is missing.
     """
-    weights = [path.name for path in folder.iterdir() if path.name.endswith(".safetensors")]
-    return first_damage(folder, wanted=["config.json", *(weights or [WEIGHTS])])
-
-
-def export_damage(folder: Path | epath.Path) -> str | None:
-    """Return a description of the damage to an exported folder, found by its list of sha256; None if it is intact."""
     try:
-        return _listed_damage(folder)
+        weights = [path.name for path in folder.iterdir() if path.name.endswith(".safetensors")]
+        return first_damage(folder, wanted=["config.json", *(weights or [WEIGHTS])])
     except FileNotFoundError:
         return f"{CHECKSUMS} is missing" if folder.exists() else "it is missing"
     except NotADirectoryError:
