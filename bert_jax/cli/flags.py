@@ -51,7 +51,7 @@ def numbers(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(f"found {text!r}; give whole numbers, such as 0,1,2") from None
 
 
-def profiled_steps(text: str) -> ProfiledSteps:
+def _profiled_steps(text: str) -> ProfiledSteps:
     """Read a flag's value as steps to trace: ``FIRST:LAST``, both included, counted from 1."""
     match = re.fullmatch(r"([1-9][0-9]{0,9}):([1-9][0-9]{0,9})", text)
     if match is None or int(match[1]) > int(match[2]):
@@ -127,7 +127,7 @@ def add_profile(parser: argparse.ArgumentParser) -> None:
     """Add the flag ``--profile``."""
     parser.add_argument(
         "--profile",
-        type=profiled_steps,
+        type=_profiled_steps,
         metavar="FIRST:LAST",
         help="trace these steps, counted from 1, into WORKDIR/profile for XProf, TensorBoard or Perfetto; the first "
         "step of a phase compiles",

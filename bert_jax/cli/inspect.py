@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 
 from bert_jax.cli.flags import add_config, numbers
@@ -35,23 +36,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from bert_jax.inspection.check import worst
-    from bert_jax.inspection.inspect import InspectionRequest, inspect
+    from bert_jax.inspection.inspect import inspect, request_for
     from bert_jax.inspection.page import as_lines, check_card, update_card, write_report
-    from bert_jax.runs.run_recipe import planned_rows
 
-    config = arguments.config.to_dict() if arguments.config is not None else None
-    rows = planned_rows(arguments.corpus, config)
-    lengths = arguments.max_length or rows.lengths
-    named = {name: length for name, length in rows.phases.items() if length in lengths}
-    request = InspectionRequest(
-        arguments.corpus,
-        arguments.vocab,
-        arguments.eval,
-        lengths,
-        named,
-        rows.pairs,
-        rows.next_sentences,
-        arguments.private,
+    request = request_for(arguments.corpus, arguments.config.to_dict() if arguments.config is not None else None)
+    lengths = arguments.max_length or request.max_lengths
+    phases = {name: length for name, length in request.phases.items() if length in lengths}
+    request = dataclasses.replace(
+        request,
+        vocab=arguments.vocab,
+        evaluation=arguments.eval,
+        max_lengths=lengths,
+        phases=phases,
+        private=arguments.private,
     )
     if arguments.card:
         check_card(arguments.corpus)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax import catalogue
 from bert_jax.corpora.manifest import MANIFEST
 from bert_jax.corpora.privacy import is_private
 from bert_jax.corpora.store import Corpus
@@ -24,7 +25,8 @@ from bert_jax.inspection.fixes import Fixes
 from bert_jax.inspection.line_ends import line_ends
 from bert_jax.inspection.pieces import Pieces
 from bert_jax.inspection.scan import Scan, scan
-from bert_jax.storage import files
+from bert_jax.models.model import NSP_HEAD
+from bert_jax.storage import files, reading
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
 
@@ -44,6 +46,32 @@ class InspectionRequest:
     pairs: bool = True  # whether rows are pairs of segments whose second one is random half of the time
     next_sentences: bool = True  # whether the model predicts which second segments are random
     private: bool = False  # whether to leave text and paths out of the result; always so for a private corpus
+
+
+def request_for(corpus: str, config: Mapping[str, Any] | None) -> InspectionRequest:
+    """Return a request to inspect ``corpus`` for the rows of a recipe.
+
+    Args:
+      config: the recipe. If None, that of the run in whose folder ``corpus`` lies. Without either, rows are those of
+        ``InspectionRequest``.
+    """
+    if config is None:
+        run = reading.read_object(files.as_path(corpus).parent / "run.json") or {}
+        config = run.get("config")
+    tree = config if isinstance(config, Mapping) else {}
+    phases: Any = tree.get("phases") if isinstance(tree.get("phases"), Mapping) else {}
+    every = {str(name): phase.get("max_length") for name, phase in phases.items() if isinstance(phase, Mapping)}
+    lengths = {name: length for name, length in every.items() if isinstance(length, int) and length >= 5}
+    request = InspectionRequest(corpus, phases=lengths)
+    if lengths:
+        request = dataclasses.replace(request, max_lengths=tuple(dict.fromkeys(lengths.values())))
+    objective = tree.get("objective")
+    if not isinstance(objective, Mapping):
+        return request
+    chosen = catalogue.find("objectives", objective.get("name", ""), having="Objective").Objective
+    pairs = (objective.get("arrangement") or chosen.arrangement) == "sentence_pairs"
+    next_sentences = pairs and NSP_HEAD in getattr(chosen, "parts", ())
+    return dataclasses.replace(request, pairs=pairs, next_sentences=next_sentences)
 
 
 @dataclasses.dataclass(frozen=True)
