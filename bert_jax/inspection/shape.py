@@ -46,14 +46,14 @@ def measure(split: CorpusSplit) -> _Lengths:
     return _Lengths(counts, long_tokens, np.diff(split.sentence_offsets[starts]), np.diff(starts))
 
 
-def documents(split: CorpusSplit, shape: _Lengths, dropped: dict[str, int], fixes: Fixes, pairs: bool) -> Check:
+def documents(split: CorpusSplit, lengths: _Lengths, dropped: dict[str, int], fixes: Fixes, pairs: bool) -> Check:
     """Check for empty documents (the build drops them), one-sentence documents, and a document with much of the text.
 
     ``pairs``: whether rows are pairs of sentences of one document; otherwise one-sentence documents are no fault.
     """
     empty = int(dropped.get("empty_documents", 0))
-    single = int((shape.document_sentences == 1).sum())
-    largest = ratio(shape.document_tokens.max(initial=0), split.num_tokens)
+    single = int((lengths.document_sentences == 1).sum())
+    largest = ratio(lengths.document_tokens.max(initial=0), split.num_tokens)
     empty_share, single_share = ratio(empty, split.num_documents + empty), ratio(single, split.num_documents)
     short = single_share if pairs else 0.0
     status = worst([grade(empty_share, 0.05, 0.5), grade(short, 0.2, 0.5), grade(largest, 0.25, 0.9)])
@@ -64,7 +64,7 @@ def documents(split: CorpusSplit, shape: _Lengths, dropped: dict[str, int], fixe
         fix = f"documents without text: {fixes.other_field()}"
     elif status != "ok":
         fix = f"one document holds {percent(largest)} of the text: {fixes.shorter_documents()}"
-    median = int(np.median(shape.document_tokens)) if len(shape.document_tokens) else 0
+    median = int(np.median(lengths.document_tokens)) if len(lengths.document_tokens) else 0
     return Check(
         "documents",
         status,
@@ -78,14 +78,14 @@ def documents(split: CorpusSplit, shape: _Lengths, dropped: dict[str, int], fixe
             "empty_documents": empty,
             "largest_share": largest,
             "median_tokens": median,
-            "histogram": histogram(shape.document_tokens),
+            "histogram": histogram(lengths.document_tokens),
         },
     )
 
 
-def sentences(split: CorpusSplit, shape: _Lengths, fixes: Fixes) -> Check:
+def sentences(split: CorpusSplit, lengths: _Lengths, fixes: Fixes) -> Check:
     """Check the lengths of sentences. Very long sentences are mostly lines that were not split into sentences."""
-    share = ratio(shape.long_sentence_tokens, split.num_tokens)
+    share = ratio(lengths.long_sentence_tokens, split.num_tokens)
     mean = ratio(split.num_tokens, split.num_sentences)
     status = worst([grade(share, 0.05, 0.25), "warn" if mean < 4 else "ok"])
     fix = ""
@@ -103,7 +103,7 @@ def sentences(split: CorpusSplit, shape: _Lengths, fixes: Fixes) -> Check:
             "sentences": split.num_sentences,
             "mean_tokens": mean,
             "long_token_share": share,
-            "histogram": histogram(np.arange(len(shape.sentence_lengths)), shape.sentence_lengths),
+            "histogram": histogram(np.arange(len(lengths.sentence_lengths)), lengths.sentence_lengths),
         },
     )
 
@@ -133,16 +133,16 @@ class _Sample:
     document_starts: Ints
 
 
-def _sample(split: CorpusSplit, most: int = PLANNED_SENTENCES) -> _Sample:
-    """Return the whole split if it has at most ``most`` sentences, else evenly spaced runs, about ``most`` together."""
+def _sample(split: CorpusSplit) -> _Sample:
+    """Return the whole split, or about ``PLANNED_SENTENCES`` of it in evenly spaced runs if it has more sentences."""
     starts = np.asarray(split.document_starts)
-    if split.num_sentences <= most:
+    if split.num_sentences <= PLANNED_SENTENCES:
         return _Sample(np.asarray(split.sentence_offsets), starts)
     runs = -(-np.diff(starts) // RUN_SENTENCES)  # number of runs in each document
     within = np.arange(runs.sum()) - np.repeat(np.cumsum(runs) - runs, runs)
     first = np.repeat(starts[:-1], runs) + within * RUN_SENTENCES
     last = np.minimum(first + RUN_SENTENCES, np.repeat(starts[1:], runs))
-    stride = -(-split.num_sentences // most)
+    stride = -(-split.num_sentences // PLANNED_SENTENCES)
     first, last = first[::stride], last[::stride]
     lengths = [np.diff(split.sentence_offsets[a : b + 1]) for a, b in zip(first.tolist(), last.tolist(), strict=True)]
     edges = [np.concatenate([[0], np.cumsum(counts)]) for counts in (np.concatenate(lengths), last - first)]
