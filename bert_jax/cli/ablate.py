@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from bert_jax.cli.flags import add_again, add_config, add_short_keys, command, numbers
+from bert_jax.cli.flags import add_grid, command
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
-    add_short_keys(parser)
+    add_grid(parser)
     parser.add_argument(
         "--variants",
         default="bert,no_nsp,ltr_no_nsp",
@@ -23,12 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="then fine-tune every model with this recipe, such as glue:sst2, or, with keys of its own,"
         ' "glue:sst2 --epochs=1"; may be repeated; with it a variant may end in +bilstm',
     )
-    parser.add_argument("--data", default=".", help="the folder of the files that --finetune reads")
-    parser.add_argument(
-        "--seeds", type=numbers, default="0,1,2", help="each trains every variant (default: %(default)s)"
-    )
     parser.add_argument("--workdir", required=True, help="a folder for each run, inputs, table.md, table.json, report")
-    add_again(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:

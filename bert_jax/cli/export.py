@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from bert_jax.cli.flags import add_trust, whole
+from bert_jax.cli.flags import add_workdir
 from bert_jax.storage import files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--workdir", required=True, help="folder of a run or of an import")
+    add_workdir(parser, "a run or of an import")
     parser.add_argument("--output", required=True, help="the new folder to write")
-    add_trust(parser)
-    parser.add_argument("--step", type=whole(0), help="a saved step (default: the best one kept, else the newest)")
     parser.add_argument(
         "--as",
         dest="architecture",

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import json
 
-from bert_jax.cli.flags import add_trust, whole
+from bert_jax.cli.flags import add_workdir
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,10 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help='such as "The [MASK] of the array."; a tokenizer\'s own <mask> is read too',
     )
-    parser.add_argument("--workdir", required=True, help="folder of a run or of an import, or a Hugging Face directory")
-    parser.add_argument("--step", type=whole(0), help="a saved step (default: the newest)")
+    add_workdir(parser, "a run or of an import, or a Hugging Face directory")
     parser.add_argument("--json", action="store_true", help="print one JSON object per text")
-    add_trust(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:

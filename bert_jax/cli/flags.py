@@ -86,8 +86,14 @@ def add_short_keys(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", action=_ShortKey, metavar="VALUE", default=argparse.SUPPRESS, help=shown)
 
 
-def add_again(parser: argparse.ArgumentParser) -> None:
-    """Add the flag ``--again`` of commands that run a grid."""
+def add_grid(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that commands share which run a grid."""
+    add_config(parser)
+    add_short_keys(parser)
+    parser.add_argument(
+        "--seeds", type=numbers, default="0,1,2", help="each trains the whole grid (default: %(default)s)"
+    )
+    parser.add_argument("--data", default=".", help="the folder with the files that fine-tuning reads")
     parser.add_argument(
         "--again",
         action="store_true",
@@ -104,11 +110,16 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_workdir(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add ``--workdir``, the folder of ``what``, and the flags that choose and trust a model in it."""
+    parser.add_argument("--workdir", required=True, help=f"folder of {what}")
+    parser.add_argument("--step", type=whole(0), help="a saved step (default: the best one kept, else the newest)")
+    add_trust(parser)
+
+
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the flags that ``predict`` and ``evaluate`` share: a fine-tuned model, and how it reads an input file."""
-    parser.add_argument("--workdir", required=True, help="folder of a fine-tuned run")
-    add_trust(parser)
-    parser.add_argument("--step", type=whole(0), help="a saved step (default: the best evaluation's)")
+    add_workdir(parser, "a fine-tuned run")
     parser.add_argument(
         "--format",
         help="format of --input: the name of a file in bert_jax/examples, or a reader's own FILE.py (default: as in "

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 
-from bert_jax.cli.flags import add_trust, whole
+from bert_jax.cli.flags import add_workdir, whole
 from bert_jax.program import say
 from bert_jax.reporting.progress import progress_notes
 from bert_jax.storage import files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--workdir", required=True, help="folder of a run, fine-tuned on sentence_embeddings or not")
+    add_workdir(parser, "a run, fine-tuned on sentence_embeddings or not")
     parser.add_argument(
         "--corpus",
         help="documents: plain text, one a line, or JSON Lines with _id, title and text (with --query, default: the "
@@ -32,9 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max_length", type=int, help="most tokens of a text (default: as trained)")
     parser.add_argument("--batch_size", type=whole(1), default=64, help="texts that are encoded together (default: 64)")
-    parser.add_argument("--step", type=whole(0), help="a saved step (default: the best evaluation's)")
     parser.add_argument("--json", action="store_true", help="print JSON: the scores, or what --query finds")
-    add_trust(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:

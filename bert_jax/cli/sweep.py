@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from bert_jax.cli.flags import add_again, add_config, add_short_keys, command, numbers
+from bert_jax.cli.flags import add_grid, command
 from bert_jax.errors import UserError
 from bert_jax.runs.own_code import trust_copies
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
-    add_short_keys(parser)
+    add_grid(parser)
     parser.add_argument(
         "--vary",
         action="append",
@@ -23,13 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--choose", default="", metavar="KEYS", help="keep only the best values of these keys in the table"
     )
-    parser.add_argument(
-        "--seeds", type=numbers, default="0,1,2", help="each trains every combination (default: %(default)s)"
-    )
-    parser.add_argument("--data", default=".", help="the folder with the files of config.data.splits")
     parser.add_argument("--init", help="a Hugging Face directory, or WORKDIR[@step]; without it, random parameters")
     parser.add_argument("--workdir", required=True, help="a folder for each run, table.md, table.json")
-    add_again(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
