@@ -41,8 +41,8 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_jax.features.extract import Extractor
     from bert_jax.features.retrieval import as_records, as_table, bm25_class, retrieve
     from bert_jax.interchange.loading import load
+    from bert_jax.runs.own_text import own_sentences
     from bert_jax.runs.prediction import write_predictions
-    from bert_jax.runs.run_recipe import own_sentences
 
     given = arguments
     if bool(given.squad) == bool(given.corpus or given.queries or given.query or given.qrels):

@@ -26,7 +26,7 @@ from bert_jax.models.heads import SentenceVector
 from bert_jax.models.model import Model, Part, config_facts, fresh_params
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.rows.example_rows import padded_length
-from bert_jax.runs.run_recipe import own_sentences
+from bert_jax.runs.own_text import own_sentences
 from bert_jax.tasks.metrics.retrieval import Nearest, retrieval_metrics
 from bert_jax.text.tokenizer import wordpiece
 
