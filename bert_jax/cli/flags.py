@@ -12,7 +12,7 @@ from typing import Any
 
 from bert_jax.cluster.watchdog import MOST_SECONDS
 from bert_jax.reporting.profiled_steps import ProfiledSteps
-from bert_jax.runs import key_names
+from bert_jax.runs import key_names, recipes
 
 
 def command() -> str:
@@ -127,11 +127,20 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--option",
+        type=option,
         action="append",
         default=[],
         metavar="KEY=VALUE",
         help="an option of the task, to decide otherwise than in training, such as null_score_diff_threshold=-1.5",
     )
+
+
+def option(text: str) -> tuple[str, Any]:
+    """Read a flag's value as KEY=VALUE. The value is a Python literal if it is one, else text."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"found {text!r}; KEY=VALUE is needed")
+    return key, recipes.literal(value)
 
 
 def add_profile(parser: argparse.ArgumentParser) -> None:

@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_jax.runs import prediction
     from bert_jax.runs.prediction import in_rows, read_examples, texts_as_examples, write_output
 
-    model = prediction.load_tuned(arguments.workdir, arguments.step, arguments.option)
+    model = prediction.load_tuned(arguments.workdir, arguments.step, dict(arguments.option))
     if arguments.submission:
         prediction.check_submission(model, arguments.submission)
     if arguments.texts:

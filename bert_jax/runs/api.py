@@ -218,8 +218,7 @@ def predict(
     from bert_jax.runs.prediction import load_tuned, read_examples, texts_as_examples
     from bert_jax.runs.prediction import predict as predicted
 
-    chosen = [f"{name}={value!r}" for name, value in (options or {}).items()]
-    model = load_tuned(_trust(trust_code, _path("workdir", workdir)), step, chosen)
+    model = load_tuned(_trust(trust_code, _path("workdir", workdir)), step, options)
     if input is not None:
         own_format = own_code.typed_name(catalogue.KEYS["data.format"], format, "format")
         examples = read_examples(model, _path("input", input), own_format, "test", say)

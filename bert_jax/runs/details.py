@@ -52,12 +52,12 @@ def write_details(
         "reads": list(task.roles.required),
         "labels": list(facts["labels"]),
         "splits": shown,
-        "attention": pictures(model, task, first, predictions[first]) if first else [],
+        "attention": _pictures(model, task, first, predictions[first]) if first else [],
     }
     files.write_text(files.as_path(workdir) / DETAILS, json.dumps(content, ensure_ascii=False))
 
 
-def pictures(model: TrainedModel, task: ExampleTask, split: str, records: Records) -> list[dict[str, Any]]:
+def _pictures(model: TrainedModel, task: ExampleTask, split: str, records: Records) -> list[dict[str, Any]]:
     """Return the attention of the last layer for three examples of a split: up to two wrong ones, then others.
 
     Examples that are short enough to be shown whole come first, then those whose prediction is the most confident.

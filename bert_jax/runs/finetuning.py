@@ -74,7 +74,7 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
         experiment, own = dataclasses.replace(experiment, profiled=request.profiled), task.setting
         run["phases"] = experiment.phases.as_record()
         run = with_profile(request.profiled, run, experiment.phases.num_steps, max(saved, default=0))
-        facts = facts_of(settings, task) | recipe.parent
+        facts = _facts_of(settings, task) | recipe.parent
         distributed.wait("the vocabulary", own.tokenizer.sha256)
         distributed.wait("the examples", facts["corpus_fingerprint"])
         if distributed.is_first():
@@ -100,10 +100,10 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
             train_and_evaluate(Run(task, experiment, observer, facts, first, frozen))
             if not distributed.is_first():
                 return {}
-            return finish(settings, request, task, observer, experiment.selection.metric)
+            return _finish(settings, task, observer, experiment.selection.metric)
 
 
-def facts_of(settings: FinetuningSettings, task: ExampleTask) -> dict[str, Any]:
+def _facts_of(settings: FinetuningSettings, task: ExampleTask) -> dict[str, Any]:
     """Return the facts of a run: what is known of it once the examples are read. It resumes only with the same."""
     own = task.setting
     return {
@@ -141,20 +141,14 @@ def _describe(task: ExampleTask, experiment: Experiment) -> list[str]:
     ]
 
 
-def finish(
-    settings: FinetuningSettings,
-    request: FinetuningRequest,
-    task: ExampleTask,
-    observer: Observer,
-    metric: str,
-) -> dict[str, float]:
+def _finish(settings: FinetuningSettings, task: ExampleTask, observer: Observer, metric: str) -> dict[str, float]:
     """Write the report, the export, and the predictions of the best checkpoint, which was chosen by ``metric``.
 
     Returns the metrics of the first dev split.
     """
-    workdir = files.as_path(request.workdir)
+    workdir = files.as_path(observer.workdir)
     with observer.showing("reporting"):
-        model = load_tuned(request.workdir)
+        model = load_tuned(observer.workdir)
         results: dict[str, Any] = {"best_step": model.step, "metric": metric, "metrics": {}}
         predictions: dict[str, Any] = {}
         for name in task.setting.splits:
@@ -162,13 +156,13 @@ def finish(
                 results["metrics"][name], predictions[name] = predict_split(model, task, name, observer.evaluating)
                 write_predictions(workdir / f"predictions_{name}.jsonl", predictions[name])
         files.write_text(workdir / "results.json", json.dumps(results, indent=1))
-        write_details(request.workdir, model, task, predictions, results)
+        write_details(observer.workdir, model, task, predictions, results)
     plain = task.exported_as and not settings.bilstm_layers and not catalogue.is_own(settings.task["name"])
     exports = settings.export and plain and not model.config.causal and model.config.encoder in families()
-    exported = f", model {export_newest(request.workdir, observer, model)}" if exports else ""
-    report = report_at_the_end(request.workdir, observer, BETTER_START, model.step)
+    exported = f", model {export_newest(observer, model)}" if exports else ""
+    report = report_at_the_end(observer, BETTER_START, model.step)
     observer.note(
         f"done, best by {metric} at step {model.step:,}: report {report}{exported}, predictions in {workdir}\n"
-        f"next: {program()} {trial(model, request.workdir)}"
+        f"next: {program()} {trial(model, observer.workdir)}"
     )
     return results["metrics"][task.heldout_parts[0]]  # type: ignore[no-any-return]

@@ -34,31 +34,32 @@ BETTER_START = (
 )
 
 
-def report_at_the_end(workdir: str, observer: Observer, cure: str, step: int = sys.maxsize) -> str:
+def report_at_the_end(observer: Observer, cure: str, step: int = sys.maxsize) -> str:
     """Write the report, with the status that the run will have once it has ended; return the report's path.
 
     The user reads how the newest evaluation until ``step`` compares with that of step 0 and with the baselines. If it
     is worse than a baseline, ``cure`` follows: what helps.
     """
     evaluations = observer.evaluations(step)
-    baselines = reading.read_object(files.as_path(workdir) / "baselines.json") or {}
+    baselines = reading.read_object(files.as_path(observer.workdir) / "baselines.json") or {}
     if evaluations:
         first, last = evaluations[0], evaluations[-1]
         untrained = metrics_of(first) if first["step"] == 0 < last["step"] else None
         for line in comparison_lines(metrics_of(last), baselines, cure, untrained):
             observer.note(line)
     with observer.showing("reporting"):
-        return write_report(workdir, {**observer.state(), "state": "finished"})
+        return write_report(observer.workdir, {**observer.state(), "state": "finished"})
 
 
-def export_newest(workdir: str, observer: Observer, trained: TrainedModel | None = None) -> epath.Path:
-    """Return the folder ``workdir/hugging_face``, after exporting the run's model there unless that is done already.
+def export_newest(observer: Observer, trained: TrainedModel | None = None) -> epath.Path:
+    """Export the run's model into the folder ``hugging_face`` of the workdir, unless that is done; return the folder.
 
     An older export stays in place until the new one is complete.
 
     Args:
-      trained: the model of ``workdir``, if it is loaded already.
+      trained: the model of the workdir, if it is loaded already.
     """
+    workdir = observer.workdir
     model, record = files.as_path(workdir) / file_formats.EXPORT, files.as_path(workdir) / "exported.json"
     newest = json.dumps({"step": max(saved_steps(workdir))}).encode()
     exported = reading.holds(record, newest)

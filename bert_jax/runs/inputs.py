@@ -155,8 +155,12 @@ class Inputs:
             damaged.
         """
         if not self.bound:
-            self._make_vocabulary(self.lowercase, note)
-        self._check_vocabulary()
+            self._make_vocabulary(note)
+        file = tokenizers.find(self.workdir)
+        if self._record().get("file_sha256") != files.sha256(file):
+            raise UserError(
+                f"{file} is damaged: its sha256 is not that of {ORIGIN}; put the old one back (exports have it)"
+            )
         tokenizer = tokenizers.load(self.workdir, self.lowercase)
         if self.source_tokenizer and self.source_tokenizer.sha256 != tokenizer.sha256:
             named = self.vocab.path or f"that of --init with config.vocab.added={self.vocab.added}"
@@ -235,13 +239,12 @@ class Inputs:
                 )
         return corpus
 
-    def _make_vocabulary(self, lowercase: bool, note: Note) -> None:
+    def _make_vocabulary(self, note: Note) -> None:
         """Write the tokenizer's file, unless one exists that was made from the same text and settings."""
         workdir = files.as_path(self.workdir)
-        there, origin = tokenizers.existing(workdir), self._origin(lowercase)
+        there, origin = tokenizers.existing(workdir), self._origin()
         if there is not None:
-            record = self._record()
-            if record == {"sha256": origin, "file_sha256": files.sha256(there)}:
+            if self._record() == {"sha256": origin, "file_sha256": files.sha256(there)}:
                 return
             if not (self.builds or self.vocab.path or self.initial):
                 raise UserError(f"the vocabulary {there} was made of another text or recipe, and {HOW_TO_BUILD}")
@@ -260,21 +263,13 @@ class Inputs:
         """Return the content of ``ORIGIN``; {} if it is missing or damaged."""
         return reading.read_object(files.as_path(self.workdir) / ORIGIN) or {}
 
-    def _check_vocabulary(self) -> None:
-        """Raise ``UserError`` if the tokenizer's file has changed."""
-        file = tokenizers.find(self.workdir)
-        if self._record().get("file_sha256") != files.sha256(file):
-            raise UserError(
-                f"{file} is damaged: its sha256 is not that of {ORIGIN}; put the old one back (exports have it)"
-            )
-
-    def _origin(self, lowercase: bool) -> str:
+    def _origin(self) -> str:
         """Return a hash of everything that determines the vocabulary."""
         if self.source_tokenizer:
             facts: Any = self.source_tokenizer.sha256
         else:
             facts = [dataclasses.asdict(self.vocab), find_source(self.corpus).fingerprint()]
-        return hashlib.sha256(json.dumps([facts, lowercase]).encode()).hexdigest()
+        return hashlib.sha256(json.dumps([facts, self.lowercase]).encode()).hexdigest()
 
 
 def _now_and_then(note: Note) -> Progress:

@@ -11,7 +11,7 @@ import importlib.metadata
 import importlib.util
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
 from bert_jax.storage import files, reading
 
-Set = Callable[[str, str], None]  # gives the key its new value
 # Key that names a part -> (the group with the part's own keys, the dataclass in its file that has them as fields).
 OWN_KEYS = {
     "objective.name": ("objective", "Config"),
@@ -35,15 +34,15 @@ OWN_KEYS = {
 FILE = "file"  # key of the metadata of a field that names a file, whose content counts in the identity of a run
 
 
-def name_components(
-    config: Mapping[str, Any], put: Set, folder: str, typed: Collection[str] = (), asked: bool = True
-) -> None:
-    """Replace the paths and entry points by which a recipe names users' own components by their recorded names.
+def recorded_names(
+    config: Mapping[str, Any], folder: str, typed: Collection[str] = (), asked: bool = True
+) -> dict[str, str]:
+    """Return the recorded names of the users' own components that a recipe names by a path or an entry point.
 
-    Nothing is run yet, but from now on it may be, in this process.
+    They are returned by key, such as ``objective.name``. Nothing is run yet, but from now on it may be, in this
+    process.
 
     Args:
-      put: sets a key of ``config``, such as ``objective.name``, to a new value.
       folder: the recipe's folder, to which the paths in it are relative.
       typed: the keys that were given on the command line; their paths are relative to the current folder.
       asked: whether the user asks for the code that the recipe names. If not, only for that of typed keys.
@@ -52,7 +51,8 @@ def name_components(
       UserError: a file is missing, or lacks what its category of components needs; or the recipe names code that the
         user has not asked for.
     """
-    for key, category, name in list(_component_keys(config)):
+    found = {}
+    for key, category, name in _component_keys(config):
         by_user = any(key == one or key.startswith(f"{one}.") for one in typed)
         code = read(category, name, f"config.{key}", "" if by_user else folder)
         if code is None:
@@ -64,7 +64,8 @@ def name_components(
                 f"--config.{key}={value} or --trust_code (in Python: trust_code=True)"
             )
         catalogue.trust(code)
-        put(key, code.name)
+        found[key] = code.name
+    return found
 
 
 def _component_keys(config: Mapping[str, Any]) -> Iterator[tuple[str, Category, str]]:

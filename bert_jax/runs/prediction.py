@@ -20,7 +20,6 @@ from bert_jax.interchange.loading import load as load_model
 from bert_jax.program import Note
 from bert_jax.records import Example
 from bert_jax.rows.phases import Phase
-from bert_jax.runs.recipes import literal
 from bert_jax.storage import files
 from bert_jax.tasks import submissions
 from bert_jax.tasks.base import KIND, ExampleTask, Setting
@@ -34,11 +33,11 @@ RAW_TEXT = "raw_text"  # a form of --input beside the formats of ``examples``: a
 TYPED = {"text", "pair", "question", "context"}  # roles that are a text each
 
 
-def load_tuned(source: str, step: int | None = None, options: Sequence[str] = ()) -> TrainedModel:
+def load_tuned(source: str, step: int | None = None, options: Mapping[str, Any] | None = None) -> TrainedModel:
     """Return the fine-tuned model at ``source``, which takes the same values as ``load``.
 
     Args:
-      options: ``key=value`` for keys of the task's config that are to differ from training.
+      options: keys of the task's config that are to differ from training, with their values.
 
     Raises:
       UserError: there is no model, it was not fine-tuned, or an option does not exist.
@@ -46,14 +45,12 @@ def load_tuned(source: str, step: int | None = None, options: Sequence[str] = ()
     model = load_model(source, step)
     if not model.facts.get("task"):
         raise UserError(f"{source} holds a pretrained model; fine-tune it first: bert-jax finetune --init={source}")
-    model = dataclasses.replace(
-        model, facts={**model.facts, "task": {**model.facts["task"], **_parse_options(options)}}
-    )
-    task_of(model)
+    model = dataclasses.replace(model, facts={**model.facts, "task": {**model.facts["task"], **(options or {})}})
+    _task_of(model)
     return model
 
 
-def task_of(model: TrainedModel) -> tuple[type[ExampleTask], Any]:
+def _task_of(model: TrainedModel) -> tuple[type[ExampleTask], Any]:
     """Return the task that a model was fine-tuned on, and the task's config."""
     own = model.facts["task"]
     module = catalogue.find("tasks", own["name"], having="Task")
@@ -67,7 +64,7 @@ def _data_of(model: TrainedModel) -> Mapping[str, Any]:
 
 def make_task(model: TrainedModel, examples: Sequence[Example], name: str) -> ExampleTask:
     """Return the task of a model, with ``examples`` encoded as its only split, called ``name``."""
-    task, config = task_of(model)
+    task, config = _task_of(model)
     facts, batch_size = model.facts, BATCH_SIZE
     if task.whole_batches:  # the scores depend on the number of rows in a batch
         phases = facts.get("run", {}).get("phases") or {}
@@ -129,17 +126,6 @@ def predict_split(
     return metrics, task.predictions(name, outputs)
 
 
-def _parse_options(options: Sequence[str]) -> dict[str, Any]:
-    """Return ``key=value`` options as a dict. A value is read as a Python literal if it is one, else as text."""
-    chosen: dict[str, Any] = {}
-    for option in options:
-        key, equals, text = option.partition("=")
-        if not equals:
-            raise UserError(f"--option={option} has no value; write --option=KEY=VALUE")
-        chosen[key] = literal(text)
-    return chosen
-
-
 def read_examples(model: TrainedModel, path: str, form: str | None, split: str, note: Note) -> tuple[Example, ...]:
     """Return the examples of a file, read as the format ``form``, or as the run's own format if ``form`` is None.
 
@@ -164,7 +150,7 @@ def read_examples(model: TrainedModel, path: str, form: str | None, split: str, 
     if not make_reader(config).named_splits:
         need(path)
     try:
-        return load(config, "", task_of(model)[0].roles, note)[split]
+        return load(config, "", _task_of(model)[0].roles, note)[split]
     except UserError as error:
         if split == "test" and form is None and path.endswith(".txt"):
             raise UserError(f"{error}. If the file has a text a line, add --format={RAW_TEXT}") from error
@@ -209,7 +195,7 @@ def _typed_roles(model: TrainedModel) -> list[str]:
 
     Raises ``UserError`` if one of them is not a text.
     """
-    reads = list(task_of(model)[0].roles.required)
+    reads = list(_task_of(model)[0].roles.required)
     if "pair" in _data_of(model)["columns"]:
         reads.append("pair")
     if reads != ["words"] and not {*reads} <= TYPED:

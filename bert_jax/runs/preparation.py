@@ -228,8 +228,15 @@ def check_finetuning(settings: FinetuningSettings, initial: TrainedModel | None)
 
 
 def first_model(settings: PretrainingSettings, initial: TrainedModel | None) -> ModelConfig:
-    """Return the architecture of a run before there is text, with the size of vocabulary that is to be expected."""
-    settings.check_start(initial)
+    """Return the architecture of a run before there is text, with the size of vocabulary that is to be expected.
+
+    Raises ``UserError`` if the recipe has no architecture and there is no model to start from.
+    """
+    if initial is None and not settings.model:
+        raise UserError(
+            "config.model is empty, because this recipe goes on from a model and has its architecture; give "
+            "--init=DIR, a Hugging Face directory or the workdir of a run"
+        )
     vocab = settings.vocab
     size = vocab.with_added(initial.tokenizer).size if initial else vocab.size + len(vocab.added)
     return choose_model(settings.model, size, initial)

@@ -98,7 +98,7 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
             experiment, model = dataclasses.replace(experiment, profiled=request.profiled), task.setting.model
             _tell_length(experiment, phases.in_epochs, reached, observer)
             probe = Probe(probe_examples, tokenizer, model, experiment) if probe_examples else None
-            facts = facts_of(settings, task, tokenizer, corpus) | recipe.parent
+            facts = _facts_of(settings, task, tokenizer, corpus) | recipe.parent
             run["phases"] = experiment.phases.as_record()
             if distributed.is_first():
                 keep_copies(workdir, run, facts)
@@ -116,7 +116,7 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
             facts = facts | {"run": run}
             result = train_and_evaluate(Run(task, experiment, observer, facts, first, probe=probe))
             if distributed.is_first():
-                finish(settings, model, facts["head"], corpus, request, observer)
+                finish(settings, model, facts["head"], corpus, observer)
     return result
 
 
@@ -141,16 +141,18 @@ def _remarks_on(experiment: Experiment, reached: int) -> list[str]:
     return [] if reached else [line for part in of_run for line in part.remarks(num_steps)]
 
 
-def facts_of(
+def _facts_of(
     settings: PretrainingSettings, task: PretrainingObjective, tokenizer: Tokenizer, corpus: Mixture
 ) -> dict[str, Any]:
     """Return the facts of a run: what is known of it once it has text. It resumes only with the same."""
+    model, parts = task.setting.model, [part.name for part in task.parts]
+    has_class = model.encoder in families() and LM_HEAD.name in parts  # a class of transformers
     facts = {
-        "model": config_facts(task.setting.model),
+        "model": config_facts(model),
         "lowercase": tokenizer.lowercase,
         "vocabulary_sha256": tokenizer.sha256,
         "corpus_fingerprint": corpus.fingerprint,
-        "head": head_of(task.setting.model, task),
+        "head": {"architecture": of_pretraining(model, parts)} if has_class else None,
         "objective": {"name": settings.objective["name"], **dataclasses.asdict(task.config)},
     }
     return with_contents(facts)
@@ -164,14 +166,6 @@ def _settings_of(config: Mapping[str, Any], request: PretrainingRequest) -> tupl
     return config, dataclasses.replace(settings, vocab=vocab)
 
 
-def head_of(model: ModelConfig, task: Any) -> dict[str, str] | None:
-    """Return the entry ``head`` of a run's facts: the model's class in transformers; None if it has no class."""
-    parts = [part.name for part in task.parts]
-    if model.encoder not in families() or LM_HEAD.name not in parts:
-        return None
-    return {"architecture": of_pretraining(model, parts)}
-
-
 def _record_of(
     config: Mapping[str, Any], settings: PretrainingSettings, request: PretrainingRequest
 ) -> tuple[Mapping[str, Any], dict[str, Any], str]:
@@ -182,38 +176,31 @@ def _record_of(
     return private_config(config), private_config(identity) | {"init": redact(request.init)}, ""
 
 
-def finish(
-    settings: PretrainingSettings,
-    model: ModelConfig,
-    head: Any,
-    corpus: Mixture,
-    request: PretrainingRequest,
-    observer: Observer,
-) -> None:
+def finish(settings: PretrainingSettings, model: ModelConfig, head: Any, corpus: Mixture, observer: Observer) -> None:
     """Write the filled examples, the export and the report of a finished run, and print what the user can do next.
 
-    ``head`` is what ``head_of`` returns.
+    ``head`` is that of the run's facts.
     """
-    workdir = files.as_path(request.workdir)
+    workdir = files.as_path(observer.workdir)
     filled: list[str] = []
     trained = None
     if settings.fills(model):
         with observer.showing("reporting"):
-            trained = load(request.workdir)
+            trained = load(observer.workdir)
             filled = fill_examples(trained, settings.examples, corpus, observer.note)
     exported = None
-    if settings.export and (unknown := without_class(model, head, request.workdir)):
+    if settings.export and (unknown := without_class(model, head, observer.workdir)):
         observer.note(f"not exported: transformers has no class for {unknown}")
     elif settings.export:
-        exported = export_newest(request.workdir, observer, trained)
+        exported = export_newest(observer, trained)
     best = max(saved_steps(str(workdir / BEST)), default=0)
-    report = report_at_the_end(request.workdir, observer, LONGER_PRETRAINING, best or sys.maxsize)
+    report = report_at_the_end(observer, LONGER_PRETRAINING, best or sys.maxsize)
     chosen = f", best by {settings.selection.metric} at step {best:,}" if best else ""
     where = f"report {report}" + (f", model {exported}" if exported else "")
     observer.note(f"done{chosen}: {where}, metrics {workdir / 'metrics.jsonl'}")
     if head and not model.causal:
         example = shlex.quote(filled[0]) if filled else '"A sentence of your text with a [MASK]."'
-        observer.note(f"next: {program()} fill-mask --workdir={shlex.quote(request.workdir)} {example}")
+        observer.note(f"next: {program()} fill-mask --workdir={shlex.quote(observer.workdir)} {example}")
 
 
 @dataclasses.dataclass(frozen=True)

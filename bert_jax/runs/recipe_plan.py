@@ -22,7 +22,6 @@ from bert_jax.planning.search import COMPILES, SearchResult, search
 from bert_jax.planning.smallest_change import smallest_change
 from bert_jax.program import Note
 from bert_jax.reporting.loggers.base import flatten
-from bert_jax.rows.phases import Phases
 from bert_jax.runs.preparation import check_pretraining, first_model
 from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.task import Task
@@ -187,10 +186,18 @@ class PretrainingRecipe:
     def for_tokens(self, tokens: float) -> tuple[PretrainingRecipe, list[str]]:
         """Return the recipe with the steps for a number of tokens, and the flags that make these changes.
 
-        A shorter run has a warm-up and a decay that are shorter in proportion; in a longer one they stay.
+        The positions of rows, padding too, are shared out over the phases as they are in the recipe. A phase whose
+        length is given as ``num_tokens`` keeps that key, all others get ``num_steps``. A shorter run has a warm-up and
+        a decay that are shorter in proportion; in a longer one they stay.
         """
-        settings = self.settings
-        lengths, times = lengths_for(tokens, settings.experiment().phases, settings.phases)
+        settings, every = self.settings, self.settings.experiment().phases.phases
+        times = tokens / sum(phase.num_steps * phase.batch_size * phase.max_length for phase in every)
+        lengths = {}
+        for phase in every:
+            steps = max(1, round(times * phase.num_steps))
+            in_tokens = settings.phases[phase.kind].get("num_tokens") is not None
+            positions = steps * phase.batch_size * phase.max_length
+            lengths[phase.kind] = {"num_tokens": positions} if in_tokens else {"num_steps": steps}
         names = ("warmup_steps", "decay_steps") if times < 1 else ()
         rates: dict[str, Any] = {n: int(times * value) for n in names if (value := getattr(settings.schedule, n))}
         phases = configuration.complete(lengths, settings.phases)
@@ -216,21 +223,3 @@ class PretrainingRecipe:
             phases=configuration.complete(keys["phases"], settings.phases),
             model=configuration.complete(keys["model"], settings.model),
         )
-
-
-def lengths_for(
-    tokens: float, phases: Phases, recipe: Mapping[str, Mapping[str, Any]]
-) -> tuple[dict[str, dict[str, int]], float]:
-    """Return the keys of ``config.phases`` for a run of ``tokens`` positions, and how many times as long it is.
-
-    The positions are shared out as they are in ``phases``; padding counts. A phase whose ``recipe`` gives its length as
-    ``num_tokens`` keeps that key, all others get ``num_steps``.
-    """
-    times = tokens / sum(phase.num_steps * phase.batch_size * phase.max_length for phase in phases.phases)
-    lengths = {}
-    for phase in phases.phases:
-        steps = max(1, round(times * phase.num_steps))
-        in_tokens = recipe[phase.kind].get("num_tokens") is not None
-        positions = steps * phase.batch_size * phase.max_length
-        lengths[phase.kind] = {"num_tokens": positions} if in_tokens else {"num_steps": steps}
-    return lengths, times

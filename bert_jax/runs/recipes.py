@@ -28,7 +28,7 @@ from bert_jax import catalogue
 from bert_jax.configuration import IN_PLACE_OF, defaults, nearest
 from bert_jax.errors import UserError
 from bert_jax.runs import key_names
-from bert_jax.runs.own_code import OWN_KEYS, at, name_components
+from bert_jax.runs.own_code import OWN_KEYS, at, recorded_names
 from bert_jax.storage import files
 
 OVERRIDE = re.compile(r"--?config\.(?P<key>[^=]+)(?:=(?P<value>.*))?", re.DOTALL)
@@ -109,15 +109,12 @@ def _changed(
     trust_code: bool,
 ) -> ConfigDict:
     """Return a recipe's config with new ``values``, checked and locked. ``read`` converts each value for its key."""
-
-    def put(key: str, name: str) -> None:
-        _set(config, key.split("."), name, "config", _value)
-
     before, changed = {key: at(config, key) for key in OWN_KEYS}, changed_keys(key for key, _ in values)
     for key, value in values:
         _set(config, _keys(config, key), value, "config", read)
     key_names.check_renamed(_leaves(config))
-    name_components(config, put, folder, changed, asked=trust_code or not is_data)
+    for key, name in recorded_names(config, folder, changed, asked=trust_code or not is_data).items():
+        _set(config, key.split("."), name, "config", _value)
     _leave_out_keys_of_others(config, before, changed)
     try:
         json.dumps(_plain(config), ensure_ascii=False, default=str).encode()

@@ -12,7 +12,6 @@ from bert_jax.checkpoints.saving import CheckpointConfig
 from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig
 from bert_jax.errors import UserError
 from bert_jax.examples.load import DataConfig
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.models.config import ModelConfig
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
@@ -118,19 +117,10 @@ class PretrainingSettings(Settings):
         """
         return self.examples != () and not self.private and not model.causal
 
-    def check_start(self, initial: TrainedModel | None) -> None:
-        """Raise ``UserError`` if the recipe has no architecture of its own and there is no model to start from."""
-        if initial is None and not self.model:
-            raise UserError(
-                "config.model is empty, because this recipe goes on from a model and has its architecture; give "
-                "--init=DIR, a Hugging Face directory or the workdir of a run"
-            )
-
     def find_objective(self) -> tuple[ModuleType, Any]:
         """Return the objective's module and its config. Raises ``UserError`` for a wrong key or value."""
         module = catalogue.find("objectives", self.objective.get("name", ""), having="Objective")
-        own = without(self.objective, "name")
-        return module, configuration.build(module.Config, own, "config.objective", also=("name",))
+        return module, configuration.build(module.Config, self.objective, "config.objective", also=("name",))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -184,8 +174,7 @@ class FinetuningSettings(Settings):
     def find_task(self) -> tuple[type[ExampleTask], Any]:
         """Return the class of the task and its config. Raises ``UserError`` for a wrong key or value."""
         module = catalogue.find("tasks", self.task.get("name", ""), having="Task")
-        own = without(self.task, "name")
-        return module.Task, configuration.build(module.Config, own, "config.task", also=("name",))
+        return module.Task, configuration.build(module.Config, self.task, "config.task", also=("name",))
 
     @property
     def phase(self) -> Phase:

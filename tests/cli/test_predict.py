@@ -24,6 +24,7 @@ from tests.tasks import toy_tasks
         (["a text", "--input=x.tsv"], "give either texts or --input=FILE"),
         (["--input=x.tsv", "--submission=sst2"], "--output=DIR"),
         (["a text"], "is neither a Hugging Face directory"),
+        (["a text", "--option=alone"], "--option: found 'alone'; KEY=VALUE is needed"),
     ],
 )
 def test_slips(tmp_path, capsys, flags, said):
@@ -66,6 +67,7 @@ def workdir(tmp_path_factory):
     [
         (["a text", "  "], "text 2 is [' ']; a text is needed for each example"),
         (["--input=nope.jsonl"], "no file nope.jsonl"),
+        (["a text", "--option=nope=1"], "unknown key task.nope"),
         (["a text", "--submission=nope", "--output=out"], "unknown kind of submission 'nope'"),
         (["a text", "--submission=squad", "--output=out"], "is of span_qa; this model's task is classification"),
         (["a text", "--submission=stsb", "--output=out"], "is of regression"),

@@ -16,7 +16,7 @@ from bert_jax.planning import page, topologies
 from bert_jax.planning.plan import Plan, Rates, make
 from bert_jax.planning.scaling import larger_batches
 from bert_jax.runs import recipe_plan, recipes
-from bert_jax.runs.recipe_plan import PlanRequest, PretrainingRecipe, lengths_for
+from bert_jax.runs.recipe_plan import PlanRequest, PretrainingRecipe
 from tests.planning import tiny
 
 MEMORY = 2**30
@@ -140,10 +140,10 @@ def test_steps_follow_from_tokens() -> None:
     assert [phase.num_steps for phase in more.settings.experiment().phases.phases] == [2_700_000, 300_000]
     assert len(flags) == 2
     assert more.settings.schedule == recipe.settings.schedule
-    phases = recipe.settings.experiment().phases
-    lengths, times = lengths_for(whole / 2, phases, {"phase1": {"num_tokens": 7}, "phase2": {"num_tokens": None}})
-    assert lengths == {"phase1": {"num_tokens": 450_000 * 256 * 128}, "phase2": {"num_steps": 50_000}}
-    assert times == 0.5
+    in_tokens = recipes.load("bert_large", [f"--config.phases.phase1.num_tokens={900_000 * 256 * 128}"])
+    _, flags = PretrainingRecipe.of(in_tokens.to_dict()).for_tokens(whole / 2)
+    assert flags[0] == f"--config.phases.phase1.num_tokens={450_000 * 256 * 128}"
+    assert flags[1] == "--config.phases.phase2.num_steps=50000"
 
 
 def test_the_plan_of_a_number_of_tokens(plan: Plan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

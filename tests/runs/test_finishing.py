@@ -20,7 +20,7 @@ from bert_jax.interchange.workdir import import_into_workdir
 from bert_jax.reporting import status
 from bert_jax.reporting.observer import Observer
 from bert_jax.runs import finishing
-from bert_jax.runs.pretraining import PretrainingRequest, finish
+from bert_jax.runs.pretraining import finish
 from bert_jax.runs.settings import PretrainingSettings
 from tests import toy
 from tests.features.test_features import CONFIG, PARAMS, TOKENIZER
@@ -59,7 +59,7 @@ def observe(workdir: Path) -> Observer:
 def finish_run(workdir: Path) -> None:
     observer = observe(workdir)
     with observer.to_the_end():
-        finish(SETTINGS, CONFIG, HEAD, Mixture({}, {}), PretrainingRequest(str(workdir)), observer)
+        finish(SETTINGS, CONFIG, HEAD, Mixture({}, {}), observer)
 
 
 def check_finished(workdir: Path) -> None:
@@ -85,7 +85,7 @@ def test_the_status_says_what_is_under_way(workdir: Path, monkeypatch: pytest.Mo
     for name in ("export_trained", "write_report"):
         monkeypatch.setattr(finishing, name, watched(getattr(finishing, name)))
     with observer.to_the_end():
-        finish(SETTINGS, CONFIG, HEAD, Mixture({}, {}), PretrainingRequest(str(workdir)), observer)
+        finish(SETTINGS, CONFIG, HEAD, Mixture({}, {}), observer)
     assert seen == [("export_trained", "exporting"), ("write_report", "reporting")]
     check_finished(workdir)
 
@@ -151,7 +151,7 @@ def test_a_model_that_is_not_exported_is_said_to_be(workdir: Path, capsys: pytes
     )
     observer = observe(workdir)
     with observer.to_the_end():
-        finish(SETTINGS, CONFIG, None, Mixture({}, {}), PretrainingRequest(str(workdir)), observer)
+        finish(SETTINGS, CONFIG, None, Mixture({}, {}), observer)
     said = capsys.readouterr().err
     [advice] = re.findall(r"not exported: transformers has no class for these heads; \S+ (export .*) writes", said)
     output = workdir / "encoder"
@@ -166,5 +166,5 @@ def test_the_verdict_is_on_the_step_that_is_kept(tmp_path: Path, capsys: pytest.
         observer.begin(0, resumed=False, work=float)
         for step, accuracy in enumerate((0.25, 0.75, 0.625)):
             observer.evaluation(step, {"accuracy": accuracy})
-        finishing.report_at_the_end(str(tmp_path), observer, "more", 1)
+        finishing.report_at_the_end(observer, "more", 1)
     assert "held-out accuracy 0.750 (0.250 at step 0): 0.250 better than majority rate 0.500" in capsys.readouterr().err

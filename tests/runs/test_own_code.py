@@ -327,8 +327,7 @@ def test_every_key_may_hold_a_file(tmp_path: Path) -> None:
         "probe": {"task": "./all.py", "data": {"format": "./all.py"}},
         "training": {"loggers": ("tensorboard", "./all.py")},
     }
-    found: dict[str, str] = {}
-    own_code.name_components(config, found.__setitem__, str(tmp_path))
+    found = own_code.recorded_names(config, str(tmp_path))
     assert set(found.values()) == {OwnCode("all.py", (tmp_path / "all.py").read_bytes()).name}
     assert len(found) == json.dumps(config).count("./all.py")
     assert "training.loggers.1" in found
