@@ -223,12 +223,12 @@ def read_step(workdir: str, step: int, shapes: Any) -> Any:
 
     Raises ``DamagedStepError`` or any error of Orbax. Only this process reads: it does not wait for other processes.
     """
-    return _read(workdir, step, lambda path: read_tree(path / STATE, shapes))
+    return _read(workdir, step, lambda path: _read_tree(path / STATE, shapes))
 
 
 def _own_state(folder: epath.Path, step: int, shapes: Any) -> Any:
     """Return the state in ``folder``. Raises ``ForeignStepError`` if it is of another step."""
-    state = read_tree(folder / STATE, shapes)
+    state = _read_tree(folder / STATE, shapes)
     saved = int(state["step"] if isinstance(state, Mapping) else state.step)
     if saved != step:
         raise ForeignStepError(f"holds step {saved}")
@@ -242,7 +242,7 @@ def _facts(folder: epath.Path) -> dict[str, Any]:
     return facts
 
 
-def read_tree(folder: epath.Path, shapes: Any) -> Any:
+def _read_tree(folder: epath.Path, shapes: Any) -> Any:
     """Return the tree that was saved in ``folder``, placed as ``shapes`` says.
 
     Args:
@@ -254,18 +254,18 @@ def read_tree(folder: epath.Path, shapes: Any) -> Any:
     """
     checkpointer = _checkpointer()
     saved = checkpointer.metadata(folder).item_metadata.tree
-    wanted, there = named_leaves(shapes), named_leaves(saved)
+    wanted, there = _named_leaves(shapes), _named_leaves(saved)
     if unknown := [name for name in there if name not in wanted]:
         raise ValueError(f"it holds {few(unknown, 3)}, which this run does not have")
     if absent := [name for name in wanted if name not in there]:
         raise ValueError(f"it lacks {few(absent, 3)}")
     item = jax.tree.map_with_path(lambda path, _: wanted[_leaf_name(path)], saved)
     arguments = ocp.args.PyTreeRestore(item, ocp.checkpoint_utils.construct_restore_args(item))
-    leaves = named_leaves(checkpointer.restore(folder, args=arguments))
+    leaves = _named_leaves(checkpointer.restore(folder, args=arguments))
     return jax.tree.unflatten(jax.tree.structure(shapes), [leaves[name] for name in wanted])
 
 
-def named_leaves(tree: Any) -> dict[str, Any]:
+def _named_leaves(tree: Any) -> dict[str, Any]:
     """Return the leaves of ``tree`` by name, such as ``params/pooler/dense/bias``, in the tree's order."""
     return {_leaf_name(path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
 

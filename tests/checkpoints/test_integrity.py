@@ -263,7 +263,7 @@ SHORTAGES: dict[str, Callable[[], Exception]] = {
 
 @pytest.mark.parametrize("kind", SHORTAGES)
 def test_too_little_memory_is_not_damage(saved: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restoring, "read_tree", raising(SHORTAGES[kind]()))
+    monkeypatch.setattr(restoring, "_read_tree", raising(SHORTAGES[kind]()))
     with pytest.raises(
         UserError, match=r"step 10 cannot be restored for lack of memory .* takes 1\d,\d{3} bytes .*fsdp"
     ) as caught:
@@ -274,7 +274,7 @@ def test_too_little_memory_is_not_damage(saved: Path, kind: str, monkeypatch: py
 
 
 def test_an_error_of_a_device_is_not_damage(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restoring, "read_tree", raising(jax.errors.JaxRuntimeError("INTERNAL: the chip is gone")))
+    monkeypatch.setattr(restoring, "_read_tree", raising(jax.errors.JaxRuntimeError("INTERNAL: the chip is gone")))
     with pytest.raises(jax.errors.JaxRuntimeError, match="the chip is gone"):
         restore(str(saved), [])
     assert saved_steps(str(saved)) == [5, 10]
@@ -287,7 +287,7 @@ def test_too_many_open_files_are_not_damage(saved: Path, where: str, monkeypatch
         monkeypatch.setattr(files, "sha256", raising(error))
     else:  # as TensorStore says it
         error = ValueError(f"RESOURCE_EXHAUSTED: reading {'x' * 300}: Too many open files [at a.cc:1]")
-        monkeypatch.setattr(restoring, "read_tree", raising(error))
+        monkeypatch.setattr(restoring, "_read_tree", raising(error))
     with pytest.raises(UserError, match=r"step 10 cannot be restored .*Too many open files.* raise the limit on open"):
         restore(str(saved), [])
     assert saved_steps(str(saved)) == [5, 10]

@@ -333,14 +333,14 @@ def test_a_disk_that_fills_during_a_save(
     monkeypatch.undo()
 
     beside: list[float] = []  # bytes on the devices beside the state that is read, in bytes of that state
-    read, before = restoring.read_tree, live_bytes()
+    read, before = restoring._read_tree, live_bytes()
 
     def read_tree(folder: Any, shapes: Any, *rest: Any) -> Any:
         size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
         beside.append((live_bytes() - before) / size)
         return read(folder, shapes, *rest)
 
-    monkeypatch.setattr(restoring, "read_tree", read_tree)
+    monkeypatch.setattr(restoring, "_read_tree", read_tree)
     assert pretrain(tmp_path, toy.recipe(text)) == 0
     assert "resumed at step 10" in capsys.readouterr().err
     assert len(beside) == 1

@@ -24,7 +24,7 @@ import orbax.checkpoint as ocp
 import pytest
 from safetensors.numpy import load_file
 
-from bert_jax.checkpoints.restoring import BEST, named_leaves, read_params, restore, saved_steps, steps_folder
+from bert_jax.checkpoints.restoring import BEST, read_params, restore, saved_steps, steps_folder
 from bert_jax.checkpoints.saving import CheckpointConfig, Checkpoints, save_params
 from bert_jax.checkpoints.steps import MARKS
 from bert_jax.cli.main import run
@@ -64,7 +64,8 @@ class Whole:
 
 
 def tree_of(tree: Any) -> Tree:
-    return {name: np.asarray(leaf) for name, leaf in named_leaves(tree).items()}
+    leaves = jax.tree.leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in leaves}
 
 
 def same(found: Tree, wanted: Tree) -> bool:
