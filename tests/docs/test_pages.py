@@ -117,7 +117,7 @@ def test_the_tables_of_keys_are_up_to_date():
 
 
 def test_the_first_page_is_short():
-    assert len((pages.ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 172
+    assert len((pages.ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 182
 
 
 def test_the_map_names_every_package_and_what_is_there():

@@ -70,7 +70,7 @@ def flatten(config: Mapping[str, Any], where: str = "") -> dict[str, Any]:
 
 
 def check_loggers(names: Sequence[str]) -> None:
-    """Raise ``UserError`` unless each of ``names`` is the name of a logger, which is a file in this package."""
+    """Raise ``UserError`` unless each of ``names`` is a logger: a file of this package, or a file of the user's own."""
     for name in names:
         catalogue.find("reporting.loggers", name, having="Logger")
 
