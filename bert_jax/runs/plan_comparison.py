@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from bert_jax import configuration
 from bert_jax.errors import UserError
 from bert_jax.planning import comparison, page, topologies
 from bert_jax.planning.comparison import ComparedPhase
@@ -15,6 +16,7 @@ from bert_jax.planning.plan import Change, Machine, Plan, make
 from bert_jax.planning.topologies import Topology
 from bert_jax.program import Note
 from bert_jax.reporting import run_log, run_record
+from bert_jax.reporting.loggers.base import Record
 from bert_jax.reporting.pace import Pace, paces
 from bert_jax.runs.recipe_plan import PretrainingRecipe
 from bert_jax.runs.settings import FREE_MODEL_FIELDS
@@ -91,7 +93,8 @@ def measurements(workdir: str) -> tuple[dict[str, Any], PretrainingRecipe, dict[
         raise UserError(f"{workdir} holds no run with a recipe and a model; give the --workdir of a pretraining run")
     if run_record.purpose_of(config) == "fine-tuning":
         raise UserError(f"{workdir} holds a run of fine-tuning; plan compares those of pretraining")
-    every = paces(run_log.read_records(workdir), run, last_start=True)
+    records = run_log.read_records(workdir)
+    every = paces(records, run, last_start=True)
     names = list(config.get("phases") or {}) or [""]
     windows = {one.phase or names[0]: one for one in every if len(one.records) >= LEAST_WINDOWS}
     if not windows:
@@ -101,10 +104,21 @@ def measurements(workdir: str) -> tuple[dict[str, Any], PretrainingRecipe, dict[
             f"{workdir} has logged no steady step times {since}: {LEAST_WINDOWS} windows of a phase "
             "are needed after the first; train on, or log more often (--config.training.log_every_steps)"
         )
-    settings = PretrainingRecipe.of(config).settings
+    settings = PretrainingRecipe.of(_in_steps(config, run, records)).settings
     free = {name: value for name, value in settings.model.items() if name in FREE_MODEL_FIELDS}
     settings = dataclasses.replace(settings, model={**run["facts"]["model"], **free})
     return run, PretrainingRecipe(settings), windows
+
+
+def _in_steps(config: Mapping[str, Any], run: Mapping[str, Any], records: list[Record]) -> dict[str, Any]:
+    """Return the recipe of a run; what it has in epochs, which no plan can count, is in the steps that the run had."""
+    phases = {name: {"num_steps": one["num_steps"]} for name, one in (run.get("phases") or {}).items()}
+    known: dict[str, Any] = {"phases": phases}
+    if (config.get("training") or {}).get("evaluations_per_epoch") is not None:
+        evaluated = [record["step"] for record in records if record["split"] == "eval" and record["step"]]
+        at_end = sum(one["num_steps"] for one in phases.values())
+        known["training"] = {"eval_every_steps": min(evaluated, default=at_end)}
+    return configuration.complete(known, config)
 
 
 def _topology(workdir: str, run: Mapping[str, Any], named: str | None) -> Topology:

@@ -1,7 +1,10 @@
 """The source ``docstrings`` and the prose that it keeps."""
 
+import ast
+import gc
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -151,6 +154,15 @@ def test_installed_packages_give_the_same_corpus_in_every_process():
     assert sum(len(s) for d in found for s in d.sentences) > 100_000
     assert not any(">>>" in s for d in found for s in d.sentences)
     assert not any(d.id.endswith("_test.py") or "/tests/" in d.id for d in found)
+
+
+def test_files_are_parsed_without_garbage_collection(monkeypatch):
+    """Beside the objects of jax it takes longer than the parsing."""
+    parse, collected = ast.parse, set()
+    monkeypatch.setattr(docstrings.ast, "parse", lambda text: collected.add(gc.isenabled()) or parse(text))
+    assert docstrings._docstrings(Path(__file__))
+    assert collected == {False}
+    assert gc.isenabled()
 
 
 def test_description_has_versions_and_missing_packages_are_named():

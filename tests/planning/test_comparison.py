@@ -14,7 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.model import config_facts
 from bert_jax.planning import comparison, topologies
 from bert_jax.planning.plan import Change
-from bert_jax.runs.plan_comparison import compare
+from bert_jax.runs.plan_comparison import compare, measurements
 from tests.planning import tiny
 
 CPUS = {"platform": "cpu", "kind": "cpu", "count": 8}
@@ -79,6 +79,22 @@ def test_the_next_plan_says_how_far_the_last_ones_were_off(tmp_path: Path, cache
     _, experiment = recipe.variant(Change(), tiny.machine().devices)
     assert comparison.look_up(machine, experiment, recipe.shape())[1] == pytest.approx(3)
     assert comparison.look_up(topologies.parse("cpu:4"), experiment, recipe.shape())[1] is None
+
+
+def test_a_run_in_epochs_is_planned_with_the_steps_that_it_had(tmp_path: Path) -> None:
+    config = tiny.config(checkpoints={"every_steps": None})
+    config["training"] = {"evaluations_per_epoch": 2, "log_every_steps": 10}
+    config["phases"]["phase1"] = {"num_epochs": 3.0, "batch_size": tiny.ROWS, "max_length": tiny.LENGTH}
+    write_run(tmp_path, config=config, phases={"phase1": {"num_steps": 70, "batch_size": 64, "max_length": 32}})
+
+    def steps() -> tuple[int, int]:
+        experiment = measurements(str(tmp_path))[1].settings.experiment()
+        return experiment.phases.num_steps, experiment.save_every_steps
+
+    assert steps() == (70, 70), "not evaluated yet"
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.writelines(json.dumps({"step": step, "split": "eval", "time": 1.0}) + "\n" for step in (0, 12, 24))
+    assert steps() == (70, 12)
 
 
 def test_what_cannot_be_compared_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
