@@ -26,7 +26,7 @@ from bert_jax.reporting.observer import Observer
 from bert_jax.reporting.profiled_steps import ProfiledSteps, with_profile
 from bert_jax.runs.details import write_details
 from bert_jax.runs.finishing import BETTER_START, export_newest, report_at_the_end
-from bert_jax.runs.inputs import keep_vocabulary
+from bert_jax.runs.inputs import keep_vocabulary, overridden_vocabulary
 from bert_jax.runs.model_choice import overridden_settings
 from bert_jax.runs.own_code import keep_copies
 from bert_jax.runs.prediction import load_tuned, predict_split, trial, write_predictions
@@ -65,7 +65,10 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
         saved = distributed.first_says("the saved steps", saved_steps(workdir))
         initial = find_initial(request.init, workdir, resumes=bool(saved))
         recipe = check_finetuning(settings, initial)
-        notes = overridden_settings(settings.model, request.typed_keys, initial) if initial and not saved else []
+        notes = []
+        if initial and not saved:
+            notes += overridden_settings(settings.model, request.typed_keys, initial)
+            notes += overridden_vocabulary(settings.vocab, request.typed_keys, initial)
         identity = settings.identity() | {"init": request.init}
         run = run_record.content(workdir, config, identity, request.command, bound=bool(saved))
 

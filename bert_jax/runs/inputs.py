@@ -11,7 +11,7 @@ import functools
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from etils import epath
@@ -316,6 +316,28 @@ def find_vocabulary(
         return config.with_added(initial.tokenizer)
     texts = (text for example in train for role in roles.required for text in _strings(example.get(role)))
     return config.load_tokenizer() or config.with_added(learn_tokenizer(config, texts, note))
+
+
+def overridden_vocabulary(config: VocabularyConfig, typed: Collection[str], initial: TrainedModel) -> list[str]:
+    """Return a list with one line if the recipe of a fine-tuning names a vocabulary, in place of which ``initial`` has
+    its own; else [].
+
+    Args:
+      typed: the keys of the config that were given on the command line.
+
+    Raises:
+      UserError: the vocabulary was given on the command line and is another than that of ``initial``.
+    """
+    if not config.path:
+        return []
+    if not {"vocab", "vocab.path"} & {*typed}:
+        return [f"the vocabulary of --init is taken, not the recipe's: {config.path}"]
+    if tokenizers.load(config.path, initial.tokenizer.lowercase).sha256 == initial.tokenizer.sha256:
+        return []
+    raise UserError(
+        f"--config.vocab.path={config.path} contradicts --init={initial.source}, which has another vocabulary; "
+        "fine-tuning keeps that of the model: leave it out, or start without --init"
+    )
 
 
 def keep_vocabulary(tokenizer: Tokenizer, workdir: str) -> None:

@@ -174,6 +174,25 @@ def test_a_refused_run_leaves_nothing(
     assert not [path for path in tmp_path.glob("run/*") if path.name != ".lock"]
 
 
+def test_a_vocabulary_beside_that_of_init_is_said(
+    tmp_path: Path, pretrained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A typed one is an error before the examples are read (there are none here), unless it is the model's own."""
+    (tmp_path / "recipe.json").write_text(json.dumps(toy_tasks.recipe("classification")))
+    other = tmp_path / "vocab.txt"
+    other.write_text(f"{(pretrained / 'vocab.txt').read_text().rstrip()}\nmore\n")
+    for vocabulary, said in (
+        (other, f"--config.vocab.path={other} contradicts --init={pretrained}, which has another vocabulary"),
+        (pretrained / "vocab.txt", "train.jsonl"),
+    ):
+        assert toy_tasks.finetune(tmp_path, f"--init={pretrained}", f"--config.vocab.path={vocabulary}") == 2
+        assert said in capsys.readouterr().err
+    (tmp_path / "recipe.json").unlink()
+    toy_tasks.write_toy(tmp_path, "classification", vocab={"path": str(other)}, phase={"num_steps": 1})
+    assert toy_tasks.finetune(tmp_path, f"--init={pretrained}") == 0
+    assert f"the vocabulary of --init is taken, not the recipe's: {other}" in capsys.readouterr().err
+
+
 def test_a_metric_that_there_is_none_of_is_found_before_the_first_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
