@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from bert_jax.errors import optional_library
+from bert_jax.errors import UserError, optional_library
 from bert_jax.examples.collection import Collection
 from bert_jax.features.extract import Extractor
 from bert_jax.program import program
@@ -106,7 +106,10 @@ def words(text: str) -> list[str]:
 
 def bm25_class() -> Callable[..., Any]:
     """Return the class of ``bm25s``. Raises ``UserError`` if it is not installed."""
-    library = optional_library("bm25s", "BM25, which --baseline=none leaves out,")
+    try:
+        library = optional_library("bm25s", "BM25")
+    except UserError as error:
+        raise UserError(f"{error}, or give --baseline=none") from error
     logging.getLogger("bm25s").setLevel(logging.WARNING)  # else it logs every index
     return library.BM25  # type: ignore[no-any-return]
 

@@ -25,7 +25,8 @@ from bert_jax.storage.tensors import save_tensors
 STRINGS = ("id", "text", "pair")
 TOKENS = ("input_ids", "token_type_ids", "word_ids", "offsets")
 NOTE_SECONDS = 30.0
-Windows = Iterable[Sequence[TextFeatures]]
+GROUP_BYTES = 32 << 20  # about the size of the vectors that are written together
+Groups = Iterable[Sequence[TextFeatures]]
 
 
 def write(output: str, extractor: Extractor, items: Sequence[Item], note: Callable[[str], None]) -> None:
@@ -40,18 +41,22 @@ def write(output: str, extractor: Extractor, items: Sequence[Item], note: Callab
     started = time.monotonic()
     show = progress_notes(note, NOTE_SECONDS, "texts")
 
-    def windows() -> Iterator[list[TextFeatures]]:
+    def groups() -> Iterator[list[TextFeatures]]:
         done = 0
         for window in extractor.windows(items):
-            yield window
-            done += len(window)
-            show(done, len(items))
+            num_bytes = sum(vectors.nbytes for one in window for vectors in one.vectors.values())
+            size = max(1, len(window) * GROUP_BYTES // num_bytes)
+            while window:  # what is written is not kept: the next window needs the memory
+                done += len(window[:size])
+                yield window[:size]
+                del window[:size]
+                show(done, len(items))
 
     with files.whole_file(output) as path:
         if output.endswith(".parquet"):
-            _write_parquet(path, windows(), extractor)
+            _write_parquet(path, groups(), extractor)
         else:
-            _write_safetensors(path, windows(), extractor, output)
+            _write_safetensors(path, groups(), extractor, output)
     seconds, (texts, tokens, cut_texts, cut_tokens) = time.monotonic() - started, extractor.counts.values()
     line = f"{texts:,} texts, {tokens:,} tokens in {seconds:.1f} s ({tokens / seconds:,.0f}/s)"
     line += f", padding {extractor.padding:.1%}"
@@ -91,7 +96,7 @@ def _columns(texts: Sequence[TextFeatures]) -> dict[str, np.ndarray]:
     return columns
 
 
-def _write_safetensors(path: Path, windows: Windows, extractor: Extractor, output: str) -> None:
+def _write_safetensors(path: Path, groups: Groups, extractor: Extractor, output: str) -> None:
     """Write a safetensors file.
 
     The tensors of tokens are ``input_ids``, ``token_type_ids``, ``word_ids`` [tokens] and ``offsets`` [tokens, 2]. Each
@@ -102,7 +107,7 @@ def _write_safetensors(path: Path, windows: Windows, extractor: Extractor, outpu
     spool.mkdir()
     types: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
     lengths: dict[str, list[int]] = defaultdict(list)
-    for texts in windows:
+    for texts in groups:
         columns = _columns(texts)
         lengths["token"] += [len(one.tokens.input_ids) for one in texts]
         for name in STRINGS:
@@ -126,14 +131,14 @@ def _write_safetensors(path: Path, windows: Windows, extractor: Extractor, outpu
     shutil.rmtree(spool)
 
 
-def _write_parquet(path: Path, windows: Windows, extractor: Extractor) -> None:
+def _write_parquet(path: Path, groups: Groups, extractor: Extractor) -> None:
     """Write a parquet file with one row for each text. A layer is a list of vectors of fixed size, or one vector."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     with contextlib.ExitStack() as stack:
         writer: Any = None
-        for texts in windows:
+        for texts in groups:
             starts = pa.array(np.cumsum([0, *(len(one.tokens.input_ids) for one in texts)]), pa.int32())
             table: dict[str, Any] = {
                 name: pa.array([getattr(one.item, name) or "" for one in texts]) for name in STRINGS

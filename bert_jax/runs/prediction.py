@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from bert_jax import catalogue, configuration
 from bert_jax.errors import UserError
@@ -100,7 +101,7 @@ def predict(
     task = make_task(model, examples, "predict")
     for line in task.notes:
         note(line)
-    return predict_split(model, task, "predict", progress)
+    return predict_split(model, task, "predict", progress, note)
 
 
 def predict_split(
@@ -108,11 +109,12 @@ def predict_split(
     task: ExampleTask,
     name: str,
     progress: Callable[[int, int], None] = lambda done, rows: None,
+    note: Note = lambda line: None,
 ) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """Return the metrics of a split of ``task``, and one record per example, in order.
 
     The metrics are {} if any answer is unknown. ``progress`` is called after every batch with the rows that are done
-    and all rows.
+    and all rows; ``note`` with a line if the model's outputs for some rows are not finite numbers.
     """
     task = task.with_model(model.config)
     mesh = meshes.make_mesh(MeshConfig(), jax.local_devices())  # without the devices of other processes
@@ -120,6 +122,10 @@ def predict_split(
     phase = Phase(1, -(-batch_size // shards) * shards, task.lengths[KIND], KIND)
     params = jax.device_put(model.params, meshes.replicated(mesh))
     sums, outputs = Evaluation(task, mesh, phase, 2**31, progress=progress).read(name, params, {})
+    finite = [np.isfinite(values.reshape(len(values), -1)).all(axis=1) for values in outputs.values()]
+    if broken := np.count_nonzero(~np.logical_and.reduce(finite)):
+        rows = f"{broken:,} of {len(finite[0]):,} rows"
+        note(f"the model's outputs for {rows} are not finite numbers; do not trust the predictions for them")
     metrics: dict[str, float] = {}
     if task.has_answers(name):
         metrics = {k: v for k, v in task.summary(sums).items() if k != "tokens"} | task.finish(name, outputs)

@@ -110,7 +110,7 @@ class Task(ExampleTask):
         config, tokenizer = self.config, self.setting.tokenizer
         questions = tokenizer.encode_batch([example["question"] for example in examples])
         before, after = np.array([tokenizer.cls_id], np.int32), np.array([tokenizer.sep_id], np.int32)
-        between = np.repeat(after, tokenizer.pair_separators)
+        between, types = np.repeat(after, tokenizer.pair_separators), np.array([0, 1], np.int32)
         sequences: dict[str, list[np.ndarray]] = {"input_ids": [], "token_type_ids": []}
         columns: list[np.ndarray] = []  # one array [W, 10] per question
         for number, (example, one) in enumerate(zip(examples, gold, strict=True)):
@@ -123,7 +123,7 @@ class Task(ExampleTask):
             for start, size in zip(windows.starts.tolist(), windows.sizes.tolist(), strict=True):
                 window = passage.ids[start : start + size]
                 sequences["input_ids"].append(np.concatenate([before, question, between, window, after]))
-                sequences["token_type_ids"].append(np.repeat([0, 1], [prefix, size + 1]))
+                sequences["token_type_ids"].append(np.repeat(types, [prefix, size + 1]))
             known = example.get("answers") is not None and not one.unusable
             targets = _targets(one.tokens, windows, prefix)
             every = np.broadcast_arrays(number, known, *targets, prefix, *windows)

@@ -5,6 +5,7 @@ The windows are those of run_squad.py in google-research/bert.
 
 from __future__ import annotations
 
+import functools
 import unicodedata
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -61,6 +62,7 @@ def _over_marks(text: str, end: int, stop: int) -> int:
     return end
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def cut(num_tokens: int, capacity: int, stride: int) -> Windows:
     """Return windows of at most ``capacity`` tokens that start every ``stride`` tokens until the passage is covered.
 
@@ -101,7 +103,7 @@ def best_spans(starts: np.ndarray, ends: np.ndarray, longest: int, n_best: int) 
     """Return the ``n_best`` best spans of at most ``longest`` tokens, best first, as (score, first token, last token).
 
     This search is exact. run_squad.py looks only at the 20 highest starts and the 20 highest ends, some of which may
-    lie outside the passage, so it may miss the best span or find none.
+    lie outside the passage, so it may miss the best span or find none. A span whose score is NaN is left out.
 
     Args:
       starts: [S] the start logits of the tokens with which a span may begin.
@@ -118,7 +120,7 @@ def best_spans(starts: np.ndarray, ends: np.ndarray, longest: int, n_best: int) 
     order = np.argsort(-scores, kind="stable")[:n_best]
     first, more = chosen[order // longest], order % longest
     found = zip(scores[order].tolist(), first.tolist(), (first + more).tolist(), strict=True)
-    return [span for span in found if span[0] != -np.inf]
+    return [span for span in found if span[0] > -np.inf]
 
 
 def merge(context: str, passage: Passage, spans: Iterable[tuple[float, int, int]], n_best: int) -> list[Answer]:

@@ -121,3 +121,13 @@ def test_what_to_type_next_lets_own_code_run(workdir):
     assert trial(model, "my runs/$1") == "predict --workdir='my runs/$1' \"TEXT\""
     own: Any = SimpleNamespace(encoder="toy.py@0123456789abcdef")
     assert trial(dataclasses.replace(model, config=own), "run") == 'predict --workdir=run --trust_code "TEXT"'
+
+
+def test_outputs_that_are_no_numbers_are_said_to_be(workdir):
+    model, notes = load_tuned(str(workdir)), list[str]()
+    examples = texts_as_examples(model, {"a": ("a text",), "b": ("b",)})
+    broken = dataclasses.replace(model, params=jax.tree.map(lambda leaf: np.full_like(leaf, np.nan), model.params))
+    for one in (model, broken):
+        predict(one, examples, note=notes.append)
+    said = [line for line in notes if "finite" in line]
+    assert said == ["the model's outputs for 2 of 2 rows are not finite numbers; do not trust the predictions for them"]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.features import extract
+from bert_jax.features import extract, writing
 from bert_jax.features.extract import LAYERS, Extractor, check_layers, encode_item
 from bert_jax.features.inputs import Input, Item, read_texts
 from bert_jax.features.trained_model import TrainedModel
@@ -225,6 +226,26 @@ def test_bad_requests(tmp_path: Path):
     shallow = dataclasses.replace(ENCODER, config=tiny(vocab_size=TOKENIZER.size))
     with pytest.raises(UserError, match="2 layers, too few for sum_last_four, concat_last_four; allowed: embeddings"):
         Extractor(shallow, ["last", "sum_last_four", "concat_last_four"])
+
+
+@pytest.mark.parametrize("name", ["out.safetensors", "out.parquet"])
+def test_what_is_written_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str):
+    """While a window is computed, at most the group that was written last is still there."""
+    compute, vectors, kept = Extractor._vectors, list[weakref.ref[np.ndarray]](), list[int]()
+
+    def watched(extractor: Extractor, window: Any) -> Any:
+        kept.append(sum(one() is not None for one in vectors))
+        features = compute(extractor, window)
+        vectors.extend(weakref.ref(one.vectors["last"]) for one in features)
+        return features
+
+    monkeypatch.setattr(Extractor, "_vectors", watched)
+    monkeypatch.setattr(extract, "WINDOW_BATCHES", 1)
+    monkeypatch.setattr(writing, "GROUP_BYTES", 1)
+    items = [Item(str(i), TEXTS[i % len(TEXTS)]) for i in range(24)]
+    write(str(tmp_path / name), Extractor(ENCODER, ["last"], batch_size=8), items, print)
+    assert kept == [0, 1, 1]
+    assert [one.item.id for one in read_features(tmp_path / name)] == [item.id for item in items]
 
 
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

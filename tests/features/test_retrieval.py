@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.examples.collection import Collection, read_collection, read_squad
 from bert_jax.features.extract import Extractor
-from bert_jax.features.retrieval import as_table, bm25, retrieve, words
+from bert_jax.features.retrieval import as_table, bm25, bm25_class, retrieve, words
 from bert_jax.interchange.loading import load
 from bert_jax.models.encoders import bert
 from bert_jax.models.heads import SentenceVector
@@ -127,6 +128,12 @@ def test_cosines_that_lie_close_together_are_explained() -> None:
     assert "finetune --config=embeddings --init=runs/a" in line
     assert note_on(apart) == ""
     assert note_on(apart + 4, task={"name": "sentence_embeddings"}) == ""
+
+
+def test_without_bm25s_the_search_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bm25s", None)
+    with pytest.raises(UserError, match="^BM25 needs the package bm25s; .*pip install bm25s, or give --baseline=none$"):
+        bm25_class()
 
 
 def test_bm25_is_its_formula() -> None:

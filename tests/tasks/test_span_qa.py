@@ -222,6 +222,12 @@ def test_a_model_that_looks_outside_of_the_passage_still_answers(windowed):
     assert all(record["prediction"] for record in windowed.predictions("dev", outputs))
 
 
+def test_outputs_that_are_no_numbers_give_no_answer():
+    short = make_task({"dev": [question("zoe", "zoe"), question(LONG, "bob")]}, max_length=56, max_query_length=4)
+    outputs = {name: np.full_like(values, np.nan) for name, values in random_outputs(short, "dev").items()}
+    assert [record["prediction"] for record in short.predictions("dev", outputs)] == ["", ""]
+
+
 def test_a_question_is_decoded_alike_alone_and_among_others(windowed):
     outputs = random_outputs(windowed, "dev")
     numbers, examples = windowed.rows["dev"].arrays["example_ids"], windowed.setting.splits["dev"]

@@ -52,7 +52,7 @@ def _dcg(gains: Sequence[float]) -> float:
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
-    """Return ``vectors`` [N, D] scaled to length 1; a zero vector stays zero."""
+    """Return ``vectors`` [..., D] scaled to length 1; a zero vector stays zero."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     unit_length: np.ndarray = vectors / np.maximum(lengths, 1e-12)
     return unit_length
