@@ -122,9 +122,9 @@ def predict_split(
     phase = Phase(1, -(-batch_size // shards) * shards, task.lengths[KIND], KIND)
     params = jax.device_put(model.params, meshes.replicated(mesh))
     sums, outputs = Evaluation(task, mesh, phase, 2**31, progress=progress).read(name, params, {})
-    finite = [np.isfinite(values.reshape(len(values), -1)).all(axis=1) for values in outputs.values()]
-    if broken := np.count_nonzero(~np.logical_and.reduce(finite)):
-        rows = f"{broken:,} of {len(finite[0]):,} rows"
+    finite = np.stack([np.isfinite(values.reshape(len(values), -1)).all(axis=1) for values in outputs.values()])
+    if broken := np.count_nonzero(~finite.all(axis=0)):
+        rows = f"{broken:,} of {finite.shape[1]:,} rows"
         note(f"the model's outputs for {rows} are not finite numbers; do not trust the predictions for them")
     metrics: dict[str, float] = {}
     if task.has_answers(name):
