@@ -140,7 +140,9 @@ def in_processes(arguments: argparse.Namespace, work: Callable[[], object], alik
             try:
                 work()
                 code = exit_codes.DONE
-            except Preempted as ended:
+            except signals.ToldError:
+                raise
+            except Preempted as ended:  # in all processes of the job
                 say(str(ended))
                 code = exit_codes.of(ended)
             distributed.leave()

@@ -25,9 +25,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bert_jax.cluster.differences import difference
-from bert_jax.cluster.exit_codes import BAD_INPUT, INTERRUPTED, PEER_LOST
+from bert_jax.cluster.exit_codes import BAD_INPUT, INTERRUPTED, PEER_LOST, PREEMPTED
 from bert_jax.cluster.processes import Processes, unreachable
-from bert_jax.errors import Interrupted, PeerLostError, UserError
+from bert_jax.errors import Interrupted, PeerLostError, Preempted, UserError
 from bert_jax.storage import files, reading, write_errors
 from bert_jax.storage.remote import RemotePath
 
@@ -227,11 +227,12 @@ class Arrival:
 
 def shared_code(code: int) -> int:
     """Return the exit code of the other processes of a job if one of them ends with ``code``."""
-    return code if code in (BAD_INPUT, INTERRUPTED) else PEER_LOST
+    return code if code in (BAD_INPUT, PREEMPTED, INTERRUPTED) else PEER_LOST
 
 
 def _error(reason: str, code: int) -> BaseException:
-    return {BAD_INPUT: UserError, INTERRUPTED: Interrupted}.get(code, PeerLostError)(reason)
+    kinds = {BAD_INPUT: UserError, PREEMPTED: Preempted, INTERRUPTED: Interrupted}
+    return kinds.get(code, PeerLostError)(reason)
 
 
 def _called(card: Mapping[str, Any]) -> str:

@@ -40,6 +40,10 @@ _interrupts: list[float] = []  # time of the first Ctrl-C
 _ends = threading.Lock()  # held by the thread that ends the process
 
 
+class ToldError(Preempted):
+    """This process was told to end where there is no step to save. Other processes of its job have not heard of it."""
+
+
 @contextlib.contextmanager
 def handle(*numbers: int) -> Iterator[None]:
     """Context manager: handle the signals ``numbers`` inside the context.
@@ -156,7 +160,7 @@ def _on_signal(number: int, _: FrameType | None) -> None:
         return
     if number == signal.SIGINT:
         raise KeyboardInterrupt
-    raise Preempted("told to end, outside training, where there is no step to save; the same command begins or goes on")
+    raise ToldError("told to end, outside training, where there is no step to save; the same command begins or goes on")
 
 
 def _watch(reader: socket.socket, _writer: socket.socket) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bert_jax.cluster import exit_codes, job
-from bert_jax.cluster.exit_codes import BAD_INPUT, CRASHED, INTERRUPTED, PEER_LOST
+from bert_jax.cluster.exit_codes import BAD_INPUT, CRASHED, INTERRUPTED, PEER_LOST, PREEMPTED
 from bert_jax.cluster.watchdog import Watchdog
 from bert_jax.errors import UserError
 from tests.cluster.jobs import Together, free_address, until
@@ -116,8 +116,8 @@ def test_a_process_0_that_is_gone(together: NewJob) -> None:
 
 @pytest.mark.parametrize(
     ("own", "others"),
-    [(BAD_INPUT, BAD_INPUT), (INTERRUPTED, INTERRUPTED), (CRASHED, PEER_LOST)],
-    ids=["the same again", "Ctrl-C", "a crash"],
+    [(BAD_INPUT, BAD_INPUT), (PREEMPTED, PREEMPTED), (INTERRUPTED, INTERRUPTED), (CRASHED, PEER_LOST)],
+    ids=["the same again", "told to go", "Ctrl-C", "a crash"],
 )
 @pytest.mark.parametrize("number", [0, 1])
 def test_an_error_of_one_reaches_the_others(together: NewJob, own: int, others: int, number: int) -> None:

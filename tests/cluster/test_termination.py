@@ -47,7 +47,8 @@ def ending(work: Callable[[Termination], object]) -> BaseException:
 
 
 @pytest.mark.parametrize(
-    ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), *((number, Preempted) for number in signals.TOLD_TO_END)]
+    ("number", "raised"),
+    [(signal.SIGINT, KeyboardInterrupt), *((number, signals.ToldError) for number in signals.TOLD_TO_END)],
 )
 def test_before_the_first_step_it_raises(number: signal.Signals, raised: type[BaseException]) -> None:
     def work(termination: Termination) -> None:

@@ -48,6 +48,15 @@ TOLD_EARLY = """
         os.kill(os.getpid(), signal.SIGTERM)
     distributed.join = joined
 """
+TOLD_BEFORE_TRAINING = """
+    import os, signal
+    from bert_jax.runs.inputs import Inputs
+    open_vocabulary = Inputs.open_vocabulary
+    def told(*arguments):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return open_vocabulary(*arguments)
+    Inputs.open_vocabulary = told
+"""
 OTHER_FIGURES = """
     from bert_jax.training.selection import Selection
     see = Selection.see
@@ -126,6 +135,15 @@ def test_sigterm_before_the_first_step_of_a_resumed_run(tmp_path: Path) -> None:
     ended = Gang(recipe, run, 2, program=("-c", FAULTY.replace("    FAULT", TOLD_EARLY))).end(seconds=180)
     assert [code for code, _ in ended] == [PREEMPTED, PREEMPTED], ended
     assert saved_steps(str(run))[-1] == before + 1
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("number", [0, 1])
+def test_one_that_is_told_to_go_before_it_trains_ends_all(tmp_path: Path, number: int) -> None:
+    program = FAULTY.replace("    FAULT", TOLD_BEFORE_TRAINING).replace("=1", f"={number}")
+    job = Gang(gang.make_inputs(tmp_path), tmp_path / "run", 2, program=("-c", program))
+    ended = job.end(seconds=60)
+    assert [code for code, _ in ended] == [PREEMPTED, PREEMPTED], ended
 
 
 @pytest.mark.heavy
