@@ -117,8 +117,8 @@ def test_a_closed_terminal_saves(recipe: Path, whole: dict[int, Path], tmp_path:
     terminal, inside = os.openpty()
     opened = ["sh", "-c", f'exec "$@" <{os.ttyname(inside)} >{os.ttyname(inside)} 2>&1', "sh", *command]
     job = subprocess.Popen(opened, env=toy.environment(), start_new_session=True)
+    shown = os.read(terminal, 4096)  # until then the terminal has no other end than ``inside``
     os.close(inside)
-    shown = b""
     while not re.search(rb" ([7-9]|[1-4]\d)/60", shown):
         shown += os.read(terminal, 4096)
     os.close(terminal)
