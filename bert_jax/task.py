@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from bert_jax.records import Batch, BatchSpec, Sum
 
@@ -31,6 +32,40 @@ class Losses(NamedTuple):
 
     terms: dict[str, Sum]
     metrics: dict[str, Sum]
+
+
+Measure: TypeAlias = "Callable[[Mapping[str, Any], Batch], Sum]"  # a function of a model's outputs and its batch
+
+
+class Term(NamedTuple):
+    """One term of a loss, averaged over the whole global batch, and what is measured beside it.
+
+    Attributes:
+      loss: returns scalars: the sum of the losses of the targets in a (micro-)batch, and the number of these targets.
+        Labels and weights may come from outputs as well as from the batch. The number has to follow from the batch
+        alone, because a step divides by that of the global batch (at least 1) before it computes micro-batches.
+      weight: the weight of the term in the loss. If 0, the term is measured but does not train the model.
+      measures: name -> what else is measured, in the same way; its number may depend on outputs. The metrics of a term
+        are ``<term>_loss`` and ``<term>_<name>``, those of a term named "" are ``loss`` and ``<name>``.
+      baseline: with what pretraining compares the term: "cloze" with n-gram models of unweighted masked tokens,
+        "majority" with the most common label of a ``CrossEntropy`` (``models.losses``).
+    """
+
+    loss: Measure
+    weight: float = 1.0
+    measures: Mapping[str, Measure] = {}
+    baseline: Literal["cloze", "majority", "none"] = "none"
+
+
+def measure(terms: Mapping[str, Term], outputs: Mapping[str, Any], batch: Batch) -> Losses:
+    """Return the losses of ``terms`` and their metrics, without the metric "tokens"."""
+    losses: dict[str, Sum] = {}
+    metrics: dict[str, Sum] = {}
+    for name, term in terms.items():
+        metrics_of = f"{name}_" if name else ""
+        losses[name] = metrics[f"{metrics_of}loss"] = term.loss(outputs, batch)
+        metrics |= {f"{metrics_of}{metric}": function(outputs, batch) for metric, function in term.measures.items()}
+    return Losses(losses, metrics)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,12 +147,8 @@ class Task(Protocol):
         """Return newly initialised variables, with every leaf boxed with its logical axes."""
         ...
 
-    def counts(self, batch: Batch) -> dict[str, Any]:
-        """Return the number of targets of each loss term, computed from the batch alone."""
-        ...
-
     def loss(self, variables: Variables, batch: Batch, rng: Any) -> Losses:
-        """Run the forward pass and return the losses.
+        """Run the forward pass and return the losses. Their counts have to follow from the batch alone.
 
         ``rng`` is a ``models.dropout.RowRng``, or None for no dropout. The train step multiplies the value of each term
         by its weight / its count over the whole global batch, and sums over terms and micro-batches.

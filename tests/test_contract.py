@@ -13,6 +13,7 @@ from bert_jax import catalogue
 from bert_jax.task import Variables, is_weight
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.training.mesh import unbox
+from bert_jax.training.step import count_targets
 from tests import floor, toy
 from tests.tasks import questions, test_sentence_embeddings, toy_tasks
 
@@ -49,7 +50,7 @@ def assert_same_counts(task: Any, kind: str) -> None:
         terms = task.loss(Variables(params, frozen), rows, None).terms
         return {name: term.count for name, term in terms.items()}
 
-    found, declared = counts(variables.params, variables.frozen, batch), task.counts(batch)
+    found, declared = counts(variables.params, variables.frozen, batch), count_targets(task, spec, batch, None)
     assert found.keys() == declared.keys() == task.loss_weights.keys()
     for name, count in declared.items():
         assert float(found[name]) == float(count) > 0, name

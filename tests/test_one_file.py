@@ -90,7 +90,7 @@ PARTS = {
             derived = ("cls_positions", "length_labels", "length_weights")
 
             def terms(self, config):
-                length = base.Term("length_logits", "length_labels", "length_weights", 0.5, baseline="none")
+                length = base.prediction("length_logits", "length_labels", "length_weights", 0.5, baseline="none")
                 return {"mlm": base.MLM, "length": length}
 
             def inputs(self, batch):

@@ -16,7 +16,8 @@ from typing import Any
 from scipy import special
 
 from bert_jax.experiments.grid import Metrics
-from bert_jax.objectives.base import MLM, PretrainingObjective
+from bert_jax.models.losses import OfLabels
+from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.reporting import page
 from bert_jax.reporting.formats import figure
 from bert_jax.reporting.measures import known_baselines, lower_is_better
@@ -188,10 +189,12 @@ class Variant:
         name, _, unit = metric.removeprefix(OWN).partition("/")[0].rpartition("_")
         term = self.task.terms(self.task.config).get(name)
         plain = type(self.task).loss is PretrainingObjective.loss and unit in UNITS
-        if term is None or not plain or {term.labels, term.weights} & set(self.task.derived):
+        function = {"loss": term.loss, **term.measures}.get(unit) if term else None
+        features = next(iter(self.task.batch_specs.values())).keys() - set(self.task.derived)
+        if not plain or not isinstance(function, OfLabels) or not {function.labels, function.weights} <= features:
             return [self.rows, self.objective]
         own_masks = type(self.task).masking is not PretrainingObjective.masking
-        return [self.rows, term.logits, term.labels, term.weights, self.task.name if own_masks else ""]
+        return [self.rows, *dataclasses.astuple(function), self.task.name if own_masks else ""]
 
 
 def write_tables(
@@ -254,7 +257,7 @@ def _columns(
       Metric -> {variant: what it measures}; None for scores of fine-tuning, which all measure the same.
     """
     chosen: dict[str, Mapping[str, Any] | None] = {}
-    plain = [next(iter(variants.values())).rows, MLM.logits, MLM.labels, MLM.weights, ""]
+    plain = [next(iter(variants.values())).rows, "mlm_logits", "masked_labels", "masked_weights", ""]
     for metric, having in sorted(scores.items(), key=lambda one: _task_of(one[0], tasks) != ""):
         by = None if _task_of(metric, tasks) else {name: variants[name].measures(metric) for name in having}
         if by is None or not metric.startswith(OWN) or any(one != plain for one in by.values()):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 
 from bert_jax.records import Batch, Sum
+from bert_jax.task import Term
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> tuple[Sum, Sum]:
@@ -26,6 +31,52 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> t
     hits = (label_logits >= largest).astype(logits.dtype)  # an argmax over V would cost more than the softmax on CPU
     count = jnp.sum(weights)
     return Sum(jnp.sum(nll * weights), count), Sum(jnp.sum(hits * weights), count)
+
+
+@dataclasses.dataclass(frozen=True)
+class OfLabels:
+    """A function (outputs, batch) -> ``Sum`` of softmax predictions, which are named.
+
+    Attributes:
+      logits: the name of an output [B, ..., V] of the model.
+      labels, weights: names of features [B, ...] of the batch or, where it has none of that name, of outputs. The loss
+        divides by the sum of the weights of the global batch, so they need not be normalised.
+    """
+
+    logits: str
+    labels: str
+    weights: str
+
+    def read(self, outputs: Mapping[str, jax.Array], batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Return logits, labels, and weights in float32 or wider. Raises ``KeyError`` with a name that is missing."""
+        labels, weights = (batch[name] if name in batch else outputs[name] for name in (self.labels, self.weights))
+        return outputs[self.logits], labels, weights.astype(jnp.promote_types(weights.dtype, jnp.float32))
+
+
+class CrossEntropy(OfLabels):
+    """The weighted sum of negative log likelihoods in nats, and the sum of weights."""
+
+    def __call__(self, outputs: Mapping[str, jax.Array], batch: Batch) -> Sum:
+        return cross_entropy(*self.read(outputs, batch))[0]
+
+
+class Accuracy(OfLabels):
+    """The weighted number of labels with the highest logit, and the sum of weights."""
+
+    def __call__(self, outputs: Mapping[str, jax.Array], batch: Batch) -> Sum:
+        return cross_entropy(*self.read(outputs, batch))[1]
+
+
+def prediction(
+    logits: str,
+    labels: str,
+    weights: str,
+    weight: float = 1.0,
+    baseline: Literal["cloze", "majority", "none"] = "majority",
+) -> Term:
+    """Return the term of predicting labels: a ``CrossEntropy``, with the measure ``accuracy``."""
+    names = (logits, labels, weights)
+    return Term(CrossEntropy(*names), weight, {"accuracy": Accuracy(*names)}, baseline)
 
 
 def token_metrics(batch: Batch) -> dict[str, Sum]:

@@ -19,12 +19,13 @@ from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.losses import token_metrics
+from bert_jax.models.dropout import RowRng
+from bert_jax.models.losses import CrossEntropy, token_metrics
+from bert_jax.models.losses import prediction as prediction
 from bert_jax.models.model import Model, Part, encoder_file, head_class
 from bert_jax.objectives.reading import read_by
 from bert_jax.objectives.terms import MLM as MLM
-from bert_jax.objectives.terms import Term as Term
-from bert_jax.objectives.terms import measure, punctuation
+from bert_jax.objectives.terms import check_terms, names_and_functions, punctuation, values, with_words_alone
 from bert_jax.records import Batch, BatchSpec, Sum
 from bert_jax.rows import ngram_models, random, units
 from bert_jax.rows.interfaces import TokenFacts
@@ -32,7 +33,8 @@ from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.mixture import MixedRows
 from bert_jax.rows.rows_config import SHORT_ROWS, Packing, RowsConfig
 from bert_jax.rows.sequence_rows import SequenceRows
-from bert_jax.task import Losses, RowSource, Variables
+from bert_jax.task import Losses, RowSource, Variables, measure
+from bert_jax.task import Term as Term
 from bert_jax.text.tokenizer import Tokenizer
 
 RATE = "_majority_rate"  # ends the name of a baseline
@@ -109,7 +111,8 @@ class PretrainingObjective(abc.ABC):
         """
         self.config, self.setting = config, setting
         model = setting.model
-        self._terms = self.terms(config)
+        self._terms, self._model = self.terms(config), Model(model, self.parts)
+        check_terms(self._terms, catalogue.display_name(self.name))
         self._check_model(model)
         model.check_lengths(setting.max_lengths)
         self.dtype = model.dtype
@@ -145,16 +148,17 @@ class PretrainingObjective(abc.ABC):
         model = dataclasses.replace(self.setting.model, vocab_size=size)
         self.setting = self.setting._replace(model=model)
         self._model = Model(model, self.parts)
-        self._is_punctuation = punctuation(self.tokenizer, size)
+        signs = punctuation(self.tokenizer, size)
+        self._terms = {name: with_words_alone(term, signs) for name, term in self._terms.items()}
         self.flops_per_row = {kind: self.flops(spec) for kind, spec in self.batch_specs.items()}
 
     # ---- To be written in an objective's file ----------------------------------------------------------------------
 
     @abc.abstractmethod
     def terms(self, config: Any) -> dict[str, Term]:
-        """Return the terms of the loss by name.
+        """Return the terms of the loss by name; the functions in them read what ``forward`` and ``inputs`` return.
 
-        If the first is over the vocabulary, the perplexity is exp(its loss), weighted as that is.
+        If the first is a cross-entropy over the vocabulary, the perplexity is exp(its loss), weighted as that is.
         """
 
     def inputs(self, batch: Batch) -> Batch:
@@ -164,6 +168,15 @@ class PretrainingObjective(abc.ABC):
         before ``super().__init__``, or read ``self.config`` and ``self.pieces``.
         """
         return batch
+
+    def forward(self, variables: Variables, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
+        """Run the model and return its outputs [B, ...] by name; terms, ``outputs`` and fill-mask read them.
+
+        Args:
+          batch: the features of rows, with those that ``inputs`` adds.
+          rng: the randomness of dropout and of any draws, by row (``rng.site("mine").bits(shape)``). If None, none.
+        """
+        return self._model.apply({"params": variables.params}, batch, rng)  # type: ignore[return-value]
 
     def masking(self, config: MaskingConfig, where: str) -> MaskingConfig:
         """Return how rows are masked if a recipe has ``config`` at the path ``where``."""
@@ -234,12 +247,18 @@ class PretrainingObjective(abc.ABC):
         """The units of masking in all phases: "piece", "word", or columns of the corpus."""
         return tuple(sorted({rows.masking.unit for rows in self._rows.values()}))
 
-    def _needed(self) -> set[str]:
-        """Return the names of the features of a batch that heads and terms read, without those that ``inputs`` adds."""
-        model = self.setting.model
-        of_heads = {name for part in self.parts for name in head_class(model, part.head).reads}
-        of_terms = {name for term in self._terms.values() for name in (term.labels, term.weights)}
-        return (of_heads | of_terms) - set(self.derived)
+    def _needed(self, spec: BatchSpec) -> set[str]:
+        """Return the names of the features that heads, terms and ``inputs`` read; ``spec`` may lack some of them."""
+        heads, derived = [head_class(self.setting.model, part.head) for part in self.parts], set(self.derived)
+        named, unnamed = names_and_functions(self._terms)
+        needed = {name for head in heads for name in head.reads} - derived
+        given = (needed | named).union(_ALWAYS)
+        needed |= read_by(self.inputs, spec, given)
+        if needed <= spec.keys() and (unnamed or not named - derived <= spec.keys()):  # else no trace of the model
+            outputs = self.output_shapes(spec)
+            named -= outputs.keys() - spec.keys()
+            named |= read_by(lambda batch: values(unnamed, outputs, self.inputs(batch)), spec, given | needed)
+        return needed | (named - derived)
 
     def _with_features(self, rows: RowsConfig) -> RowsConfig:
         """Return ``rows`` with the features that the objective reads.
@@ -247,8 +266,7 @@ class PretrainingObjective(abc.ABC):
         Raises ``UserError`` if a needed feature is missing.
         """
         spec = dataclasses.replace(rows, features=rows.possible).batch_spec()
-        model, named = self.setting.model, self._needed()
-        needed = named | read_by(self.inputs, spec, named.union(_ALWAYS))
+        model, needed = self.setting.model, self._needed(spec)
         if lacking := sorted(needed - spec.keys()):
             kinds = catalogue.parts("rows.arrangements", having="Arrangement")
             fields = {name: catalogue.find("rows.arrangements", name).Arrangement.fields for name in kinds}
@@ -296,8 +314,10 @@ class PretrainingObjective(abc.ABC):
     @functools.cached_property
     def _has_perplexity(self) -> bool:
         """Whether the first term is a cross-entropy over the vocabulary."""
-        logits = next(iter(self._terms.values())).logits
-        return logits == MLM.logits or self.output_shapes()[logits].shape[-1] == self.setting.model.vocab_size
+        loss = next(iter(self._terms.values())).loss
+        if not isinstance(loss, CrossEntropy):
+            return False
+        return loss == MLM.loss or self.output_shapes()[loss.logits].shape[-1] == self.setting.model.vocab_size
 
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         del part, outputs
@@ -310,31 +330,23 @@ class PretrainingObjective(abc.ABC):
         batch = {name: jnp.zeros((1, *feature.shape), feature.dtype) for name, feature in spec.items()}
         return Variables(self._model.init(rng, self.inputs(batch))["params"], {})
 
-    def counts(self, batch: Batch) -> dict[str, jax.Array]:
-        batch = self.inputs(batch)
-        return {name: jnp.sum(batch[term.weights]) for name, term in self._terms.items()}
-
     def loss(self, variables: Variables, batch: Batch, rng: Any) -> Losses:
-        outputs, batch = self._apply(variables, batch, rng), self.inputs(batch)
-        losses: dict[str, Sum] = {}
-        metrics: dict[str, Sum] = {}
-        for name, term in self._terms.items():
-            losses[name], of_term = measure(term, outputs, batch, self._is_punctuation)
-            metrics |= {f"{name}_{metric}": value for metric, value in of_term.items()}
+        batch = self.inputs(batch)
+        losses, metrics = measure(self._terms, self.forward(variables, batch, rng), batch)
         return Losses(losses, metrics | token_metrics(batch))
 
     def outputs(self, variables: Variables, batch: Batch) -> dict[str, jax.Array]:
-        return self._apply(variables, batch, None)
+        return self.forward(variables, self.inputs(batch), None)
 
-    def output_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Return the shape and dtype of each output of the model for two rows, from a trace; nothing is computed."""
-        spec = next(iter(self.batch_specs.values()))
-        batch = {name: jax.ShapeDtypeStruct((2, *one.shape), one.dtype) for name, one in spec.items()}
-        key = jax.random.key(0)
-        return jax.eval_shape(lambda rows: self._model.init_with_output(key, self.inputs(rows))[0], batch)  # type: ignore[no-any-return]
+    def output_shapes(self, spec: BatchSpec | None = None) -> dict[str, jax.ShapeDtypeStruct]:
+        """Return the shape and dtype of each output for two rows of ``spec``, from a trace; nothing is computed."""
+        spec = spec or next(iter(self.batch_specs.values()))
 
-    def _apply(self, variables: Variables, batch: Batch, rng: Any) -> dict[str, jax.Array]:
-        return self._model.apply({"params": variables.params}, self.inputs(batch), rng)  # type: ignore[return-value]
+        def run(batch: Batch) -> dict[str, jax.Array]:
+            rows = self.inputs(batch)
+            return self.forward(Variables(self._model.init(jax.random.key(0), rows)["params"], {}), rows, None)
+
+        return jax.eval_shape(run, {n: jax.ShapeDtypeStruct((2, *f.shape), f.dtype) for n, f in spec.items()})  # type: ignore[no-any-return]
 
     # ---- Baselines: scores of simple models without a neural network ------------------------------------------------
 
@@ -356,7 +368,8 @@ class PretrainingObjective(abc.ABC):
         """Return the sum of the weights of each label of each classification among ``rows``, [labels] by name."""
         terms = {name: term for name, term in self._terms.items() if term.baseline == "majority"}
         rows = jax.device_get(jax.jit(self.inputs)(rows)) if terms and self.derived else rows
-        pairs = {name: (rows[term.labels].ravel(), rows[term.weights].ravel()) for name, term in terms.items()}
+        losses: dict[str, Any] = {name: term.loss for name, term in terms.items()}
+        pairs = {name: (rows[loss.labels].ravel(), rows[loss.weights].ravel()) for name, loss in losses.items()}
         return {name: np.bincount(*pair, self.vocab_size) for name, pair in pairs.items()}
 
     @property

@@ -16,7 +16,7 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.models.model import LM_HEAD
 from bert_jax.objectives import base
-from bert_jax.objectives.base import Term
+from bert_jax.objectives.base import Term, prediction
 from bert_jax.records import Batch, BatchSpec
 from bert_jax.rows import ngram_models
 from bert_jax.rows.masking import MaskingConfig
@@ -37,7 +37,7 @@ class Objective(base.PretrainingObjective):
     derived = ("masked_positions", "next_token_labels", "next_token_weights")
 
     def terms(self, config: Config) -> dict[str, Term]:
-        return {"lm": Term("mlm_logits", "next_token_labels", "next_token_weights", baseline="none")}
+        return {"lm": prediction("mlm_logits", "next_token_labels", "next_token_weights", baseline="none")}
 
     def inputs(self, batch: Batch) -> Batch:
         """Return ``batch`` with the positions [B, L - 1] at which the next token is predicted (all but the last) added.

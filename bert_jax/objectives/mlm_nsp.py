@@ -7,7 +7,7 @@ import dataclasses
 from bert_jax.configuration import check_fields
 from bert_jax.models.model import LM_HEAD, NSP_HEAD, POOLER
 from bert_jax.objectives import base
-from bert_jax.objectives.base import MLM, Term
+from bert_jax.objectives.base import MLM, Term, prediction
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,4 +31,4 @@ class Objective(base.PretrainingObjective):
 
     def terms(self, config: Config) -> dict[str, Term]:
         weight = config.next_sentence_weight
-        return {"mlm": MLM, "nsp": Term("nsp_logits", "next_sentence_labels", "next_sentence_weights", weight)}
+        return {"mlm": MLM, "nsp": prediction("nsp_logits", "next_sentence_labels", "next_sentence_weights", weight)}

@@ -7,7 +7,7 @@ import dataclasses
 from bert_jax.configuration import check_fields
 from bert_jax.models.model import LM_HEAD, POOLER, SOP_HEAD
 from bert_jax.objectives import base
-from bert_jax.objectives.base import MLM, Term
+from bert_jax.objectives.base import MLM, Term, prediction
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,4 +32,4 @@ class Objective(base.PretrainingObjective):
 
     def terms(self, config: Config) -> dict[str, Term]:
         weight = config.sentence_order_weight
-        return {"mlm": MLM, "sop": Term("sop_logits", "sentence_order_labels", "sentence_order_weights", weight)}
+        return {"mlm": MLM, "sop": prediction("sop_logits", "sentence_order_labels", "sentence_order_weights", weight)}

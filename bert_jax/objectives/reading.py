@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.records import Batch, BatchSpec, Feature
+from bert_jax.task import Measure
 
 
 class _Noted(dict[str, Any]):
@@ -60,18 +62,44 @@ def of_other_rows(function: Callable[[Batch], Batch], spec: BatchSpec, names: It
 
     The function is run on four rows of random numbers and on each half of them; a feature that differs is returned.
     """
+    batch = _random_rows(spec)
+    added = jax.jit(lambda rows: {name: value for name, value in function(rows).items() if name in set(names)})
+    whole, first, last = (added(jax.tree.map(lambda x, part=part: x[part], batch)) for part in _PARTS)
+    return [
+        name
+        for name, value in whole.items()
+        if not np.allclose(value, np.concatenate([first[name], last[name]]), rtol=1e-3, equal_nan=True)
+    ]
+
+
+def is_sum(
+    function: Measure,
+    outputs: Mapping[str, jax.ShapeDtypeStruct],
+    inputs: Callable[[Batch], Batch],
+    spec: BatchSpec,
+) -> bool:
+    """Return whether what ``function`` gives for four rows of random numbers is the sum of what it gives for halves.
+
+    Args:
+      outputs: the shapes of the model's outputs, whose values are random too.
+      inputs: what adds features to the rows of ``spec``.
+    """
+    wide = {n: "float32" if jnp.issubdtype(x.dtype, jnp.floating) else str(x.dtype) for n, x in outputs.items()}
+    shapes = {name: Feature(x.shape[1:], wide[name]) for name, x in outputs.items()}
+    rows = _random_rows(shapes), jax.jit(lambda batch: dict(inputs(batch)))(_random_rows(spec))
+    compute = jax.jit(lambda *both: tuple(function(*both)))
+    whole, first, last = (compute(*jax.tree.map(lambda x, part=part: x[part], rows)) for part in _PARTS)
+    return np.allclose(whole, np.add(first, last), rtol=1e-3, equal_nan=True)
+
+
+_PARTS = (slice(0, 4), slice(0, 2), slice(2, 4))
+
+
+def _random_rows(spec: BatchSpec) -> dict[str, np.ndarray]:
     draw = np.random.default_rng(0)
 
     def values(one: Feature) -> np.ndarray:
         shape, dtype = (4, *one.shape), np.dtype(one.dtype)
         return (draw.uniform(size=shape) if dtype.kind == "f" else draw.integers(0, 4, shape)).astype(dtype)
 
-    batch = {name: values(one) for name, one in spec.items()}
-    added = jax.jit(lambda rows: {name: value for name, value in function(rows).items() if name in set(names)})
-    parts = (slice(0, 4), slice(0, 2), slice(2, 4))
-    whole, first, last = (added({name: value[part] for name, value in batch.items()}) for part in parts)
-    return [
-        name
-        for name, value in whole.items()
-        if not np.allclose(value, np.concatenate([first[name], last[name]]), rtol=1e-3, equal_nan=True)
-    ]
+    return {name: values(one) for name, one in spec.items()}

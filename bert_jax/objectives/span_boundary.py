@@ -15,7 +15,7 @@ from bert_jax.configuration import check_fields
 from bert_jax.models.heads import POSITION_SIZE, BoundaryHead
 from bert_jax.models.model import LM_HEAD, Part
 from bert_jax.objectives import base
-from bert_jax.objectives.base import MLM, Setting, Term
+from bert_jax.objectives.base import MLM, Setting, Term, prediction
 from bert_jax.records import Batch, BatchSpec
 
 
@@ -54,7 +54,7 @@ class Objective(base.PretrainingObjective):
         super().__init__(config, setting)
 
     def terms(self, config: Config) -> dict[str, Term]:
-        boundary = Term("boundary_logits", "masked_labels", "boundary_weights", config.boundary_weight, "none")
+        boundary = prediction("boundary_logits", "masked_labels", "boundary_weights", config.boundary_weight, "none")
         return {"mlm": MLM, "boundary": boundary}
 
     def inputs(self, batch: Batch) -> Batch:

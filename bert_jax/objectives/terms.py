@@ -1,42 +1,23 @@
-"""The terms of an objective's loss: labels, weights and baseline of each, and what is measured of it."""
+"""The masked-LM term, what terms read and must be, and the accuracy of a term without punctuation."""
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from bert_jax.models.losses import cross_entropy
+from bert_jax.errors import UserError
+from bert_jax.models.losses import CrossEntropy, OfLabels, cross_entropy, prediction
 from bert_jax.records import Batch, Sum
+from bert_jax.task import Measure, Term
 from bert_jax.text.tokenizer import Tokenizer
 
-
-class Term(NamedTuple):
-    """One cross-entropy term of a loss, averaged over the whole global batch.
-
-    It also defines the term's number of targets, metrics ``<term>_loss`` and ``<term>_accuracy``, and a baseline.
-
-    Attributes:
-      logits: the name of an output [B, ..., V] of the model.
-      labels, weights: names of features [B, ...] of a batch, which ``PretrainingObjective.inputs`` may have added. The
-        loss divides by the sum of the weights (at least 1) of the global batch, so they need not be normalised.
-      weight: the weight of the term in the loss. If 0, the term is measured but does not train the model.
-      baseline: "cloze" compares with n-gram models of unweighted masked tokens, "majority" with the most common label.
-    """
-
-    logits: str
-    labels: str
-    weights: str
-    weight: float = 1.0
-    baseline: Literal["cloze", "majority", "none"] = "majority"
-
-
-MLM = Term("mlm_logits", "masked_labels", "masked_weights", baseline="cloze")
+MLM = prediction("mlm_logits", "masked_labels", "masked_weights", baseline="cloze")
 
 
 def punctuation(tokenizer: Tokenizer | None, size: int) -> npt.NDArray[np.bool_]:
@@ -51,19 +32,45 @@ def punctuation(tokenizer: Tokenizer | None, size: int) -> npt.NDArray[np.bool_]
     return signs_alone
 
 
-def measure(
-    term: Term, outputs: Mapping[str, jax.Array], batch: Batch, is_punctuation: npt.NDArray[np.bool_]
-) -> tuple[Sum, dict[str, Sum]]:
-    """Return the loss of a term and its metrics by name.
+def with_words_alone(term: Term, is_punctuation: npt.NDArray[np.bool_]) -> Term:
+    """Return ``term`` with the measure ``accuracy_no_punctuation``, if it is compared with n-gram models.
 
-    Args:
-      is_punctuation: [V] whether a piece of the vocabulary is punctuation alone. A term that is compared with n-gram
-        models has the accuracy without such labels too: they are easy, and many in some languages.
+    Labels that are punctuation alone ([V], by piece) are easy, and many in some languages.
     """
-    logits, labels, weights = outputs[term.logits], batch[term.labels], batch[term.weights]
-    loss, hits = cross_entropy(logits, labels, weights)
-    metrics = {"loss": loss, "accuracy": hits}
-    if term.baseline == "cloze":
-        words = jnp.where(jnp.asarray(is_punctuation)[labels], 0.0, weights)
-        metrics["accuracy_no_punctuation"] = cross_entropy(logits, labels, words)[1]
-    return loss, metrics
+    loss = term.loss
+    if term.baseline != "cloze" or not isinstance(loss, CrossEntropy):
+        return term
+
+    def accuracy(outputs: Mapping[str, jax.Array], batch: Batch) -> Sum:
+        logits, labels, weights = loss.read(outputs, batch)
+        return cross_entropy(logits, labels, jnp.where(jnp.asarray(is_punctuation)[labels], 0.0, weights))[1]
+
+    return term._replace(measures={**term.measures, "accuracy_no_punctuation": accuracy})
+
+
+def check_terms(terms: Mapping[str, Term], objective: str) -> None:
+    """Raise ``UserError`` if a loss is no function, or "majority" has no labels to count."""
+    for name, term in terms.items():
+        if not callable(term.loss):
+            raise UserError(
+                f"the loss of the term {name!r} of {objective} is {term.loss!r}; a function of outputs and batch is"
+                " needed, and prediction(logits, labels, weights) returns a term of names"
+            )
+        if term.baseline == "majority" and not isinstance(term.loss, CrossEntropy):
+            raise UserError(
+                f"the baseline of the term {name!r} of {objective} is 'majority', which counts the labels of a"
+                " CrossEntropy; its loss is another function, so leave the baseline out"
+            )
+
+
+def names_and_functions(terms: Mapping[str, Term]) -> tuple[set[str], list[Measure]]:
+    """Return the names of labels and weights, of features or outputs, and the functions that read what has no name."""
+    functions: list[Any] = [one for term in terms.values() for one in (term.loss, *term.measures.values())]
+    names = {name for one in functions if isinstance(one, OfLabels) for name in (one.labels, one.weights)}
+    return names, [one for one in functions if not isinstance(one, OfLabels)]
+
+
+def values(functions: Sequence[Measure], shapes: Mapping[str, jax.ShapeDtypeStruct], batch: Batch) -> Batch:
+    """Return what ``functions`` give for a batch and outputs of zeros; a trace of it tells what they read."""
+    outputs = {name: jnp.zeros(one.shape, one.dtype) for name, one in shapes.items()}
+    return {str(i): function(outputs, batch) for i, function in enumerate(functions)}

@@ -60,8 +60,8 @@ def write_baselines(
     for one in experiment.phases.phases:
         for name, rate in figures.get(PHASES, {}).get(one.kind, {}).items():
             if rate > UNBALANCED:
-                term = task.terms(task.config)[name.removesuffix(RATE)]
-                note(_describe_imbalance(one, name, rate, inspect if term.labels == "next_sentence_labels" else ""))
+                loss: Any = task.terms(task.config)[name.removesuffix(RATE)].loss
+                note(_describe_imbalance(one, name, rate, inspect if loss.labels == "next_sentence_labels" else ""))
 
 
 def _sound(figures: Mapping[str, Any]) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from bert_jax import catalogue, configuration
@@ -19,9 +21,11 @@ from bert_jax.features.fill_mask import check_masked, encode_masked
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.initial import continued_seed
 from bert_jax.models.config import ModelConfig
+from bert_jax.models.dropout import RowRng
+from bert_jax.models.losses import OfLabels
 from bert_jax.objectives.base import PretrainingObjective, Setting
-from bert_jax.objectives.reading import of_other_rows
-from bert_jax.records import Example
+from bert_jax.objectives.reading import is_sum, of_other_rows
+from bert_jax.records import Batch, BatchSpec, Example, Sum
 from bert_jax.reporting.loggers.base import check_loggers
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.rows.units import columns
@@ -41,6 +45,7 @@ from bert_jax.training import mesh as meshes
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.memory import check_fits
+from bert_jax.training.step import CountError, count_targets
 
 Splits: TypeAlias = Mapping[str, tuple[Example, ...]]  # name -> examples
 
@@ -196,6 +201,8 @@ class CheckedFinetuning:
         if settings.selection.metric != task.main_metric:
             _check_metric(settings.selection.metric, experiment, task, mesh)
         jax.eval_shape(task.init, jax.random.key(0))  # raises for options that the model cannot be built from
+        if catalogue.is_own(catalogue.name_of(type(task).__module__)):
+            _check_own_terms(task, task.batch_specs[KIND], dict)
         return task, experiment
 
 
@@ -291,27 +298,60 @@ def _check_own_parts(task: PretrainingObjective) -> None:
     if not task.terms(task.config):
         raise UserError(f"{file}: terms returns no term, and a loss needs one")
     spec = next(iter(task.batch_specs.values()))
-    batch: Any = {name: jax.ShapeDtypeStruct((2, *one.shape), one.dtype) for name, one in spec.items()}
-    added = jax.eval_shape(lambda rows: dict(task.inputs(rows)), batch).keys()
+    added = jax.eval_shape(lambda rows: dict(task.inputs(rows)), _two_rows(spec)).keys()
     if lacking := [name for name in task.derived if name not in added]:
         raise UserError(
             f"{file}: derived names {', '.join(lacking)}, and inputs does not add it; inputs returns "
-            f"{', '.join(sorted(added - batch.keys())) or 'nothing new'} beside the features of the rows"
+            f"{', '.join(sorted(added - spec.keys())) or 'nothing new'} beside the features of the rows"
         )
-    outputs = task.output_shapes()
+    _check_own_terms(task, spec, task.inputs)
+
+
+def _two_rows(spec: BatchSpec) -> dict[str, Any]:
+    return {name: jax.ShapeDtypeStruct((2, *one.shape), one.dtype) for name, one in spec.items()}
+
+
+def _check_own_terms(
+    task: PretrainingObjective | ExampleTask, spec: BatchSpec, inputs: Callable[[Batch], Batch]
+) -> None:
+    """Raise ``UserError``, with file and line of a term, if it cannot be computed, is no sum, or counts outputs."""
+    variables = meshes.unbox(jax.eval_shape(task.init, jax.random.key(0)))
+    batch = jax.eval_shape(lambda rows: dict(inputs(rows)), _two_rows(spec))
+    outputs = jax.eval_shape(lambda params, rows: task.forward(params, rows, None), variables, batch)
     for name, term in task.terms(task.config).items():
-        if term.logits not in outputs:
-            raise UserError(
-                f"{file}: the term {name!r} reads the logits {term.logits!r}, which no head returns; "
-                f"{configuration.nearest(term.logits, outputs)}"
-            )
+        where = f"{_place_of(task.terms, name)}: the term {name!r}"
+        for function in (term.loss, *term.measures.values()):
+            try:
+                found = jax.eval_shape(function, outputs, batch)
+            except KeyError as error:
+                missing, place = str(error.args[0]), catalogue.place_in_own(error)
+                raise UserError(
+                    f"{f'{place}: the term {name!r}' if place else where} reads {missing!r}, which no head returns and"
+                    f" no batch has; {configuration.nearest(missing, [*outputs, *batch])}"
+                ) from error
+            except (TypeError, ValueError) as error:  # such as labels of another shape than their logits
+                if catalogue.place_in_own(error):
+                    raise
+                raise UserError(f"{where} cannot be computed: {' '.join(str(error).split())}") from error
+            if not isinstance(found, Sum) or any(x.shape for x in found):
+                raise UserError(f"{where} returns no Sum of two scalars, the sum over its targets and their number")
+            if not (task.whole_batches or isinstance(function, OfLabels) or is_sum(function, outputs, inputs, spec)):
+                raise UserError(
+                    f"{where} is no sum over rows (tried on random ones): return the sum of values and the number of"
+                    " targets, no mean; if rows depend on each other, set whole_batches = True in the class"
+                )
     try:
-        variables = jax.eval_shape(task.init, jax.random.key(0))
-        jax.eval_shape(lambda values, rows: task.loss(meshes.unbox(values), rows, None), variables, batch)
-    except (TypeError, ValueError) as error:  # such as labels of another shape than their logits
-        if catalogue.place_in_own(error):
-            raise
-        raise UserError(f"{file}: its terms cannot be computed: {' '.join(str(error).split())}") from error
+        rng = jax.eval_shape(lambda: RowRng.create(0, 0, jnp.arange(2, dtype=jnp.uint32)))
+        jax.eval_shape(lambda *known: count_targets(task, *known), variables, _two_rows(spec), rng)
+    except CountError as error:
+        raise UserError(f"{_place_of(task.terms, error.term)}: {error}") from error
+
+
+def _place_of(terms: Callable[..., Any], name: str) -> str:
+    """Return file and line of the term ``name``, as far as the source of ``terms`` shows it."""
+    lines, first = inspect.getsourcelines(terms)
+    within = (i for i, line in enumerate(lines) if f'"{name}"' in line or f"'{name}'" in line)
+    return f"{inspect.getsourcefile(terms)}:{first + next(within, 0)}"
 
 
 def _micro_batches_key(phase: Phase) -> str:

@@ -16,12 +16,13 @@ from bert_jax.errors import UserError, few
 from bert_jax.examples.columns import Roles
 from bert_jax.models.bilstm import BiLstm
 from bert_jax.models.config import ModelConfig
+from bert_jax.models.dropout import RowRng
 from bert_jax.models.losses import token_metrics
 from bert_jax.models.model import Model, Part
 from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
 from bert_jax.rows import random
 from bert_jax.rows.example_rows import EncodedRows, ExampleRows, bucket_lengths
-from bert_jax.task import Losses, RowSource, Variables
+from bert_jax.task import Losses, RowSource, Term, Variables, measure
 from bert_jax.tasks.findings import Judge
 from bert_jax.text.encoded import kept_lengths
 from bert_jax.text.tokenizer import Tokenizer
@@ -114,7 +115,8 @@ class ExampleTask(abc.ABC):
             self.lengths = bucket_lengths(KIND, every, length, setting.batch_size)
         self.heldout_parts = setting.names("dev") or (("",) if train else tuple(setting.splits))
         self.batch_specs = {kind: self._spec(n) for kind, n in self.lengths.items()}
-        self.loss_weights = {"loss": 1.0}
+        self._terms = self.terms(config)
+        self.loss_weights = {name: term.weight for name, term in self._terms.items()}
         self.model = self.module(setting.model)
         self.dtype = setting.model.dtype
         self.flops_per_row = {
@@ -189,20 +191,21 @@ class ExampleTask(abc.ABC):
         other.setting, other.model = dataclasses.replace(self.setting, model=model), self.module(model)
         return other
 
-    def count(self, batch: Batch) -> jax.Array:
-        """Return the number of targets in the batch, by which its loss is divided."""
-        return jnp.sum(batch["label_weights"]).astype(jnp.float32)
-
     @abc.abstractmethod
-    def score(self, outputs: dict[str, jax.Array], batch: Batch) -> dict[str, Sum]:
-        """Return sums over the batch: ``loss``, a sum over ``count(batch)`` targets, and other metrics."""
+    def terms(self, config: Any) -> dict[str, Term]:
+        """Return the terms of the loss by name; the one named "" has the metric ``loss``."""
+
+    def forward(self, variables: Variables, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
+        """Run the model and return its outputs [B, ...] by name, which terms read. If ``rng`` is None, no dropout."""
+        params = {**variables.params, **jax.lax.stop_gradient(variables.frozen)}
+        return self.model.apply({"params": params}, batch, rng)  # type: ignore[return-value]
 
     @abc.abstractmethod
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         """Return the metrics of the whole of ``part``, name -> value, from the outputs for all its rows.
 
         A metric of your own is one more name here; ``config.selection.metric`` may name it. A mean over rows needs only
-        one more sum in ``score``.
+        one more measure of a term.
         """
 
     @abc.abstractmethod
@@ -234,16 +237,16 @@ class ExampleTask(abc.ABC):
         frozen = {name: params[name] for name in params if name in self.setting.frozen}
         return Variables({name: params[name] for name in params if name not in frozen}, frozen)
 
-    def counts(self, batch: Batch) -> dict[str, jax.Array]:
-        return {"loss": self.count(batch)}
-
     def loss(self, variables: Variables, batch: Batch, rng: Any) -> Losses:
-        sums = self.score(self.outputs(variables, batch, rng), batch)
-        return Losses({"loss": sums["loss"]}, sums | token_metrics(batch))
+        losses, metrics = measure(self._terms, self.forward(variables, batch, rng), batch)
+        return Losses(losses, metrics | token_metrics(batch))
 
-    def outputs(self, variables: Variables, batch: Batch, rng: Any = None) -> dict[str, jax.Array]:
-        params = {**variables.params, **jax.lax.stop_gradient(variables.frozen)}
-        return self.model.apply({"params": params}, batch, rng)  # type: ignore[return-value]
+    def outputs(self, variables: Variables, batch: Batch) -> dict[str, jax.Array]:
+        return self.forward(variables, batch, None)
+
+    def score(self, outputs: dict[str, jax.Array], batch: Batch) -> dict[str, Sum]:
+        """Return the metrics of the terms, as sums over the batch."""
+        return measure(self._terms, outputs, batch).metrics
 
     def summary(self, sums: dict[str, Sum]) -> dict[str, float]:
         return {name: float(s.value) / max(float(s.count), 1e-9) for name, s in sums.items()}

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from scipy import special
 
@@ -14,10 +13,11 @@ from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
 from bert_jax.examples.labels import label_names
 from bert_jax.models.heads import Classifier
-from bert_jax.models.losses import cross_entropy
+from bert_jax.models.losses import prediction
 from bert_jax.models.model import POOLER, Part
-from bert_jax.records import Batch, Example, Sum
+from bert_jax.records import Example
 from bert_jax.rows.example_rows import EncodedRows
+from bert_jax.task import Term
 from bert_jax.tasks.base import ExampleTask
 from bert_jax.tasks.findings import Judge, Record, clip
 from bert_jax.tasks.metrics.classification import check_names, classification_metrics
@@ -83,9 +83,8 @@ class Task(ExampleTask):
         number = len(self.setting.labels)
         return (POOLER, Part.of("classifier", Classifier, num_outputs=number, dropout_rate=dropout_rate))
 
-    def score(self, outputs: dict[str, jax.Array], batch: Batch) -> dict[str, Sum]:
-        loss, accuracy = cross_entropy(outputs["logits"], batch["labels"], batch["label_weights"])
-        return {"loss": loss, "accuracy": accuracy}
+    def terms(self, config: Config) -> dict[str, Term]:
+        return {"": prediction("logits", "labels", "label_weights")}
 
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         names = [metric for metric in self.config.metrics if metric != "accuracy"]

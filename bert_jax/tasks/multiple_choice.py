@@ -23,6 +23,7 @@ from bert_jax.models.losses import cross_entropy
 from bert_jax.models.model import POOLER, Part
 from bert_jax.records import Batch, Example, Sum
 from bert_jax.rows.example_rows import EncodedRows
+from bert_jax.task import Term
 from bert_jax.tasks.base import ExampleTask, Setting
 from bert_jax.tasks.findings import Judge, Record, clip
 from bert_jax.tasks.metrics.counting import ratio
@@ -97,10 +98,9 @@ class Task(ExampleTask):
     def head(self, dropout_rate: float) -> tuple[Part, ...]:
         return (POOLER, Part.of("classifier", ChoiceClassifier, dropout_rate=dropout_rate))
 
-    def score(self, outputs: dict[str, jax.Array], batch: Batch) -> dict[str, Sum]:
-        logits = jnp.where(batch["choice_weights"] > 0, outputs["logits"], NEVER)  # [B, C]
-        loss, accuracy = cross_entropy(logits, batch["labels"], batch["label_weights"])
-        return {"loss": loss, "accuracy": accuracy}
+    def terms(self, config: Config) -> dict[str, Term]:
+        measures = {"accuracy": lambda outputs, batch: _choose(outputs, batch)[1]}
+        return {"": Term(lambda outputs, batch: _choose(outputs, batch)[0], measures=measures)}
 
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         arrays = self.rows[part].arrays
@@ -130,6 +130,12 @@ class Task(ExampleTask):
         """Return the accuracy of guessing a choice at random."""
         chances = [1 / len(e["choices"]) for part in self.heldout_parts for e in self.setting.splits[part]]
         return {"chance_rate": float(np.mean(chances))}
+
+
+def _choose(outputs: Mapping[str, jax.Array], batch: Batch) -> tuple[Sum, Sum]:
+    """Return cross-entropy and accuracy of the choices that are there."""
+    logits = jnp.where(batch["choice_weights"] > 0, outputs["logits"], NEVER)  # [B, C]
+    return cross_entropy(logits, batch["labels"], batch["label_weights"])
 
 
 def _join(example: Example, choice: str) -> str:

@@ -17,6 +17,7 @@ from bert_jax.models.heads import Classifier
 from bert_jax.models.model import POOLER, Part
 from bert_jax.records import Batch, Example, Sum
 from bert_jax.rows.example_rows import EncodedRows
+from bert_jax.task import Term
 from bert_jax.tasks.base import ExampleTask
 from bert_jax.tasks.findings import Judge, Record, clip
 from bert_jax.tasks.metrics.regression import check_names, regression_metrics
@@ -78,9 +79,8 @@ class Task(ExampleTask):
     def head(self, dropout_rate: float) -> tuple[Part, ...]:
         return (POOLER, Part.of("classifier", Classifier, dropout_rate=dropout_rate))
 
-    def score(self, outputs: dict[str, jax.Array], batch: Batch) -> dict[str, Sum]:
-        errors = outputs["logits"][:, 0] - batch["labels"]  # [B]
-        return {"loss": Sum(jnp.sum(errors**2 * batch["label_weights"]), self.count(batch))}
+    def terms(self, config: Config) -> dict[str, Term]:
+        return {"": Term(_squared_error)}
 
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         given = [_number(example.get("label")) for example in self.setting.splits[part]]
@@ -101,6 +101,11 @@ class Task(ExampleTask):
         train = [self.rows[name].arrays["labels"] for name in self.setting.names("train")]
         labels = np.concatenate([self.rows[part].arrays["labels"] for part in self.heldout_parts])
         return {"mean_label_loss": float(np.mean((labels - np.concatenate(train).mean()) ** 2))} if train else {}
+
+
+def _squared_error(outputs: Mapping[str, jax.Array], batch: Batch) -> Sum:
+    errors, weights = outputs["logits"][:, 0] - batch["labels"], batch["label_weights"]  # [B]
+    return Sum(jnp.sum(errors**2 * weights), jnp.sum(weights))
 
 
 def _number(value: Any) -> float | None:

@@ -22,6 +22,7 @@ from bert_jax.models.losses import cross_entropy
 from bert_jax.models.model import Part
 from bert_jax.records import Batch, Example, Sum
 from bert_jax.rows.example_rows import EncodedRows
+from bert_jax.task import Term
 from bert_jax.tasks.base import ExampleTask, Setting
 from bert_jax.tasks.findings import Judge, Record, clip
 from bert_jax.tasks.metrics.regression import regression_metrics
@@ -107,17 +108,17 @@ class Task(ExampleTask):
         del dropout_rate
         return (Part.of("sentence_vector", SentenceVector, pooling=self.config.pooling),)
 
-    def count(self, batch: Batch) -> jax.Array:
-        return jnp.sum(batch["choice_weights"][:, 1])
+    def terms(self, config: Config) -> dict[str, Term]:
+        measures = {"accuracy": lambda outputs, batch: self._rank(outputs, batch)[1]}
+        return {"": Term(lambda outputs, batch: self._rank(outputs, batch)[0], measures=measures)}
 
-    def score(self, outputs: dict[str, jax.Array], batch: Batch) -> dict[str, Sum]:
+    def _rank(self, outputs: Mapping[str, jax.Array], batch: Batch) -> tuple[Sum, Sum]:
         cosines, allowed = candidates(outputs["embeddings"], batch["text_ids"], batch["choice_weights"])
         logits = jnp.where(allowed, cosines / self.config.temperature, -1e9)  # [B, C - 1, B]
         num_rows = logits.shape[0]
         # On the flattened axis, candidate b is the positive of row b.
         flat = logits.reshape(num_rows, -1)
-        loss, accuracy = cross_entropy(flat, jnp.arange(num_rows), batch["choice_weights"][:, 1])
-        return {"loss": loss, "accuracy": accuracy}
+        return cross_entropy(flat, jnp.arange(num_rows), batch["choice_weights"][:, 1])
 
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         """Return ndcg@10, recall@10 and mrr@10 of finding each text's positives among all candidates of the split.

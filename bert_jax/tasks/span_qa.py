@@ -18,10 +18,11 @@ from bert_jax import configuration
 from bert_jax.errors import UserError, few
 from bert_jax.examples.columns import Roles
 from bert_jax.models.heads import SpanClassifier
-from bert_jax.models.losses import cross_entropy
+from bert_jax.models.losses import Accuracy, CrossEntropy
 from bert_jax.models.model import Part
 from bert_jax.records import Batch, Example, Sum
 from bert_jax.rows.example_rows import EncodedRows
+from bert_jax.task import Term
 from bert_jax.tasks import answers
 from bert_jax.tasks.base import ExampleTask, Setting
 from bert_jax.tasks.findings import Judge
@@ -160,12 +161,15 @@ class Task(ExampleTask):
         del dropout_rate
         return (Part.of("qa_outputs", SpanClassifier),)
 
-    def score(self, outputs: dict[str, jax.Array], batch: Batch) -> dict[str, Sum]:
-        weights = batch["label_weights"]
-        start, start_hits = cross_entropy(outputs["start_logits"], batch["start_positions"], weights)
-        end, end_hits = cross_entropy(outputs["end_logits"], batch["end_positions"], weights)
-        loss = Sum((start.value + end.value) / 2, start.count)
-        return {"loss": loss, "start_accuracy": start_hits, "end_accuracy": end_hits}
+    def terms(self, config: Config) -> dict[str, Term]:
+        ends = [(f"{end}_logits", f"{end}_positions", "label_weights") for end in ("start", "end")]
+
+        def loss(outputs: Mapping[str, jax.Array], batch: Batch) -> Sum:
+            first, last = (CrossEntropy(*names)(outputs, batch) for names in ends)
+            return Sum((first.value + last.value) / 2, first.count)
+
+        start, end = (Accuracy(*names) for names in ends)
+        return {"": Term(loss, measures={"start_accuracy": start, "end_accuracy": end})}
 
     # ---- Answers ---------------------------------------------------------------------------------------------------
 

@@ -20,10 +20,11 @@ from bert_jax import configuration
 from bert_jax.examples.columns import Roles
 from bert_jax.examples.labels import label_names
 from bert_jax.models.heads import Classifier
-from bert_jax.models.losses import cross_entropy
+from bert_jax.models.losses import prediction
 from bert_jax.models.model import Part
-from bert_jax.records import Batch, Example, Sum
+from bert_jax.records import Batch, Example
 from bert_jax.rows.example_rows import EncodedRows
+from bert_jax.task import Term
 from bert_jax.tasks.base import ExampleTask, ProblemType
 from bert_jax.tasks.findings import Judge, Record
 from bert_jax.tasks.metrics.entities import conll_entities, entity_metrics
@@ -147,17 +148,15 @@ class Task(ExampleTask):
         number = len(self.setting.labels)
         return (Part.of("classifier", Classifier, num_outputs=number, dropout_rate=dropout_rate, vectors="sequence"),)
 
-    def outputs(self, variables: Any, batch: Batch, rng: Any = None) -> dict[str, jax.Array]:
+    def outputs(self, variables: Any, batch: Batch) -> dict[str, jax.Array]:
         """Return the model's outputs, and at every position [B, L] the most likely label and its probability."""
-        outputs = super().outputs(variables, batch, rng)
+        outputs = super().outputs(variables, batch)
         shares = jax.nn.softmax(outputs["logits"], axis=-1)
         chosen = jnp.argmax(outputs["logits"], axis=-1).astype(jnp.int32)
         return outputs | {"predicted": chosen, "confidence": jnp.max(shares, axis=-1)}
 
-    def score(self, outputs: dict[str, jax.Array], batch: Batch) -> dict[str, Sum]:
-        weights = batch["label_weights"].astype(jnp.float32)
-        loss, accuracy = cross_entropy(outputs["logits"], batch["labels"], weights)
-        return {"loss": loss, "accuracy": accuracy}
+    def terms(self, config: Config) -> dict[str, Term]:
+        return {"": prediction("logits", "labels", "label_weights")}
 
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         """Return the metrics over all words of the split, including the words that were cut."""

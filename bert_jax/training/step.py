@@ -8,8 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jax.extend.core import jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.interpreters.partial_eval import dce_jaxpr
 
+from bert_jax.errors import UserError
 from bert_jax.models.dropout import RowRng
 from bert_jax.records import Batch, Sum
 from bert_jax.task import Task, Variables
@@ -31,12 +33,43 @@ OVERLAP = {
 }
 
 
-def _loss_scale(task: Task, batch: Batch) -> dict[str, jax.Array]:
+class CountError(UserError):
+    """The number of targets of the loss term ``term`` does not follow from the batch alone."""
+
+    def __init__(self, term: str, message: str):
+        super().__init__(message)
+        self.term = term
+
+
+def count_targets(task: Task, variables: Variables, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
+    """Return the number of targets of each loss term: the counts of ``Task.loss``, whose trace is cut down to them.
+
+    Raises ``CountError`` if a count does not follow from the batch alone: a step would have to run the model twice.
+    """
+
+    def counts(rows: Batch, others: tuple[Variables, RowRng | None]) -> dict[str, jax.Array]:
+        return {name: term.count for name, term in task.loss(others[0], rows, others[1]).terms.items()}
+
+    traced, shapes = jax.make_jaxpr(counts, return_shape=True)(batch, (variables, rng))
+    names, rows = sorted(shapes), jax.tree.leaves(batch)
+    jaxpr, used = dce_jaxpr(traced.jaxpr, [True] * len(names))
+    if any(used[len(rows) :]):
+        wrong = [n for n in names if any(dce_jaxpr(traced.jaxpr, [one == n for one in names])[1][len(rows) :])]
+        raise CountError(
+            wrong[0],
+            f"the count of the loss term {wrong[0]!r} depends on what the model computes, and has to follow from the "
+            "batch alone: let weights from outputs weigh the value of its Sum, and count the targets in the batch",
+        )
+    read = [x for x, is_read in zip(rows, used, strict=False) if is_read]
+    return dict(zip(names, jaxpr_as_fun(ClosedJaxpr(jaxpr, traced.consts))(*read), strict=True))
+
+
+def _loss_scale(task: Task, variables: Variables, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
     """Return the factor of each loss term: its weight / its count over the whole global batch.
 
     So each masked position has the same weight, even if devices or micro-batches have different numbers of them.
     """
-    counts = task.counts(batch)
+    counts = count_targets(task, variables, batch, rng)
     return {term: task.loss_weights[term] / jnp.maximum(count, 1.0) for term, count in counts.items()}
 
 
@@ -113,7 +146,7 @@ def make_train_step(
     def train_step(state: TrainState, frozen: Any, batch: Batch) -> TrainState:
         num_rows = next(iter(batch.values())).shape[0]
         rng = RowRng.create(seed, state.step, jnp.arange(num_rows, dtype=jnp.uint32))
-        scale = _loss_scale(task, batch)
+        scale = _loss_scale(task, Variables(state.params, frozen), batch, rng)
         grads, loss, metrics = gradients(state.params, frozen, batch, scale, rng)
         norm = optax.global_norm(grads)
         sound = jnp.isfinite(loss) & jnp.isfinite(norm)

@@ -46,7 +46,8 @@ class Objective(mlm.Objective):
     derived = ("halves",)
 
     def terms(self, config):
-        return {"mlm": base.MLM._replace(weights="halves", baseline="none"), "plain": base.MLM}
+        halves = base.prediction("mlm_logits", "masked_labels", "halves", baseline="none")
+        return {"mlm": halves, "plain": base.MLM}
 
     def inputs(self, batch):
         return {**batch, "halves": batch["masked_weights"] * 0.5}

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from bert_jax.models.losses import cross_entropy
-from bert_jax.objectives.terms import MLM, measure, punctuation
+from bert_jax.objectives.terms import MLM, punctuation, with_words_alone
+from bert_jax.task import measure
 from bert_jax.text.tokenizer import wordpiece
 
 SHAPE, V = (3, 5), 11
@@ -59,13 +60,14 @@ def test_accuracy_without_punctuation_leaves_out_labels_that_are_signs_alone() -
     logits, labels, weights = draw()
     table = np.arange(V) % 3 == 0
     batch = {"masked_labels": jnp.asarray(labels), "masked_weights": jnp.asarray(weights)}
-    loss, metrics = measure(MLM, {"mlm_logits": jnp.asarray(logits)}, batch, table)
+    outputs = {"mlm_logits": jnp.asarray(logits)}
+    losses, metrics = measure({"mlm": with_words_alone(MLM, table)}, outputs, batch)
     nll, hits = by_definition(logits, labels, weights * ~table[labels])
     assert 0 < hits < (weights * ~table[labels]).sum() < weights.sum()
-    assert metrics["loss"] == loss
-    found = metrics["accuracy_no_punctuation"]
+    assert metrics["mlm_loss"] == losses["mlm"]
+    found = metrics["mlm_accuracy_no_punctuation"]
     assert (float(found.value), float(found.count)) == pytest.approx((hits, (weights * ~table[labels]).sum()), rel=1e-6)
-    other = measure(MLM._replace(baseline="none"), {"mlm_logits": jnp.asarray(logits)}, batch, table)[1]
+    other = measure({"": with_words_alone(MLM._replace(baseline="none"), table)}, outputs, batch).metrics
     assert other.keys() == {"loss", "accuracy"}
 
 

@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.objectives import ltr, mlm_nsp
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.ngram_models import HIDDEN, next_tokens_of_rows, stream_of_rows
-from tests.objectives.texts import LENGTH, MASKED, NEXT_SENTENCE, Text, fresh, make_text, objective, rows_of
+from tests.objectives.texts import LENGTH, MASKED, NEXT_SENTENCE, Text, counts_of, fresh, make_text, objective, rows_of
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_the_loss_is_written_out_pair_by_pair(text: Text, packing: str) -> None:
                 hits += int(scores.argmax() == label)
                 count += 1
     losses = jax.jit(lambda batch: task.loss(variables, batch, None))(rows)
-    assert losses.terms["lm"].count == task.counts(rows)["lm"] == count
+    assert losses.terms["lm"].count == counts_of(task, rows)["lm"] == count
     assert float(losses.terms["lm"].value) == pytest.approx(total, rel=1e-5)
     assert float(losses.metrics["lm_accuracy"].value) == hits
     assert float(losses.metrics["tokens"].value) == rows["attention_mask"].sum()
@@ -82,7 +82,7 @@ def test_rows_that_pad_an_evaluation_weigh_nothing(text: Text) -> None:
     rows = rows_of(task, 4)
     half = {**rows, "row_weights": np.array([1, 0, 1, 0], np.float32)}
     two = {name: jnp.asarray(value[[0, 2]]) for name, value in rows.items()}
-    assert task.counts(half)["lm"] == task.counts(two)["lm"] < task.counts(rows)["lm"]
+    assert counts_of(task, half)["lm"] == counts_of(task, two)["lm"] < counts_of(task, rows)["lm"]
     variables = fresh(task)
     found, expected = (task.loss(variables, batch, None).terms["lm"].value for batch in (half, two))
     assert float(found) == pytest.approx(float(expected), rel=1e-5)

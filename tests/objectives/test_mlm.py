@@ -16,7 +16,7 @@ from bert_jax.models.encoders import bert
 from bert_jax.objectives import mlm, mlm_nsp
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.task import Variables
-from tests.objectives.texts import LENGTH, NEXT_SENTENCE, Text, fresh, make_text, objective, rows_of
+from tests.objectives.texts import LENGTH, NEXT_SENTENCE, Text, counts_of, fresh, make_text, objective, rows_of
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +62,8 @@ def test_loss_and_gradient_are_those_of_the_masked_lm_term(text: Text) -> None:
     gradient = jax.jit(jax.value_and_grad(loss, argnums=1, has_aux=True), static_argnums=0)
     (_, terms), found = gradient(one, {name: params[name] for name in ("encoder", "mlm_head")})
     (_, expected_terms), expected = gradient(both, params)
-    assert set(terms) == {"mlm"} == set(one.loss_weights) == set(one.counts(rows_of(one)))
-    assert terms["mlm"].count == expected_terms["mlm"].count == one.counts(rows_of(one))["mlm"]
+    assert set(terms) == {"mlm"} == set(one.loss_weights) == set(counts_of(one, rows_of(one)))
+    assert terms["mlm"].count == expected_terms["mlm"].count == counts_of(one, rows_of(one))["mlm"]
     assert float(terms["mlm"].value) == pytest.approx(float(expected_terms["mlm"].value), rel=1e-6)
     for name, tree in found.items():
         for got, want in zip(jax.tree.leaves(tree), jax.tree.leaves(expected[name]), strict=True):

@@ -15,7 +15,7 @@ from bert_jax.models.heads import BoundaryHead
 from bert_jax.objectives import span_boundary
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.training.mesh import unbox
-from tests.objectives.texts import LENGTH, Text, make_text, objective, rows_of
+from tests.objectives.texts import LENGTH, Text, counts_of, make_text, objective, rows_of
 
 SPANS = {"strategy": "spans", "unit": "word", "fates": "span", "random_pieces": "unigram"}
 DOCUMENTS = {"blocks": "document"}
@@ -116,10 +116,10 @@ def test_targets_beside_special_tokens_or_too_far_in_do_not_count(text: Text, pa
     task = task_of(text, packing=packing, boundary_positions=positions)
     rows = rows_of(task, 12)
     targets, with_sides = expected_counts(rows, text, positions)
-    counts = task.counts(rows)
+    counts = counts_of(task, rows)
     assert (counts["mlm"], counts["boundary"]) == (targets, with_sides)
     assert 0 < with_sides < targets
-    none = task.counts({**rows, "masked_weights": 0 * rows["masked_weights"]})  # rows that pad an evaluation
+    none = counts_of(task, {**rows, "masked_weights": 0 * rows["masked_weights"]})  # rows that pad an evaluation
     assert none["boundary"] == none["mlm"] == 0
 
 
@@ -153,4 +153,4 @@ def test_any_strategy_goes_with_it(text: Text) -> None:
     for strategy in ("token", "whole_unit", "ngrams", "bernoulli"):
         task = task_of(text, masking=MaskingConfig(strategy=strategy))
         rows = rows_of(task, 12)
-        assert task.counts(rows)["boundary"] == expected_counts(rows, text, 20)[1] > 0
+        assert counts_of(task, rows)["boundary"] == expected_counts(rows, text, 20)[1] > 0

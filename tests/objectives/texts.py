@@ -19,6 +19,7 @@ from bert_jax.task import Task, Variables
 from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.tokenizer import Tokenizer, wordpiece
 from bert_jax.training.mesh import unbox
+from bert_jax.training.step import count_targets
 from tests import toy
 
 LENGTH = 64
@@ -53,6 +54,11 @@ def rows_of(task: Task, count: int = 12, split: Any = "train") -> dict[str, np.n
     """The first rows of epoch 0."""
     indices = np.arange(count)
     return task.source(split, "phase1", 0).rows(np.zeros_like(indices), indices)
+
+
+def counts_of(task: Task, rows: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+    """The number of targets of each term, by which a step divides."""
+    return count_targets(task, jax.eval_shape(lambda: unbox(task.init(jax.random.key(0)))), rows, None)
 
 
 def fresh(task: Task) -> Variables:

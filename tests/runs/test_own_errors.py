@@ -28,7 +28,7 @@ from flax import linen as nn
 from bert_jax.models.heads import Head
 from bert_jax.models.model import LM_HEAD, Part
 from bert_jax.models.primitives import with_axes
-from bert_jax.objectives.base import MLM, Config, PretrainingObjective, Term
+from bert_jax.objectives.base import MLM, Config, PretrainingObjective, Term, prediction
 
 class Square(Head):
     @nn.compact
@@ -40,7 +40,7 @@ class Objective(PretrainingObjective):
     arrangement, parts, derived = "sentences", (LM_HEAD, Part.of("square", Square)), ({derived})
 
     def terms(self, config):
-        return {{"mlm": MLM, "x": Term("{logits}", "{labels}", "masked_weights")}}
+        return {{"mlm": MLM, "x": {term}("{logits}", "{labels}", "masked_weights")}}
 
     def inputs(self, batch):
         return {{**batch, "y_labels": batch["masked_labels"]}}
@@ -48,8 +48,28 @@ class Objective(PretrainingObjective):
 MASKS, WORDS = "objective.masking.strategy", "objective.name"
 
 
-def objective(axis: str = "None", derived: str = "", logits: str = "mlm_logits", labels: str = "masked_labels") -> str:
-    return OBJECTIVE.format(axis=axis, derived=derived, logits=logits, labels=labels)
+FUNCTION = """
+def mine(outputs, batch):
+    {line}
+"""
+
+
+def objective(
+    axis: str = "None",
+    derived: str = "",
+    logits: str = "mlm_logits",
+    labels: str = "masked_labels",
+    term: str = "prediction",
+) -> str:
+    return OBJECTIVE.format(axis=axis, derived=derived, logits=logits, labels=labels, term=term)
+
+
+def with_loss(line: str) -> str:
+    """Return an objective whose term "x" has a function of one line as its loss."""
+    own = objective().replace('prediction("mlm_logits", "masked_labels", "masked_weights")', "Term(mine)")
+    return own.replace("\nclass Square", f"{FUNCTION.format(line=line)}\n\nclass Square", 1) + (
+        "\nimport jax.numpy as jnp\nfrom bert_jax.records import Sum\n"
+    )
 
 
 EARLY = {
@@ -77,7 +97,49 @@ EARLY = {
     "logits": (
         WORDS,
         objective(logits="y_logits"),
-        "error: {file}: the term 'x' reads the logits 'y_logits', which no head returns; did you mean ",
+        "error: {file}:18: the term 'x' reads 'y_logits', which no head returns and no batch has; did you mean ",
+    ),
+    "term of names": (
+        WORDS,
+        objective(term="Term"),
+        "error: the loss of the term 'x' of {file} is 'mlm_logits'; a function",
+    ),
+    "outputs that no head gives": (
+        WORDS,
+        with_loss('return Sum(jnp.sum(outputs["y_logits"]), jnp.sum(batch["masked_weights"]))'),
+        "error: {file}:9: the term 'x' reads 'y_logits', which no head returns and no batch has; did you mean ",
+    ),
+    "features that no rows have": (
+        WORDS,
+        with_loss('return Sum(jnp.sum(outputs["x_logits"]), jnp.sum(batch["tone_weights"]))'),
+        "error: {file}:9: the term 'x' reads 'tone_weights', which no head returns and no batch has; did you mean ",
+    ),
+    "count of outputs": (
+        WORDS,
+        with_loss('return Sum(jnp.sum(outputs["x_logits"]), jnp.sum(outputs["x_logits"] > 0.0).astype(jnp.float32))'),
+        "error: {file}:22: the count of the loss term 'x' depends on what the model computes, and has to follow from ",
+    ),
+    "mean": (
+        WORDS,
+        with_loss('return Sum(jnp.mean(outputs["x_logits"]), jnp.sum(batch["masked_weights"]))'),
+        "error: {file}:22: the term 'x' is no sum over rows (tried on random ones): return the sum",
+    ),
+    "no Sum": (
+        WORDS,
+        with_loss('return jnp.mean(outputs["x_logits"])'),
+        "error: {file}:22: the term 'x' returns no Sum of two scalars",
+    ),
+    "error in a loss": (
+        WORDS,
+        with_loss('return Sum(jnp.sum(outputs["x_logits"] / 0), jnp.sum(1 / 0))'),
+        "error: {file}:9, in a file of your own: ZeroDivisionError",
+    ),
+    "baseline of a function": (
+        WORDS,
+        with_loss('return Sum(jnp.sum(outputs["x_logits"]), jnp.sum(batch["masked_weights"]))').replace(
+            "Term(mine)", "Term(mine, baseline='majority')"
+        ),
+        "error: the baseline of the term 'x' of {file} is 'majority', which counts the labels of a CrossEntropy",
     ),
     "derived": (
         WORDS,
@@ -87,7 +149,7 @@ EARLY = {
     "shapes": (
         WORDS,
         objective(logits="x_logits", labels="row_weights"),
-        "error: {file}: its terms cannot be computed",
+        "error: {file}:18: the term 'x' cannot be computed: ",
     ),
     "head without a call": (
         WORDS,
@@ -104,7 +166,7 @@ EARLY = {
         for name, text in {
             "no base class": "from bert_jax.objectives.base import Config\n\nclass Objective:\n    pass\n",
             "list of terms": objective()
-            .replace('return {"mlm": MLM, "x": Term', "return [MLM, Term")
+            .replace('return {"mlm": MLM, "x": prediction', "return [MLM, prediction")
             .replace('"masked_weights")}', '"masked_weights")]'),
             "terms without config": objective().replace("terms(self, config)", "terms(self)"),
             "parts that are a number": objective().replace('(LM_HEAD, Part.of("square", Square))', "5"),

@@ -121,7 +121,7 @@ def test_the_loss_by_hand(repeats: bool, tokenizer: Tokenizer) -> None:
     embeddings = np.random.default_rng(0).normal(size=(ROWS, 4, 8)).astype(np.float32)
     batch = {name: jnp.asarray(value) for name, value in batch_of(task, "train").items()}
     sums = task.score({"embeddings": jnp.asarray(embeddings)}, batch)
-    assert float(sums["loss"].count) == float(task.count(batch)) == ROWS
+    assert float(sums["loss"].count) == ROWS
     assert float(sums["loss"].value) / ROWS == pytest.approx(by_hand(embeddings, examples, 0.2), rel=1e-5)
     # Texts that are not there have no part in it.
     moved = embeddings.copy()

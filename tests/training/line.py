@@ -70,9 +70,6 @@ class Line:
         kernel = 0.1 * jax.random.normal(rng, (WIDTH, 1))
         return Variables({"dense": {"kernel": nn.LogicallyPartitioned(kernel, ("embed", None))}}, {})
 
-    def counts(self, batch: Batch) -> dict[str, Any]:
-        return {"loss": jnp.asarray(batch["labels"].shape[0], jnp.float32)}
-
     def loss(self, variables: Variables, batch: Batch, rng: Any) -> Losses:
         found = (batch["inputs"] @ variables.params["dense"]["kernel"])[:, 0]
         squares = jnp.square(found - batch["labels"])

@@ -1,0 +1,222 @@
+"""Terms whose loss is any function, in users' own files: the same on every layout, and pretrained by the command."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax import configuration
+from bert_jax.cli.main import run
+from bert_jax.models.dropout import RowRng
+from bert_jax.objectives import base
+from bert_jax.records import Batch, Sum
+from bert_jax.rows.phases import Phase
+from bert_jax.runs import recipes
+from bert_jax.runs.preparation import check_pretraining
+from bert_jax.runs.settings import PretrainingSettings
+from bert_jax.task import Losses, Term, Variables
+from bert_jax.tasks import classification
+from bert_jax.training import mesh as meshes
+from bert_jax.training.evaluation import Evaluation
+from bert_jax.training.mesh import MeshConfig
+from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
+from bert_jax.training.schedules import ScheduleConfig, make_schedule
+from bert_jax.training.state import InitialState
+from bert_jax.training.step import CountError, count_targets, make_gradients, make_train_step
+from tests import toy
+from tests.tasks import toy_tasks
+from tests.training.line import WIDTH, Line
+from tests.training.test_layouts import compare
+
+PAGE = Path(base.__file__).with_name("README.md").read_text(encoding="utf-8")
+[PLACES] = re.findall(
+    r"^```python\n(\"\"\"Masked language modelling, and the place.*?)^```$", PAGE, re.DOTALL | re.MULTILINE
+)
+OWN = {
+    "places": PLACES,
+    "learner": '''
+        """Masked language modelling, and a second head that learns what the first one says (KL)."""
+        import jax
+        import jax.numpy as jnp
+        from bert_jax.models.heads import LmHead
+        from bert_jax.models.model import LM_HEAD, Part
+        from bert_jax.objectives import base
+        from bert_jax.records import Sum
+
+        Config = base.Config
+
+        def divergence(outputs, batch):
+            teacher = jax.nn.log_softmax(jax.lax.stop_gradient(outputs["mlm_logits"]))  # [B, P, V]
+            learner, weights = jax.nn.log_softmax(outputs["learner_logits"]), batch["masked_weights"]
+            each = jnp.sum(jnp.exp(teacher) * (teacher - learner), axis=-1)  # [B, P]
+            return Sum(jnp.sum(each * weights), jnp.sum(weights))
+
+        class Objective(base.PretrainingObjective):
+            parts = (LM_HEAD, Part.of("learner_head", LmHead, logits="learner_logits"))
+            arrangement = "sentences"
+
+            def terms(self, config):
+                return {"mlm": base.MLM, "learner": base.Term(divergence)}
+    ''',
+    "knows": '''
+        """Masked language modelling, and whether it beats chance: labels and weights are made from outputs."""
+        import jax
+        import jax.numpy as jnp
+        import optax
+        from bert_jax.models.heads import Classifier
+        from bert_jax.models.model import LM_HEAD, Part
+        from bert_jax.models.primitives import gather
+        from bert_jax.objectives import base
+        from bert_jax.records import Sum
+
+        Config = base.Config
+
+        def read(outputs, batch):
+            shares = jax.nn.softmax(jax.lax.stop_gradient(outputs["mlm_logits"]))  # [B, P, V]
+            likely = jnp.take_along_axis(shares, batch["masked_labels"][..., None], axis=-1)[..., 0]
+            said = gather(outputs["knows_logits"], batch["masked_positions"])[..., 0]  # [B, P]
+            return said, likely * shares.shape[-1] > 1, 1 - likely, batch["masked_weights"]
+
+        def sigmoid(outputs, batch):
+            said, knows, surprise, weights = read(outputs, batch)
+            losses = optax.sigmoid_binary_cross_entropy(said, knows.astype(jnp.float32))
+            return Sum(jnp.sum(losses * surprise * weights), jnp.sum(weights))
+
+        def accuracy(outputs, batch):
+            said, knows, _, weights = read(outputs, batch)
+            return Sum(jnp.sum(((said > 0) == knows) * weights), jnp.sum(weights))
+
+        class Objective(base.PretrainingObjective):
+            parts = (LM_HEAD, Part.of("knows_head", Classifier, vectors="sequence", logits="knows_logits"))
+            arrangement = "sentences"
+
+            def terms(self, config):
+                return {"mlm": base.MLM, "knows": base.Term(sigmoid, 0.5, {"accuracy": accuracy})}
+    ''',
+}
+LAYOUTS = {  # devices, mesh, micro-batches
+    "two parts": (1, MeshConfig(), 2),
+    "eight devices": (8, MeshConfig(weight_update="replicated"), 1),
+    "eight devices, sharded": (8, MeshConfig(), 2),
+}
+RECIPE = "from ml_collections import ConfigDict\n\n\ndef get_config():\n    return ConfigDict({})\n"
+
+
+def write(folder: Path, name: str) -> str:
+    """Write an own file and a recipe that names it, and return the recipe's path."""
+    text = textwrap.dedent(OWN[name]).strip() + "\n"
+    assert len([line for line in text.splitlines() if line.strip()]) <= 40
+    (folder / f"{name}.py").write_text(text)
+    recipe = toy.recipe(
+        toy.write_text(folder / "text.txt"),
+        objective={"name": f"./{name}.py"},
+        phases={"phase1": {"num_steps": 4, "batch_size": 16, "max_length": 32}},
+        schedule={"warmup_steps": 1},
+        training={"log_every_steps": 4, "eval_every_steps": 4, "micro_batches": 2, "loggers": ()},
+        examples=(),
+        export=False,
+    )
+    (folder / "own.py").write_text(RECIPE.replace("{}", repr(recipe)))
+    return str(folder / "own.py")
+
+
+def one_update(task: Any, kind: str, devices: int, config: MeshConfig, parts: int) -> tuple[dict[str, float], Any]:
+    """Metrics and first moments after one step with dropout, on 16 rows of which some weigh nothing."""
+    mesh = meshes.make_mesh(config, jax.devices()[:devices])
+    tx = make_optimizer(OptimizerConfig(clip_norm=None))
+    state, frozen = InitialState(task, tx, mesh, config.weight_update).make(0)
+    indices = np.arange(16)
+    batch = task.source("train", kind, 0).rows(np.zeros_like(indices), indices)
+    weights = "masked_weights" if "masked_weights" in batch else "label_weights"
+    batch[weights].reshape(16, -1)[::3, 1:] = 0
+    with meshes.activations(mesh):
+        gradients = make_gradients(task, parts, state.params)
+        step = jax.jit(make_train_step(task, tx, make_schedule(ScheduleConfig("linear", 1e-3, 0), 10), 0, gradients))
+        state = step(state, frozen, meshes.to_devices(batch, mesh))
+    metrics = {name: float(s.value / s.count) for name, s in state.metrics.items() if name != "tokens"}
+    return metrics, jax.device_get(state.opt_state[1].mu)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_every_layout_gives_the_same_step(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = recipes.load(write(tmp_path, name), ["--config.model.dtype=float64"]).to_dict()
+    settings = configuration.build(PretrainingSettings, config, "config")
+    recipe = check_pretraining(settings, devices=jax.devices()[:1])
+    task, _ = recipe.with_text(*recipe.inputs(str(tmp_path / "run"), bound=False).open(lambda line: None))
+    monkeypatch.setattr(meshes, "SPLIT", 16)
+    assert f"{name}_majority_rate" not in task.baselines("phase1", 8)
+    with jax.enable_x64(True):
+        expected = one_update(task, "phase1", 1, MeshConfig(), 1)
+        assert expected[0][f"{name}_loss"] > 1e-3
+        for layout in LAYOUTS.values():
+            compare(one_update(task, "phase1", *layout), expected, loss_tolerance=1e-12, gradient_tolerance=1e-10)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_they_are_pretrained_by_the_command(name: str, tmp_path: Path, one_device: None) -> None:
+    assert run(["pretrain", f"--config={write(tmp_path, name)}", f"--workdir={tmp_path / 'run'}"]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    first, last = (line for line in lines if line["split"] == "eval")
+    assert last["mlm_loss"] < first["mlm_loss"]
+    assert {"mlm_accuracy", "mlm_accuracy_no_punctuation", "perplexity", f"{name}_loss"} < last.keys()
+    assert ("knows_accuracy" in last) == (name == "knows")
+
+
+class Doubting(classification.Task):
+    """Classification, and a penalty on being sure (Pereyra et al. 2017)."""
+
+    def terms(self, config: classification.Config) -> dict[str, Term]:
+        def negative_entropy(outputs: Any, batch: Batch) -> Sum:
+            shares, weights = jax.nn.log_softmax(outputs["logits"]), batch["label_weights"]
+            return Sum(jnp.sum(jnp.sum(jnp.exp(shares) * shares, axis=-1) * weights), jnp.sum(weights))
+
+        return {**super().terms(config), "sure": Term(negative_entropy, 0.1)}
+
+
+def test_a_downstream_task_has_terms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meshes, "SPLIT", 16)
+    monkeypatch.setattr(classification, "Task", Doubting)
+    task: Any = toy_tasks.make_task("classification", {"train": toy_tasks.examples("classification", 16)})
+    assert task.loss_weights == {"": 1.0, "sure": 0.1}
+    expected = one_update(task, "train", 1, MeshConfig(), 1)
+    for layout in LAYOUTS.values():
+        compare(one_update(task, "train", *layout), expected, loss_tolerance=2e-6, gradient_tolerance=2e-5)
+    evaluation = Evaluation(task, meshes.make_mesh(MeshConfig()), Phase(1, 16, 32, "train"), 16)
+    task.heldout_parts = ("train",)
+    assert {"loss", "accuracy", "sure_loss"} <= set(evaluation.metric_names())
+
+
+class CountsOutputs(Line):
+    """Counts the rows that it finds hard."""
+
+    def loss(self, variables: Variables, batch: Batch, rng: Any) -> Losses:
+        losses = super().loss(variables, batch, rng)
+        hard = jnp.sum(batch["inputs"] @ variables.params["dense"]["kernel"] > 0.0).astype(jnp.float32)
+        return losses._replace(terms={"loss": losses.terms["loss"]._replace(count=hard)})
+
+
+class CountsByChance(Line):
+    """Counts rows that are drawn."""
+
+    def loss(self, variables: Variables, batch: Batch, rng: Any) -> Losses:
+        losses = super().loss(variables, batch, rng)
+        drawn = jnp.sum(rng.bits(batch["labels"].shape) > jnp.uint32(2**31)).astype(jnp.float32)
+        return losses._replace(terms={"loss": losses.terms["loss"]._replace(count=drawn)})
+
+
+@pytest.mark.parametrize("kind", [CountsOutputs, CountsByChance])
+def test_a_count_that_does_not_follow_from_the_batch_is_refused(kind: type[Line]) -> None:
+    batch = {"inputs": jnp.ones((4, WIDTH)), "labels": jnp.ones(4)}
+    rng = RowRng.create(0, 0, jnp.arange(4, dtype=jnp.uint32))
+    variables = jax.eval_shape(lambda: meshes.unbox(Line().init(jax.random.key(0))))
+    assert float(count_targets(Line(), variables, batch, rng)["loss"]) == 4
+    with pytest.raises(CountError, match="the count of the loss term 'loss' depends on what the model computes"):
+        count_targets(kind(), variables, batch, rng)
