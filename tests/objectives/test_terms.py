@@ -147,13 +147,13 @@ def one_update(task: Any, kind: str, devices: int, config: MeshConfig, parts: in
 
 @pytest.mark.parametrize("name", OWN)
 def test_every_layout_gives_the_same_step(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = recipes.load(write(tmp_path, name), ["--config.model.dtype=float64"]).to_dict()
-    settings = configuration.build(PretrainingSettings, config, "config")
-    recipe = check_pretraining(settings, devices=jax.devices()[:1])
-    task, _ = recipe.with_text(*recipe.inputs(str(tmp_path / "run"), bound=False).open(lambda line: None))
-    monkeypatch.setattr(meshes, "SPLIT", 16)
-    assert f"{name}_majority_rate" not in task.baselines("phase1", 8)
     with jax.enable_x64(True):
+        config = recipes.load(write(tmp_path, name), ["--config.model.dtype=float64"]).to_dict()
+        settings = configuration.build(PretrainingSettings, config, "config")
+        recipe = check_pretraining(settings, devices=jax.devices()[:1])
+        task, _ = recipe.with_text(*recipe.inputs(str(tmp_path / "run"), bound=False).open(lambda line: None))
+        monkeypatch.setattr(meshes, "SPLIT", 16)
+        assert f"{name}_majority_rate" not in task.baselines("phase1", 8)
         expected = one_update(task, "phase1", 1, MeshConfig(), 1)
         assert expected[0][f"{name}_loss"] > 1e-3
         for layout in LAYOUTS.values():
