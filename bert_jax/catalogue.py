@@ -50,14 +50,21 @@ _ANNOTATOR = Category("corpora.annotators", ("Annotator",))
 _TASK = Category("tasks", ("Task", "Config"))
 _READER = Category("examples", ("Reader",))
 _LOGGER = Category("reporting.loggers", ("Logger",))
+_EVALUATOR = Category("runs.evaluations", ("Evaluator", "Config"))
+_OPTIMIZER = Category("training.optimizers", ("Optimizer",))
+_SCHEDULE = Category("training.schedules", ("Schedule",))
 
-_KEYED = frozenset({"Config", "Arrangement", "Source", "Annotator", "Reader"})  # their fields are keys of a recipe
+# Their fields are keys of a recipe.
+_KEYED = frozenset({"Config", "Arrangement", "Source", "Annotator", "Reader", "Optimizer", "Schedule"})
 
 # Every key of a recipe that names a component (* is any key, or any place of a tuple) -> the component's category.
 KEYS = {
     "objective.name": _OBJECTIVE,
     "objective.arrangement": _ARRANGEMENT,
     "objective.masking.strategy": _STRATEGY,
+    "objective.members.*.name": _OBJECTIVE,
+    "phases.*.objective.name": _OBJECTIVE,
+    "phases.*.objective.members.*.name": _OBJECTIVE,
     "phases.*.objective.arrangement": _ARRANGEMENT,
     "phases.*.objective.masking.strategy": _STRATEGY,
     "phases.*.masking.strategy": _STRATEGY,
@@ -65,9 +72,12 @@ KEYS = {
     "corpus.source": _SOURCE,
     "corpus.parts.*.source": _SOURCE,
     "corpus.columns.*.annotator": _ANNOTATOR,
-    "probe.task": _TASK,
-    "probe.data.format": _READER,
     "training.loggers.*": _LOGGER,
+    "training.evaluations.*.name": _EVALUATOR,
+    "training.evaluations.*.task": _TASK,
+    "training.evaluations.*.data.format": _READER,
+    "optimizer.name": _OPTIMIZER,
+    "schedule.name": _SCHEDULE,
     "task.name": _TASK,
     "data.format": _READER,
 }

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, TypeAlias
 
+from bert_jax.errors import UserError
 from bert_jax.records import Batch, BatchSpec, Sum
 
 if TYPE_CHECKING:
@@ -18,7 +20,10 @@ if TYPE_CHECKING:
 
 
 class Variables(NamedTuple):
-    """The variables of a model. ``frozen`` has no optimizer state and is not saved in checkpoints."""
+    """The variables of a model. ``frozen`` has no optimizer state and is not saved in checkpoints.
+
+    It is a dict: the parts of the model that are not trained, or what an objective reads beside its model.
+    """
 
     params: Any
     frozen: Any
@@ -57,15 +62,51 @@ class Term(NamedTuple):
     baseline: Literal["cloze", "majority", "none"] = "none"
 
 
+def _prefix(term: str) -> str:
+    return f"{term}_" if term else ""
+
+
+def measures(terms: Mapping[str, Term]) -> dict[str, Measure]:
+    """Return what is measured of ``terms``, by the name of its metric: their losses and their other measures."""
+    found: dict[str, Measure] = {}
+    for name, term in terms.items():
+        found[f"{_prefix(name)}loss"] = term.loss
+        found |= {f"{_prefix(name)}{metric}": function for metric, function in term.measures.items()}
+    return found
+
+
 def measure(terms: Mapping[str, Term], outputs: Mapping[str, Any], batch: Batch) -> Losses:
     """Return the losses of ``terms`` and their metrics, without the metric "tokens"."""
-    losses: dict[str, Sum] = {}
-    metrics: dict[str, Sum] = {}
-    for name, term in terms.items():
-        metrics_of = f"{name}_" if name else ""
-        losses[name] = metrics[f"{metrics_of}loss"] = term.loss(outputs, batch)
-        metrics |= {f"{metrics_of}{metric}": function(outputs, batch) for metric, function in term.measures.items()}
-    return Losses(losses, metrics)
+    metrics = {name: function(outputs, batch) for name, function in measures(terms).items()}
+    return Losses({name: metrics[f"{_prefix(name)}loss"] for name in terms}, metrics)
+
+
+def check_meanings(terms: Mapping[str, Mapping[str, Term]]) -> None:
+    """Check that a metric means the same in every kind of batch that has it, since it is averaged over all of them.
+
+    Two functions mean the same if they are equal, or are made by the same lines of a file.
+
+    Args:
+      terms: kind of batch -> its terms.
+
+    Raises:
+      UserError: two kinds measure different things under one name.
+    """
+    known: dict[str, tuple[str, Any]] = {}
+    for kind, of_kind in terms.items():
+        for metric, function in measures(of_kind).items():
+            first, meaning = known.setdefault(metric, (kind, _meaning(function)))
+            if meaning != _meaning(function):
+                raise UserError(
+                    f"the metric {metric!r} would mean two things: {first} and {kind} each have a term of that name, "
+                    "with different functions; give one of the terms, or measures, another name"
+                )
+
+
+def _meaning(function: Any) -> Any:
+    if isinstance(function, functools.partial):
+        return _meaning(function.func), function.args, sorted(function.keywords.items())
+    return getattr(function, "__code__", function)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,16 +166,35 @@ def is_weight(name: str) -> bool:
 
 
 class Task(Protocol):
-    """A pretraining objective or a downstream task: its rows, its model and its losses."""
+    """A pretraining objective or a downstream task: its rows, its model and its losses.
+
+    A task has kinds of batches: phases, row lengths, members of a mixture. ``of(kind)`` is the task of one kind, and
+    says all that a step, an evaluation or a plan of that kind reads: ``loss``, ``outputs``, ``summary``, ``finish``,
+    and the second group of attributes. The rest belongs to the whole task. A task that reads all kinds in one way
+    returns itself (``SingleTask``).
+    """
 
     batch_specs: dict[str, BatchSpec]  # kind of batch -> features of a row; each kind is compiled separately
-    loss_weights: dict[str, float]  # term -> weight in the total loss
     flops_per_row: dict[str, float]  # kind of batch -> FLOPs of one row in a train step, for MFU
-    dtype: str  # dtype of the operands of the model's matrix products
-    whole_batches: bool  # whether a row's loss depends on the other rows of its batch, as with in-batch negatives
 
+    dtype: str  # dtype of the operands of the model's matrix products
+    loss_weights: dict[str, float]  # term -> weight in the total loss
+    whole_batches: bool  # whether a row's loss depends on the other rows of its batch, as with in-batch negatives
     heldout_parts: tuple[str, ...]  # parts of the held-out rows, each also evaluated alone; ("",) if only one
     gathered_outputs: tuple[str, ...]  # names of ``outputs`` that ``finish`` reads; () if sums are enough
+    # Names at the top of the parameters that a step updates; None: all. It computes no gradient of the others, and
+    # these keep their bits, as does what the optimizer has for them: no momentum moves them, nothing decays. Counts of
+    # the optimizer are of all updates of the run. So Adam's "standard" bias correction hardly corrects the first
+    # updates of a part that is first trained late: they are those of "none".
+    trains: frozenset[str] | None
+
+    def of(self, kind: str) -> Task:
+        """Return the task of one kind of batch, the same object at every call."""
+        ...
+
+    def kind_of(self, part: str, kind: str) -> str:
+        """Return the kind of the rows of a held-out part, in an evaluation of the phase ``kind``."""
+        ...
 
     def source(self, split: Literal["train", "eval"], kind: str, phase: int, part: str | None = None) -> RowSource:
         """Return the rows of a split, or only of one held-out part.
@@ -144,7 +204,10 @@ class Task(Protocol):
         ...
 
     def init(self, rng: Any) -> Variables:
-        """Return newly initialised variables, with every leaf boxed with its logical axes."""
+        """Return newly initialised variables, with every leaf boxed with its logical axes.
+
+        Frozen variables that are numpy arrays are known already: each device gets a copy.
+        """
         ...
 
     def loss(self, variables: Variables, batch: Batch, rng: Any) -> Losses:
@@ -160,7 +223,10 @@ class Task(Protocol):
         ...
 
     def summary(self, sums: dict[str, Sum]) -> dict[str, float]:
-        """Return the mean of each sum, and metrics computed from the means, such as a perplexity."""
+        """Return the mean of each sum, and metrics computed from the means, such as a perplexity.
+
+        If a task has several kinds, ``sums`` may be those of other kinds too, and lack some of this kind.
+        """
         ...
 
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
@@ -175,3 +241,47 @@ class Task(Protocol):
             rows.
         """
         ...
+
+
+class SingleTask:
+    """The part of a ``Task`` about kinds of batches, for a task that reads all of them in one way."""
+
+    trains: frozenset[str] | None = None
+
+    def of(self, kind: str) -> Self:
+        del kind
+        return self
+
+    def kind_of(self, part: str, kind: str) -> str:
+        del part
+        return kind
+
+
+def tasks_of(task: Task) -> dict[str, Any]:
+    """Return the different tasks of the kinds of a task, each by its first kind."""
+    found: dict[str, Task] = {}
+    for kind in task.batch_specs:
+        one = task.of(kind)
+        if all(one is not other for other in found.values()):
+            found[kind] = one
+    return found
+
+
+def needs_whole_batches(task: Task) -> bool:
+    """Return whether the losses of a batch's rows depend on each other in any kind of batch."""
+    return any(one.whole_batches for one in tasks_of(task).values())
+
+
+def summary_of(tasks: Iterable[Task], sums: dict[str, Sum]) -> dict[str, float]:
+    """Return the metrics of sums to which ``tasks``, those of some kinds of batches, may have added.
+
+    If they are several tasks, metrics without any target are left out, since no batch of their kind may have come, and
+    so is what two tasks compute with different results, such as the perplexities of two losses.
+    """
+    different = list({id(task): task for task in tasks}.values())
+    if len(different) == 1:
+        return different[0].summary(sums)
+    counted = {name: one for name, one in sums.items() if float(one.count) > 0}
+    found = [task.summary(counted) for task in different]
+    every = {name: [means[name] for means in found if name in means] for means in found for name in means}
+    return {name: values[0] for name, values in every.items() if len({repr(value) for value in values}) == 1}

@@ -35,10 +35,9 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Text:
 
 def make(text: Text, name: str, encoder: str, **config: Any) -> Any:
     corpus, tokenizer = text
-    objective, fields = catalogue.find("objectives", name), dict[str, Any](dropout_rate=0.0, attention_dropout_rate=0.0)
-    if objective.Objective.reads == "what came before":
-        fields["attention"] = "causal"
-    model = encoder_file(encoder).Config(tokenizer.size, 16, 1, 2, 32, LENGTH, **fields)
+    objective = catalogue.find("objectives", name)
+    rates = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0}
+    model = encoder_file(encoder).Config(tokenizer.size, 16, 1, 2, 32, max_length=LENGTH, **rates)
     setting = Setting(model, {"phase1": LENGTH})
     return objective.Objective(objective.Config(**config), setting).with_text(corpus, tokenizer)
 

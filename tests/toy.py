@@ -63,7 +63,7 @@ def recipe(text: Path, **changes: Any) -> dict[str, Any]:
         "model": {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "mlp_dim": 64, "max_length": 32},
         "phases": {"phase1": {"num_steps": 24, "batch_size": 8, "max_length": 32}},
         "optimizer": {},
-        "schedule": {"kind": "linear", "peak_learning_rate": 1e-3, "warmup_steps": 4},
+        "schedule": {"name": "linear", "peak_learning_rate": 1e-3, "warmup_steps": 4},
         "mesh": {},
         "loader": {},
         "training": {"log_every_steps": 2, "eval_every_steps": 8, "eval_rows": 20},

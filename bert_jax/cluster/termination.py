@@ -100,7 +100,7 @@ class Termination:
     def check(self) -> None:
         """Raise ``Preempted`` if it is time to end.
 
-        This is called between two batches of an evaluation or a probe, which the resumed run then repeats.
+        This is called between two batches of an evaluation, which the resumed run then repeats.
         """
         if self.must_end():
             raise Preempted("told to end before another step was made; the same command goes on")

@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 STDERR = 2
 MOST_SECONDS = 1e7  # the largest limit, a third of a year; much larger ones overflow the system's timers
 Activity = Literal[  # what a process says that it is doing
-    "starting", "restoring", "compiling", "first step", "reading", "training", "evaluating", "probing",
+    "starting", "restoring", "compiling", "first step", "reading", "training", "evaluating", "scoring",
     "profiling", "saving", "exporting", "reporting", "finishing",
 ]  # fmt: skip
 # States that a process that is alone may be in for ``FIRST_SECONDS`` the first time; others have no limit then.

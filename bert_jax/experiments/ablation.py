@@ -126,7 +126,8 @@ def _variant(name: str, settings: PretrainingSettings) -> Variant:
     rows = {key: value for key, value in _evaluation(settings).items() if key not in FREE_OF_ROWS}
     rows["masks"] = _plain(dataclasses.asdict(_masked_rows(settings).masking))  # before a phase replaces keys of it
     changes = {phase.kind: phase.changes for phase in recipe.experiment.phases.phases}
-    return Variant(recipe.task, rows, _plain([dict(settings.objective), changes]))
+    objective = recipe.task.of(recipe.experiment.evaluated_phase.kind)
+    return Variant(objective, rows, _plain([dict(settings.objective), changes]))
 
 
 def _cells(
@@ -276,11 +277,12 @@ def _on_rows_of(reference: PretrainingSettings, corpus: Mixture, tokenizer: Toke
 
 def _masked_rows(settings: PretrainingSettings) -> mlm.Config:
     """Return the config of the objective ``mlm`` on the rows of a recipe."""
-    fields = {name: settings.objective[name] for name in ROW_KEYS if name in settings.objective}
-    default = settings.find_objective()[0].Objective.arrangement
-    if not fields.get("arrangement") and default != mlm.Objective.arrangement:
+    [(module, config, _), *_] = settings.objectives([settings.experiment().evaluated_phase])
+    fields = {name: getattr(config, name) for name in ROW_KEYS}
+    default = module.Objective.arrangement
+    if not fields["arrangement"] and default != mlm.Objective.arrangement:
         fields["arrangement"] = default
-    return configuration.build(mlm.Config, fields, "config.objective")
+    return mlm.Config(**fields)
 
 
 def _evaluation(settings: PretrainingSettings) -> dict[str, Any]:

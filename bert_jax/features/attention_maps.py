@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.features.trained_model import TrainedModel
-from bert_jax.models.config import ModelConfig
+from bert_jax.models.config import TransformerConfig
 from bert_jax.models.model import encoder_of
 from bert_jax.models.transformer import kept_probabilities
 from bert_jax.rows.example_rows import EncodedRows
@@ -41,13 +40,16 @@ def attention_maps(
     Raises:
       UserError: the model does not have such a layer.
     """
-    total = trained.config.num_layers
+    config = trained.config
+    if not isinstance(config, TransformerConfig):
+        return []
+    total = config.num_layers
     chosen = tuple(range(total)) if layers is None else tuple(layers)
     wrong = [layer for layer in chosen if not -total <= layer < total]
     if wrong:
         raise UserError(f"there is no layer {wrong[0]}; the model has {total}, numbered from 0, or from -1 at the top")
     # If unrolled, each layer stores its own probabilities. Without a backward pass, remat would save nothing.
-    config = dataclasses.replace(trained.config, remat="none", layers="unrolled")
+    config = config.plain()
     rows = EncodedRows.of({"input_ids": input_ids, "token_type_ids": token_type_ids}, {})
     mesh = make_mesh(MeshConfig(), jax.local_devices())  # without the devices of other processes, which do not run this
     forward = Forward(functools.partial(_probabilities, config, chosen), mesh, BATCH_SIZE)
@@ -60,7 +62,7 @@ def attention_maps(
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _probabilities(
-    config: ModelConfig, layers: tuple[int, ...], encoder: Any, batch: Mapping[str, jax.Array]
+    config: TransformerConfig, layers: tuple[int, ...], encoder: Any, batch: Mapping[str, jax.Array]
 ) -> dict[str, jax.Array]:
     """Return the attention probabilities of a batch as "maps" [B, N, H, L, L] float32, if the encoder keeps them."""
     _, kept = encoder_of(config).apply({"params": encoder}, batch, mutable=["intermediates"])

@@ -214,8 +214,8 @@ def check_layers(names: Sequence[str], num_layers: int | None = None) -> None:
         raise UserError(
             f"layers names {', '.join(twice) or 'none'}{' twice' * bool(twice)}; allowed: {', '.join(LAYERS)}"
         )
-    if num_layers and (lacking := [name for name in names if NEEDED.get(name, 1) > num_layers]):
-        allowed = ", ".join(name for name in LAYERS if NEEDED.get(name, 1) <= num_layers)
+    if num_layers is not None and (lacking := [name for name in names if NEEDED.get(name, 0) > num_layers]):
+        allowed = ", ".join(name for name in LAYERS if NEEDED.get(name, 0) <= num_layers)
         raise UserError(f"the model has {num_layers} layers, too few for {', '.join(lacking)}; allowed: {allowed}")
 
 

@@ -68,8 +68,10 @@ def request_for(corpus: str, config: Mapping[str, Any] | None) -> InspectionRequ
     objective = tree.get("objective")
     if not isinstance(objective, Mapping):
         return request
-    chosen = catalogue.find("objectives", objective.get("name", ""), having="Objective").Objective
-    pairs = (objective.get("arrangement") or chosen.arrangement) == "sentence_pairs"
+    first = next(iter((objective.get("members") or {"": objective}).values()))
+    chosen = catalogue.find("objectives", first.get("name", ""), having="Objective").Objective
+    arrangement = first.get("arrangement") or objective.get("arrangement") or chosen.arrangement
+    pairs = arrangement == "sentence_pairs"
     next_sentences = pairs and NSP_HEAD in getattr(chosen, "parts", ())
     return dataclasses.replace(request, pairs=pairs, next_sentences=next_sentences)
 

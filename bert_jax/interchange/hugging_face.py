@@ -63,7 +63,7 @@ def export_model(
             f"only an encoder without heads can have pooling files, this is a {head.architecture}; add "
             f"--as={head.family.name}Model"
         )
-    config = dataclasses.replace(config, layers="unrolled")
+    config = config.plain()
     tensors, report = tensors_of(params, config, head, tokenizer.pad_id)
     if broken := not_finite(tensors):
         raise RepeatingError(
@@ -98,7 +98,7 @@ def _check_written(folder: Path, params: Any, config: ModelConfig, head: HeadCla
     advice = "nothing was written"
     written = _import_local(folder, str(folder))
     kept = {name: tree for name, tree in params.items() if name in head.parts}
-    config = dataclasses.replace(config, dtype="float32", remat="none")
+    config = dataclasses.replace(config, dtype="float32")
     if (jax.tree.structure(written.params), written.head, written.config) != (jax.tree.structure(kept), head, config):
         raise UserError(f"the exported model has other parts, labels or sizes than the trained one; {advice}")
     for path, found in jax.tree_util.tree_leaves_with_path(written.params):

@@ -17,7 +17,7 @@ from bert_jax.errors import PassingError, UserError, first_line
 from bert_jax.features.trained_model import RunKey, TrainedModel
 from bert_jax.interchange.architectures import HeadClass
 from bert_jax.interchange.loading import load
-from bert_jax.models.config import ModelConfig
+from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.model import config_of
 from bert_jax.models.transformer import stack_layers
 from bert_jax.reporting.run_record import Purpose, purpose_of, read_run
@@ -124,7 +124,7 @@ def start_from(
             f"{initial.config.vocab_size:,} rows for {initial.tokenizer.size:,} pieces, this run "
             f"{model.vocab_size:,} for {tokenizer.size:,}. Leave out --init_optimizer, or --vocab"
         )
-    if model.layers == "scanned":
+    if isinstance(model, TransformerConfig) and model.layers == "scanned":
         params = stack_layers(params)
 
     except_for = () if head is None or head == initial.head else head.task_parts

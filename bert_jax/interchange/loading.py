@@ -16,6 +16,7 @@ from bert_jax.interchange.architectures import of_facts
 from bert_jax.interchange.family import families
 from bert_jax.interchange.hugging_face import import_model, licence_of
 from bert_jax.interchange.original import import_original, is_original
+from bert_jax.models.config import TransformerConfig
 from bert_jax.models.model import config_facts, config_of
 from bert_jax.models.transformer import unstack_layers
 from bert_jax.reporting.run_record import purpose_of, read_run
@@ -62,12 +63,13 @@ def _is_workdir(path: str) -> bool:
 
 def _of_workdir(source: str, workdir: str, step: int | None) -> TrainedModel:
     params, facts, step = read_chosen(workdir, step)
+    params = {name: tree for name, tree in params.items() if name in ("encoder", *facts.get("parts", params))}
     file = tokenizers.find(workdir)
     tokenizer = tokenizers.load(file, facts["lowercase"])
     if tokenizer.sha256 != facts["vocabulary_sha256"]:
         raise UserError(f"{file} is not the vocabulary that step {step} was trained with; put the old one back")
     config = config_of(facts["model"])
-    if config.layers == "scanned":
+    if isinstance(config, TransformerConfig) and config.layers == "scanned":
         params, config = unstack_layers(params), dataclasses.replace(config, layers="unrolled")
     head = of_facts(facts, params) if config.encoder in families() else None
     return TrainedModel(source, params, config, tokenizer, head, facts, workdir, step, _run_of(facts, step))

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from bert_jax.models.config import ModelConfig
+from bert_jax.models.config import TransformerConfig
 from bert_jax.models.dropout import RowRng, dropout
 from bert_jax.models.kernels.choice import Case, choose
 from bert_jax.models.kernels.row_attention import Factors, rows
@@ -152,7 +152,7 @@ class SelfAttention(nn.Module):
     If the model is applied with a mutable collection ``intermediates``, the probabilities are also stored in it.
     """
 
-    config: ModelConfig
+    config: TransformerConfig
 
     @nn.compact
     def __call__(self, x: jax.Array, visible: Visible, rng: RowRng | None) -> jax.Array:

@@ -1,10 +1,10 @@
-"""The settings that every encoder has, and its FLOPs. Each file in ``models.encoders`` adds settings and sizes."""
+"""The settings that every encoder has, and those of a Transformer. Each file in ``models.encoders`` adds its own."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import jax.numpy as jnp
 
@@ -15,7 +15,10 @@ from bert_jax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """The settings of an encoder that other packages read. Defaults are BERT-base (Devlin et al. 2019, section 3).
+    """The settings of an encoder that heads, training and features read. Defaults are BERT-base.
+
+    An encoder with Transformer layers has those of ``TransformerConfig`` too. Any other one, a file of your own, says
+    in its own ``Config`` what it has: ``num_layers``, ``num_parameters`` and ``products``.
 
     activation:
       gelu       x * Phi(x) through erf: the release of 2018-10 and Hugging Face "gelu"
@@ -25,30 +28,17 @@ class ModelConfig:
       softmax, the inside of activation functions, layer-norm statistics and logits stay float32. On a CPU the vectors
       of a bfloat16 model are float32 too (``models.products``). If "float64", which needs ``jax_enable_x64`` and is
       meant for numerical comparison, all of these are float64.
-    layers: "scanned" compiles one layer and loops over parameters stacked on a leading axis; "unrolled" runs faster
-      and compiles longer. ``models.transformer`` converts the parameters.
-    attention_kernel: what computes attention: "plain" jax, "rows" (a TPU kernel) or "cudnn" (NVIDIA, without dropout),
-      all with the same result but for rounding; "auto" takes the fastest that can (``models.kernels.choice``).
-    remat: what the backward pass recomputes: "none" nothing, "dots" everything except matrix products with weights and
-      what an attention kernel computed, "full" everything inside a layer.
     """
 
     vocab_size: int
     hidden_size: int = 768  # width of the vectors of tokens
-    num_layers: int = 12  # layers of the encoder
-    num_heads: int = 12  # attention heads of a layer; they divide hidden_size
-    mlp_dim: int = 3072  # width inside the feed-forward part of a layer
+    _: dataclasses.KW_ONLY
     max_length: int = 512  # number of learned positions
     dropout_rate: float = 0.1  # dropout on embeddings and on what each part of a layer adds
-    attention_dropout_rate: float = 0.1  # dropout on attention probabilities
-    activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"  # of the feed-forward part
+    activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"  # of the feed-forward part of a layer, and of heads
     layer_norm_eps: float = 1e-12  # added to the variance in layer norms
     initializer_range: float = 0.02  # standard deviation of a normal distribution, before the cut at two deviations
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    layers: Literal["unrolled", "scanned"] = "unrolled"  # unrolled runs faster, scanned compiles faster
-    remat: Literal["none", "dots", "full"] = "none"  # recompute in the backward pass, to save memory: full saves most
-    # what computes attention; all give the same result but for rounding
-    attention_kernel: Literal["auto", "plain", "rows", "cudnn"] = "auto"
 
     def __post_init__(self) -> None:
         where = "config.model"
@@ -57,16 +47,10 @@ class ModelConfig:
                 check_fields(
                     self, where, f"1 to {most:,} are allowed", field.name, sound=range(1, most + 1).__contains__
                 )
-        rates, scales = ("dropout_rate", "attention_dropout_rate"), ("layer_norm_eps", "initializer_range")
+        rates = [field.name for field in dataclasses.fields(self) if field.name in RATES]
         check_fields(self, where, "0 or more and below 1 is needed", *rates, sound=lambda value: 0 <= value < ONE)
+        scales = ("layer_norm_eps", "initializer_range")
         check_fields(self, where, "more than 0 and at most 1 is needed", *scales, sound=lambda value: 0 < value <= 1)
-        if self.hidden_size % self.num_heads:
-            divisors = [n for n in range(1, min(self.hidden_size, MOST["num_heads"]) + 1) if self.hidden_size % n == 0]
-            nearest = min(divisors, key=lambda n: abs(n - self.num_heads))
-            raise UserError(
-                f"{where}.hidden_size {self.hidden_size} does not divide by num_heads {self.num_heads}; the nearest "
-                f"that does is {nearest}"
-            )
 
     def check_lengths(self, max_lengths: Mapping[str, int]) -> None:
         """Raise ``UserError`` if a length in ``max_lengths`` (by kind of row) exceeds the model's positions."""
@@ -76,10 +60,6 @@ class ModelConfig:
                 f"max_length of {', '.join(too_long)} exceeds the model's {self.max_length} positions; "
                 f"give at most {self.max_length} there, or raise config.model.max_length of a model without --init"
             )
-
-    @property
-    def head_dim(self) -> int:
-        return self.hidden_size // self.num_heads
 
     @property
     def encoder(self) -> str:
@@ -97,31 +77,36 @@ class ModelConfig:
         return self.hidden_size
 
     @property
-    def embedding_projection(self) -> int:
-        """The number of entries of the kernel that projects embeddings to the layers' width; 0 if there is none."""
+    def num_layers(self) -> int:
+        """The number of layers whose outputs ``Encoding.hidden`` has besides the embeddings."""
         return 0
 
     @property
-    def shares_layers(self) -> bool:
-        """Whether all layers share one layer's parameters."""
-        return False
+    def num_heads(self) -> int:
+        """The number of attention heads of a layer."""
+        return 0
+
+    @property
+    def remat(self) -> Literal["none", "dots", "full"]:
+        """What the backward pass recomputes."""
+        return "none"
+
+    def plain(self) -> Self:
+        """Return the config of the same encoder with unrolled layers and without remat."""
+        return self
 
     @property
     def num_parameters(self) -> int:
         """The number of parameters, without biases, layer norms and heads."""
-        d = self.hidden_size
-        embeddings = (self.vocab_size + self.max_length) * self.embedding_size + self.embedding_projection
-        return embeddings + (1 if self.shares_layers else self.num_layers) * (4 * d * d + 2 * d * self.mlp_dim)
+        return self.vocab_size * self.embedding_size
 
     def products(self, length: int) -> int:
         """Return the multiply-adds of all matrix products in a forward pass of a row of ``length`` positions.
 
-        The heads are left out. An encoder with other layers overrides this, and ``num_parameters``.
+        The heads are left out. They serve ``mfu`` and ``bert-jax plan`` alone.
         """
-        d = self.hidden_size
-        weights = self.num_layers * (4 * d * d + 2 * d * self.mlp_dim)  # query, key, value, output; mlp in and out
-        attention = 2 * self.num_layers * d * length  # per position: the scores, and their product with the values
-        return length * (self.embedding_projection + weights + attention)
+        del length
+        return 0
 
     def train_flops(self, length: int, num_masked: int = 0, num_pooled: int = 0) -> float:
         """Return the FLOPs of the forward and backward pass of a row of ``length`` positions.
@@ -143,6 +128,69 @@ class ModelConfig:
         return jnp.promote_types(self.dtype, jnp.float32)
 
 
+@dataclasses.dataclass(frozen=True)
+class TransformerConfig(ModelConfig):
+    """The settings of an encoder with the layers of ``models.transformer``.
+
+    layers: "scanned" compiles one layer and loops over parameters stacked on a leading axis; "unrolled" runs faster
+      and compiles longer. ``models.transformer`` converts the parameters.
+    attention_kernel: what computes attention: "plain" jax, "rows" (a TPU kernel) or "cudnn" (NVIDIA, without dropout),
+      all with the same result but for rounding; "auto" takes the fastest that can (``models.kernels.choice``).
+    remat: what the backward pass recomputes: "none" nothing, "dots" everything except matrix products with weights and
+      what an attention kernel computed, "full" everything inside a layer.
+    """
+
+    num_layers: int = 12  # layers of the encoder
+    num_heads: int = 12  # attention heads of a layer; they divide hidden_size
+    mlp_dim: int = 3072  # width inside the feed-forward part of a layer
+    _: dataclasses.KW_ONLY
+    attention_dropout_rate: float = 0.1  # dropout on attention probabilities
+    layers: Literal["unrolled", "scanned"] = "unrolled"  # unrolled runs faster, scanned compiles faster
+    remat: Literal["none", "dots", "full"] = "none"  # recompute in the backward pass, to save memory: full saves most
+    # what computes attention; all give the same result but for rounding
+    attention_kernel: Literal["auto", "plain", "rows", "cudnn"] = "auto"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.hidden_size % self.num_heads:
+            divisors = [n for n in range(1, min(self.hidden_size, MOST["num_heads"]) + 1) if self.hidden_size % n == 0]
+            nearest = min(divisors, key=lambda n: abs(n - self.num_heads))
+            raise UserError(
+                f"config.model.hidden_size {self.hidden_size} does not divide by num_heads {self.num_heads}; the "
+                f"nearest that does is {nearest}"
+            )
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_heads
+
+    @property
+    def embedding_projection(self) -> int:
+        """The number of entries of the kernel that projects embeddings to the layers' width; 0 if there is none."""
+        return 0
+
+    @property
+    def shares_layers(self) -> bool:
+        """Whether all layers share one layer's parameters."""
+        return False
+
+    def plain(self) -> Self:
+        return dataclasses.replace(self, layers="unrolled", remat="none")
+
+    @property
+    def num_parameters(self) -> int:
+        d = self.hidden_size
+        embeddings = (self.vocab_size + self.max_length) * self.embedding_size + self.embedding_projection
+        return embeddings + (1 if self.shares_layers else self.num_layers) * (4 * d * d + 2 * d * self.mlp_dim)
+
+    def products(self, length: int) -> int:
+        d = self.hidden_size
+        weights = self.num_layers * (4 * d * d + 2 * d * self.mlp_dim)  # query, key, value, output; mlp in and out
+        attention = 2 * self.num_layers * d * length  # per position: the scores, and their product with the values
+        return length * (self.embedding_projection + weights + attention)
+
+
+RATES = ("dropout_rate", "attention_dropout_rate")
 # Far above any existing model: a larger value is a mistake that would be noticed only when memory runs out.
 MOST = {
     "vocab_size": 2**26,

@@ -211,8 +211,9 @@ def pool(sequence: jax.Array, attention_mask: jax.Array, pooling: Pooling) -> ja
 Layers = Literal[
     "embeddings", "second_to_last", "last", "weighted_sum_last_four", "concat_last_four", "weighted_sum_all"
 ]
-# The least number of layers that the model must have; 1 for all other combinations.
-NEEDED = {"sum_last_four": 4, "weighted_sum_last_four": 4, "concat_last_four": 4}
+# The least number of layers that the model must have; 0 for all other combinations.
+_OF_FOUR = ("sum_last_four", "weighted_sum_last_four", "concat_last_four")
+NEEDED = {"second_to_last": 1, "weighted_sum_all": 1, **dict.fromkeys(_OF_FOUR, 4)}
 
 
 def num_weighted(layers: str, num_layers: int) -> int:

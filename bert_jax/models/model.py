@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bert_jax import catalogue, configuration
-from bert_jax.models.config import ModelConfig
+from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.heads import Classifier, Head
 from bert_jax.records import Batch
@@ -119,14 +119,16 @@ def config_facts(config: ModelConfig) -> dict[str, Any]:
     ``attention_kernel`` is left out: it is a choice for one machine, and whoever reads the model may have another.
     """
     fields = dataclasses.asdict(config)
-    del fields["attention_kernel"]
+    fields.pop("attention_kernel", None)
     return {"encoder": config.encoder, **fields}
 
 
 def config_of(facts: Mapping[str, Any]) -> ModelConfig:
     """Return the config that ``config_facts`` stored in ``facts``."""
     kind = encoder_file(facts["encoder"]).Config
-    return configuration.build(kind, facts, "model", also=("encoder",))  # type: ignore[no-any-return]
+    # Facts of other encoders too have held the settings of Transformers, until 2026-11.
+    also = ("encoder", *(field.name for field in dataclasses.fields(TransformerConfig)))
+    return configuration.build(kind, facts, "model", also=also)  # type: ignore[no-any-return]
 
 
 def fresh_params(config: ModelConfig, seed: int = 0) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from flax import linen as nn
 
 from bert_jax.models.attention import SelfAttention
-from bert_jax.models.config import ModelConfig
+from bert_jax.models.config import TransformerConfig
 from bert_jax.models.dropout import RowRng, dropout
 from bert_jax.models.kernels.row_attention import KEPT
 from bert_jax.models.masks import Visible
@@ -30,7 +30,7 @@ REMAT_POLICIES = {
 class _Mlp(nn.Module):
     """The position-wise feed-forward network, without dropout inside."""
 
-    config: ModelConfig
+    config: TransformerConfig
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -44,7 +44,7 @@ class _Mlp(nn.Module):
 class _Layer(nn.Module):
     """One Transformer layer, normalised after each residual sum."""
 
-    config: ModelConfig
+    config: TransformerConfig
 
     @nn.compact
     def __call__(
@@ -62,7 +62,7 @@ class _Layer(nn.Module):
         return x, x
 
 
-def add_layers(module: Any, config: ModelConfig) -> None:
+def add_layers(module: Any, config: TransformerConfig) -> None:
     """Add ``num_layers`` layers to ``module``; call this in the module's ``setup``.
 
     The parameters are named ``layer_<i>``, or ``layers`` if scanned; if the layers are shared, ``layer`` in both cases.
@@ -96,7 +96,7 @@ def run_layers(module: Any, x: jax.Array, visible: Visible, rng: RowRng | None) 
 
     The function returns ``x`` and the outputs of all layers, stacked: [N + 1, B, L, D].
     """
-    config: ModelConfig = module.config
+    config: TransformerConfig = module.config
     if config.layers == "unrolled":
         kept = [x]
         for index in range(config.num_layers):
@@ -109,7 +109,7 @@ def run_layers(module: Any, x: jax.Array, visible: Visible, rng: RowRng | None) 
     return last, lambda: jnp.concatenate([x[None], outputs])
 
 
-def kept_probabilities(config: ModelConfig, kept: Any) -> list[jax.Array]:
+def kept_probabilities(config: TransformerConfig, kept: Any) -> list[jax.Array]:
     """Return the attention probabilities [B, H, L, L] of each unrolled layer, from an encoder's ``intermediates``."""
     if config.shares_layers:
         return list(kept["layer"]["attention"]["probabilities"])

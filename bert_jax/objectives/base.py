@@ -22,10 +22,11 @@ from bert_jax.models.config import ModelConfig
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.losses import CrossEntropy, token_metrics
 from bert_jax.models.losses import prediction as prediction
-from bert_jax.models.model import Model, Part, encoder_file, head_class
-from bert_jax.objectives.reading import read_by
+from bert_jax.models.model import Model, Part, encoder_file
+from bert_jax.objectives.frozen import Frozen
+from bert_jax.objectives.reading import ALWAYS, features_read
 from bert_jax.objectives.terms import MLM as MLM
-from bert_jax.objectives.terms import check_terms, names_and_functions, punctuation, values, with_words_alone
+from bert_jax.objectives.terms import check_terms, majority_rates, of_vocabulary
 from bert_jax.records import Batch, BatchSpec, Sum
 from bert_jax.rows import ngram_models, random, units
 from bert_jax.rows.interfaces import TokenFacts
@@ -33,17 +34,17 @@ from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.mixture import MixedRows
 from bert_jax.rows.rows_config import SHORT_ROWS, Packing, RowsConfig
 from bert_jax.rows.sequence_rows import SequenceRows
-from bert_jax.task import Losses, RowSource, Variables, measure
+from bert_jax.task import Losses, RowSource, SingleTask, Variables, measure
 from bert_jax.task import Term as Term
 from bert_jax.text.tokenizer import Tokenizer
-
-RATE = "_majority_rate"  # ends the name of a baseline
-_ALWAYS = ("input_ids", "token_type_ids", "attention_mask", "position_ids", "sequence_ids", "row_weights")
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """The keys of ``config.objective`` that every objective has, besides ``name``; a phase may replace them."""
+    """The keys of ``config.objective`` that every objective has, besides ``name``; a phase may replace them.
+
+    A phase with a ``name`` in its ``objective`` has an objective of its own, whose other keys are given there.
+    """
 
     # share of sequences that are made shorter than a row (arrangements of pairs)
     short_row_probability: float = SHORT_ROWS
@@ -54,7 +55,7 @@ class Config:
     arrangement_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # the fields of that Arrangement
 
 
-_PHASE_KEYS = tuple(field.name for field in dataclasses.fields(Config))
+ROW_KEYS = tuple(field.name for field in dataclasses.fields(Config))
 
 
 class Setting(NamedTuple):
@@ -64,6 +65,7 @@ class Setting(NamedTuple):
       max_lengths: kind of batch (one per phase) -> the number of positions of a row.
       changes: kind of batch -> the keys of ``config.objective`` that its phase replaces, with their values.
       heldout_seed: the seed of the held-out rows. If None, it is ``seed``.
+      models: field of the objective's config (metadata "model") -> the ``TrainedModel`` that it names.
     """
 
     model: ModelConfig
@@ -71,9 +73,10 @@ class Setting(NamedTuple):
     seed: int = 0
     changes: Mapping[str, Mapping[str, Any]] = {}
     heldout_seed: int | None = None
+    models: Mapping[str, Any] = {}
 
 
-class PretrainingObjective(abc.ABC):
+class PretrainingObjective(SingleTask, abc.ABC):
     """A ``bert_jax.task.Task`` made of heads (parts) and loss terms, which each subclass chooses in its own file.
 
     It is made before text is read, so that everything else is checked first; ``with_text`` gives it the text.
@@ -81,7 +84,8 @@ class PretrainingObjective(abc.ABC):
     Class attributes of an objective:
       parts: the heads of the model; if they depend on the config, set them before calling ``super().__init__``.
       arrangement: the default of ``config.objective.arrangement``.
-      reads: the text from which a token is predicted: "both sides", or "what came before", which needs a causal model.
+      reads: the text from which a token is predicted: "both sides", or "what came before". The model has the attention
+        for it, whatever a model of --init has read.
       derived: the names of the features that ``inputs`` adds to a batch.
       whole_batches: whether what ``inputs`` or a head computes of a row depends on other rows. If so, both see the
         global batch, and micro-batches are refused; otherwise both may see the rows of a device or micro-batch alone.
@@ -109,10 +113,11 @@ class PretrainingObjective(abc.ABC):
         Raises:
           UserError: the encoder, arrangement, packing, masking and lengths do not fit together.
         """
-        self.config, self.setting = config, setting
-        model = setting.model
+        model = self._with_attention(setting.model)
+        self.config, self.setting = config, setting._replace(model=model)
         self._terms, self._model = self.terms(config), Model(model, self.parts)
         check_terms(self._terms, catalogue.display_name(self.name))
+        self.given = Frozen(self.frozen(), [part.name for part in self.parts], catalogue.display_name(self.name))
         self._check_model(model)
         model.check_lengths(setting.max_lengths)
         self.dtype = model.dtype
@@ -148,8 +153,7 @@ class PretrainingObjective(abc.ABC):
         model = dataclasses.replace(self.setting.model, vocab_size=size)
         self.setting = self.setting._replace(model=model)
         self._model = Model(model, self.parts)
-        signs = punctuation(self.tokenizer, size)
-        self._terms = {name: with_words_alone(term, signs) for name, term in self._terms.items()}
+        self._terms = of_vocabulary(self._terms, self.tokenizer, size)
         self.flops_per_row = {kind: self.flops(spec) for kind, spec in self.batch_specs.items()}
 
     # ---- To be written in an objective's file ----------------------------------------------------------------------
@@ -178,6 +182,10 @@ class PretrainingObjective(abc.ABC):
         """
         return self._model.apply({"params": variables.params}, batch, rng)  # type: ignore[return-value]
 
+    def frozen(self) -> Mapping[str, Any]:
+        """Return the arrays that ``forward`` finds in ``variables.frozen``, name -> tree. ``__init__`` calls this."""
+        return {name: model.params for name, model in self.setting.models.items()}
+
     def masking(self, config: MaskingConfig, where: str) -> MaskingConfig:
         """Return how rows are masked if a recipe has ``config`` at the path ``where``."""
         del where
@@ -185,8 +193,8 @@ class PretrainingObjective(abc.ABC):
 
     def flops(self, spec: BatchSpec) -> float:
         """Return the FLOPs that a train step spends on one row with the features ``spec``."""
-        length, masked = spec["input_ids"].shape[0], spec["masked_positions"].shape[0]
-        return self.setting.model.train_flops(length, masked, int("cls_positions" in spec))
+        predicted = spec["masked_positions"].shape[0] if "masked_positions" in spec else 0
+        return self.setting.model.train_flops(spec["input_ids"].shape[0], predicted, int("cls_positions" in spec))
 
     # ---- Checks ----------------------------------------------------------------------------------------------------
 
@@ -201,17 +209,19 @@ class PretrainingObjective(abc.ABC):
         known = self.tokenizer.vocab if self.tokenizer else ()
         return [*known, *[""] * (self.setting.model.vocab_size - len(known))]
 
+    def _with_attention(self, model: ModelConfig) -> ModelConfig:
+        """Return ``model`` as it reads for this objective. Raises ``UserError`` if its encoder cannot."""
+        causal = self.reads == "what came before"
+        if model.causal == causal:
+            return model
+        if "attention" not in {field.name for field in dataclasses.fields(model)}:
+            raise UserError(
+                f"objective {self.name!r} reads {self.reads}, and encoder {model.encoder!r} cannot: its Config has no"
+                " field 'attention'; take another config.objective.name or config.model.encoder"
+            )
+        return dataclasses.replace(model, attention="causal" if causal else "bidirectional")  # type: ignore[call-arg]
+
     def _check_model(self, model: ModelConfig) -> None:
-        if model.causal and self.reads == "both sides":
-            raise UserError(
-                f"the model is causal, but objective {self.name!r} reads both sides of a token; set"
-                " config.objective.name to 'ltr', or take a model that is not (config.model.attention, or --init)"
-            )
-        if not model.causal and self.reads == "what came before":
-            raise UserError(
-                f"the model is bidirectional, which shows objective {self.name!r} the tokens that it predicts; take a"
-                " causal model (config.model.attention = 'causal', or --init), or another objective, such as 'mlm'"
-            )
         for role in [part.head for part in self.parts if isinstance(part.head, str)]:
             if not hasattr(encoder_file(model.encoder), role):
                 raise UserError(f"encoder {model.encoder!r} has no {role}, which objective {self.name!r} needs")
@@ -220,8 +230,10 @@ class PretrainingObjective(abc.ABC):
         """Return the configuration of a phase's rows; the phase may replace keys of ``config.objective``."""
         where = f"config.phases.{kind}"
         changes = dict(self.setting.changes.get(kind, {}))
+        if "name" in changes:  # then the others are fields of ``self.config``
+            changes = {name: changes[name] for name in ROW_KEYS if name in changes}
         of_phase, shared = changes.pop("masking", {}), self.config.masking
-        own = Config(**{name: getattr(self.config, name) for name in _PHASE_KEYS})
+        own = Config(**{name: getattr(self.config, name) for name in ROW_KEYS})
         # the options of one arrangement say nothing to another, nor do those of one strategy
         if changes.get("arrangement", own.arrangement) != own.arrangement:
             changes = {"arrangement_options": {}} | changes
@@ -247,26 +259,14 @@ class PretrainingObjective(abc.ABC):
         """The units of masking in all phases: "piece", "word", or columns of the corpus."""
         return tuple(sorted({rows.masking.unit for rows in self._rows.values()}))
 
-    def _needed(self, spec: BatchSpec) -> set[str]:
-        """Return the names of the features that heads, terms and ``inputs`` read; ``spec`` may lack some of them."""
-        heads, derived = [head_class(self.setting.model, part.head) for part in self.parts], set(self.derived)
-        named, unnamed = names_and_functions(self._terms)
-        needed = {name for head in heads for name in head.reads} - derived
-        given = (needed | named).union(_ALWAYS)
-        needed |= read_by(self.inputs, spec, given)
-        if needed <= spec.keys() and (unnamed or not named - derived <= spec.keys()):  # else no trace of the model
-            outputs = self.output_shapes(spec)
-            named -= outputs.keys() - spec.keys()
-            named |= read_by(lambda batch: values(unnamed, outputs, self.inputs(batch)), spec, given | needed)
-        return needed | (named - derived)
-
     def _with_features(self, rows: RowsConfig) -> RowsConfig:
         """Return ``rows`` with the features that the objective reads.
 
         Raises ``UserError`` if a needed feature is missing.
         """
         spec = dataclasses.replace(rows, features=rows.possible).batch_spec()
-        model, needed = self.setting.model, self._needed(spec)
+        model, own_forward = self.setting.model, type(self).forward is not PretrainingObjective.forward
+        needed = features_read(self, self._terms, spec, own_forward)
         if lacking := sorted(needed - spec.keys()):
             kinds = catalogue.parts("rows.arrangements", having="Arrangement")
             fields = {name: catalogue.find("rows.arrangements", name).Arrangement.fields for name in kinds}
@@ -279,7 +279,7 @@ class PretrainingObjective(abc.ABC):
             raise UserError(
                 f"encoder {model.encoder!r} does not read {unread[0]}; set config.objective.packing to 'none'"
             )
-        return dataclasses.replace(rows, features=(*_ALWAYS, *sorted(needed)))
+        return dataclasses.replace(rows, features=(*ALWAYS, *sorted(needed)))
 
     # ---- The host side ---------------------------------------------------------------------------------------------
 
@@ -307,9 +307,10 @@ class PretrainingObjective(abc.ABC):
 
     def summary(self, sums: dict[str, Sum]) -> dict[str, float]:
         means = {name: float(s.value) / max(float(s.count), 1e-9) for name, s in sums.items()}
-        if not self._has_perplexity:
+        first = f"{next(iter(self._terms))}_loss"
+        if first not in means or not self._has_perplexity:
             return means
-        return means | {"perplexity": math.exp(min(means[f"{next(iter(self._terms))}_loss"], 80.0))}
+        return means | {"perplexity": math.exp(min(means[first], 80.0))}
 
     @functools.cached_property
     def _has_perplexity(self) -> bool:
@@ -325,28 +326,24 @@ class PretrainingObjective(abc.ABC):
 
     # ---- The device side -------------------------------------------------------------------------------------------
 
-    def init(self, rng: Any) -> Variables:
-        spec = next(iter(self.batch_specs.values()))
+    def init(self, rng: Any, spec: BatchSpec | None = None) -> Variables:
+        spec = spec or next(iter(self.batch_specs.values()))
         batch = {name: jnp.zeros((1, *feature.shape), feature.dtype) for name, feature in spec.items()}
-        return Variables(self._model.init(rng, self.inputs(batch))["params"], {})
+        return Variables(self._model.init(rng, self.inputs(batch))["params"], self.given.arrays)
 
     def loss(self, variables: Variables, batch: Batch, rng: Any) -> Losses:
         batch = self.inputs(batch)
-        losses, metrics = measure(self._terms, self.forward(variables, batch, rng), batch)
+        losses, metrics = measure(self._terms, self.forward(self.given.by_name(variables), batch, rng), batch)
         return Losses(losses, metrics | token_metrics(batch))
 
     def outputs(self, variables: Variables, batch: Batch) -> dict[str, jax.Array]:
-        return self.forward(variables, self.inputs(batch), None)
+        return self.forward(self.given.by_name(variables), self.inputs(batch), None)
 
     def output_shapes(self, spec: BatchSpec | None = None) -> dict[str, jax.ShapeDtypeStruct]:
         """Return the shape and dtype of each output for two rows of ``spec``, from a trace; nothing is computed."""
         spec = spec or next(iter(self.batch_specs.values()))
-
-        def run(batch: Batch) -> dict[str, jax.Array]:
-            rows = self.inputs(batch)
-            return self.forward(Variables(self._model.init(jax.random.key(0), rows)["params"], {}), rows, None)
-
-        return jax.eval_shape(run, {n: jax.ShapeDtypeStruct((2, *f.shape), f.dtype) for n, f in spec.items()})  # type: ignore[no-any-return]
+        rows = {name: jax.ShapeDtypeStruct((2, *one.shape), one.dtype) for name, one in spec.items()}
+        return jax.eval_shape(lambda batch: self.outputs(self.init(jax.random.key(0), spec), batch), rows)  # type: ignore[no-any-return]
 
     # ---- Baselines: scores of simple models without a neural network ------------------------------------------------
 
@@ -390,8 +387,3 @@ class PretrainingObjective(abc.ABC):
             indices = np.arange(min(num_rows, source.rows_per_epoch))
             parts.append(source.rows(np.zeros_like(indices), indices))
         return {name: np.concatenate([rows[name] for rows in parts]) for name in parts[0]}
-
-
-def majority_rates(counts: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """Return the share of the most common label of each classification, by the name of its baseline."""
-    return {f"{name}{RATE}": float(of.max() / of.sum()) for name, of in counts.items()}

@@ -1,8 +1,7 @@
 """Next-token prediction, left to right: "LTR & No NSP" in the ablations (Devlin et al. 2019, section 5.1).
 
 The rows are those of ``mlm_nsp`` before masking, ``[CLS] A [SEP] B [SEP]``, or those of another arrangement. Every
-token after ``[CLS]`` is predicted from the tokens before it. The model is causal (``config.model.attention``) in
-pretraining and in fine-tuning.
+token after ``[CLS]`` is predicted from the tokens before it, and the model reads from left to right in fine-tuning too.
 """
 
 from __future__ import annotations
@@ -52,7 +51,10 @@ class Objective(base.PretrainingObjective):
 
     def masking(self, config: MaskingConfig, where: str) -> MaskingConfig:
         if config != MaskingConfig():
-            raise UserError(f"{where} is set, but the objective 'ltr' masks nothing; leave it out")
+            raise UserError(
+                f"{where} is set, but the objective 'ltr' masks nothing; leave it out, or give it to the phases of"
+                " another objective alone (config.phases.NAME.masking)"
+            )
         # selected positions keep their tokens; only packing counts them
         return dataclasses.replace(config, mask_share=0.0, random_share=0.0)
 

@@ -15,10 +15,11 @@ class Config(base.Config):
     """The keys of ``config.objective``, besides its name."""
 
     next_sentence_weight: float = 1.0  # if 0, the next-sentence loss is measured but does not train the model
+    where: dataclasses.InitVar[str] = "config.objective"
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, where: str) -> None:
         allowed = "at least 0 is needed"
-        check_fields(self, "config.objective", allowed, "next_sentence_weight", sound=lambda value: value >= 0)
+        check_fields(self, where, allowed, "next_sentence_weight", sound=lambda value: value >= 0)
 
 
 class Objective(base.PretrainingObjective):

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.models.model import head_class
+from bert_jax.objectives.terms import names_and_functions, values
 from bert_jax.records import Batch, BatchSpec, Feature
-from bert_jax.task import Measure
+from bert_jax.task import Measure, Term
+
+if TYPE_CHECKING:
+    from bert_jax.objectives.base import PretrainingObjective
+
+# features of every batch whose rows have them
+ALWAYS = ("input_ids", "token_type_ids", "attention_mask", "position_ids", "sequence_ids", "row_weights")
 
 
 class _Noted(dict[str, Any]):
@@ -31,21 +39,58 @@ class _Noted(dict[str, Any]):
         return super().get(name, default)
 
 
-def read_by(function: Callable[[Batch], Batch], spec: BatchSpec, given: Iterable[str] = ()) -> set[str]:
+def read_by(
+    function: Callable[[Batch], Batch],
+    spec: BatchSpec,
+    given: Iterable[str] = (),
+    inputs: Callable[[Batch], Batch] = dict,
+) -> set[str]:
     """Return the names of the features that ``function`` reads from a batch of ``spec``; it may lack the last of them.
 
     The function is traced, not run: once with a batch that notes what is read, then with the features found so far and
     those ``given`` alone, until no other is missed. So reads of a copy are found too.
+
+    Args:
+      inputs: adds features to a batch before ``function`` reads it. What it reads itself is not noted.
     """
     names: set[str] = set()
     given = set(given)
     batch = {name: jax.ShapeDtypeStruct((2, *one.shape), one.dtype) for name, one in spec.items()}
-    _missing(lambda features: function(_Noted(features, names)), batch)
-    while (name := _missing(function, {n: batch[n] for n in batch if n in names | given})) in spec:
+    _missing(lambda features: function(_Noted(inputs(features), names)), batch)
+
+    def whole(features: Batch) -> Batch:
+        return function(inputs(features))
+
+    while (name := _missing(whole, {n: batch[n] for n in batch if n in names | given})) in spec:
         if name in names:
             break  # a mapping of the function's own lacks this name
         names.add(name)
     return names
+
+
+def features_read(
+    objective: PretrainingObjective, terms: Mapping[str, Term], spec: BatchSpec, own_forward: bool
+) -> set[str]:
+    """Return the names of the features that an objective reads; ``spec``, those of its rows, may lack some of them.
+
+    Heads, ``inputs`` and ``terms`` read features, and so does its ``forward`` if that is the file's own.
+    """
+    heads = [head_class(objective.setting.model, part.head) for part in objective.parts]
+    derived, (named, unnamed) = set(objective.derived), names_and_functions(terms)
+    needed = {name for head in heads for name in head.reads} - derived
+    given = (needed | named).union(ALWAYS)
+    needed |= read_by(objective.inputs, spec, given)
+    if own_forward and needed <= spec.keys():
+
+        def forward(rows: Batch) -> Batch:
+            return objective.forward(objective.given.by_name(objective.init(jax.random.key(0), spec)), rows, None)
+
+        needed |= read_by(forward, spec, given | needed, objective.inputs) - derived
+    if needed <= spec.keys() and (unnamed or not named - derived <= spec.keys()):  # else no trace of the model
+        outputs = objective.output_shapes(spec)
+        named -= outputs.keys() - spec.keys()
+        named |= read_by(lambda batch: values(unnamed, outputs, objective.inputs(batch)), spec, given | needed)
+    return needed | (named - derived)
 
 
 def _missing(function: Callable[[Batch], Batch], batch: Batch) -> Any:

@@ -31,9 +31,9 @@ class Config(base.Config):
 
     boundary_weight: float = 1.0
     boundary_positions: int = 20
+    where: dataclasses.InitVar[str] = "config.objective"
 
-    def __post_init__(self) -> None:
-        where = "config.objective"
+    def __post_init__(self, where: str) -> None:
         check_fields(self, where, "at least 0 is needed", "boundary_weight", sound=lambda value: value >= 0)
         check_fields(self, where, "1 to 1000 is allowed", "boundary_positions", sound=lambda n: 1 <= n <= 1000)
 

@@ -18,6 +18,12 @@ from bert_jax.task import Measure, Term
 from bert_jax.text.tokenizer import Tokenizer
 
 MLM = prediction("mlm_logits", "masked_labels", "masked_weights", baseline="cloze")
+RATE = "_majority_rate"  # ends the name of a baseline
+
+
+def majority_rates(counts: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Return the share of the most common label of each classification, by the name of its baseline."""
+    return {f"{name}{RATE}": float(of.max() / of.sum()) for name, of in counts.items()}
 
 
 def punctuation(tokenizer: Tokenizer | None, size: int) -> npt.NDArray[np.bool_]:
@@ -46,6 +52,12 @@ def with_words_alone(term: Term, is_punctuation: npt.NDArray[np.bool_]) -> Term:
         return cross_entropy(logits, labels, jnp.where(jnp.asarray(is_punctuation)[labels], 0.0, weights))[1]
 
     return term._replace(measures={**term.measures, "accuracy_no_punctuation": accuracy})
+
+
+def of_vocabulary(terms: Mapping[str, Term], tokenizer: Tokenizer | None, size: int) -> dict[str, Term]:
+    """Return ``terms`` with what is measured of them by the pieces of a vocabulary (``with_words_alone``)."""
+    signs = punctuation(tokenizer, size)
+    return {name: with_words_alone(term, signs) for name, term in terms.items()}
 
 
 def check_terms(terms: Mapping[str, Term], objective: str) -> None:

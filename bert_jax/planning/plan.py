@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from bert_jax.errors import UserError
 from bert_jax.planning import hlo, timeline, topologies
 from bert_jax.planning.collectives import Fabric
-from bert_jax.planning.compile import Compiled, compile_phase
+from bert_jax.planning.compile import Compiled, compile_phase, dearest_kind
 from bert_jax.planning.timeline import Prediction
 from bert_jax.planning.topologies import Topology
 from bert_jax.program import Note
@@ -263,7 +263,7 @@ class Attempt:
         compiled = compile_phase(self._task, self._experiment, phase, machine.devices)
         on = Fabric.of(self._mesh, machine.chip, machine.topology.devices_of_a_host)
         prediction = timeline.predict(hlo.parse(compiled.text), on) if compiled.text else None
-        flops = self._task.flops_per_row[phase.kind] * phase.batch_size
+        flops = self._task.flops_per_row[dearest_kind(self._task, phase)] * phase.batch_size
         peak = machine.chip.product_flops(self._task.dtype)
         parts, devices = self._experiment.micro_batches(phase), machine.topology.num_devices
         # A TPU's compiler refuses programs that its chip cannot hold; for other devices the sum of all bytes decides.
@@ -277,9 +277,10 @@ class Attempt:
         split = all(phase.compiled.split for phase in phases)
         notes = unsplit(self._task, self._mesh, self._experiment.mesh.weight_update, split)
         for phase in self._experiment.phases.phases:
-            shorter = [kind for kind in self._task.batch_specs if kind.startswith(f"{phase.kind}/")]
-            if shorter:
-                notes.append(f"{phase.kind} also has shorter batches ({', '.join(shorter)}); the longest is planned")
+            planned = dearest_kind(self._task, phase)
+            kinds = [kind for kind in self._task.batch_specs if kind.partition("/")[0] == phase.kind]
+            if others := [kind for kind in kinds if kind != planned]:
+                notes.append(f"{phase.kind} also has other batches ({', '.join(others)}); the dearest is planned")
         return Plan(
             self._machine.topology,
             self._machine.chip,

@@ -9,9 +9,12 @@ import dataclasses
 import math
 from typing import NamedTuple
 
+from bert_jax.catalogue import name_of
 from bert_jax.planning.plan import PhasePlan, Plan
 from bert_jax.training.chips import Chip
 from bert_jax.training.experiment import Experiment
+from bert_jax.training.optimizers import adamw
+from bert_jax.training.optimizers import lamb as lambs
 
 RULE = "computation grows with the batch, communication does not"  # for time and price
 
@@ -70,10 +73,13 @@ def advise(experiment: Experiment, factor: int) -> list[Advice]:
 def _of_phase(experiment: Experiment, index: int, factor: int) -> Advice:
     phase, schedule = experiment.phases.phases[index], experiment.schedule
     batch, steps = phase.batch_size * factor, max(1, round(phase.num_steps / factor))
-    kind, rate = experiment.optimizer.kind, schedule.peak_learning_rate
+    adam, rate = experiment.optimizer, schedule.peak_learning_rate
+    name = name_of(type(adam).__module__)
     warmup = round(schedule.warmup(experiment.phases.num_steps) / factor) if index == 0 else 0
     if factor == 1:
-        return Advice(phase.kind, batch, steps, kind, rate, warmup, "the recipe's own")
+        return Advice(phase.kind, batch, steps, name, rate, warmup, "the recipe's own")
+    if not isinstance(adam, adamw.Optimizer):
+        return Advice(phase.kind, batch, steps, name, rate, warmup, "no rule is known for this optimizer: try rates")
     if batch > _LAMB_FROM:
         rate, share = lamb(batch)
         rule = "rate by the root of the batch, warm-up by the batch (You et al. 2020), from those of ALBERT at 4,096"
@@ -81,20 +87,19 @@ def _of_phase(experiment: Experiment, index: int, factor: int) -> Advice:
             rule += "; held at those for 32,768, the largest batch the rules were tried with"
         return Advice(phase.kind, batch, steps, "lamb", rate, round(share * steps), rule)
     rate *= math.sqrt(factor)
-    if kind == "lamb":
+    if isinstance(adam, lambs.Optimizer):
         rule = "rate by the root of the batch (You et al. 2020), warm-up over as many rows"
-        return Advice(phase.kind, batch, steps, kind, rate, warmup, rule)
+        return Advice(phase.kind, batch, steps, name, rate, warmup, rule)
     rule = "rate, betas and epsilon by the root of the batch (Malladi et al. 2022), warm-up over as many rows"
-    return Advice(phase.kind, batch, steps, kind, rate, warmup, rule, *_betas(experiment, factor))
+    return Advice(phase.kind, batch, steps, name, rate, warmup, rule, *_betas(adam, factor))
 
 
-def _betas(experiment: Experiment, factor: int) -> tuple[float | None, float | None, float | None]:
+def _betas(adam: adamw.Optimizer, factor: int) -> tuple[float | None, float | None, float | None]:
     """Return (b1, b2, eps) of Adam for a batch ``factor`` times as large, each None if the rule gives a negative beta.
 
     This is the square root scaling rule of Malladi et al. 2022, "On the SDEs and Scaling Rules for Adaptive Gradient
     Algorithms": the moments average over as many rows as before.
     """
-    adam = experiment.optimizer
     b1, b2 = 1 - factor * (1 - adam.b1), 1 - factor * (1 - adam.b2)
     if min(b1, b2) < 0:
         return None, None, None

@@ -13,12 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping
 import jax
 
 from bert_jax.errors import UserError
+from bert_jax.models.config import TransformerConfig
 from bert_jax.models.kernels.choice import case_of, choose
 from bert_jax.planning import formulas
-from bert_jax.planning.compile import bytes_of
+from bert_jax.planning.compile import bytes_of, dearest_kind
 from bert_jax.planning.formulas import BatchLayout
 from bert_jax.planning.plan import Change, Machine, Plan, Rates, Recipe, in_words, make
 from bert_jax.program import Note, duration, size
+from bert_jax.task import needs_whole_batches
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.mesh import MeshConfig, WeightUpdate, is_split
 
@@ -54,7 +56,7 @@ class Candidate:
         assert mesh is not None
         text = (
             f"  data={mesh.data:<5} fsdp={mesh.fsdp:<3} tensor={mesh.tensor:<3} weight_update={mesh.weight_update:<10} "
-            f"{in_words(self.change.micro_batches):<17} remat={self.change.remat:<5} "
+            f"{in_words(self.change.micro_batches):<17} remat={self.change.remat or 'none':<5} "
             f"estimate {size(self.memory):>11} {duration(self.seconds):>13}"
         )
         if self.plan is not None:
@@ -124,11 +126,12 @@ def candidates(recipe: Recipe, machine: Machine) -> list[Candidate]:
     _, experiment = recipe.variant(Change(), machine.devices)
     own, kinds = _own(recipe, experiment, machine), [phase.kind for phase in experiment.phases.phases]
     alike = [dict.fromkeys(kinds, number) for number in MICRO_BATCHES]
-    splits = list(itertools.product(alike, REMAT))
-    meshes = _meshes(machine.topology.num_devices, recipe.shape().num_heads, experiment.mesh.overlap)
+    shape = recipe.shape()
+    splits = list(itertools.product(alike, REMAT if isinstance(shape, TransformerConfig) else (None,)))
+    meshes = _meshes(machine.topology.num_devices, shape.num_heads, experiment)
     found = [c for mesh in meshes for c in _on_mesh(recipe, machine, Change(mesh, alike[0]), splits)]
     if own not in [c.change for c in found]:
-        found += _on_mesh(recipe, machine, own, [(own.micro_batches, own.remat or "none")])
+        found += _on_mesh(recipe, machine, own, [(own.micro_batches, own.remat)])
     return [dataclasses.replace(c, own=c.change == own) for c in found]
 
 
@@ -136,11 +139,13 @@ def _own(recipe: Recipe, experiment: Experiment, machine: Machine) -> Change:
     """Return the recipe's own layout with all sizes filled in (no axis is -1)."""
     sizes = dict(experiment.make_mesh(machine.devices).shape)
     micro_batches = {phase.kind: experiment.micro_batches(phase) for phase in experiment.phases.phases}
-    return Change(dataclasses.replace(experiment.mesh, **sizes), micro_batches, recipe.shape().remat)
+    shape = recipe.shape()
+    remat = shape.remat if isinstance(shape, TransformerConfig) else None
+    return Change(dataclasses.replace(experiment.mesh, **sizes), micro_batches, remat)
 
 
 def _on_mesh(
-    recipe: Recipe, machine: Machine, first: Change, splits: Iterable[tuple[Mapping[str, int], str]]
+    recipe: Recipe, machine: Machine, first: Change, splits: Iterable[tuple[Mapping[str, int], str | None]]
 ) -> Iterator[Candidate]:
     """Yield a candidate for each (micro-batches, remat) in ``splits`` that divides the batches on ``first.mesh``.
 
@@ -157,28 +162,33 @@ def _on_mesh(
     state_bytes, split = bytes_of((state, frozen)), is_split(state.params)
     phases, model = experiment.phases.phases, recipe.shape()
     for micro_batches, remat in splits:
-        if task.whole_batches and any(number > 1 for number in micro_batches.values()):
+        if needs_whole_batches(task) and any(number > 1 for number in micro_batches.values()):
             continue
         if any(p.batch_size % (mesh.data * mesh.fsdp * micro_batches[p.kind]) for p in phases):
             continue
         memory, seconds = 0.0, 0.0
         for phase in phases:
-            spec = task.batch_specs[phase.kind]
+            kind = dearest_kind(task, phase)
+            spec = task.batch_specs[kind]
             masked = spec["masked_positions"].shape[0] if "masked_positions" in spec else phase.max_length
             parts = (mesh.data, mesh.fsdp, mesh.tensor, micro_batches[phase.kind])
-            case = case_of(model, spec, machine.topology.platform, mesh.tensor)
-            plain = choose(model.attention_kernel, case) == "plain"
-            layout = BatchLayout(*parts, remat, phase.batch_size, phase.max_length, masked, split, plain)
+            plain = True
+            if isinstance(model, TransformerConfig):
+                case = case_of(model, spec, machine.topology.platform, mesh.tensor)
+                plain = choose(model.attention_kernel, case) == "plain"
+            layout = BatchLayout(*parts, remat or "none", phase.batch_size, phase.max_length, masked, split, plain)
             gradients = formulas.gradient_bytes(model, parameters, layout)
             memory = max(memory, state_bytes + gradients + formulas.activation_bytes(model, layout))
-            row_flops = task.flops_per_row[phase.kind]
+            row_flops = task.flops_per_row[kind]
             seconds += phase.num_steps * formulas.step_seconds(model, layout, machine.chip, row_flops, parameters)
         yield Candidate(Change(mesh, micro_batches, remat), memory, seconds)
 
 
-def _meshes(devices: int, heads: int, overlap: bool) -> Iterator[MeshConfig]:
+def _meshes(devices: int, heads: int, experiment: Experiment) -> Iterator[MeshConfig]:
     """Yield every mesh. With a sharded update fsdp is like data, so fsdp alone is tried with a replicated update."""
     for fsdp, tensor in itertools.product(FSDP, TENSOR):
         if devices % (fsdp * tensor) == 0 and heads % tensor == 0:
-            update: WeightUpdate = "replicated" if fsdp > 1 and tensor == 1 else "sharded"
-            yield MeshConfig(devices // (fsdp * tensor), fsdp, tensor, weight_update=update, overlap=overlap)
+            alone = fsdp > 1 and tensor == 1 or experiment.optimizer.whole_matrices
+            update: WeightUpdate = "replicated" if alone else "sharded"
+            sizes = (devices // (fsdp * tensor), fsdp, tensor)
+            yield MeshConfig(*sizes, weight_update=update, overlap=experiment.mesh.overlap)

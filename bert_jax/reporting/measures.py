@@ -154,5 +154,10 @@ def meanings(metrics: Iterable[str], baselines: Mapping[str, Any]) -> str:
 
 
 def lower_is_better(metric: str) -> bool:
-    """Return whether a smaller value of the metric is better, judged by the metric's name."""
-    return metric.split("/")[0].endswith(("loss", "perplexity", "error"))
+    """Return whether a smaller value of the metric is better, judged by the metric's name.
+
+    A name such as ``probe/loss`` means the loss that the evaluation ``probe`` gives.
+    """
+    first, *others = metric.split("/")
+    names = [first] if first in TITLES else [first, *others[:1]]
+    return any(name.endswith(("loss", "perplexity", "error")) for name in names)

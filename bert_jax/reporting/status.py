@@ -21,7 +21,7 @@ from bert_jax.storage import files, reading, retries
 FILE = "status.json"
 ENDED = ("finished", "failed", "interrupted", "preempted")
 State = Literal[  # of a run that goes on
-    "starting", "restoring", "compiling", "training", "evaluating", "probing", "profiling", "saving", "exporting",
+    "starting", "restoring", "compiling", "training", "evaluating", "scoring", "profiling", "saving", "exporting",
     "reporting",
 ]  # fmt: skip
 # State of a run that goes on -> the entry of ``goodput`` that counts its seconds. ``move`` changes some.
@@ -31,7 +31,7 @@ RUNNING: Mapping[State, str] = {
     "compiling": "compile",
     "training": "train",
     "evaluating": "evaluation",
-    "probing": "probe",
+    "scoring": "scores",
     "profiling": "profile",
     "saving": "save",
     "exporting": "export",
@@ -62,7 +62,7 @@ class StatusFile:
     method raises if the disk is full or broken.
 
     ``goodput`` splits all seconds of the run, restarts included, into entries that add up: start, restore, compile,
-    train, input_wait, evaluation, probe, profile, save, export, report, and lost (training that was undone by a kill).
+    train, input_wait, evaluation, scores, profile, save, export, report, and lost (training that was undone by a kill).
     """
 
     def __init__(self, workdir: str | os.PathLike[str], every_seconds: float = 2.0):

@@ -162,8 +162,17 @@ class Selected(NamedTuple):
     first: Ints | None = None
 
 
+class Tokens(NamedTuple):
+    """The tokens of rows, and how common each piece is, for a strategy that asks for them."""
+
+    ids: Ids  # [n, L] read-only
+    counts: Ints  # [V] how often each piece is among ``sequence_rows.SAMPLED`` tokens from all over the text
+
+
 class Strategy(Protocol):
     """Selects the positions to predict. It is the function ``select`` in ``rows/strategies/<name>.py``.
+
+    A strategy that depends on tokens has a sixth argument, ``tokens``. All others are called without it.
 
     Args:
       candidates: [n, L] whether a position may be selected: all may except special tokens and padding.
@@ -181,5 +190,11 @@ class Strategy(Protocol):
     """
 
     def __call__(
-        self, candidates: Bools, starts: Bools, counts: np.ndarray, keys: random.Bits, options: object
+        self,
+        candidates: Bools,
+        starts: Bools,
+        counts: np.ndarray,
+        keys: random.Bits,
+        options: object,
+        **tokens: Tokens,
     ) -> Selected: ...

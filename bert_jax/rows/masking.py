@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ from bert_jax import catalogue, configuration
 from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
 from bert_jax.rows import random, units
-from bert_jax.rows.interfaces import Bools, Field, Ids, Ints, Rows, Selected, Strategy, TokenFacts
+from bert_jax.rows.interfaces import Bools, Field, Ids, Ints, Rows, Selected, Strategy, TokenFacts, Tokens
 
 FIELDS = {
     "masked_positions": Field("prediction", is_place=True),
@@ -31,6 +32,7 @@ BOUNDARY_FIELDS = {
     "span_right": Field("prediction", is_place=True),
     "span_offsets": Field("prediction"),
 }
+_TRIED_PIECES = 8  # the number of different pieces in the rows on which a strategy is tried
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +84,16 @@ class MaskingConfig:
     def selection(self) -> tuple[Strategy, Any]:
         """The strategy's function and its options."""
         return _selection(self, "config.objective.masking")
+
+    @functools.cached_property
+    def reads_tokens(self) -> bool:
+        """Whether the strategy asks for the tokens of the rows."""
+        return "tokens" in inspect.signature(self.selection[0]).parameters
+
+    @property
+    def samples_text(self) -> bool:
+        """Whether masking needs a sample of the text: random pieces or the strategy ask how common pieces are."""
+        return self.random_pieces == "unigram" or self.reads_tokens
 
     @functools.cached_property
     def has_random_counts(self) -> bool:
@@ -146,14 +158,16 @@ def _check_strategy(config: MaskingConfig, where: str) -> None:
     starts = candidates & (random.uniform(random.fold(keys[:, None], np.arange(length))) < 0.4)
     starts[:, [1, 65]] = True
     counts = np.full(rows, length // 8)
+    ids = random.integers(keys[:, None] ^ random.fold(0, np.arange(length)), _TRIED_PIECES).astype(np.int32)
+    asked = {"tokens": _tokens(ids, ids.ravel(), _TRIED_PIECES)} if config.reads_tokens else {}
 
     def try_on(starts: Bools) -> Selected:
         try:
-            selection = select(candidates.copy(), starts.copy(), counts.copy(), keys, options)
+            selection = select(candidates.copy(), starts.copy(), counts.copy(), keys, options, **asked)
         except Exception as error:
             if catalogue.place_in_own(error):
                 raise
-            called = "is called as select(candidates, starts, counts, keys, options)"
+            called = f"is called as select(candidates, starts, counts, keys, options{''.join(f', {n}' for n in asked)})"
             raise UserError(f"{catalogue.display_name(config.strategy)}: select {called}; it says: {error}") from error
         _check_selected(selection, candidates, counts, config.strategy)
         return selection
@@ -200,7 +214,8 @@ def mask_rows(
       rows: sequences [n, L] with at least one position of text each.
       keys: [n] random keys.
       predictions: P, from ``RowsConfig.predictions``. If None, use P of a row that holds one sequence.
-      sample: tokens of the text, from which "unigram" draws random pieces.
+      sample: tokens of the text, from which "unigram" draws random pieces, and whose counts a strategy may ask for;
+        needed if ``config.samples_text``.
 
     Returns:
       ``input_ids`` [n, L] with masks, and the features of ``FIELDS`` [n, P], in ascending order of position, 0 at
@@ -211,7 +226,8 @@ def mask_rows(
     select, options = config.selection
     starts = units.starts(config.unit, ids, rows.is_text, facts, rows.column)
     counts = config.counts(rows.lengths, rows.is_text.sum(axis=1), predictions, random.fold(keys, 3))
-    selected = select(rows.is_text, starts, counts, random.fold(keys, 0), options)
+    asked = {"tokens": _tokens(ids, sample, facts.vocab_size)} if config.reads_tokens else {}
+    selected = select(rows.is_text, starts, counts, random.fold(keys, 0), options, **asked)
     _check_selected(selected, rows.is_text, counts, config.strategy)
     row, position = np.divmod(np.flatnonzero(selected.positions), length)  # several times faster than nonzero
     slot = np.arange(len(row)) - np.searchsorted(row, np.arange(len(ids)))[row]
@@ -230,6 +246,13 @@ def mask_rows(
     for name, array in features.items():
         array[row, slot] = values[name]
     return {"input_ids": input_ids, **features}
+
+
+def _tokens(ids: Ids, sample: Ids | None, vocab_size: int) -> Tokens:
+    assert sample is not None
+    ids = ids.view()
+    ids.flags.writeable = False
+    return Tokens(ids, np.bincount(sample, minlength=vocab_size))
 
 
 def _random_pieces(bits: random.Bits, config: MaskingConfig, facts: TokenFacts, sample: Ids | None) -> Ints:

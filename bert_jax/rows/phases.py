@@ -37,7 +37,7 @@ class Phase:
     num_epochs: float | None = None  # how often every row of the corpus is seen
     # keys of config.objective.masking that the phase replaces, such as rate
     masking: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    # keys of config.objective that the phase replaces, such as packing
+    # keys of config.objective that the phase replaces, such as packing; with name, an objective of its own
     objective: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     micro_batches: int | None = None  # the parts in which a batch is computed; if None, config.training.micro_batches
 

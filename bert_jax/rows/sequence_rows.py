@@ -21,7 +21,7 @@ from bert_jax.rows.rows_config import RowsConfig
 from bert_jax.task import Bucket, RowSource
 
 _WIDTHS = 4  # sequences up to 1/8, 1/4, 1/2 and 1 of a packed row are laid out separately, so short ones cost less
-_SAMPLED = 1 << 16  # the number of tokens from which random pieces are drawn
+SAMPLED = 1 << 16  # the number of tokens that show how common pieces are, and from which random pieces are drawn
 
 
 class SequenceRows(RowSource):
@@ -197,11 +197,11 @@ class SequenceRows(RowSource):
 
     @functools.cached_property
     def _sample(self) -> np.ndarray | None:
-        """At most 65,536 tokens from evenly spaced places of the text; None if random pieces do not need them."""
-        if self._config.masking.random_pieces != "unigram":
+        """At most 65,536 tokens from evenly spaced places of the text; None if masking does not need them."""
+        if not self._config.masking.samples_text:
             return None
         tokens = int(self._split.sentence_offsets[-1])
-        starts = np.unique(np.linspace(0, tokens - 1, min(_SAMPLED, tokens)).astype(np.int64))
+        starts = np.unique(np.linspace(0, tokens - 1, min(SAMPLED, tokens)).astype(np.int64))
         return self._split.read(starts, np.ones_like(starts))
 
     def _mask(self, records: Records, keys: random.Bits, width: int, predictions: int) -> dict[str, np.ndarray]:

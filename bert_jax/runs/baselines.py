@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.objectives.base import RATE, PretrainingObjective, majority_rates
+from bert_jax.objectives.base import PretrainingObjective
+from bert_jax.objectives.several import Several
+from bert_jax.objectives.terms import RATE, majority_rates
 from bert_jax.program import Note, program
 from bert_jax.reporting.formats import in_words, is_number
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.storage import files, reading
+from bert_jax.task import tasks_of
 from bert_jax.training.experiment import Experiment
 
 TRAIN_ROWS = 1024  # the first rows of a phase, from which the shares of its labels are counted
@@ -23,7 +26,12 @@ OFTEN_UNKNOWN = 0.01  # a larger one makes baselines and losses look easy
 
 
 def write_baselines(
-    task: PretrainingObjective, experiment: Experiment, workdir: str, fingerprint: str, corpus: Any, note: Note
+    task: PretrainingObjective | Several,
+    experiment: Experiment,
+    workdir: str,
+    fingerprint: str,
+    corpus: Any,
+    note: Note,
 ) -> None:
     """Write and print the baselines: figures to compare held-out figures with.
 
@@ -39,7 +47,8 @@ def write_baselines(
     figures = reading.read_object(path) or {}
     if figures.pop("reckoned_for", None) != reckoned_for or not _sound(figures):
         figures = dict(task.baselines(phase.kind, rows))
-        for part in task.heldout_parts if len(task.heldout_parts) > 1 else ():
+        parts = task.of(phase.kind).heldout_parts
+        for part in parts if len(parts) > 1 else ():
             figures |= {f"{name}/{part}": value for name, value in task.baselines(phase.kind, rows, part).items()}
         by_phase = {one.kind: _of_phase(task, experiment.phases, i) for i, one in enumerate(experiment.phases.phases)}
         figures |= {PHASES: {kind: rates for kind, rates in by_phase.items() if rates}}
@@ -60,7 +69,8 @@ def write_baselines(
     for one in experiment.phases.phases:
         for name, rate in figures.get(PHASES, {}).get(one.kind, {}).items():
             if rate > UNBALANCED:
-                loss: Any = task.terms(task.config)[name.removesuffix(RATE)].loss
+                terms = [of.terms(of.config) for of in tasks_of(task).values()]  # a name means the same in all of them
+                loss: Any = next(of[term] for of in terms if (term := name.removesuffix(RATE)) in of).loss
                 note(_describe_imbalance(one, name, rate, inspect if loss.labels == "next_sentence_labels" else ""))
 
 
@@ -69,7 +79,7 @@ def _sound(figures: Mapping[str, Any]) -> bool:
     return all(map(is_number, plain.values())) and isinstance(figures.get(PHASES), dict)
 
 
-def _unknown_share(task: PretrainingObjective, kind: str, num_rows: int) -> float:
+def _unknown_share(task: PretrainingObjective | Several, kind: str, num_rows: int) -> float:
     """Return the share of ``[UNK]`` among the pieces of text that the held-out rows show."""
     tokenizer: Any = task.tokenizer
     ids = task.heldout_rows(kind, num_rows)["input_ids"]
@@ -77,7 +87,7 @@ def _unknown_share(task: PretrainingObjective, kind: str, num_rows: int) -> floa
     return float((ids == tokenizer.unk_id).sum() / max(1, (~np.isin(ids, others)).sum()))
 
 
-def _of_phase(task: PretrainingObjective, phases: Phases, index: int) -> dict[str, float]:
+def _of_phase(task: PretrainingObjective | Several, phases: Phases, index: int) -> dict[str, float]:
     """Return the share of the most common label of each classification in the first rows that a phase trains on."""
     phase = phases.phases[index]
     source = task.source("train", phase.kind, index)
@@ -85,7 +95,7 @@ def _of_phase(task: PretrainingObjective, phases: Phases, index: int) -> dict[st
     counts: dict[str, np.ndarray] = {}
     for number in range(min(phase.num_steps, -(-TRAIN_ROWS // phase.batch_size))):
         step = phases.rows_of(first + number, {index: source.rows_per_epoch}, source.buckets)
-        here = task.label_counts(source.rows(step.epochs[:TRAIN_ROWS], step.rows[:TRAIN_ROWS]))
+        here = task.of(step.kind).label_counts(source.rows(step.epochs[:TRAIN_ROWS], step.rows[:TRAIN_ROWS]))
         if not here:
             return {}
         counts = {name: counts.get(name, 0) + values for name, values in here.items()}

@@ -25,6 +25,7 @@ from bert_jax.reporting import run_record
 from bert_jax.reporting.observer import Observer
 from bert_jax.reporting.profiled_steps import ProfiledSteps, with_profile
 from bert_jax.runs.details import write_details
+from bert_jax.runs.evaluations.base import Evaluations, read
 from bert_jax.runs.finishing import BETTER_START, export_newest, report_at_the_end
 from bert_jax.runs.inputs import keep_vocabulary, overridden_vocabulary
 from bert_jax.runs.model_choice import overridden_settings
@@ -72,9 +73,11 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
         identity = settings.identity() | {"init": request.init}
         run = run_record.content(workdir, config, identity, request.command, bound=bool(saved))
 
+        evaluators = read(settings.training.evaluations, notes.append)
         every = load(settings.data, request.data, recipe.task.roles, notes.append)
         task, experiment = recipe.with_examples(every, workdir if saved else None, notes.append)
         experiment, own = dataclasses.replace(experiment, profiled=request.profiled), task.setting
+        evaluations = Evaluations(evaluators, own.tokenizer, own.model, experiment, notes.append)
         run["phases"] = experiment.phases.as_record()
         run = with_profile(request.profiled, run, experiment.phases.num_steps, max(saved, default=0))
         facts = _facts_of(settings, task) | recipe.parent
@@ -100,7 +103,7 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
                 first = start_from(recipe.weights_from, own.model, own.tokenizer, "fresh", observer.note, head=head)
             facts = facts | {"run": run}
             frozen = frozen_parts(settings.frozen, recipe.weights_from, workdir, facts, bool(saved))
-            train_and_evaluate(Run(task, experiment, observer, facts, first, frozen))
+            train_and_evaluate(Run(task, experiment, observer, facts, first, frozen, evaluations))
             if not distributed.is_first():
                 return {}
             return _finish(settings, task, observer, experiment.selection.metric)

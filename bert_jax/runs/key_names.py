@@ -12,7 +12,7 @@ BOTH = (
     "model", "phases", "seed", "vocab", "optimizer", "schedule", "selection", "mesh", "training", "checkpoints",
     "loader", "export",
 )  # fmt: skip
-PRETRAINING = ("objective", *BOTH, "corpus", "probe", "examples", "private")
+PRETRAINING = ("objective", *BOTH, "corpus", "examples", "private")
 FINETUNING = ("task", "data", *BOTH, "packing", "weights", "frozen", "bilstm_layers")
 # Short names of keys that most runs set; {} is the recipe's only phase. Commands have flags of these names.
 SHORT = {
@@ -26,7 +26,7 @@ SHORT = {
 RENAMED = {
     "train": "phases.train, config.schedule and config.training",
     "train.learning_rate": "schedule.peak_learning_rate",
-    "train.schedule": "schedule.kind",
+    "train.schedule": "schedule.name",
     "train.warmup_fraction": "schedule.warmup_fraction",
     "train.num_epochs": "phases.train.num_epochs",
     "train.batch_size": "phases.train.batch_size",
@@ -35,7 +35,11 @@ RENAMED = {
     "train.logs_per_evaluation": "training.logs_per_evaluation",
     "train.buckets": "packing",
     "micro_batches": "training.micro_batches",
+    "model.attention": "objective.name, which says who sees whom: 'ltr' reads what came before",
+    "optimizer.kind": "optimizer.name",
+    "schedule.kind": "schedule.name",
     "loggers": "training.loggers",
+    "probe": "training.evaluations.probe, with name='probe', and every=N (one of N evaluations) for every_steps",
 }
 
 
@@ -61,5 +65,6 @@ def full(key: str, recipe: Mapping[str, Any]) -> str:
 
 def check_renamed(keys: Sequence[str]) -> None:
     """Raise ``UserError`` for keys of earlier versions; the message has their new names."""
-    if renamed := [f"config.{key} is now config.{RENAMED[key]}" for key in keys if key in RENAMED]:
+    former = dict.fromkeys(key if key in RENAMED else key.partition(".")[0] for key in keys)
+    if renamed := [f"config.{key} is now config.{RENAMED[key]}" for key in former if key in RENAMED]:
         raise UserError("; ".join(renamed))

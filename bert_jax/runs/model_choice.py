@@ -13,7 +13,7 @@ from bert_jax import configuration
 from bert_jax.errors import UserError
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.tokenizer_files import is_padded
-from bert_jax.models.config import ModelConfig
+from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.kernels import choice as kernels
 from bert_jax.models.model import BERT, config_facts, encoder_file
 from bert_jax.records import BatchSpec
@@ -33,7 +33,8 @@ def choose_model(model: Mapping[str, Any], vocabulary_size: int, initial: Traine
     own: ModelConfig = configuration.build(_file(model).Config, fields, "config.model", also=("encoder", "size"))
     if initial is None:
         return own
-    chosen = {name: getattr(own, name) for name in OPEN_MODEL_FIELDS if name in fields}
+    known = {field.name for field in dataclasses.fields(initial.config)}
+    chosen = {name: getattr(own, name) for name in OPEN_MODEL_FIELDS if name in fields and name in known}
     return dataclasses.replace(initial.config, **chosen, vocab_size=vocabulary_size)
 
 
@@ -90,6 +91,14 @@ def overridden_settings(model: Mapping[str, Any], typed: Collection[str], initia
     return [f"the model of --init is taken, not the recipe's: {has}"]
 
 
+def other_reading(model: ModelConfig, initial: TrainedModel) -> list[str]:
+    """Return a line if the objective of ``model`` reads another text than ``initial`` has read, else []."""
+    if model.causal == initial.config.causal:
+        return []
+    then, now = ("what came before" if causal else "both sides" for causal in (initial.config.causal, model.causal))
+    return [f"the model of --init predicted tokens from {then}; the objective does from {now}, and so will this model"]
+
+
 def with_classifier_dropout(task: Any, model: Mapping[str, Any], initial: TrainedModel | None) -> Any:
     """Return the config ``task`` with the dropout rate before the classifier that the config.json of ``initial`` names.
 
@@ -114,7 +123,8 @@ def check_kernel(model: ModelConfig, mesh: Mesh, specs: Collection[BatchSpec]) -
             f"config.mesh.tensor is {tensor}, which does not divide the model's {model.num_heads} attention heads, so "
             f"that every device would compute all of them; take one of {fitting}"
         )
-    kernels.check(model.attention_kernel, [kernels.case_of(model, spec, platform, tensor) for spec in specs])
+    if isinstance(model, TransformerConfig):
+        kernels.check(model.attention_kernel, [kernels.case_of(model, spec, platform, tensor) for spec in specs])
 
 
 def with_defaults(model: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,10 +26,16 @@ from bert_jax.storage import files, reading
 # Key that names a part -> (the group with the part's own keys, the dataclass in its file that has them as fields).
 OWN_KEYS = {
     "objective.name": ("objective", "Config"),
+    "objective.members.*.name": ("objective.members.*", "Config"),
+    "phases.*.objective.name": ("phases.*.objective", "Config"),
+    "phases.*.objective.members.*.name": ("phases.*.objective.members.*", "Config"),
     "objective.masking.strategy": ("objective.masking.options", "Config"),
     "objective.arrangement": ("objective.arrangement_options", "Arrangement"),
     "task.name": ("task", "Config"),
     "data.format": ("data.options", "Reader"),
+    "training.evaluations.*.name": ("training.evaluations.*", "Config"),
+    "optimizer.name": ("optimizer", "Optimizer"),
+    "schedule.name": ("schedule", "Schedule"),
 }
 FILE = "file"  # key of the metadata of a field that names a file, whose content counts in the identity of a run
 
@@ -152,8 +158,11 @@ def with_contents(tree: Mapping[str, Any]) -> dict[str, Any]:
     digits of its sha256.
     """
     named = {name: dict(value) if isinstance(value, Mapping) else value for name, value in tree.items()}
-    for key, (where, fields) in OWN_KEYS.items():
-        name, group, category = at(named, key), at(named, where), catalogue.KEYS[key]
+    keys = [(*one, pattern) for pattern in OWN_KEYS for one in _matches(named, pattern.split("."))]
+    for key, name, pattern in keys:
+        (where, fields), category = OWN_KEYS[pattern], catalogue.KEYS[pattern]
+        where = key.rpartition(".")[0] if "*" in where else where
+        group = at(named, where)
         if not (isinstance(name, str) and catalogue.is_own(name) and isinstance(group, Mapping)):
             continue
         own = getattr(catalogue.find(category.package, name, having=category.having), fields)

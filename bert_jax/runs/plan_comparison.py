@@ -104,6 +104,7 @@ def measurements(workdir: str) -> tuple[dict[str, Any], PretrainingRecipe, dict[
             f"{workdir} has logged no steady step times {since}: {LEAST_WINDOWS} windows of a phase "
             "are needed after the first; train on, or log more often (--config.training.log_every_steps)"
         )
+    config = {name: group for name, group in config.items() if name != "probe"}  # a former group, of no step
     settings = PretrainingRecipe.of(_in_steps(config, run, records)).settings
     free = {name: value for name, value in settings.model.items() if name in FREE_MODEL_FIELDS}
     settings = dataclasses.replace(settings, model={**run["facts"]["model"], **free})

@@ -20,15 +20,18 @@ from bert_jax.examples.splits import train_split
 from bert_jax.features.fill_mask import check_masked, encode_masked
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.initial import continued_seed
+from bert_jax.interchange.loading import load
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.losses import OfLabels
 from bert_jax.objectives.base import PretrainingObjective, Setting
 from bert_jax.objectives.reading import is_sum, of_other_rows
+from bert_jax.objectives.several import Several, seed_of_member
 from bert_jax.records import Batch, BatchSpec, Example, Sum
 from bert_jax.reporting.loggers.base import check_loggers
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.rows.units import columns
+from bert_jax.runs.evaluations import base as evaluations
 from bert_jax.runs.inputs import Inputs, find_vocabulary
 from bert_jax.runs.model_choice import (
     check_kernel,
@@ -36,12 +39,14 @@ from bert_jax.runs.model_choice import (
     with_classifier_dropout,
     with_vocabulary_size,
 )
-from bert_jax.runs.settings import FinetuningSettings, PretrainingSettings
-from bert_jax.task import Task
+from bert_jax.runs.models_read import check_features, check_vocabulary, in_run, read_models
+from bert_jax.runs.settings import FinetuningSettings, PretrainingSettings, member_of
+from bert_jax.task import Task, check_meanings, tasks_of
 from bert_jax.tasks import base as tasks
 from bert_jax.tasks.base import KIND, ExampleTask
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import mesh as meshes
+from bert_jax.training import trained
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.memory import check_fits
@@ -57,14 +62,14 @@ class CheckedPretraining:
     Attributes:
       initial: the model from which the run starts, or has started.
       parent: the entries of the run's facts that name the run from which it starts.
-      task: the objective, still without text. Until the vocabulary is there, the size of its model's vocabulary is
-        that of ``initial`` or of ``config.vocab``.
+      task: the objective, or those of the phases, still without text. Until the vocabulary is there, the size of its
+        model's vocabulary is that of ``initial`` or of ``config.vocab``.
     """
 
     settings: PretrainingSettings
     initial: TrainedModel | None
     parent: dict[str, str]
-    task: PretrainingObjective
+    task: PretrainingObjective | Several
     experiment: Experiment
     mesh: Mesh
 
@@ -76,11 +81,14 @@ class CheckedPretraining:
         settings = self.settings
         own = (settings.vocab, settings.corpus, self.initial, bound, settings.private, self.task.units)
         inputs = Inputs(workdir, *own)
+        if not bound:
+            for one in tasks_of(self.task).values():
+                check_vocabulary(one.setting.models, inputs.source_tokenizer)
         inputs.check()
         return inputs
 
-    def with_text(self, tokenizer: Tokenizer, corpus: Mixture) -> tuple[PretrainingObjective, Experiment]:
-        """Return the objective on a corpus, and the experiment, in which lengths given in epochs have become steps.
+    def with_text(self, tokenizer: Tokenizer, corpus: Mixture) -> tuple[PretrainingObjective | Several, Experiment]:
+        """Return the task on a corpus, and the experiment, in which lengths given in epochs have become steps.
 
         Raises ``UserError`` if the text does not fit the model or the examples, the schedule does not fit the steps, or
         no evaluation reports the metric by which the best step is selected.
@@ -92,7 +100,7 @@ class CheckedPretraining:
         task = self.task.with_text(corpus, tokenizer, model.vocab_size)
         experiment = self.experiment.in_steps(task)
         experiment.make_schedule()
-        _check_metric(settings.selection.metric, experiment, task, self.mesh)
+        _check_metrics(settings.selection.metric, experiment, task, self.mesh)
         return task, experiment
 
 
@@ -100,34 +108,51 @@ def check_pretraining(
     settings: PretrainingSettings,
     initial: TrainedModel | None = None,
     devices: list[jax.Device] | None = None,
+    read: Callable[..., TrainedModel] = load,
 ) -> CheckedPretraining:
     """Check everything in a recipe that can be checked before text is read.
 
     Args:
       initial: the model from which the run starts.
       devices: the devices to run on. If None, all devices of this job, whose memory is then checked too.
+      read: reads the models that the objective names, such as a teacher.
 
     Raises:
       UserError: settings do not exist, make no sense, or do not fit each other.
     """
-    model = first_model(settings, initial)
-    module, objective = settings.find_objective()
     seed, parent = continued_seed(settings.seed, initial, "pretraining")
     experiment = dataclasses.replace(settings.experiment(), seed=seed)
+    phases = experiment.phases.phases
+    chosen = [(*one, read_models(one[1], read)) for one in settings.objectives(phases)]
+    pieces = [model.tokenizer.size for *_, models in chosen for model in models.values()]
+    model = first_model(settings, initial, next(iter(pieces), None))
     mesh = experiment.check(devices)
     check_loggers(settings.training.loggers)
-    phases = experiment.phases.phases
-    kinds, changes = {p.kind: p.max_length for p in phases}, {p.kind: p.changes for p in phases}
-    with _contract_of(catalogue.name_of(module.__name__)):
-        task: PretrainingObjective = module.Objective(objective, Setting(model, kinds, seed, changes, settings.seed))
-        _check_own_parts(task)
-    specs = task.batch_specs
-    _check_whole_batches(task, experiment, mesh)
-    check_kernel(model, mesh, [specs[kind] for kind in kinds])
+    evaluations.check(settings.training.evaluations, settings.selection.metric)
+    objectives: list[PretrainingObjective] = []
+    for module, config, own, models in chosen:
+        lengths, changes = {p.kind: p.max_length for p in own}, {p.kind: p.changes for p in own}
+        with _contract_of(catalogue.name_of(module.__name__)):
+            own_seed = seed_of_member(seed, member_of(own[0]))
+            setting = Setting(model, lengths, own_seed, changes, settings.seed, in_run(models, model, lengths))
+            one = module.Objective(config, setting)
+            _check_own_parts(one)
+        check_features(models, one.batch_specs)
+        _check_whole_batches(one, experiment, mesh)
+        check_kernel(one.setting.model, mesh, [one.batch_specs[kind] for kind in lengths])
+        objectives.append(one)
+    members = {
+        phase.kind: {name: (one.kind, share) for name, (one, share) in settings.members(phase).items()}
+        for phase in phases
+    }
+    task = objectives[0] if len(objectives) == 1 else Several(objectives, members)
+    kinds, specs = {kind for one in objectives for kind in one.setting.max_lengths}, task.batch_specs
+    _check_own_optimizer(task, experiment)
+    _check_kinds(task, experiment)
     _check_columns(settings, task.units)
     if settings.corpus.parts and any(name not in kinds for name in specs):
         raise UserError("a mixture has rows of one length: set config.objective.packing to 'packed' or 'none'")
-    if settings.fills(model):
+    if settings.fills(task.setting.model):
         check_masked(settings.examples or (), "config.examples")
     if devices is None:
         batches = {f"config.phases.{p.kind}.batch_size": (p.batch_size, specs[p.kind]) for p in phases}
@@ -198,11 +223,13 @@ class CheckedFinetuning:
         check_kernel(model, mesh, [task.batch_specs[KIND]])
         batches = {f"config.phases.{KIND}.batch_size": (phase.batch_size, task.batch_specs[KIND])}
         check_fits(model.num_parameters, batches)
-        if settings.selection.metric != task.main_metric:
-            _check_metric(settings.selection.metric, experiment, task, mesh)
+        if settings.selection.metric != task.main_metric or settings.training.evaluations:
+            _check_metrics(settings.selection.metric, experiment, task, mesh)
         jax.eval_shape(task.init, jax.random.key(0))  # raises for options that the model cannot be built from
         if catalogue.is_own(catalogue.name_of(type(task).__module__)):
             _check_own_terms(task, task.batch_specs[KIND], dict)
+        _check_own_optimizer(task, experiment)
+        _check_kinds(task, experiment)
         return task, experiment
 
 
@@ -224,6 +251,7 @@ def check_finetuning(settings: FinetuningSettings, initial: TrainedModel | None)
     experiment = dataclasses.replace(settings.experiment(), seed=seed)
     experiment.check()
     check_loggers(settings.training.loggers)
+    evaluations.check(settings.training.evaluations)
     if task.whole_batches and (parts := experiment.micro_batches(settings.phase)) > 1:
         raise UserError(
             f"{_micro_batches_key(settings.phase)} is {parts}; only 1 is allowed where the rows of a batch are each "
@@ -234,8 +262,10 @@ def check_finetuning(settings: FinetuningSettings, initial: TrainedModel | None)
     return CheckedFinetuning(settings, initial, parent, model, task, config, experiment)
 
 
-def first_model(settings: PretrainingSettings, initial: TrainedModel | None) -> ModelConfig:
+def first_model(settings: PretrainingSettings, initial: TrainedModel | None, pieces: int | None = None) -> ModelConfig:
     """Return the architecture of a run before there is text, with the size of vocabulary that is to be expected.
+
+    ``pieces`` is this size if it is known.
 
     Raises ``UserError`` if the recipe has no architecture and there is no model to start from.
     """
@@ -246,7 +276,7 @@ def first_model(settings: PretrainingSettings, initial: TrainedModel | None) -> 
         )
     vocab = settings.vocab
     size = vocab.with_added(initial.tokenizer).size if initial else vocab.size + len(vocab.added)
-    return choose_model(settings.model, size, initial)
+    return choose_model(settings.model, pieces or size, initial)
 
 
 def _check_columns(settings: PretrainingSettings, units: tuple[str, ...]) -> None:
@@ -261,13 +291,23 @@ def _check_columns(settings: PretrainingSettings, units: tuple[str, ...]) -> Non
         )
 
 
-def _check_metric(metric: str, experiment: Experiment, task: Task, mesh: Mesh) -> None:
-    """Raise ``UserError`` if no evaluation reports ``metric``; "" is allowed. This does not run the model."""
-    if not metric:
+def _check_metrics(metric: str, experiment: Experiment, task: Task, mesh: Mesh) -> None:
+    """Raise ``UserError`` if no evaluation reports ``metric``, or two may give one name. This does not run the model.
+
+    ``metric`` is that by which the best step is selected; "" is allowed.
+    """
+    others, (name, slash, _) = experiment.training.evaluations, metric.partition("/")
+    if not (metric or others):
         return
-    evaluation = Evaluation(task, mesh, experiment.evaluated_phase, experiment.training.eval_rows)
-    if metric not in (known := evaluation.metric_names()):
-        raise UserError(f"config.selection.metric is {metric!r}; {configuration.nearest(metric, known)}")
+    known = Evaluation(task, mesh, experiment.evaluated_phase, experiment.training.eval_rows).metric_names()
+    if both := others.keys() & {one.partition("/")[0] for one in known}:
+        raise UserError(
+            f"{evaluations.WHERE}.{min(both)} has the name of a metric of the held-out rows; give it another one"
+        )
+    given = slash and name in others  # the evaluation at step 0 says whether it gives this metric
+    if metric and not given and metric not in known:
+        names = [*known, *(f"{name}/METRIC" for name in others)]
+        raise UserError(f"config.selection.metric is {metric!r}; {configuration.nearest(metric, names)}")
 
 
 # ---- The contract of an objective ----------------------------------------------------------------------------------
@@ -317,7 +357,7 @@ def _check_own_terms(
     """Raise ``UserError``, with file and line of a term, if it cannot be computed, is no sum, or counts outputs."""
     variables = meshes.unbox(jax.eval_shape(task.init, jax.random.key(0)))
     batch = jax.eval_shape(lambda rows: dict(inputs(rows)), _two_rows(spec))
-    outputs = jax.eval_shape(lambda params, rows: task.forward(params, rows, None), variables, batch)
+    outputs = jax.eval_shape(task.outputs, variables, _two_rows(spec))
     for name, term in task.terms(task.config).items():
         where = f"{_place_of(task.terms, name)}: the term {name!r}"
         for function in (term.loss, *term.measures.values()):
@@ -354,6 +394,20 @@ def _place_of(terms: Callable[..., Any], name: str) -> str:
     return f"{inspect.getsourcefile(terms)}:{first + next(within, 0)}"
 
 
+def _check_own_optimizer(task: Task, experiment: Experiment) -> None:
+    """Raise ``UserError`` if the optimizer is a user's own file and does not fit the parameters (``Rule.check``)."""
+    name = catalogue.name_of(type(experiment.optimizer).__module__)
+    if catalogue.is_own(name):
+        params = meshes.unbox(jax.eval_shape(task.init, jax.random.key(0)).params)
+        experiment.optimizer.check(params, catalogue.display_name(name))
+
+
+def _check_kinds(task: PretrainingObjective | Several | ExampleTask, experiment: Experiment) -> None:
+    """Raise ``UserError`` if kinds of batches give one metric two meanings, or train what cannot be trained alone."""
+    check_meanings({kind: one.terms(one.config) for kind, one in tasks_of(task).items()})
+    trained.check(task, experiment.optimizer)
+
+
 def _micro_batches_key(phase: Phase) -> str:
     """Return the key that says in how many parts a batch of ``phase`` is computed."""
     return f"config.{f'phases.{phase.kind}' if phase.micro_batches else 'training'}.micro_batches"
@@ -364,8 +418,8 @@ def _check_whole_batches(task: PretrainingObjective, experiment: Experiment, mes
 
     What ``inputs`` computes is tried on random rows if ``task.whole_batches`` does not say it.
     """
-    phases = experiment.phases.phases
-    phase = max(phases, key=experiment.micro_batches)
+    kinds = {kind.partition("/")[0]: kind for kind in task.setting.max_lengths}  # by phase
+    phase = max((one for one in experiment.phases.phases if one.kind in kinds), key=experiment.micro_batches)
     parts = experiment.micro_batches(phase)
     if task.whole_batches and parts > 1:
         raise UserError(
@@ -375,7 +429,7 @@ def _check_whole_batches(task: PretrainingObjective, experiment: Experiment, mes
     split = meshes.may_split(mesh, experiment.mesh.weight_update)
     if task.whole_batches or not task.derived or not (split or parts > 1):
         return
-    if names := of_other_rows(task.inputs, task.batch_specs[phase.kind], task.derived):
+    if names := of_other_rows(task.inputs, task.batch_specs[kinds[phase.kind]], task.derived):
         raise UserError(
             f"objective {task.name!r} computes {', '.join(names)} of a row from other rows, of which a device or "
             "micro-batch sees a part; set whole_batches = True in its class, or run on one device without micro-batches"

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
+from bert_jax import catalogue
 from bert_jax.checkpoints.restoring import BEST, saved_steps
 from bert_jax.cluster import distributed
 from bert_jax.corpora.mixture import Mixture
@@ -26,6 +27,7 @@ from bert_jax.interchange.loading import load
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import LM_HEAD, config_facts
 from bert_jax.objectives.base import PretrainingObjective
+from bert_jax.objectives.several import Several
 from bert_jax.program import program
 from bert_jax.reporting import run_record
 from bert_jax.reporting.observer import Observer
@@ -33,16 +35,16 @@ from bert_jax.reporting.profiled_steps import ProfiledSteps, with_profile
 from bert_jax.rows.loader import Loader
 from bert_jax.rows.phases import Phases
 from bert_jax.runs.baselines import write_baselines
+from bert_jax.runs.evaluations.base import Evaluations, read
 from bert_jax.runs.filled_examples import fill_examples
 from bert_jax.runs.finishing import LONGER_PRETRAINING, export_newest, report_at_the_end, without_class
 from bert_jax.runs.inputs import CORPUS
-from bert_jax.runs.model_choice import overridden_settings
+from bert_jax.runs.model_choice import other_reading, overridden_settings
 from bert_jax.runs.own_code import keep_copies, with_contents
-from bert_jax.runs.preparation import check_pretraining
-from bert_jax.runs.probe import Probe, read_probe
+from bert_jax.runs.preparation import CheckedPretraining, check_pretraining
 from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.storage import files
-from bert_jax.task import Task
+from bert_jax.task import Task, tasks_of
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import roll_back
 from bert_jax.training.experiment import Experiment
@@ -79,12 +81,14 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
         reached, initial = max(saved, default=0), find_initial(request.init, workdir, resumes=bool(saved))
         recipe = check_pretraining(settings, initial)
         start = None if saved else initial
-        model_notes = overridden_settings(settings.model, request.typed_keys, start) if start else []
+        notes = overridden_settings(settings.model, request.typed_keys, start) if start else []
+        notes += other_reading(recipe.task.setting.model, start) if start else []
         if start and request.init_optimizer == "kept":
-            check_moments(start, [part.name for part in recipe.task.parts])
-        probe_examples = read_probe(settings.probe, recipe.experiment)
+            check_moments(start, {part.name for one in tasks_of(recipe.task).values() for part in one.parts})
+        evaluators = read(settings.training.evaluations, notes.append)
         inputs = recipe.inputs(workdir, bound=bool(saved))
-        run = run_record.content(workdir, *_record_of(config, settings, request), request.extend, bool(saved))
+        distributed.wait("what is frozen", str([one.given.digests for one in tasks_of(recipe.task).values()]))
+        run = run_record.content(workdir, *_record_of(config, recipe, request), request.extend, bool(saved))
         phases = recipe.experiment.phases
         phases.check_not_past(reached)
         run = with_profile(request.profiled, run, phases.num_steps, reached)
@@ -97,7 +101,7 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
             task, experiment = recipe.with_text(tokenizer, corpus)
             experiment, model = dataclasses.replace(experiment, profiled=request.profiled), task.setting.model
             _tell_length(experiment, phases.in_epochs, reached, observer)
-            probe = Probe(probe_examples, tokenizer, model, experiment) if probe_examples else None
+            evaluations = Evaluations(evaluators, tokenizer, model, experiment, notes.append)
             facts = _facts_of(settings, task, tokenizer, corpus) | recipe.parent
             run["phases"] = experiment.phases.as_record()
             if distributed.is_first():
@@ -106,15 +110,16 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
                 folder = settings.corpus.path or files.as_path(workdir) / CORPUS
                 write_baselines(task, experiment, workdir, corpus.fingerprint, folder, observer.note)
             remarks = _remarks_on(experiment, reached)
-            for line in [*model_notes, *remarks, *(probe.notes if probe else ())]:
+            for line in [*notes, *remarks]:
                 observer.note(line)
 
             first = None
             if start:
                 first = start_from(start, model, tokenizer, request.init_optimizer, observer.note)
-                observer.fresh_heads = tuple(p.name for p in task.parts if p.name not in start.params)
+                evaluated = task.of(experiment.evaluated_phase.kind).parts
+                observer.fresh_heads = tuple(part.name for part in evaluated if part.name not in start.params)
             facts = facts | {"run": run}
-            result = train_and_evaluate(Run(task, experiment, observer, facts, first, probe=probe))
+            result = train_and_evaluate(Run(task, experiment, observer, facts, first, evaluations=evaluations))
             if distributed.is_first():
                 finish(settings, model, facts["head"], corpus, observer)
     return result
@@ -142,10 +147,11 @@ def _remarks_on(experiment: Experiment, reached: int) -> list[str]:
 
 
 def _facts_of(
-    settings: PretrainingSettings, task: PretrainingObjective, tokenizer: Tokenizer, corpus: Mixture
+    settings: PretrainingSettings, task: PretrainingObjective | Several, tokenizer: Tokenizer, corpus: Mixture
 ) -> dict[str, Any]:
     """Return the facts of a run: what is known of it once it has text. It resumes only with the same."""
     model, parts = task.setting.model, [part.name for part in task.parts]
+    [(module, *_), *_] = settings.objectives(settings.experiment().phases.phases[-1:])
     has_class = model.encoder in families() and LM_HEAD.name in parts  # a class of transformers
     facts = {
         "model": config_facts(model),
@@ -153,9 +159,32 @@ def _facts_of(
         "vocabulary_sha256": tokenizer.sha256,
         "corpus_fingerprint": corpus.fingerprint,
         "head": {"architecture": of_pretraining(model, parts)} if has_class else None,
-        "objective": {"name": settings.objective["name"], **dataclasses.asdict(task.config)},
+        "objective": {"name": catalogue.name_of(module.__name__), **dataclasses.asdict(task.config)},
+        **({"parts": parts} if isinstance(task, Several) else {}),  # those of other phases are left out of the model
     }
-    return with_contents(facts)
+    return _with_frozen(with_contents(facts), task)
+
+
+def _with_frozen(tree: dict[str, Any], task: Task) -> dict[str, Any]:
+    """Return the ``tree`` of a recipe that names what is frozen by its content, wherever it lies.
+
+    This stands in place of the path of a model. Other arrays are in an entry "frozen", by the first kind of batch.
+    """
+    contents, others = dict[tuple[str, Any], str](), dict[str, dict[str, str]]()
+    for kind, one in tasks_of(task).items():
+        models, digests = one.setting.models, one.given.digests
+        contents |= {
+            (name, models[name].source): f"{name}@{digest}" for name, digest in digests.items() if name in models
+        }
+        if arrays := {name: digest for name, digest in digests.items() if name not in models}:
+            others[kind] = arrays
+
+    def named(name: str, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: named(key, inner) for key, inner in value.items()}
+        return contents.get((name, value), value) if isinstance(value, str) else value
+
+    return named("", tree) | ({"frozen": others} if others else {})
 
 
 def _settings_of(config: Mapping[str, Any], request: PretrainingRequest) -> tuple[dict[str, Any], PretrainingSettings]:
@@ -167,11 +196,11 @@ def _settings_of(config: Mapping[str, Any], request: PretrainingRequest) -> tupl
 
 
 def _record_of(
-    config: Mapping[str, Any], settings: PretrainingSettings, request: PretrainingRequest
+    config: Mapping[str, Any], recipe: CheckedPretraining, request: PretrainingRequest
 ) -> tuple[Mapping[str, Any], dict[str, Any], str]:
     """Return config, identity and command as a run's files record them. A private run records hashes and no command."""
-    identity = settings.identity() | {"init": request.init}
-    if not settings.private:
+    identity = _with_frozen(recipe.settings.identity(), recipe.task) | {"init": request.init}
+    if not recipe.settings.private:
         return config, identity, request.command
     return private_config(config), private_config(identity) | {"init": redact(request.init)}, ""
 
@@ -210,7 +239,8 @@ class TrainingBatches:
     A batch is a dict of numpy arrays [B, ...]; ``task.batch_specs`` has their names, shapes and dtypes.
 
     Attributes:
-      task: the objective, whose ``loss`` reads a batch; ``task.inputs(batch)`` adds what it derives.
+      task: the objective, whose ``loss`` reads a batch; ``task.inputs(batch)`` adds what it derives. If phases have
+        objectives of their own, those of a phase are ``task.of(phase)``.
       model: the architecture that the recipe trains.
     """
 
@@ -244,11 +274,11 @@ def training_batches(
     settings = dataclasses.replace(settings, mesh=MeshConfig(), model=model)  # only of the machine that trains
     with run_record.only_writer(request.workdir):
         saved = saved_steps(request.workdir)
-        run_record.content(  # raises, if the workdir holds another run
-            request.workdir, *_record_of(config, settings, request), bound=bool(saved)
-        )
         initial = find_initial(request.init, request.workdir, resumes=bool(saved))
         recipe = check_pretraining(settings, initial, jax.devices()[:1])
+        run_record.content(  # raises, if the workdir holds another run
+            request.workdir, *_record_of(config, recipe, request), bound=bool(saved)
+        )
         tokenizer, corpus = recipe.inputs(request.workdir, bool(saved)).open(note)
         task, experiment = recipe.with_text(tokenizer, corpus)
     rolled = roll_back.of_run(run_record.read_run(request.workdir) if saved else {})

@@ -6,15 +6,16 @@ It converts the recipe to the form that ``bert_jax.planning`` takes, and collect
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 from bert_jax import configuration
 from bert_jax.errors import UserError
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.loading import load
-from bert_jax.models.config import ModelConfig
+from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.planning import comparison, page, scaling, topologies
 from bert_jax.planning.plan import Change, Machine, Plan, Rates, make
 from bert_jax.planning.scaling import Advice, LargerBatch
@@ -24,7 +25,7 @@ from bert_jax.program import Note
 from bert_jax.reporting.loggers.base import flatten
 from bert_jax.runs.preparation import check_pretraining, first_model
 from bert_jax.runs.settings import PretrainingSettings
-from bert_jax.task import Task
+from bert_jax.task import Task, needs_whole_batches
 from bert_jax.training.experiment import Experiment
 
 
@@ -146,11 +147,12 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> PlanRes
     else:
         note(f"compiling the step of {', '.join(batches)} for {topology.name}")
         result, own = None, make(recipe, machine, rates, note=note)
-    remat: Any = own.remat
-    experience, ratio = comparison.look_up(topology, experiment, dataclasses.replace(recipe.shape(), remat=remat))
+    shape, remat = recipe.shape(), cast(Any, own.remat)
+    shape = dataclasses.replace(shape, remat=remat) if isinstance(shape, TransformerConfig) else shape
+    experience, ratio = comparison.look_up(topology, experiment, shape)
     own = dataclasses.replace(own, experience=experience, ratio=ratio)
     smaller = [] if own.fits else smallest_change(recipe, machine, rates, own, note)
-    larger = scaling.larger_batches(own, factor, task.whole_batches) if own.fits and factor > 1 else []
+    larger = scaling.larger_batches(own, factor, needs_whole_batches(task)) if own.fits and factor > 1 else []
     return PlanResult(own, request, batches, advice, factor, flags, larger, smaller, result)
 
 
@@ -163,12 +165,18 @@ class PretrainingRecipe:
 
     settings: PretrainingSettings
     initial: TrainedModel | None = None
+    read: Callable[..., TrainedModel] = dataclasses.field(default_factory=lambda: functools.cache(load))
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> PretrainingRecipe:
         """Return the recipe. Raises ``UserError`` for a wrong key or value, or if it is a recipe for fine-tuning."""
         settings = PretrainingSettings.of(config)
         for phase in settings.experiment().phases.phases:
+            if len(members := settings.members(phase)) > 1:
+                raise UserError(
+                    f"{phase.kind} has the members {', '.join(members)}, and plan computes one kind of batch for a"
+                    " phase; plan each by itself, with --config.objective.name and without members"
+                )
             if phase.num_epochs is not None:
                 where = f"config.phases.{phase.kind}"
                 raise UserError(
@@ -198,17 +206,19 @@ class PretrainingRecipe:
             in_tokens = settings.phases[phase.kind].get("num_tokens") is not None
             positions = steps * phase.batch_size * phase.max_length
             lengths[phase.kind] = {"num_tokens": positions} if in_tokens else {"num_steps": steps}
-        names = ("warmup_steps", "decay_steps") if times < 1 else ()
-        rates: dict[str, Any] = {n: int(times * value) for n in names if (value := getattr(settings.schedule, n))}
+        own = vars(settings.find_part("schedule"))
+        shares = own["warmup_fraction"] is not None  # then the warm-up is shorter by itself
+        names = () if times >= 1 else ("decay_steps",) if shares else ("warmup_steps", "decay_steps")
+        rates: dict[str, Any] = {name: int(times * value) for name in names if (value := own.get(name))}
         phases = configuration.complete(lengths, settings.phases)
-        schedule = dataclasses.replace(settings.schedule, **rates)
+        schedule = {**settings.schedule, **rates}
         changed = flatten({"phases": lengths, "schedule": rates})
         flags = [f"--config.{key}={number}" for key, number in changed.items()]
         settings = dataclasses.replace(settings, phases=phases, schedule=schedule)
         return dataclasses.replace(self, settings=settings), flags
 
     def variant(self, change: Change, devices: list[Any]) -> tuple[Task, Experiment]:
-        checked = check_pretraining(self._changed(change), self.initial, devices)
+        checked = check_pretraining(self._changed(change), self.initial, devices, self.read)
         return checked.task, checked.experiment
 
     def shape(self) -> ModelConfig:

@@ -160,9 +160,12 @@ def keys(tree: Mapping[str, Any]) -> list[str]:
     """Return the keys of a recipe, such as ``model.size``, and then those that it leaves to their defaults."""
     from bert_jax.models.config import ModelConfig
     from bert_jax.runs.settings import FinetuningSettings, PretrainingSettings  # slow: it imports jax
+    from bert_jax.training.optimizers import adamw
+    from bert_jax.training.schedules import warmup_stable_decay
 
     settings = FinetuningSettings if "task" in tree else PretrainingSettings
-    known = defaults(settings) | {"model": defaults(ModelConfig)}
+    parts = {"model": ModelConfig, "optimizer": adamw.Optimizer, "schedule": warmup_stable_decay.Schedule}
+    known = defaults(settings) | {group: defaults(part) for group, part in parts.items()}
     return list(dict.fromkeys([*_leaves(tree), *_leaves(known)]))
 
 

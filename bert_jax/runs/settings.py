@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from bert_jax import catalogue, configuration
 from bert_jax.checkpoints.saving import CheckpointConfig
@@ -13,16 +13,17 @@ from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig
 from bert_jax.errors import UserError
 from bert_jax.examples.load import DataConfig
 from bert_jax.models.config import ModelConfig
+from bert_jax.objectives import base
+from bert_jax.objectives.base import ROW_KEYS
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.runs.model_choice import with_defaults
 from bert_jax.runs.own_code import with_contents
-from bert_jax.runs.probe import ProbeConfig
 from bert_jax.tasks.base import KIND, ExampleTask
 from bert_jax.training.experiment import Experiment, TrainingConfig
 from bert_jax.training.mesh import MeshConfig
-from bert_jax.training.optimizers import OptimizerConfig
-from bert_jax.training.schedules import ScheduleConfig
+from bert_jax.training.optimizers.base import Rule
+from bert_jax.training.schedules.base import Warmup
 from bert_jax.training.selection import SelectionConfig
 
 # Groups of keys, and keys of groups, that change how a run is computed and kept, not what it learns.
@@ -44,8 +45,8 @@ class Settings:
     phases: Mapping[str, Any]  # name -> the keys of a phase; phases run in the order of their names
     seed: int = 0  # of parameters, the order of rows, masks and dropout
     vocab: VocabularyConfig = VocabularyConfig()
-    optimizer: OptimizerConfig = OptimizerConfig()
-    schedule: ScheduleConfig = ScheduleConfig()
+    optimizer: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # the optimizer's name and its options
+    schedule: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # the schedule's name and its options
     selection: SelectionConfig = SelectionConfig()
     mesh: MeshConfig = MeshConfig()
     training: TrainingConfig = TrainingConfig()
@@ -53,12 +54,34 @@ class Settings:
     loader: LoaderConfig = LoaderConfig()
     export: bool = True  # write a Hugging Face directory at the end
 
+    # What optimizer and schedule are if the recipe does not say it; an option counts for the parts that have it.
+    part_defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "optimizer": {"name": "adamw"},
+        "schedule": {"name": "linear_from_zero"},
+    }
+
+    def find_part(self, group: str) -> Any:
+        """Return the "optimizer" or the "schedule". Raises ``UserError`` for a wrong key or value."""
+        given, defaults = getattr(self, group), self.part_defaults[group]
+        name, category = given.get("name", defaults["name"]), catalogue.KEYS[f"{group}.name"]
+        cls = getattr(catalogue.find(category.package, name, having=category.having), category.having)
+        base: type[Rule] | type[Warmup] = Rule if group == "optimizer" else Warmup
+        if not issubclass(cls, base) or cls.__abstractmethods__:
+            has = ", ".join(sorted(base.__abstractmethods__))
+            raise UserError(
+                f"{catalogue.display_name(name)}: {category.having} is to be a bert_jax.{category.package}.base."
+                f"{base.__name__} with {has} of its own"
+            )
+        fields = {field.name for field in dataclasses.fields(cls)}
+        own = {key: value for key, value in defaults.items() if key in fields}
+        return configuration.build(cls, configuration.complete(given, own), f"config.{group}", also=("name",))
+
     def experiment(self) -> Experiment:
         return Experiment(
             self.seed,
             Phases.of(self.phases),
-            self.optimizer,
-            self.schedule,
+            self.find_part("optimizer"),
+            self.find_part("schedule"),
             self.mesh,
             self.training,
             self.checkpoints,
@@ -70,10 +93,13 @@ class Settings:
         """Return the settings that a resumed run may not change. Paths may change: hashes of content count instead."""
         tree = without(dataclasses.asdict(self), *FREE)
         tree["vocab"] = without(tree["vocab"], "path")
-        tree["model"] = without(with_defaults(self.model), *FREE_MODEL_FIELDS)
+        tree["model"] = without(with_defaults(self.model), *FREE_MODEL_FIELDS, "attention")  # the objective says that
         phases = {name: configuration.defaults(Phase) | values for name, values in self.phases.items()}
         tree["phases"] = {name: without(values, *FREE_PHASE_FIELDS) for name, values in phases.items()}
-        if self.schedule.warmup_fraction is not None:
+        for group, defaults in self.part_defaults.items():
+            name = getattr(self, group).get("name", defaults["name"])
+            tree[group] = {"name": name, **dataclasses.asdict(self.find_part(group))}
+        if tree["schedule"]["warmup_fraction"] is not None:
             del tree["schedule"]["warmup_steps"]
         return tree
 
@@ -82,9 +108,8 @@ class Settings:
 class PretrainingSettings(Settings):
     """A pretraining recipe as typed values."""
 
-    objective: Mapping[str, Any]  # the objective's name and its options
+    objective: Mapping[str, Any]  # the objective's name and its options, or members with theirs
     corpus: CorpusConfig = CorpusConfig()
-    probe: ProbeConfig = ProbeConfig()
     # texts in which the finished model fills each [MASK]; None: held-out sentences with a masked word each; (): none
     examples: tuple[str, ...] | None = None
     private: bool = False  # write nothing about the text and its source (corpora.privacy)
@@ -103,10 +128,14 @@ class PretrainingSettings(Settings):
         return configuration.build(cls, config, where)
 
     def identity(self) -> dict[str, Any]:
-        tree = without(super().identity(), "probe", "examples", "private")
-        defaults = configuration.defaults(self.find_objective()[0].Config)
+        tree = without(super().identity(), "examples", "private")
+        named = "members" not in self.objective
+        defaults = configuration.defaults(self.find_objective()[0].Config if named else base.Config)
         tree["objective"] = configuration.complete(self.objective, defaults)
         tree["corpus"] = without(tree["corpus"], *FREE_CORPUS_FIELDS)
+        chosen, evaluations = self.selection.metric.partition("/")[0], self.training.evaluations
+        if chosen in evaluations:  # the choice of the best step depends on it
+            tree["training"] = {"evaluations": {chosen: evaluations[chosen]}}
         return with_contents(tree)
 
     def fills(self, model: ModelConfig) -> bool:
@@ -121,6 +150,74 @@ class PretrainingSettings(Settings):
         """Return the objective's module and its config. Raises ``UserError`` for a wrong key or value."""
         module = catalogue.find("objectives", self.objective.get("name", ""), having="Objective")
         return module, configuration.build(module.Config, self.objective, "config.objective", also=("name",))
+
+    def members(self, phase: Phase) -> dict[str, tuple[Phase, float]]:
+        """Return name -> (the phase of a member, its share) for the members of the objective of ``phase``, by name.
+
+        The phase of a member has the member's kind of batch and keys. A phase without members is one itself, called "".
+        """
+        of_phase = "members" in phase.objective or "name" in phase.objective
+        group, where = (
+            (phase.objective, f"config.phases.{phase.kind}.objective")
+            if of_phase
+            else (
+                self.objective,
+                "config.objective",
+            )
+        )
+        if "members" not in group:
+            return {"": (phase, 1.0)}
+        if "name" in group:
+            raise UserError(f"{where} has name and members; it is one objective or several: leave one of them out")
+        configuration.build(base.Config, group, where, also=("members",))
+        if not isinstance(group["members"], Mapping) or len(group["members"]) < 2:
+            raise UserError(
+                f"{where}.members is {group['members']!r}; two or more are needed, each a name and its keys"
+            )
+        own, found = without(phase.objective, "members"), dict[str, tuple[Phase, float]]()
+        for name, values in sorted(group["members"].items()):
+            if not name.isidentifier() or not isinstance(values, Mapping) or "name" not in values:
+                raise UserError(
+                    f"{where}.members.{name} is {values!r}; the name of an objective is needed, {{'name': 'mlm'}}"
+                )
+            share = values.get("share", 1.0)
+            if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < configuration.INFINITE:
+                raise UserError(f"{where}.members.{name}.share is {share!r}; a number above 0 is needed")
+            kind = f"{phase.kind}/{name}" if found else phase.kind
+            keys = {**own, **without(values, "share")}
+            found[name] = dataclasses.replace(phase, kind=kind, objective=keys), float(share)
+        return found
+
+    def objectives(self, phases: Sequence[Phase]) -> list[tuple[ModuleType, Any, list[Phase]]]:
+        """Return module and config of each objective of ``phases``, and the phases that have it, in order.
+
+        A member of a phase stands for itself, with a kind of its own. The keys of an objective that a phase or a member
+        names are given there, and of ``config.objective`` it has those that every objective has.
+
+        Raises ``UserError`` for a wrong key or value.
+        """
+        found = list[tuple[ModuleType, Any, list[Phase]]]()
+        for phase in [one for every in phases for one, _ in self.members(every).values()]:
+            if (name := phase.objective.get("name")) is None:
+                module, config = self.find_objective()
+            else:
+                same, where = name == self.objective.get("name"), f"config.phases.{phase.kind}.objective"
+                shared = {key: value for key, value in self.objective.items() if key in ROW_KEYS or same}
+                own = {key: value for key, value in phase.objective.items() if key not in ROW_KEYS}
+                module = catalogue.find("objectives", name, having="Objective")
+                config = configuration.build(module.Config, {**shared, **own}, where, also=("name",))
+            for other, same_config, alike in found:
+                if (other, same_config) == (module, config) and member_of(alike[0]) == member_of(phase):
+                    alike.append(phase)
+                    break
+            else:
+                found.append((module, config, [phase]))
+        return found
+
+
+def member_of(phase: Phase) -> str:
+    """Return the name of the member that ``phase`` stands for; "" for a whole phase and its first member."""
+    return phase.kind.partition("/")[2]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -141,10 +238,13 @@ class FinetuningSettings(Settings):
     weights: Literal["pretrained", "fresh"] = "pretrained"  # "fresh": --init gives no weights
     frozen: tuple[str, ...] = ()  # parts of the model that are not trained: encoder, pooler
     bilstm_layers: int = 0  # layers of a BiLSTM between encoder and head, as in the paper's ablation
-    optimizer: OptimizerConfig = OptimizerConfig(bias_correction="standard")
-    schedule: ScheduleConfig = ScheduleConfig(peak_learning_rate=2e-5, warmup_fraction=0.1)
     training: TrainingConfig = TrainingConfig(evaluations_per_epoch=1, logs_per_evaluation=10, eval_rows=ALL_ROWS)
     checkpoints: CheckpointConfig = CheckpointConfig(every_steps=None, keep=1)
+
+    part_defaults = {
+        "optimizer": {"name": "adamw", "bias_correction": "standard"},
+        "schedule": {"name": "linear_from_zero", "peak_learning_rate": 2e-5, "warmup_fraction": 0.1},
+    }
 
     def __post_init__(self) -> None:
         configuration.check_fields(self, "config", "0 or more is needed", "bilstm_layers", sound=lambda v: v >= 0)
@@ -155,6 +255,10 @@ class FinetuningSettings(Settings):
             raise UserError(f"{where} has {', '.join(self.phase.changes)} of a pretraining objective; leave it out")
         hint = "at least 8 is needed: the special tokens of a pair are three"
         configuration.check_fields(self.phase, where, hint, "max_length", sound=lambda v: v >= 8)
+        if self.selection.metric.partition("/")[0] in self.training.evaluations:
+            raise UserError(
+                f"config.selection.metric is {self.selection.metric!r}; fine-tuning selects by a metric of the dev rows"
+            )
         if (rows := self.training.eval_rows) != ALL_ROWS:
             raise UserError(
                 f"config.training.eval_rows is {rows:,}; fine-tuning evaluates all rows; for fewer, set "

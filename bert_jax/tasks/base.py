@@ -22,7 +22,7 @@ from bert_jax.models.model import Model, Part
 from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
 from bert_jax.rows import random
 from bert_jax.rows.example_rows import EncodedRows, ExampleRows, bucket_lengths
-from bert_jax.task import Losses, RowSource, Term, Variables, measure
+from bert_jax.task import Losses, RowSource, SingleTask, Term, Variables, measure
 from bert_jax.tasks.findings import Judge
 from bert_jax.text.encoded import kept_lengths
 from bert_jax.text.tokenizer import Tokenizer
@@ -61,7 +61,7 @@ class Setting:
         return tuple(name for name in self.splits if name.startswith(prefix))
 
 
-class ExampleTask(abc.ABC):
+class ExampleTask(SingleTask, abc.ABC):
     """A ``bert_jax.task.Task`` of labelled examples. Each task's file completes it by a subclass.
 
     Class attributes of a task:

@@ -53,7 +53,7 @@ class Task(tagging.Task):
                 "feature_tagging reads an encoder that is not trained; set config.frozen to ('encoder',), or take "
                 "config.task.name='tagging' to train all of it"
             )
-        needed, there = NEEDED.get(config.layers, 1), setting.model.num_layers
+        needed, there = NEEDED.get(config.layers, 0), setting.model.num_layers
         if there < needed:
             raise UserError(
                 f"config.task.layers is {config.layers!r}, which needs {needed} layers; the model has {there}"

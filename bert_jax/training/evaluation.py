@@ -6,7 +6,7 @@ Most metrics are sums computed on the devices; for metrics that only the host ca
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from bert_jax.records import Batch, Sum
 from bert_jax.rows.phases import Phase
-from bert_jax.task import Task, is_weight
+from bert_jax.task import Task, is_weight, summary_of
 from bert_jax.training.forward import Forward
 from bert_jax.training.mesh import unbox
 from bert_jax.training.step import make_eval_step
@@ -41,27 +41,32 @@ class Evaluation:
           progress: called after every batch with the rows that are done and all rows of the part.
         """
         self._task, self._mesh, self._phase, self._num_rows = task, mesh, phase, num_rows
-        self._step = jax.jit(make_eval_step(task))
-        self._forward: Callable[..., Any] = Forward(self._step, mesh)
+        self._steps: dict[str, Any] = {}  # by kind of rows
         self._between, self._progress = between, progress
 
     def run(self, params: Any, frozen: Any) -> dict[str, float]:
         """Return the metrics over all rows. Sums are added up in float64 on the host and divided once.
 
         The metrics of ``Task.finish`` are included. If there are several held-out parts, each part's metrics are added
-        under ``<metric>/<part>``.
+        under ``<metric>/<part>``. Each part is read by the task of its own kind. What only some of them measure is a
+        mean over these.
         """
+        parts = self._task.of(self._phase.kind).heldout_parts
+        tasks = {part: self._task.of(self._kind_of(part)) for part in parts}
         sums, of_host = {}, {}  # by held-out part
-        for part in self._task.heldout_parts:
+        for part in parts:
             sums[part], outputs = self.read(part, params, frozen)
-            of_host[part] = self._task.finish(part, outputs)
-        metrics = self._means(functools.reduce(_add, sums.values()))
+            of_host[part] = tasks[part].finish(part, outputs)
+        metrics = _means(tasks.values(), functools.reduce(_add, sums.values()))
         if len(sums) == 1:
             return metrics | next(iter(of_host.values()))
         for part in sums:
-            metrics |= {f"{name}/{part}": value for name, value in (self._means(sums[part]) | of_host[part]).items()}
-        shared = set.intersection(*map(set, of_host.values()))
-        return metrics | {name: float(np.mean([one[name] for one in of_host.values()])) for name in sorted(shared)}
+            of_part = _means([tasks[part]], sums[part]) | of_host[part]
+            metrics |= {f"{name}/{part}": value for name, value in of_part.items()}
+        for task in tasks.values():
+            for name in sorted(set.intersection(*(set(of_host[part]) for part in parts if tasks[part] is task))):
+                metrics[name] = float(np.mean([one[name] for one in of_host.values() if name in one]))
+        return metrics
 
     def metric_names(self) -> list[str]:
         """Return the names of the metrics of ``run``.
@@ -69,14 +74,32 @@ class Evaluation:
         The rows are read, but the model is replaced by outputs of zeros.
         """
         variables = jax.eval_shape(lambda key: unbox(self._task.init(key)), jax.random.key(0))
-        step, shapes = self._step, (variables.params, variables.frozen)
+        shapes = (variables.params, variables.frozen)
+        values: dict[str, float] = {}  # of metrics; no two are alike, since ``summary_of`` compares them
 
-        def zeros(batch: Batch, *_: Any) -> Any:
-            return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(step, *shapes, batch))
+        def forward(kind: str) -> Callable[..., Any]:
+            def blank(batch: Batch, *_: Any) -> Any:
+                sums, outputs = jax.eval_shape(self._step(kind), *shapes, batch)
+                found = {name: Sum(values.setdefault(name, 0.01 * len(values)), 1.0) for name in sums}
+                return found, jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), outputs)
 
-        blank = Evaluation(self._task, self._mesh, self._phase, self._num_rows)
-        blank._forward = zeros
-        return list(blank.run(*shapes))
+            return blank
+
+        other = Evaluation(self._task, self._mesh, self._phase, self._num_rows)
+        other._forward = forward  # type: ignore[method-assign]
+        return list(other.run(*shapes))
+
+    def _kind_of(self, part: str) -> str:
+        return self._task.kind_of(part, self._phase.kind)
+
+    def _step(self, kind: str) -> Any:
+        if kind not in self._steps:
+            self._steps[kind] = jax.jit(make_eval_step(self._task.of(kind)))
+        return self._steps[kind]
+
+    def _forward(self, kind: str) -> Callable[..., Any]:
+        """Return the function of a batch, ``params`` and ``frozen`` that runs the eval step on rows of ``kind``."""
+        return Forward(self._step(kind), self._mesh)
 
     def read(self, part: str, params: Any, frozen: Any) -> tuple[dict[str, Sum], Outputs]:
         """Return the metric sums over the rows of a part, and the part's ``gathered_outputs``, on every host.
@@ -85,21 +108,18 @@ class Evaluation:
         """
         totals: dict[str, Sum] = {}
         gathered: list[Outputs] = []
-        done = 0
+        done, forward = 0, self._forward(self._kind_of(part))
         for batch, num_real in self._batches(part):
             self._between()
-            sums, outputs = self._forward(batch, params, frozen)
+            sums, outputs = forward(batch, params, frozen)
             totals = _add(totals, {name: Sum(float(one.value), float(one.count)) for name, one in sums.items()})
             gathered.append({name: value[:num_real] for name, value in outputs.items()})
             done += num_real
             self._progress(done, self._rows_of(part))
         return totals, {name: np.concatenate([outputs[name] for outputs in gathered]) for name in gathered[0]}
 
-    def _means(self, sums: dict[str, Sum]) -> dict[str, float]:
-        return {name: value for name, value in self._task.summary(sums).items() if name != "tokens"}
-
     def _rows_of(self, part: str) -> int:
-        return min(self._num_rows, self._task.source("eval", self._phase.kind, 0, part).rows_per_epoch)
+        return min(self._num_rows, self._task.source("eval", self._kind_of(part), 0, part).rows_per_epoch)
 
     def _batches(self, part: str) -> Iterator[tuple[Batch, int]]:
         """Yield the first held-out rows of a part as (batch, number of real rows in it).
@@ -107,7 +127,7 @@ class Evaluation:
         Rows that only fill up the last batch have weight 0.
         """
         phase = self._phase
-        source = self._task.source("eval", phase.kind, 0, part)
+        source = self._task.source("eval", self._kind_of(part), 0, part)
         total = min(self._num_rows, source.rows_per_epoch)
         for start in range(0, total, phase.batch_size):
             indices = np.arange(start, start + phase.batch_size)
@@ -119,7 +139,13 @@ class Evaluation:
             yield batch, int((~padding).sum())
 
 
+def _means(tasks: Iterable[Task], sums: dict[str, Sum]) -> dict[str, float]:
+    return {name: value for name, value in summary_of(tasks, sums).items() if name != "tokens"}
+
+
 def _add(a: Mapping[str, Sum], b: Mapping[str, Sum]) -> dict[str, Sum]:
-    """Return the sums over two sets of rows, by name, from the sums over each set."""
+    """Return the sums over two sets of rows, by name, from the sums over each set, which may lack some."""
     zero = Sum(0.0, 0.0)
-    return {name: Sum(*(x + y for x, y in zip(a.get(name, zero), b[name], strict=True))) for name in b}
+    return {
+        name: Sum(*(x + y for x, y in zip(a.get(name, zero), b.get(name, zero), strict=True))) for name in {**a, **b}
+    }

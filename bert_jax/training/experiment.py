@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import jax
+import optax
 from jax.sharding import Mesh
 
+from bert_jax.catalogue import display_name, name_of
 from bert_jax.checkpoints.saving import CheckpointConfig
 from bert_jax.cluster.watchdog import MOST_SECONDS
 from bert_jax.configuration import check_fields, choose
@@ -18,8 +21,8 @@ from bert_jax.rows.phases import Phase, Phases, steps_per_epoch
 from bert_jax.task import Task
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
-from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
-from bert_jax.training.schedules import Schedule, ScheduleConfig, make_schedule
+from bert_jax.training.optimizers.base import Rule
+from bert_jax.training.schedules.base import Warmup
 from bert_jax.training.selection import SelectionConfig
 from bert_jax.training.state import InitialState, TrainState
 from bert_jax.training.step import jit_train_step, make_gradients, make_train_step
@@ -44,6 +47,8 @@ class TrainingConfig:
     on_spike: Literal["warn", "roll_back"] = "warn"  # what to do after log steps in which the loss leaps
     stall_seconds: float = 900.0  # a step may always take so long (several processes: --heartbeat_seconds)
     loggers: tuple[str, ...] = ("tensorboard",)  # where metrics go besides metrics.jsonl: tensorboard, wandb, mlflow
+    # evaluations besides that of the held-out rows: NAME -> its keys, with which its metrics are called NAME/METRIC
+    evaluations: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         names = ("log_every_steps", "eval_every_steps", "eval_rows", "micro_batches", "max_skipped_in_a_row")
@@ -60,8 +65,8 @@ class Experiment:
 
     seed: int
     phases: Phases
-    optimizer: OptimizerConfig
-    schedule: ScheduleConfig
+    optimizer: Rule
+    schedule: Warmup
     mesh: MeshConfig
     training: TrainingConfig
     checkpoints: CheckpointConfig
@@ -111,19 +116,20 @@ class Experiment:
             training = dataclasses.replace(training, log_every_steps=every)
         return dataclasses.replace(self, phases=phases, training=training)
 
-    def make_schedule(self) -> Schedule:
-        return make_schedule(self.schedule, self.phases.num_steps)
+    def make_schedule(self) -> optax.Schedule:
+        return self.schedule.make(self.phases.num_steps)
 
     def initial_state(self, task: Task, mesh: Mesh) -> InitialState:
-        return InitialState(task, make_optimizer(self.optimizer), mesh, self.mesh.weight_update)
+        return InitialState(task, self.optimizer.make(), mesh, self.mesh.weight_update)
 
-    def jitted_step(self, task: Task, phase: Phase, state: TrainState) -> Any:
-        """Return the jitted train step of ``phase`` for states like ``state``, which may be of shapes with shardings.
+    def jitted_step(self, task: Task, kind: str, phase: Phase, state: TrainState) -> Any:
+        """Return the jitted train step of a kind of batch in ``phase``. The loop and every plan compile this function.
 
-        The loop and every plan compile this function.
+        ``state``: a state of the run, which may be of shapes with shardings.
         """
+        task = task.of(kind)
         gradients = make_gradients(task, self.micro_batches(phase), state.params, self.training.gradient_dtype)
-        tx = make_optimizer(self.optimizer)
+        tx = self.optimizer.make()
         train_step = make_train_step(task, tx, self.make_schedule(), self.seed, gradients)
         return jit_train_step(train_step, state, self.mesh.overlap)
 
@@ -142,7 +148,18 @@ class Experiment:
         """Check everything that can be wrong before any text is read; return the mesh of ``devices`` (default: all).
 
         Raises:
-          UserError: the schedule is longer than the run, or the mesh does not divide the devices or a batch.
+          UserError: the schedule is longer than the run, the mesh does not divide the devices or a batch, or it splits
+            matrices that the optimizer needs whole.
         """
-        self.make_schedule()
-        return self.make_mesh(devices)
+        rate = jax.eval_shape(self.make_schedule(), jax.ShapeDtypeStruct((), "int32"))
+        if rate.shape:
+            raise UserError(f"config.schedule.name: the rate of a step is an array {list(rate.shape)}, not one number")
+        mesh = self.make_mesh(devices)
+        if self.optimizer.whole_matrices and meshes.may_split(mesh, self.mesh.weight_update):
+            name = display_name(name_of(type(self.optimizer).__module__))
+            raise UserError(
+                f"config.optimizer.name is {name}, which needs whole matrices, and with "
+                f"config.mesh.weight_update 'sharded' each of {mesh.size} devices has a part; give "
+                "--config.mesh.weight_update=replicated"
+            )
+        return mesh

@@ -35,14 +35,14 @@ from bert_jax.training.state import LAST, TrainState, abstract
 from bert_jax.training.stepping import Steps, Window, means_of
 
 
-class ProbeProtocol(Protocol):
+class EvaluationsProtocol(Protocol):
     """Computes additional metrics at an evaluation from the current parameters, without changing them."""
 
-    def due(self, step: int) -> bool:
-        """Return whether the evaluation at ``step`` should run the probe."""
+    def due(self, step: int) -> list[str]:
+        """Return the names of the evaluations that run at ``step``."""
 
-    def __call__(self, params: Any, between: Callable[[], None]) -> dict[str, float]:
-        """Return the probe's metrics of ``params``. ``between`` is called between batches and may raise."""
+    def __call__(self, step: int, params: Any, frozen: Any, between: Callable[[], None]) -> dict[str, float]:
+        """Return the metrics of those that are due. ``between`` is called between batches and may raise."""
         ...
 
 
@@ -56,7 +56,7 @@ class Run:
       start: a function that replaces parameters of a fresh state, to start from another model. Not called on a resume.
       given_frozen: a function that replaces the frozen variables. It is also called on a resume, since no checkpoint
         holds frozen variables.
-      probe: computes additional metrics at the evaluations for which it is due.
+      evaluations: compute additional metrics when the held-out rows are evaluated.
     """
 
     task: Task
@@ -65,7 +65,7 @@ class Run:
     facts: Mapping[str, Any]
     start: Callable[[TrainState], TrainState] | None = None
     given_frozen: Callable[[Any], Any] | None = None
-    probe: ProbeProtocol | None = None
+    evaluations: EvaluationsProtocol | None = None
 
 
 def train_and_evaluate(run: Run) -> dict[str, float]:
@@ -140,7 +140,7 @@ class _Trainer:
         self.profiler = Profiler(experiment.profiled, observer, self._first_step)
         shapes = abstract(state)
         self._health = Health(task, experiment, observer, self.checkpoints, run.facts, state)
-        self._steps = Steps(lambda phase: experiment.jitted_step(task, phase, shapes), observer)
+        self._steps = Steps(lambda kind, phase: experiment.jitted_step(task, kind, phase, shapes), observer)
         rows, how = self._training.eval_rows, (termination.check, observer.evaluating)
         self._evaluation = Evaluation(task, mesh, experiment.evaluated_phase, rows, *how)
         self._selection = Selection(experiment.selection, observer.evaluations(self._first_step))
@@ -229,11 +229,12 @@ class _Trainer:
         """Evaluate and log. Raises ``Preempted``, and logs nothing, if the run is told to end during the evaluation."""
         step, params, observer = self._done, meshes.whole(self._state.params), self._observer
         jax.block_until_ready(self._state)
+        others, found = self._run.evaluations, dict[str, float]()
+        if others and others.due(step):  # before the held-out rows, so that a mistake in one is found early
+            with observer.during("scoring"):
+                found = others(step, params, self._frozen, self._termination.check)
         with observer.during("evaluating"):
-            metrics = self._evaluation.run(params, self._frozen)
-        if (probe := self._run.probe) is not None and probe.due(step):  # otherwise do not report the state "probing"
-            with observer.during("probing"):
-                metrics |= probe(params, self._termination.check)
+            metrics = self._evaluation.run(params, self._frozen) | found
         observer.evaluation(step, metrics)
         if distributed.first_says("best", self._selection.see(step, metrics)):
             with observer.during("saving"):

@@ -162,6 +162,23 @@ def shardings(mesh: Mesh, boxed: Any, weight_update: WeightUpdate = "replicated"
     return jax.tree.map(place, unbox(boxed), specs)
 
 
+def beside(params: Any, placed: Any, tree: Any) -> Any:
+    """Return the sharding of each leaf of ``tree``, the state of an optimizer for ``params``, which lie as ``placed``.
+
+    A leaf that has the shape of a parameter, and whose path ends with the parameter's, lies as that parameter does; all
+    else is replicated.
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    known = {(path, x.shape): place for (path, x), place in zip(leaves, jax.tree.leaves(placed), strict=True)}
+    everywhere = replicated(jax.tree.leaves(placed)[0].mesh)
+
+    def place(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
+        ends = (known.get((path[i:], leaf.shape)) for i in range(len(path)))
+        return next((found for found in ends if found is not None), everywhere)
+
+    return jax.tree_util.tree_map_with_path(place, tree)
+
+
 def may_split(mesh: Mesh, weight_update: WeightUpdate) -> bool:
     """Return whether matrices are split over ``ROWS`` if the devices of ``mesh`` divide them."""
     return weight_update == "sharded" and mesh.shape["tensor"] == 1 and mesh.size > 1
@@ -173,7 +190,7 @@ def is_split(placed: Any) -> bool:
 
 
 def _is_matrix(path: tuple[Any, ...], names: PartitionSpec) -> bool:
-    """Return whether a leaf is a matrix, or the moment of one, that the model reads in the compute dtype.
+    """Return whether a leaf is a matrix that the model reads in the compute dtype.
 
     Biases and gains are not, even of several axes, nor the weights of a recurrent layer, which are read in float32.
     """

@@ -17,17 +17,18 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.models.dropout import RowRng
-from bert_jax.task import Task
+from bert_jax.task import Task, needs_whole_batches
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import ROWS, WeightUpdate
+from bert_jax.training.trained import part_of
 
-# (params, frozen, batch, scale, rng) -> (gradients, loss, metrics), the latter as sums over the batch
+# (params, frozen, batch, rng) -> (gradients, loss, metrics), the latter as sums over the batch
 Gradients = Callable[..., tuple[Any, jax.Array, Any]]
 
 
 def unsplit(task: Task, mesh: Mesh, weight_update: WeightUpdate, split: bool) -> list[str]:
     """Return [a line] if parameters should be split over the rows' devices, but are not (``split``); otherwise []."""
-    if split or task.whole_batches or not meshes.may_split(mesh, weight_update):
+    if split or needs_whole_batches(task) or not meshes.may_split(mesh, weight_update):
         return []
     return [
         f'config.mesh.weight_update is "sharded", but {mesh.size} devices divide no axis of {meshes.SPLIT} or more of '
@@ -35,7 +36,9 @@ def unsplit(task: Task, mesh: Mesh, weight_update: WeightUpdate, split: bool) ->
     ]
 
 
-def over_rows(gradients: Gradients, shardings: Any, compute_dtype: str, gradient_dtype: str | None) -> Gradients:
+def over_rows(
+    gradients: Gradients, shardings: Any, trains: frozenset[str] | None, compute_dtype: str, gradient_dtype: str | None
+) -> Gradients:
     """Return ``gradients`` for a global batch, computed by each device on its own rows.
 
     The rows' losses must not depend on each other.
@@ -43,6 +46,7 @@ def over_rows(gradients: Gradients, shardings: Any, compute_dtype: str, gradient
     Args:
       gradients: a function that is given whole parameters and rows of a batch; it returns sums over these rows.
       shardings: the placement of the parameters, and so of the gradients.
+      trains: the parts of the parameters that have gradients (``Task.trains``).
       compute_dtype: the dtype in which the model reads its matrices.
       gradient_dtype: the dtype in which the gradients of split matrices are summed over devices; by default
         ``compute_dtype``, in which products of a model give them. Other gradients are summed as they are.
@@ -63,14 +67,15 @@ def over_rows(gradients: Gradients, shardings: Any, compute_dtype: str, gradient
         total = jax.lax.psum_scatter(summed, ROWS, scatter_dimension=axis, tiled=True)
         return total.astype(part.dtype)
 
-    def local(params: Any, frozen: Any, batch: Any, scale: Any, rng: RowRng) -> Any:
+    def local(params: Any, frozen: Any, batch: Any, rng: RowRng) -> Any:
         parameters = jax.tree.map(whole, params, specs)
-        grads, loss, metrics = gradients(parameters, frozen, batch, scale, rng)
-        return jax.tree.map(add_up, grads, params, specs), *jax.lax.psum((loss, metrics), ROWS)
+        grads, loss, metrics = gradients(parameters, frozen, batch, rng)
+        own, places = part_of(params, trains), part_of(specs, trains)
+        return jax.tree.map(add_up, grads, own, places), *jax.lax.psum((loss, metrics), ROWS)
 
     rows = P(ROWS)
     keys = RowRng(P(), rows)  # type: ignore[arg-type]
-    inputs = (specs, P(), rows, P(), keys)
+    inputs = (specs, P(), rows, keys)
     return jax.shard_map(  # type: ignore[no-any-return]
-        local, mesh=mesh, in_specs=inputs, out_specs=(specs, P(), P()), check_vma=False
+        local, mesh=mesh, in_specs=inputs, out_specs=(part_of(specs, trains), P(), P()), check_vma=False
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ from jax.sharding import Mesh
 
 from bert_jax.errors import UserError
 from bert_jax.records import Batch, Sum
-from bert_jax.task import Task
+from bert_jax.task import Task, needs_whole_batches, tasks_of
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import WeightUpdate
 
@@ -57,14 +58,17 @@ class TrainState:
 
 
 def metric_names(task: Task) -> list[str]:
-    """Return the names of all metrics of a train step: those of the task, and those that the step adds."""
-    spec = next(iter(task.batch_specs.values()))
-    batch = {name: jax.ShapeDtypeStruct((1, *f.shape), f.dtype) for name, f in spec.items()}
+    """Return the names of all metrics of the train steps: those of every kind of batch, and those that a step adds."""
+    tasks = tasks_of(task)
+    specs = {kind: task.batch_specs[kind].items() for kind in tasks}
+    batches = {kind: {n: jax.ShapeDtypeStruct((1, *f.shape), f.dtype) for n, f in spec} for kind, spec in specs.items()}
 
-    def metrics(key: jax.Array, rows: Batch) -> dict[str, Sum]:
-        return task.loss(meshes.unbox(task.init(key)), rows, None).metrics
+    def metrics(key: jax.Array, rows: dict[str, Batch]) -> list[dict[str, Sum]]:
+        variables = meshes.unbox(task.init(key))
+        return [one.loss(variables, rows[kind], None).metrics for kind, one in tasks.items()]
 
-    return [*jax.eval_shape(metrics, jax.random.key(0), batch), "loss", "gradient_norm", "learning_rate"]
+    found = jax.eval_shape(metrics, jax.random.key(0), batches)
+    return [*dict.fromkeys(name for of_kind in found for name in of_kind), "loss", "gradient_norm", "learning_rate"]
 
 
 def make_state(params: Any, tx: optax.GradientTransformation, metric_names: list[str]) -> TrainState:
@@ -72,7 +76,7 @@ def make_state(params: Any, tx: optax.GradientTransformation, metric_names: list
     return TrainState(
         step=jnp.zeros([], jnp.int32),
         params=params,
-        opt_state=tx.init(params),
+        opt_state=tx.init(meshes.unbox(params)),
         metrics={name: Sum(jnp.zeros([], jnp.float32), jnp.zeros([], jnp.float32)) for name in metric_names},
         skipped=SkippedSteps.none(),
     )
@@ -82,7 +86,7 @@ def make_state(params: Any, tx: optax.GradientTransformation, metric_names: list
 class InitialState:
     """The state at step 0 and the frozen variables of a task on a mesh, as (state, frozen variables).
 
-    If the losses of a task's rows depend on each other, its weight update is replicated.
+    If the losses of a task's rows depend on each other in any kind of batch, its weight update is replicated.
     """
 
     task: Task
@@ -94,31 +98,51 @@ class InitialState:
     def shapes(self) -> tuple[TrainState, Any]:
         """Return the shapes, dtypes and shardings; the devices of ``mesh`` need not exist."""
         boxed = jax.eval_shape(self._fresh, jax.random.key(0))
-        update: WeightUpdate = "replicated" if self.task.whole_batches else self.weight_update
+        update: WeightUpdate = "replicated" if needs_whole_batches(self.task) else self.weight_update
         if meshes.may_split(self.mesh, update):  # then each device has all frozen variables
             frozen = jax.tree.map(lambda _: meshes.replicated(self.mesh), meshes.unbox(boxed[1]))
         else:
             frozen = meshes.shardings(self.mesh, boxed[1])
+        state, placed = meshes.unbox(boxed[0]), meshes.shardings(self.mesh, boxed[0].params, update)
+        places = dataclasses.replace(
+            jax.tree.map(lambda _: meshes.replicated(self.mesh), state),
+            params=placed,
+            opt_state=meshes.beside(state.params, placed, state.opt_state),
+        )
         return jax.tree.map(  # type: ignore[no-any-return]
             lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-            meshes.unbox(boxed),
-            (meshes.shardings(self.mesh, boxed[0], update), frozen),
+            (state, meshes.unbox(boxed[1])),
+            (places, frozen),
         )
 
     def make(self, seed: int) -> tuple[TrainState, Any]:
         """Return the arrays. They are made in their places, so the whole state never has to fit on one device."""
-        with meshes.activations(self.mesh):
-            made = jax.jit(lambda key: meshes.unbox(self._fresh(key)), out_shardings=_places(self.shapes))
-            return made(jax.random.key(seed))  # type: ignore[no-any-return]
+        return self._make(self._fresh, self.shapes, seed)  # type: ignore[no-any-return]
 
     def make_frozen(self, seed: int) -> Any:
         """Return the frozen variables alone, because no checkpoint holds them."""
         shapes = self.shapes[1]
-        if not jax.tree.leaves(shapes):
-            return shapes
+        return self._make(lambda key: self.task.init(key).frozen, shapes, seed) if jax.tree.leaves(shapes) else shapes
+
+    def _make(self, fresh: Callable[[jax.Array], Any], shapes: Any, seed: int) -> Any:
+        """Return what ``fresh`` makes of a key, placed as ``shapes`` say.
+
+        Its numpy arrays, such as those of a teacher, are copied there; the program that draws the rest has none of
+        them.
+        """
+        leaves: list[Any] = []
+
+        def drawn(key: jax.Array) -> list[jax.Array]:
+            leaves[:] = jax.tree.leaves(meshes.unbox(fresh(key)))
+            return [jnp.zeros(()) if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
+
+        wanted, structure = jax.tree.flatten(shapes)
         with meshes.activations(self.mesh):
-            made = jax.jit(lambda key: meshes.unbox(self.task.init(key).frozen), out_shardings=_places(shapes))
-            return made(jax.random.key(seed))
+            made = jax.jit(drawn, out_shardings=_places(wanted))(jax.random.key(seed))
+        for i, (leaf, like) in enumerate(zip(leaves, wanted, strict=True)):
+            if isinstance(leaf, np.ndarray):
+                made[i] = _placed(np.asarray(leaf, like.dtype), like.sharding)
+        return jax.tree.unflatten(structure, made)
 
     @functools.cached_property
     def _metric_names(self) -> list[str]:
@@ -131,6 +155,11 @@ class InitialState:
 
 def _places(tree: Any) -> Any:
     return jax.tree.map(lambda x: x.sharding, tree)
+
+
+def _placed(value: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
+    """Return an array that every process has, as one on the mesh."""
+    return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
 
 
 def abstract(tree: Any) -> Any:

@@ -15,10 +15,10 @@ from bert_jax.errors import UserError
 from bert_jax.models.dropout import RowRng
 from bert_jax.records import Batch, Sum
 from bert_jax.task import Task, Variables
-from bert_jax.training.mesh import is_split
-from bert_jax.training.schedules import Schedule
+from bert_jax.training.mesh import ROWS, is_split
 from bert_jax.training.sharded_update import Gradients, over_rows
 from bert_jax.training.state import TrainState
+from bert_jax.training.trained import part_of, update
 
 _TrainStep = Callable[[TrainState, Any, Batch], TrainState]
 _EvalStep = Callable[[Any, Any, Batch], tuple[dict[str, Sum], dict[str, jax.Array]]]
@@ -64,15 +64,6 @@ def count_targets(task: Task, variables: Variables, batch: Batch, rng: RowRng | 
     return dict(zip(names, jaxpr_as_fun(ClosedJaxpr(jaxpr, traced.consts))(*read), strict=True))
 
 
-def _loss_scale(task: Task, variables: Variables, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
-    """Return the factor of each loss term: its weight / its count over the whole global batch.
-
-    So each masked position has the same weight, even if devices or micro-batches have different numbers of them.
-    """
-    counts = count_targets(task, variables, batch, rng)
-    return {term: task.loss_weights[term] / jnp.maximum(count, 1.0) for term, count in counts.items()}
-
-
 def _add(left: Any, right: Any) -> Any:
     return jax.tree.map(jnp.add, left, right)
 
@@ -85,26 +76,45 @@ def _select(condition: jax.Array, left: Any, right: Any) -> Any:
 def make_gradients(
     task: Task, micro_batches: int = 1, placed: Any = None, gradient_dtype: str | None = None
 ) -> Gradients:
-    """Return a function (params, frozen, batch, scale, rng) -> (gradients, loss, metrics) of a batch.
+    """Return a function (params, frozen, batch, rng) -> (gradients, loss, metrics) of a batch.
 
-    The gradients of micro-batches are added up in float32 or wider.
+    Each term of the loss is multiplied by its weight / its count over the whole global batch. So each masked position
+    has the same weight, even if devices or micro-batches have different numbers of them. The gradients are those of the
+    parts that ``task.trains`` names. Those of micro-batches are added up in float32 or wider.
 
     Args:
+      task: the task of one kind of batch.
       placed: the parameters, as arrays or shapes with shardings. If some are split over the rows' devices,
         ``sharded_update`` sums the gradients over these, in ``gradient_dtype``; otherwise, or if None, the partitioner
         does.
     """
+    split = is_split(placed)
 
-    def loss_of(params: Any, frozen: Any, batch: Batch, scale: Any, rng: RowRng) -> tuple[jax.Array, dict[str, Sum]]:
-        """Return the part that this batch or micro-batch adds to the loss of the global batch, and its metrics."""
-        losses = task.loss(Variables(params, frozen), batch, rng)
-        return sum(term.value * scale[name] for name, term in losses.terms.items()), losses.metrics  # type: ignore[return-value]
+    def scale_of(counts: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        """Return the factor of each term from its count in the batch, or in the rows of this device."""
+        counts = jax.lax.psum(counts, ROWS) if split else counts
+        return {name: task.loss_weights[name] / jnp.maximum(count, 1.0) for name, count in counts.items()}
+
+    def loss_of(trained: Any, params: Any, frozen: Any, batch: Batch, rng: RowRng, scale: Any = None) -> Any:
+        """Return the part that this batch or micro-batch adds to the loss of the global batch, and its metrics.
+
+        ``scale``: the factor of each term; if None, that of the counts in ``batch``.
+        """
+        losses = task.loss(Variables({**params, **trained}, frozen), batch, rng)
+        if scale is None:
+            scale = scale_of(jax.lax.stop_gradient({name: term.count for name, term in losses.terms.items()}))
+        return sum(term.value * scale[name] for name, term in losses.terms.items()), losses.metrics
 
     value_and_grad = jax.value_and_grad(loss_of, has_aux=True)
 
-    def gradients(params: Any, frozen: Any, batch: Batch, scale: Any, rng: RowRng) -> Any:
+    def gradients(params: Any, frozen: Any, batch: Batch, rng: RowRng) -> Any:
+        trained = part_of(params, task.trains)
+        scale = None
+        if micro_batches > 1:
+            scale = scale_of(count_targets(task, Variables(params, frozen), batch, rng))
+
         def one(part: tuple[Batch, RowRng]) -> tuple[Any, jax.Array, dict[str, Sum]]:
-            (loss, metrics), grads = value_and_grad(params, frozen, part[0], scale, part[1])
+            (loss, metrics), grads = value_and_grad(trained, params, frozen, *part, scale)
             return grads, loss, metrics
 
         def wide(part: tuple[Batch, RowRng]) -> Any:
@@ -123,22 +133,28 @@ def make_gradients(
 
         return jax.tree.unflatten(jax.tree.structure(shapes), jax.lax.scan(body, zeros, parts)[0])
 
-    if not is_split(placed):
+    if not split:
         return gradients
-    return over_rows(gradients, jax.tree.map(lambda x: x.sharding, placed), task.dtype, gradient_dtype)
+    return over_rows(gradients, jax.tree.map(lambda x: x.sharding, placed), task.trains, task.dtype, gradient_dtype)
 
 
 def make_train_step(
-    task: Task, tx: optax.GradientTransformation, schedule: Schedule, seed: int, gradients: Gradients | None = None
+    task: Task,
+    tx: optax.GradientTransformation,
+    schedule: optax.Schedule,
+    seed: int,
+    gradients: Gradients | None = None,
 ) -> _TrainStep:
     """Return the train step, a function (state, frozen, batch) -> state after one update.
 
-    Metrics are added to ``state.metrics``. The loss and its gradient are those of the whole global batch, whatever the
-    micro-batches and the mesh are. Dropout bits depend only on (seed, step, row, site). A step whose loss or gradient
-    norm is not finite changes no parameter and adds to no metric except the learning rate; the step number and the
-    schedule advance, and ``state.skipped`` records the step.
+    Metrics are added to ``state.metrics``, which may have more, of other kinds. The loss and its gradient are those of
+    the whole global batch, whatever the micro-batches and the mesh are. Dropout bits depend only on (seed, step, row,
+    site). Parts that ``task.trains`` does not name keep their bits. A step whose loss or gradient norm is not finite
+    changes no parameter and adds to no metric except the learning rate; the step number and the schedule advance, and
+    ``state.skipped`` records the step.
 
     Args:
+      task: the task of one kind of batch.
       gradients: what ``make_gradients`` returns; by default for one micro-batch, without ``sharded_update``.
     """
     gradients = gradients or make_gradients(task)
@@ -146,13 +162,12 @@ def make_train_step(
     def train_step(state: TrainState, frozen: Any, batch: Batch) -> TrainState:
         num_rows = next(iter(batch.values())).shape[0]
         rng = RowRng.create(seed, state.step, jnp.arange(num_rows, dtype=jnp.uint32))
-        scale = _loss_scale(task, Variables(state.params, frozen), batch, rng)
-        grads, loss, metrics = gradients(state.params, frozen, batch, scale, rng)
+        grads, loss, metrics = gradients(state.params, frozen, batch, rng)
         norm = optax.global_norm(grads)
         sound = jnp.isfinite(loss) & jnp.isfinite(norm)
-        direction, opt_state = tx.update(grads, state.opt_state, state.params)
+        direction, opt_state = update(tx, grads, state.opt_state, state.params, task.trains)
         learning_rate = schedule(state.step)
-        params = jax.tree.map(lambda w, d: w - learning_rate * d, state.params, direction)
+        moved = jax.tree.map(lambda w, d: w - learning_rate * d, part_of(state.params, task.trains), direction)
         metrics = metrics | {
             "loss": Sum(loss, jnp.ones([])),
             "gradient_norm": Sum(norm, jnp.ones([])),
@@ -161,9 +176,9 @@ def make_train_step(
         metrics["learning_rate"] = Sum(learning_rate, jnp.ones([]))
         return TrainState(
             step=state.step + 1,
-            params=_select(sound, params, state.params),
+            params=_select(sound, {**state.params, **moved}, state.params),
             opt_state=_select(sound, opt_state, state.opt_state),
-            metrics=_add(state.metrics, metrics),
+            metrics=_add(state.metrics, {**jax.tree.map(jnp.zeros_like, state.metrics), **metrics}),
             skipped=state.skipped.add(state.step, ~sound),
         )
 
@@ -206,6 +221,9 @@ def make_eval_step(task: Task) -> _EvalStep:
     """Return the eval step, a function (params, frozen, batch) -> (metric sums, ``Task.gathered_outputs``).
 
     There is no dropout.
+
+    Args:
+      task: the task of one kind of batch.
     """
 
     def eval_step(params: Any, frozen: Any, batch: Batch) -> tuple[dict[str, Sum], dict[str, jax.Array]]:

@@ -15,7 +15,7 @@ from bert_jax.cluster import distributed
 from bert_jax.records import Sum
 from bert_jax.reporting.observer import Observer
 from bert_jax.rows.phases import Phase
-from bert_jax.task import Task
+from bert_jax.task import Task, summary_of, tasks_of
 from bert_jax.training import malloc
 from bert_jax.training.state import TrainState
 
@@ -29,8 +29,8 @@ class Steps:
 
     AHEAD_SECONDS, MOST = 1.0, 64  # the seconds, and the most steps, between two waits for the devices
 
-    def __init__(self, jitted: Callable[[Phase], Any], observer: Observer):
-        """Take ``jitted``, a function that returns the jitted train step of a phase."""
+    def __init__(self, jitted: Callable[[str, Phase], Any], observer: Observer):
+        """Take ``jitted``, a function that returns the jitted train step of a kind of batch, in a phase."""
         self._jitted, self._observer = jitted, observer
         self._compiled: dict[str, Any] = {}
         self._every, self._since = 1, 0  # steps between two waits, and steps since the last wait
@@ -45,7 +45,7 @@ class Steps:
         first = kind not in self._compiled
         if first:
             with self._observer.during("compiling"):
-                self._compiled[kind] = compile_program(self._jitted(phase), state, frozen, batch)
+                self._compiled[kind] = compile_program(self._jitted(kind, phase), state, frozen, batch)
         distributed.at(step, "first step" if first else "training")  # it also sets up communication
         state = self._compiled[kind](state, frozen, batch)
         self._since += 1
@@ -112,10 +112,11 @@ class Window:
 def means_of(task: Task, sums: dict[str, Sum]) -> dict[str, float]:
     """Return means over the steps of a window, with ``tokens`` per step, and the number of skipped steps if not 0.
 
-    If all steps were skipped, only the learning rate is known.
+    If all steps were skipped, only the learning rate is known. Metrics of kinds of which no batch came are left out.
     """
     steps, sound = (int(sums[name].count) for name in ("learning_rate", "loss"))
-    means = task.summary(sums) | {"tokens": float(sums["tokens"].value) / max(sound, 1)}
+    means = summary_of(tasks_of(task).values(), sums) | {"tokens": float(sums["tokens"].value) / max(sound, 1)}
     if not sound:
-        means = {name: value if name == "learning_rate" else math.nan for name, value in means.items()}
+        unknown = dict.fromkeys((*means, "loss", "gradient_norm"), math.nan)
+        means = unknown | {"learning_rate": means["learning_rate"]}
     return means | ({"skipped_steps": steps - sound} if steps > sound else {})

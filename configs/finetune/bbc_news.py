@@ -45,9 +45,9 @@ def get_config(texts: str = "bbc-fulltext.zip") -> ConfigDict:
 
     # Optimization. Articles have 500 tokens on average; for longer articles the beginning is enough to tell the class.
     config.phases = ConfigDict({"train": {"num_epochs": 4.0, "batch_size": 16, "max_length": 512}})
-    config.optimizer = ConfigDict({"kind": "adamw", "weight_decay": 0.01, "bias_correction": "standard"})
+    config.optimizer = ConfigDict({"name": "adamw", "weight_decay": 0.01, "bias_correction": "standard"})
     config.packing = "bucketed"
-    config.schedule = ConfigDict({"kind": "linear_from_zero", "peak_learning_rate": 5e-5, "warmup_fraction": 0.1})
+    config.schedule = ConfigDict({"name": "linear_from_zero", "peak_learning_rate": 5e-5, "warmup_fraction": 0.1})
     config.selection = ConfigDict({"metric": "accuracy", "patience": None})
 
     # Layout, logs, evaluations and saves

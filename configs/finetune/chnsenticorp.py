@@ -36,7 +36,7 @@ def get_config() -> ConfigDict:
     # Optimization
     config.phases = ConfigDict({"train": {"num_epochs": 3.0, "batch_size": 32, "max_length": 256}})
     config.packing = "bucketed"  # rows of like length share a batch
-    config.optimizer = ConfigDict({"kind": "adamw"})
+    config.optimizer = ConfigDict({"name": "adamw"})
     config.schedule = ConfigDict({"peak_learning_rate": 2e-5, "warmup_fraction": 0.1})
     config.selection = ConfigDict({"metric": "accuracy", "patience": None})
 

@@ -58,7 +58,7 @@ def get_config(approach: str = "finetuned") -> ConfigDict:
     # Optimization
     config.phases = ConfigDict({"train": {"num_epochs": 3.0, "batch_size": 32, "max_length": 128}})
     config.packing = "bucketed"  # rows of like length share a batch
-    config.optimizer = ConfigDict({"kind": "adamw"})
+    config.optimizer = ConfigDict({"name": "adamw"})
     config.schedule = ConfigDict({"peak_learning_rate": 5e-5, "warmup_fraction": 0.1})
     config.selection = ConfigDict({"metric": "f1", "patience": None})
 

@@ -42,7 +42,7 @@ def get_config(data: str = "squad") -> ConfigDict:
     config.phases = ConfigDict(
         {"train": {"num_epochs": 3.0, "batch_size": 64, "max_length": 256 if data == "squad" else 64}}
     )
-    config.schedule = ConfigDict({"kind": "linear", "peak_learning_rate": 2e-5})
+    config.schedule = ConfigDict({"name": "linear", "peak_learning_rate": 2e-5})
     config.selection = ConfigDict({"metric": "ndcg@10" if data == "squad" else "spearmanr"})
     if data != "squad":
         config.task.min_similarity = 4.0
@@ -57,7 +57,7 @@ def get_config(data: str = "squad") -> ConfigDict:
     config.frozen = ()
     config.bilstm_layers = 0
     config.packing = "bucketed"  # rows of like length share a batch
-    config.optimizer = ConfigDict({"kind": "adamw", "weight_decay": 0.01})
+    config.optimizer = ConfigDict({"name": "adamw", "weight_decay": 0.01})
     config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
     config.loader = ConfigDict({"num_workers": 0})
     config.training = ConfigDict({"evaluations_per_epoch": 1, "micro_batches": 1, "loggers": ("tensorboard",)})

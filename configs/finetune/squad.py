@@ -77,7 +77,7 @@ def get_config(name: str = "v1") -> ConfigDict:
     epochs, batch_size = (2.0, 48) if name == "v2" else (3.0, 32)
     config.phases = ConfigDict({"train": {"num_epochs": epochs, "batch_size": batch_size, "max_length": 384}})
     config.packing = "bucketed"  # rows of like length share a batch
-    config.optimizer = ConfigDict({"kind": "adamw"})
+    config.optimizer = ConfigDict({"name": "adamw"})
     config.schedule = ConfigDict({"peak_learning_rate": 5e-5, "warmup_fraction": 0.1})
     config.selection = ConfigDict({"metric": "f1", "patience": None})
 

@@ -4,8 +4,7 @@
     bert-jax pretrain --config=configs/pretrain/ablation.py:no_nsp --workdir=runs/no_nsp
 
 A run takes minutes on two CPU cores. The model, the text and the rows are those of the quickstart, with fewer steps.
-For the paper's own scale, set the same keys (``config.objective`` and ``config.model.attention``) in
-``configs/pretrain/bert_base.py``.
+For the paper's own scale, set the same keys of ``config.objective`` in ``configs/pretrain/bert_base.py``.
 """
 
 from ml_collections import ConfigDict
@@ -49,7 +48,6 @@ def get_config(variant: str = "bert") -> ConfigDict:
             "dropout_rate": 0.0,
             "attention_dropout_rate": 0.0,
             "initializer_range": 0.08,
-            "attention": "causal" if variant == "ltr_no_nsp" else "bidirectional",
         }
     )
 
@@ -60,8 +58,8 @@ def get_config(variant: str = "bert") -> ConfigDict:
             "phase2": {"num_steps": 600, "batch_size": 32, "max_length": 64},
         }
     )
-    config.optimizer = ConfigDict({"kind": "adamw", "bias_correction": "standard"})
-    config.schedule = ConfigDict({"kind": "linear", "peak_learning_rate": 3e-3, "warmup_steps": 150})
+    config.optimizer = ConfigDict({"name": "adamw", "bias_correction": "standard"})
+    config.schedule = ConfigDict({"name": "linear", "peak_learning_rate": 3e-3, "warmup_steps": 150})
     config.selection = ConfigDict({"metric": ""})  # "": the last step is the result, not the best evaluation's
 
     # Layout, logs, evaluations and saves: free to change on a restart
@@ -69,7 +67,6 @@ def get_config(variant: str = "bert") -> ConfigDict:
     config.loader = ConfigDict({"num_workers": 0})
     config.training = ConfigDict({"log_every_steps": 50, "eval_every_steps": 600, "eval_rows": 2048})
     config.checkpoints = ConfigDict({"every_steps": 600, "keep": 1})
-    config.probe = ConfigDict({"task": ""})  # "": no probe; or a small labelled task, learned at evaluations
     config.export = False  # ablations make a table; their models are not needed
     config.private = False
     config.examples = ()

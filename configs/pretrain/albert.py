@@ -36,6 +36,6 @@ def get_config(size: str = "base") -> ConfigDict:
     )
     config.model = ConfigDict({"encoder": "albert", "size": size, "dtype": "bfloat16"})
     config.phases = ConfigDict({"phase1": {"num_steps": 125_000, "batch_size": 4096, "max_length": 512}})
-    config.optimizer = ConfigDict({"kind": "lamb", "bias_correction": "none"})
-    config.schedule = ConfigDict({"kind": "linear_from_zero", "peak_learning_rate": 0.00176, "warmup_steps": 3_125})
+    config.optimizer = ConfigDict({"name": "lamb", "bias_correction": "none"})
+    config.schedule = ConfigDict({"name": "linear_from_zero", "peak_learning_rate": 0.00176, "warmup_steps": 3_125})
     return config

@@ -32,8 +32,8 @@ def get_config(size: str = "base") -> ConfigDict:
             "phase2": {"num_steps": 100_000, "batch_size": 256, "max_length": 512},
         }
     )
-    config.optimizer = ConfigDict({"kind": "adamw", "bias_correction": "none"})
-    config.schedule = ConfigDict({"kind": "linear_from_zero", "peak_learning_rate": 1e-4, "warmup_steps": 10_000})
+    config.optimizer = ConfigDict({"name": "adamw", "bias_correction": "none"})
+    config.schedule = ConfigDict({"name": "linear_from_zero", "peak_learning_rate": 1e-4, "warmup_steps": 10_000})
     config.selection = ConfigDict({"metric": ""})  # "": the last step is the result, not the best evaluation's
 
     # Layout, logs, evaluations and saves: free to change on a restart
@@ -49,7 +49,6 @@ def get_config(size: str = "base") -> ConfigDict:
         }
     )
     config.checkpoints = ConfigDict({"every_steps": 5_000, "keep": 3, "keep_every_steps": 100_000})
-    config.probe = ConfigDict({"task": ""})  # "": no probe; or a small labelled task, learned at evaluations
     config.export = True
     config.private = False
     config.examples = ("The capital of France is [MASK].", "He opened the [MASK] and went in.")

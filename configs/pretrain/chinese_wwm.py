@@ -34,7 +34,7 @@ def get_config(size: str = "base") -> ConfigDict:
             "phase2": {"num_steps": 100_000, "batch_size": 384, "max_length": 512},
         }
     )
-    config.optimizer = ConfigDict({"kind": "lamb"})
-    config.schedule = ConfigDict({"kind": "linear", "peak_learning_rate": 1e-4, "warmup_steps": 10_000})
+    config.optimizer = ConfigDict({"name": "lamb"})
+    config.schedule = ConfigDict({"name": "linear", "peak_learning_rate": 1e-4, "warmup_steps": 10_000})
     config.examples = ("中国的首都是北[MASK]。",)
     return config

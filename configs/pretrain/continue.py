@@ -48,8 +48,8 @@ def get_config(text: str = "own") -> ConfigDict:
 
     # Optimization
     config.phases = ConfigDict({"phase1": {**length, "batch_size": 32, "max_length": 128}})
-    config.optimizer = ConfigDict({"kind": "adamw", "bias_correction": "standard"})
-    config.schedule = ConfigDict({"kind": "linear", "peak_learning_rate": 5e-5, "warmup_fraction": 0.06})
+    config.optimizer = ConfigDict({"name": "adamw", "bias_correction": "standard"})
+    config.schedule = ConfigDict({"name": "linear", "peak_learning_rate": 5e-5, "warmup_fraction": 0.06})
     config.selection = ConfigDict({"metric": ""})  # "": the last step is the result, not the best evaluation's
 
     # Layout, logs, evaluations and saves: free to change on a restart
@@ -57,7 +57,6 @@ def get_config(text: str = "own") -> ConfigDict:
     config.loader = ConfigDict({"num_workers": 0})
     config.training = ConfigDict({"log_every_steps": 20, "eval_every_steps": 200, "eval_rows": 1024})
     config.checkpoints = ConfigDict({"every_steps": 200})
-    config.probe = ConfigDict({"task": ""})  # "": no probe; or a small labelled task, learned at evaluations
     config.export = True
     config.private = False
     config.examples = None  # None: sentences of the held-out text, with a masked word each

@@ -39,8 +39,8 @@ def get_config() -> ConfigDict:
             "stage3_entity": {"num_steps": 333_333, **stage, "masking": {"unit": "entities"}},
         }
     )
-    config.optimizer = ConfigDict({"kind": "adamw", "eps": 1e-8, "bias_correction": "standard"})
-    config.schedule = ConfigDict({"kind": "linear_from_zero", "peak_learning_rate": 1e-4, "warmup_steps": 5_000})
+    config.optimizer = ConfigDict({"name": "adamw", "eps": 1e-8, "bias_correction": "standard"})
+    config.schedule = ConfigDict({"name": "linear_from_zero", "peak_learning_rate": 1e-4, "warmup_steps": 5_000})
     config.training.eval_phase = "stage1_basic"  # single tokens in all stages, so that evaluations can be compared
     config.examples = ("中国的首都是北[MASK]。",)
     return config

@@ -37,8 +37,8 @@ def get_config() -> ConfigDict:
             "phase2": {"num_steps": 1800, "batch_size": 32, "max_length": 128},
         }
     )
-    config.optimizer = ConfigDict({"kind": "adamw", "bias_correction": "standard"})
-    config.schedule = ConfigDict({"kind": "linear", "peak_learning_rate": 3e-3, "warmup_steps": 300})
+    config.optimizer = ConfigDict({"name": "adamw", "bias_correction": "standard"})
+    config.schedule = ConfigDict({"name": "linear", "peak_learning_rate": 3e-3, "warmup_steps": 300})
     config.selection = ConfigDict({"metric": ""})  # "": the last step is the result, not the best evaluation's
 
     # Layout, logs, evaluations and saves: free to change on a restart
@@ -48,7 +48,6 @@ def get_config() -> ConfigDict:
     # can be compared with the held-out loss only after that step (training.eval_phase chooses another phase's rows).
     config.training = ConfigDict({"log_every_steps": 25, "eval_every_steps": 700, "eval_rows": 1024})
     config.checkpoints = ConfigDict({"every_steps": 700})
-    config.probe = ConfigDict({"task": ""})  # "": no probe; or a small labelled task, learned at evaluations
 
     config.export = True
     config.private = False

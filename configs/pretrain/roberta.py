@@ -37,12 +37,12 @@ def get_config(size: str = "base") -> ConfigDict:
     # Optimization
     config.phases = ConfigDict({"pretraining": {"num_steps": 125_000, "batch_size": 2_048, "max_length": 512}})
     config.optimizer = ConfigDict(
-        {"kind": "adamw", "b2": 0.98, "eps": 1e-6, "clip_norm": None, "bias_correction": "standard"}
+        {"name": "adamw", "b2": 0.98, "eps": 1e-6, "clip_norm": None, "bias_correction": "standard"}
     )
     large = size == "large"
     config.schedule = ConfigDict(
         {
-            "kind": "linear",
+            "name": "linear",
             "peak_learning_rate": 4e-4 if large else 5e-4,
             "warmup_steps": 30_000 if large else 10_000,
         }
@@ -56,7 +56,6 @@ def get_config(size: str = "base") -> ConfigDict:
         {"log_every_steps": 100, "eval_every_steps": 5_000, "eval_rows": 4_096, "micro_batches": 1}
     )
     config.checkpoints = ConfigDict({"every_steps": 2_500, "keep": 3, "keep_every_steps": 25_000})
-    config.probe = ConfigDict({"task": ""})  # "": no probe; or a small labelled task, learned at evaluations
     config.export = True
     config.private = False
     config.examples = ("The capital of France is [MASK].", "He opened the [MASK] and went in.")

@@ -41,6 +41,6 @@ def get_config(size: str = "large") -> ConfigDict:
         }
     )
     config.phases = ConfigDict({"phase1": {"num_steps": 2_400_000, "batch_size": 256, "max_length": 512}})
-    config.optimizer = ConfigDict({"kind": "adamw", "eps": 1e-8, "bias_correction": "standard"})
-    config.schedule = ConfigDict({"kind": "linear", "peak_learning_rate": 1e-4, "warmup_steps": 10_000})
+    config.optimizer = ConfigDict({"name": "adamw", "eps": 1e-8, "bias_correction": "standard"})
+    config.schedule = ConfigDict({"name": "linear", "peak_learning_rate": 1e-4, "warmup_steps": 10_000})
     return config

@@ -16,7 +16,11 @@ from tests.benchmarks.bench_step import train_step
 
 EVERY = 100  # steps
 CONFIGS = {
-    "2 x 128, 32 rows": (bert.Config(8192, 128, 2, 2, 512, 128, dropout_rate=0.0, attention_dropout_rate=0.0), 32, 20),
+    "2 x 128, 32 rows": (
+        bert.Config(8192, 128, 2, 2, 512, max_length=128, dropout_rate=0.0, attention_dropout_rate=0.0),
+        32,
+        20,
+    ),
     "12 x 768, 8 rows": (bert.Config(30522, dropout_rate=0.0, attention_dropout_rate=0.0), 8, 3),
 }
 

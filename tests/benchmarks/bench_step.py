@@ -19,12 +19,12 @@ def train_step(config: Any, rows: int = 32) -> tuple[Callable[..., Any], Any, An
 
     from bert_jax.models.losses import cross_entropy
     from bert_jax.models.model import LM_HEAD, NSP_HEAD, POOLER, Model, fresh_params
-    from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
+    from bert_jax.training.optimizers import adamw
 
     rng = np.random.default_rng(0)
     ids = jnp.asarray(rng.integers(0, config.vocab_size, (rows, 128)), jnp.int32)
     positions, labels = ids[:, :19] % 128, ids[:, :19]
-    tx, params = make_optimizer(OptimizerConfig()), fresh_params(config)
+    tx, params = adamw.Optimizer().make(), fresh_params(config)
 
     def loss(weights):
         batch = {"input_ids": ids, "token_type_ids": 0 * ids, "attention_mask": jnp.ones_like(ids)}
@@ -46,7 +46,7 @@ def measure(steps: int = 30) -> dict[str, float]:
 
     from bert_jax.models.encoders import bert
 
-    config = bert.Config(8192, 128, 2, 2, 512, 128, dropout_rate=0.0, attention_dropout_rate=0.0)
+    config = bert.Config(8192, 128, 2, 2, 512, max_length=128, dropout_rate=0.0, attention_dropout_rate=0.0)
     step, params, state = train_step(config)
     for _ in range(3):
         params, state = jax.block_until_ready(step(params, state))

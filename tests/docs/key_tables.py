@@ -23,18 +23,18 @@ from bert_jax import catalogue
 from bert_jax.checkpoints.saving import CheckpointConfig
 from bert_jax.corpora.prepare import CorpusConfig, PartConfig, VocabularyConfig
 from bert_jax.examples.load import DataConfig
-from bert_jax.models.config import ModelConfig
+from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.encoders import bert
 from bert_jax.objectives import base
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.phases import Phase
-from bert_jax.runs.probe import ProbeConfig
+from bert_jax.runs.evaluations import base as evaluations
 from bert_jax.runs.settings import FinetuningSettings, PretrainingSettings, Settings
 from bert_jax.training.experiment import TrainingConfig
 from bert_jax.training.mesh import MeshConfig
-from bert_jax.training.optimizers import OptimizerConfig
-from bert_jax.training.schedules import ScheduleConfig
+from bert_jax.training.optimizers import adamw
+from bert_jax.training.schedules.base import Warmup
 from bert_jax.training.selection import SelectionConfig
 
 PAGE = Path(__file__).resolve().parents[2] / "configs" / "README.md"
@@ -56,18 +56,30 @@ ENCODER = Row("encoder", "str", '"bert"', "a file of bert_jax/models/encoders")
 SIZE = Row(
     "size", "str", "", "a name of the encoder's sizes, such as tiny, mini, small, base, large; the keys below change it"
 )
-OBJECTIVE = Row("name", "str", "required", "a file of bert_jax/objectives")
+OBJECTIVE = Row("name", "str", "required", "a file of bert_jax/objectives; not beside members")
+MEMBERS = Row("members", "group", "", "NAME -> name, keys and share (1.0) of an objective: the batches are of several")
+OPTIMIZER = Row(
+    "name", "str", '"adamw"', "adamw, lamb (for very large batches) or a file of your own; the keys below are theirs"
+)
+SCHEDULE = Row(
+    "name",
+    "str",
+    '"linear_from_zero"',
+    "what follows the warm-up: linear_from_zero, linear, cosine, warmup_stable_decay or a file of your own",
+)
 TASK = Row("name", "str", "required", "a file of bert_jax/tasks")
+EVALUATION = Row("name", "str", "required", "a file of bert_jax/runs/evaluations")
 Groups = tuple[tuple[str, tuple[Row, ...], tuple[type, ...]], ...]
 BOTH: Groups = (
     ("config", (), (Settings,)),
     ("config.vocab", (), (VocabularyConfig,)),
-    ("config.model", (ENCODER, SIZE, VOCAB_SIZE), (ModelConfig, bert.Config)),
+    ("config.model", (ENCODER, SIZE, VOCAB_SIZE), (ModelConfig, TransformerConfig, bert.Config)),
     ("config.phases.NAME", (), (Phase,)),
-    ("config.optimizer", (), (OptimizerConfig,)),
-    ("config.schedule", (), (ScheduleConfig,)),
+    ("config.optimizer", (OPTIMIZER,), (adamw.Optimizer,)),
+    ("config.schedule", (SCHEDULE,), (Warmup,)),
     ("config.selection", (), (SelectionConfig,)),
     ("config.training", (), (TrainingConfig,)),
+    ("config.training.evaluations.NAME", (EVALUATION,), (evaluations.Config,)),
     ("config.checkpoints", (), (CheckpointConfig,)),
     ("config.loader", (), (LoaderConfig,)),
     ("config.mesh", (), (MeshConfig,)),
@@ -76,9 +88,8 @@ PRETRAINING: Groups = (
     ("config", (), (PretrainingSettings,)),
     ("config.corpus", (), (CorpusConfig,)),
     ("config.corpus.parts.NAME", (), (PartConfig,)),
-    ("config.objective", (OBJECTIVE,), (base.Config,)),
+    ("config.objective", (OBJECTIVE, MEMBERS), (base.Config,)),
     ("config.objective.masking", (), (MaskingConfig,)),
-    ("config.probe", (), (ProbeConfig,)),
 )
 FINETUNING: Groups = (
     ("config", (), (FinetuningSettings,)),
@@ -91,12 +102,16 @@ OPTIONS = {
     "config.objective.arrangement_options": ("rows.arrangements", "Arrangement", "Arrangement"),
     "config.objective.masking.options": ("rows.strategies", "select", "Config"),
     "config.model": ("models.encoders", "Encoder", "Config"),
+    "config.training.evaluations.NAME": ("runs.evaluations", "Evaluator", "Config"),
     "config.corpus.options": ("corpora", "Source", "Source"),
     "config.corpus.columns.NAME": ("corpora.annotators", "Annotator", "Annotator"),
     "config.task": ("tasks", "Task", "Config"),
     "config.data.options": ("examples", "Reader", "Reader"),
+    "config.optimizer": ("training.optimizers", "Optimizer", "Optimizer"),
+    "config.schedule": ("training.schedules", "Schedule", "Schedule"),
 }
 NOT_KEYS = {("Phase", "kind"), ("ModelConfig", "vocab_size"), ("Config", "rate")}  # set by the program, or listed above
+NOT_KEYS |= {("Config", "attention")}
 
 
 def page() -> str:
@@ -130,6 +145,7 @@ def _lines() -> Iterator[str]:
         yield f"\n## Keys of {kind}"
         for where, extra, classes in groups:
             rows = [*extra, *(row for cls in classes for row in _rows(cls))]
+            rows += _of_part_defaults() if FinetuningSettings in classes else ()
             yield f"\n### `{where}`" + (f" ({kind})" if where == "config" else "")
             yield from ("", "| key | type | default | |", "|---|---|---|---|")
             yield from (f"| `{r.key}` | {r.type} | {r.default} | {r.line} |" for r in rows)
@@ -150,7 +166,7 @@ def _own(package: str, having: str, name: str, options: str) -> list[Row]:
     """Return the keys of a part that the tables of its group do not have."""
     module = catalogue.find(package, name, having=having)
     cls = getattr(module, options)
-    common = {base.Config, ModelConfig, bert.Config}
+    common = {base.Config, evaluations.Config, ModelConfig, TransformerConfig, bert.Config, adamw.Optimizer}
     if cls in common or cls.__module__ != module.__name__ or not dataclasses.is_dataclass(cls):
         return []
     return list(_rows(cls))
@@ -177,6 +193,14 @@ def _changed(name: str, default: Any, rows: Mapping[str, Row]) -> Iterator[Row]:
         plain = vars(type(default)())  # type: ignore[operator]
         for key in (key for key, value in vars(default).items() if value != plain[key]):
             yield rows[key]._replace(key=f"{name}.{key}", default=_value(getattr(default, key)))
+
+
+def _of_part_defaults() -> Iterator[Row]:
+    """Yield a row for each option of optimizer and schedule that has another default in fine-tuning."""
+    for group, cls in (("optimizer", adamw.Optimizer), ("schedule", Warmup)):
+        values = FinetuningSettings.part_defaults[group]
+        for row in (row for row in _rows(cls) if row.key in values):
+            yield row._replace(key=f"{group}.{row.key}", default=_value(values[row.key]))
 
 
 def _shown(line: str) -> str:

@@ -95,10 +95,14 @@ def test_the_table_of_commands_has_every_verb():
 
 # Groups whose keys are names of the user's own, or of a part that the user chooses.
 USERS = re.compile(
-    r"(data\.(splits|columns|strip_prefix|split_values)|probe\.(data|options)|phases\.NAME\.(masking|objective)"
+    r"(data\.(splits|columns|strip_prefix|split_values)|training\.evaluations\.NAME\.(data|options)|phases\.NAME\.(masking|objective)"
     r"|corpus\.(parts|columns)\.NAME\.options)\."
 )
-OWN = ("objective.words_weight",)  # of the example of an objective in a user's own file
+OWN = (
+    "objective.words_weight",
+    "objective.teacher",
+    "training.evaluations.NAME.pairs",
+)  # of the examples of users' own files
 KEYS = {row.key for row in key_tables.all_keys()}
 
 
@@ -107,7 +111,9 @@ def test_keys_that_a_page_names_exist(file):
     """``config.a.b``, but for whole programs; what users name (phases, parts, columns) is NAME in the tables."""
     text = pages.without_programs(file.read_text(encoding="utf-8"))
     for key in re.findall(r"(?<![\w./])config\.(?!key\b)([a-z_0-9]+(?:\.[\w]+)*)", text):
-        general = re.sub(r"^(phases|corpus\.parts|corpus\.columns)\.\w+", r"\1.NAME", key.removesuffix(".KEY"))
+        general = re.sub(
+            r"^(phases|corpus\.parts|corpus\.columns|training\.evaluations)\.\w+", r"\1.NAME", key.removesuffix(".KEY")
+        )
         assert USERS.match(general) or general in KEYS or general in OWN, f"config.{key}"
 
 

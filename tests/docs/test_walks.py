@@ -22,9 +22,9 @@ WALKS = {
     "README.md": 10,
     "bert_jax/cli/README.md": 3,
     "bert_jax/corpora/README.md": 4,
-    "bert_jax/objectives/README.md": 2,
+    "bert_jax/objectives/README.md": 3,
     "bert_jax/planning/README.md": 3,
-    "bert_jax/rows/README.md": 1,
+    "bert_jax/rows/README.md": 2,
     "bert_jax/tasks/README.md": 11,
     "launch/README.md": 7,
 }
@@ -93,13 +93,27 @@ def place(tmp_path, monkeypatch):
             csv.writer(file).writerows([columns, *rows])
     marked = [{"text": f"<e1>{text[:4]}</e1>{text[4:]}", "label": str(label)} for text, label in labelled]
     (tmp_path / "relations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in marked))
+    (tmp_path / "pairs.tsv").write_text("".join(f"{text}\t{text[::-1]}\n" for text in sentences[:4]))
     asked = [{"id": str(i), "question": "Who?", "answers": [_answer(text)]} for i, text in enumerate(sentences[:40])]
     paragraphs = [{"context": text, "qas": [qa]} for text, qa in zip(sentences, asked, strict=False)]
     (tmp_path / "questions.json").write_text(json.dumps({"data": [{"title": "toy", "paragraphs": paragraphs}]}))
     for page, names in (
         ("tasks", ["reviews.py"]),
-        ("rows", ["last_units.py"]),
-        ("objectives", ["words.py", "rare.py", "letters.py", "words_recipe.py"]),
+        ("rows", ["last_units.py", "rare_pieces.py"]),
+        (
+            "objectives",
+            [
+                "words.py",
+                "rare.py",
+                "letters.py",
+                "places.py",
+                "teacher.py",
+                "pairs.py",
+                "words_recipe.py",
+                "two_rules.py",
+                "root.py",
+            ],
+        ),
     ):
         text = (pages.ROOT / f"bert_jax/{page}/README.md").read_text()
         for name, program in zip(names, re.findall(r"```python\n(.*?)```", text, re.DOTALL), strict=True):

@@ -21,8 +21,7 @@ def get_config(variant="bert"):
     changes = {{
         "bert": {{}},
         "no_nsp": {{"objective": {{"name": "mlm"}}}},
-        "ltr": {{"objective": {{"name": "ltr"}}, "attention": "causal"}},
-        "blind": {{"objective": {{"name": "ltr"}}}},
+        "ltr": {{"objective": {{"name": "ltr"}}}},
         "other_text": {{"heldout_fraction": 0.3}},
         "more_masks": {{"objective": {{"name": "mlm", "masking": {{"rate": 0.3}}}}}},
         "columns": {{"objective": {{"name": "mlm", "masking": {{"unit": "no_such"}}}}}},
@@ -31,7 +30,6 @@ def get_config(variant="bert"):
     }}[variant]
     config = json.loads({base!r})
     config["objective"] = changes.get("objective", config["objective"])
-    config["model"]["attention"] = changes.get("attention", "bidirectional")
     config["corpus"]["heldout_fraction"] = changes.get("heldout_fraction", 0.2)
     return config
 """
@@ -59,7 +57,7 @@ def recipe(tmp_path: Path) -> Path:
     base = toy.recipe(
         toy.write_text(tmp_path / "text.txt"),
         phases={"phase1": {"num_steps": 4, "batch_size": 8, "max_length": 32}},
-        schedule={"kind": "linear", "peak_learning_rate": 1e-3, "warmup_steps": 2},
+        schedule={"name": "linear", "peak_learning_rate": 1e-3, "warmup_steps": 2},
     ) | {"export": False, "examples": ()}
     path = tmp_path / "recipe.py"
     path.write_text(RECIPE.format(base=json.dumps(base)))
@@ -75,7 +73,6 @@ def recipe(tmp_path: Path) -> Path:
         (["--seeds=1,1"], "--seeds is '1,1'; give at least one, each once"),
         (["--variants=bert,bert"], "--variants is 'bert,bert'"),
         (["--variants=bert,nsp"], "KeyError: 'nsp'"),
-        (["--variants=bert,blind"], "blind: the model is bidirectional, which shows"),
         (["--variants=bert,other_text"], "config.corpus.heldout_fraction: 0.2 -> 0.3"),
         (["--finetune=glue:sst2", "--data=nowhere"], "glue:sst2: no file for dev: nowhere/"),
         (

@@ -44,7 +44,7 @@ def workdir(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder.mkdir()
     tokenizer = wordpiece([*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS)])
     tokenizer.save(folder / tokenizer.file_name)
-    model = bert.Config(tokenizer.size, 16, 1, 2, 32, 64, initializer_range=0.5)
+    model = bert.Config(tokenizer.size, 16, 1, 2, 32, max_length=64, initializer_range=0.5)
     facts = {"model": config_facts(model), "lowercase": True, "vocabulary_sha256": tokenizer.sha256}
     save_params(str(folder), jax.tree.map(np.asarray, fresh_params(model)), facts)
     return str(folder)

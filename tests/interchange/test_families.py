@@ -34,7 +34,7 @@ LABELS = {"ForSequenceClassification": ("no", "yes", "maybe"), "ForTokenClassifi
 
 
 def config_of(encoder: str) -> Any:
-    return encoder_file(encoder).Config(TOKENIZER.size, 32, 2, 4, 64, 32)
+    return encoder_file(encoder).Config(TOKENIZER.size, 32, 2, 4, 64, max_length=32)
 
 
 def head_of(encoder: str, ending: str) -> HeadClass:

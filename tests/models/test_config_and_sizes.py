@@ -1,11 +1,18 @@
+from types import SimpleNamespace
+
 import jax
 import pytest
 from flax import linen as nn
 
 from bert_jax.configuration import build
 from bert_jax.errors import UserError
+from bert_jax.models import model
+from bert_jax.models.config import ModelConfig
 from bert_jax.models.encoders import bert
 from bert_jax.models.encoders.bert import SIZES
+from bert_jax.records import Feature
+from bert_jax.runs.model_choice import check_kernel
+from bert_jax.training.mesh import MeshConfig, make_mesh
 from tests.models.helpers import pretraining, random_batch
 
 COUNTS = {"base": (109_482_240, 110_106_428), "large": (335_141_888, 336_226_108)}
@@ -46,6 +53,33 @@ def test_an_encoder_may_count_its_own_products() -> None:
 
     one, other = (config(100, **SIZES["tiny"]) for config in (bert.Config, Half))
     assert one.train_flops(64) == 2 * other.train_flops(64) > 0
+
+
+class Bare(ModelConfig):
+    """Of an encoder without layers and attention."""
+
+
+def test_an_encoder_without_layers_has_no_settings_of_them() -> None:
+    config = build(Bare, {"vocab_size": 100, "hidden_size": 30}, "config.model")
+    assert (config.num_layers, config.num_heads, config.remat, config.plain()) == (0, 0, "none", config)
+    assert config.train_flops(64, num_masked=2) == 6 * 2 * (30 * 30 + 100 * 30)  # the head's alone
+    mesh = make_mesh(MeshConfig(tensor=8), jax.devices())
+    check_kernel(config, mesh, [{"input_ids": Feature((64,), "int32")}])  # no heads that 8 devices do not divide
+    with pytest.raises(UserError, match="does not divide the model's 12 attention heads"):
+        check_kernel(bert.Config(100), mesh, [])
+    with pytest.raises(UserError, match="unknown key config.model.num_heads"):
+        build(Bare, {"vocab_size": 100, "num_heads": 2}, "config.model")
+
+
+def test_recorded_settings_of_an_encoder_without_layers_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Facts of before, which had the settings of layers for every encoder."""
+    monkeypatch.setattr(model, "encoder_file", lambda name: SimpleNamespace(Config=Bare))
+    before = model.config_facts(bert.Config(100, hidden_size=36)) | {"encoder": "mine.py@0123"}
+    for name in ("type_vocab_size", "attention"):
+        before.pop(name, None)
+    assert model.config_of(before) == Bare(100, hidden_size=36)
+    with pytest.raises(UserError, match="unknown key model.hidden_sise"):
+        model.config_of(before | {"hidden_sise": 8})
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ class Learner:
     """A 2 x 64 BERT that learns a language of ``size`` pieces from the rows of a source."""
 
     def __init__(self, size: int, length: int, parts: Sequence[Part] = (LM_HEAD,), loss: Any = masked_lm):
-        config = bert.Config(size, 64, 2, 4, 128, length, dropout_rate=0.0, attention_dropout_rate=0.0)
+        config = bert.Config(size, 64, 2, 4, 128, max_length=length, dropout_rate=0.0, attention_dropout_rate=0.0)
         self.size, self.model = size, Model(config, tuple(parts))
         self.apply = jax.jit(lambda params, batch: self.model.apply({"params": params}, batch))
         self.measure = jax.jit(lambda params, batch: loss(self.model.apply({"params": params}, batch), batch))

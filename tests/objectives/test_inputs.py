@@ -15,8 +15,9 @@ import bert_jax
 from bert_jax import catalogue, configuration
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
+from bert_jax.models.model import LM_HEAD
 from bert_jax.objectives import base
-from bert_jax.objectives.base import Setting
+from bert_jax.objectives.base import MLM, Setting, Term
 from bert_jax.objectives.reading import of_other_rows, read_by
 from bert_jax.records import Batch, Feature, Sum
 from bert_jax.runs import recipes
@@ -24,6 +25,7 @@ from bert_jax.runs.baselines import write_baselines
 from bert_jax.runs.model_choice import choose_model
 from bert_jax.runs.preparation import check_pretraining
 from bert_jax.runs.settings import PretrainingSettings
+from bert_jax.task import Variables
 from tests import toy
 
 RECIPE = "from ml_collections import ConfigDict\n\n\ndef get_config():\n    return ConfigDict({})\n"
@@ -105,6 +107,31 @@ def test_the_letters_of_the_page_are_learned(
     pieces = jnp.array([[task.pieces.index(piece) for piece in ("##s", "river", ".")]])
     labels = task.inputs({"masked_labels": pieces})["letter_labels"]
     assert labels.tolist() == [["abcdefghijklmnopqrstuvwxyz".index("s"), "abcdefghijklmnopqrstuvwxyz".index("r"), 26]]
+
+
+@pytest.mark.parametrize("derives", [False, True])
+def test_what_a_forward_of_ones_own_reads_is_in_the_batch(derives: bool) -> None:
+    """Even what it could do without, such as the positions that a teacher's pooler reads."""
+
+    class Objective(base.PretrainingObjective):
+        parts, derived = (LM_HEAD,), ("own",) if derives else ()
+
+        def terms(self, config: Any) -> dict[str, Term]:
+            return {"mlm": MLM}
+
+        def inputs(self, batch: Batch) -> Batch:
+            return {**batch, "own": batch["next_sentence_labels"]} if derives else batch
+
+        def forward(self, variables: Variables, batch: Batch, rng: Any) -> dict[str, jax.Array]:
+            assert "own" in batch or not derives
+            positions = batch.get("cls_positions")
+            return {**super().forward(variables, batch, rng), "places": positions}  # type: ignore[dict-item]
+
+    model = choose_model(toy.recipe(Path("unread"))["model"], 64, None)
+    spec = Objective(base.Config(), Setting(model, {"phase1": 32})).batch_specs["phase1"]
+    assert "cls_positions" in spec
+    assert ("next_sentence_labels" in spec) is derives
+    assert "own" not in spec
 
 
 def test_perplexity_is_that_of_a_term_over_the_vocabulary(tmp_path: Path, one_device: None) -> None:

@@ -27,7 +27,7 @@ def pairs_of(rows: dict[str, np.ndarray], row: int) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("packing", ["none", "packed", "bucketed"])
 def test_the_rows_are_those_of_bert_before_masking(text: Text, packing: str) -> None:
-    found = rows_of(objective(ltr, text, "causal", packing=packing), 4)
+    found = rows_of(objective(ltr, text, packing=packing), 4)
     masked = rows_of(objective(mlm_nsp, text, packing=packing), 4)
     assert found.keys() == masked.keys() - set(NEXT_SENTENCE) - set(MASKED)
     expected = masked["input_ids"].copy()
@@ -42,7 +42,7 @@ def test_the_rows_are_those_of_bert_before_masking(text: Text, packing: str) -> 
 @pytest.mark.parametrize("packing", ["none", "packed"])
 def test_the_loss_is_written_out_pair_by_pair(text: Text, packing: str) -> None:
     """Each pair by itself through the model, its log likelihoods picked one by one."""
-    task = objective(ltr, text, "causal", packing=packing)
+    task = objective(ltr, text, packing=packing)
     rows, variables = rows_of(task, 4), fresh(task)
     logits_of = jax.jit(lambda batch: task.outputs(variables, batch)["mlm_logits"])
     total, hits, count = 0.0, 0, 0
@@ -65,7 +65,7 @@ def test_the_loss_is_written_out_pair_by_pair(text: Text, packing: str) -> None:
 
 
 def test_no_prediction_knows_its_answer(text: Text) -> None:
-    task = objective(ltr, text, "causal")
+    task = objective(ltr, text)
     rows, variables = rows_of(task, 1), fresh(task)
     run = jax.jit(lambda batch: task.outputs(variables, batch)["mlm_logits"][0])
     before = run(rows)
@@ -78,7 +78,7 @@ def test_no_prediction_knows_its_answer(text: Text) -> None:
 
 
 def test_rows_that_pad_an_evaluation_weigh_nothing(text: Text) -> None:
-    task = objective(ltr, text, "causal")
+    task = objective(ltr, text)
     rows = rows_of(task, 4)
     half = {**rows, "row_weights": np.array([1, 0, 1, 0], np.float32)}
     two = {name: jnp.asarray(value[[0, 2]]) for name, value in rows.items()}
@@ -104,15 +104,13 @@ def test_contexts_of_the_baseline_are_the_two_tokens_before() -> None:
 
 
 def test_the_baseline_with_context_beats_the_one_without(text: Text) -> None:
-    figures = objective(ltr, text, "causal", packing="packed").baselines("phase1", 20)
+    figures = objective(ltr, text, packing="packed").baselines("phase1", 20)
     assert 0 < figures["trigram_cross_entropy"] < 0.7 * figures["unigram_cross_entropy"]
-    assert objective(ltr, text, "causal", packing="bucketed").baselines("phase1", 20).keys() == figures.keys()
+    assert objective(ltr, text, packing="bucketed").baselines("phase1", 20).keys() == figures.keys()
 
 
 def test_what_makes_no_sense_is_refused(text: Text) -> None:
-    with pytest.raises(UserError, match="the model is bidirectional, which shows .* take a causal model"):
-        objective(ltr, text)
     with pytest.raises(UserError, match="config.objective.masking is set, but the objective 'ltr' masks nothing"):
-        objective(ltr, text, "causal", masking=MaskingConfig(rate=0.3))
+        objective(ltr, text, masking=MaskingConfig(rate=0.3))
     with pytest.raises(UserError, match="config.phases.phase1.masking is set"):
-        objective(ltr, text, "causal", changes={"phase1": {"masking": {"rate": 0.3}}})
+        objective(ltr, text, changes={"phase1": {"masking": {"rate": 0.3}}})

@@ -13,7 +13,7 @@ import pytest
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.errors import UserError
 from bert_jax.models.encoders import bert
-from bert_jax.objectives import mlm, mlm_nsp
+from bert_jax.objectives import ltr, mlm, mlm_nsp
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.task import Variables
 from tests.objectives.texts import LENGTH, NEXT_SENTENCE, Text, counts_of, fresh, make_text, objective, rows_of
@@ -126,7 +126,13 @@ def test_the_published_corruption_mixes(text: Text, shares: tuple[float, float, 
         assert ((seen == tokenizer.mask_id) | (seen == labels)).all()
 
 
-def test_a_left_to_right_model_is_refused(text: Text) -> None:
-    for module in (mlm, mlm_nsp):
-        with pytest.raises(UserError, match="the model is causal, .* set config.objective.name to 'ltr'"):
-            objective(module, text, attention="causal")
+def test_an_encoder_of_one_direction_is_refused(text: Text, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bert.Config, "__dataclass_fields__", {})
+    with pytest.raises(UserError, match="'ltr' reads what came before, and encoder 'bert' cannot: its Config has no"):
+        objective(ltr, text)
+
+
+def test_the_objective_says_who_sees_whom(text: Text) -> None:
+    for module, causal in ((mlm, False), (mlm_nsp, False), (ltr, True)):
+        for attention in ("causal", "bidirectional"):
+            assert objective(module, text, attention).setting.model.causal == causal

@@ -41,7 +41,9 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> tuple[Corpus, Tokenizer]:
 
 def objective(text: tuple[Corpus, Tokenizer], dtype: str, packing: Packing = "packed") -> Objective:
     corpus, tokenizer = text
-    model = bert.Config(tokenizer.size, 32, 1, 2, 64, LENGTH, dropout_rate=0.0, attention_dropout_rate=0.0, dtype=dtype)
+    model = bert.Config(
+        tokenizer.size, 32, 1, 2, 64, max_length=LENGTH, dropout_rate=0.0, attention_dropout_rate=0.0, dtype=dtype
+    )
     setting = Setting(model, {"phase1": LENGTH})
     return Objective(Config(packing=packing), setting).with_text(corpus, tokenizer)
 

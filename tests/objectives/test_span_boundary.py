@@ -50,7 +50,7 @@ def drawn(init: Any) -> Any:
 def drawn_head(positions: int = 20) -> tuple[BoundaryHead, Any, dict[str, Any], dict[str, Any]]:
     """A small head with parameters from N(0, 0.5), outputs of an encoder and a batch of 3 targets."""
     rng = np.random.default_rng(0)
-    head = BoundaryHead(bert.Config(50, 8, 1, 2, 16, 32), positions=positions)
+    head = BoundaryHead(bert.Config(50, 8, 1, 2, 16, max_length=32), positions=positions)
     outputs = {"sequence": rng.normal(size=(2, 32, 8)).astype("f"), "word_embeddings": rng.normal(size=(50, 8))}
     places = {"span_left": [[2, 2, 9], [0, 7, 7]], "span_right": [[5, 5, 12], [3, 30, 30]]}
     batch = {name: np.array(value) for name, value in {**places, "span_offsets": [[0, 1, 1], [0, 5, 21]]}.items()}

@@ -27,8 +27,8 @@ from bert_jax.tasks import classification
 from bert_jax.training import mesh as meshes
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.mesh import MeshConfig
-from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
-from bert_jax.training.schedules import ScheduleConfig, make_schedule
+from bert_jax.training.optimizers import adamw
+from bert_jax.training.schedules import linear
 from bert_jax.training.state import InitialState
 from bert_jax.training.step import CountError, count_targets, make_gradients, make_train_step
 from tests import toy
@@ -131,7 +131,7 @@ def write(folder: Path, name: str) -> str:
 def one_update(task: Any, kind: str, devices: int, config: MeshConfig, parts: int) -> tuple[dict[str, float], Any]:
     """Metrics and first moments after one step with dropout, on 16 rows of which some weigh nothing."""
     mesh = meshes.make_mesh(config, jax.devices()[:devices])
-    tx = make_optimizer(OptimizerConfig(clip_norm=None))
+    tx = adamw.Optimizer(clip_norm=None).make()
     state, frozen = InitialState(task, tx, mesh, config.weight_update).make(0)
     indices = np.arange(16)
     batch = task.source("train", kind, 0).rows(np.zeros_like(indices), indices)
@@ -139,7 +139,7 @@ def one_update(task: Any, kind: str, devices: int, config: MeshConfig, parts: in
     batch[weights].reshape(16, -1)[::3, 1:] = 0
     with meshes.activations(mesh):
         gradients = make_gradients(task, parts, state.params)
-        step = jax.jit(make_train_step(task, tx, make_schedule(ScheduleConfig("linear", 1e-3, 0), 10), 0, gradients))
+        step = jax.jit(make_train_step(task, tx, linear.Schedule(1e-3, 0).make(10), 0, gradients))
         state = step(state, frozen, meshes.to_devices(batch, mesh))
     metrics = {name: float(s.value / s.count) for name, s in state.metrics.items() if name != "tokens"}
     return metrics, jax.device_get(state.opt_state[1].mu)

@@ -44,7 +44,15 @@ def objective(
     """``module.Objective`` on rows of 64, with a 1 x 32 model."""
     corpus, tokenizer = text
     model = bert.Config(
-        tokenizer.size, 32, 1, 2, 64, LENGTH, dropout_rate=0.0, attention_dropout_rate=0.0, attention=attention
+        tokenizer.size,
+        32,
+        1,
+        2,
+        64,
+        max_length=LENGTH,
+        dropout_rate=0.0,
+        attention_dropout_rate=0.0,
+        attention=attention,
     )
     setting = Setting(model, {"phase1": LENGTH}, changes=changes)
     return module.Objective(module.Config(**config), setting).with_text(corpus, tokenizer)

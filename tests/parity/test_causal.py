@@ -77,7 +77,7 @@ def test_outputs_and_gradients(dtype: str, tolerance: float, gradient_tolerance:
     # Theirs again, for they reckon their own in float32 throughout.
     expected_loss = torch.nn.functional.cross_entropy(out.logits[:, :-1].transpose(1, 2), labels[:, 1:])
     expected_loss.backward()
-    config = bert.Config(V, 32, 3, 4, 64, P, dtype=dtype, attention="causal")
+    config = bert.Config(V, 32, 3, 4, 64, max_length=P, dtype=dtype, attention="causal")
     rows, length = batch["input_ids"].shape
     positions = np.broadcast_to(np.arange(length - 1, dtype=np.int32), (rows, length - 1))
     inputs = {n: jnp.asarray(v) for n, v in batch.items() if n != "row_weights"}
@@ -114,7 +114,7 @@ def test_the_power_check() -> None:
     model = theirs(torch.float32)
     ids = np.random.default_rng(0).integers(5, V, (2, 12)).astype(np.int32)
     expected = model(torch.tensor(ids).long()).logits.detach().numpy()
-    config = bert.Config(V, 32, 3, 4, 64, P)
+    config = bert.Config(V, 32, 3, 4, 64, max_length=P)
     for attention, low, high in (("causal", 0.0, 2e-5), ("bidirectional", 0.1, np.inf)):
         module = Model(dataclasses.replace(config, attention=attention), (LM_HEAD,))
         positions = np.broadcast_to(np.arange(12, dtype=np.int32), (2, 12))

@@ -26,8 +26,8 @@ from bert_jax.models.transformer import stack_layers, unstack_layers
 from bert_jax.objectives.base import Setting
 from bert_jax.objectives.mlm_nsp import Config, Objective
 from bert_jax.text.tokenizer import wordpiece
-from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
-from bert_jax.training.schedules import ScheduleConfig, make_schedule
+from bert_jax.training.optimizers import adamw
+from bert_jax.training.schedules import linear_from_zero
 from tests import toy
 from tests.models.golden import GOLDEN, batch_of, loss_of
 
@@ -165,8 +165,8 @@ def test_training_trajectory(tmp_path: Path) -> None:
                 m.mul_(0.9).add_(p.grad, alpha=0.1)
                 v.mul_(0.999).add_(p.grad**2, alpha=0.001)
                 p.sub_(rate * (m / (v.sqrt() + 1e-6) + (0.01 * p if name in decayed else 0)))
-    params, tx = jax.tree.map(jnp.asarray, imported.params), make_optimizer(OptimizerConfig())
-    schedule = make_schedule(ScheduleConfig("linear_from_zero", peak, 5), steps)
+    params, tx = jax.tree.map(jnp.asarray, imported.params), adamw.Optimizer().make()
+    schedule = linear_from_zero.Schedule(peak, 5).make(steps)
     opt_state = tx.init(params)
     found = []
     for step, batch in enumerate(batches):

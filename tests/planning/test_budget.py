@@ -144,6 +144,9 @@ def test_steps_follow_from_tokens() -> None:
     _, flags = PretrainingRecipe.of(in_tokens.to_dict()).for_tokens(whole / 2)
     assert flags[0] == f"--config.phases.phase1.num_tokens={450_000 * 256 * 128}"
     assert flags[1] == "--config.phases.phase2.num_steps=50000"
+    shared = recipes.load("bert_large", ["--config.schedule.warmup_fraction=0.1"])
+    _, flags = PretrainingRecipe.of(shared.to_dict()).for_tokens(whole / 2)
+    assert len(flags) == 2  # the share of the warm-up stays
 
 
 def test_the_plan_of_a_number_of_tokens(plan: Plan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -40,9 +40,8 @@ def test_text_that_the_vocabulary_cannot_spell_is_said_at_every_start(tmp_path: 
     tokenizer = wordpiece([piece for piece in pieces if not lacking or lacking not in piece])
     source = Source(paths=(str(text),), format="sentences", document_boundary="blank_line")
     build(source, tokenizer, tmp_path / "store", BuildConfig(0.2))
-    module, attention = {"mlm": (mlm, "bidirectional"), "ltr": (ltr, "causal")}[name]
     corpus = Corpus(tmp_path / "store")
-    task = objective(module, (corpus, tokenizer), attention)
+    task = objective({"mlm": mlm, "ltr": ltr}[name], (corpus, tokenizer))
     settings = configuration.build(PretrainingSettings, toy.recipe(text, training={"eval_rows": 1000}), "config")
     said: list[list[str]] = [[], []]
     for notes in said:  # a new run, and one that is resumed

@@ -1,6 +1,7 @@
 """A run that starts from another: what it sees, what it keeps, and what of its recipe gives way."""
 
 import dataclasses
+import json
 import re
 import shutil
 from pathlib import Path
@@ -127,6 +128,38 @@ def test_an_encoder_without_a_head_is_said_to_get_a_fresh_one(
     assert first.startswith("step 0 held-out: ")
     assert first.endswith(" (fresh: mlm_head, nsp_head; their figures say nothing about what the model knows)")
     assert not any("fresh" in line for line in others)
+
+
+def test_a_left_to_right_model_stays_one_but_for_an_objective_that_reads_both_sides(
+    parent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, back = {**again(parent), "objective": {"name": "ltr"}}, tmp_path / "back"
+    assert pretrain(tmp_path, config, f"--init={parent}") == 0
+    assert "of --init predicted tokens from both sides; the objective does from what" in capsys.readouterr().err
+    left = tmp_path / "run"
+    assert load(str(left)).config.causal
+    assert run(["fill-mask", f"--workdir={left}", "a [MASK]."]) == 2
+    assert "a left-to-right model predicts what follows" in capsys.readouterr().err
+
+    # as a run of before the key went
+    shutil.rmtree(left / "checkpoints" / "6")
+    record = json.loads((left / "run.json").read_text())
+    record["identity"]["model"]["attention"] = record["config"]["model"]["attention"] = "causal"
+    (left / "run.json").write_text(json.dumps(record))
+    assert pretrain(tmp_path, config) == 0
+
+    rows = "".join(f"the {('cat', 'ship')[i % 2]} sees {i}\t{i % 2}\n" for i in range(40))
+    (tmp_path / "train.tsv").write_text(f"text\tlabel\n{rows}")
+    flags = ["--config.data.splits.train=train.tsv", f"--data={tmp_path}", "--config.phases.train.num_epochs=1"]
+    flags += ["--config.export=False", f"--init={left}", f"--workdir={tmp_path / 'tuned'}"]
+    assert run(["finetune", "--config=classification", "--config.phases.train.max_length=16", *flags]) == 0
+    assert load(str(tmp_path / "tuned")).config.causal
+
+    back.mkdir()
+    capsys.readouterr()
+    assert pretrain(back, again(parent), f"--init={left}") == 0
+    assert "from what came before; the objective does from both sides, and so will" in capsys.readouterr().err
+    assert not load(str(back / "run")).config.causal
 
 
 def test_what_a_restart_may_change_of_the_model(tmp_path: Path) -> None:

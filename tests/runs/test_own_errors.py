@@ -45,6 +45,23 @@ class Objective(PretrainingObjective):
     def inputs(self, batch):
         return {{**batch, "y_labels": batch["masked_labels"]}}
 """
+RULE = """
+import dataclasses, jax, optax
+import jax.numpy as jnp
+from bert_jax.training.optimizers import base
+@dataclasses.dataclass(frozen=True)
+class Optimizer(base.Rule):
+    def make(self):
+        {}
+"""
+SCHEDULE = """
+import dataclasses
+import jax.numpy as jnp
+from bert_jax.training.schedules import base
+@dataclasses.dataclass(frozen=True)
+class Schedule(base.Warmup):
+    def after_warmup(self, step, num_train_steps):
+"""
 MASKS, WORDS = "objective.masking.strategy", "objective.name"
 
 
@@ -77,6 +94,16 @@ EARLY = {
         MASKS,
         STRATEGY.format("candidates").replace("keys, options", "keys"),
         "error: {file}: select is called as select(candidates, starts, counts, keys, options); it says: select()",
+    ),
+    "signature with tokens": (
+        MASKS,
+        STRATEGY.format("candidates").replace("keys, options", "keys, tokens"),
+        "error: {file}: select is called as select(candidates, starts, counts, keys, options, tokens); it says: ",
+    ),
+    "tokens that are written to": (
+        MASKS,
+        STRATEGY.format("tokens.ids.fill(0)").replace("keys, options", "keys, options, tokens"),
+        "error: {file}:10, in a file of your own: ValueError: assignment destination is read-only",
     ),
     "inside": (MASKS, STRATEGY.format("1 / 0"), "error: {file}:10, in a file of your own: ZeroDivisionError"),
     "too many": (
@@ -189,6 +216,65 @@ EARLY = {
         "class Source:\n    def __init__(self, paths=()):\n        pass\n",
         "error: {file}: Source is no dataclass; write @dataclasses.dataclass(frozen=True) above it",
     ),
+    **{
+        f"optimizer {name}": ("optimizer.name", RULE.format(body), f"error: {error}")
+        for name, body, error in (
+            ("of no transformation", "return 1", "{file}: make returns int; an optax.GradientTransformation is needed"),
+            (
+                "with a state of text",
+                "return optax.GradientTransformation(lambda p: 'x', lambda g, s, p: (g, s))",
+                "{file}: the transformation cannot be used on the parameters, or its state is not of arrays alone (",
+            ),
+            (
+                "whose state grows",
+                "return optax.GradientTransformation(lambda p: jnp.ones(2), lambda g, s, p: (g, jnp.ones(3)))",
+                "{file}: an update changes shape or dtype of the state (: float32[2] -> float32[3]), which",
+            ),
+            (
+                "of other steps",
+                "return optax.stateless(lambda g, p: jax.tree.map(jnp.sum, g))",
+                "{file}: an update changes shape or dtype of the parameters (['",
+            ),
+            ("that fails", "return optax.scale(1 / 0)", "{file}:8, in a file of your own: ZeroDivisionError: "),
+        )
+    },
+    "optimizer that needs whole matrices": (
+        "optimizer.name",
+        RULE.format("return optax.identity()\n\n    whole_matrices = True"),
+        "error: config.optimizer.name is {file}, which needs whole matrices, and with config.mesh.weight_update "
+        "'sharded' each of 8 devices has a part; give --config.mesh.weight_update=replicated",
+    ),
+    "optimizer without make": (
+        "optimizer.name",
+        RULE.replace("make", "made").format("pass"),
+        "error: {file}: Optimizer is to be a bert_jax.training.optimizers.base.Rule with make of its own",
+    ),
+    "optimizer without a base": (
+        "optimizer.name",
+        RULE.replace("(base.Rule)", "").format("pass"),
+        "error: {file}: Optimizer is to be a bert_jax.training.optimizers.base.Rule with make of its own",
+    ),
+    "optimizer of another name": (
+        "optimizer.name",
+        RULE.replace("class Optimizer", "class Rule").format("pass"),
+        "error: {file} does not define Optimizer; a file for bert_jax.training.optimizers has Optimizer at its top",
+    ),
+    "unknown key of an optimizer": (
+        "optimizer.b3=0.5",
+        "",
+        "error: unknown key config.optimizer.b3; did you mean 'b2'? valid: b1, b2, bias_correction, clip_norm, eps, ",
+    ),
+    "key of before": ("optimizer.kind", "", "error: config.optimizer.kind is now config.optimizer.name"),
+    "schedule of two rates": (
+        "schedule.name",
+        SCHEDULE + "        return step + jnp.zeros(2)\n",
+        "error: config.schedule.name: the rate of a step is an array [2], not one number",
+    ),
+    "schedule that does not fall": (
+        "schedule.name",
+        SCHEDULE.replace("after_warmup", "after") + "        return step\n",
+        "error: {file}: Schedule is to be a bert_jax.training.schedules.base.Warmup with after_warmup of its own",
+    ),
 }
 
 
@@ -206,7 +292,8 @@ def test_what_breaks_a_contract_is_said_before_text_is_read(
     key, text, error = EARLY[case]
     file = tmp_path / "mine.py"
     file.write_text(text)
-    assert run([*command(tmp_path), f"--config.{key}={file}"]) in (1, 2)
+    flag = f"--config.{key}" if "=" in key else f"--config.{key}={file}"
+    assert run([*command(tmp_path), flag]) in (1, 2)
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(error.format(file=file))
     assert not (tmp_path / "run" / "vocab.txt").exists()
@@ -230,7 +317,7 @@ class Arrangement(sentences.Arrangement):
 
 def test_the_strategy_of_the_page(tmp_path: Path) -> None:
     page = Path(bert_jax.__file__).parent / "rows" / "README.md"
-    [text] = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    text, _ = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     code = catalogue.OwnCode(str(tmp_path / "last_units.py"), text.encode())
     catalogue.trust(code)
     select, options = MaskingConfig(strategy=code.name, unit="word", fates="span", options={"most": 4}).selection

@@ -203,7 +203,10 @@ BAD_RECIPES = {
     "heads": ({"mesh": {"tensor": 8}}, "tensor is 8, which does not divide the model's 2 attention heads"),
     "warm-up": ({"schedule": {"warmup_steps": 25}}, "exceed the run's 24 steps"),
     "objective": ({"objective": {"name": "mlm_nspp"}}, "did you mean 'mlm_nsp'"),
-    "left to right": ({"objective": {"name": "ltr"}}, "the model is bidirectional, which shows"),
+    "attention": (
+        {"model": {"attention": "causal"}},
+        "config.model.attention is now config.objective.name, which says who sees whom: 'ltr' reads",
+    ),
     "a key of a phase": (
         {"phases": {"phase1": {"num_steps": 24, "batch_size": 8, "max_length": 32, "objective": {"name": "mlm"}}}},
         "unknown key config.phases.phase1.objective.name; valid: arrangement, ",

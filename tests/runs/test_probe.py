@@ -19,12 +19,13 @@ from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.reporting.observer import Observer
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
-from bert_jax.runs.probe import Probe, ProbeConfig, read_probe
+from bert_jax.runs.evaluations.base import Evaluations, read
+from bert_jax.runs.evaluations.probe import PENALTY, Evaluator, _learn_head
 from bert_jax.text.tokenizer import Tokenizer, wordpiece
 from bert_jax.training.experiment import Experiment, TrainingConfig
 from bert_jax.training.mesh import MeshConfig
-from bert_jax.training.optimizers import OptimizerConfig
-from bert_jax.training.schedules import ScheduleConfig
+from bert_jax.training.optimizers import adamw
+from bert_jax.training.schedules import linear
 from tests import toy
 
 TIMED = ("time", "tokens_per_second", "step_seconds", "mfu", "input_wait_seconds")
@@ -32,8 +33,8 @@ LETTERS = "abcdefgh"
 EXPERIMENT = Experiment(
     0,
     Phases((Phase(24, 8, 32, "phase1"),)),
-    OptimizerConfig(),
-    ScheduleConfig("linear", 1e-3, 0),
+    adamw.Optimizer(),
+    linear.Schedule(1e-3, 0),
     MeshConfig(),
     TrainingConfig(eval_every_steps=8),
     CheckpointConfig(),
@@ -64,6 +65,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def settings(folder: Path, **changes: Any) -> dict[str, Any]:
     return {
+        "name": "probe",
         "task": "classification",
         "folder": str(folder),
         "batch_size": 64,
@@ -79,21 +81,24 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def model(tokenizer: Tokenizer) -> tuple[ModelConfig, Any]:
-    config = bert.Config(tokenizer.size, 16, 1, 2, 32, 32, dropout_rate=0.0, attention_dropout_rate=0.0)
+    config = bert.Config(tokenizer.size, 16, 1, 2, 32, max_length=32, dropout_rate=0.0, attention_dropout_rate=0.0)
     return config, fresh_params(config)
 
 
+def begun(folder: Path, **changes: Any) -> dict[str, Evaluator]:
+    return read({"probe": settings(folder, **changes)}, lambda line: None)  # type: ignore[return-value]
+
+
 def score(folder: Path, tokenizer: Tokenizer, model: ModelConfig, params: Any, **changes: Any) -> dict[str, float]:
-    examples = read_probe(ProbeConfig(**settings(folder, **changes)), EXPERIMENT)
-    assert examples
-    return Probe(examples, tokenizer, model, EXPERIMENT)(params)
+    probe = Evaluations(begun(folder, **changes), tokenizer, model, EXPERIMENT)
+    return probe(0, params, {}, lambda: None)
 
 
 @pytest.mark.parametrize("changes", [{}, {"layers": "scanned"}], ids=["unrolled", "scanned"])
 def test_a_frozen_probe_tells_a_sound_encoder_from_a_broken_one(
     changes: dict[str, Any], data: Path, tokenizer: Tokenizer
 ) -> None:
-    config = bert.Config(tokenizer.size, 16, 1, 2, 32, 32, **changes)
+    config = bert.Config(tokenizer.size, 16, 1, 2, 32, max_length=32, **changes)
     params = fresh_params(config)
     sound = score(data, tokenizer, config, params)
     broken = score(data, tokenizer, config, jax.tree.map(lambda x: 0 * x, params))
@@ -126,15 +131,13 @@ def test_a_number_is_probed_too(data: Path, tokenizer: Tokenizer, model: tuple[M
 
 def test_the_head_is_where_its_loss_is_least(data: Path, tokenizer: Tokenizer, model: tuple[ModelConfig, Any]) -> None:
     """More steps give no other score than a solver that knows nothing of Adam: Newton's method in numpy."""
-    from bert_jax.runs.probe import PENALTY, _learn_head
-
-    examples = read_probe(ProbeConfig(**settings(data, num_steps=3000)), EXPERIMENT)
-    assert examples
-    task = Probe(examples, tokenizer, model[0], EXPERIMENT).task
+    probes = begun(data, num_steps=3000)
+    Evaluations(probes, tokenizer, model[0], EXPERIMENT)
+    task, config = probes["probe"].task, probes["probe"].config
     rng = np.random.default_rng(0)
     x, labels = rng.normal(size=(120, 3)), task.rows["train"].arrays["labels"]
     empty = {"kernel": np.zeros((3, 2), np.float32), "bias": np.zeros(2, np.float32)}
-    head = _learn_head(task, empty, jax.numpy.asarray(x, np.float32), task.rows["train"].arrays, examples.config)
+    head = _learn_head(task, empty, jax.numpy.asarray(x, np.float32), task.rows["train"].arrays, config)
     # Two classes: by symmetry the kernel is (-w/2, w/2), and its penalty a quarter of that of w.
     w, ones = np.zeros(4), np.concatenate([x, np.ones((120, 1))], axis=1)
     penalty = PENALTY / 2 * np.diag([1, 1, 1, 0])
@@ -159,7 +162,8 @@ def test_a_fine_tuning_leaves_the_parameters_alone(
 
 
 def pretrain(folder: Path, text: Path, probe: dict[str, Any]) -> int:
-    recipe = toy.write_recipe(folder / "recipe.json", toy.recipe(text, export=False, examples=()) | {"probe": probe})
+    config = toy.recipe(text, export=False, examples=(), training={"evaluations": {"probe": probe} if probe else {}})
+    recipe = toy.write_recipe(folder / "recipe.json", config)
     return run(["pretrain", f"--config={recipe}", f"--workdir={folder / 'run'}"])
 
 
@@ -178,17 +182,17 @@ def test_a_run_is_the_same_with_a_probe_and_without(
     begun, during = [], Observer.during
     with monkeypatch.context() as patch:
         patch.setattr(Observer, "during", lambda self, state: (begun.append(state), during(self, state))[1])
-        assert pretrain(tmp_path / "probed", text, settings(data, every_steps=16)) == 0
-    assert begun.count("probing") == 3, "one that is not due takes no time, from which to judge the next"
+        assert pretrain(tmp_path / "probed", text, settings(data, every=2)) == 0
+    assert begun.count("scoring") == 3, "one that is not due takes no time, from which to judge the next"
     plain, probed = records(tmp_path / "plain/run"), records(tmp_path / "probed/run")
     scores = {r["step"]: r["probe/accuracy"] for r in probed if "probe/accuracy" in r}
-    assert list(scores) == [0, 16, 24], "multiples of 16, and the end"
+    assert list(scores) == [0, 16, 24], "every second evaluation, and the end"
     assert [{k: v for k, v in r.items() if not k.startswith("probe/")} for r in probed] == plain
     expected, found = (read_params(str(tmp_path / name / "run"))[0] for name in ("plain", "probed"))
     for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_array_equal(x, y)
     goodput = json.loads((tmp_path / "probed/run/status.json").read_text())["goodput"]
-    assert goodput["probe"] > 0
+    assert goodput["scores"] > 0
     assert "probe/accuracy" in (tmp_path / "probed/run/report.html").read_text()
 
     train = Observer.train
@@ -200,8 +204,8 @@ def test_a_run_is_the_same_with_a_probe_and_without(
 
     with monkeypatch.context() as patch:
         patch.setattr(Observer, "train", interrupted)
-        assert pretrain(tmp_path / "cut", text, settings(data, every_steps=16)) == 130
-    assert pretrain(tmp_path / "cut", text, settings(data, every_steps=16)) == 0
+        assert pretrain(tmp_path / "cut", text, settings(data, every=2)) == 130
+    assert pretrain(tmp_path / "cut", text, settings(data, every=2)) == 0
     assert records(tmp_path / "cut/run") == probed
 
 
@@ -210,11 +214,12 @@ def test_a_run_is_the_same_with_a_probe_and_without(
     [
         ({"task": "clasification"}, "did you mean 'classification'"),
         ({"task": "span_qa"}, "a frozen probe takes tasks that read one vector of a text, such as classification"),
-        ({"every_steps": 12}, "config.probe.every_steps is 12; .* a multiple of config.training.eval_every_steps, 8"),
-        ({"num_steps": 0}, "config.probe.num_steps"),
-        ({"learning_rate": 0.0}, "config.probe.learning_rate is 0.0"),
-        ({"options": {"metric": ()}}, "unknown key config.probe.options.metric"),
-        ({"data": {}}, "missing key config.probe.data.format"),
+        ({"every": 0}, "config.training.evaluations.probe.every is 0; at least 1 is needed"),
+        ({"every_steps": 8}, "unknown key config.training.evaluations.probe.every_steps; did you mean 'every'"),
+        ({"num_steps": 0}, "config.training.evaluations.probe.num_steps"),
+        ({"learning_rate": 0.0}, "config.training.evaluations.probe.learning_rate is 0.0"),
+        ({"options": {"metric": ()}}, "unknown key config.training.evaluations.probe.options.metric"),
+        ({"data": {}}, "missing key config.training.evaluations.probe.data.format"),
         ({"data": {"format": "delimited", "splits": {"train": "train.tsv"}}}, "has the splits train; needed are"),
         ({"data": {"format": "delimited", "splits": {"train": "x.tsv", "dev": "dev.tsv"}}}, "no file for train"),
     ],
@@ -223,16 +228,14 @@ def test_bad_input_is_an_error_before_anything_is_made(
     changes: dict[str, Any], said: str, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(UserError, match=said):
-        read_probe(ProbeConfig(**settings(data, **changes)), EXPERIMENT)
-    if "every_steps" in changes:  # the command as a whole
+        begun(data, **changes)
+    if "every" in changes:  # the command as a whole
         assert pretrain(tmp_path, toy.write_text(tmp_path / "text.txt"), settings(data, **changes)) == 2
-        assert "config.probe.every_steps" in capsys.readouterr().err
+        assert "config.training.evaluations.probe.every" in capsys.readouterr().err
         assert not (tmp_path / "run").exists()
 
 
 def test_examples_are_limited_by_label(data: Path) -> None:
-    examples = read_probe(ProbeConfig(**settings(data, max_examples=20)), EXPERIMENT)
-    assert examples
-    assert {name: len(part) for name, part in examples.splits.items()} == {"train": 20, "dev": 20}
-    assert {e["label"] for e in examples.splits["train"]} == {"left", "right"}
-    assert read_probe(ProbeConfig(), EXPERIMENT) is None
+    probe = begun(data, max_examples=20)["probe"]
+    assert {name: len(part) for name, part in probe.splits.items()} == {"train": 20, "dev": 20}
+    assert {e["label"] for e in probe.splits["train"]} == {"left", "right"}

@@ -89,7 +89,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workdir with one checkpoint of a fresh model."""
     workdir = tmp_path_factory.mktemp("pretrained")
     tokenizer = toy_tasks.make_tokenizer()
-    model = bert.Config(tokenizer.size, 32, 1, 2, 64, 32, initializer_range=0.1)
+    model = bert.Config(tokenizer.size, 32, 1, 2, 64, max_length=32, initializer_range=0.1)
     facts = {"model": config_facts(model), "lowercase": True, "vocabulary_sha256": tokenizer.sha256}
     tokenizer.save(workdir / tokenizer.file_name)
     save_params(str(workdir), jax.tree.map(np.asarray, fresh_params(model)), facts)
@@ -125,7 +125,7 @@ def test_a_frozen_encoder_keeps_its_bits_and_a_run_without_gain_ends(tmp_path: P
 def test_the_dropout_of_an_imported_classifier_is_taken(tmp_path: Path) -> None:
     """ALBERT's config.json names 0.1, although its encoder has no dropout; a rate of the recipe's own is kept."""
     tokenizer = toy_tasks.make_tokenizer()
-    model = albert.Config(tokenizer.size, 32, 1, 2, 64, 32, embedding_size=16)
+    model = albert.Config(tokenizer.size, 32, 1, 2, 64, max_length=32, embedding_size=16)
     head = HeadClass("AlbertForMaskedLM", classifier_dropout=0.1)
     params = jax.tree.map(np.asarray, fresh_params(model))
     export_model(TrainedModel("", params, model, tokenizer, head), tmp_path / "albert", "card")

@@ -9,8 +9,8 @@ import pytest
 from bert_jax.tasks.base import KIND
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
-from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
-from bert_jax.training.schedules import ScheduleConfig, make_schedule
+from bert_jax.training.optimizers import adamw
+from bert_jax.training.schedules import linear
 from bert_jax.training.state import InitialState
 from bert_jax.training.step import make_gradients, make_train_step
 from tests.tasks import toy_tasks
@@ -33,8 +33,8 @@ def one_update(
     rates = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1}
     task = toy_tasks.make_task(name, {"train": toy_tasks.examples(name, ROWS)}, **rates, **model)
     mesh = meshes.make_mesh(mesh_config, jax.devices()[:devices])
-    tx = make_optimizer(OptimizerConfig(clip_norm=None))
-    schedule = make_schedule(ScheduleConfig("linear", 1e-3, 0), 10)
+    tx = adamw.Optimizer(clip_norm=None).make()
+    schedule = linear.Schedule(1e-3, 0).make(10)
     state, frozen = InitialState(task, tx, mesh, mesh_config.weight_update).make(0)
     indices = np.arange(ROWS)
     batch = task.source("train", KIND, 0).rows(np.zeros_like(indices), indices)

@@ -38,7 +38,7 @@ def embeddings():
     pairs = tuple({"id": str(i), "text": f"the film {i}", "positive": "great", "similarity": i / 4} for i in range(4))
     tokenizer = toy_tasks.make_tokenizer()
     setting = Setting(
-        {"train": pairs, "dev": pairs}, tokenizer, bert.Config(tokenizer.size, 32, 1, 2, 64, 32), (), 16, 4
+        {"train": pairs, "dev": pairs}, tokenizer, bert.Config(tokenizer.size, 32, 1, 2, 64, max_length=32), (), 16, 4
     )
     return sentence_embeddings.Task(sentence_embeddings.Config(), setting)
 

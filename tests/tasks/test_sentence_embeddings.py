@@ -20,8 +20,8 @@ from bert_jax.tasks.sentence_embeddings import Config, Task, candidates, retriev
 from bert_jax.text.tokenizer import Tokenizer, wordpiece
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
-from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
-from bert_jax.training.schedules import ScheduleConfig, make_schedule
+from bert_jax.training.optimizers import adamw
+from bert_jax.training.schedules import linear
 from bert_jax.training.state import InitialState
 from bert_jax.training.step import make_train_step
 
@@ -56,7 +56,13 @@ def make(tokenizer: Tokenizer, splits: dict[str, Any], config: Config = GIVEN, *
     return Task(
         config,
         Setting(
-            splits, tokenizer, bert.Config(tokenizer.size, 32, 1, 2, 64, 32, **model), (), 16, ROWS, packing="none"
+            splits,
+            tokenizer,
+            bert.Config(tokenizer.size, 32, 1, 2, 64, max_length=32, **model),
+            (),
+            16,
+            ROWS,
+            packing="none",
         ),
     )
 
@@ -69,10 +75,10 @@ def one_update(tokenizer: Tokenizer, devices: int, mesh_config: MeshConfig) -> t
     """Metrics and first moments after a step whose rows have 0 to 2 negatives, with dropout."""
     task = make(tokenizer, {"train": pairs(), "dev": pairs()})
     mesh = meshes.make_mesh(mesh_config, jax.devices()[:devices])
-    tx = make_optimizer(OptimizerConfig(clip_norm=None))
+    tx = adamw.Optimizer(clip_norm=None).make()
     state, frozen = InitialState(task, tx, mesh).make(0)
     with meshes.activations(mesh):
-        step = jax.jit(make_train_step(task, tx, make_schedule(ScheduleConfig("linear", 1e-3, 0), 10), 0))
+        step = jax.jit(make_train_step(task, tx, linear.Schedule(1e-3, 0).make(10), 0))
         state = step(state, frozen, meshes.to_devices(batch_of(task, "train"), mesh))
     metrics = {name: float(s.value / s.count) for name, s in state.metrics.items() if name != "tokens"}
     return metrics, jax.device_get(state.opt_state[1].mu)

@@ -84,7 +84,7 @@ def make_task(
     module = catalogue.find("tasks", name, having="Task")
     own = module.Config(**(config or {}))
     tokenizer = make_tokenizer()
-    shape = bert.Config(tokenizer.size, 32, 1, 2, 64, 32, **model)
+    shape = bert.Config(tokenizer.size, 32, 1, 2, 64, max_length=32, **model)
     found = {split: tuple(examples) for split, examples in splits.items()}
     labels = module.Task.labels(own, found["train"])
     task: ExampleTask = module.Task(own, Setting(found, tokenizer, shape, labels, max_length, 16, frozen=frozen))
@@ -115,7 +115,7 @@ def recipe(task: str, **changes: Any) -> dict[str, Any]:
             "initializer_range": 0.1,
         },
         "phases": {"train": {"num_epochs": 3, "batch_size": 16, "max_length": 32}},
-        "schedule": {"kind": "linear", "peak_learning_rate": 3e-3},
+        "schedule": {"name": "linear", "peak_learning_rate": 3e-3},
         "optimizer": {"bias_correction": "standard"},
         "training": {"loggers": ()},
         "export": False,

@@ -20,12 +20,12 @@ from bert_jax.reporting.observer import Observer
 from bert_jax.reporting.profiled_steps import ProfiledSteps
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
-from bert_jax.task import Losses, RowSource, Variables
+from bert_jax.task import Losses, RowSource, SingleTask, Variables
 from bert_jax.training.experiment import Experiment, TrainingConfig
 from bert_jax.training.loop import Run, train_and_evaluate
 from bert_jax.training.mesh import MeshConfig
-from bert_jax.training.optimizers import OptimizerConfig
-from bert_jax.training.schedules import ScheduleConfig
+from bert_jax.training.optimizers import adamw
+from bert_jax.training.schedules import linear
 
 WIDTH, ROWS_PER_EPOCH, BATCH = 8, 4000, 8
 TARGET = np.linspace(-1, 1, WIDTH, dtype=np.float32)
@@ -47,7 +47,7 @@ class Points(RowSource):
         return {"inputs": x.astype(np.float32), "labels": y.astype(np.float32)}
 
 
-class Line:
+class Line(SingleTask):
     """Mean squared error of a linear map, kept as a kernel that ``fsdp`` shards."""
 
     loss_weights = {"loss": 1.0}
@@ -104,8 +104,8 @@ def experiment(
     return Experiment(
         seed=0,
         phases=Phases(phases or (Phase(num_steps, BATCH, WIDTH, "phase1"),)),
-        optimizer=OptimizerConfig(),
-        schedule=ScheduleConfig("linear", peak, warmup),
+        optimizer=adamw.Optimizer(),
+        schedule=linear.Schedule(peak, warmup),
         mesh=mesh or MeshConfig(),
         training=TrainingConfig(**{**cadence, **training}),
         checkpoints=CheckpointConfig(every_steps=save_every),

@@ -18,8 +18,8 @@ from bert_jax.reporting.run_record import read_run
 from bert_jax.training.experiment import TrainingConfig
 from bert_jax.training.health import diverged
 from bert_jax.training.mesh import MeshConfig, make_mesh
-from bert_jax.training.optimizers import OptimizerConfig
-from bert_jax.training.schedules import ScheduleConfig
+from bert_jax.training.optimizers import adamw
+from bert_jax.training.schedules import linear
 from tests import toy
 from tests.training.line import BATCH, Line, Points, train
 
@@ -87,11 +87,11 @@ BAD_VALUES = {
     "training": (lambda: TrainingConfig(eval_rows=0, log_every_steps=-5), "config.training.log_every_steps is -5, "),
     "checkpoints": (lambda: CheckpointConfig(keep=0), "config.checkpoints.keep is 0; at least 1 is needed"),
     "schedule": (
-        lambda: ScheduleConfig(peak_learning_rate=0.0),
+        lambda: linear.Schedule(peak_learning_rate=0.0),
         "config.schedule.peak_learning_rate is 0.0; more than",
     ),
-    "warm-up": (lambda: ScheduleConfig(warmup_steps=-1), "config.schedule.warmup_steps is -1; at least 0"),
-    "optimizer": (lambda: OptimizerConfig(b1=1.0), "config.optimizer.b1 is 1.0; from 0 to below 1"),
+    "warm-up": (lambda: linear.Schedule(warmup_steps=-1), "config.schedule.warmup_steps is -1; at least 0"),
+    "optimizer": (lambda: adamw.Optimizer(b1=1.0), "config.optimizer.b1 is 1.0; from 0 to below 1"),
     "mesh": (lambda: make_mesh(MeshConfig(data=0)), "config.mesh.data is 0; at least 1 is needed, or -1"),
     "mesh twice": (lambda: make_mesh(MeshConfig(fsdp=-1)), "config.mesh.data and config.mesh.fsdp are -1; only one"),
 }

@@ -19,8 +19,8 @@ from bert_jax.reporting.run_record import read_run
 from bert_jax.training import mesh as meshes
 from bert_jax.training.health import FILE, stretches
 from bert_jax.training.mesh import MeshConfig
-from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
-from bert_jax.training.schedules import ScheduleConfig, make_schedule
+from bert_jax.training.optimizers import adamw
+from bert_jax.training.schedules import linear
 from bert_jax.training.selection import Selection, SelectionConfig
 from bert_jax.training.state import LAST, InitialState, SkippedSteps, TrainState
 from bert_jax.training.step import jit_train_step, make_gradients, make_train_step
@@ -39,9 +39,9 @@ LAYOUTS = {  # devices, mesh, micro-batches
 def states(layout: str, several: Sequence[Points], num_steps: int) -> list[list[TrainState]]:
     """The state after each step, on each of ``several`` points."""
     devices, mesh_config, micro_batches = LAYOUTS[layout]
-    task, tx = Line(), make_optimizer(OptimizerConfig(bias_correction="standard"))
+    task, tx = Line(), adamw.Optimizer(bias_correction="standard").make()
     mesh = meshes.make_mesh(mesh_config, jax.devices()[:devices])
-    schedule = make_schedule(ScheduleConfig("linear", 0.05, 2), 20)
+    schedule = linear.Schedule(0.05, 2).make(20)
     state, frozen = InitialState(task, tx, mesh, mesh_config.weight_update).make(0)
     gradients = make_gradients(task, micro_batches, state.params)
     step = jit_train_step(make_train_step(task, tx, schedule, 0, gradients), state)

@@ -1,18 +1,21 @@
 """Runs whose devices each update a part of the parameters."""
 
+import dataclasses
 from pathlib import Path
 
 import jax
 import numpy as np
+import optax
 import pytest
 
 from bert_jax.checkpoints.restoring import read_params
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig, make_mesh
-from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
+from bert_jax.training.optimizers import adamw, base, lamb
+from bert_jax.training.optimizers.base import Rule
 from bert_jax.training.sharded_update import unsplit
-from bert_jax.training.state import InitialState
-from tests.training.line import WIDTH, Line, train
+from bert_jax.training.state import InitialState, TrainState
+from tests.training.line import BATCH, WIDTH, Line, experiment, train
 
 SHARDED, REPLICATED = MeshConfig(), MeshConfig(weight_update="replicated")
 
@@ -41,7 +44,7 @@ class WholeBatches(Line):
     ],
 )
 def test_where_parameters_and_moments_lie(mesh: MeshConfig, task: Line, parts: int) -> None:
-    tx = make_optimizer(OptimizerConfig())
+    tx = adamw.Optimizer().make()
     state, _ = InitialState(task, tx, make_mesh(mesh), mesh.weight_update).make(0)
     adam = state.opt_state[1]
     for tree in (state.params, adam.mu, adam.nu):
@@ -68,6 +71,44 @@ def test_devices_that_divide_no_matrix_are_told(mesh: MeshConfig, task: Line, sa
         f"8 devices divide no axis of {WIDTH} or more" in line
         for line in unsplit(task, made, mesh.weight_update, split=False)
     ] == [True] * said
+
+
+def updated(optimizer: Rule, mesh_config: MeshConfig) -> tuple[TrainState, np.ndarray]:
+    """Return the state after six steps, and its kernel."""
+    of = dataclasses.replace(experiment(mesh=mesh_config), optimizer=optimizer)
+    task, mesh = Line(), of.check()
+    source = task.source("train", "phase1", 0)
+    with meshes.activations(mesh):
+        state, frozen = of.initial_state(task, mesh).make(0)
+        step = of.jitted_step(task, "phase1", of.phases.phases[0], state)
+        for number in range(6):
+            rows = np.arange(BATCH) + number * BATCH
+            state = step(state, frozen, meshes.to_devices(source.rows(np.zeros_like(rows), rows), mesh))
+    return state, np.asarray(jax.device_get(state.params["dense"]["kernel"]))
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoRules(base.Rule):
+    """Adam in a partition, beside a state of other shapes."""
+
+    def make(self) -> optax.GradientTransformation:
+        rules = {"adam": optax.scale_by_adam(), "none": optax.identity()}
+        labels = lambda params: jax.tree.map(lambda _: "adam", params)  # noqa: E731
+        return optax.chain(optax.partition(rules, labels), optax.scale_by_factored_rms(min_dim_size_to_factor=1))
+
+
+@pytest.mark.parametrize("optimizer", [lamb.Optimizer(), TwoRules()])
+def test_an_optimizer_sees_whole_matrices_on_every_mesh(optimizer: Rule) -> None:
+    """Norms of a part would differ: the trust ratio of LAMB, the means over rows and columns of factored moments."""
+    kernels = {}
+    for mesh_config in (REPLICATED, SHARDED, MeshConfig(2, 4)):
+        state, kernels[mesh_config] = updated(optimizer, mesh_config)
+        parts = 8 if mesh_config.weight_update == "sharded" else 1
+        for leaf in jax.tree.leaves((state.params, state.opt_state)):
+            split = leaf.shape == (WIDTH, 1)
+            assert leaf.addressable_shards[0].data.size * (parts if split else 1) == leaf.size
+    for found in kernels.values():
+        np.testing.assert_allclose(found, kernels[REPLICATED], rtol=2e-6)
 
 
 def test_a_run_may_change_it_at_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from bert_jax.training.mesh import MeshConfig, make_mesh
-from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
+from bert_jax.training.optimizers import adamw
 from bert_jax.training.state import InitialState, abstract
 from tests.tasks import toy_tasks
 
@@ -14,7 +14,7 @@ from tests.tasks import toy_tasks
 def test_frozen_variables_alone_are_those_beside_a_state(mesh_config: MeshConfig) -> None:
     task = toy_tasks.make_task("tagging", {"train": toy_tasks.examples("tagging", 8)}, frozen=("encoder",))
     mesh, update = make_mesh(mesh_config), mesh_config.weight_update
-    initial = InitialState(task, make_optimizer(OptimizerConfig()), mesh, update)
+    initial = InitialState(task, adamw.Optimizer().make(), mesh, update)
     frozen, alone = initial.make(3)[1], initial.make_frozen(3)
     assert set(alone) == {"encoder"}
     assert abstract(alone) == abstract(frozen)

@@ -13,14 +13,16 @@ from bert_jax.errors import UserError
 from bert_jax.models.encoders import bert
 from bert_jax.models.model import fresh_params
 from bert_jax.models.transformer import stack_layers, unstack_layers
-from bert_jax.training.optimizers import OptimizerConfig, decay_mask, make_optimizer
-from bert_jax.training.schedules import ScheduleConfig, make_schedule
+from bert_jax.training.optimizers import adamw, lamb
+from bert_jax.training.optimizers.base import Rule, decay_mask
+from bert_jax.training.schedules import cosine, linear, linear_from_zero, warmup_stable_decay
+from bert_jax.training.schedules.base import Warmup
 
 TINY = bert.Config(50, hidden_size=8, num_layers=2, num_heads=2, mlp_dim=16, max_length=8)
 N, W, PEAK = 100, 10, 2.0
 
 
-def curve(kind: str, step: int, decay: int = 30) -> float:
+def curve(name: str, step: int, decay: int = 30) -> float:
     if step < W:
         return PEAK * step / W
     return (
@@ -30,38 +32,46 @@ def curve(kind: str, step: int, decay: int = 30) -> float:
             "linear": (N - step) / (N - W),
             "cosine": 0.5 * (1 + np.cos(np.pi * (step - W) / (N - W))),
             "warmup_stable_decay": min(1.0, (N - step) / decay),
-        }[kind]
+        }[name]
     )
 
 
-@pytest.mark.parametrize("kind", ["linear_from_zero", "linear", "cosine", "warmup_stable_decay"])
-def test_schedules(kind: Any) -> None:
-    decay = 30 if kind == "warmup_stable_decay" else 0
-    schedule = make_schedule(ScheduleConfig(kind, PEAK, W, decay), N)
-    np.testing.assert_allclose([schedule(s) for s in range(N + 1)], [curve(kind, s) for s in range(N + 1)], atol=1e-6)
+@pytest.mark.parametrize(
+    ("name", "config"),
+    {
+        "linear_from_zero": linear_from_zero.Schedule(PEAK, W),
+        "linear": linear.Schedule(PEAK, W),
+        "cosine": cosine.Schedule(PEAK, W),
+        "warmup_stable_decay": warmup_stable_decay.Schedule(PEAK, W, decay_steps=30),
+    }.items(),
+)
+def test_schedules(name: str, config: Warmup) -> None:
+    schedule = config.make(N)
+    np.testing.assert_allclose([schedule(s) for s in range(N + 1)], [curve(name, s) for s in range(N + 1)], atol=1e-6)
 
 
 def test_the_published_schedule_never_reaches_its_peak() -> None:
-    schedule = make_schedule(ScheduleConfig("linear_from_zero", 1e-4, 10_000), 1_000_000)
+    schedule = linear_from_zero.Schedule(1e-4, 10_000).make(1_000_000)
     assert float(schedule(0)) == 0.0
     assert float(schedule(10_000)) == pytest.approx(0.99e-4)
-    with pytest.raises(UserError, match="exceed the run's 5 steps"):
-        make_schedule(ScheduleConfig("linear", 1e-4, 10), 5)
+    for too_long in (linear.Schedule(1e-4, 10), warmup_stable_decay.Schedule(1e-4, 3, decay_steps=3)):
+        with pytest.raises(UserError, match="exceed the run's 5 steps"):
+            too_long.make(5)
 
 
 def test_a_run_made_shorter_than_two_warm_ups_says_so() -> None:
-    config = ScheduleConfig("linear", 1e-4, 300)
+    config = linear.Schedule(1e-4, 300)
     assert config.remarks(601) == ()
     assert "rises for 300 of 600 steps" in config.remarks(600)[0]
-    assert ScheduleConfig("linear", 1e-4, 300, warmup_fraction=0.1).remarks(10) == ()
+    assert linear.Schedule(1e-4, 300, warmup_fraction=0.1).remarks(10) == ()
 
 
 def leaves(tree: Any) -> dict[str, np.ndarray]:
     return {jax.tree_util.keystr(p): np.asarray(x, np.float64) for p, x in jax.tree_util.tree_leaves_with_path(tree)}
 
 
-def run(config: OptimizerConfig, params: Any, gradients: list[Any], rate: float = 0.01) -> Any:
-    tx = make_optimizer(config)
+def run(config: Rule, params: Any, gradients: list[Any], rate: float = 0.01) -> Any:
+    tx = config.make()
 
     @jax.jit
     def update(gradient: Any, state: Any, params: Any) -> Any:
@@ -121,11 +131,11 @@ def lamb_by_hand(params: Any, gradients: list[Any], rate: float = 0.01) -> dict[
     return x
 
 
-@pytest.mark.parametrize(("kind", "hand"), [("adamw", by_hand), ("lamb", lamb_by_hand)])
-def test_twenty_updates(kind: Any, hand: Any) -> None:
+@pytest.mark.parametrize(("config", "hand"), [(adamw.Optimizer(), by_hand), (lamb.Optimizer(), lamb_by_hand)])
+def test_twenty_updates(config: Rule, hand: Any) -> None:
     params = tiny_params()
     gradients = [random_like(params, seed) for seed in range(20)]
-    found = leaves(run(OptimizerConfig(kind), params, gradients))
+    found = leaves(run(config, params, gradients))
     for name, expected in hand(params, gradients).items():
         np.testing.assert_allclose(found[name], expected, atol=2e-5, err_msg=name)
 
@@ -136,8 +146,8 @@ def test_lamb_moves_what_begins_at_zero_as_adamw_does() -> None:
     params = {"kernel": jnp.asarray(rng.normal(0, 0.02, (8, 8)), jnp.float32), "bias": jnp.zeros(8)}
     gradient = jax.tree.map(lambda w: jnp.full(w.shape, 0.01), params)
 
-    def moved(kind: Any) -> np.ndarray:
-        tx = make_optimizer(OptimizerConfig(kind, bias_correction="standard"))
+    def moved(config: Rule) -> np.ndarray:
+        tx = config.make()
 
         def update(state: Any, rate: jax.Array) -> Any:
             params, moments = state
@@ -148,19 +158,19 @@ def test_lamb_moves_what_begins_at_zero_as_adamw_does() -> None:
         (trained, _), _ = jax.jit(lambda params: jax.lax.scan(update, (params, tx.init(params)), rates))(params)
         return np.asarray(-trained["bias"])
 
-    assert moved("adamw").min() > 3.5
-    np.testing.assert_allclose(moved("lamb"), moved("adamw"), rtol=1e-4)
+    by_adam = moved(adamw.Optimizer(bias_correction="standard"))
+    assert by_adam.min() > 3.5
+    np.testing.assert_allclose(moved(lamb.Optimizer()), by_adam, rtol=1e-4)
 
 
-def test_each_kind_has_its_own_bias_correction() -> None:
-    assert [OptimizerConfig(kind).bias_correction for kind in ("adamw", "lamb")] == ["none", "standard"]
-    assert OptimizerConfig("lamb", bias_correction="none").bias_correction == "none"
+def test_each_has_its_own_bias_correction() -> None:
+    assert [config.bias_correction for config in (adamw.Optimizer(), lamb.Optimizer())] == ["none", "standard"]
 
 
 def test_standard_correction_is_adamw() -> None:
     params = tiny_params()
     gradients = [random_like(params, seed) for seed in range(5)]
-    config = OptimizerConfig(bias_correction="standard", clip_norm=None)
+    config = adamw.Optimizer(bias_correction="standard", clip_norm=None)
     tx = optax.adamw(0.01, eps=1e-6, weight_decay=0.01, mask=decay_mask)
     update, expected, state = jax.jit(tx.update), params, tx.init(params)
     for gradient in gradients:
@@ -173,7 +183,7 @@ def test_the_first_uncorrected_update_is_larger() -> None:
     params = {"kernel": jnp.zeros((4,))}
     gradient = {"kernel": jnp.full((4,), 100.0)}
     sizes = [
-        float(-run(OptimizerConfig(bias_correction=c, clip_norm=None), params, [gradient])["kernel"][0])
+        float(-run(adamw.Optimizer(bias_correction=c, clip_norm=None), params, [gradient])["kernel"][0])
         for c in ("none", "standard")
     ]
     assert sizes[0] / sizes[1] == pytest.approx(0.1 / np.sqrt(0.001), rel=1e-4)
@@ -182,8 +192,8 @@ def test_the_first_uncorrected_update_is_larger() -> None:
 def test_lamb_scales_each_layer_by_itself_also_when_stacked() -> None:
     params = jax.tree.map(np.asarray, random_like(tiny_params(), 7))
     gradient = jax.tree.map(np.asarray, random_like(params, 8))
-    unrolled = run(OptimizerConfig("lamb"), params, [gradient])
-    stacked = unstack_layers(run(OptimizerConfig("lamb"), stack_layers(params), [stack_layers(gradient)]))
+    unrolled = run(lamb.Optimizer(), params, [gradient])
+    stacked = unstack_layers(run(lamb.Optimizer(), stack_layers(params), [stack_layers(gradient)]))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), unrolled, stacked)
 
 

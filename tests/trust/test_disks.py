@@ -150,7 +150,7 @@ def check_ending(code: int, said: str) -> Iterator[str]:
     errors = [line for line in said.splitlines() if line.startswith("error: ")]
     if code == PEER_LOST and ("cannot reach process 0" in said or "finds no process 0" in said):
         return  # which has ended before they met, and could write nothing to say so
-    few = code == CRASHED and bool(errors) and "too many open files" in errors[-1].lower()
+    few = code in (CRASHED, PEER_LOST) and bool(errors) and "too many open files" in errors[-1].lower()
     if not (few or code in (DONE, BAD_INPUT)) or "Traceback" in said:
         yield f"exit code {code}: {said[-4000:]}"
     elif code == DONE and errors or code != DONE and errors != said.strip().splitlines()[-1:]:

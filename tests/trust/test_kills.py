@@ -180,8 +180,8 @@ def test_pretraining(tmp_path: Path, count: int, kills: int) -> None:
 
 def test_fine_tuning(tmp_path: Path) -> None:
     """The best evaluation so far, which is kept beside the newest step, is killed too."""
-    train = {"num_epochs": 10, "batch_size": 8, "logs_per_evaluation": 6}
+    train, training = {"num_epochs": 10, "batch_size": 8}, {"logs_per_evaluation": 6}
     model = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1}
-    recipe = toy_tasks.write_toy(tmp_path, "tagging", 48, 16, train, model=model, export=True)
+    recipe = toy_tasks.write_toy(tmp_path, "tagging", 48, 16, train, model=model, training=training, export=True)
     whole = make_whole(recipe, tmp_path / "whole", 1, "finetune", (f"--data={tmp_path}",))
     attacks(whole, tmp_path, scaled(20), "fine-tuning", at_once=2)

@@ -28,7 +28,7 @@ from bert_jax.models.transformer import add_layers, run_layers
 from bert_jax.records import Batch
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(bert.Config):
     """The settings of an ALBERT encoder. Defaults are albert-base-v2.
 

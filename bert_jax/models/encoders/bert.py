@@ -17,7 +17,7 @@ import jax
 from flax import linen as nn
 
 from bert_jax.errors import UserError
-from bert_jax.models.config import ModelConfig
+from bert_jax.models.config import TransformerConfig
 from bert_jax.models.dropout import RowRng, dropout
 from bert_jax.models.encoding import Encoding
 from bert_jax.models.heads import LmHead as LmHead
@@ -28,13 +28,13 @@ from bert_jax.models.transformer import add_layers, run_layers
 from bert_jax.records import Batch
 
 
-@dataclasses.dataclass(frozen=True)
-class Config(ModelConfig):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(TransformerConfig):
     """The settings of a BERT encoder. Defaults are BERT-base.
 
     Attributes:
       attention: "bidirectional" lets a token see its whole sequence. "causal" lets it see only itself and the tokens to
-        its left, in pretraining and in fine-tuning (the left-to-right model of section 5.1).
+        its left (the left-to-right model of section 5.1). No key of a recipe: the objective of pretraining says it.
     """
 
     type_vocab_size: int = 2  # number of kinds of segments

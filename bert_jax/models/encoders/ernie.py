@@ -14,7 +14,7 @@ from bert_jax.models.encoders.bert import LmHead as LmHead
 from bert_jax.models.encoders.bert import Pooler as Pooler
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(bert.Config):
     """The settings of an ERNIE encoder. Defaults are the base model."""
 

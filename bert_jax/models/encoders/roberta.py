@@ -18,7 +18,7 @@ from bert_jax.models.encoding import Encoding
 from bert_jax.records import Batch
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(bert.Config):
     """The settings of a RoBERTa encoder. Defaults are roberta-base."""
 

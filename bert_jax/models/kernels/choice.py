@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from bert_jax.errors import UserError
-from bert_jax.models.config import ModelConfig
+from bert_jax.models.config import TransformerConfig
 from bert_jax.models.kernels.row_attention import LANES, LONGEST
 from bert_jax.records import BatchSpec
 
@@ -39,7 +39,7 @@ class Case:
     packed: bool = False
 
 
-def case_of(model: ModelConfig, spec: BatchSpec, platform: str, tensor: int) -> Case:
+def case_of(model: TransformerConfig, spec: BatchSpec, platform: str, tensor: int) -> Case:
     """Return what a model needs for batches of ``spec``. ``tensor``: the devices over which heads are divided."""
     return Case(
         platform,

@@ -61,18 +61,18 @@ def prepare(figure: Figure, dtype: str) -> tuple[Callable[[int], float], dict[st
 
     from bert_jax.training import mesh as meshes
     from bert_jax.training.mesh import MeshConfig, make_mesh
-    from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
-    from bert_jax.training.schedules import ScheduleConfig, make_schedule
+    from bert_jax.training.optimizers import adamw
+    from bert_jax.training.schedules import linear
     from bert_jax.training.state import InitialState
     from bert_jax.training.step import jit_train_step, make_train_step
     from bert_jax.training.stepping import compile_program
 
     device = jax.devices()[0]
     task, batch = (_pretraining if figure.task == "pretraining" else _finetuning)(figure, dtype)
-    mesh, tx = make_mesh(MeshConfig(), [device]), make_optimizer(OptimizerConfig())
+    mesh, tx = make_mesh(MeshConfig(), [device]), adamw.Optimizer().make()
     state, frozen = InitialState(task, tx, mesh).make(0)
     batch = meshes.to_devices(batch, mesh)
-    schedule = make_schedule(ScheduleConfig("linear", 1e-4, 10), 100_000)
+    schedule = linear.Schedule(1e-4, 10).make(100_000)
     with meshes.activations(mesh):
         step = compile_program(jit_train_step(make_train_step(task, tx, schedule, 0), state), state, frozen, batch)
 
@@ -97,7 +97,7 @@ def _model(figure: Figure, dtype: str) -> Any:
     from bert_jax.models.encoders import bert
 
     sizes = (figure.hidden, figure.layers, figure.heads, 4 * figure.hidden)
-    return bert.Config(VOCABULARY, *sizes, max(figure.length, 512), dtype=dtype)
+    return bert.Config(VOCABULARY, *sizes, max_length=max(figure.length, 512), dtype=dtype)
 
 
 def _pretraining(figure: Figure, dtype: str) -> tuple[Any, dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Scores an encoder while it is being pretrained, by learning a small labelled task from its parameters.
 
-A probe only reads the parameters and never changes the run. Its score depends on nothing but the parameters,
-``config.probe`` and the examples.
+A probe only reads the parameters and never changes the run. Its score depends on nothing but the parameters, its keys
+and the examples.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from bert_jax.examples.splits import at_most, train_split
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.heads import pool
 from bert_jax.models.model import POOLER, Model
-from bert_jax.records import Batch, Example
+from bert_jax.records import Batch
 from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.rows.phases import Phase, Phases
+from bert_jax.runs.evaluations import base
 from bert_jax.tasks.base import KIND, ExampleTask, Setting
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import mesh as meshes
 from bert_jax.training.evaluation import Evaluation
-from bert_jax.training.experiment import Experiment
 from bert_jax.training.forward import Forward
-from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
-from bert_jax.training.schedules import ScheduleConfig, make_schedule
+from bert_jax.training.optimizers import adamw
+from bert_jax.training.schedules import linear
 from bert_jax.training.state import InitialState
 from bert_jax.training.step import make_train_step
 
@@ -42,15 +42,13 @@ PENALTY = 1e-3  # L2 penalty on a frozen probe's head: PENALTY / 2 * sum of squa
 
 
 @dataclasses.dataclass(frozen=True)
-class ProbeConfig:
-    """The keys of ``config.probe``. None of them changes what the run learns.
+class Config(base.Config):
+    """The keys of a probe. None of them changes what the run learns.
 
     Attributes:
-      task: the name of a file of ``bert_jax.tasks``. If "", there is no probe.
+      task: the name of a file of ``bert_jax.tasks``.
       kind: "frozen" learns a linear head on the vectors of the unchanged encoder; "finetune" trains a copy of the
         encoder and a new head.
-      every_steps: probe at the last evaluation, and at evaluations whose step is a multiple of this. If 0, probe at
-        every evaluation.
       folder: the folder to which the paths of ``data.splits`` are relative.
       data, options: the keys that ``config.data`` and ``config.task`` have in a fine-tuning recipe.
       features: the vector of a text that a frozen probe reads. "mean": the mean of the last layer's vectors; "cls": the
@@ -60,9 +58,9 @@ class ProbeConfig:
       learning_rate: if None, 0.02 for a frozen probe (Adam) and 1e-4 for "finetune".
     """
 
-    task: str = ""
+    where: dataclasses.InitVar[str]
+    task: str
     kind: Literal["frozen", "finetune"] = "frozen"
-    every_steps: int = 0
     folder: str = ""
     data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -74,103 +72,75 @@ class ProbeConfig:
     learning_rate: float | None = None
     seed: int = 0  # of the new parameters and the order of examples
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, where: str) -> None:
         whole = ("num_steps", "max_examples", "max_length", "batch_size")
-        configuration.check_fields(self, "config.probe", "at least 1 is needed", *whole, sound=lambda v: v >= 1)
-        counts = ("every_steps", "seed")
-        configuration.check_fields(self, "config.probe", "at least 0 is needed", *counts, sound=lambda v: v >= 0)
+        configuration.check_fields(self, where, "at least 1 is needed", *whole, sound=lambda v: v >= 1)
+        configuration.check_fields(self, where, "at least 0 is needed", "seed", sound=lambda v: v >= 0)
         sound, allowed = lambda value: value is None or value > 0, "more than 0 is needed, or None"
-        configuration.check_fields(self, "config.probe", allowed, "learning_rate", sound=sound)
+        configuration.check_fields(self, where, allowed, "learning_rate", sound=sound)
 
 
-@dataclasses.dataclass(frozen=True)
-class ProbeExamples:
-    """The examples of a probe, read and checked, but not yet encoded, since there is no vocabulary yet."""
+class Evaluator(base.TrainingEvaluator):
+    """A probe of a run. Its metrics are those of its task."""
 
-    config: ProbeConfig
-    task: type[ExampleTask]
-    task_config: Any
-    splits: Mapping[str, tuple[Example, ...]]
-    labels: tuple[str, ...]
-    notes: tuple[str, ...]
+    config: Config
+    task: ExampleTask  # from ``begin`` on
 
+    def __init__(self, config: Config, where: str, note: Callable[[str], None]):
+        """Read the examples and check the settings.
 
-def read_probe(config: ProbeConfig, experiment: Experiment) -> ProbeExamples | None:
-    """Read the examples of a probe and check its settings; return None if the config names no probe.
+        Raises:
+          UserError: the task is unknown, a frozen probe cannot learn it, or the examples cannot be read.
+        """
+        super().__init__(config, where, note)
+        self._class = catalogue.find("tasks", config.task, having="Task").Task
+        if config.kind == "frozen" and not self._class.reads_one_vector:
+            raise UserError(
+                f"{where}.task is {config.task!r}; a frozen probe takes tasks that read one vector of a text, such as "
+                f"classification and regression, {where}.kind='finetune' every task"
+            )
+        task_config = catalogue.find("tasks", config.task, having="Task").Config
+        self._task_config = configuration.build(task_config, config.options, f"{where}.options")
+        data = configuration.build(DataConfig, config.data, f"{where}.data")
+        every_split = to_train_on(data, load(data, config.folder, self._class.roles, note))
+        train = train_split(every_split, f"{where}.data")
+        self.splits = {
+            name: at_most(examples, config.max_examples, config.seed)
+            for name, examples in every_split.items()
+            if not name.startswith("test")
+        }
+        self._labels = self._class.labels(self._task_config, every_split[train])
+        sizes = ", ".join(f"{name} {len(examples):,}" for name, examples in self.splits.items())
+        note(f"{where.rpartition('.')[2]}: {config.task}, {config.kind}; {sizes} examples")
 
-    Raises:
-      UserError: the task is unknown, a frozen probe cannot learn it, the examples cannot be read, or ``every_steps`` is
-        not a multiple of the steps between evaluations.
-    """
-    if not config.task:
-        return None
-    module = catalogue.find("tasks", config.task, having="Task")
-    if config.kind == "frozen" and not module.Task.reads_one_vector:
-        raise UserError(
-            f"config.probe.task is {config.task!r}; a frozen probe takes tasks that read one vector of a text, such as "
-            "classification and regression, config.probe.kind='finetune' every task"
-        )
-    every, in_epochs = experiment.training.eval_every_steps, experiment.training.evaluations_per_epoch is not None
-    if config.every_steps and (in_epochs or config.every_steps % every):
-        raise UserError(
-            f"config.probe.every_steps is {config.every_steps}; a probe runs at evaluations: 0 is allowed, for all, or "
-            f"a multiple of config.training.eval_every_steps, {'which is not set' if in_epochs else every}"
-        )
-    task_config = configuration.build(module.Config, config.options, "config.probe.options")
-    data = configuration.build(DataConfig, config.data, "config.probe.data")
-    notes: list[str] = []
-    every_split = to_train_on(data, load(data, config.folder, module.Task.roles, notes.append))
-    train = train_split(every_split, "config.probe.data")
-    splits = {
-        name: at_most(examples, config.max_examples, config.seed)
-        for name, examples in every_split.items()
-        if not name.startswith("test")
-    }
-    labels = module.Task.labels(task_config, every_split[train])
-    sizes = ", ".join(f"{name} {len(examples):,}" for name, examples in splits.items())
-    notes.append(f"probe: {config.task}, {config.kind}; {sizes} examples")
-    return ProbeExamples(config, module.Task, task_config, splits, labels, tuple(notes))
-
-
-class Probe:
-    """A probe of a run. ``probe(params, between)`` returns metrics named "probe/..."."""
-
-    def __init__(self, examples: ProbeExamples, tokenizer: Tokenizer, model: ModelConfig, experiment: Experiment):
+    def begin(self, model: base.CurrentModel, tokenizer: Tokenizer, note: Callable[[str], None]) -> None:
         """Encode the examples. Raises ``UserError`` if the task cannot encode them."""
-        config, self._examples, self._experiment = examples.config, examples, experiment
-        length = min(config.max_length, model.max_length)
-        self.task = examples.task(
-            examples.task_config,
-            Setting(examples.splits, tokenizer, model, examples.labels, length, config.batch_size, config.seed, "none"),
+        config, self._mesh = self.config, model.mesh
+        length = min(config.max_length, model.config.max_length)
+        self.task = self._class(
+            self._task_config,
+            Setting(self.splits, tokenizer, model.config, self._labels, length, config.batch_size, config.seed, "none"),
         )
-        self._mesh = experiment.make_mesh()
         shards = self._mesh.shape["data"] * self._mesh.shape["fsdp"]
         rows = -(-config.batch_size // shards) * shards
         self._phase = Phase(config.num_steps, rows, self.task.lengths[KIND], KIND)
         self._between: Callable[[], None] = lambda: None
         self._learned = self._frozen() if config.kind == "frozen" else self._finetuned()
+        for line in self.task.notes:
+            note(line)
+        if floors := self.task.baselines(KIND, 0):
+            to_beat = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in floors.items())
+            note(f"{self.where.rpartition('.')[2]}: to beat: {to_beat}")
 
-    @property
-    def notes(self) -> list[str]:
-        """Lines about the examples, to be shown to the user."""
-        floors = [f"{name.replace('_', ' ')} {value:.3f}" for name, value in self.task.baselines(KIND, 0).items()]
-        return [*self._examples.notes, *self.task.notes, *(f"probe: to beat: {', '.join(floors)}" for _ in floors[:1])]
-
-    def due(self, step: int) -> bool:
-        """Return whether the probe runs at the evaluation of ``step``."""
-        every, last = self._examples.config.every_steps, self._experiment.phases.num_steps
-        return not every or step % every == 0 or step == last
-
-    def __call__(self, params: Any, between: Callable[[], None] = lambda: None) -> dict[str, float]:
-        """Return the metrics of ``params``. Every process calls ``between`` before each batch; it may raise."""
-        self._between = between
+    def score(self, model: base.CurrentModel, params: Any, tokenizer: Tokenizer) -> dict[str, float]:
+        self._between = model.between
         with meshes.activations(self._mesh):
-            return {f"probe/{name}": value for name, value in self._learned(params).items()}
+            return self._learned(params)
 
     # ---- "frozen": a linear head on fixed vectors ------------------------------------------------------------------
 
     def _frozen(self) -> Callable[[Any], dict[str, float]]:
-        config, task = self._examples.config, self.task
+        config, task = self.config, self.task
         shapes = meshes.unbox(jax.eval_shape(task.init, jax.random.key(0)).params)
         empty = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes["classifier"]["dense"])
         function = functools.partial(_text_vectors, task.setting.model, config.features)
@@ -189,7 +159,7 @@ class Probe:
         def run(params: Any) -> dict[str, float]:
             read = {name: params[name] for name in BODY if name in params}
             if config.features == "pooled" and "pooler" not in read:
-                raise UserError("config.probe.features is 'pooled' and the model has no pooler; 'mean' and 'cls' go")
+                raise UserError(f"{self.where}.features is 'pooled' and the model has no pooler; 'mean' and 'cls' go")
             vectors = {name: vectors_of(rows, read) for name, rows in task.rows.items()}
             mean, spread = vectors[train].mean(axis=0), vectors[train].std(axis=0)
             spread = np.maximum(spread, 0.1 * spread.mean() + 1e-6)  # do not magnify features that hardly vary
@@ -207,10 +177,10 @@ class Probe:
     # ---- "finetune": a copy of encoder and pooler ------------------------------------------------------------------
 
     def _finetuned(self) -> Callable[[Any], dict[str, float]]:
-        config, task, phase = self._examples.config, self.task, self._phase
-        tx = make_optimizer(OptimizerConfig(bias_correction="standard"))
+        config, task, phase = self.config, self.task, self._phase
+        tx = adamw.Optimizer(bias_correction="standard").make()
         rate = config.learning_rate or 1e-4
-        schedule = make_schedule(ScheduleConfig("linear", rate, config.num_steps // 10), config.num_steps)
+        schedule = linear.Schedule(rate, config.num_steps // 10).make(config.num_steps)
         step = jax.jit(make_train_step(task, tx, schedule, config.seed))
         phases, source = Phases((phase,)), task.source("train", KIND, 0)
         evaluation = Evaluation(task, self._mesh, phase, 2**31, lambda: self._between())
@@ -248,7 +218,7 @@ def _logits(head: Any, vectors: Any) -> jax.Array:
     return vectors @ head["kernel"] + head["bias"][None]
 
 
-def _learn_head(task: ExampleTask, empty: Any, vectors: jax.Array, batch: Batch, config: ProbeConfig) -> Any:
+def _learn_head(task: ExampleTask, empty: Any, vectors: jax.Array, batch: Batch, config: Config) -> Any:
     """Return a linear head trained on the task's loss: ``num_steps`` Adam updates from zero, each on all examples."""
     tx = optax.adam(config.learning_rate or 0.02)
 

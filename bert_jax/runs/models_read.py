@@ -1,0 +1,71 @@
+"""The trained models that an objective reads beside the one that it trains, such as a teacher, and whether they fit."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from bert_jax.errors import UserError
+from bert_jax.features.trained_model import TrainedModel
+from bert_jax.interchange.loading import load
+from bert_jax.models.config import ModelConfig
+from bert_jax.models.model import encoder_file
+from bert_jax.records import BatchSpec
+from bert_jax.text import tokenizer as tokenizers
+from bert_jax.text.tokenizer import Tokenizer
+
+MODEL = "model"  # key of the metadata of a field that names a trained model
+Models: TypeAlias = Mapping[str, TrainedModel]  # by the field of the objective's config that names the model
+
+
+def read_models(config: Any, read: Callable[..., TrainedModel] = load) -> dict[str, TrainedModel]:
+    """Return the models that an objective's ``config`` names. Raises ``UserError`` as ``load`` does."""
+    paths = {one.name: getattr(config, one.name) for one in dataclasses.fields(config) if MODEL in one.metadata}
+    return {name: read(path, flag=f"{_key(name)}=") for name, path in paths.items() if path}
+
+
+def in_run(models: Models, model: ModelConfig, max_lengths: Mapping[str, int]) -> dict[str, TrainedModel]:
+    """Return ``models`` as a run computes them that trains ``model``: in its dtype.
+
+    Raises ``UserError`` if one has fewer positions than the rows, whose kinds have ``max_lengths``.
+    """
+    for name, one in models.items():
+        if too_long := {kind: n for kind, n in max_lengths.items() if n > one.config.max_length}:
+            kind, length = next(iter(too_long.items()))
+            raise UserError(
+                f"{_key(name)}={one.source} reads at most {one.config.max_length} positions, and the rows of {kind}"
+                f" have {length}; lower config.phases.{kind}.max_length, or take another model"
+            )
+    return {
+        name: dataclasses.replace(one, config=dataclasses.replace(one.config, dtype=model.dtype))
+        for name, one in models.items()
+    }
+
+
+def check_features(models: Models, specs: Mapping[str, BatchSpec]) -> None:
+    """Raise ``UserError`` if rows are packed for a model whose encoder does not read which sequence a token is of."""
+    for name, one in models.items():
+        needed = {"position_ids", "sequence_ids"} & {feature for spec in specs.values() for feature in spec}
+        if unread := sorted(needed - encoder_file(one.config.encoder).Encoder.reads):
+            raise UserError(
+                f"the encoder of {_key(name)}={one.source} does not read {unread[0]}; set config.objective.packing to"
+                " 'none'"
+            )
+
+
+def check_vocabulary(models: Models, tokenizer: Tokenizer | None) -> None:
+    """Raise ``UserError`` unless each model has the run's ``tokenizer``; None stands for one that is to be learned."""
+    for name, one in models.items():
+        if tokenizer is None or tokenizer.sha256 != one.tokenizer.sha256:
+            folder = one.workdir or one.source
+            file = tokenizers.existing(folder) or folder
+            raise UserError(
+                f"{_key(name)}={one.source} has {'another' if tokenizer else 'a'} vocabulary of its own, and reads no"
+                f" other; add --config.vocab.path={os.fspath(file)} --config.vocab.lowercase={one.tokenizer.lowercase}"
+            )
+
+
+def _key(name: str) -> str:
+    return f"config.objective.{name}"

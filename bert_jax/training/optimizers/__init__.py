@@ -1,0 +1,1 @@
+"""Optimizers, one file each. A file defines ``Optimizer``, a frozen dataclass and a ``base.Rule``."""

@@ -1,0 +1,84 @@
+"""What an optimizer is, and the parts that they share: clipping, and what is decayed."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+import optax
+
+from bert_jax.catalogue import place_in_own
+from bert_jax.errors import UserError, first_line
+
+
+class Rule(abc.ABC):
+    """An optimizer. It is a frozen dataclass, whose fields are keys of ``config.optimizer``.
+
+    whole_matrices: whether an update reads matrices in a way that XLA cannot split over devices, such as a kernel of
+      one's own. What is written in ``jax.numpy`` (LAMB's norms, products, decompositions) reads whole matrices anyway.
+    """
+
+    whole_matrices: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def make(self) -> optax.GradientTransformation:
+        """Return the optimizer without its learning rate, with steps along the gradient, as ``optax.scale_by_adam``.
+
+        The train step multiplies its output by minus the learning rate. So the schedule follows the step number of
+        this run, even if the moments come from another run.
+        """
+
+    def check(self, params: Any, file: str) -> None:
+        """Trace ``init`` and ``update`` on the shapes of ``params``; nothing is computed.
+
+        Raises ``UserError``, which begins with ``file``, unless the state is made of arrays and an update keeps the
+        shapes and dtypes of state and parameters.
+        """
+        made = self.make()
+        if not isinstance(made, optax.GradientTransformation):
+            raise UserError(f"{file}: make returns {type(made).__name__}; an optax.GradientTransformation is needed")
+        try:
+            state = jax.eval_shape(made.init, params)
+            direction, after = jax.eval_shape(made.update, params, state, params)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            if isinstance(error, UserError) or place_in_own(error):
+                raise
+            raise UserError(
+                f"{file}: the transformation cannot be used on the parameters, or its state is not of arrays alone "
+                f"({type(error).__name__}: {first_line(error)})"
+            ) from error
+        for what, old, new in (("state", state, after), ("parameters", params, direction)):
+            if differs := changed(old, new):
+                raise UserError(
+                    f"{file}: an update changes shape or dtype of the {what} ({differs}), which have to stay"
+                )
+
+
+def changed(old: Any, new: Any) -> str:
+    """Return the first leaf that differs between two trees of shapes, or ""."""
+    trees = ({jax.tree_util.keystr(p): x for p, x in jax.tree_util.tree_leaves_with_path(tree)} for tree in (old, new))
+    before, after = ({path: f"{np.dtype(x.dtype)}{list(x.shape)}" for path, x in tree.items()} for tree in trees)
+    paths = (path for path in {**before, **after} if before.get(path) != after.get(path))
+    return next((f"{path}: {before.get(path)} -> {after.get(path)}" for path in paths), "")
+
+
+def clip(norm: float | None) -> optax.GradientTransformation:
+    """Return what scales gradients of a larger global norm to ``norm``; None: nothing is scaled."""
+    return optax.identity() if norm is None else optax.clip_by_global_norm(norm)
+
+
+def decay(rate: float) -> optax.GradientTransformation:
+    """Return what adds ``rate`` times the weights to a step, as AdamW does, where ``decay_mask`` says so."""
+    return optax.add_decayed_weights(rate, mask=decay_mask)
+
+
+def decay_mask(params: Any) -> Any:
+    """Return a tree that is True where weight decay applies: except in leaves whose names end in "bias" or "scale"."""
+    return jax.tree_util.tree_map_with_path(lambda path, _: not _leaf_name(path).endswith(("bias", "scale")), params)
+
+
+def _leaf_name(path: tuple[Any, ...]) -> str:
+    names = [str(key.key) for key in path if isinstance(key, jax.tree_util.DictKey)]
+    return names[-1] if names else ""

@@ -1,0 +1,85 @@
+"""What a learning-rate schedule is. It runs over all phases of a run."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bert_jax.configuration import check_fields
+from bert_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Warmup(abc.ABC):
+    """The rate rises to ``peak_learning_rate`` over the warm-up, then follows ``after_warmup`` to the last step.
+
+    The fields are keys of ``config.schedule``.
+    """
+
+    peak_learning_rate: float = 1e-4  # the rate at the end of the warm-up
+    warmup_steps: int = 10_000  # steps in which the rate rises from 0
+    warmup_fraction: float | None = None  # in place of warmup_steps: the warm-up as a share of all steps
+
+    def __post_init__(self) -> None:
+        where = "config.schedule"
+        check_fields(self, where, "more than 0 is needed", "peak_learning_rate", sound=lambda value: value > 0)
+        check_fields(self, where, "at least 0 is needed", "warmup_steps", sound=lambda value: value >= 0)
+        share = "a share from 0 to below 1 is needed"
+        check_fields(self, where, share, "warmup_fraction", sound=lambda value: value is None or 0 <= value < 1)
+
+    @abc.abstractmethod
+    def after_warmup(self, step: jax.Array, num_train_steps: int) -> jax.Array:
+        """Return the rate at ``step`` ([] float32) as a share of the peak; below 0 counts as 0, above 1 as 1.
+
+        It is called for the steps of the warm-up too, and what it returns for them does not count.
+        """
+
+    def warmup(self, num_train_steps: int) -> int:
+        """Return the number of warm-up steps of a run of ``num_train_steps``."""
+        if self.warmup_fraction is None:
+            return self.warmup_steps
+        return round(self.warmup_fraction * num_train_steps)
+
+    def progress(self, step: jax.Array, num_train_steps: int) -> jax.Array:
+        """Return the share of the steps after the warm-up that are done at ``step``: from 0 to 1."""
+        warmup = self.warmup(num_train_steps)
+        return (step - warmup) / max(num_train_steps - warmup, 1)
+
+    def remarks(self, num_train_steps: int) -> tuple[str, ...]:
+        """Return a line for the user if the warm-up takes at least half of the run, as in a run made shorter."""
+        warmup = self.warmup(num_train_steps)
+        if 2 * warmup < num_train_steps:
+            return ()
+        rising = f"the learning rate rises for {warmup:,} of {num_train_steps:,} steps (config.schedule)"
+        return (f"{rising}; --config.schedule.warmup_fraction=0.1 lets it rise for a tenth of them",)
+
+    def make(self, num_train_steps: int) -> optax.Schedule:
+        """Return the function that maps a step to its learning rate.
+
+        Step 0 is the first update; with a warm-up its rate is 0.
+
+        Raises:
+          UserError: the warm-up does not fit into ``num_train_steps``.
+        """
+        warmup, peak = self.warmup(num_train_steps), self.peak_learning_rate
+        if warmup > num_train_steps:
+            raise does_not_fit(f"warmup_steps {warmup}", num_train_steps)
+
+        def schedule(step: jax.Array | int) -> jax.Array:
+            position = jnp.asarray(step, jnp.float32)
+            decayed = jnp.clip(self.after_warmup(position, num_train_steps), 0.0, 1.0)
+            return peak * jnp.where(position < warmup, position / max(warmup, 1), decayed)
+
+        return schedule
+
+
+def does_not_fit(what: str, num_train_steps: int) -> UserError:
+    """Return the error for a schedule that is longer than the run."""
+    return UserError(
+        f"config.schedule: {what} exceed the run's {num_train_steps} steps; train longer, or give a share of the run "
+        "with --config.schedule.warmup_fraction=0.1"
+    )

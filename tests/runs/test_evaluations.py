@@ -1,0 +1,197 @@
+"""Evaluations during training: what is refused, and when; signals, frozen variables and several processes."""
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bert_jax.cli.main import run
+from bert_jax.cluster.exit_codes import DONE, PREEMPTED
+from bert_jax.errors import UserError
+from bert_jax.reporting.measures import lower_is_better
+from bert_jax.runs import recipes
+from bert_jax.runs.evaluations.base import WHERE
+from tests import toy
+from tests.training import gang
+
+OWN = """
+    import os
+    import signal
+
+    import numpy as np
+    from bert_jax.rows.example_rows import EncodedRows
+    from bert_jax.runs.evaluations import base
+    from bert_jax.runs.evaluations.base import Config
+
+    class Evaluator(base.TrainingEvaluator):
+        def score(self, model, params, tokenizer):
+            ids = [tokenizer.encode(text).input_ids for text in ("the cat sees.", "a dog", "my aunt likes")]
+            rows = EncodedRows.of({"input_ids": ids, "token_type_ids": [[0] * len(one) for one in ids]}, {})
+            if os.path.exists("told"):
+                os.remove("told")
+                signal.raise_signal(signal.SIGTERM)
+            found = [outputs["sequence"][:, 0] for _, outputs in model.outputs(params, rows, (), 1)]
+            return {"norm": np.float32(np.linalg.norm(np.concatenate(found)))}
+"""
+
+
+def own(text: str = OWN, **changes: str) -> str:
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    return textwrap.dedent(text)
+
+
+def recipe(folder: Path, evaluations: dict[str, Any], **changes: Any) -> list[str]:
+    config = toy.recipe(
+        toy.write_text(folder / "text.txt"),
+        phases={"phase1": {"num_steps": 4, "batch_size": 8, "max_length": 32}},
+        schedule={"warmup_steps": 1},
+        training={"log_every_steps": 2, "eval_every_steps": 2, "loggers": (), "evaluations": evaluations},
+        export=False,
+        examples=(),
+        **changes,
+    )
+    return ["pretrain", f"--config={toy.write_recipe(folder / 'recipe.json', config)}", f"--workdir={folder / 'run'}"]
+
+
+NAME = f"--{WHERE}.own.name=own.py"
+EARLY: dict[str, tuple[list[str], str, str]] = {  # -> flags, code of own.py, what is said
+    "unknown name": ([f"--{WHERE}.a.name=prob"], OWN, "there is no evaluator 'prob' in bert_jax.runs.evaluations; did"),
+    "no name": ([f"--{WHERE}.a.every=2"], OWN, f"missing key {WHERE}.a.name; valid: probe, or the path of a file"),
+    "no group": ([f"--{WHERE}.a=probe"], OWN, f"missing key {WHERE}.a.name"),
+    "unknown key": ([NAME, f"--{WHERE}.own.evry=2"], OWN, f"unknown key {WHERE}.own.evry; did you mean 'every'"),
+    "a name with a slash": ([f"--{WHERE}.a/b.name=own.py"], OWN, "has the name 'a/b'; it begins the names of metrics"),
+    "former keys": (["--config.probe.task=classification"], OWN, f"config.probe is now {WHERE}.probe, with name="),
+    "every with selection": (
+        [NAME, f"--{WHERE}.own.every=2", "--config.selection.metric=own/norm"],
+        OWN,
+        f"{WHERE}.own.every is 2, and config.selection.metric is 'own/norm'; only 1 is allowed",
+    ),
+    "no base class": ([NAME], own(OWN, **{"(base.TrainingEvaluator)": ""}), "own.py: Evaluator does not derive from"),
+    "no score": ([NAME], own(OWN, **{"def score": "def scores"}), "own.py: Evaluator has no method score(self, model,"),
+    "signature": (
+        [NAME],
+        own(OWN, **{"params, tokenizer": "params"}),
+        "own.py: score is called as score(self, model, params, tokenizer); it says: too many positional arguments",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EARLY)
+def test_bad_input_is_one_line_before_anything_is_made(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags, code, said = EARLY[name]
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(own(code))
+    assert run([*recipe(tmp_path, {}), *flags]) == 2
+    assert said in capsys.readouterr().err
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize(
+    ("returned", "name", "metric", "said"),
+    [
+        ("None", "own", "", f"own.py: score of {WHERE}.own returned None; a dict with a number for each name"),
+        ("{}", "own", "", "returned {}; a dict"),
+        ("{'a': 'b'}", "own", "", "returned {'a': 'b'}; a dict"),
+        ("{'a': True}", "own", "", "returned {'a': True}; a dict"),
+        ("1 / 0", "own", "", "own.py:12, in a file of your own: ZeroDivisionError"),
+        ("{'a': 1}", "own", "own/b", "config.selection.metric is 'own/b'; the metrics are mlm_accuracy"),
+        ("{'a': 1}", "mlm_loss", "", f"{WHERE}.mlm_loss has the name of a metric of the held-out rows"),
+        ("{'a': 1}", "own", "b/a", "config.selection.metric is 'b/a'; valid: mlm_accuracy"),
+    ],
+)
+def test_what_is_no_number_is_known_at_the_first_evaluation(
+    returned: str,
+    name: str,
+    metric: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    head, _, _ = OWN.partition("            ids =")
+    Path("own.py").write_text(own(f"{head}            return {returned}\n"))
+    flags = [f"--{WHERE}.{name}.name=own.py", f"--config.selection.metric={metric}"]
+    with toy.one_device():
+        assert run([*recipe(tmp_path, {}), *flags]) in (1, 2)
+    assert said in capsys.readouterr().err
+    assert not any(record["step"] for record in gang.records(tmp_path / "run")), "no step is trained"
+
+
+def test_a_signal_ends_an_evaluation_and_the_resumed_run_makes_it_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(own())
+    command = [*recipe(tmp_path, {}), NAME]
+    with toy.one_device():
+        assert run(command) == DONE
+        whole = gang.records(tmp_path / "run")
+        assert [record["step"] for record in whole if "own/norm" in record] == [0, 2, 4]
+        Path("run").rename("whole")
+        Path("told").touch()
+        assert run(command) == PREEMPTED
+        assert not Path("told").exists()
+        assert gang.records(tmp_path / "run") == []
+        assert run(command) == DONE
+    assert gang.records(tmp_path / "run") == whole
+    gang.assert_same_model(tmp_path / "run", tmp_path / "whole")
+
+
+def test_fine_tuning_with_a_frozen_encoder_gives_an_evaluation_all_parameters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(own())
+    Path("first").mkdir()
+    with toy.one_device():
+        assert run(recipe(tmp_path / "first", {})) == DONE
+        rows = [f"{'good' if i % 2 else 'bad'}\tthe {'cat' if i % 2 else 'dog'} sees {i}" for i in range(24)]
+        for name in ("train", "dev"):
+            Path(f"{name}.tsv").write_text("\n".join(["label\ttext", *rows]) + "\n")
+        command = ["finetune", "--config=classification", "--init=first/run", "--config.frozen=encoder", NAME]
+        command += [f"--config.data.splits.{name}={name}.tsv" for name in ("train", "dev")]
+        command += ["--config.phases.train.num_epochs=2", "--config.export=False", "--batch_size=8", "--max_length=32"]
+        assert run([*command, "--workdir=bad", "--config.selection.metric=own/norm"]) == 2
+        assert "fine-tuning selects by a metric of the dev rows" in capsys.readouterr().err
+        assert run([*command, "--workdir=run"]) == DONE
+    norms = [record["own/norm"] for record in gang.records(tmp_path / "run") if record["split"] == "eval"]
+    assert len(norms) == 3
+    assert len(set(norms)) == 1, "the encoder is frozen"
+
+
+@pytest.mark.heavy
+def test_two_processes_score_as_one(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(own())
+    data = {"format": "delimited", "splits": {"train": "x.tsv", "dev": "x.tsv"}}
+    rows = [f"{i % 2}\tthe {'cat' if i % 2 else 'dog'} sees {i}" for i in range(24)]
+    (tmp_path / "x.tsv").write_text("\n".join(["label\ttext", *rows]) + "\n")
+    probe = {"name": "probe", "task": "classification", "folder": str(tmp_path), "data": data, "num_steps": 5}
+    evaluations = {"frozen": probe, "tuned": probe | {"kind": "finetune"}}
+    training = {"log_every_steps": 2, "eval_every_steps": 2, "eval_rows": 20, "evaluations": evaluations}
+    inputs, flag = gang.make_inputs(tmp_path, 4, training=training), f"--{WHERE}.own.name={tmp_path / 'own.py'}"
+    one, two = (gang.finish(inputs, tmp_path / f"run{count}", count, flag) for count in (1, 2))
+    names = [name for name in one[0] if "/" in name]
+    assert {name.partition("/")[0] for name in names} == {"frozen", "tuned", "own"}
+    for first, second in zip(one, two, strict=True):
+        if first["split"] == "eval":
+            np.testing.assert_allclose([second[n] for n in names], [first[n] for n in names], rtol=1e-4, atol=1e-5)
+
+
+def test_a_loss_of_an_evaluation_is_better_if_it_is_lower() -> None:
+    assert lower_is_better("probe/loss")
+    assert lower_is_better("probe/loss/dev_b")
+    assert not lower_is_better("probe/accuracy/loss")
+    assert not lower_is_better("mlm_accuracy/error")
+    assert lower_is_better("mlm_loss/legal")
+
+
+def test_former_keys_of_a_json_recipe_are_answered(tmp_path: Path) -> None:
+    path = toy.write_recipe(tmp_path / "r.json", {"objective": {"name": "mlm"}, "probe": {"task": ""}})
+    with pytest.raises(UserError, match=r"config\.probe is now config\.training\.evaluations\.probe"):
+        recipes.load(str(path))
