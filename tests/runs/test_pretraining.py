@@ -208,8 +208,8 @@ BAD_RECIPES = {
         "config.model.attention is now config.objective.name, which says who sees whom: 'ltr' reads",
     ),
     "a key of a phase": (
-        {"phases": {"phase1": {"num_steps": 24, "batch_size": 8, "max_length": 32, "objective": {"name": "mlm"}}}},
-        "unknown key config.phases.phase1.objective.name; valid: arrangement, ",
+        {"phases": {"phase1": {"num_steps": 24, "batch_size": 8, "max_length": 32, "objective": {"nme": "mlm"}}}},
+        "config.phases.phase1.objective.nme; did you mean 'name'",
     ),
     "masking of a phase's objective": (
         {"phases": {"phase1": {"num_steps": 24, "batch_size": 8, "max_length": 32, "objective": {"masking": 3}}}},
