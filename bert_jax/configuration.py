@@ -98,10 +98,10 @@ def build(cls: type[T], mapping: Mapping[str, Any], where: str, also: Iterable[s
     return new
 
 
-def replace(config: T, changes: Mapping[str, Any], where: str) -> T:
+def replace(config: T, changes: Mapping[str, Any], where: str, also: Iterable[str] = ()) -> T:
     """Return ``config`` with the fields in the sub-tree ``changes``, called ``where``; see ``build``."""
     kept = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}  # type: ignore[arg-type]
-    return build(type(config), {**kept, **changes}, where)
+    return build(type(config), {**kept, **changes}, where, also=also)
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

@@ -239,7 +239,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
             changes = {"arrangement_options": {}} | changes
         if of_phase.get("strategy", shared.strategy) != shared.strategy:
             of_phase = {"options": {}, **of_phase}
-        merged = configuration.replace(own, changes, f"{where}.objective")
+        merged = configuration.replace(own, changes, f"{where}.objective", also=("name",))
         masks = self.masking(shared, "config.objective.masking")
         if of_phase:
             masks = self.masking(configuration.replace(shared, of_phase, f"{where}.masking"), f"{where}.masking")
