@@ -156,15 +156,9 @@ class PretrainingSettings(Settings):
 
         The phase of a member has the member's kind of batch and keys. A phase without members is one itself, called "".
         """
-        of_phase = "members" in phase.objective or "name" in phase.objective
-        group, where = (
-            (phase.objective, f"config.phases.{phase.kind}.objective")
-            if of_phase
-            else (
-                self.objective,
-                "config.objective",
-            )
-        )
+        group, where = self.objective, "config.objective"
+        if "members" in phase.objective or "name" in phase.objective:
+            group, where = phase.objective, f"config.phases.{phase.kind}.objective"
         if "members" not in group:
             return {"": (phase, 1.0)}
         if "name" in group:
