@@ -70,14 +70,9 @@ class HeadClass:
 
 
 def of_pretraining(config: ModelConfig, parts: Collection[str]) -> str:
-    """Return the transformers class name of a model that was pretrained with these ``parts``.
-
-    The class name of a causal model follows the naming of transformers, but no family can export it.
-    """
+    """Return the transformers class name of a model that was pretrained with these ``parts``."""
     family = family_of(config.encoder)
-    if config.causal:
-        return f"{family.name}LMHeadModel"
-    return pretraining_class(family, parts)
+    return f"{family.name}{family.causal}" if config.causal and family.causal else pretraining_class(family, parts)
 
 
 def pretraining_class(family: Family, parts: Collection[str]) -> str:

@@ -26,6 +26,7 @@ _CLASSES = {
     "Model": ("feature-extraction", "Gives vectors of texts and of their tokens."),
     "ForPreTraining": ("fill-mask", "The heads of its pretraining stand on it."),
     "ForMaskedLM": ("fill-mask", "A masked-LM head stands on it."),
+    **dict.fromkeys(("LMHeadModel", "ForCausalLM"), ("text-generation", "Says which token comes next.")),
     "ForNextSentencePrediction": ("", "Tells whether one text follows another."),
     "ForSequenceClassification": ("text-classification", "Gives a text, or a pair of texts, {outputs}."),
     "ForTokenClassification": (

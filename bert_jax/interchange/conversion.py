@@ -120,11 +120,19 @@ def _whole(part: str, entries: Collection[names.Entry], tensors: Collection[str]
     return bool(own) and all(own)
 
 
-def check_class(params: Any, config: ModelConfig, name: str = "the model") -> None:
-    """Raise ``UserError`` if transformers has no class for such a model: it is causal, or has a BiLSTM."""
-    if config.causal or "bilstm" in params:
-        reason = "reads from left to right" if config.causal else "has a BiLSTM"
-        raise UserError(f"{name} {reason} and cannot be exported: transformers has no class for it")
+def unlike(params: Any, config: ModelConfig, head: HeadClass) -> str:
+    """Return why the transformers class of ``head`` computes something else than the model does; "" if it does not.
+
+    In a model that reads from left to right, our pooler reads the last token of a text, the only one that has seen the
+    whole text, and that of transformers the first.
+    """
+    if "bilstm" in params:
+        return "transformers has no class with a BiLSTM"
+    if config.causal and not head.family.causal:
+        return f"transformers has no class of the {head.family.title} family that reads from left to right"
+    if config.causal and "pooler" in head.parts and "pooler" in params:
+        return f"in a left-to-right model we pool the last token, and the pooler of {head.architecture} reads the first"
+    return ""
 
 
 def tensors_of(

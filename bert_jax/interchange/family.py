@@ -21,7 +21,7 @@ from bert_jax.models.model import encoder_file
 PACKAGE = "interchange.families"
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
 # Keys of config.json that are read for every family, those of the head in ``architectures``.
-_ENCODER_KEYS = ("model_type", "hidden_act", "pad_token_id", "do_lower_case")
+_ENCODER_KEYS = ("model_type", "hidden_act", "pad_token_id", "do_lower_case", "is_decoder")
 _HEAD_KEYS = ("architectures", "id2label", "label2id", "num_labels", "problem_type")
 # Keys that transformers, sentence-transformers or a publisher saved and that change no output of an encoder: names and
 # versions, how to compute (the tensors themselves tell whether the MLM decoder is tied), how to generate text.
@@ -53,6 +53,8 @@ class Family(abc.ABC):
       defaults: the values of keys that older files leave out.
       fixed: a key of ``config.json`` -> the only value with which our modules compute the same.
       others: keys that the family reads elsewhere, or that change no output of its models.
+      causal: the end of the name of the class that predicts the next token; "" if transformers has none of the family
+        that reads from left to right.
       decoder: the name of the MLM decoder. Its weights are the word embeddings, of which a file may hold a second copy.
       classifier_dropout: the key of ``config.json`` for the dropout rate before the classifier.
     """
@@ -66,12 +68,12 @@ class Family(abc.ABC):
     defaults: ClassVar[Mapping[str, float]]
     fixed: ClassVar[Mapping[str, Any]] = {
         "position_embedding_type": "absolute",
-        "is_decoder": False,
         "is_encoder_decoder": False,
         "add_cross_attention": False,
         "pruned_heads": {},
     }
     others: ClassVar[tuple[str, ...]] = ()
+    causal: ClassVar[str] = ""
     decoder: ClassVar[str]
     classifier_dropout: ClassVar[str] = "classifier_dropout"
 
@@ -132,6 +134,7 @@ class Family(abc.ABC):
             "pad_token_id": pad_id,
             "tie_word_embeddings": True,
             "torch_dtype": "float32",
+            **({"is_decoder": True} if config.causal else {}),
         }
 
     def from_config(self, theirs: Mapping[str, Any], where: str, file: str = "config.json") -> ModelConfig:
@@ -154,6 +157,8 @@ class Family(abc.ABC):
             raise UserError(f"{where}/{file} has no {', '.join(missing)}: it is not of the {self.title} family")
         values = {ours: theirs.get(name, self.defaults.get(name)) for name, ours in self.fields.items()}
         values |= {"activation": activations[activation]}
+        if theirs.get("is_decoder"):  # then a token sees those before it alone, whatever the class
+            values |= {"attention": "causal"}
         try:
             return configuration.build(encoder_file(self.encoder).Config, values, "config")  # type: ignore[no-any-return]
         except UserError as error:

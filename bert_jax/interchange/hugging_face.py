@@ -14,10 +14,10 @@ from etils import epath
 
 from bert_jax.errors import RepeatingError, UserError
 from bert_jax.features.trained_model import TrainedModel
-from bert_jax.interchange.architectures import HeadClass, config_fields, of_config, pretraining_class
+from bert_jax.interchange.architectures import HeadClass, config_fields, of_config, of_pretraining
 from bert_jax.interchange.card import CARD
-from bert_jax.interchange.conversion import Report, check_class, leaf, read_params, tensors_of
-from bert_jax.interchange.family import family_described, family_of
+from bert_jax.interchange.conversion import Report, leaf, read_params, tensors_of, unlike
+from bert_jax.interchange.family import family_described
 from bert_jax.interchange.json_files import read_json, write_json
 from bert_jax.interchange.tensors import WEIGHTS, current_names, not_finite, read_tensors, write_tensors
 from bert_jax.interchange.tokenizer_files import read_tokenizer, write_tokenizer
@@ -56,8 +56,9 @@ def export_model(
         missing, a parameter is not finite, or what is read back is not the model.
     """
     params, config, tokenizer = model.params, model.config, model.tokenizer
-    check_class(params, config)
-    head = model.head or HeadClass(pretraining_class(family_of(config.encoder), params))
+    head = model.head or HeadClass(of_pretraining(config, params))
+    if reason := unlike(params, config, head):
+        raise UserError(f"the model of {model.workdir or model.source} cannot be exported: {reason}")
     if pooling and head.ending != "Model":
         raise UserError(
             f"only an encoder without heads can have pooling files, this is a {head.architecture}; add "
@@ -155,6 +156,8 @@ def _import_local(folder: Path, where: str) -> TrainedModel:
     tensors, folded = family.fold(tensors, theirs, where)
     head = of_config(family, theirs, tensors, where)
     params, report = read_params(tensors, config, head, where, tokenizer.pad_id)
+    if reason := unlike(params, config, head):
+        raise UserError(f"{where} cannot be read: {reason}")
     count = sum(array.size for array in jax.tree.leaves(params))
     title = f"read {where}: {head.architecture}, {count:,} parameters"
     notes = (*([f"labels: {', '.join(head.labels)}"] if head.labels else []), *folded)

@@ -17,7 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import HeadClass, of_facts
 from bert_jax.interchange.card import model_card
-from bert_jax.interchange.conversion import Report, check_class
+from bert_jax.interchange.conversion import Report
 from bert_jax.interchange.family import family_with
 from bert_jax.interchange.hugging_face import export_model, licence_of
 from bert_jax.interchange.loading import read_model
@@ -50,7 +50,6 @@ def export_trained(
         that the class needs.
     """
     workdir = trained.workdir or trained.source
-    check_class(trained.params, trained.config, f"the model of {workdir}")
     head = trained.head or of_facts(trained.facts, trained.params)  # raises: transformers has no class
     if architecture and architecture != head.architecture:
         head = HeadClass(architecture)

@@ -17,6 +17,7 @@ from bert_jax.cluster import distributed
 from bert_jax.examples.labels import label_note
 from bert_jax.examples.load import load
 from bert_jax.interchange.architectures import of_facts
+from bert_jax.interchange.conversion import unlike
 from bert_jax.interchange.family import families
 from bert_jax.interchange.initial import find_initial, frozen_parts, start_from
 from bert_jax.models.model import config_facts
@@ -163,9 +164,13 @@ def _finish(settings: FinetuningSettings, task: ExampleTask, observer: Observer,
                 write_predictions(workdir / f"predictions_{name}.jsonl", predictions[name])
         files.write_text(workdir / "results.json", json.dumps(results, indent=1))
         write_details(observer.workdir, model, task, predictions, results)
-    plain = task.exported_as and not settings.bilstm_layers and not catalogue.is_own(settings.task["name"])
-    exports = settings.export and plain and not model.config.causal and model.config.encoder in families()
-    exported = f", model {export_newest(observer, model)}" if exports else ""
+    has_class = task.exported_as and not catalogue.is_own(settings.task["name"]) and model.config.encoder in families()
+    exported = ""
+    if settings.export and has_class:
+        if reason := unlike(model.params, model.config, model.head or of_facts(model.facts, model.params)):
+            observer.note(f"not exported: {reason}")
+        else:
+            exported = f", model {export_newest(observer, model)}"
     report = report_at_the_end(observer, BETTER_START, model.step)
     observer.note(
         f"done, best by {metric} at step {model.step:,}: report {report}{exported}, predictions in {workdir}\n"

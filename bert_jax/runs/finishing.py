@@ -76,11 +76,12 @@ def export_newest(observer: Observer, trained: TrainedModel | None = None) -> ep
 
 def without_class(model: ModelConfig, head: Any, workdir: str) -> str:
     """Return what it is about a model that transformers has no class for, and what to do; "" if it has a class."""
-    if model.causal:
-        return "a model of these encoders that reads from left to right"
-    if head:
-        return ""
     if model.encoder not in families():
         return f"the encoder {model.encoder!r}"
-    encoder = f"{family_of(model.encoder).name}Model"
-    return f"these heads; {program()} export --workdir={workdir} --as={encoder} --output=MODEL writes the encoder alone"
+    family = family_of(model.encoder)
+    if model.causal and not family.causal:
+        return f"a model of the {family.title} family that reads from left to right"
+    if head:
+        return ""
+    command = f"{program()} export --workdir={workdir} --as={family.name}Model --output=MODEL"
+    return f"these heads; {command} writes the encoder alone"

@@ -17,7 +17,7 @@ from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange import names, tensors
-from bert_jax.interchange.architectures import HeadClass, of_facts
+from bert_jax.interchange.architectures import HeadClass, of_facts, of_pretraining
 from bert_jax.interchange.family import family_of
 from bert_jax.interchange.hugging_face import export_model, import_model
 from bert_jax.interchange.initial import start_from
@@ -162,11 +162,46 @@ def test_a_part_that_is_not_there_cannot_be_written(tmp_path: Path) -> None:
 def test_what_transformers_has_no_class_for_is_refused(tmp_path: Path) -> None:
     params = params_of(HEADS["masked_lm"], CONFIG)
     for config, tree, what in (
-        (dataclasses.replace(CONFIG, attention="causal"), params, "reads from left to right"),
-        (CONFIG, params | {"bilstm": {}}, "has a BiLSTM"),
+        (causal(families.config_of("albert")), params, "no class of the ALBERT family that reads from left"),
+        (CONFIG, params | {"bilstm": {}}, "no class with a BiLSTM"),
     ):
-        with pytest.raises(UserError, match=f"the model {what} and cannot be exported"):
-            export_model(TrainedModel("", tree, config, TOKENIZER, HEADS["masked_lm"]), tmp_path / "x", "card")
+        model = TrainedModel("here", tree, config, TOKENIZER, families.head_of(config.encoder, "ForMaskedLM"))
+        with pytest.raises(UserError, match=f"the model of here cannot be exported: transformers has {what}"):
+            export_model(model, tmp_path / "x", "card")
+
+
+def causal(config: Any) -> Any:
+    return dataclasses.replace(config, attention="causal")
+
+
+@pytest.mark.parametrize(
+    ("encoder", "name"),
+    [("bert", "BertLMHeadModel"), ("roberta", "RobertaForCausalLM"), ("ernie", "ErnieForCausalLM")],
+)
+def test_a_left_to_right_model_stays_one(encoder: str, name: str, tmp_path: Path) -> None:
+    config = causal(families.config_of(encoder))
+    head = HeadClass(of_pretraining(config, ("mlm_head",)))
+    params = families.params_of(config, head)
+    export_model(TrainedModel("", params, config, TOKENIZER, head), tmp_path / "model", "card")
+    described = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert (described["architectures"], described["is_decoder"]) == ([name], True)
+    imported = import_model(tmp_path / "model")
+    assert (imported.config, imported.head) == (config, head)
+    assert_same(imported.params, params)
+
+
+def test_a_pooler_that_reads_another_token_is_refused(copy_of: Any, tmp_path: Path) -> None:
+    what, head = "we pool the last token, and the pooler of BertForSequenceClassification", HEADS["classification"]
+    params = params_of(head, CONFIG)
+    with pytest.raises(UserError, match=f"cannot be exported: .* {what}"):
+        export_model(TrainedModel("", params, causal(CONFIG), TOKENIZER, head), tmp_path / "x", "card")
+    folder = copy_of("classification")
+    edit_config(folder, is_decoder=True)
+    with pytest.raises(UserError, match=f"cannot be read: .* {what}"):
+        import_model(folder)
+    folder = copy_of("tagging")
+    edit_config(folder, is_decoder=True)
+    assert import_model(folder).config.causal
 
 
 def test_published_masked_lms_keep_pooler_and_next_sentence_head(copy_of: Any) -> None:
@@ -209,7 +244,7 @@ def test_a_pooler_that_a_text_classifier_of_roberta_ignores_is_read_past(tmp_pat
         ("classification", {"problem_type": "guessing"}, "problem_type 'guessing'"),
         ("classification", {"classifier_dropout": "much"}, "classifier_dropout 'much'"),
         ("span_qa", {"architectures": ["RobertaForQuestionAnswering"]}, "is RobertaForQuestion.*; readable: Bert"),
-        ("masked_lm", {"is_decoder": True}, "has is_decoder True; of the BERT family, only models with False"),
+        ("masked_lm", {"add_cross_attention": True}, "has add_cross_attention True; of the BERT family, only models"),
         ("masked_lm", {"pruned_heads": {"0": [1]}}, r"has pruned_heads {'0': \[1\]}; of the BERT family"),
         ("masked_lm", {"rope": 1e4, "auto_map": {"A": "own.py"}, "x": None}, r"family: rope = 10000.0, auto_map ="),
         ("encoder", {"hidden_size": 64}, r"word_embeddings.weight is \[64, 32\], config.json says \[64, 64\]"),
@@ -382,7 +417,7 @@ def test_facts_of_an_unknown_task_are_named() -> None:
         of_facts({"task": {"name": "taging"}})
     assert of_facts({}) == HeadClass("BertForPreTraining")
     assert of_facts({"head": {"architecture": "BertForMaskedLM"}}) == HeadClass("BertForMaskedLM")
-    assert set(family_of("bert").architectures) == {head.architecture for head in HEADS.values()}
+    assert set(family_of("bert").architectures) == {"BertLMHeadModel", *(head.architecture for head in HEADS.values())}
 
 
 # ---- Starting from them ------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from bert_jax.corpora.mixture import Mixture
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.hugging_face import export_model
 from bert_jax.interchange.workdir import import_into_workdir
+from bert_jax.models.encoders import albert
 from bert_jax.reporting import status
 from bert_jax.reporting.observer import Observer
 from bert_jax.runs import finishing
@@ -146,9 +147,9 @@ def test_a_damaged_export_is_written_anew(workdir: Path, capsys: pytest.CaptureF
 
 def test_a_model_that_is_not_exported_is_said_to_be(workdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert finishing.without_class(CONFIG, HEAD, str(workdir)) == ""
-    assert "reads from left to right" in finishing.without_class(
-        dataclasses.replace(CONFIG, attention="causal"), HEAD, str(workdir)
-    )
+    assert finishing.without_class(dataclasses.replace(CONFIG, attention="causal"), HEAD, str(workdir)) == ""
+    albert_config = albert.Config(9, 32, 2, 4, 64, max_length=32, attention="causal")
+    assert "ALBERT family that reads from left to right" in finishing.without_class(albert_config, HEAD, str(workdir))
     observer = observe(workdir)
     with observer.to_the_end():
         finish(SETTINGS, CONFIG, None, Mixture({}, {}), observer)

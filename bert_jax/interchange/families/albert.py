@@ -33,7 +33,7 @@ class Family(family.Family):
         "attention_probs_dropout_prob": 0.0,
         "embedding_size": 128,
     }
-    fixed: ClassVar[Mapping[str, Any]] = {**family.Family.fixed, **_GROUPS}
+    fixed: ClassVar[Mapping[str, Any]] = {**family.Family.fixed, **_GROUPS, "is_decoder": False}
     others = ("down_scale_factor", "gap_size", "layers_to_keep", "net_structure_type", "num_memory_blocks")
 
     def map(self, architecture: str, pad_id: int) -> tuple[Entry, ...]:

@@ -38,10 +38,12 @@ def encoder_entries(prefix: str, skipped: int = 0) -> tuple[Entry, ...]:
 
 class Family(family.Family):
     name, title, model_type, prefix, decoder = "Bert", "BERT", "bert", "bert.", "cls.predictions.decoder"
+    causal = "LMHeadModel"
     classes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "Model": ("encoder", "pooler"),
         "ForPreTraining": ("encoder", "pooler", "mlm_head", "nsp_head"),
         "ForMaskedLM": ("encoder", "mlm_head"),
+        "LMHeadModel": ("encoder", "mlm_head"),
         "ForNextSentencePrediction": ("encoder", "pooler", "nsp_head"),
         "ForSequenceClassification": ("encoder", "pooler", "classifier"),
         "ForTokenClassification": ("encoder", "classifier"),

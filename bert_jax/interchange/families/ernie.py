@@ -19,7 +19,10 @@ _TASKS = "embeddings.task_type_embeddings.weight"
 
 
 class Family(bert.Family):
-    name, title, model_type, prefix = "Ernie", "ERNIE", "ernie", "ernie."
+    name, title, model_type, prefix, causal = "Ernie", "ERNIE", "ernie", "ernie.", "ForCausalLM"
+    classes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "ForCausalLM" if ending == "LMHeadModel" else ending: parts for ending, parts in bert.Family.classes.items()
+    }
     fixed: ClassVar[Mapping[str, Any]] = {**bert.Family.fixed, "pool_act": "tanh", "task_id": 0}
     others = ("use_task_id", "task_type_vocab_size")
 

@@ -18,9 +18,11 @@ _PAD_ID = 1  # the padding id in the released models
 
 class Family(bert.Family):
     name, title, model_type, prefix, decoder = "Roberta", "RoBERTa", "roberta", "roberta.", "lm_head.decoder"
+    causal = "ForCausalLM"
     classes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "Model": ("encoder", "pooler"),
         "ForMaskedLM": ("encoder", "mlm_head"),
+        "ForCausalLM": ("encoder", "mlm_head"),
         "ForSequenceClassification": ("encoder", "pooler", "classifier"),
         "ForTokenClassification": ("encoder", "classifier"),
         "ForQuestionAnswering": ("encoder", "qa_outputs"),

@@ -1,0 +1,57 @@
+"""A run that reads from left to right stays so: in its export, in what is made of that, and in fine-tuning."""
+
+import json
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bert_jax
+from bert_jax.cli.main import run
+from bert_jax.models.model import Model
+from tests import toy
+from tests.tasks import toy_tasks
+
+
+def tune(folder: Path, task: str, init: Path) -> Path:
+    """Fine-tune ``init`` on a toy task; return the workdir."""
+    data, workdir = folder / f"{task}_data", folder / task
+    data.mkdir()
+    toy_tasks.write_toy(data, task, train=16, dev=8)
+    recipe = toy_tasks.recipe(task)
+    recipe |= {"vocab": {}, "model": {}, "export": True}
+    path = toy.write_recipe(folder / f"{task}.json", recipe)
+    assert run(["finetune", f"--config={path}", f"--data={data}", f"--init={init}", f"--workdir={workdir}"]) == 0
+    return workdir
+
+
+def test_left_to_right_stays(tmp_path: Path, one_device: None, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = toy.recipe(
+        toy.write_text(tmp_path / "text.txt"),
+        objective={"name": "ltr"},
+        phases={"phase1": {"num_steps": 4, "batch_size": 8, "max_length": 32}},
+        schedule={"warmup_steps": 1},
+        training={"log_every_steps": 2, "eval_every_steps": 4, "eval_rows": 8, "loggers": ()},
+    )
+    first, path = tmp_path / "run", toy.write_recipe(tmp_path / "recipe.json", recipe)
+    assert run(["pretrain", f"--config={path}", f"--workdir={first}"]) == 0
+    described = json.loads((first / "hugging_face" / "config.json").read_text())
+    assert (described["architectures"], described["is_decoder"]) == (["BertLMHeadModel"], True)
+
+    for model in map(bert_jax.load, (str(first), str(first / "hugging_face"))):
+        rows = [model.tokenizer.encode(f"the cat sees {word}").input_ids[:5] for word in ("the", "a")]
+        batch = {"input_ids": jnp.array(rows), "attention_mask": jnp.ones((2, 5), jnp.int32)}
+        batch["token_type_ids"] = jnp.zeros_like(batch["input_ids"])
+        vectors = Model(model.config, ()).apply({"params": {"encoder": model.params["encoder"]}}, batch)["sequence"]
+        np.testing.assert_array_equal(vectors[0, :4], vectors[1, :4])  # [CLS] the cat sees
+        assert np.abs(vectors[0, 4] - vectors[1, 4]).max() > 1e-3
+
+    tagged = tune(tmp_path, "tagging", first / "hugging_face")
+    described = json.loads((tagged / "hugging_face" / "config.json").read_text())
+    assert (described["architectures"], described["is_decoder"]) == (["BertForTokenClassification"], True)
+    assert bert_jax.load(str(tagged / "hugging_face")).config.causal
+    capsys.readouterr()
+    sorted_texts = tune(tmp_path, "classification", first)
+    assert "not exported: in a left-to-right model we pool the last token" in capsys.readouterr().err
+    assert bert_jax.load(str(sorted_texts)).config.causal
