@@ -1,6 +1,7 @@
 """The causal model against ``transformers``' BertLMHeadModel with ``is_decoder``: states, logits, loss, gradients."""
 
 import dataclasses
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -10,13 +11,17 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the parity environment: make test-parity")
 transformers = pytest.importorskip("transformers", reason="needs the parity environment: make test-parity")
 
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange import names
+from bert_jax.interchange.architectures import HeadClass, of_pretraining
 from bert_jax.interchange.family import family_of
+from bert_jax.interchange.hugging_face import export_model, import_model
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.encoders import bert
 from bert_jax.models.losses import cross_entropy
 from bert_jax.models.model import LM_HEAD, Model, encoder_of, fresh_params
 from bert_jax.objectives.ltr import next_token_weights
+from tests.interchange import test_families as families
 from tests.models.golden import batch_of
 
 pytestmark = pytest.mark.parity
@@ -122,3 +127,31 @@ def test_the_power_check() -> None:
         params = ours(model, config, "float32")
         found = module.apply({"params": params}, {**batch, "masked_positions": positions})["mlm_logits"]
         assert low <= np.abs(found - expected).max() <= high
+
+
+@pytest.mark.parametrize("ending", ["LM", "ForTokenClassification"])
+@pytest.mark.parametrize("encoder", ["bert", "roberta", "ernie"])
+def test_exports_and_imports(encoder: str, ending: str, tmp_path: Path) -> None:
+    """``transformers`` computes from our export, and we from what it saves, the vectors of the model."""
+    made = dataclasses.replace(families.config_of(encoder), attention="causal")
+    lm = HeadClass(of_pretraining(made, ("mlm_head",)))
+    head = lm if ending == "LM" else families.head_of(encoder, ending)
+    params = families.params_of(made, head)
+    export_model(TrainedModel("", params, made, families.TOKENIZER, head), tmp_path / "ours", "card")
+    auto = transformers.AutoModelForCausalLM if ending == "LM" else transformers.AutoModelForTokenClassification
+    model, report = auto.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert type(model).__name__ == head.architecture
+    assert not any(report[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    model.eval().save_pretrained(tmp_path / "theirs")
+    families.TOKENIZER.save(tmp_path / "theirs" / families.TOKENIZER.file_name)
+    read = import_model(tmp_path / "theirs")
+    assert (read.config, read.head) == (made, head)
+
+    ids, mask = np.arange(60, dtype=np.int32).reshape(3, 20) % 40 + 5, np.ones((3, 20), np.int32)
+    ids[1, 13:], mask[1, 13:] = families.TOKENIZER.pad_id, 0
+    batch = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+    found = encoder_of(made).apply({"params": jax.tree.map(jnp.asarray, read.params["encoder"])}, batch).sequence
+    with torch.no_grad():
+        inputs = {"input_ids": torch.tensor(ids).long(), "attention_mask": torch.tensor(mask).long()}
+        expected = model(**inputs, output_hidden_states=True).hidden_states[-1].numpy()
+    np.testing.assert_allclose(found[mask > 0], expected[mask > 0], atol=2e-5)
