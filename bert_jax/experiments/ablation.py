@@ -277,7 +277,7 @@ def _on_rows_of(reference: PretrainingSettings, corpus: Mixture, tokenizer: Toke
 
 def _masked_rows(settings: PretrainingSettings) -> mlm.Config:
     """Return the config of the objective ``mlm`` on the rows of a recipe."""
-    [(module, config, _), *_] = settings.objectives([settings.experiment().evaluated_phase])
+    [(module, config, *_), *_] = settings.objectives([settings.experiment().evaluated_phase])
     fields = {name: getattr(config, name) for name in ROW_KEYS}
     default = module.Objective.arrangement
     if not fields["arrangement"] and default != mlm.Objective.arrangement:

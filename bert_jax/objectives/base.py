@@ -66,6 +66,7 @@ class Setting(NamedTuple):
       changes: kind of batch -> the keys of ``config.objective`` that its phase replaces, with their values.
       heldout_seed: the seed of the held-out rows. If None, it is ``seed``.
       models: field of the objective's config (metadata "model") -> the ``TrainedModel`` that it names.
+      where: the path of the objective's keys in the recipe, for messages.
     """
 
     model: ModelConfig
@@ -74,6 +75,7 @@ class Setting(NamedTuple):
     changes: Mapping[str, Mapping[str, Any]] = {}
     heldout_seed: int | None = None
     models: Mapping[str, Any] = {}
+    where: str = "config.objective"
 
 
 class PretrainingObjective(SingleTask, abc.ABC):
@@ -228,7 +230,9 @@ class PretrainingObjective(SingleTask, abc.ABC):
 
     def _rows_of(self, kind: str) -> RowsConfig:
         """Return the configuration of a phase's rows; the phase may replace keys of ``config.objective``."""
-        where = f"config.phases.{kind}"
+        where = masks_at = self.setting.where
+        if ".members." not in where:
+            where, masks_at = f"config.phases.{kind}.objective", f"config.phases.{kind}"
         changes = dict(self.setting.changes.get(kind, {}))
         if "name" in changes:  # then the others are fields of ``self.config``
             changes = {name: changes[name] for name in ROW_KEYS if name in changes}
@@ -239,10 +243,10 @@ class PretrainingObjective(SingleTask, abc.ABC):
             changes = {"arrangement_options": {}} | changes
         if of_phase.get("strategy", shared.strategy) != shared.strategy:
             of_phase = {"options": {}, **of_phase}
-        merged = configuration.replace(own, changes, f"{where}.objective", also=("name",))
+        merged = configuration.replace(own, changes, where, also=("name",))
         masks = self.masking(shared, "config.objective.masking")
         if of_phase:
-            masks = self.masking(configuration.replace(shared, of_phase, f"{where}.masking"), f"{where}.masking")
+            masks = self.masking(configuration.replace(shared, of_phase, f"{masks_at}.masking"), f"{masks_at}.masking")
         return RowsConfig(
             self.setting.max_lengths[kind],
             merged.short_row_probability,

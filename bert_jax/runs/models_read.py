@@ -20,13 +20,16 @@ MODEL = "model"  # key of the metadata of a field that names a trained model
 Models: TypeAlias = Mapping[str, TrainedModel]  # by the field of the objective's config that names the model
 
 
-def read_models(config: Any, read: Callable[..., TrainedModel] = load) -> dict[str, TrainedModel]:
-    """Return the models that an objective's ``config`` names. Raises ``UserError`` as ``load`` does."""
+def read_models(config: Any, where: str, read: Callable[..., TrainedModel] = load) -> dict[str, TrainedModel]:
+    """Return the models that an objective's ``config`` names. Raises ``UserError`` as ``load``.
+
+    ``where`` is the path of the objective's keys.
+    """
     paths = {one.name: getattr(config, one.name) for one in dataclasses.fields(config) if MODEL in one.metadata}
-    return {name: read(path, flag=f"{_key(name)}=") for name, path in paths.items() if path}
+    return {name: read(path, flag=f"{where}.{name}=") for name, path in paths.items() if path}
 
 
-def in_run(models: Models, model: ModelConfig, max_lengths: Mapping[str, int]) -> dict[str, TrainedModel]:
+def in_run(models: Models, model: ModelConfig, max_lengths: Mapping[str, int], where: str) -> dict[str, TrainedModel]:
     """Return ``models`` as a run computes them that trains ``model``: in its dtype.
 
     Raises ``UserError`` if one has fewer positions than the rows, whose kinds have ``max_lengths``.
@@ -35,7 +38,7 @@ def in_run(models: Models, model: ModelConfig, max_lengths: Mapping[str, int]) -
         if too_long := {kind: n for kind, n in max_lengths.items() if n > one.config.max_length}:
             kind, length = next(iter(too_long.items()))
             raise UserError(
-                f"{_key(name)}={one.source} reads at most {one.config.max_length} positions, and the rows of {kind}"
+                f"{where}.{name}={one.source} reads at most {one.config.max_length} positions, and the rows of {kind}"
                 f" have {length}; lower config.phases.{kind}.max_length, or take another model"
             )
     return {
@@ -44,28 +47,24 @@ def in_run(models: Models, model: ModelConfig, max_lengths: Mapping[str, int]) -
     }
 
 
-def check_features(models: Models, specs: Mapping[str, BatchSpec]) -> None:
+def check_features(models: Models, specs: Mapping[str, BatchSpec], where: str) -> None:
     """Raise ``UserError`` if rows are packed for a model whose encoder does not read which sequence a token is of."""
     for name, one in models.items():
         needed = {"position_ids", "sequence_ids"} & {feature for spec in specs.values() for feature in spec}
         if unread := sorted(needed - encoder_file(one.config.encoder).Encoder.reads):
             raise UserError(
-                f"the encoder of {_key(name)}={one.source} does not read {unread[0]}; set config.objective.packing to"
+                f"the encoder of {where}.{name}={one.source} does not read {unread[0]}; set config.objective.packing to"
                 " 'none'"
             )
 
 
-def check_vocabulary(models: Models, tokenizer: Tokenizer | None) -> None:
+def check_vocabulary(models: Models, tokenizer: Tokenizer | None, where: str) -> None:
     """Raise ``UserError`` unless each model has the run's ``tokenizer``; None stands for one that is to be learned."""
     for name, one in models.items():
         if tokenizer is None or tokenizer.sha256 != one.tokenizer.sha256:
             folder = one.workdir or one.source
             file = tokenizers.existing(folder) or folder
             raise UserError(
-                f"{_key(name)}={one.source} has {'another' if tokenizer else 'a'} vocabulary of its own, and reads no"
+                f"{where}.{name}={one.source} has {'another' if tokenizer else 'a'} vocabulary of its own, and reads no"
                 f" other; add --config.vocab.path={os.fspath(file)} --config.vocab.lowercase={one.tokenizer.lowercase}"
             )
-
-
-def _key(name: str) -> str:
-    return f"config.objective.{name}"

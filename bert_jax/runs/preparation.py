@@ -78,7 +78,7 @@ class CheckedPretraining:
         inputs = Inputs(workdir, *own)
         if not bound:
             for one in tasks_of(self.task).values():
-                check_vocabulary(one.setting.models, inputs.source_tokenizer)
+                check_vocabulary(one.setting.models, inputs.source_tokenizer, one.setting.where)
         inputs.check()
         return inputs
 
@@ -118,26 +118,26 @@ def check_pretraining(
     seed, parent = continued_seed(settings.seed, initial, "pretraining")
     experiment = dataclasses.replace(settings.experiment(), seed=seed)
     phases = experiment.phases.phases
-    chosen = [(*one, read_models(one[1], read)) for one in settings.objectives(phases)]
+    chosen = [(*one, read_models(one.config, one.where, read)) for one in settings.objectives(phases)]
     pieces = [model.tokenizer.size for *_, models in chosen for model in models.values()]
     model = first_model(settings, initial, next(iter(pieces), None))
     mesh = experiment.check(devices)
     check_loggers(settings.training.loggers)
     evaluations.check(settings.training.evaluations, settings.selection.metric)
     objectives: list[PretrainingObjective] = []
-    for module, config, own, models in chosen:
+    for module, config, own, where, models in chosen:
         lengths, changes = {p.kind: p.max_length for p in own}, {p.kind: p.changes for p in own}
         with own_parts.contract_of(catalogue.name_of(module.__name__)):
-            own_seed = seed_of_member(seed, member_of(own[0]))
-            setting = Setting(model, lengths, own_seed, changes, settings.seed, in_run(models, model, lengths))
+            own_seed, read_too = seed_of_member(seed, member_of(own[0])), in_run(models, model, lengths, where)
+            setting = Setting(model, lengths, own_seed, changes, settings.seed, read_too, where)
             one = module.Objective(config, setting)
             own_parts.check_objective(one)
-        check_features(models, one.batch_specs)
+        check_features(models, one.batch_specs, where)
         _check_whole_batches(one, experiment, mesh)
         check_kernel(one.setting.model, mesh, [one.batch_specs[kind] for kind in lengths])
         objectives.append(one)
     members = {
-        phase.kind: {name: (one.kind, share) for name, (one, share) in settings.members(phase).items()}
+        phase.kind: {name: (one.kind, share) for name, (one, share, _) in settings.members(phase).items()}
         for phase in phases
     }
     task = objectives[0] if len(objectives) == 1 else Several(objectives, members)

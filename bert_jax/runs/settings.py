@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from bert_jax import catalogue, configuration
 from bert_jax.checkpoints.saving import CheckpointConfig
@@ -151,16 +151,13 @@ class PretrainingSettings(Settings):
         module = catalogue.find("objectives", self.objective.get("name", ""), having="Objective")
         return module, configuration.build(module.Config, self.objective, "config.objective", also=("name",))
 
-    def members(self, phase: Phase) -> dict[str, tuple[Phase, float]]:
-        """Return name -> (the phase of a member, its share) for the members of the objective of ``phase``, by name.
-
-        The phase of a member has the member's kind of batch and keys. A phase without members is one itself, called "".
-        """
+    def members(self, phase: Phase) -> dict[str, Member]:
+        """Return the members of the objective of ``phase``, by name. A phase without members is one, called ""."""
         group, where = self.objective, "config.objective"
         if "members" in phase.objective or "name" in phase.objective:
             group, where = phase.objective, f"config.phases.{phase.kind}.objective"
         if "members" not in group:
-            return {"": (phase, 1.0)}
+            return {"": Member(phase, 1.0, where)}
         if "name" in group:
             raise UserError(f"{where} has name and members; it is one objective or several: leave one of them out")
         configuration.build(base.Config, group, where, also=("members",))
@@ -168,7 +165,7 @@ class PretrainingSettings(Settings):
             raise UserError(
                 f"{where}.members is {group['members']!r}; two or more are needed, each a name and its keys"
             )
-        own, found = without(phase.objective, "members"), dict[str, tuple[Phase, float]]()
+        own, found = without(phase.objective, "members"), dict[str, Member]()
         for name, values in sorted(group["members"].items()):
             if not name.isidentifier() or not isinstance(values, Mapping) or "name" not in values:
                 raise UserError(
@@ -179,34 +176,52 @@ class PretrainingSettings(Settings):
                 raise UserError(f"{where}.members.{name}.share is {share!r}; a number above 0 is needed")
             kind = f"{phase.kind}/{name}" if found else phase.kind
             keys = {**own, **without(values, "share")}
-            found[name] = dataclasses.replace(phase, kind=kind, objective=keys), float(share)
+            of_member = dataclasses.replace(phase, kind=kind, objective=keys)
+            found[name] = Member(of_member, float(share), f"{where}.members.{name}")
         return found
 
-    def objectives(self, phases: Sequence[Phase]) -> list[tuple[ModuleType, Any, list[Phase]]]:
-        """Return module and config of each objective of ``phases``, and the phases that have it, in order.
+    def objectives(self, phases: Sequence[Phase]) -> list[ChosenObjective]:
+        """Return the different objectives of ``phases``, in order.
 
         A member of a phase stands for itself, with a kind of its own. The keys of an objective that a phase or a member
         names are given there, and of ``config.objective`` it has those that every objective has.
 
         Raises ``UserError`` for a wrong key or value.
         """
-        found = list[tuple[ModuleType, Any, list[Phase]]]()
-        for phase in [one for every in phases for one, _ in self.members(every).values()]:
+        found = list[ChosenObjective]()
+        for phase, _, where in [one for every in phases for one in self.members(every).values()]:
             if (name := phase.objective.get("name")) is None:
                 module, config = self.find_objective()
             else:
-                same, where = name == self.objective.get("name"), f"config.phases.{phase.kind}.objective"
+                same = name == self.objective.get("name")
                 shared = {key: value for key, value in self.objective.items() if key in ROW_KEYS or same}
                 own = {key: value for key, value in phase.objective.items() if key not in ROW_KEYS}
                 module = catalogue.find("objectives", name, having="Objective")
                 config = configuration.build(module.Config, {**shared, **own}, where, also=("name",))
-            for other, same_config, alike in found:
-                if (other, same_config) == (module, config) and member_of(alike[0]) == member_of(phase):
-                    alike.append(phase)
+            for other in found:
+                if other[:2] == (module, config) and member_of(other.phases[0]) == member_of(phase):
+                    other.phases.append(phase)
                     break
             else:
-                found.append((module, config, [phase]))
+                found.append(ChosenObjective(module, config, [phase], where))
         return found
+
+
+class Member(NamedTuple):
+    """One of the objectives of a phase: the phase with the member's kind of batch and keys, its share, its path."""
+
+    phase: Phase
+    share: float
+    where: str
+
+
+class ChosenObjective(NamedTuple):
+    """An objective of a recipe: its file, its config, the phases that have it, and the path of its keys."""
+
+    module: ModuleType
+    config: Any
+    phases: list[Phase]
+    where: str
 
 
 def member_of(phase: Phase) -> str:

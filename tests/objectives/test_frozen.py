@@ -242,6 +242,7 @@ def test_one_of_several_objectives_has_a_teacher(
         code = run(["pretrain", f"--config={own}", f"--workdir={tmp_path / 'run'}"])
         return code, capsys.readouterr().err
 
+    assert f"{key}=gone is neither" in said("gone")[1]
     assert said(place / "teacher")[0] == 0
     assert any("teacher_loss" in line for line in records(tmp_path / "run", "train"))
     assert said(tmp_path / "moved")[0] == 0
@@ -328,10 +329,10 @@ def test_packed_rows_need_a_teacher_that_reads_them(place: Path, monkeypatch: py
     from bert_jax.runs.models_read import check_features
 
     task = checked(place, "--config.objective.packing=packed").task
-    check_features(task.setting.models, task.batch_specs)
+    check_features(task.setting.models, task.batch_specs, "config.objective")
     monkeypatch.setattr(bert.Encoder, "reads", frozenset({"token_type_ids"}))
     with pytest.raises(UserError, match="does not read position_ids; set config.objective.packing to 'none'"):
-        check_features(task.setting.models, task.batch_specs)
+        check_features(task.setting.models, task.batch_specs, "config.objective")
 
 
 def test_a_model_computes_in_the_dtype_of_the_run(place: Path) -> None:

@@ -209,7 +209,11 @@ BAD_MEMBERS = {
     "one": ({"a": {"name": "mlm"}}, {}, "config.objective.members is .*; two or more are needed"),
     "no name": ({"a": {"name": "mlm"}, "b": {"share": 2}}, {}, "config.objective.members.b is .*the name of an obj"),
     "a share": ({"a": {"name": "mlm"}, "b": {"name": "ltr", "share": 0}}, {}, "members.b.share is 0; a number above 0"),
-    "a key": ({"a": {"name": "mlm"}, "b": {"name": "ltr", "sare": 1}}, {}, "unknown key config.phases.phase1/b.*sare"),
+    "a key": (
+        {"a": {"name": "mlm"}, "b": {"name": "ltr", "sare": 1}},
+        {},
+        "unknown key config.objective.members.b.*sare",
+    ),
     "both": (MEMBERS, {"name": "mlm"}, "config.objective has name and members; it is one objective or several"),
     "a key of all": (MEMBERS, {"packng": "packed"}, "unknown key config.objective.packng; did you mean 'packing'"),
     "lengths": (MEMBERS, {"packing": "bucketed"}, "the members of phase1 have rows of one length: set packing to"),
