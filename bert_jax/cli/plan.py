@@ -10,7 +10,7 @@ from bert_jax.cli.flags import add_config, whole
 from bert_jax.errors import UserError
 from bert_jax.program import say
 
-NAMES = ("topology", "init", "price_per_chip_hour", "restarts_per_day", "search", "compiles", "scale", "tokens")
+NAMES = ("topology", "init", "price_per_chip_hour", "restarts_per_day", "scale", "tokens")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,12 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="WORKDIR",
         help="set predicted and measured steps of a pretraining run side by side, by its own recipe, mesh and machine; "
         "the next plan for that machine says how far predictions were off",
-    )
-    parser.add_argument("--search", action="store_true", help="try meshes, micro-batches and remat; take the fastest")
-    parser.add_argument(
-        "--compiles",
-        type=whole(1),
-        help="with --search: layouts to compile beside the recipe's own (default: 3)",
     )
     parser.add_argument(
         "--scale", type=whole(1), help="advise on batches this many times larger (default: chosen by the chip)"
@@ -61,8 +55,6 @@ def run(arguments: argparse.Namespace) -> int:
     if missing := [name for name in ("config", "topology") if getattr(arguments, name) is None]:
         flags = " and ".join(f"--{name}" for name in missing)
         raise UserError(f"{flags} missing; plan takes --config=RECIPE --topology=KIND:SHAPE, or --compare=WORKDIR")
-    if arguments.compiles and not arguments.search:
-        raise UserError("--compiles counts the layouts that a search compiles; add --search")
     from bert_jax.runs.recipe_plan import PlanRequest, plan
 
     start = [f"--init={arguments.init}"] if arguments.init else []
@@ -74,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    defaults = {"restarts_per_day": 1.0, "search": False}
+    defaults = {"restarts_per_day": 1.0}
     others = [name for name in ("config", *NAMES[1:]) if getattr(arguments, name) != defaults.get(name)]
     if others:
         flags = ", ".join(f"--{name}" for name in others)

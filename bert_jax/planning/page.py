@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,12 +11,10 @@ from typing import Any
 from bert_jax.planning.collectives import Collective
 from bert_jax.planning.plan import PhasePlan, Plan, in_words
 from bert_jax.planning.scaling import CAVEATS, RULE, Advice, LargerBatch
-from bert_jax.planning.search import COMPILES, NEAR, Candidate, SearchResult
 from bert_jax.program import duration, program, size
 
 Record = dict[str, Any]
 
-_WORTH_A_SEARCH = 1 / 3  # of the time, spent on communication alone: with more, another layout may be faster
 PREDICTED = "predictions are lower bounds: the work of the compiled program if the peaks above were always reached"
 
 
@@ -208,42 +205,6 @@ def smaller_record(fitting: list[Plan], batches: Mapping[str, int]) -> Record:
     }
 
 
-def search_lines(result: SearchResult, batches: Mapping[str, int]) -> list[str]:
-    """Return the table of a search: the compiled layouts, fastest first, and the line that names the one to take."""
-    lines = [
-        f"search: {result.tried} layouts that divide the batches, by arithmetic; {len(result.compiled)} compiled: the "
-        "best of these and the recipe's own"
-    ]
-    return [*lines, *(candidate.line() for candidate in result.compiled), _choice(result, batches), ""]
-
-
-def _choice(result: SearchResult, batches: Mapping[str, int]) -> str:
-    own, best, fastest = result.own, result.best, result.fastest
-    if best is None or fastest is None or fastest.plan is None:
-        return "none of those compiled fits; --compiles takes more, else the recipe as it is:"
-    took = _cost(fastest.plan)
-    if best.own:
-        own_layout = f"the recipe's own layout ({_cost(best.plan or fastest.plan)})"
-        if best is fastest:
-            return f"fastest that fits: {own_layout}; nothing to change"
-        return f"{own_layout} is within {100 * NEAR:.0f} % of the fastest that fits ({took}); nothing to change"
-    beside = "does not fit" if own.plan is None or not own.plan.fits else f"takes {_cost(own.plan)}"
-    flags = " ".join(best.change.overrides(batches))
-    return f"fastest that fits: {flags} ({took}; the recipe's own layout {beside})"
-
-
-def candidate_record(candidate: Candidate) -> Record:
-    """Return a compiled layout as a record for ``--json``."""
-    return {
-        "change": dataclasses.asdict(candidate.change),
-        "own": candidate.own,
-        "estimated_bytes": candidate.memory,
-        "estimated_seconds": candidate.seconds,
-        "fits": candidate.plan.fits if candidate.plan else None,
-        "predicted_seconds": candidate.plan.training_seconds if candidate.plan else None,
-    }
-
-
 def as_record(plan: Plan) -> Record:
     """Return the plan as a record for ``--json``: bytes, seconds and FLOPs are plain numbers."""
     return {
@@ -289,22 +250,6 @@ def _phase_record(phase: PhasePlan) -> Record:
         "predicted_mfu": phase.mfu,
         "predicted_phase_seconds": phase.seconds,
     }
-
-
-def search_offer(plan: Plan, recipe: Sequence[str]) -> list[str]:
-    """Return a line that offers ``--search`` if devices wait long for each other; otherwise no line.
-
-    ``recipe``: the flags that name and change the recipe.
-    """
-    share = plan.waiting_share
-    if share is None or share < _WORTH_A_SEARCH:
-        return []
-    seconds = (1 + COMPILES) * sum(phase.compiled.seconds for phase in plan.phases)
-    return [
-        f"devices only wait for communication for {100 * share:.0f} % of the time; a search for a faster mesh, "
-        f"micro-batches and remat compiles {1 + COMPILES} layouts, about {math.ceil(seconds / 60)} minutes: "
-        f"{_plan_command(plan, recipe, plan.topology.name)} --search"
-    ]
 
 
 def next_command(plan: Plan, recipe: Sequence[str], name: str) -> str:

@@ -191,14 +191,6 @@ class Plan:
         return sum(phase.seconds or 0.0 for phase in self.phases)
 
     @property
-    def waiting_share(self) -> float | None:
-        """Return the share of the training time in which devices only wait for communication."""
-        if self.training_seconds is None:
-            return None
-        waits = [p.phase.num_steps * p.prediction.exposed_seconds for p in self.phases if p.prediction is not None]
-        return sum(waits) / self.training_seconds
-
-    @property
     def restart_share(self) -> float | None:
         """Return the time that restarts cost, as a share of the training time.
 

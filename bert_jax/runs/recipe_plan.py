@@ -9,17 +9,16 @@ import dataclasses
 import functools
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 from bert_jax import configuration
 from bert_jax.errors import UserError
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.loading import load
-from bert_jax.models.config import ModelConfig, TransformerConfig
+from bert_jax.models.config import ModelConfig
 from bert_jax.planning import comparison, page, scaling, topologies
 from bert_jax.planning.plan import Change, Machine, Plan, Rates, make
 from bert_jax.planning.scaling import Advice, LargerBatch
-from bert_jax.planning.search import COMPILES, SearchResult, search
 from bert_jax.planning.smallest_change import smallest_change
 from bert_jax.program import Note
 from bert_jax.reporting.loggers.base import flatten
@@ -36,9 +35,6 @@ class PlanRequest:
     Attributes:
       topology: the machine as KIND:SHAPE, such as "v5e:16x16".
       init: the model from which the run starts; its architecture and vocabulary are planned.
-      search: whether to search for the best layout; otherwise the recipe's own layout is planned.
-      compiles: how many layouts a search compiles beside the recipe's own: those that are best by calculation. If
-        None, ``COMPILES``.
       scale: the factor by which batches grow in the scaling advice. If None, a factor that suits the machine.
       tokens: the positions of rows that the run computes, padding too; the steps of all phases follow in proportion. If
         None, the recipe's own steps.
@@ -49,8 +45,6 @@ class PlanRequest:
     init: str | None = None
     price_per_chip_hour: float | None = None
     restarts_per_day: float = 1.0
-    search: bool = False
-    compiles: int | None = None
     scale: int | None = None
     tokens: float | None = None
     recipe: tuple[str, ...] = ("--config=RECIPE",)
@@ -74,14 +68,13 @@ class PlanResult:
     flags: list[str]
     larger: list[LargerBatch]
     smaller: list[Plan]
-    search: SearchResult | None = None
 
     @property
     def fits(self) -> bool:
         return self.plan.fits
 
     def as_lines(self) -> list[str]:
-        lines = page.search_lines(self.search, self.batches) if self.search else []
+        lines = []
         if self.request.tokens is not None:
             lines.append(
                 f"for {self.request.tokens:,.0f} tokens (positions of rows, padding counts): {' '.join(self.flags)}"
@@ -89,33 +82,20 @@ class PlanResult:
         lines += page.as_lines(self.plan)
         if not self.fits:
             lines += page.smaller_lines(self.smaller, self.batches)
-        return [*lines, *page.advice_lines(self.advice, self.factor, self.larger), "", *self.next_lines()]
+        return [*lines, *page.advice_lines(self.advice, self.factor, self.larger), "", self.next_line()]
 
-    def next_lines(self) -> list[str]:
-        """Return the line with the command to type next; before it, the offer of a search where that may be faster."""
-        asked, best = [*self.request.recipe, *self.flags], self.search.best if self.search else None
-        name = page.run_name(self.request.recipe[0].partition("=")[2])
-        if self.smaller:
-            plan = self.smaller[-1]  # the one that keeps the batch, if there is one
-            return [page.next_command(plan, [*asked, *plan.change.overrides(self.batches)], name)]
-        searched = best.change.overrides(self.batches) if best and not best.own else []
-        offer = page.search_offer(self.plan, asked) if self.fits and not self.search else []
-        return [*offer, page.next_command(self.plan, [*asked, *searched], name)]
+    def next_line(self) -> str:
+        """Return the line with the command to type next."""
+        plan = self.smaller[-1] if self.smaller else self.plan  # the one that keeps the batch, if there is one
+        asked = [*self.request.recipe, *self.flags, *plan.change.overrides(self.batches)]
+        return page.next_command(plan, asked, page.run_name(self.request.recipe[0].partition("=")[2]))
 
     def as_json(self) -> str:
         record = page.as_record(self.plan)
         record["scaling"] = page.advice_record(self.advice, self.factor, self.larger)
-        record |= {"tokens": self.request.tokens, "flags": self.flags, "next": self.next_lines()}
+        record |= {"tokens": self.request.tokens, "flags": self.flags, "next": self.next_line()}
         if self.smaller:
             record["smallest_change"] = page.smaller_record(self.smaller, self.batches)
-        if self.search:
-            best = self.search.best
-            record["search"] = {
-                "layouts": self.search.tried,
-                "best": best.change.overrides(self.batches) if best else None,
-                "best_is_own": best.own if best else None,
-                "compiled": [page.candidate_record(c) for c in self.search.compiled],
-            }
         return json.dumps(record)
 
 
@@ -138,22 +118,13 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> PlanRes
     factor = request.scale or scaling.suggested_factor(experiment, machine.chip, topology.num_devices)
     batches = {phase.kind: phase.batch_size for phase in experiment.phases.phases}
     advice = scaling.advise(experiment, factor)
-    if request.search:
-        result = search(recipe, machine, rates, request.compiles or COMPILES, note)
-        own = (result.best or result.own).plan
-        assert own is not None
-        layout = result.best.change if result.best else Change()
-        experiment = recipe.variant(layout, machine.devices)[1]
-    else:
-        note(f"compiling the step of {', '.join(batches)} for {topology.name}")
-        result, own = None, make(recipe, machine, rates, note=note)
-    shape, remat = recipe.shape(), cast(Any, own.remat)
-    shape = dataclasses.replace(shape, remat=remat) if isinstance(shape, TransformerConfig) else shape
-    experience, ratio = comparison.look_up(topology, experiment, shape)
+    note(f"compiling the step of {', '.join(batches)} for {topology.name}")
+    own = make(recipe, machine, rates, note=note)
+    experience, ratio = comparison.look_up(topology, experiment, recipe.shape())
     own = dataclasses.replace(own, experience=experience, ratio=ratio)
     smaller = [] if own.fits else smallest_change(recipe, machine, rates, own, note)
     larger = scaling.larger_batches(own, factor, needs_whole_batches(task)) if own.fits and factor > 1 else []
-    return PlanResult(own, request, batches, advice, factor, flags, larger, smaller, result)
+    return PlanResult(own, request, batches, advice, factor, flags, larger, smaller)
 
 
 @dataclasses.dataclass(frozen=True)

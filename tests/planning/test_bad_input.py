@@ -69,8 +69,6 @@ FLAGS = {
     "--restarts_per_day=nan": "--restarts_per_day is nan; 0 or more is needed",
     "--restarts_per_day=-0.5": "--restarts_per_day is -0.5; 0 or more is needed",
     "--scale=0": f"--scale: found '0'; {COUNT}",
-    "--search --compiles=-2": f"--compiles: found '-2'; {COUNT}",
-    "--compiles=5": "--compiles counts the layouts that a search compiles; add --search",
     "--tokens=0": "--tokens: found '0'; a number from 1 up is needed, such as 3e9",
 }
 

@@ -71,17 +71,6 @@ def test_a_measured_ratio_stands_beside_time_and_price(plan: Plan) -> None:
     assert "1.5 x the prediction, as measured here before: about 1 h 40 m, about 13.3 chip-hours, about 26.67" in line
 
 
-def test_a_search_is_offered_where_devices_wait(plan: Plan) -> None:
-    [line] = page.search_offer(plan, ["--config=bert_base"])
-    assert "for 75 % of the time" in line
-    assert "compiles 4 layouts, about 7 minutes" in line
-    assert line.endswith("plan --config=bert_base --topology=cpu:8 --price_per_chip_hour=2 --search")
-    [phase] = plan.phases
-    assert phase.prediction is not None
-    quiet = dataclasses.replace(phase, prediction=dataclasses.replace(phase.prediction, exposed_seconds=1.0))
-    assert page.search_offer(dataclasses.replace(plan, phases=(quiet,)), ["--config=bert_base"]) == []
-
-
 @pytest.mark.parametrize(
     ("topology", "said"),
     [
@@ -166,9 +155,6 @@ def test_the_plan_of_a_number_of_tokens(plan: Plan, monkeypatch: pytest.MonkeyPa
     assert lines[0] == f"for 204,800 tokens (positions of rows, padding counts): {flags}"
     assert any(line.startswith("phase1: 100 steps of 64 rows") for line in lines)
     assert any("2 x: phase1 50 steps of 128: about 4 m 10 s" in line for line in lines)
-    assert lines[-2].endswith(
-        f"plan --config=tiny --config.seed=1 {flags} --topology=cpu:8 --price_per_chip_hour=2 --search"
-    )
     assert lines[-1].endswith(f"pretrain --config=tiny --config.seed=1 {flags} --workdir=runs/tiny")
     assert "JAX_NUM_CPU_DEVICES=8 " in lines[-1]
 

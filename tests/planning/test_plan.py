@@ -10,13 +10,9 @@ import jax
 import pytest
 
 from bert_jax.cli.main import run
-from bert_jax.models.encoders import bert
-from bert_jax.models.encoders.bert import SIZES
-from bert_jax.planning import formulas, page, topologies
+from bert_jax.planning import page, topologies
 from bert_jax.planning.compile import compile_phase, out_of_memory
-from bert_jax.planning.formulas import BatchLayout
 from bert_jax.planning.plan import Change, Machine, Rates, make
-from bert_jax.planning.search import Candidate, candidates
 from bert_jax.planning.smallest_change import smallest_change
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
@@ -159,9 +155,6 @@ def test_micro_batches_of_a_phase(machine, plan, monkeypatch):
     made = make(recipe, machine)
     assert ", phase1.micro_batches=1, phase2.micro_batches=2, remat" in page.as_lines(made)[0]
     assert [phase["micro_batches"] for phase in page.as_record(made)["phases"]] == [1, 2]
-    monkeypatch.setattr("bert_jax.planning.search._meshes", lambda *_: [MeshConfig(8)])
-    [own] = [c.change for c in candidates(recipe, machine) if c.own]
-    assert own.micro_batches == {"phase1": 1, "phase2": 2}
     changed = recipe.variant(Change(micro_batches={"phase2": 4}), machine.devices)[1]
     assert [changed.micro_batches(phase) for phase in changed.phases.phases] == [1, 4]
     refused = dataclasses.replace(made, phases=(made.phases[0], dataclasses.replace(made.phases[1], fits=False)))
@@ -226,36 +219,6 @@ def test_nothing_helps_a_state_that_is_too_large(machine, plan, split):
     assert "verdict: does not fit" in page.as_lines(refused)
 
 
-def test_layouts_are_judged_by_arithmetic(machine, plan):
-    [alone] = [
-        c for c in candidates(tiny.recipe(), machine) if c.change == Change(MeshConfig(8, 1, 1), {"phase1": 1}, "none")
-    ]
-    assert 1 / 4 < alone.memory / plan.phases[0].compiled.needed_bytes < 4
-    every = candidates(tiny.recipe(model={"num_layers": 6}), machine)
-    assert len(every) > 20
-
-    def found(mesh: MeshConfig, micro_batches: int, remat: str) -> Candidate:
-        [one] = [c for c in every if c.change == Change(mesh, {"phase1": micro_batches}, remat)]
-        return one
-
-    whole, again = found(MeshConfig(8, 1, 1), 1, "none"), found(MeshConfig(8, 1, 1), 1, "full")
-    assert again.memory < whole.memory
-    assert again.seconds > whole.seconds
-    assert found(MeshConfig(1, 8, 1, weight_update="replicated"), 1, "none").memory < whole.memory
-    assert found(MeshConfig(8, 1, 1), 4, "none").memory < whole.memory
-
-
-@pytest.mark.parametrize(("split", "kernel", "compiled"), [(False, False, 14.6), (True, True, 6.2)])
-def test_the_arithmetic_of_long_rows_is_that_of_the_compiled_program(split, kernel, compiled):
-    """bert_large on v5e:4x4, 256 rows of 512: plain attention and the kernel, as planning/README.md has them."""
-    model = bert.Config(30_522, dtype="bfloat16", **SIZES["large"])
-    layout = BatchLayout(16, 1, 1, 1, "none", 256, 512, 77, sharded_update=split, keeps_scores=not kernel)
-    state = 12 * model.num_parameters / (16 if split else 1)
-    found = state + formulas.gradient_bytes(model, model.num_parameters, layout)
-    found += formulas.activation_bytes(model, layout)
-    assert found / 2**30 == pytest.approx(compiled, rel=0.15)
-
-
 @pytest.mark.parametrize(
     ("message", "size"),
     [
@@ -298,7 +261,7 @@ def test_command(capsys, tmp_path, monkeypatch):
     record = json.loads(capsys.readouterr().out)
     assert record["fits"]
     assert "no prediction for cpu:8 was compared with a measurement yet" in record["compared"]
-    assert record["next"][-1].endswith(f"pretrain --config={recipe} --workdir=runs/tiny")
+    assert record["next"].endswith(f"pretrain --config={recipe} --workdir=runs/tiny")
     assert math.isfinite(record["predicted_price"])
     assert record["scaling"]["phases"][0]["phase"] == "phase1"
 
