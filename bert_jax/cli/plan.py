@@ -6,11 +6,11 @@ import argparse
 import contextlib
 import math
 
-from bert_jax.cli.flags import add_config, whole
+from bert_jax.cli.flags import add_config
 from bert_jax.errors import UserError
 from bert_jax.program import say
 
-NAMES = ("topology", "init", "price_per_chip_hour", "restarts_per_day", "scale", "tokens")
+NAMES = ("topology", "init", "price_per_chip_hour", "restarts_per_day", "tokens")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,9 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="WORKDIR",
         help="set predicted and measured steps of a pretraining run side by side, by its own recipe, mesh and machine; "
         "the next plan for that machine says how far predictions were off",
-    )
-    parser.add_argument(
-        "--scale", type=whole(1), help="advise on batches this many times larger (default: chosen by the chip)"
     )
     parser.add_argument(
         "--tokens",

@@ -10,7 +10,6 @@ from typing import Any
 
 from bert_jax.planning.collectives import Collective
 from bert_jax.planning.plan import PhasePlan, Plan, in_words
-from bert_jax.planning.scaling import CAVEATS, RULE, Advice, LargerBatch
 from bert_jax.program import duration, program, size
 
 Record = dict[str, Any]
@@ -120,60 +119,6 @@ def _whole(plan: Plan) -> list[str]:
         measured = _cost(plan, "about", plan.ratio)
         lines.append(f"  if steps take {plan.ratio:.2g} x the prediction, as measured here before: {measured}")
     return [*lines, "verdict: fits" if plan.fits else "verdict: does not fit"]
-
-
-def advice_lines(advice: list[Advice], factor: int, larger: list[LargerBatch]) -> list[str]:
-    """Return the lines of the section on scaling; ``larger`` is empty for a plan that does not fit."""
-    if factor == 1:
-        return ["", "scaling: no larger batch to advise on (--scale=N asks about one)"]
-    lines = ["", "scaling: as many rows in larger batches and fewer steps"]
-    if larger:
-        lines.append(f"time and price by arithmetic from the compiled step, not compiled themselves: {RULE}")
-    lines += [_larger(batch) for batch in larger]
-    lines.append(f"advice of the literature for {factor} times the batch:")
-    for entry in advice:
-        warmup = f"warm-up {entry.warmup_steps:,} steps" if entry.warmup_steps else "no warm-up of its own"
-        moved = ((name, getattr(entry, name)) for name in ("b1", "b2", "eps"))
-        lines.append(
-            f"  {entry.phase}: batch {entry.batch_size:,}, {entry.num_steps:,} steps, {entry.optimizer}, peak rate "
-            f"{entry.learning_rate:.3g}, {warmup}"
-            + "".join(f", {name} {value:.4g}" for name, value in moved if value is not None)
-            + f": {entry.rule}"
-        )
-    return [*lines, *(f"  - {caveat}" for caveat in CAVEATS)]
-
-
-def _larger(batch: LargerBatch) -> str:
-    phases = batch.plan.phases
-    steps = ", ".join(f"{p.phase.kind} {p.phase.num_steps:,} steps of {p.phase.batch_size:,}" for p in phases)
-    line = f"  {batch.factor:>4} x: {steps}: {_cost(batch.plan, 'at least' if batch.factor == 1 else 'about')}"
-    if None in batch.micro_batches.values():
-        return f"{line}; does not fit with any number of micro-batches that the objective allows, by arithmetic"
-    more = [
-        f"{p.phase.kind} up to {batch.micro_batches[p.phase.kind]}"
-        for p in phases
-        if batch.micro_batches[p.phase.kind] != p.micro_batches
-    ]
-    return line + (f"; micro-batches to fit, by arithmetic: {', '.join(more)}" if more else "")
-
-
-def advice_record(advice: list[Advice], factor: int, larger: list[LargerBatch]) -> Record:
-    """Return the section on scaling for ``--json``."""
-    return {
-        "factor": factor,
-        "phases": [dataclasses.asdict(entry) for entry in advice],
-        "caveats": list(CAVEATS) if factor > 1 else [],
-        "estimated": [
-            {
-                "factor": batch.factor,
-                "days": batch.plan.days,
-                "chip_hours": batch.plan.chip_hours,
-                "price": batch.plan.money,
-                "micro_batches": batch.micro_batches,
-            }
-            for batch in larger
-        ],
-    }
 
 
 def smaller_lines(fitting: list[Plan], batches: Mapping[str, int]) -> list[str]:

@@ -16,15 +16,14 @@ from bert_jax.errors import UserError
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.loading import load
 from bert_jax.models.config import ModelConfig
-from bert_jax.planning import comparison, page, scaling, topologies
+from bert_jax.planning import comparison, page, topologies
 from bert_jax.planning.plan import Change, Machine, Plan, Rates, make
-from bert_jax.planning.scaling import Advice, LargerBatch
 from bert_jax.planning.smallest_change import smallest_change
 from bert_jax.program import Note
 from bert_jax.reporting.loggers.base import flatten
 from bert_jax.runs.preparation import check_pretraining, first_model
 from bert_jax.runs.settings import PretrainingSettings
-from bert_jax.task import Task, needs_whole_batches
+from bert_jax.task import Task
 from bert_jax.training.experiment import Experiment
 
 
@@ -35,7 +34,6 @@ class PlanRequest:
     Attributes:
       topology: the machine as KIND:SHAPE, such as "v5e:16x16".
       init: the model from which the run starts; its architecture and vocabulary are planned.
-      scale: the factor by which batches grow in the scaling advice. If None, a factor that suits the machine.
       tokens: the positions of rows that the run computes, padding too; the steps of all phases follow in proportion. If
         None, the recipe's own steps.
       recipe: the flags that name and change the recipe, for the next command.
@@ -45,7 +43,6 @@ class PlanRequest:
     init: str | None = None
     price_per_chip_hour: float | None = None
     restarts_per_day: float = 1.0
-    scale: int | None = None
     tokens: float | None = None
     recipe: tuple[str, ...] = ("--config=RECIPE",)
 
@@ -56,17 +53,13 @@ class PlanResult:
 
     Attributes:
       flags: what ``request.tokens`` changes in the recipe.
-      larger: estimates of larger batches; none if the recipe does not fit.
       smaller: the plans with the smallest changes that make the recipe fit; none if it fits, or no change is found.
     """
 
     plan: Plan
     request: PlanRequest
     batches: Mapping[str, int]
-    advice: list[Advice]
-    factor: int
     flags: list[str]
-    larger: list[LargerBatch]
     smaller: list[Plan]
 
     @property
@@ -82,7 +75,7 @@ class PlanResult:
         lines += page.as_lines(self.plan)
         if not self.fits:
             lines += page.smaller_lines(self.smaller, self.batches)
-        return [*lines, *page.advice_lines(self.advice, self.factor, self.larger), "", self.next_line()]
+        return [*lines, "", self.next_line()]
 
     def next_line(self) -> str:
         """Return the line with the command to type next."""
@@ -92,7 +85,6 @@ class PlanResult:
 
     def as_json(self) -> str:
         record = page.as_record(self.plan)
-        record["scaling"] = page.advice_record(self.advice, self.factor, self.larger)
         record |= {"tokens": self.request.tokens, "flags": self.flags, "next": self.next_line()}
         if self.smaller:
             record["smallest_change"] = page.smaller_record(self.smaller, self.batches)
@@ -114,17 +106,14 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> PlanRes
     if request.tokens is not None:
         recipe, flags = recipe.for_tokens(request.tokens)
     machine = Machine.of(topology)
-    task, experiment = recipe.variant(Change(), machine.devices)
-    factor = request.scale or scaling.suggested_factor(experiment, machine.chip, topology.num_devices)
+    _, experiment = recipe.variant(Change(), machine.devices)
     batches = {phase.kind: phase.batch_size for phase in experiment.phases.phases}
-    advice = scaling.advise(experiment, factor)
     note(f"compiling the step of {', '.join(batches)} for {topology.name}")
     own = make(recipe, machine, rates, note=note)
     experience, ratio = comparison.look_up(topology, experiment, recipe.shape())
     own = dataclasses.replace(own, experience=experience, ratio=ratio)
     smaller = [] if own.fits else smallest_change(recipe, machine, rates, own, note)
-    larger = scaling.larger_batches(own, factor, needs_whole_batches(task)) if own.fits and factor > 1 else []
-    return PlanResult(own, request, batches, advice, factor, flags, larger, smaller)
+    return PlanResult(own, request, batches, flags, smaller)
 
 
 @dataclasses.dataclass(frozen=True)

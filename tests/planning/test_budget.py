@@ -1,4 +1,4 @@
-"""Who pays: time and money of larger batches and of a number of tokens, and the command to type next."""
+"""Who pays: time and money of a number of tokens, and the command to type next."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from bert_jax.cli.plan import tokens
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.planning import page, topologies
 from bert_jax.planning.plan import Plan, Rates, make
-from bert_jax.planning.scaling import larger_batches
 from bert_jax.runs import recipe_plan, recipes
 from bert_jax.runs.recipe_plan import PlanRequest, PretrainingRecipe
 from tests.planning import tiny
@@ -44,23 +43,6 @@ def plan(compiled: Plan) -> Plan:
 
 def on(plan: Plan, topology: str) -> Plan:
     return dataclasses.replace(plan, topology=topologies.parse(topology))
-
-
-def test_a_larger_batch_computes_more_and_waits_once(plan: Plan) -> None:
-    found = larger_batches(plan, 8)
-    assert [batch.factor for batch in found] == [1, 2, 4, 8]
-    assert [batch.plan.training_seconds for batch in found] == [4000, 500 * 5, 250 * 7, 125 * 11]
-    assert [batch.plan.phases[0].phase.batch_size for batch in found] == [tiny.ROWS * n for n in (1, 2, 4, 8)]
-    assert [batch.micro_batches for batch in found] == [{"phase1": n} for n in (1, 1, 1, 2)]  # 10 % and 160 %
-    assert found[3].plan.money == pytest.approx(2 * 8 * 1375 / 3600)
-    lines = page.advice_lines([], 8, found)
-    assert "1 x: phase1 1,000 steps of 64: at least 1 h 06 m, at least 8.9 chip-hours, at least 17.78 at 2" in lines[3]
-    assert "8 x: phase1 125 steps of 512: about 22 m 55 s, about 3.1 chip-hours, about 6.11 at 2 a" in lines[6]
-    assert lines[6].endswith("micro-batches to fit, by arithmetic: phase1 up to 2")
-    whole = larger_batches(plan, 8, whole_batches=True)  # such a batch is not computed in parts
-    assert [batch.micro_batches["phase1"] for batch in whole] == [1, 1, 1, None]
-    full = dataclasses.replace(plan, chip=dataclasses.replace(plan.chip, memory_bytes=MEMORY / 10))
-    assert "does not fit with any number" in page.advice_lines([], 8, larger_batches(full, 8))[6]
 
 
 def test_a_measured_ratio_stands_beside_time_and_price(plan: Plan) -> None:
@@ -139,7 +121,7 @@ def test_steps_follow_from_tokens() -> None:
 
 
 def test_the_plan_of_a_number_of_tokens(plan: Plan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The steps of the page, its advice and its next command are those of the tokens."""
+    """The steps of the page and its next command are those of the tokens."""
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path))
 
     def made(recipe: PretrainingRecipe, machine: object, rates: Rates, note: object) -> Plan:
@@ -147,14 +129,11 @@ def test_the_plan_of_a_number_of_tokens(plan: Plan, monkeypatch: pytest.MonkeyPa
         return dataclasses.replace(plan, phases=(dataclasses.replace(own, phase=phase),))
 
     monkeypatch.setattr(recipe_plan, "make", made)
-    request = PlanRequest(
-        "cpu:8", scale=2, tokens=100 * tiny.ROWS * tiny.LENGTH, recipe=("--config=tiny", "--config.seed=1")
-    )
+    request = PlanRequest("cpu:8", tokens=100 * tiny.ROWS * tiny.LENGTH, recipe=("--config=tiny", "--config.seed=1"))
     lines = recipe_plan.plan(tiny.config(schedule={"warmup_steps": 50}), request, lambda _: None).as_lines()
     flags = "--config.phases.phase1.num_steps=100 --config.schedule.warmup_steps=5"
     assert lines[0] == f"for 204,800 tokens (positions of rows, padding counts): {flags}"
     assert any(line.startswith("phase1: 100 steps of 64 rows") for line in lines)
-    assert any("2 x: phase1 50 steps of 128: about 4 m 10 s" in line for line in lines)
     assert lines[-1].endswith(f"pretrain --config=tiny --config.seed=1 {flags} --workdir=runs/tiny")
     assert "JAX_NUM_CPU_DEVICES=8 " in lines[-1]
 

@@ -113,7 +113,7 @@ def test_what_cannot_be_compared_is_one_line(tmp_path: Path, capsys: pytest.Capt
     assert "no peak rates are known for devices of the kind 'Some GPU'" in refused(capsys, flag)
     write_run(workdir)
     assert "was made on 8 devices of the kind 'cpu', not on v5e:4x4" in refused(capsys, flag, "--topology=v5e:4x4")
-    assert "leave out --config, --scale" in refused(capsys, flag, "--config=quickstart", "--scale=2")
+    assert "leave out --config, --tokens" in refused(capsys, flag, "--config=quickstart", "--tokens=2")
     assert "--topology missing" in refused(capsys, "--config=quickstart")
     assert "--config and --topology missing" in refused(capsys)
 
