@@ -27,7 +27,7 @@ from bert_jax.storage import reading, write_errors
 from bert_jax.storage.retries import is_passing
 
 HOME = re.compile(r"^(--[\w.-]+=|)~(?=/|$)")  # a ~ that the shell did not expand (after = or in quotes)
-PATHS = re.compile(r"--(workdir|compare|output|input|init|corpus|vocab|data|eval|queries|qrels|squad)")
+PATHS = re.compile(r"--(workdir|output|input|init|corpus|vocab|data|eval|queries|qrels|squad)")
 LEAST_MEMORY = 4 * 10**9  # bytes of addresses; with less, libraries abort where they fail to start a thread
 NO_VERBS = ("main", "flags")  # files of this folder
 TRAINING = ("ablate", "finetune", "pretrain", "sweep")  # verbs that train
@@ -268,7 +268,7 @@ def _parse(parser: _Parser, argv: list[str]) -> argparse.Namespace:
     if hasattr(arguments, "step") and (at := re.fullmatch(r"(.+)@(\d+)", place)):
         arguments.workdir, arguments.step = at[1], int(at[2])  # WORKDIR@STEP, as --init takes it
     trusts = getattr(arguments, "trust_code", False)
-    for place in [getattr(arguments, name, None) for name in ("workdir", "init", "compare")] if trusts else ():
+    for place in [getattr(arguments, name, None) for name in ("workdir", "init")] if trusts else ():
         if place:
             own_code.trust_copies(place)
     if getattr(arguments, "format", None):

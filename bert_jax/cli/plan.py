@@ -7,23 +7,16 @@ import contextlib
 import math
 
 from bert_jax.cli.flags import add_config
-from bert_jax.errors import UserError
 from bert_jax.program import say
 
 NAMES = ("topology", "init", "price_per_chip_hour", "restarts_per_day", "tokens")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser, required=False)
-    parser.add_argument("--topology", help="KIND:SHAPE, such as v5e:16x16, v5p:4x4x4, h200:8 or cpu:8")
+    add_config(parser)
+    parser.add_argument("--topology", required=True, help="KIND:SHAPE, such as v5e:16x16, v5p:4x4x4, h200:8 or cpu:8")
     parser.add_argument(
         "--init", help="plan a run that starts from this model: a Hugging Face directory, or WORKDIR[@step]"
-    )
-    parser.add_argument(
-        "--compare",
-        metavar="WORKDIR",
-        help="set predicted and measured steps of a pretraining run side by side, by its own recipe, mesh and machine; "
-        "the next plan for that machine says how far predictions were off",
     )
     parser.add_argument(
         "--tokens",
@@ -47,11 +40,6 @@ def tokens(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.compare is not None:
-        return _compare(arguments)
-    if missing := [name for name in ("config", "topology") if getattr(arguments, name) is None]:
-        flags = " and ".join(f"--{name}" for name in missing)
-        raise UserError(f"{flags} missing; plan takes --config=RECIPE --topology=KIND:SHAPE, or --compare=WORKDIR")
     from bert_jax.runs.recipe_plan import PlanRequest, plan
 
     start = [f"--init={arguments.init}"] if arguments.init else []
@@ -60,16 +48,3 @@ def run(arguments: argparse.Namespace) -> int:
     result = plan(arguments.config.to_dict(), request, say)
     print(result.as_json() if arguments.json else "\n".join(result.as_lines()))
     return 0 if result.fits else 1
-
-
-def _compare(arguments: argparse.Namespace) -> int:
-    defaults = {"restarts_per_day": 1.0}
-    others = [name for name in ("config", *NAMES[1:]) if getattr(arguments, name) != defaults.get(name)]
-    if others:
-        flags = ", ".join(f"--{name}" for name in others)
-        raise UserError(f"--compare takes recipe and layout of the run itself; leave out {flags}")
-    from bert_jax.runs.plan_comparison import compare
-
-    result = compare(arguments.compare, arguments.topology, say)
-    print(result.as_json() if arguments.json else "\n".join(result.as_lines()))
-    return 0

@@ -19,22 +19,16 @@ PREDICTED = "predictions are lower bounds: the work of the compiled program if t
 
 def as_lines(plan: Plan) -> list[str]:
     """Return a plan as lines of text."""
-    lines = head_lines(plan)
-    for phase in plan.phases:
-        lines += ["", *_phase(phase, plan)]
-    return [*lines, "", *_whole(plan), *(f"note: {note}" for note in plan.notes)]
-
-
-def head_lines(plan: Plan) -> list[str]:
-    """Return the lines that say what is planned for which machine, and what a prediction is."""
     mesh = ", ".join(f"{axis}={size}" for axis, size in plan.mesh.items())
-    return [
+    lines = [
         f"{plan.topology.name}: {plan.topology.num_devices} devices, mesh {mesh}, {in_words(plan.micro_batches)}, "
         f"remat={plan.remat}",
         _chip(plan),
         PREDICTED,
-        *([plan.experience] if plan.experience else []),
     ]
+    for phase in plan.phases:
+        lines += ["", *_phase(phase, plan)]
+    return [*lines, "", *_whole(plan), *(f"note: {note}" for note in plan.notes)]
 
 
 def _chip(plan: Plan) -> str:
@@ -91,34 +85,26 @@ def _collectives(rows: Iterable[Collective]) -> list[str]:
     return ["  collectives of a step, by the mesh axes they run over:", *lines] if lines else ["  no collectives"]
 
 
-def _cost(plan: Plan, word: str = "at least", times: float = 1.0) -> str:
-    """Return time, chip-hours and price of a run that fits, restarts included; ``word`` stands before each of them.
-
-    Args:
-      times: what to multiply them with.
-    """
+def _cost(plan: Plan) -> str:
+    """Return time, chip-hours and price of a run that fits, restarts included."""
     assert plan.days is not None
     assert plan.chip_hours is not None
     price = plan.rates.price_per_chip_hour
-    money = "" if plan.money is None else f", {word} {times * plan.money:,.2f} at {price:g} a chip-hour"
-    time = duration(times * plan.days * 86_400)
-    return f"{word} {time}, {word} {times * plan.chip_hours:,.1f} chip-hours{money}"
+    money = "" if plan.money is None else f", at least {plan.money:,.2f} at {price:g} a chip-hour"
+    return f"at least {duration(plan.days * 86_400)}, at least {plan.chip_hours:,.1f} chip-hours{money}"
 
 
 def _whole(plan: Plan) -> list[str]:
     if plan.days is None or plan.restart_share is None:
         return ["verdict: does not fit"]
     rates = plan.rates
-    lines = [
+    return [
         f"PREDICTED for the whole run: {_cost(plan)}",
         f"  with {100 * plan.restart_share:.1f} % added for restarts: {rates.restarts_per_day:g} a day, each losing "
         f"{rates.restart_seconds:,.0f} s and half of the {plan.save_every_steps:,} steps between saves; evaluations, "
         "saves and waiting for input are not counted",
+        "verdict: fits" if plan.fits else "verdict: does not fit",
     ]
-    if plan.ratio is not None:
-        measured = _cost(plan, "about", plan.ratio)
-        lines.append(f"  if steps take {plan.ratio:.2g} x the prediction, as measured here before: {measured}")
-    return [*lines, "verdict: fits" if plan.fits else "verdict: does not fit"]
 
 
 def smaller_lines(fitting: list[Plan], batches: Mapping[str, int]) -> list[str]:
@@ -161,8 +147,6 @@ def as_record(plan: Plan) -> Record:
         "fits": plan.fits,
         "chip": dataclasses.asdict(plan.chip),
         "prediction": PREDICTED,
-        "compared": plan.experience,
-        "measured_ratio": plan.ratio,
         "phases": [_phase_record(phase) for phase in plan.phases],
         "predicted_days": plan.days,
         "predicted_chip_hours": plan.chip_hours,

@@ -155,8 +155,6 @@ class Plan:
 
     Attributes:
       change: what the plan changes in the recipe.
-      experience: a line that says whether predictions for such a machine were compared with measurements.
-      ratio: measured time of steps / predicted time, on this machine before; None if nothing was compared.
     """
 
     topology: Topology
@@ -168,8 +166,6 @@ class Plan:
     rates: Rates
     change: Change = Change()  # noqa: RUF009
     notes: tuple[str, ...] = ()
-    experience: str = ""
-    ratio: float | None = None
 
     @property
     def micro_batches(self) -> dict[str, int]:

@@ -18,7 +18,7 @@ import jax
 from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
 from bert_jax.program import warn
-from bert_jax.training import chips, peak_rates
+from bert_jax.training import peak_rates
 from bert_jax.training.chips import CHIPS, Chip
 from bert_jax.training.memory import host_bytes
 
@@ -97,26 +97,6 @@ def parse(name: str) -> Topology:
         + "; ".join(f"{k}: {', '.join(shapes)}" for k, shapes in SHAPES.items())
         + f"; {', '.join(k for k in CHIPS if k not in SHAPES)} and cpu: a number of devices, such as cpu:8"
     )
-
-
-def of_devices(platform: str, device_kind: str, count: int) -> list[Topology]:
-    """Return the topologies that the devices of a run may have, as ``run.json`` has them, the first listed first.
-
-    Raises:
-      UserError: no topology is known for such devices.
-    """
-    if platform == "cpu":
-        return [parse(f"cpu:{count}")]
-    chip = chips.of_device(device_kind)
-    if chip is None:
-        known = ", ".join((*CHIPS, "cpu"))
-        raise UserError(f"no peak rates are known for devices of the kind {device_kind!r}; they are for {known}")
-    if chip.name not in SHAPES:
-        return [parse(f"{chip.name}:{count}")]
-    slices = [parse(f"{chip.name}:{shape}") for shape in SHAPES[chip.name]]
-    if not (fitting := [topology for topology in slices if topology.num_devices == count]):
-        raise UserError(f"no slice of {count} {chip.name} devices is known: a plan of it cannot be made")
-    return fitting
 
 
 _MEASUREMENTS = 3  # of each rate of a CPU, of which the best counts: others may use the machine for a moment

@@ -30,7 +30,7 @@ class Pace:
         return float(np.percentile(values, percent)) if values else None
 
 
-def paces(records: Iterable[Record], run: Mapping[str, Any], last_start: bool = False) -> list[Pace]:
+def paces(records: Iterable[Record], run: Mapping[str, Any]) -> list[Pace]:
     """Return the steady windows of each phase, in the order of the phases; those without a step time are left out.
 
     The first window after a start, and the first of a phase, are not steady: caches are cold in them, and a window may
@@ -39,7 +39,6 @@ def paces(records: Iterable[Record], run: Mapping[str, Any], last_start: bool = 
     Args:
       records: those of ``metrics.jsonl``.
       run: the content of ``run.json``, which has the restarts.
-      last_start: whether to return only windows since the last start of the run.
     """
     train = [record for record in records if record["split"] == "train"]
     starts = [0, *(r["step"] for r in run.get("restarts") or [] if is_number(r.get("step")))]
@@ -49,8 +48,7 @@ def paces(records: Iterable[Record], run: Mapping[str, Any], last_start: bool = 
         since = before["step"] if before else 0
         first = before is None or any(since <= start < record["step"] for start in starts)
         same = before is not None and before.get("phase") == record.get("phase")
-        kept = not first and same and is_number(record.get("step_seconds"))
-        if kept and (not last_start or since > starts[-1]):
+        if not first and same and is_number(record.get("step_seconds")):
             windows.setdefault(str(record.get("phase", "")), []).append((record, record["step"] - since))
         before = record
     return [

@@ -16,7 +16,7 @@ from bert_jax.errors import UserError
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.loading import load
 from bert_jax.models.config import ModelConfig
-from bert_jax.planning import comparison, page, topologies
+from bert_jax.planning import page, topologies
 from bert_jax.planning.plan import Change, Machine, Plan, Rates, make
 from bert_jax.planning.smallest_change import smallest_change
 from bert_jax.program import Note
@@ -110,8 +110,6 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> PlanRes
     batches = {phase.kind: phase.batch_size for phase in experiment.phases.phases}
     note(f"compiling the step of {', '.join(batches)} for {topology.name}")
     own = make(recipe, machine, rates, note=note)
-    experience, ratio = comparison.look_up(topology, experiment, recipe.shape())
-    own = dataclasses.replace(own, experience=experience, ratio=ratio)
     smaller = [] if own.fits else smallest_change(recipe, machine, rates, own, note)
     return PlanResult(own, request, batches, flags, smaller)
 

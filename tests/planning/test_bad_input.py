@@ -80,6 +80,11 @@ def test_a_recipe_that_goes_on_from_a_model_needs_it(capsys):
     assert "--init=nothing-there is neither a Hugging Face directory" in capsys.readouterr().err
 
 
+def test_the_machine_is_needed(capsys):
+    assert run(["plan", "--config=quickstart"]) == 2
+    assert "required: --topology" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("flags", FLAGS)
 def test_flags(flags, capsys):
     assert run(["plan", "--config=quickstart", "--topology=cpu:8", *flags.split()]) == 2

@@ -19,8 +19,9 @@ from bert_jax.errors import UserError
 from bert_jax.interchange.loading import load
 from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.records import SPECIAL_TOKENS
-from bert_jax.reporting import run_record
-from bert_jax.runs import plan_comparison, preparation, pretraining
+from bert_jax.reporting import run_log, run_record
+from bert_jax.reporting.pace import paces
+from bert_jax.runs import preparation, pretraining
 from bert_jax.training.loop import Run
 from tests import toy
 
@@ -119,13 +120,10 @@ def test_model_and_objective_are_made_once(text: Path, tmp_path: Path, monkeypat
     assert made == ["choose_model", "__init__"]
 
 
-def test_a_run_records_what_its_plan_is_compared_with(finished: Path) -> None:
-    run, recipe, measured = plan_comparison.measurements(str(finished))
-    assert plan_comparison._topology(str(finished), run, None).name == f"cpu:{jax.device_count()}"
-    assert recipe.shape() == load(str(finished)).config
-    [(phase, windows)] = measured.items()
-    assert (phase, len(windows.records), windows.steps) == ("phase1", 11, 2)
-    assert windows.percentile(50) > 0
+def test_the_report_of_a_run_says_how_fast_it_was(finished: Path) -> None:
+    [pace] = paces(run_log.read_records(str(finished)), run_record.read_run(str(finished)))
+    assert (pace.phase, len(pace.records), pace.steps) == ("phase1", 11, 2)
+    assert pace.percentile(50) > 0
     assert "How fast it was" in (finished / "report.html").read_text()
 
 
