@@ -26,7 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--output", help="folder for report.html")
-    parser.add_argument("--card", action="store_true", help="write card.md of the corpus again, with the result")
     parser.add_argument(
         "--private",
         action="store_true",
@@ -37,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from bert_jax.inspection.check import worst
     from bert_jax.inspection.inspect import inspect, request_for
-    from bert_jax.inspection.page import as_lines, check_card, update_card, write_report
+    from bert_jax.inspection.page import as_lines, write_report
 
     request = request_for(arguments.corpus, arguments.config.to_dict() if arguments.config is not None else None)
     lengths = arguments.max_length or request.max_lengths
@@ -50,19 +49,15 @@ def run(arguments: argparse.Namespace) -> int:
         phases=phases,
         private=arguments.private,
     )
-    if arguments.card:
-        check_card(arguments.corpus)
     if arguments.output:
         files.check_writable(arguments.output, folder=True)
     found = inspect(request)
     lines: list[str] = []
     for name, part in found.items():
-        where = files.as_path(arguments.corpus) / name if name else arguments.corpus
         output = files.as_path(arguments.output) / name if name and arguments.output else arguments.output
         lines += [f"part {name}:"] if name else []
         lines += as_lines(part)
         lines += [write_report(part, output)] if output else []
-        lines += [update_card(part, where)] if arguments.card else []
     verdict = worst([part.verdict for part in found.values()])
     if not arguments.json:
         print("\n".join(lines))

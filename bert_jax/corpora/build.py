@@ -13,7 +13,7 @@ import importlib.metadata
 import json
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,10 @@ import numpy as np
 import bert_jax
 from bert_jax.configuration import check_fields
 from bert_jax.corpora import duplicates, engine, hits
-from bert_jax.corpora.card import CARD, write_card
 from bert_jax.corpora.columns import Column
-from bert_jax.corpora.manifest import HELDOUT_DOCUMENTS, MANIFEST, SPLITS, fingerprint, seal
-from bert_jax.corpora.privacy import is_private, private_manifest, redact
-from bert_jax.corpora.shard_job import DOCUMENTS, EXAMPLES, MOST_NAMES, SENTENCES, ShardJob, extremes, lengths_name
+from bert_jax.corpora.manifest import MANIFEST, SPLITS, fingerprint, seal
+from bert_jax.corpora.privacy import redact
+from bert_jax.corpora.shard_job import DOCUMENTS, EXAMPLES, SENTENCES, ShardJob, extremes, lengths_name
 from bert_jax.corpora.source import Shard, Source, shards_of
 from bert_jax.corpora.store import DATASET_NAME, boundaries_name
 from bert_jax.corpora.workplace import Workplace, open_workplace
@@ -53,7 +52,6 @@ class BuildConfig:
     beam_options: tuple[str, ...] = ()  # flags of an Apache Beam runner on a cluster
     where: str = "config.corpus"  # the path of the keys that describe the source, for messages
     private: bool = False  # whether names, places and descriptions of the text are hidden (``corpora.privacy``)
-    remarks: Mapping[str, str] = dataclasses.field(default_factory=dict)  # for manifest and card: license, dates, notes
 
     def __post_init__(self) -> None:
         share, number = "a number between 0 and 1 is needed, such as 0.05", "at least 0 is needed"
@@ -135,8 +133,6 @@ def build(
             "dropped": _dropped(written) | repeated,
             "skipped": _skipped(written),
             "text_hits": functools.reduce(hits.add, (shard["text_hits"] for shard in written)),
-            HELDOUT_DOCUMENTS: [name for shard in written for name in shard["heldout"]][:MOST_NAMES],
-            **config.remarks,
             "splits": splits,
             "columns": beside,
             **facts,
@@ -175,12 +171,8 @@ def _assemble(
         manifest["files"] = {e["name"]: {"bytes": e["bytes"], "sha256": e["sha256"]} for e in entries}
         manifest = seal(manifest)
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
-        # The manifest does not list the card, because ``bert-jax inspect`` may rewrite the card later.
-        shown = private_manifest(manifest) if is_private(manifest) else manifest
-        (folder / CARD).write_text(write_card(shown), "utf-8")
-        digests = {entry["name"]: entry["sha256"] for entry in entries}
-        digests |= {name: files.sha256(folder / name) for name in (MANIFEST, CARD)}
-        for path in [*paths, folder / CARD, folder / MANIFEST]:
+        digests = {entry["name"]: entry["sha256"] for entry in entries} | {MANIFEST: files.sha256(folder / MANIFEST)}
+        for path in [*paths, folder / MANIFEST]:
             workplace.put(path, path.name)
     workplace.become(output, digests)
     return manifest

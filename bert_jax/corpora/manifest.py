@@ -23,7 +23,6 @@ from bert_jax.storage import file_formats, files, reading
 
 MANIFEST = "manifest.json"
 SPLITS = ("train", "heldout")
-HELDOUT_DOCUMENTS = "heldout_documents"  # the key of the first held-out documents' names; a private corpus has none
 SEAL = "sha256"  # the key of the manifest's own digest
 OLD_KEY = "format_version"  # under which formats 1 and 2 have their number
 ADVICE = "`bert-jax corpus --verify=DIR` names all that is damaged: copy that again, or remove and rebuild the corpus"

@@ -90,9 +90,6 @@ class CorpusConfig:
     source: str = "docstrings"  # the name of a file of bert_jax/corpora that has a Source
     options: dict[str, Any] = dataclasses.field(default_factory=dict)  # the fields of that Source
     heldout_fraction: float = 0.05  # share of the documents to hold out, chosen by their hash
-    license: str = ""  # the licence of the text, for the data card
-    dates: str = ""  # the dates of the text or of its download, for the data card
-    notes: str = ""  # further text for the data card
     duplicates: Duplicates = "keep"  # documents that repeat an earlier one: "exact" and "near" (extra dedup) drop them
     part_bytes: int = 0  # bytes of text in a shard; 0 means chosen by the size of the corpus
     num_workers: int = 0  # processes that read and tokenize (0: one per core); they do not change the store
@@ -120,7 +117,6 @@ class CorpusConfig:
 
     def build_config(self, where: str = "config.corpus", private: bool = False) -> BuildConfig:
         """Return the settings of the build. Raises ``UserError`` for a value that makes no sense."""
-        notes = "" if private else self.notes
         return BuildConfig(
             heldout_fraction=self.heldout_fraction,
             part_bytes=self.part_bytes,
@@ -129,7 +125,6 @@ class CorpusConfig:
             beam_options=self.beam_options,
             where=where,
             private=private,
-            remarks={"license": self.license, "dates": self.dates, "notes": notes},
         )
 
     def part_configs(self) -> dict[str, PartConfig]:
@@ -159,9 +154,6 @@ class PartConfig:
     options: dict[str, Any] = dataclasses.field(default_factory=dict)  # as config.corpus.options
     # share of the sum of all weights, 0: evaluated, never trained on; if None for all, sizes and temperature decide
     weight: float | None = None
-    license: str = ""  # as config.corpus.license
-    dates: str = ""  # as config.corpus.dates
-    notes: str = ""  # as config.corpus.notes
 
     def __post_init__(self) -> None:
         if self.path and self.options and self.options.get("paths") != ():  # () is a recipe's, still to be named

@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.catalogue import is_own
-from bert_jax.corpora.manifest import HELDOUT_DOCUMENTS
 
 # Keys whose text says what kind of source it is, but not which source it is. All other text is replaced by a hash.
 OPEN_KEYS = {
@@ -57,16 +56,3 @@ def private_config(config: Mapping[str, Any]) -> dict[str, Any]:
 def is_private(manifest: Mapping[str, Any]) -> bool:
     """Return whether a corpus was built in private mode."""
     return bool(manifest["source"].get("private"))
-
-
-def private_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``manifest`` for a data card: without notes and names of documents.
-
-    The names of the source and the places of skipped text are hashed.
-    """
-    skipped = manifest["skipped"].items()
-    hashed = {
-        "source": {**redact(manifest["source"]), "private": True},
-        "skipped": {reason: {**facts, "examples": redact(facts["examples"])} for reason, facts in skipped},
-    }
-    return {name: value for name, value in manifest.items() if name not in ("notes", HELDOUT_DOCUMENTS)} | hashed

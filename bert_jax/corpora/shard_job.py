@@ -27,7 +27,6 @@ from bert_jax.text.learn import IDEOGRAPH
 from bert_jax.text.tokenizer import Tokenizer
 
 BATCH_BYTES = 2 << 20  # bytes of text tokenized at a time
-MOST_NAMES = 100  # how many held-out documents the manifest names
 EXTREMES = 3  # how many of the lowest and the highest draws are kept; from them, an error suggests a better fraction
 EXAMPLES = 3  # how many places are kept for each reason to skip
 SENTENCES, DOCUMENTS = "sentences.npy", "documents.npy"  # the endings of the two files of lengths
@@ -38,7 +37,6 @@ WRITER_OPTIONS = "group_size:1,uncompressed"
 class _Tokenized(NamedTuple):
     """A tokenized document, ready to be written to the store."""
 
-    name: str
     heldout_draw: float  # in [0, 1), from the document's hash; held out if below ``heldout_fraction``
     num_bytes: int
     text_hits: dict[str, dict[str, int]]  # counts of personal data and of wrong encodings
@@ -64,7 +62,7 @@ class ShardJob:
     dtype: str
     drop_duplicates: bool = False  # leave out the documents that ``duplicates.mark`` has marked
     columns: tuple[Column, ...] = ()
-    private: bool = False  # whether held-out documents are not named, and places of skipped text are hashed
+    private: bool = False  # whether places of skipped text are hashed
 
     def __call__(self, shard: Shard, folder: Path) -> dict[str, Any]:
         """Write the files and return the facts. ``folder`` is an empty local folder."""
@@ -72,7 +70,6 @@ class ShardJob:
         dropped: collections.Counter[str] = collections.Counter()
         skipped: dict[str, dict[str, Any]] = {}
         draws: list[float] = []
-        heldout: list[str] = []
         counts: dict[str, Any] = {"documents": 0, "bytes": 0, "text_hits": hits.text_hits(b"")}
         documents = self._documents(shard, skipped)
         if self.drop_duplicates:
@@ -86,11 +83,9 @@ class ShardJob:
             if len(document.lengths):
                 draws = extremes([*draws, document.heldout_draw])
                 split = "heldout" if document.heldout_draw < self.heldout_fraction else "train"
-                if split == "heldout" and len(heldout) < MOST_NAMES and not self.private:
-                    heldout.append(document.name)
                 writers[split].write(document)
         splits = {split: writer.close() for split, writer in writers.items()}
-        facts = {"dropped": dict(dropped), "skipped": skipped, "draws": draws, "heldout": heldout}
+        facts = {"dropped": dict(dropped), "skipped": skipped, "draws": draws}
         return {**counts, **facts, "splits": splits}
 
     def _documents(self, shard: Shard, skipped: dict[str, dict[str, Any]]) -> Iterator[Document]:
@@ -164,8 +159,7 @@ def _tokenize(tokenizer: Tokenizer, batch: list[Document], columns: Sequence[Col
         draw = int.from_bytes(hashlib.sha256(name + b"\0" + text).digest()[:8], "big") / 2**64
         beside = {key: np.concatenate([np.zeros(0, np.uint8), *column[here]]) for key, column in values.items()}
         empty = int((lengths == 0).sum())
-        shown = name.decode("utf-8", "replace")
-        yield _Tokenized(shown, draw, len(text), hits.text_hits(text), empty, lengths[lengths > 0], tokens, beside)
+        yield _Tokenized(draw, len(text), hits.text_hits(text), empty, lengths[lengths > 0], tokens, beside)
 
 
 class _SplitWriter:

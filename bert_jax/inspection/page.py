@@ -1,4 +1,4 @@
-"""Formats the result of an inspection: as lines for a terminal, as ``report.html``, and as a part of the data card."""
+"""Formats the result of an inspection: as lines for a terminal, and as ``report.html``."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ import os
 from collections.abc import Iterator
 from html import escape
 
-from bert_jax.corpora.card import CARD, write_card
-from bert_jax.corpora.privacy import private_manifest
-from bert_jax.corpora.store import Corpus
-from bert_jax.errors import UserError
 from bert_jax.inspection.check import Check
 from bert_jax.inspection.inspect import Inspection
 from bert_jax.reporting.charts import Chart, Series, svg
@@ -57,21 +53,6 @@ def write_report(inspection: Inspection, folder: str | os.PathLike[str]) -> str:
         )
     )
     files.write_text(path, page(f"{name} · bert_jax inspection", body))
-    return os.fspath(path)
-
-
-def check_card(corpus: str | os.PathLike[str]) -> None:
-    """Raise ``UserError`` if ``update_card`` cannot write the card because ``corpus`` is on an object store."""
-    if files.is_remote(corpus):
-        raise UserError(f"--card cannot change {corpus}: a committed folder stays as it is; build it again, or copy it")
-
-
-def update_card(inspection: Inspection, corpus: str | os.PathLike[str]) -> str:
-    """Rewrite ``card.md`` of the corpus with the result of the inspection, and return its path."""
-    path = files.as_path(corpus) / CARD
-    manifest = Corpus(corpus).manifest
-    manifest = private_manifest(manifest) if inspection.corpus["private"] else manifest
-    files.write_text(path, write_card(manifest, inspection.as_record()))
     return os.fspath(path)
 
 

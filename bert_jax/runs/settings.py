@@ -30,8 +30,8 @@ from bert_jax.training.selection import SelectionConfig
 FREE = ("mesh", "loader", "training", "checkpoints", "export")
 FREE_MODEL_FIELDS = ("remat", "attention_kernel")
 FREE_PHASE_FIELDS = ("micro_batches",)
-# Fields of config.corpus that say where the corpus is, how it is built, and how it is described.
-FREE_CORPUS_FIELDS = ("path", "num_workers", "beam_options", "license", "dates", "notes")
+# Fields of config.corpus that say where the corpus is and how it is built.
+FREE_CORPUS_FIELDS = ("path", "num_workers", "beam_options")
 FREE_DATA_FIELDS = ("overlap",)
 PHASE = {"num_epochs": 3.0, "batch_size": 32, "max_length": 128}  # of fine-tuning
 ALL_ROWS = 2**31  # in fine-tuning, an evaluation reads all rows of the dev splits

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bert_jax.corpora import build as building
 from bert_jax.corpora.build import BuildConfig, build
 from bert_jax.corpora.shard_job import tokenize
 from bert_jax.corpora.source import Piece, Skipped, shards_of
@@ -136,16 +135,6 @@ def test_a_bad_piece_is_one_error_and_leaves_nothing(tmp_path, notes, workers, c
         build(Letters(str(notes), bad=4), TOKENIZER, tmp_path / "out", config)
     assert {path.name for path in tmp_path.iterdir()} == {"notes"}
     assert capfd.readouterr() == ("", "")
-
-
-def test_held_out_documents_are_named_up_to_a_limit(tmp_path, notes, monkeypatch):
-    source = Letters(str(notes))
-    read = [item for piece in source.pieces() for item in source.read(piece) if isinstance(item, Document)]
-    held = [made.name for made in tokenize(read, TOKENIZER) if made.heldout_draw < ONE.heldout_fraction]
-    assert build(source, TOKENIZER, tmp_path / "all", ONE)["heldout_documents"] == held
-    monkeypatch.setattr(building, "MOST_NAMES", 3)
-    assert len(held) > 3
-    assert build(source, TOKENIZER, tmp_path / "some", ONE)["heldout_documents"] == held[:3]
 
 
 def test_what_was_skipped_is_counted_with_its_reason(tmp_path, notes):

@@ -105,8 +105,6 @@ def test_columns_leave_all_else_as_it_is(plain, built):
     assert {name: facts for name, facts in new["files"].items() if name not in beside} == old["files"]
     assert new["splits"] == old["splits"]
     assert {key for key in new if new[key] != old.get(key)} == {"columns", "files", "fingerprint", "sha256"}
-    assert "## Columns" not in (plain / "card.md").read_text()
-    assert "| places | annotator places, version 1, shift 0 |" in (built / "card.md").read_text()
 
 
 def test_the_fingerprint_is_that_of_tokens_columns_and_annotators(tmp_path, built):

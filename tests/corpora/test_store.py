@@ -194,7 +194,7 @@ def test_manifest_says_what_was_built_and_dropped(tmp_path):
     assert "python" in manifest["versions"]
     for name, facts in manifest["files"].items():
         assert files.sha256(tmp_path / "corpus" / name) == facts["sha256"]
-    listed = {*manifest["files"], "manifest.json", "card.md"}
+    listed = {*manifest["files"], "manifest.json"}
     assert listed == set(os.listdir(tmp_path / "corpus"))
     assert json.loads((tmp_path / "corpus" / "manifest.json").read_text()) == json.loads(json.dumps(manifest))
     assert seen[-1] == (63, manifest["text_bytes"], sum(s["num_tokens"] for s in manifest["splits"].values()))

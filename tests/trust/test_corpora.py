@@ -85,7 +85,7 @@ def kind_of(path: Path) -> str:
         return "plan"
     if ".array_record-" in path.name:
         return "shard"
-    kinds = {"dataset_info.json": "metadata", "features.json": "metadata", "card.md": "unread", "lock": "unread"}
+    kinds = {"dataset_info.json": "metadata", "features.json": "metadata", "lock": "unread"}
     return "index" if path.suffix == ".npy" else kinds.get(path.name, path.name)
 
 
