@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import math
 
 from bert_jax.cli.flags import add_config
 from bert_jax.program import say
 
-NAMES = ("topology", "init", "price_per_chip_hour", "restarts_per_day", "tokens")
+NAMES = ("topology", "init", "price_per_chip_hour", "restarts_per_day")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,25 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--init", help="plan a run that starts from this model: a Hugging Face directory, or WORKDIR[@step]"
     )
-    parser.add_argument(
-        "--tokens",
-        type=tokens,
-        metavar="N",
-        help="plan a run of so many tokens (positions of rows; padding counts), such as 3e9 or 3B: steps follow",
-    )
     parser.add_argument("--price_per_chip_hour", type=float, help="in any currency")
     parser.add_argument("--restarts_per_day", type=float, default=1.0, help="restarts to allow for (default: 1)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-
-
-def tokens(text: str) -> float:
-    """Read a flag's value as a number of tokens: 3000000000, 3e9 or 3B (K, M, B and T are powers of 1,000)."""
-    scale = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}.get(text[-1:].upper())
-    with contextlib.suppress(ValueError):
-        number = float(text[:-1]) * scale if scale else float(text)
-        if 1 <= number < math.inf:
-            return number
-    raise argparse.ArgumentTypeError(f"found {text!r}; a number from 1 up is needed, such as 3e9, 500M or 3B")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -20,7 +20,6 @@ from bert_jax.planning import page, topologies
 from bert_jax.planning.plan import Change, Machine, Plan, Rates, make
 from bert_jax.planning.smallest_change import smallest_change
 from bert_jax.program import Note
-from bert_jax.reporting.loggers.base import flatten
 from bert_jax.runs.preparation import check_pretraining, first_model
 from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.task import Task
@@ -34,8 +33,6 @@ class PlanRequest:
     Attributes:
       topology: the machine as KIND:SHAPE, such as "v5e:16x16".
       init: the model from which the run starts; its architecture and vocabulary are planned.
-      tokens: the positions of rows that the run computes, padding too; the steps of all phases follow in proportion. If
-        None, the recipe's own steps.
       recipe: the flags that name and change the recipe, for the next command.
     """
 
@@ -43,7 +40,6 @@ class PlanRequest:
     init: str | None = None
     price_per_chip_hour: float | None = None
     restarts_per_day: float = 1.0
-    tokens: float | None = None
     recipe: tuple[str, ...] = ("--config=RECIPE",)
 
 
@@ -52,14 +48,12 @@ class PlanResult:
     """The result of ``plan``.
 
     Attributes:
-      flags: what ``request.tokens`` changes in the recipe.
       smaller: the plans with the smallest changes that make the recipe fit; none if it fits, or no change is found.
     """
 
     plan: Plan
     request: PlanRequest
     batches: Mapping[str, int]
-    flags: list[str]
     smaller: list[Plan]
 
     @property
@@ -67,12 +61,7 @@ class PlanResult:
         return self.plan.fits
 
     def as_lines(self) -> list[str]:
-        lines = []
-        if self.request.tokens is not None:
-            lines.append(
-                f"for {self.request.tokens:,.0f} tokens (positions of rows, padding counts): {' '.join(self.flags)}"
-            )
-        lines += page.as_lines(self.plan)
+        lines = page.as_lines(self.plan)
         if not self.fits:
             lines += page.smaller_lines(self.smaller, self.batches)
         return [*lines, "", self.next_line()]
@@ -80,12 +69,12 @@ class PlanResult:
     def next_line(self) -> str:
         """Return the line with the command to type next."""
         plan = self.smaller[-1] if self.smaller else self.plan  # the one that keeps the batch, if there is one
-        asked = [*self.request.recipe, *self.flags, *plan.change.overrides(self.batches)]
+        asked = [*self.request.recipe, *plan.change.overrides(self.batches)]
         return page.next_command(plan, asked, page.run_name(self.request.recipe[0].partition("=")[2]))
 
     def as_json(self) -> str:
         record = page.as_record(self.plan)
-        record |= {"tokens": self.request.tokens, "flags": self.flags, "next": self.next_line()}
+        record["next"] = self.next_line()
         if self.smaller:
             record["smallest_change"] = page.smaller_record(self.smaller, self.batches)
         return json.dumps(record)
@@ -100,18 +89,16 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> PlanRes
     """
     rates = Rates(request.price_per_chip_hour, request.restarts_per_day)
     topology = topologies.parse(request.topology)
-    recipe, flags = PretrainingRecipe.of(config), list[str]()
+    recipe = PretrainingRecipe.of(config)
     initial = load(request.init, flag="--init=") if request.init else None
     recipe = dataclasses.replace(recipe, initial=initial)
-    if request.tokens is not None:
-        recipe, flags = recipe.for_tokens(request.tokens)
     machine = Machine.of(topology)
     _, experiment = recipe.variant(Change(), machine.devices)
     batches = {phase.kind: phase.batch_size for phase in experiment.phases.phases}
     note(f"compiling the step of {', '.join(batches)} for {topology.name}")
     own = make(recipe, machine, rates, note=note)
     smaller = [] if own.fits else smallest_change(recipe, machine, rates, own, note)
-    return PlanResult(own, request, batches, flags, smaller)
+    return PlanResult(own, request, batches, smaller)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,32 +135,6 @@ class PretrainingRecipe:
                 "--config.training.eval_every_steps=N"
             )
         return cls(settings)
-
-    def for_tokens(self, tokens: float) -> tuple[PretrainingRecipe, list[str]]:
-        """Return the recipe with the steps for a number of tokens, and the flags that make these changes.
-
-        The positions of rows, padding too, are shared out over the phases as they are in the recipe. A phase whose
-        length is given as ``num_tokens`` keeps that key, all others get ``num_steps``. A shorter run has a warm-up and
-        a decay that are shorter in proportion; in a longer one they stay.
-        """
-        settings, every = self.settings, self.settings.experiment().phases.phases
-        times = tokens / sum(phase.num_steps * phase.batch_size * phase.max_length for phase in every)
-        lengths = {}
-        for phase in every:
-            steps = max(1, round(times * phase.num_steps))
-            in_tokens = settings.phases[phase.kind].get("num_tokens") is not None
-            positions = steps * phase.batch_size * phase.max_length
-            lengths[phase.kind] = {"num_tokens": positions} if in_tokens else {"num_steps": steps}
-        own = vars(settings.find_part("schedule"))
-        shares = own["warmup_fraction"] is not None  # then the warm-up is shorter by itself
-        names = () if times >= 1 else ("decay_steps",) if shares else ("warmup_steps", "decay_steps")
-        rates: dict[str, Any] = {name: int(times * value) for name in names if (value := own.get(name))}
-        phases = configuration.complete(lengths, settings.phases)
-        schedule = {**settings.schedule, **rates}
-        changed = flatten({"phases": lengths, "schedule": rates})
-        flags = [f"--config.{key}={number}" for key, number in changed.items()]
-        settings = dataclasses.replace(settings, phases=phases, schedule=schedule)
-        return dataclasses.replace(self, settings=settings), flags
 
     def variant(self, change: Change, devices: list[Any]) -> tuple[Task, Experiment]:
         checked = check_pretraining(self._changed(change), self.initial, devices, self.read)

@@ -67,7 +67,6 @@ FLAGS = {
     "--price_per_chip_hour=inf": "--price_per_chip_hour is inf; more than 0 is needed",
     "--restarts_per_day=nan": "--restarts_per_day is nan; 0 or more is needed",
     "--restarts_per_day=-0.5": "--restarts_per_day is -0.5; 0 or more is needed",
-    "--tokens=0": "--tokens: found '0'; a number from 1 up is needed, such as 3e9",
 }
 
 

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from bert_jax.cli.main import run
-from bert_jax.cli.plan import tokens
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.planning import page, topologies
 from bert_jax.planning.plan import Plan, Rates, make
-from bert_jax.runs import recipe_plan, recipes
-from bert_jax.runs.recipe_plan import PlanRequest, PretrainingRecipe
+from bert_jax.runs import recipe_plan
+from bert_jax.runs.recipe_plan import PretrainingRecipe
 from tests.planning import tiny
 
 MEMORY = 2**30
@@ -75,57 +74,6 @@ def test_the_next_command_of_what_does_not_fit_is_a_larger_machine(plan: Plan) -
 )
 def test_the_name_of_a_run(recipe: str, name: str) -> None:
     assert page.run_name(recipe) == name
-
-
-@pytest.mark.parametrize(("text", "number"), [("3e9", 3e9), ("500m", 5e8), ("2.5B", 2.5e9), ("1T", 1e12), ("70", 70)])
-def test_tokens_are_read(text: str, number: float) -> None:
-    assert tokens(text) == number
-
-
-def test_what_is_no_number_of_tokens(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["plan", "--config=quickstart", "--topology=cpu:8", "--tokens=many"]) == 2
-    assert "found 'many'; a number from 1 up is needed, such as 3e9, 500M or 3B" in capsys.readouterr().err
-
-
-def test_steps_follow_from_tokens() -> None:
-    """bert_large: 900,000 steps of 128 and 100,000 of 512 positions, 256 rows each; 42.6e9 positions."""
-    recipe = PretrainingRecipe.of(recipes.load("bert_large").to_dict())
-    whole = 256 * (900_000 * 128 + 100_000 * 512)
-    fewer, flags = recipe.for_tokens(whole / 100)
-    assert [phase.num_steps for phase in fewer.settings.experiment().phases.phases] == [9000, 1000]
-    assert flags == [
-        "--config.phases.phase1.num_steps=9000",
-        "--config.phases.phase2.num_steps=1000",
-        "--config.schedule.warmup_steps=100",
-    ]
-    more, flags = recipe.for_tokens(3 * whole)
-    assert [phase.num_steps for phase in more.settings.experiment().phases.phases] == [2_700_000, 300_000]
-    assert len(flags) == 2
-    assert more.settings.schedule == recipe.settings.schedule
-    in_tokens = recipes.load("bert_large", [f"--config.phases.phase1.num_tokens={900_000 * 256 * 128}"])
-    _, flags = PretrainingRecipe.of(in_tokens.to_dict()).for_tokens(whole / 2)
-    assert flags[0] == f"--config.phases.phase1.num_tokens={450_000 * 256 * 128}"
-    assert flags[1] == "--config.phases.phase2.num_steps=50000"
-    shared = recipes.load("bert_large", ["--config.schedule.warmup_fraction=0.1"])
-    _, flags = PretrainingRecipe.of(shared.to_dict()).for_tokens(whole / 2)
-    assert len(flags) == 2  # the share of the warm-up stays
-
-
-def test_the_plan_of_a_number_of_tokens(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The steps of the page and its next command are those of the tokens."""
-
-    def made(recipe: PretrainingRecipe, machine: object, rates: Rates, note: object) -> Plan:
-        [phase], [own] = recipe.settings.experiment().phases.phases, plan.phases
-        return dataclasses.replace(plan, phases=(dataclasses.replace(own, phase=phase),))
-
-    monkeypatch.setattr(recipe_plan, "make", made)
-    request = PlanRequest("cpu:8", tokens=100 * tiny.ROWS * tiny.LENGTH, recipe=("--config=tiny", "--config.seed=1"))
-    lines = recipe_plan.plan(tiny.config(schedule={"warmup_steps": 50}), request, lambda _: None).as_lines()
-    flags = "--config.phases.phase1.num_steps=100 --config.schedule.warmup_steps=5"
-    assert lines[0] == f"for 204,800 tokens (positions of rows, padding counts): {flags}"
-    assert any(line.startswith("phase1: 100 steps of 64 rows") for line in lines)
-    assert lines[-1].endswith(f"pretrain --config=tiny --config.seed=1 {flags} --workdir=runs/tiny")
-    assert "JAX_NUM_CPU_DEVICES=8 " in lines[-1]
 
 
 def test_a_run_that_starts_from_a_model_is_planned_with_its_architecture(

@@ -259,6 +259,7 @@ def test_command(capsys, tmp_path):
     assert run(["plan", f"--config={recipe}", "--topology=cpu:8", "--json", "--price_per_chip_hour=1"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["fits"]
+    assert record["next"].startswith("next, on cpu:8: JAX_NUM_CPU_DEVICES=8 ")
     assert record["next"].endswith(f"pretrain --config={recipe} --workdir=runs/tiny")
     assert math.isfinite(record["predicted_price"])
 
