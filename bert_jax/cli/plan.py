@@ -7,7 +7,7 @@ import argparse
 from bert_jax.cli.flags import add_config
 from bert_jax.program import say
 
-NAMES = ("topology", "init", "price_per_chip_hour", "restarts_per_day")
+NAMES = ("topology", "init", "price_per_chip_hour")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +17,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--init", help="plan a run that starts from this model: a Hugging Face directory, or WORKDIR[@step]"
     )
     parser.add_argument("--price_per_chip_hour", type=float, help="in any currency")
-    parser.add_argument("--restarts_per_day", type=float, default=1.0, help="restarts to allow for (default: 1)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 

@@ -86,23 +86,20 @@ def _collectives(rows: Iterable[Collective]) -> list[str]:
 
 
 def _cost(plan: Plan) -> str:
-    """Return time, chip-hours and price of a run that fits, restarts included."""
-    assert plan.days is not None
+    """Return time, chip-hours and price of a run that fits."""
+    assert plan.training_seconds is not None
     assert plan.chip_hours is not None
-    price = plan.rates.price_per_chip_hour
+    price = plan.price_per_chip_hour
     money = "" if plan.money is None else f", at least {plan.money:,.2f} at {price:g} a chip-hour"
-    return f"at least {duration(plan.days * 86_400)}, at least {plan.chip_hours:,.1f} chip-hours{money}"
+    return f"at least {duration(plan.training_seconds)}, at least {plan.chip_hours:,.1f} chip-hours{money}"
 
 
 def _whole(plan: Plan) -> list[str]:
-    if plan.days is None or plan.restart_share is None:
+    if plan.training_seconds is None:
         return ["verdict: does not fit"]
-    rates = plan.rates
     return [
         f"PREDICTED for the whole run: {_cost(plan)}",
-        f"  with {100 * plan.restart_share:.1f} % added for restarts: {rates.restarts_per_day:g} a day, each losing "
-        f"{rates.restart_seconds:,.0f} s and half of the {plan.save_every_steps:,} steps between saves; evaluations, "
-        "saves and waiting for input are not counted",
+        "  evaluations, saves, restarts and waiting for input are not counted",
         "verdict: fits" if plan.fits else "verdict: does not fit",
     ]
 
@@ -148,12 +145,9 @@ def as_record(plan: Plan) -> Record:
         "chip": dataclasses.asdict(plan.chip),
         "prediction": PREDICTED,
         "phases": [_phase_record(phase) for phase in plan.phases],
-        "predicted_days": plan.days,
+        "predicted_seconds": plan.training_seconds,
         "predicted_chip_hours": plan.chip_hours,
         "predicted_price": plan.money,
-        "restart_share": plan.restart_share,
-        "save_every_steps": plan.save_every_steps,
-        "rates": dataclasses.asdict(plan.rates),
         "notes": list(plan.notes),
     }
 
@@ -207,7 +201,7 @@ def run_name(recipe: str) -> str:
 
 
 def _plan_command(plan: Plan, recipe: Sequence[str], topology: str) -> str:
-    price = plan.rates.price_per_chip_hour
+    price = plan.price_per_chip_hour
     priced = [] if price is None else [f"--price_per_chip_hour={price:g}"]
     return _command("plan", *recipe, f"--topology={topology}", *priced)
 

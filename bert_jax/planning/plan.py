@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from bert_jax.errors import UserError
 from bert_jax.planning import hlo, timeline, topologies
 from bert_jax.planning.collectives import Fabric
 from bert_jax.planning.compile import Compiled, compile_phase, dearest_kind
@@ -23,8 +21,6 @@ from bert_jax.training.chips import Chip
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.sharded_update import unsplit
-
-_DAY = 86_400.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,21 +99,6 @@ class Machine:
 
 
 @dataclasses.dataclass(frozen=True)
-class Rates:
-    """The figures by which the cost of a run is computed: prices and restarts."""
-
-    price_per_chip_hour: float | None = None
-    restarts_per_day: float = 1.0
-    restart_seconds: float = 600.0  # time until the machine is back, the state is restored and the step is compiled
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.restarts_per_day < math.inf:
-            raise UserError(f"--restarts_per_day is {self.restarts_per_day}; 0 or more is needed")
-        if self.price_per_chip_hour is not None and not 0 < self.price_per_chip_hour < math.inf:
-            raise UserError(f"--price_per_chip_hour is {self.price_per_chip_hour}; more than 0 is needed")
-
-
-@dataclasses.dataclass(frozen=True)
 class PhasePlan:
     """The plan of one phase on a machine. ``prediction`` is None if the compiler refused the train step."""
 
@@ -145,7 +126,7 @@ class PhasePlan:
 
     @property
     def seconds(self) -> float | None:
-        """Return the seconds of all steps of the phase, without restarts, evaluations and saves."""
+        """Return the seconds of all steps of the phase, without evaluations, saves and restarts."""
         return None if self.prediction is None else self.phase.num_steps * self.prediction.seconds
 
 
@@ -162,8 +143,7 @@ class Plan:
     mesh: dict[str, int]
     remat: str
     phases: tuple[PhasePlan, ...]
-    save_every_steps: int
-    rates: Rates
+    price_per_chip_hour: float | None = None
     change: Change = Change()  # noqa: RUF009
     notes: tuple[str, ...] = ()
 
@@ -187,31 +167,13 @@ class Plan:
         return sum(phase.seconds or 0.0 for phase in self.phases)
 
     @property
-    def restart_share(self) -> float | None:
-        """Return the time that restarts cost, as a share of the training time.
-
-        Each restart loses half a save interval and the time until training resumes.
-        """
-        seconds = self.training_seconds
-        if seconds is None:
-            return None
-        step = seconds / sum(phase.phase.num_steps for phase in self.phases)
-        lost = self.rates.restart_seconds + self.save_every_steps * step / 2
-        return self.rates.restarts_per_day * lost / _DAY
-
-    @property
-    def days(self) -> float | None:
-        """Return the duration of the run in days, restarts included."""
-        seconds, share = self.training_seconds, self.restart_share
-        return None if seconds is None or share is None else seconds * (1 + share) / _DAY
-
-    @property
     def chip_hours(self) -> float | None:
-        return None if self.days is None else self.days * 24 * self.topology.num_devices
+        seconds = self.training_seconds
+        return None if seconds is None else seconds * self.topology.num_devices / 3600
 
     @property
     def money(self) -> float | None:
-        price = self.rates.price_per_chip_hour
+        price = self.price_per_chip_hour
         return None if price is None or self.chip_hours is None else price * self.chip_hours
 
 
@@ -259,7 +221,7 @@ class Attempt:
         fits = holds and not compiled.refused_bytes
         return PhasePlan(phase, compiled, parts, prediction, fits, flops, devices, peak)
 
-    def plan(self, rates: Rates) -> Plan:
+    def plan(self, price_per_chip_hour: float | None) -> Plan:
         """Return the plan of all phases."""
         phases = tuple(self.phase(phase.kind) for phase in self._experiment.phases.phases)
         split = all(phase.compiled.split for phase in phases)
@@ -275,8 +237,7 @@ class Attempt:
             dict(self._mesh.shape),
             self._change.remat or self._recipe.shape().remat,
             phases,
-            self._experiment.save_every_steps,
-            rates,
+            price_per_chip_hour,
             self._change,
             tuple(notes),
         )
@@ -285,7 +246,7 @@ class Attempt:
 def make(
     recipe: Recipe,
     machine: Machine,
-    rates: Rates = Rates(),  # noqa: B008
+    price_per_chip_hour: float | None = None,
     change: Change = Change(),  # noqa: B008
     note: Note | None = None,
 ) -> Plan:
@@ -294,4 +255,4 @@ def make(
     Raises:
       UserError: the mesh does not divide the devices or a batch. This is raised before the first compile.
     """
-    return Attempt(recipe, machine, change, note).plan(rates)
+    return Attempt(recipe, machine, change, note).plan(price_per_chip_hour)

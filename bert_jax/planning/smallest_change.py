@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bert_jax.errors import UserError
-from bert_jax.planning.plan import Attempt, Change, Machine, PhasePlan, Plan, Rates, Recipe
+from bert_jax.planning.plan import Attempt, Change, Machine, PhasePlan, Plan, Recipe
 from bert_jax.program import Note
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.mesh import MeshConfig
@@ -14,7 +14,7 @@ _COPIES = 3  # float32 copies of all parameters that a step with a sharded updat
 _LEVELS = 8  # how many times a batch is halved, or the number of micro-batches or fsdp doubled, at most
 
 
-def smallest_change(recipe: Recipe, machine: Machine, rates: Rates, refused: Plan, note: Note) -> list[Plan]:
+def smallest_change(recipe: Recipe, machine: Machine, refused: Plan, note: Note) -> list[Plan]:
     """Return the plan with the first change with which the recipe fits; [] if there is none.
 
     A change is a smaller batch, more micro-batches, remat or fsdp. They are tried in this order, first with the
@@ -38,7 +38,7 @@ def smallest_change(recipe: Recipe, machine: Machine, rates: Rates, refused: Pla
         note(f"trying {change.in_words()}")
         if not all(attempt.phase(kind).fits for kind in tight):
             continue
-        plan = attempt.plan(rates)
+        plan = attempt.plan(refused.price_per_chip_hour)
         if plan.fits:
             fitting.append(plan)
             if change.batch_divisor == 1:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.loading import load
 from bert_jax.models.config import ModelConfig
 from bert_jax.planning import page, topologies
-from bert_jax.planning.plan import Change, Machine, Plan, Rates, make
+from bert_jax.planning.plan import Change, Machine, Plan, make
 from bert_jax.planning.smallest_change import smallest_change
 from bert_jax.program import Note
 from bert_jax.runs.preparation import check_pretraining, first_model
@@ -39,7 +40,6 @@ class PlanRequest:
     topology: str
     init: str | None = None
     price_per_chip_hour: float | None = None
-    restarts_per_day: float = 1.0
     recipe: tuple[str, ...] = ("--config=RECIPE",)
 
 
@@ -87,7 +87,9 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> PlanRes
       UserError: the topology is unknown, ``request.init`` is no model or is needed, the recipe and the layout do not
         fit together, or a compiler is missing. All of this is checked before the first compilation.
     """
-    rates = Rates(request.price_per_chip_hour, request.restarts_per_day)
+    price = request.price_per_chip_hour
+    if price is not None and not 0 < price < math.inf:
+        raise UserError(f"--price_per_chip_hour is {price}; more than 0 is needed")
     topology = topologies.parse(request.topology)
     recipe = PretrainingRecipe.of(config)
     initial = load(request.init, flag="--init=") if request.init else None
@@ -96,8 +98,8 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> PlanRes
     _, experiment = recipe.variant(Change(), machine.devices)
     batches = {phase.kind: phase.batch_size for phase in experiment.phases.phases}
     note(f"compiling the step of {', '.join(batches)} for {topology.name}")
-    own = make(recipe, machine, rates, note=note)
-    smaller = [] if own.fits else smallest_change(recipe, machine, rates, own, note)
+    own = make(recipe, machine, price, note=note)
+    smaller = [] if own.fits else smallest_change(recipe, machine, own, note)
     return PlanResult(own, request, batches, smaller)
 
 
@@ -128,12 +130,6 @@ class PretrainingRecipe:
                     f"{where}.num_epochs is {phase.num_epochs:g}; plan reads no text and cannot count an epoch; add "
                     f"--{where}.num_tokens=N or --{where}.num_steps=N"
                 )
-        if settings.checkpoints.every_steps is None and settings.training.evaluations_per_epoch is not None:
-            raise UserError(
-                "config.checkpoints.every_steps is None, so that a save follows each evaluation, and "
-                "config.training.evaluations_per_epoch is of epochs, which plan cannot count; add "
-                "--config.training.eval_every_steps=N"
-            )
         return cls(settings)
 
     def variant(self, change: Change, devices: list[Any]) -> tuple[Task, Experiment]:

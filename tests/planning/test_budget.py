@@ -11,7 +11,7 @@ import pytest
 from bert_jax.cli.main import run
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.planning import page, topologies
-from bert_jax.planning.plan import Plan, Rates, make
+from bert_jax.planning.plan import Plan, make
 from bert_jax.runs import recipe_plan
 from bert_jax.runs.recipe_plan import PretrainingRecipe
 from tests.planning import tiny
@@ -21,7 +21,7 @@ MEMORY = 2**30
 
 @pytest.fixture(scope="module")
 def compiled() -> Plan:
-    return make(tiny.recipe(), tiny.machine(), Rates(price_per_chip_hour=2.0, restarts_per_day=0))
+    return make(tiny.recipe(), tiny.machine(), price_per_chip_hour=2.0)
 
 
 @pytest.fixture
