@@ -7,7 +7,6 @@ import dataclasses
 import json
 
 from bert_jax.cli.flags import add_config, numbers
-from bert_jax.storage import files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "128,512)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--output", help="folder for report.html")
     parser.add_argument(
         "--private",
         action="store_true",
@@ -35,8 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from bert_jax.inspection.check import worst
-    from bert_jax.inspection.inspect import inspect, request_for
-    from bert_jax.inspection.page import as_lines, write_report
+    from bert_jax.inspection.inspect import as_lines, inspect, request_for
 
     request = request_for(arguments.corpus, arguments.config.to_dict() if arguments.config is not None else None)
     lengths = arguments.max_length or request.max_lengths
@@ -49,15 +46,11 @@ def run(arguments: argparse.Namespace) -> int:
         phases=phases,
         private=arguments.private,
     )
-    if arguments.output:
-        files.check_writable(arguments.output, folder=True)
     found = inspect(request)
     lines: list[str] = []
     for name, part in found.items():
-        output = files.as_path(arguments.output) / name if name and arguments.output else arguments.output
         lines += [f"part {name}:"] if name else []
         lines += as_lines(part)
-        lines += [write_report(part, output)] if output else []
     verdict = worst([part.verdict for part in found.values()])
     if not arguments.json:
         print("\n".join(lines))

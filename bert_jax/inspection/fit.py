@@ -13,7 +13,6 @@ from bert_jax.inspection.scan import Scan
 
 OFTEN_UNKNOWN = 0.1  # a share of a document's tokens; a larger share of [UNK] counts as often
 OFTEN_PERSONAL = 20  # places in a million bytes; more give a warning
-CURVE_POINTS = 200
 OFTEN_CONTROL = 100  # control characters in a million bytes; more give a warning
 CONTROL = "control_characters"  # an entry of the counts of ``corpora.hits``, and a check
 LEARNED = "--config.vocab.path= (empty) learns one from the text"
@@ -78,15 +77,11 @@ def case(scan: Scan, pieces: Pieces, lowercase: bool) -> Check:
 
 
 def coverage(scan: Scan) -> Check:
-    """Check how much of the vocabulary the text uses.
-
-    The check's ``facts`` have a curve with points [rank of a piece, number of its occurrences].
-    """
+    """Check how much of the vocabulary the text uses."""
     counts = np.sort(scan.token_counts)[::-1]
     unused, rare, often = float((counts == 0).mean()), float((counts < 5).mean()), int((counts >= 5).sum())
     share = np.cumsum(counts) / max(int(counts.sum()), 1)
     status = grade(rare, 0.5, 0.9)
-    ranks = np.unique(np.geomspace(1, max(len(counts), 1), CURVE_POINTS).astype(int))
     return Check(
         "vocabulary_use",
         "warn" if status == "bad" else status,  # a small text with a published vocabulary is not a mistake
@@ -94,11 +89,7 @@ def coverage(scan: Scan) -> Check:
         f" {percent(float(share[min(1000, len(share)) - 1]))} of tokens",
         "few pieces will be learned; keep a vocabulary that came with a model, otherwise learn a smaller one:"
         f" --config.vocab.path= --config.vocab.size={_round_up(often)}",
-        {
-            "unused": unused,
-            "rare": rare,
-            "curve": [[int(rank), int(counts[rank - 1])] for rank in ranks.tolist() if counts[rank - 1]],
-        },
+        {"unused": unused, "rare": rare},
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +124,23 @@ def inspect(request: InspectionRequest) -> dict[str, Inspection]:
             check = repeats.other_parts(scans[name][1], others)
             inspections[name] = dataclasses.replace(inspection, checks=(*inspection.checks, check))
     return inspections
+
+
+def as_lines(inspection: Inspection) -> Iterator[str]:
+    """Yield a line for each check, followed by indented lines with what to do and examples of text."""
+    train, held = (inspection.corpus["splits"][name] for name in ("train", "heldout"))
+    name, documents = inspection.corpus["fingerprint"][:12], train["num_documents"]
+    yield (
+        f"corpus {name}: {documents:,} documents, {train['num_tokens']:,} tokens to train on,"
+        f" {held['num_tokens']:,} held out"
+    )
+    for check in inspection.checks:
+        yield f"{check.status:<5}{check.name.replace('_', ' ')}: {check.figure}"
+        if check.fix:
+            yield f"       -> {check.fix}"
+        if check.status != "ok":
+            yield from (f"       {label}: {text}" for label, text in check.text)
+    yield f"verdict: {inspection.verdict}"
 
 
 def _corpora(folder: str | os.PathLike[str]) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ LONG_SENTENCE = 512  # tokens; a longer sentence does not fit into any row
 _SENTENCES_AT_ONCE = 1 << 22
 PLANNED_SENTENCES = 1 << 18  # rows are planned for a sample of so many sentences from all over the split
 RUN_SENTENCES = 512  # sentences in each run of the sample: far more than a row has
-BINS_A_DOUBLING = 2
 MANY_SINGLE = 0.3  # a larger share of one-sentence documents leaves no pairs to make, however long rows are
 
 
@@ -29,21 +27,18 @@ MANY_SINGLE = 0.3  # a larger share of one-sentence documents leaves no pairs to
 class _Lengths:
     """The lengths of the sentences and N documents of a split."""
 
-    # [LONG_SENTENCE + 2]: the number of sentences with each number of tokens; the last entry counts all longer ones
-    sentence_lengths: Ints
     long_sentence_tokens: int  # number of tokens in sentences longer than LONG_SENTENCE
     document_tokens: Ints  # [N] the number of tokens of each document
     document_sentences: Ints  # [N] the number of sentences of each document
 
 
 def measure(split: CorpusSplit) -> _Lengths:
-    counts, long_tokens = np.zeros(LONG_SENTENCE + 2, np.int64), 0
+    long_tokens = 0
     for start in range(0, split.num_sentences, _SENTENCES_AT_ONCE):
         lengths = np.diff(split.sentence_offsets[start : start + _SENTENCES_AT_ONCE + 1])
-        counts += np.bincount(np.minimum(lengths, LONG_SENTENCE + 1), minlength=LONG_SENTENCE + 2)
         long_tokens += int(lengths[lengths > LONG_SENTENCE].sum())
     starts = np.asarray(split.document_starts)
-    return _Lengths(counts, long_tokens, np.diff(split.sentence_offsets[starts]), np.diff(starts))
+    return _Lengths(long_tokens, np.diff(split.sentence_offsets[starts]), np.diff(starts))
 
 
 def documents(split: CorpusSplit, lengths: _Lengths, dropped: dict[str, int], fixes: Fixes, pairs: bool) -> Check:
@@ -78,7 +73,6 @@ def documents(split: CorpusSplit, lengths: _Lengths, dropped: dict[str, int], fi
             "empty_documents": empty,
             "largest_share": largest,
             "median_tokens": median,
-            "histogram": histogram(lengths.document_tokens),
         },
     )
 
@@ -103,23 +97,8 @@ def sentences(split: CorpusSplit, lengths: _Lengths, fixes: Fixes) -> Check:
             "sentences": split.num_sentences,
             "mean_tokens": mean,
             "long_token_share": share,
-            "histogram": histogram(np.arange(len(lengths.sentence_lengths)), lengths.sentence_lengths),
         },
     )
-
-
-def histogram(values: np.ndarray, weights: np.ndarray | None = None) -> list[list[int]]:
-    """Return ``[[from, to, how many], ...]`` for bins [from, to) that get wider with the value, without empty bins.
-
-    Bins begin at 1. ``weights``: how often each value occurs; by default once.
-    """
-    if not len(values):
-        return []
-    largest = int(values.max())
-    steps = np.arange(math.floor(math.log2(max(largest, 1)) * BINS_A_DOUBLING) + 1)
-    bounds = [*np.unique(np.round(2 ** (steps / BINS_A_DOUBLING)).astype(np.int64)).tolist(), largest + 1]
-    counts = np.histogram(values, bounds, weights=weights)[0]
-    return [[low, high, n] for low, high, n in zip(bounds, bounds[1:], counts.tolist(), strict=False) if n]
 
 
 @dataclasses.dataclass(frozen=True)

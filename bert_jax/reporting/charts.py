@@ -49,7 +49,6 @@ class Chart:
     log_y: bool = False
     digits: int = 3
     noisy: bool = True  # whether to add a moving average to long curves
-    log_x: bool = False
     x_name: str = "step"
 
 
@@ -139,12 +138,9 @@ class _Frame:
     x_range: tuple[float, float]
     y_range: tuple[float, float]
     log_y: bool
-    log_x: bool = False
 
     def x(self, value: float) -> float:
         low, high = self.x_range
-        if self.log_x:
-            low, high, value = math.log10(low), math.log10(high), math.log10(max(value, low))
         return LEFT + (value - low) / (high - low or 1.0) * (RIGHT_EDGE - LEFT)
 
     def y(self, value: float) -> float:
@@ -184,12 +180,11 @@ def _frame(chart: Chart) -> _Frame | None:
     xs = [x for series in chart.series for x, _ in series.points]
     values = values + [y for _, y in chart.references]
     low, high = min(values), max(values)
-    log_x = chart.log_x and min(xs) > 0 and max(xs) > min(xs)
     if log_y:
-        return _Frame((min(xs), max(xs)), (low / 1.15, high * 1.15), True, log_x)
+        return _Frame((min(xs), max(xs)), (low / 1.15, high * 1.15), True)
     margin = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
     floor = 0.0 if low >= 0 and low - margin < 0 else low - margin
-    return _Frame((min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1), (floor, high + margin), False, log_x)
+    return _Frame((min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1), (floor, high + margin), False)
 
 
 def _grid(frame: _Frame) -> list[str]:
@@ -198,7 +193,7 @@ def _grid(frame: _Frame) -> list[str]:
     for y, label in zip(map(frame.y, values), _tick_labels(values), strict=True):
         elements.append(f'<line class="grid" {_across(y)}/>')
         elements.append(f'<text class="tick" x="{LEFT - 8:g}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
-    values = (_log_ticks if frame.log_x else _ticks)(*frame.x_range)
+    values = _ticks(*frame.x_range)
     for x, label in zip(map(frame.x, values), _tick_labels(values), strict=True):
         at, anchor = (x, "middle") if x < RIGHT_EDGE - 14 else (RIGHT_EDGE, "end")
         elements.append(f'<text class="tick" x="{at:.1f}" y="{HEIGHT - 10:g}" text-anchor="{anchor}">{label}</text>')

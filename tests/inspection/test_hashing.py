@@ -7,7 +7,6 @@ import pytest
 from bert_jax.corpora.store import Corpus
 from bert_jax.inspection import hashing
 from bert_jax.inspection.scan import scan
-from bert_jax.inspection.shape import histogram
 from tests.inspection.corpora import build, texts, write_vocab
 
 
@@ -50,11 +49,3 @@ def test_a_scan_does_not_depend_on_how_much_is_read_at_once(tmp_path: Path) -> N
 def _new(folder: Path) -> Path:
     folder.mkdir()
     return folder
-
-
-def test_a_histogram_counts_every_value() -> None:
-    values = np.array([1, 1, 2, 3, 700, 5, 1000])
-    bins = histogram(values)
-    assert sum(n for _, _, n in bins) == len(values)
-    assert all(n == ((values >= low) & (values < high)).sum() for low, high, n in bins)
-    assert histogram(np.zeros(0, int)) == []

@@ -5,9 +5,6 @@ import re
 
 import pytest
 
-from bert_jax.inspection.check import Check
-from bert_jax.inspection.inspect import Inspection
-from bert_jax.inspection.page import write_report
 from bert_jax.reporting import charts
 from bert_jax.reporting.charts import Chart, Series, svg
 from bert_jax.reporting.curves import Curves, metric_names
@@ -128,10 +125,8 @@ def test_odd_data_still_draws_finite_numbers(points, log_y):
     assert "inf" not in drawing
 
 
-def test_a_logarithmic_x_axis_with_a_name():
-    drawing = svg(Chart("t", (Series("n", [(1, 5), (10, 7), (100, 6)], "train"),), log_x=True, x_name="rank"))
-    xs = [float(x) for x in re.findall(r'<circle class="dot train" cx="([\d.]+)" cy="[\d.]+" r="2.4"', drawing)]
-    assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1], abs=0.11)
+def test_the_x_axis_has_a_name():
+    drawing = svg(Chart("t", (Series("n", [(1, 5), (10, 7), (100, 6)], "train"),), x_name="rank"))
     assert "rank 100" in drawing
     assert "step" not in drawing
 
@@ -144,20 +139,9 @@ def test_figures_of_parts_come_in_the_order_of_the_log_without_their_perplexity(
     assert metric_names([record]) == ["mlm_loss", *(name for name in names if "perplexity" not in name)]
 
 
-def test_hostile_text_stays_text_in_the_pages_of_a_corpus_and_in_a_notebook(tmp_path):
+def test_hostile_text_stays_text_in_a_notebook():
     odd = """<script>alert("x")</script>'&"""
-    facts = {"histogram": [[1, 2, 3]], "curve": [(1.0, 2.0), (2.0, 1.0)]}
-    names = ("sentences", "documents", "vocabulary_use", odd)
-    checks = tuple(Check(name, "warn", odd, odd, facts, ((odd, odd),)) for name in names)
-    train = {"num_documents": 1, "num_tokens": 2}
-    corpus = {
-        "path": f"/x/{odd.replace('/', '')}",
-        "private": False,
-        "fingerprint": "a" * 64,
-        "splits": {"train": train},
-    }
-    write_report(Inspection(corpus, checks), tmp_path)
     drawn = Curves("x", (Chart(odd, (Series(odd, [(0, 1.0), (1, 2.0)], "eval"),), ((odd, 1.0),), ((odd, 0.5),)),))
-    for page in ((tmp_path / "report.html").read_text(), drawn._repr_svg_()):
-        assert "<script" not in page
-        assert "&lt;script&gt;" in page
+    page = drawn._repr_svg_()
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
