@@ -59,7 +59,6 @@ WORST = {
     "examples.jsonl.NEXT_OBJECT": ("search", ("", "\n", "x"), ("\n", " ", "x"), ("", "\n ", "x")),
     "examples.jsonl.SPACE": ("match", ("", " ", "x"), ("", ", ", "x")),
     "features.retrieval.WORD": ("findall", ("", "a", ""), ("", "a ", ""), ("", "一", "")),
-    "inspection.pieces._MOJIBAKE": ("search", ("", "Ã", ""), ("", "a", "")),
     "inspection.pieces._NO_TEXT": ("fullmatch", ("[unused", "1", "x"), ("<", ">", "x")),
     "tasks.metrics.entities.TAG": ("fullmatch", ("B-", "a", "\n")),
     "tasks.metrics.spans._ARTICLES": ("findall", ("", "a", ""), ("", "a ", ""), ("", "the", "")),

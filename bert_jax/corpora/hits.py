@@ -25,8 +25,11 @@ _PHONES = (
 )
 _CHINESE_MOBILE = re.compile(rb"1[3-9]\d{9}(?!\d)")
 
-# "Ã©" for "é", "â€" for a quotation mark: UTF-8 that was read as Latin-1 or Windows-1252 and written as UTF-8.
-_MOJIBAKE = re.compile(rb"\xc3(?:[\x82\x83]\xc2[\x80-\xbf]|\xa2(?:\xe2\x82\xac|\xc2\x80))")
+# "Ã©" for "é", "Ð²" for a Cyrillic letter, "â€" for a quotation mark, "å¤" for a part of an ideograph: UTF-8 that was
+# read as Latin-1 or Windows-1252 and written as UTF-8. After the letters ÄÆÐâäåæçð, a space and the signs that good
+# text has there (a quotation mark, a dot, ...) do not count.
+_SIGN = rb"\xc2[\x80-\x9f\xa2-\xa6\xa8-\xaa\xac\xae-\xb6\xb8-\xba\xbc-\xbe]|\xe2\x82\xac"
+_MOJIBAKE = re.compile(rb"\xc3(?:[\x82\x83]\xc2[\x80-\xbf]|[\x84\x86\x90\xa2\xa4-\xa7\xb0](?:" + _SIGN + rb"))")
 _LOCKED = "锟斤拷".encode()  # replacement characters read as GBK
 _REPLACEMENT = "\ufffd".encode()
 _C1 = re.compile(rb"\xc2[\x80-\x84\x86-\x9f]")  # U+0085 is a line end

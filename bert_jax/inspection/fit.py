@@ -116,27 +116,23 @@ def vocabulary(manifest: Mapping[str, Any], tokenizer: Tokenizer | None, name: s
     )
 
 
-def encoding(scan: Scan, hits: Mapping[str, int], text_bytes: int) -> Check:
+def encoding(hits: Mapping[str, int], text_bytes: int) -> Check:
     """Check for text that was read in another encoding than it was written in.
 
     Args:
-      hits: the counts that the build made in the text itself (``corpora.hits``), needed because the tokenizer drops
-        characters that cannot be shown.
+      hits: the counts that the build made in the text itself (``corpora.hits``), because the tokenizer drops characters
+        that cannot be shown.
       text_bytes: the size of the text in which the build counted.
     """
-    places = int(scan.mojibake.sum())
-    share = ratio((scan.mojibake >= 3).sum(), scan.split.num_documents)
-    tokens = 1e6 * ratio(places, scan.split.num_tokens)
     hits = {name: count for name, count in hits.items() if name != CONTROL}  # these are another matter
-    text = 1e6 * ratio(sum(hits.values()), text_bytes)
-    status = worst([grade(tokens, 20, 200), grade(text, 5, 100)])
+    rate = 1e6 * ratio(sum(hits.values()), text_bytes)
     counted = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in hits.items())
     return Check(
         "encoding",
-        status,
-        f"{places:,} places ({tokens:.3g} a million tokens) look like text of another encoding; in the text: {counted}",
+        grade(rate, 5, 100),
+        f"{rate:.3g} places in a million bytes look like text of another encoding: {counted}",
         "the files were decoded wrongly before: repair them (ftfy does) or fetch them again",
-        {"places": places, "places_a_million": tokens, "documents_share": share, "text": dict(hits)},
+        {"places_a_million_bytes": rate, "text": dict(hits)},
     )
 
 

@@ -181,12 +181,10 @@ def _check_splits(
     manifest = corpus.manifest
     pieces = Pieces.of(tokenizer) if tokenizer else None
     unk_id = tokenizer.unk_id if tokenizer else -1
-    train, held = (
-        scan(corpus.split(name), manifest["vocab_size"], unk_id, pieces, folder) for name in ("train", "heldout")
-    )
+    train, held = (scan(corpus.split(name), manifest["vocab_size"], unk_id, folder) for name in ("train", "heldout"))
     lengths = shape.measure(train.split)
     checks = _text_checks(train, tokenizer, pieces, lengths.document_tokens, fixes)
-    checks += _hit_checks(corpus, train)
+    checks += _hit_checks(corpus)
     checks += [
         fit.coverage(train),
         shape.documents(train.split, lengths, manifest.get("dropped", {}), fixes, request.pairs),
@@ -215,12 +213,12 @@ def _text_checks(
     ]
 
 
-def _hit_checks(corpus: Corpus, train: Scan) -> list[Check]:
+def _hit_checks(corpus: Corpus) -> list[Check]:
     """Run the checks on hits that the build counted in the text itself."""
     hits, text_bytes = corpus.manifest["text_hits"], corpus.manifest["text_bytes"]
     encoding = hits["encoding"]
     return [
-        fit.encoding(train, encoding, text_bytes),
+        fit.encoding(encoding, text_bytes),
         fit.control(encoding, text_bytes),
         fit.personal(hits["private"], text_bytes),
     ]

@@ -15,14 +15,9 @@ from bert_jax.text.tokenizer import Tokenizer
 
 Flags = npt.NDArray[np.bool_]  # [V]
 
-# (letters, signs), from UTF-8 that was read as Windows-1252: there a character's first byte became a letter (whose
-# accent may have been stripped), and a later byte became a sign after it in the same word. Some signs also follow a
-# common letter in good text (trade mark, degree, superscripts, a loose acute accent), so there they do not count.
-_SIGNS = (("ÃÂÄÆÐâðæ", "©ª¼¤€¢¸¬µ£´²³°±¨¯®¹º¾½"), ("aãåä", "©ª¼¤€¢¸¬µ"), ("á", "º"))
 _FINAL = set(".!?…:;。！？；：．।؟።\"'”’»」』)]）】》")  # what a sentence, or a quotation or a bracket, ends with
 _SENTENCE_ENDS = set(".!?…。！？؟।")
 _NO_TEXT = re.compile(r"\[unused\d+\]|<.*>")  # pieces that stand for no text
-_MOJIBAKE = re.compile("|".join(f"[{leads}][{tails}]" for leads, tails in _SIGNS))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,22 +66,6 @@ class Pieces:
     @functools.cached_property
     def small(self) -> Flags:
         return self.where(lambda text: text != text.upper() and text == text.lower())
-
-    @functools.cached_property
-    def mojibake_pairs(self) -> tuple[tuple[Flags, Flags], ...]:
-        """Return two arrays for each of ``_SIGNS``: pieces that end with a letter, pieces that continue with a sign.
-
-        A piece of the first array, followed by a piece of the second, looks like mojibake.
-        """
-        first = np.array([text[:1] for text in self.texts])
-        last = np.array([text[-1:] for text in self.texts])
-        pairs = ((np.isin(last, list(a)), np.isin(first, list(b)) & self.continuation) for a, b in _SIGNS)
-        return tuple((lead, tail) for lead, tail in pairs if lead.any() and tail.any())
-
-    @functools.cached_property
-    def mojibake(self) -> Flags:
-        """Return which pieces have a letter and its sign inside, as in a vocabulary learned from mojibake."""
-        return self.where(lambda text: bool(_MOJIBAKE.search(text)))
 
 
 @functools.lru_cache(1 << 16)

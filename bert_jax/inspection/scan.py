@@ -12,7 +12,6 @@ import numpy.typing as npt
 from bert_jax.corpora.store import CorpusSplit
 from bert_jax.inspection import hashing
 from bert_jax.inspection.hashing import Hashes
-from bert_jax.inspection.pieces import Pieces
 
 TOKENS_AT_ONCE = 1 << 17  # few enough for temporary arrays to stay in the processor's cache
 _SENTENCES_AT_ONCE = 1 << 20
@@ -28,38 +27,32 @@ class Scan:
     document_hashes: Hashes  # [N], on disk
     token_counts: Ints  # [V] how often each piece occurs
     unknown: Ints  # [N] the number of unknown tokens in each document
-    mojibake: Ints  # [N] the number of places in each document that look like text of another encoding
 
 
 def scan(
     split: CorpusSplit,
     vocab_size: int,
     unk_id: int,
-    pieces: Pieces | None,
     folder: Path,
     tokens_at_once: int = TOKENS_AT_ONCE,
 ) -> Scan:
     """Read ``split`` once and return its counts and hashes.
 
     Args:
-      pieces: the pieces of the vocabulary that made the corpus. If None (the vocabulary is not at hand), ``mojibake``
-        stays 0.
       folder: where to write the hashes, which take 8 bytes per sentence and per document.
       tokens_at_once: the number of tokens in memory; the result does not depend on it.
     """
     order_table = hashing.token_table(vocab_size, "order")
     sentences = _on_disk(folder / f"{split.name}.sentences.npy", split.num_sentences)
     token_counts = np.zeros(vocab_size, np.int64)
-    unknown, mojibake = (np.zeros(split.num_documents, np.int64) for _ in range(2))
+    unknown = np.zeros(split.num_documents, np.int64)
     for first, tokens, lengths in chunks(split, tokens_at_once):
         here = slice(first, first + len(lengths))
         sentences[here] = hashing.with_length(hashing.sequence_hashes(order_table[tokens], lengths), lengths)
         token_counts += np.bincount(tokens, minlength=vocab_size)
         _add_by_document(unknown, np.flatnonzero(tokens == unk_id), split, first, lengths)
-        if pieces is not None:
-            _add_by_document(mojibake, _mojibake(tokens, pieces), split, first, lengths)
     documents = _document_hashes(split, sentences, folder)
-    return Scan(split, sentences, documents, token_counts, unknown, mojibake)
+    return Scan(split, sentences, documents, token_counts, unknown)
 
 
 def chunks(split: CorpusSplit, at_once: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
@@ -85,12 +78,6 @@ def _on_disk(path: Path, size: int) -> Hashes:
     return (
         np.lib.format.open_memmap(path, mode="w+", dtype=np.uint64, shape=(size,)) if size else np.zeros(0, np.uint64)
     )
-
-
-def _mojibake(tokens: np.ndarray, pieces: Pieces) -> np.ndarray:
-    places = [np.flatnonzero(pieces.mojibake[tokens])]
-    places += [np.flatnonzero(lead[tokens[:-1]] & tail[tokens[1:]]) for lead, tail in pieces.mojibake_pairs]
-    return np.concatenate(places)
 
 
 def _add_by_document(counts: Ints, places: np.ndarray, split: CorpusSplit, first: int, lengths: np.ndarray) -> None:

@@ -28,7 +28,7 @@ def encoding(text: str) -> dict[str, int]:
 
 
 GOOD = [
-    "Été, où, ça, naïve, “quoted” — don’t; 20 °C, 5 m², €100, Mac™, 1ª, nº 5, SÃO PAULO, IRMÃ, Âge.",
+    "Été, où, ça, naïve, “quoted” — don’t; 20 °C, 5 m², €100, Mac™, 1ª, nº 5, SÃO PAULO, IRMÃ, Âge, «â», Café®.",
     "Hà Nội là thủ đô của nước Cộng hòa xã hội chủ nghĩa Việt Nam. ĐÂY LÀ CHỮ HOA ÂM.",
     "春天来了,河边的柳树长出了新的叶子。Вечером мы гуляли. Größe, Straße. Ελλάδα. العربية\ttab\r\nline\x0c",
 ]
@@ -39,7 +39,7 @@ def test_good_text_of_many_languages(text: str) -> None:
     assert set(encoding(text).values()) == {0}
 
 
-@pytest.mark.parametrize("text", ["café", "naïve", "“yes”", "don’t", "für"])
+@pytest.mark.parametrize("text", ["café", "naïve", "“yes”", "don’t", "für", "время", "天气", "thủ đô"])
 @pytest.mark.parametrize("wrong", ["cp1252", "latin-1"])
 def test_utf8_read_as_another_encoding(text: str, wrong: str) -> None:
     broken = text.encode().decode(wrong, "ignore")

@@ -39,7 +39,7 @@ def test_parts_hold_everything_once_and_equal_hashes_together(at_once: int) -> N
 def test_a_scan_does_not_depend_on_how_much_is_read_at_once(tmp_path: Path) -> None:
     vocab = write_vocab(tmp_path / "vocab.txt")
     corpus = Corpus(build(tmp_path, texts(30), vocab), cache_bytes=1)  # block by block
-    whole, pieces = (scan(corpus.split("train"), 700, 5, None, _new(tmp_path / str(n)), n) for n in (1 << 20, 37))
+    whole, pieces = (scan(corpus.split("train"), 700, 5, _new(tmp_path / str(n)), n) for n in (1 << 20, 37))
     for name in ("sentence_hashes", "document_hashes", "token_counts", "unknown"):
         np.testing.assert_array_equal(getattr(whole, name), getattr(pieces, name))
     assert whole.token_counts.sum() == corpus.split("train").num_tokens
