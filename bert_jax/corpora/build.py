@@ -21,8 +21,9 @@ import numpy as np
 
 import bert_jax
 from bert_jax.configuration import check_fields
-from bert_jax.corpora import duplicates, engine, hits
+from bert_jax.corpora import duplicates, engine
 from bert_jax.corpora.columns import Column
+from bert_jax.corpora.hits import text_hits
 from bert_jax.corpora.manifest import MANIFEST, SPLITS, fingerprint, seal
 from bert_jax.corpora.privacy import redact
 from bert_jax.corpora.shard_job import DOCUMENTS, EXAMPLES, SENTENCES, ShardJob, extremes, lengths_name
@@ -132,7 +133,7 @@ def build(
             "text_bytes": sum(shard["bytes"] for shard in written),
             "dropped": _dropped(written) | repeated,
             "skipped": _skipped(written),
-            "text_hits": functools.reduce(hits.add, (shard["text_hits"] for shard in written)),
+            "text_hits": {"encoding": {name: sum(s["text_hits"][name] for s in written) for name in text_hits(b"")}},
             "splits": splits,
             "columns": beside,
             **facts,

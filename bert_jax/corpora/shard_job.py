@@ -39,7 +39,7 @@ class _Tokenized(NamedTuple):
 
     heldout_draw: float  # in [0, 1), from the document's hash; held out if below ``heldout_fraction``
     num_bytes: int
-    text_hits: dict[str, dict[str, int]]  # counts of personal data and of wrong encodings
+    text_hits: collections.Counter[str]  # counts of traces of wrong encodings
     num_empty: int  # number of sentences without a token, which are left out
     lengths: np.ndarray  # int64 [S], the number of tokens of each sentence, at least 1
     tokens: np.ndarray  # int32 [sum(lengths)]
@@ -77,7 +77,7 @@ class ShardJob:
         for document in tokenize(documents, self.tokenizer, self.columns):
             counts["documents"] += 1
             counts["bytes"] += document.num_bytes
-            counts["text_hits"] = hits.add(counts["text_hits"], document.text_hits)
+            counts["text_hits"].update(document.text_hits)
             dropped["empty_sentences"] += document.num_empty
             dropped["empty_documents"] += not len(document.lengths)
             if len(document.lengths):

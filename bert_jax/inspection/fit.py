@@ -12,7 +12,6 @@ from bert_jax.inspection.pieces import Pieces, Tokenizer
 from bert_jax.inspection.scan import Scan
 
 OFTEN_UNKNOWN = 0.1  # a share of a document's tokens; a larger share of [UNK] counts as often
-OFTEN_PERSONAL = 20  # places in a million bytes; more give a warning
 OFTEN_CONTROL = 100  # control characters in a million bytes; more give a warning
 CONTROL = "control_characters"  # an entry of the counts of ``corpora.hits``, and a check
 LEARNED = "--config.vocab.path= (empty) learns one from the text"
@@ -148,22 +147,4 @@ def control(hits: Mapping[str, int], text_bytes: int) -> Check:
         f"{count:,} control characters ({rate:.3g} a million bytes)",
         fix,
         {"places": count, "places_a_million_bytes": rate},
-    )
-
-
-def personal(hits: Mapping[str, int], text_bytes: int) -> Check:
-    """Check for e-mail addresses and telephone numbers that the build counted (``corpora.hits``)."""
-    rate = 1e6 * ratio(sum(hits.values()), text_bytes)
-    status: Status = "warn" if rate > OFTEN_PERSONAL else "ok"
-    counted = ", ".join(f"{count:,} look like {name}" for name, count in hits.items())
-    fix = (
-        "a model remembers such text: mask it before the build, or keep the model as private as the text (--private "
-        "keeps it out of logs and reports)"
-    )
-    return Check(
-        "personal_data",
-        status,
-        f"{counted} ({rate:.3g} a million bytes)",
-        fix,
-        {"places": dict(hits), "places_a_million_bytes": rate},
     )

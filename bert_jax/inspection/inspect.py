@@ -184,8 +184,10 @@ def _check_splits(
     train, held = (scan(corpus.split(name), manifest["vocab_size"], unk_id, folder) for name in ("train", "heldout"))
     lengths = shape.measure(train.split)
     checks = _text_checks(train, tokenizer, pieces, lengths.document_tokens, fixes)
-    checks += _hit_checks(corpus)
+    hits, text_bytes = manifest["text_hits"]["encoding"], manifest["text_bytes"]
     checks += [
+        fit.encoding(hits, text_bytes),
+        fit.control(hits, text_bytes),
         fit.coverage(train),
         shape.documents(train.split, lengths, manifest.get("dropped", {}), fixes, request.pairs),
         shape.sentences(train.split, lengths, fixes),
@@ -210,17 +212,6 @@ def _text_checks(
         fit.words(train, pieces),
         fit.case(train, pieces, tokenizer.lowercase),
         line_ends(train.split, pieces, fixes),
-    ]
-
-
-def _hit_checks(corpus: Corpus) -> list[Check]:
-    """Run the checks on hits that the build counted in the text itself."""
-    hits, text_bytes = corpus.manifest["text_hits"], corpus.manifest["text_bytes"]
-    encoding = hits["encoding"]
-    return [
-        fit.encoding(encoding, text_bytes),
-        fit.control(encoding, text_bytes),
-        fit.personal(hits["private"], text_bytes),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Speed of the inspection in tokens/s of processor time, and of the counts made while a corpus is built in MB/s."""
+"""Speed of the inspection in tokens/s of processor time."""
 
 import itertools
 import tarfile
@@ -7,7 +7,6 @@ import time
 import pytest
 
 from bert_jax.corpora.docstrings import Source
-from bert_jax.corpora.hits import text_hits
 from bert_jax.corpora.source import documents
 from bert_jax.inspection.inspect import InspectionRequest, inspect
 from bert_jax.text.learn import learn_wordpiece
@@ -36,12 +35,3 @@ def test_inspection(books, tmp_path, request):
     seconds = time.process_time() - start
     tokens = sum(split["num_tokens"] for split in found.corpus["splits"].values())
     print(f"\ninspection: {tokens / seconds / 1e6:.1f} M tokens/s of {tokens / 1e6:.1f} M")
-
-
-def test_counting_hits(books):
-    texts = [text.encode() for text in books]
-    start = time.process_time()
-    for text in texts:
-        text_hits(text)
-    seconds = time.process_time() - start
-    print(f"\ntext hits: {sum(map(len, texts)) / seconds / 1e6:.0f} MB/s")

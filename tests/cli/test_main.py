@@ -159,7 +159,6 @@ def test_as_a_module_the_exit_code_reaches_the_shell():
         (["predict", "--workdir=none", "--output=FOLDER", "a"], "cannot write FOLDER: FOLDER is a folder"),
         (["evaluate", "--workdir=none", "--input=none", "--output=FILE/a"], "cannot write FILE/a: FILE is a file"),
         (["retrieve", "--workdir=none", "--squad=none", "--output=FOLDER"], "cannot write FOLDER: FOLDER is a folder"),
-        (["inspect", "--corpus=none", "--output=FILE"], "cannot write FILE: FILE is a file"),
         (["export", "--workdir=none", "--output=FILE"], "FILE exists already"),
     ],
 )
