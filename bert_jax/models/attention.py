@@ -147,10 +147,7 @@ def _probabilities(query: jax.Array, key: jax.Array, visible: Visible) -> jax.Ar
 
 
 class SelfAttention(nn.Module):
-    """Projects to queries, keys and values, applies ``attend``, and projects back.
-
-    If the model is applied with a mutable collection ``intermediates``, the probabilities are also stored in it.
-    """
+    """Projects to queries, keys and values, applies ``attend``, and projects back."""
 
     config: TransformerConfig
 
@@ -164,8 +161,6 @@ class SelfAttention(nn.Module):
             constrain(Dense(config, embed, heads, name=name)(x), "batch", "length", "heads", "head_dim")
             for name in ("query", "key", "value")
         )
-        if self.is_mutable_collection("intermediates"):
-            self.sow("intermediates", "probabilities", _probabilities(query, key, visible))
         rate, kernel = config.attention_dropout_rate, config.attention_kernel
         mixed = attend((query, key, value), visible, rate, rng, kernel)
         return Dense(config, heads, embed, name="output")(mixed)

@@ -109,13 +109,6 @@ def run_layers(module: Any, x: jax.Array, visible: Visible, rng: RowRng | None) 
     return last, lambda: jnp.concatenate([x[None], outputs])
 
 
-def kept_probabilities(config: TransformerConfig, kept: Any) -> list[jax.Array]:
-    """Return the attention probabilities [B, H, L, L] of each unrolled layer, from an encoder's ``intermediates``."""
-    if config.shares_layers:
-        return list(kept["layer"]["attention"]["probabilities"])
-    return [kept[f"layer_{i}"]["attention"]["probabilities"][0] for i in range(config.num_layers)]
-
-
 def stack_layers(params: Any) -> Any:
     """Return the parameters of an unrolled model in the form of the same model with ``layers="scanned"``.
 

@@ -118,12 +118,7 @@ mark.both { background: color-mix(in srgb, var(--b) 36%, transparent); }
 .words u { text-decoration: underline wavy var(--bad) 1.5px; text-underline-offset: 4px; }
 .words + .words { margin-top: 4px; } .words i { font-style: normal; color: var(--soft); font-size: .8rem;
   display: inline-block; min-width: 5.5em; }
-.heads { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(300px, 100%), 1fr)); gap: 16px; }
-.heads figcaption, .scatter figcaption { font-size: .85rem; color: var(--soft); }
-.heads svg text { font-size: 10px; fill: var(--text); } .heads svg rect { fill: var(--train); }
-.heads svg rect:not(.frame) { width: var(--edge); height: var(--edge); }
-.heads svg rect:hover { stroke: var(--text); stroke-width: 1.5; } .heads svg .frame { fill: none; stroke: var(--rule); }
-.heads svg .frame:hover { stroke: var(--rule); }
+.scatter figcaption { font-size: .85rem; color: var(--soft); }
 .scatter { max-width: 640px; }
 """
 FLAG = re.compile(r"--\w+")

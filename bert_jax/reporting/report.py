@@ -30,11 +30,11 @@ from bert_jax.reporting.pace import paces
 from bert_jax.reporting.page import as_html, fold, page, section, table
 from bert_jax.reporting.report_errors import errors
 from bert_jax.reporting.report_speed import goodput, step_times
-from bert_jax.reporting.report_tasks import attention_pictures, scores
+from bert_jax.reporting.report_tasks import scores
 from bert_jax.storage import files, reading
 
 FILE = "report.html"
-DETAILS = "details.json"  # errors and attention of a fine-tuned model
+DETAILS = "details.json"  # errors of a fine-tuned model
 CHOSEN = "Held-out sentences, spread evenly, in each of which one word is masked."
 MAX_ROWS = 120  # most rows per split in the table of numbers
 
@@ -67,7 +67,6 @@ def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | Non
         section("Scores", scores(details, baselines) if tuned else ""),
         section("Held-out results", _results(evaluations, baselines)),
         errors(details),
-        section("What it looks at", attention_pictures(details)),
         section("Curves", _charts(records, run, baselines)),
         section("Filling in the blanks", _examples(examples)),
         section("How fast it was", step_times(paces(records, run))),
@@ -92,12 +91,9 @@ def _read(path: Any, absent: Any) -> Any:
 
 def _sound_details(details: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return ``details.json``, which may be of another version or written by hand, without entries of a wrong type."""
-    pictures = details.get("attention")
-    listed = pictures if isinstance(pictures, list) else []
     return {
         **details,
         "splits": {name: of for name, of in _mapping(details.get("splits")).items() if isinstance(of, Mapping)},
-        "attention": [one for one in listed if isinstance(one, Mapping)],
     }
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from etils import epath
 
 from bert_jax import catalogue
 from bert_jax.checkpoints.restoring import saved_steps
@@ -25,7 +27,7 @@ from bert_jax.program import program
 from bert_jax.reporting import run_record
 from bert_jax.reporting.observer import Observer
 from bert_jax.reporting.profiled_steps import ProfiledSteps, with_profile
-from bert_jax.runs.details import write_details
+from bert_jax.reporting.report import DETAILS
 from bert_jax.runs.evaluations.base import Evaluations, read
 from bert_jax.runs.finishing import BETTER_START, export_newest, report_at_the_end
 from bert_jax.runs.inputs import keep_vocabulary, overridden_vocabulary
@@ -36,6 +38,7 @@ from bert_jax.runs.preparation import Splits, check_finetuning
 from bert_jax.runs.settings import FinetuningSettings
 from bert_jax.storage import files
 from bert_jax.tasks.base import KIND, ExampleTask
+from bert_jax.tasks.findings import findings
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.loop import Run, train_and_evaluate
 
@@ -163,7 +166,7 @@ def _finish(settings: FinetuningSettings, task: ExampleTask, observer: Observer,
                 results["metrics"][name], predictions[name] = predict_split(model, task, name, observer.evaluating)
                 write_predictions(workdir / f"predictions_{name}.jsonl", predictions[name])
         files.write_text(workdir / "results.json", json.dumps(results, indent=1))
-        write_details(observer.workdir, model, task, predictions, results)
+        _write_details(workdir / DETAILS, model.facts["labels"], task, predictions, results)
     has_class = task.exported_as and not catalogue.is_own(settings.task["name"]) and model.config.encoder in families()
     exported = ""
     if settings.export and has_class:
@@ -177,3 +180,36 @@ def _finish(settings: FinetuningSettings, task: ExampleTask, observer: Observer,
         f"next: {program()} {trial(model, observer.workdir)}"
     )
     return results["metrics"][task.heldout_parts[0]]  # type: ignore[no-any-return]
+
+
+def _write_details(
+    path: epath.Path,
+    labels: Sequence[str],
+    task: ExampleTask,
+    predictions: Mapping[str, Sequence[Mapping[str, Any]]],
+    results: Mapping[str, Any],
+) -> None:
+    """Write scores and wrong predictions, with their texts, for the report.
+
+    Args:
+      task: the task with the examples of every split.
+      predictions: split -> one record per example, in the order of the examples.
+      results: ``best_step``, ``metric`` (by which this step was chosen) and ``metrics`` (split -> its metrics).
+    """
+    judge, splits = task.judge, task.setting.splits
+    shown = {
+        name: {
+            "num_examples": len(splits[name]),
+            "metrics": results["metrics"][name],
+            **(findings(judge, labels, splits[name], records, judge.entities(task.config)) if judge else {}),
+        }
+        for name, records in predictions.items()
+    }
+    content = {
+        "metric": results["metric"],
+        "best_step": results["best_step"],
+        "reads": list(task.roles.required),
+        "labels": list(labels),
+        "splits": shown,
+    }
+    files.write_text(path, json.dumps(content, ensure_ascii=False))

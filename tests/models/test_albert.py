@@ -13,8 +13,6 @@ from flax import linen as nn
 
 from bert_jax.configuration import build
 from bert_jax.errors import UserError
-from bert_jax.features.attention_maps import attention_maps
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.encoders import albert, bert
 from bert_jax.models.model import POOLER, Model
@@ -143,7 +141,7 @@ def test_a_packed_sequence_is_read_as_if_alone() -> None:
     assert float(jnp.abs(other[:, :4] - packed[:, :4]).max()) > 1e-2
 
 
-def test_hidden_states_and_attention_of_every_layer() -> None:
+def test_hidden_states_of_every_layer() -> None:
     params, batch = as_jax(random_params(small())), as_jax(random_batch())
 
     @jax.jit
@@ -155,14 +153,6 @@ def test_hidden_states_and_attention_of_every_layer() -> None:
     assert two.hidden.shape == (3, 4, 16, 32)
     np.testing.assert_array_equal(two.hidden[-1], two.sequence)
     np.testing.assert_allclose(two.hidden[:2], one.hidden, atol=1e-6)
-    trained = TrainedModel("", params, small(), None)  # type: ignore[arg-type]
-    ids, types = [np.array([2, 7, 9, 3])], [np.zeros(4, np.int32)]
-    (maps,) = attention_maps(trained, ids, types)
-    assert maps.shape == (2, 4, 4, 4)
-    np.testing.assert_allclose(maps.sum(-1), 1, atol=1e-5)
-    assert np.abs(np.diff(maps, axis=0)).max(axis=(1, 2, 3)).min() > 1e-2  # each layer its own
-    (top,) = attention_maps(trained, ids, types, layers=(-1,))
-    np.testing.assert_array_equal(top[0], maps[1])
 
 
 def test_it_is_bert_with_fields_of_its_own() -> None:

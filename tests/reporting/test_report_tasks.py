@@ -81,10 +81,8 @@ def write_tuned(folder, kind="classes", odd="plain", config=CONFIG):
         "metrics": metrics,
         **findings(JUDGES[kind], labels, examples, records, entities),
     }
-    picture = {"id": odd, "right": False, "prediction": odd, "label": "b", "tokens": ["[CLS]", odd], "num_tokens": 40}
-    picture |= {"layer": 2, "weights": [[[0.25, 0.75], [1.0, 0.0]], [[0.5, 0.5], [0.5, 0.5]]]}
     details = {"task": "any", "metric": "accuracy", "best_step": 10, "reads": ["text"], "labels": labels}
-    details |= {"splits": {"dev": found}, "attention": [picture, picture]}
+    details |= {"splits": {"dev": found}}
     contents = {
         "run": {"run_id": "r", "name": odd, "config": config, "identity": config},
         "status": {"state": "finished", "num_train_steps": 20},
@@ -110,7 +108,6 @@ def test_every_kind_is_whole_html_and_hostile_text_stays_text(tmp_path, kind):
     assert not {"script", "img", "a", "link"} & set(reader.tags)
     assert not {"src", "href", "onerror"} & {name for name, _ in reader.attributes}
     assert HOSTILE in text
-    assert "What it looks at" in text
 
 
 def test_classes_with_confusions_scores_and_the_wrong_example(tmp_path):
@@ -152,26 +149,15 @@ def test_each_kind_shows_its_errors(tmp_path, kind, expected):
         assert part in html
 
 
-def test_attention_has_a_square_for_each_weight_and_tells_it(tmp_path):
-    _, html = text_of(write_tuned(tmp_path))
-    assert html.count('aria-label="attention of one head"') == 4
-    assert "[CLS] → plain 0.750" in html
-    assert "plain → plain 0.000" not in html
-    assert "2 of 40 tokens" in html
-
-
 def test_a_run_without_details_yet_has_its_results(tmp_path):
     write_tuned(tmp_path)
     (tmp_path / "details.json").unlink()
     text, _ = text_of(tmp_path)
     for expected in ("Held-out results", "bert-jax predict"):
         assert expected in text
-    assert "What it looks at" not in text
 
 
-@pytest.mark.parametrize(
-    "content", ["{", "[1]", '{"splits": 3, "attention": "x"}', '{"splits": {"dev": {"kind": "new"}}}']
-)
+@pytest.mark.parametrize("content", ["{", "[1]", '{"splits": 3}', '{"splits": {"dev": {"kind": "new"}}}'])
 def test_spoilt_details_spoil_no_page(tmp_path, content):
     write_tuned(tmp_path)
     (tmp_path / "details.json").write_text(content)
