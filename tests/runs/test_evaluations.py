@@ -172,12 +172,11 @@ def test_two_processes_score_as_one(tmp_path: Path) -> None:
     rows = [f"{i % 2}\tthe {'cat' if i % 2 else 'dog'} sees {i}" for i in range(24)]
     (tmp_path / "x.tsv").write_text("\n".join(["label\ttext", *rows]) + "\n")
     probe = {"name": "probe", "task": "classification", "folder": str(tmp_path), "data": data, "num_steps": 5}
-    evaluations = {"frozen": probe, "tuned": probe | {"kind": "finetune"}}
-    training = {"log_every_steps": 2, "eval_every_steps": 2, "eval_rows": 20, "evaluations": evaluations}
+    training = {"log_every_steps": 2, "eval_every_steps": 2, "eval_rows": 20, "evaluations": {"probe": probe}}
     inputs, flag = gang.make_inputs(tmp_path, 4, training=training), f"--{WHERE}.own.name={tmp_path / 'own.py'}"
     one, two = (gang.finish(inputs, tmp_path / f"run{count}", count, flag) for count in (1, 2))
     names = [name for name in one[0] if "/" in name]
-    assert {name.partition("/")[0] for name in names} == {"frozen", "tuned", "own"}
+    assert {name.partition("/")[0] for name in names} == {"probe", "own"}
     for first, second in zip(one, two, strict=True):
         if first["split"] == "eval":
             np.testing.assert_allclose([second[n] for n in names], [first[n] for n in names], rtol=1e-4, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Scores an encoder while it is being pretrained, by learning a small labelled task from its parameters.
+"""Scores an encoder while it is being pretrained, by learning a linear head for a small labelled task on its vectors.
 
 A probe only reads the parameters and never changes the run. Its score depends on nothing but the parameters, its keys
 and the examples.
@@ -25,17 +25,11 @@ from bert_jax.models.heads import pool
 from bert_jax.models.model import POOLER, Model
 from bert_jax.records import Batch
 from bert_jax.rows.example_rows import EncodedRows
-from bert_jax.rows.phases import Phase, Phases
 from bert_jax.runs.evaluations import base
 from bert_jax.tasks.base import KIND, ExampleTask, Setting
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import mesh as meshes
-from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.forward import Forward
-from bert_jax.training.optimizers import adamw
-from bert_jax.training.schedules import linear
-from bert_jax.training.state import InitialState
-from bert_jax.training.step import make_train_step
 
 BODY = ("encoder", "pooler")  # the parts of the model that fine-tuning takes over from pretraining
 PENALTY = 1e-3  # L2 penalty on a frozen probe's head: PENALTY / 2 * sum of squared weights
@@ -46,21 +40,17 @@ class Config(base.Config):
     """The keys of a probe. None of them changes what the run learns.
 
     Attributes:
-      task: the name of a file of ``bert_jax.tasks``.
-      kind: "frozen" learns a linear head on the vectors of the unchanged encoder; "finetune" trains a copy of the
-        encoder and a new head.
+      task: the name of a file of ``bert_jax.tasks`` that reads one vector of a text.
       folder: the folder to which the paths of ``data.splits`` are relative.
       data, options: the keys that ``config.data`` and ``config.task`` have in a fine-tuning recipe.
-      features: the vector of a text that a frozen probe reads. "mean": the mean of the last layer's vectors; "cls": the
+      features: the vector of a text that is read. "mean": the mean of the last layer's vectors; "cls": the
         last layer's vector at [CLS]; "pooled": the pooler's output.
-      num_steps: the number of updates. With "frozen", each update reads all examples; with "finetune", one batch.
+      num_steps: the number of updates, each of which reads all examples.
       max_examples: the most examples of each split.
-      learning_rate: if None, 0.02 for a frozen probe (Adam) and 1e-4 for "finetune".
     """
 
     where: dataclasses.InitVar[str]
     task: str
-    kind: Literal["frozen", "finetune"] = "frozen"
     folder: str = ""
     data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -68,16 +58,15 @@ class Config(base.Config):
     num_steps: int = 200
     max_examples: int = 1000
     max_length: int = 128  # tokens of a row
-    batch_size: int = 32  # rows of an update of finetune, and of a forward pass
-    learning_rate: float | None = None
-    seed: int = 0  # of the new parameters and the order of examples
+    batch_size: int = 32  # rows of a forward pass
+    learning_rate: float = 0.02  # of Adam
+    seed: int = 0  # by which examples are chosen where there are more than max_examples
 
     def __post_init__(self, where: str) -> None:
         whole = ("num_steps", "max_examples", "max_length", "batch_size")
         configuration.check_fields(self, where, "at least 1 is needed", *whole, sound=lambda v: v >= 1)
         configuration.check_fields(self, where, "at least 0 is needed", "seed", sound=lambda v: v >= 0)
-        sound, allowed = lambda value: value is None or value > 0, "more than 0 is needed, or None"
-        configuration.check_fields(self, where, allowed, "learning_rate", sound=sound)
+        configuration.check_fields(self, where, "more than 0 is needed", "learning_rate", sound=lambda v: v > 0)
 
 
 class Evaluator(base.TrainingEvaluator):
@@ -90,14 +79,14 @@ class Evaluator(base.TrainingEvaluator):
         """Read the examples and check the settings.
 
         Raises:
-          UserError: the task is unknown, a frozen probe cannot learn it, or the examples cannot be read.
+          UserError: the task is unknown, a probe cannot learn it, or the examples cannot be read.
         """
         super().__init__(config, where, note)
         self._class = catalogue.find("tasks", config.task, having="Task").Task
-        if config.kind == "frozen" and not self._class.reads_one_vector:
+        if not self._class.reads_one_vector:
             raise UserError(
-                f"{where}.task is {config.task!r}; a frozen probe takes tasks that read one vector of a text, such as "
-                f"classification and regression, {where}.kind='finetune' every task"
+                f"{where}.task is {config.task!r}; a probe takes tasks that read one vector of a text, such as "
+                "classification and regression"
             )
         task_config = catalogue.find("tasks", config.task, having="Task").Config
         self._task_config = configuration.build(task_config, config.options, f"{where}.options")
@@ -111,21 +100,22 @@ class Evaluator(base.TrainingEvaluator):
         }
         self._labels = self._class.labels(self._task_config, every_split[train])
         sizes = ", ".join(f"{name} {len(examples):,}" for name, examples in self.splits.items())
-        note(f"{where.rpartition('.')[2]}: {config.task}, {config.kind}; {sizes} examples")
+        note(f"{where.rpartition('.')[2]}: {config.task}; {sizes} examples")
 
     def begin(self, model: base.CurrentModel, tokenizer: Tokenizer, note: Callable[[str], None]) -> None:
         """Encode the examples. Raises ``UserError`` if the task cannot encode them."""
-        config, self._mesh = self.config, model.mesh
+        config = self.config
         length = min(config.max_length, model.config.max_length)
         self.task = self._class(
             self._task_config,
             Setting(self.splits, tokenizer, model.config, self._labels, length, config.batch_size, config.seed, "none"),
         )
-        shards = self._mesh.shape["data"] * self._mesh.shape["fsdp"]
-        rows = -(-config.batch_size // shards) * shards
-        self._phase = Phase(config.num_steps, rows, self.task.lengths[KIND], KIND)
-        self._between: Callable[[], None] = lambda: None
-        self._learned = self._frozen() if config.kind == "frozen" else self._finetuned()
+        function = functools.partial(_text_vectors, model.config, config.features)
+        self._forward = Forward(function, model.mesh, config.batch_size)
+        task, shapes = self.task, meshes.unbox(jax.eval_shape(self.task.init, jax.random.key(0)).params)
+        empty = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes["classifier"]["dense"])
+        self._learn = jax.jit(lambda vectors, batch: _learn_head(task, empty, vectors, batch, config))
+        self._judge = jax.jit(lambda head, vectors, batch: task.score({"logits": _logits(head, vectors)}, batch))
         for line in self.task.notes:
             note(line)
         if floors := self.task.baselines(KIND, 0):
@@ -133,73 +123,31 @@ class Evaluator(base.TrainingEvaluator):
             note(f"{self.where.rpartition('.')[2]}: to beat: {to_beat}")
 
     def score(self, model: base.CurrentModel, params: Any, tokenizer: Tokenizer) -> dict[str, float]:
-        self._between = model.between
-        with meshes.activations(self._mesh):
-            return self._learned(params)
-
-    # ---- "frozen": a linear head on fixed vectors ------------------------------------------------------------------
-
-    def _frozen(self) -> Callable[[Any], dict[str, float]]:
-        config, task = self.config, self.task
-        shapes = meshes.unbox(jax.eval_shape(task.init, jax.random.key(0)).params)
-        empty = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes["classifier"]["dense"])
-        function = functools.partial(_text_vectors, task.setting.model, config.features)
-        forward = Forward(function, self._mesh, config.batch_size)
-        learn = jax.jit(lambda vectors, batch: _learn_head(task, empty, vectors, batch, config))
-        judge = jax.jit(lambda head, vectors, batch: task.score({"logits": _logits(head, vectors)}, batch))
-        [train] = task.setting.names("train")
-
-        def vectors_of(rows: EncodedRows, params: Any) -> np.ndarray:
-            vectors = np.empty((len(rows), task.setting.model.hidden_size), np.float32)
-            for chosen, found in forward.rows(rows, task.lengths[KIND], params):
-                vectors[chosen] = found["vectors"]
-                self._between()
-            return vectors
-
-        def run(params: Any) -> dict[str, float]:
-            read = {name: params[name] for name in BODY if name in params}
-            if config.features == "pooled" and "pooler" not in read:
-                raise UserError(f"{self.where}.features is 'pooled' and the model has no pooler; 'mean' and 'cls' go")
-            vectors = {name: vectors_of(rows, read) for name, rows in task.rows.items()}
+        task, config = self.task, self.config
+        read = {name: params[name] for name in BODY if name in params}
+        if config.features == "pooled" and "pooler" not in read:
+            raise UserError(f"{self.where}.features is 'pooled' and the model has no pooler; 'mean' and 'cls' go")
+        with meshes.activations(model.mesh):
+            vectors = {name: self._vectors_of(rows, read, model.between) for name, rows in task.rows.items()}
+            [train] = task.setting.names("train")
             mean, spread = vectors[train].mean(axis=0), vectors[train].std(axis=0)
             spread = np.maximum(spread, 0.1 * spread.mean() + 1e-6)  # do not magnify features that hardly vary
             vectors = {name: ((found - mean) / spread).astype(np.float32) for name, found in vectors.items()}
-            head = learn(vectors[train], dict(task.rows[train].arrays))
+            head = self._learn(vectors[train], dict(task.rows[train].arrays))
             parts = {}
             for part in task.heldout_parts:
-                sums = jax.device_get(judge(head, vectors[part], dict(task.rows[part].arrays)))
+                sums = jax.device_get(self._judge(head, vectors[part], dict(task.rows[part].arrays)))
                 logits = np.asarray(_logits(head, vectors[part]))
                 parts[part] = task.summary(sums) | task.finish(part, {"logits": logits})
-            return _of_splits(parts)
+        return _of_splits(parts)
 
-        return run
-
-    # ---- "finetune": a copy of encoder and pooler ------------------------------------------------------------------
-
-    def _finetuned(self) -> Callable[[Any], dict[str, float]]:
-        config, task, phase = self.config, self.task, self._phase
-        tx = adamw.Optimizer(bias_correction="standard").make()
-        rate = config.learning_rate or 1e-4
-        schedule = linear.Schedule(rate, config.num_steps // 10).make(config.num_steps)
-        step = jax.jit(make_train_step(task, tx, schedule, config.seed))
-        phases, source = Phases((phase,)), task.source("train", KIND, 0)
-        evaluation = Evaluation(task, self._mesh, phase, 2**31, lambda: self._between())
-        initial = InitialState(task, tx, self._mesh)
-
-        def run(params: Any) -> dict[str, float]:
-            state, frozen = initial.make(config.seed)
-            # No buffer is donated to the step, so the parameters of the run stay valid.
-            body = {name: params.get(name, fresh) for name, fresh in state.params.items() if name in BODY}
-            state = dataclasses.replace(state, params={**state.params, **body})
-            mine = meshes.share_of(self._mesh).rows(phase.batch_size)
-            for number in range(config.num_steps):
-                self._between()
-                chosen = phases.rows_of(number, [source.rows_per_epoch])
-                batch = source.rows(chosen.epochs[mine], chosen.rows[mine])
-                state = step(state, frozen, meshes.to_devices(batch, self._mesh))
-            return evaluation.run(state.params, frozen)
-
-        return run
+    def _vectors_of(self, rows: EncodedRows, params: Any, between: Callable[[], None]) -> np.ndarray:
+        """Return the vectors of a split's rows, [N, D] float32."""
+        vectors = np.empty((len(rows), self.task.setting.model.hidden_size), np.float32)
+        for chosen, found in self._forward.rows(rows, self.task.lengths[KIND], params):
+            vectors[chosen] = found["vectors"]
+            between()
+        return vectors
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -220,7 +168,7 @@ def _logits(head: Any, vectors: Any) -> jax.Array:
 
 def _learn_head(task: ExampleTask, empty: Any, vectors: jax.Array, batch: Batch, config: Config) -> Any:
     """Return a linear head trained on the task's loss: ``num_steps`` Adam updates from zero, each on all examples."""
-    tx = optax.adam(config.learning_rate or 0.02)
+    tx = optax.adam(config.learning_rate)
 
     def loss(head: Any) -> jax.Array:
         value, count = task.score({"logits": _logits(head, vectors)}, batch)["loss"]
