@@ -195,8 +195,7 @@ def _check_splits(
         repeats.documents(train, fixes),
         repeats.heldout(train, held, fixes),
     ]
-    of_rows = shape.rows(train.split, request.max_lengths, fixes) if request.pairs else []
-    checks += [one for one in of_rows if request.next_sentences or one.name != "next_sentence_balance"]
+    checks += [shape.balance(train.split, request.max_lengths, fixes)] if request.next_sentences else []
     return checks, train, held
 
 

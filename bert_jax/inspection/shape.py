@@ -12,8 +12,8 @@ from bert_jax.errors import UserError
 from bert_jax.inspection.check import Check, Status, grade, percent, ratio, worst
 from bert_jax.inspection.fixes import Fixes
 from bert_jax.inspection.scan import Ints
-from bert_jax.rows import chunks, packing, random
-from bert_jax.rows.arrangements.sentence_pairs import Arrangement, short_targets
+from bert_jax.rows import chunks, random
+from bert_jax.rows.arrangements.sentence_pairs import short_targets
 from bert_jax.rows.rows_config import RowsConfig
 
 LONG_SENTENCE = 512  # tokens; a longer sentence does not fit into any row
@@ -128,56 +128,26 @@ def _sample(split: CorpusSplit) -> _Sample:
     return _Sample(*edges)
 
 
-def rows(split: CorpusSplit, max_lengths: tuple[int, ...], fixes: Fixes) -> list[Check]:
-    """Check, for each row length, the padding and the share of random next sentences among packed pairs."""
+def balance(split: CorpusSplit, max_lengths: tuple[int, ...], fixes: Fixes) -> Check:
+    """Check, for each row length, the share of random next sentences among packed pairs."""
     try:
         all_limits = {n: RowsConfig(n, packing="packed").limits for n in max_lengths}
         chunks.check(split)
     except UserError as error:
-        return [Check("padding", "bad", "no pairs can be made", str(error))]
+        return Check("next_sentence_balance", "bad", "no pairs can be made", str(error))
     sample = _sample(split)
-    padding: dict[str, Any] = {}
-    balance: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     for max_length, limits in all_limits.items():
         key = random.key(split.fingerprint, "inspection", max_length)
-        pairs = np.concatenate(list(chunks.make(sample, key, chunks.Rules(max_length, 0.1))))
-        used = Arrangement().lengths(pairs)
         rules = chunks.Rules(max_length, 0.1, short_targets(sample, key, limits, 0.1))
         packed = np.concatenate(list(chunks.make(sample, key, rules)))
-        padding[str(max_length)] = {
-            "pairs": len(pairs),
-            "one_pair_a_row": 1 - ratio(used.sum(), len(used) * max_length),
-            "packed": _packed_padding(packed, key, limits),
-        }
         cut = chunks.cut_chunks(sample, key, np.arange(len(sample.document_starts) - 1), rules)
-        balance[str(max_length)] = {
+        facts[str(max_length)] = {
             "random_share": float(packed["is_random"].mean()),
             "one_sentence_chunks": float((cut.middle == cut.stop).mean()),
         }
     single = float((np.diff(np.asarray(split.document_starts)) == 1).mean())
-    return [_padding(padding), _balance(balance, fixes, single)]
-
-
-def _packed_padding(pairs: chunks.Pairs, key: np.uint64, limits: packing.Limits) -> float:
-    """Return the share of padding in packed rows, that is, of positions that no pair takes."""
-    used = rows = 0
-    for name, block in packing.pack(iter([pairs]), Arrangement().lengths, key, limits):
-        used += int(Arrangement().lengths(block).sum()) if name == "sequences" else 0
-        rows += len(block) if name == "row_ends" else 0
-    return 1 - ratio(used, rows * limits.max_length)
-
-
-def _padding(facts: dict[str, Any]) -> Check:
-    worst_packed = max(f["packed"] for f in facts.values())
-    status: Status = grade(worst_packed, 0.05, 0.25)
-    figures = (f"{percent(f['one_pair_a_row'])}, packed {percent(f['packed'])} at {n}" for n, f in facts.items())
-    return Check(
-        "padding",
-        status,
-        f"one pair per row: {'; '.join(figures)}",
-        "too few pairs to fill rows: more text, or a smaller config.phases.PHASE.max_length",
-        facts,
-    )
+    return _balance(facts, fixes, single)
 
 
 def _balance(facts: dict[str, Any], fixes: Fixes, single: float) -> Check:

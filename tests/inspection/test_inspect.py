@@ -242,7 +242,7 @@ def test_the_command(clean: Path, vocab: Path, tmp_path: Path, capsys: pytest.Ca
     assert main.run([*flags, "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert list(record) == ["corpus", "verdict", "checks"]
-    assert list(record["checks"]["padding"]) == ["status", "figure", "fix", "facts", "text"]
+    assert list(record["checks"]["next_sentence_balance"]) == ["status", "figure", "fix", "facts", "text"]
     assert main.run(flags) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "verdict: ok"
@@ -346,8 +346,6 @@ def test_rows_are_those_of_the_recipe_or_of_the_run(clean: Path, vocab: Path, tm
     assert list(balance("--config=quickstart")) == ["32", "128"]
     assert balance("--config=roberta") == {}  # has no pairs
     assert balance("--config=quickstart", "--config.objective.name=mlm") == {}  # pairs, and no next sentences
-    main.run(["inspect", f"--corpus={run / 'corpus'}", "--config=quickstart", "--config.objective.name=mlm"])
-    assert "padding" in capsys.readouterr().out
     assert Fixes({}, phases={"a": 24, "b": 48}).longer_rows(24) == "--config.phases.a.max_length=48"
 
 
