@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--vocab",
         help="the vocab.txt, .model or tokenizer.json that made it (default: the one in that folder or beside it)",
     )
-    parser.add_argument("--eval", help="an evaluation set: a glob of text files, or another corpus")
+    parser.add_argument("--eval", help="an evaluation set: a glob of text files")
     parser.add_argument(
         "--max_length",
         type=numbers,

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.corpora.manifest import MANIFEST
 from bert_jax.corpora.source import documents
 from bert_jax.corpora.store import Corpus, CorpusSplit
 from bert_jax.corpora.text_files import Source
@@ -18,7 +17,6 @@ from bert_jax.inspection.check import Check, grade, percent, ratio
 from bert_jax.inspection.hashing import Hashes
 from bert_jax.inspection.pieces import Tokenizer
 from bert_jax.inspection.scan import TOKENS_AT_ONCE
-from bert_jax.storage import files
 
 RUN = 13  # the number of tokens in a run
 FEWEST = 5  # a run with fewer different tokens does not count: "* * * * *" proves nothing
@@ -27,12 +25,11 @@ _LINES_AT_ONCE = 1000
 
 
 class _EvaluationSet(NamedTuple):
-    """An evaluation set as hashes of runs of ``RUN`` tokens. Its U units are lines of text files or documents."""
+    """An evaluation set as hashes of runs of ``RUN`` tokens. Its U units are lines of text files."""
 
-    noun: str  # what the units are: "lines" or "documents"
     runs: Hashes  # [R] hashes of all runs
     unit: np.ndarray  # int64 [R] the number of the unit of each run
-    document: np.ndarray  # int64 [U] the number of the file or document of each unit
+    document: np.ndarray  # int64 [U] the number of the file of each unit
     num_units: int
     num_short: int  # units too short for a run, which cannot be judged
 
@@ -42,38 +39,19 @@ class _EvaluationSet(NamedTuple):
 
 
 def open_set(where: str, corpus: Corpus, tokenizer: Tokenizer | None) -> _EvaluationSet:
-    """Return the evaluation set ``where``: a folder with a corpus, or a glob of text files.
+    """Return the evaluation set ``where``, a glob of text files with one unit a line.
 
     Raises:
-      UserError: nothing is there; or it is a corpus of another vocabulary; or it is text files, and ``tokenizer`` is
-        not the tokenizer that made ``corpus``.
+      UserError: nothing is there, or ``tokenizer`` is not the tokenizer that made ``corpus``.
     """
-    if (files.as_path(where) / MANIFEST).exists():
-        other = Corpus(where)
-        if other.tokenizer_sha256 != corpus.tokenizer_sha256:
-            raise UserError(
-                f"the evaluation corpus {where} was made with another vocabulary (sha256 {other.tokenizer_sha256[:12]},"
-                f" not {corpus.tokenizer_sha256[:12]}); give its text files instead"
-            )
-        return _collect("documents", _documents_of(other), _table(corpus))
-    if tokenizer is None or tokenizer.sha256 != corpus.tokenizer_sha256:
+    if tokenizer is None:
         raise UserError("--eval needs the vocabulary that the corpus was made with; name it with --vocab=vocab.txt")
     source = Source(paths=(os.fspath(where),), format="sentences")
-    return _collect("lines", _lines_of(source, tokenizer), _table(corpus))
+    return _collect(_lines_of(source, tokenizer), _table(corpus))
 
 
 def _table(corpus: Corpus) -> Hashes:
     return hashing.token_table(corpus.manifest["vocab_size"], "run")
-
-
-def _documents_of(corpus: Corpus) -> Iterator[tuple[int, np.ndarray]]:
-    number = 0
-    for name in corpus.manifest["splits"]:
-        split = corpus.split(name)
-        edges = split.sentence_offsets[np.asarray(split.document_starts)]
-        for start, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            yield number, split.read(np.array([start]), np.array([stop - start]))
-            number += 1
 
 
 def _lines_of(source: Source, tokenizer: Tokenizer) -> Iterator[tuple[int, np.ndarray]]:
@@ -83,7 +61,7 @@ def _lines_of(source: Source, tokenizer: Tokenizer) -> Iterator[tuple[int, np.nd
                 yield number, tokens
 
 
-def _collect(noun: str, units: Iterator[tuple[int, np.ndarray]], table: Hashes) -> _EvaluationSet:
+def _collect(units: Iterator[tuple[int, np.ndarray]], table: Hashes) -> _EvaluationSet:
     runs: list[Hashes] = []
     unit: list[np.ndarray] = []
     document: list[int] = []
@@ -95,8 +73,8 @@ def _collect(noun: str, units: Iterator[tuple[int, np.ndarray]], table: Hashes) 
         runs.append(hashes)
         document.append(number)
     if not document:
-        raise UserError("the evaluation set has no text; check --eval (a glob of text files, or a corpus)")
-    return _EvaluationSet(noun, np.concatenate(runs), np.concatenate(unit), np.array(document), len(document), short)
+        raise UserError("the evaluation set has no text; check --eval (a glob of text files)")
+    return _EvaluationSet(np.concatenate(runs), np.concatenate(unit), np.array(document), len(document), short)
 
 
 def _run_hashes(values: Hashes) -> Hashes:
@@ -132,12 +110,11 @@ def overlap(split: CorpusSplit, corpus: Corpus, evaluation: _EvaluationSet, name
     return Check(
         "evaluation_overlap",
         status,
-        f"{units:,} of {judged:,} {evaluation.noun} of the evaluation set ({percent(share)}) share {RUN} tokens in a"
+        f"{units:,} of {judged:,} lines of the evaluation set ({percent(share)}) share {RUN} tokens in a"
         f" row with the training text; {evaluation.num_short:,} too short to judge",
         "remove these documents from the training text, or say so beside every result",
         {
             "set": name,
-            "unit": evaluation.noun,
             "units": evaluation.num_units,
             "too_short": evaluation.num_short,
             "overlapping": units,

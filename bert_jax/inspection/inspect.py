@@ -40,7 +40,7 @@ class InspectionRequest:
 
     corpus: str
     vocab: str | None = None  # a path; if None, a tokenizer in or beside the corpus's folder that made the corpus
-    evaluation: str | None = None  # a glob of text files, or a corpus
+    evaluation: str | None = None  # a glob of text files
     max_lengths: tuple[int, ...] = (128, 512)
     phases: Mapping[str, int] = dataclasses.field(default_factory=dict)  # of the recipe: name -> row length
     pairs: bool = True  # whether rows are pairs of segments whose second one is random half of the time

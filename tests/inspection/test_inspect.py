@@ -13,7 +13,6 @@ import pytest
 
 from bert_jax.cli import main
 from bert_jax.corpora.manifest import seal
-from bert_jax.errors import UserError
 from bert_jax.inspection.fixes import Fixes
 from bert_jax.inspection.inspect import Inspection, InspectionRequest, inspect
 from tests.inspection.corpora import WORDS, build, repeats, sentence, stored, texts, write_vocab
@@ -221,20 +220,6 @@ def test_an_evaluation_set_that_is_in_the_training_text(clean: Path, vocab: Path
     short = sum(len(line.split()) < 13 for line in lines)
     assert facts["too_short"] == short + 1  # a run of dots says nothing
     assert facts["documents"] == facts["overlapping_documents"] == 1
-
-
-def test_an_evaluation_corpus(clean: Path, vocab: Path, tmp_path: Path) -> None:
-    documents = [*texts(120)[:10], *texts(20, seed=9)]
-    other = build(tmp_path, documents, vocab, "--config.corpus.heldout_fraction=0.4")
-    check = judge(clean, vocab, evaluation=str(other)).check("evaluation_overlap")
-    in_train = {tuple(document) for document in stored(clean, "train")}
-    expected = [tuple(d) in in_train for split in ("train", "heldout") for d in stored(other, split)]
-    assert check.facts["overlapping"] == sum(expected) > 0
-    assert check.facts["units"] == 30
-    assert check.status == "bad"
-    small = write_vocab(tmp_path / "small.txt", WORDS[:300])
-    with pytest.raises(UserError, match="another vocabulary"):
-        judge(clean, vocab, evaluation=str(build(tmp_path / "small", texts(20), small)))
 
 
 def test_the_command(clean: Path, vocab: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
