@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal
 
-Status = Literal["ok", "note", "slow", "warn", "bad", "skip"]  # "note" and "slow" are of machines
-_WORST_LAST: tuple[Status, ...] = ("skip", "ok", "note", "slow", "warn", "bad")
+Status = Literal["ok", "note", "warn", "bad", "skip"]  # "note" is of machines
+_WORST_LAST: tuple[Status, ...] = ("skip", "ok", "note", "warn", "bad")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,7 +22,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.cluster import distributed
-from bert_jax.corpora.mixture import Mixture
 from bert_jax.errors import UserError
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.inspection.check import Check
@@ -36,9 +35,7 @@ from bert_jax.storage import files
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.training import mesh as meshes
 
-NUM_READS = 1_000
 ALL_REDUCE_BYTES = 64 * 2**20
-SLOW_READ_SECONDS = 0.02  # for one random read; at this speed, reading a batch of 256 rows takes seconds
 STATE_COPIES = 3  # a checkpoint holds the parameters and two moments, all float32
 KEPT = 2  # at least so many checkpoints are on the disk at a time
 
@@ -62,7 +59,7 @@ def preflight(config: Mapping[str, Any], workdir: str, init: str | None = None) 
         *(_alike(name, processes) for name in ("code", "config", "Python", "jax", "devices a process")),
         *(_alike(name, processes, needed=True) for name in ("vocabulary", "corpus")),
         *(Check("inputs", "bad", text) for text in dict.fromkeys(t for one in processes for t in one["problems"])),
-        *(_shared(processes), recipe, _reads(processes), _disk(processes, needed), _all_reduce()),
+        *(_shared(processes), recipe, _disk(processes, needed), _all_reduce()),
     ]
 
 
@@ -83,13 +80,13 @@ def _of_host() -> dict[str, Any]:
 
 
 def _of_inputs(inputs: Inputs) -> dict[str, Any]:
-    """Return the hashes of vocabulary and corpus, the seconds of a random read, and a list ``problems``.
+    """Return the hashes of vocabulary and corpus, and a list ``problems``.
 
-    Hashes and seconds are None if the input is missing. ``problems`` has a message for each fault that would make a run
+    Hashes are None if the input is missing. ``problems`` has a message for each fault that would make a run
     fail: a folder that cannot be a workdir, a damaged input, or a missing corpus that the recipe names.
     """
     problems: list[str] = []
-    facts: dict[str, Any] = {"vocabulary": None, "corpus": None, "read seconds": None, "problems": problems}
+    facts: dict[str, Any] = {"vocabulary": None, "corpus": None, "problems": problems}
     with _collect(problems):
         if not files.is_remote(inputs.workdir):
             check_workdir(Path(files.as_path(inputs.workdir)))
@@ -100,8 +97,7 @@ def _of_inputs(inputs: Inputs) -> dict[str, Any]:
         facts["vocabulary"] = tokenizer and tokenizer.sha256[:12]
     with _collect(problems):
         if all(files.is_whole(place) for place in inputs.places().values()):
-            corpus = inputs.there()
-            facts |= {"corpus": corpus.fingerprint[:12], "read seconds": _read_seconds(corpus)}
+            facts["corpus"] = inputs.there().fingerprint[:12]
         elif inputs.corpus.path:
             problems.append(f"{inputs.corpus.path} is no corpus")
     return facts
@@ -114,24 +110,6 @@ def _collect(problems: list[str]) -> Iterator[None]:
         yield
     except (UserError, OSError) as error:
         problems.append(str(error))
-
-
-def _read_seconds(corpus: Mixture) -> float:
-    """Return the mean seconds of a read of up to 128 tokens, over 1,000 reads at random places of the corpus.
-
-    The number of reads of each part of a mixture is proportional to the part's share.
-    """
-    rng = np.random.default_rng(0)
-    splits = [part.split("train") for part in corpus.corpora.values()]
-    which = rng.choice(len(splits), NUM_READS, p=list(corpus.shares.values()))
-    reads = []
-    for split in (splits[number] for number in which):
-        length = min(128, split.num_tokens)
-        reads.append((split, rng.integers(0, split.num_tokens - length + 1, 1), np.array([length])))
-    start = time.perf_counter()
-    for split, first, length in reads:
-        split.read(first, length)
-    return (time.perf_counter() - start) / NUM_READS
 
 
 def _of_workdir(workdir: str) -> dict[str, Any]:
@@ -207,17 +185,6 @@ def _recipe(settings: PretrainingSettings, init: str | None) -> tuple[TrainedMod
     sizes = ", ".join(f"{phase.kind} {phase.batch_size:,}" for phase in recipe.experiment.phases.phases)
     found = f"mesh {', '.join(f'{k} {v}' for k, v in shape.items())}; batches {sizes}"
     return initial, Check("recipe", "ok", found), KEPT * STATE_COPIES * 4 * recipe.task.setting.model.num_parameters
-
-
-def _reads(processes: Sequence[Mapping[str, Any]]) -> Check:
-    times = {one["host"]: one["read seconds"] for one in processes if one["read seconds"] is not None}
-    if not times:
-        return Check("random reads", "ok", "not tried: no corpus")
-    host = max(times, key=lambda name: times[name])
-    found = f"{NUM_READS:,} of the corpus, {1e3 * times[host]:.2f} ms each on {host}, the slowest"
-    if times[host] > SLOW_READ_SECONDS:
-        return Check("random reads", "slow", found, "copy the corpus to a local disk, or raise loader.num_workers")
-    return Check("random reads", "ok", found)
 
 
 def _disk(processes: Sequence[Mapping[str, Any]], needed: int) -> Check:
