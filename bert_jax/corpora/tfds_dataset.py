@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import os
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -14,11 +13,9 @@ from bert_jax.corpora.source import MARK, Piece, Skipped, record_pieces
 from bert_jax.corpora.values import LineBreaks, as_document, as_text, pick, runs
 from bert_jax.errors import UserError, first_line
 from bert_jax.records import Document
-from bert_jax.storage import files
 
 RECORDS = 256  # the number of records read at a time
 FORMAT = "array_record"
-CONVERTED = "-array_record"  # the ending of the folder with the converted copy of a dataset, beside the dataset
 # The markers that stand for a line break in the text of a dataset.
 MARKERS = {"wiki40b": ("_START_ARTICLE_", "_START_SECTION_", "_START_PARAGRAPH_", "_NEWLINE_")}
 
@@ -30,8 +27,7 @@ class Source:
     ``document_rule`` says what is a document: each example (named ``<split>#<number>``), or each run of lines of an
     example that are not blank (named ``<split>#<number>@<number of the run>``). If a dataset has shuffled sentences
     (``lm1b``), each sentence is a document; such documents can be used for masked language modelling, but not for
-    next-sentence prediction. The dataset must be prepared; nothing is downloaded. A dataset in another format than
-    ArrayRecord is converted once, into a folder beside it (extra ``tensorflow``).
+    next-sentence prediction. The dataset must be prepared as ArrayRecord; nothing is downloaded or converted.
     """
 
     name: str  # "wikipedia/20230601.en", also with a version, "lm1b:1.1.0"; "" if data_dir is the dataset's folder
@@ -44,10 +40,10 @@ class Source:
     bad_text: BadText = "error"  # skip: leave out and count what cannot be read
 
     def pieces(self) -> list[Piece]:
-        """Return the pieces: runs of consecutive records. A dataset in another format is converted first.
+        """Return the pieces: runs of consecutive records.
 
         Raises:
-          UserError: the dataset is not prepared, lacks the split, or must be converted and TensorFlow is missing.
+          UserError: the dataset is not prepared, lacks the split, or is in another format than ArrayRecord.
         """
         builder = self._builder()
         split = self._split(builder)
@@ -107,26 +103,25 @@ class Source:
 
 
 def open_dataset(name: str, data_dir: str, keys: str) -> Any:
-    """Return the TFDS builder of a prepared dataset, converted to ArrayRecord if needed. No code of the dataset is run.
+    """Return the TFDS builder of a dataset that is prepared as ArrayRecord. No code of the dataset is run.
 
     Args:
       keys: the config keys of ``name`` and ``data_dir``, for error messages.
 
     Raises:
-      UserError: the dataset is not prepared, or must be converted and TensorFlow is missing.
+      UserError: the dataset is not prepared, or in another format.
     """
-    import tensorflow_datasets as tfds
-
     builder = _prepared(name, data_dir, keys)
-    folder = builder.data_path
-    if FORMAT in {known.value for known in builder.info.available_file_formats()}:
-        if builder.info.file_format.value != FORMAT:  # ArrayRecord is there, but not the default
-            builder.info.set_file_format(FORMAT, override=True, override_if_initialized=True)
-        return builder
-    converted = folder.parent / f"{folder.name}{CONVERTED}"
-    if not converted.exists():
-        _convert(folder, converted, f"{name or folder} is prepared as {builder.info.file_format.value}")
-    return tfds.builder_from_directory(converted)
+    if FORMAT not in {known.value for known in builder.info.available_file_formats()}:
+        folder = builder.data_path
+        raise UserError(
+            f"{name or folder} is prepared as {builder.info.file_format.value}, which only TensorFlow reads; convert"
+            f" it once, on one machine: pip install tensorflow apache-beam; tfds convert_format"
+            f" --dataset_version_dir={folder} --out_file_format={FORMAT}"
+        )
+    if builder.info.file_format.value != FORMAT:  # ArrayRecord is there, but not the default
+        builder.info.set_file_format(FORMAT, override=True, override_if_initialized=True)
+    return builder
 
 
 def _prepared(name: str, data_dir: str, keys: str) -> Any:
@@ -179,45 +174,3 @@ def _without_markers(value: Any, markers: tuple[str, ...]) -> Any:
     for marker in markers if isinstance(value, str | bytes) else ():
         value = value.replace(marker, "\n") if isinstance(value, str) else value.replace(marker.encode(), b"\n")
     return value
-
-
-def _convert(folder: Any, target: Any, message: str) -> None:
-    """Write the dataset in ``folder`` as ArrayRecord to ``target``, whole or not at all.
-
-    Error messages begin with ``message``.
-    """
-    command = f"tfds convert_format --dataset_version_dir={folder} --out_file_format=array_record"
-    missing = [name for name in ("tensorflow", "apache_beam") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UserError(
-            f"{message}, not as array_record, and {' and '.join(missing)} to convert it with is not installed; install "
-            f"it with: pip install tensorflow, or convert it elsewhere with: {command}"
-        )
-    from tensorflow_datasets.scripts.cli import convert_format_utils
-
-    with files.whole_directory(target) as unfinished:
-        try:
-            convert_format_utils.convert_dataset(
-                out_dir=unfinished,
-                out_file_format=FORMAT,
-                dataset_version_dir=os.fspath(folder),
-                num_workers=1,  # with more, errors are lost
-                fail_on_error=False,  # TFDS 4.9.10 would look for shards in the old folder; see _check_converted
-            )
-            _check_converted(folder, unfinished)
-        except Exception as error:
-            raise UserError(f"{message} and could not be converted ({first_line(error)}); try: {command}") from error
-
-
-def _check_converted(folder: Any, converted: Any) -> None:
-    """Raise ``ValueError`` if the converted dataset lacks a record."""
-    import tensorflow_datasets as tfds
-
-    builder = tfds.builder_from_directory(converted)
-    for name, split in tfds.builder_from_directory(folder).info.splits.items():
-        count = readable = 0
-        if name in builder.info.splits:
-            count = len(builder.as_data_source(split=name))
-            readable = sum(os.path.getsize(path) > 0 for path in builder.info.splits[name].filepaths)
-        if (count, readable) != (split.num_examples, split.num_shards):
-            raise ValueError(f"{count} of {split.num_examples} records of {name!r} in {readable} shards")

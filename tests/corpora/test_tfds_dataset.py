@@ -1,11 +1,9 @@
 """The source ``tfds_dataset``, on a dataset that TFDS itself prepares."""
 
-import importlib.util
 import json
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -110,9 +108,7 @@ def test_errors_say_what_is_there_and_what_to_do(data_dir):
         items(Source(name="tiny_text", data_dir=data_dir, text_field="size"))
 
 
-def test_another_format_names_the_extra_where_tensorflow_is_missing(data_dir, tmp_path, monkeypatch):
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda n, *p: None if n == "tensorflow" else find_spec(n, *p))
+def test_another_format_names_the_command_that_converts_it(data_dir, tmp_path):
     folder = tmp_path / "tiny_text" / "1.2.0"
     folder.mkdir(parents=True)
     origin = f"{data_dir}/tiny_text/1.2.0"
@@ -120,9 +116,7 @@ def test_another_format_names_the_extra_where_tensorflow_is_missing(data_dir, tm
         with open(f"{origin}/{name}") as file:
             facts = json.load(file)
         (folder / name).write_text(json.dumps({**facts, **({"fileFormat": "tfrecord"} if "splits" in facts else {})}))
-    with pytest.raises(
-        UserError, match=r"is prepared as tfrecord, .* tensorflow .*pip install tensorflow, .*tfds conv"
-    ):
+    with pytest.raises(UserError, match=f"prepared as tfrecord.* tfds convert_format --dataset_version_dir={folder} "):
         Source(name="tiny_text", data_dir=str(tmp_path)).pieces()
 
 
@@ -142,26 +136,6 @@ def test_a_damaged_and_a_missing_dataset_are_named(data_dir, tmp_path):
     shutil.rmtree(folder)
     with pytest.raises(UserError, match="no prepared TFDS dataset"):
         items(source)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="needs the extra tensorflow")
-def test_another_format_is_converted_once(data_dir, tmp_path):
-    TinyText(data_dir=str(tmp_path), file_format="tfrecord").download_and_prepare()
-    source = Source(name="tiny_text", data_dir=str(tmp_path))
-    assert documents(source) == documents(Source(name="tiny_text", data_dir=data_dir))
-    converted = tmp_path / "tiny_text" / "1.2.0-array_record"
-    before = {path: path.stat().st_mtime_ns for path in converted.iterdir()}
-    assert source.pieces()[0].name == str(converted)
-    assert before == {path: path.stat().st_mtime_ns for path in converted.iterdir()}
-
-
-def test_a_converted_dataset_that_lacks_a_split_is_not_whole(data_dir, tmp_path):
-    whole = Path(data_dir) / "tiny_text" / "1.2.0"
-    shutil.copytree(whole, tmp_path / "converted")
-    info = tmp_path / "converted" / "dataset_info.json"
-    info.write_text(json.dumps({**json.loads(info.read_text()), "splits": []}))
-    with pytest.raises(ValueError, match=rf"0 of {COUNT} records of 'train' in 0 shards"):
-        tfds_dataset._check_converted(whole, tmp_path / "converted")
 
 
 def test_reading_leaves_tensorflow_and_jax_alone(data_dir):
