@@ -116,11 +116,11 @@ class Observer:
         self.progress.start(step, work)
         self.status.update(state="training", step=step)
 
-    def train(self, step: int, phase: str, metrics: Mapping[str, float]) -> None:
-        """Report the steps since the last report, up to ``step``."""
+    def train(self, step: int, phase: str, metrics: Mapping[str, float]) -> bool:
+        """Report the steps since the last report, up to ``step``. Return whether their mean loss is a spike."""
         self._step = step
         if not self._shows:
-            return
+            return False
         record = {**metrics, **({"phase": phase} if phase else {})}
         self.log.write(step, "train", record)
         self.progress.update(step, metrics, phase)
@@ -128,6 +128,7 @@ class Observer:
         self.status.update(step=step, eta_seconds=self.progress.eta_seconds)
         if spike := self._alarms.train(record):
             self.alarm(step, spike)
+        return spike is not None
 
     def evaluating(self, done: int, rows: int) -> None:
         """Report that ``done`` of the ``rows`` of an evaluation are done."""

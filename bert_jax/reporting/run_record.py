@@ -47,6 +47,7 @@ TYPES: dict[str, type] = {
     "devices": dict,
     "extended": list,
     "skipped_steps": list,
+    "rolled_back": list,
 }  # entry of run.json -> its type
 
 
@@ -92,11 +93,14 @@ def _is_sound(run: Mapping[str, Any]) -> bool:
     """Return whether those entries of ``run.json`` that are used later have the right types."""
     if not all(isinstance(run.get(name, of_type()), of_type) for name, of_type in TYPES.items()):
         return False
-    identity, restarts = run.get("identity", {}), run.get("restarts", [])
-    if not all(isinstance(entry, dict) and isinstance(entry.get("extended", []), list) for entry in restarts):
+    rolled_back, identity, restarts = run.get("rolled_back", []), run.get("identity", {}), run.get("restarts", [])
+    if not all(isinstance(entry, dict) for entry in [*rolled_back, *restarts]):
         return False
-    named, skipped = not identity or isinstance(run.get("run_id"), str), run.get("skipped_steps", [])
-    return named and isinstance(identity.get("init"), str | None) and all(type(step) is int for step in skipped)
+    if not all(isinstance(entry.get("extended", []), list) for entry in restarts):
+        return False
+    steps = [*run.get("skipped_steps", []), *(number for back in rolled_back for number in back.values())]
+    named = not identity or isinstance(run.get("run_id"), str)
+    return named and isinstance(identity.get("init"), str | None) and all(type(step) is int for step in steps)
 
 
 Purpose = Literal["pretraining", "fine-tuning"]
@@ -131,11 +135,6 @@ def content(
         raise UserError(
             f"{workdir} holds a model imported from {run['imported_from']}; train from it with --init={workdir} and"
             " another --workdir"
-        )
-    if run.get("rolled_back"):
-        raise UserError(
-            f"{workdir} holds a run that left out batches after a leap of its loss (rolled_back in run.json), and none "
-            f"can any more; train from its model with --init={workdir} and another --workdir"
         )
     if not bound:
         _check_start(workdir, run, identity)

@@ -60,9 +60,15 @@ class Phase:
 
 @dataclasses.dataclass(frozen=True)
 class Phases:
-    """The phases of a run, one after another; steps are counted through all phases."""
+    """The phases of a run, one after another; steps are counted through all phases.
+
+    Attributes:
+      left_out: pairs (step, number). From ``step`` to the end of its phase, ``number`` batches are skipped: each step
+        reads the batch that lies ``number`` positions further on.
+    """
 
     phases: tuple[Phase, ...]
+    left_out: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.phases:
@@ -152,6 +158,7 @@ class Phases:
         """
         index, within = self.locate(step)
         phase = self.phases[index]
+        within += sum(number for first, number in self.left_out if step - within <= first <= step)
         if buckets:
             return _bucketed(step, index, within, phase.batch_size, buckets)
         sequence = within * phase.batch_size + np.arange(phase.batch_size, dtype=np.int64)

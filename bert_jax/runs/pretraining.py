@@ -46,6 +46,7 @@ from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.storage import files
 from bert_jax.task import Task, tasks_of
 from bert_jax.text.tokenizer import Tokenizer
+from bert_jax.training import roll_back
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.loop import Run, train_and_evaluate
 from bert_jax.training.mesh import MeshConfig
@@ -280,7 +281,8 @@ def training_batches(
         )
         tokenizer, corpus = recipe.inputs(request.workdir, bool(saved)).open(note)
         task, experiment = recipe.with_text(tokenizer, corpus)
-    phases = experiment.phases
+    rolled = roll_back.of_run(run_record.read_run(request.workdir) if saved else {})
+    phases = roll_back.without_windows(experiment.phases, rolled)
     if not (isinstance(first_step, int) and 0 <= first_step < phases.num_steps):
         raise UserError(f"first_step is {first_step!r}; the run has the steps 0 to {phases.num_steps - 1:,}")
     loader = Loader(task.source, phases, first_step, task.batch_specs, settings.loader)

@@ -32,7 +32,7 @@ from bert_jax.training.step import jit_train_step, make_gradients, make_train_st
 class TrainingConfig:
     """How often a run logs and evaluates, and other settings of the loop.
 
-    Only ``gradient_dtype`` can change the result of training: its rounding.
+    Only ``on_spike`` can change the result of training, and ``gradient_dtype`` its rounding.
     """
 
     log_every_steps: int = 100  # steps of a line of metrics
@@ -44,6 +44,7 @@ class TrainingConfig:
     micro_batches: int = 1  # gradient accumulation: the parts in which a batch is computed; a phase may set its own
     gradient_dtype: Literal["float32", "bfloat16"] | None = None  # of sums over devices; if None, config.model.dtype
     max_skipped_in_a_row: int = 10  # the run ends if loss or gradient are not finite in this many steps in a row
+    on_spike: Literal["warn", "roll_back"] = "warn"  # what to do after log steps in which the loss leaps
     stall_seconds: float = 900.0  # a step may always take so long (several processes: --heartbeat_seconds)
     loggers: tuple[str, ...] = ("tensorboard",)  # where metrics go besides metrics.jsonl: tensorboard, wandb, mlflow
     # evaluations besides that of the held-out rows: NAME -> its keys, with which its metrics are called NAME/METRIC
@@ -76,6 +77,11 @@ class Experiment:
     def __post_init__(self) -> None:
         if (name := self.training.eval_phase) is not None:
             choose("phase in config.training.eval_phase", name, {phase.kind: phase for phase in self.phases.phases})
+        if self.selection.metric and self.training.on_spike == "roll_back":
+            raise UserError(
+                "config.training.on_spike is 'roll_back', which would drop the best step that config.selection.metric "
+                "chooses; only 'warn' is allowed beside it"
+            )
 
     @property
     def evaluated_phase(self) -> Phase:

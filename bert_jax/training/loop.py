@@ -23,11 +23,12 @@ from bert_jax.rows.loader import Loader
 from bert_jax.rows.phases import Phases
 from bert_jax.task import Task
 from bert_jax.training import mesh as meshes
-from bert_jax.training import peak_rates
+from bert_jax.training import peak_rates, roll_back
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.health import Health
 from bert_jax.training.profiling import Profiler
+from bert_jax.training.roll_back import RollBack
 from bert_jax.training.selection import Selection
 from bert_jax.training.sharded_update import unsplit
 from bert_jax.training.state import LAST, TrainState, abstract
@@ -74,6 +75,18 @@ def train_and_evaluate(run: Run) -> dict[str, float]:
       The metrics of the last evaluation. If a selection is configured, the parameters of the best evaluation are saved
       in ``workdir/best``.
     """
+    phases, facts = run.experiment.phases, run.facts
+    roll_backs = roll_back.of_run(distributed.first_says("roll backs", facts["run"]))
+    while True:
+        experiment = dataclasses.replace(run.experiment, phases=roll_back.without_windows(phases, roll_backs))
+        end = _train(dataclasses.replace(run, experiment=experiment, facts=facts), roll_backs)
+        if not isinstance(end, RollBack):
+            return end
+        roll_backs, facts = (*roll_backs, end), {**facts, "run": run_record.read_run(run.observer.workdir)}
+
+
+def _train(run: Run, roll_backs: tuple[RollBack, ...]) -> dict[str, float] | RollBack:
+    """Train to the last step and return the metrics, or return a roll back after which training must start anew."""
     task, experiment, observer, workdir = run.task, run.experiment, run.observer, run.observer.workdir
     phases, mesh = experiment.phases, experiment.make_mesh()
     initial = experiment.initial_state(task, mesh)
@@ -90,6 +103,8 @@ def train_and_evaluate(run: Run) -> dict[str, float]:
     first_step = int(state.step)
     work, warmup = _work_before(phases, task.flops_per_row), experiment.schedule.warmup(phases.num_steps)
     observer.begin(first_step, resumed, work, warmup)
+    if roll_backs and roll_backs[-1].to == first_step:
+        observer.alarm(first_step, roll_backs[-1].message())
     if first_step < phases.num_steps and distributed.is_first():
         record = run_record.record_start(workdir, first_step if resumed else None, _device_facts())
         run = dataclasses.replace(run, facts={**run.facts, "run": record})
@@ -97,7 +112,7 @@ def train_and_evaluate(run: Run) -> dict[str, float]:
         observer.note(phases.describe(experiment.evaluated_phase))
 
     with meshes.activations(mesh), watch(experiment.training.stall_seconds), Termination() as termination:
-        trainer = _Trainer(run, mesh, termination, state, frozen)
+        trainer = _Trainer(run, roll_backs, mesh, termination, state, frozen)
         with trainer.profiler, trainer.checkpoints.ending_well():
             return trainer.train()
 
@@ -108,6 +123,7 @@ class _Trainer:
     def __init__(
         self,
         run: Run,
+        roll_backs: tuple[RollBack, ...],
         mesh: Mesh,
         termination: Termination,
         state: TrainState,
@@ -116,7 +132,7 @@ class _Trainer:
         task, experiment, observer = run.task, run.experiment, run.observer
         self._run, self._task, self._experiment, self._observer = run, task, experiment, observer
         self._training, self._phases = experiment.training, experiment.phases
-        self._mesh, self._termination = mesh, termination
+        self._roll_backs, self._mesh, self._termination = roll_backs, mesh, termination
         self._state, self._frozen = state, frozen
         self._done = self._saved = self._first_step = int(state.step)
         unsaved = state if self._done < self._phases.num_steps else None
@@ -131,8 +147,8 @@ class _Trainer:
         self._peak_flops = peak_rates.peak_flops(jax.devices()[0], task.dtype) * len(jax.devices())
         peak_rates.note_slow_bfloat16(jax.devices()[0], task.dtype, observer.note)
 
-    def train(self) -> dict[str, float]:
-        """Train to the last step and return the last evaluation's metrics."""
+    def train(self) -> dict[str, float] | RollBack:
+        """Return the last evaluation's metrics, or the roll back after which training must start anew."""
         first_step, num_steps, termination = self._first_step, self._phases.num_steps, self._termination
         needs_evaluation = first_step == 0 or self._evaluates(first_step) and not _logged(self._observer, first_step)
         result = self._evaluate() if distributed.first_says("evaluates", needs_evaluation) else {}
@@ -151,8 +167,10 @@ class _Trainer:
             if logs or saves or done % LAST == 0:
                 self._health.look(self._state)  # waits for the step
             if logs:
-                self._log(window, loader.wait_seconds)
+                spike = self._log(window, loader.wait_seconds)
                 window = Window(self._observer.training_seconds, loader.wait_seconds)
+                if spike and (back := self._roll_back()):
+                    return back
             if evaluates:
                 with contextlib.suppress(Preempted):  # the resumed run repeats the evaluation
                     result = self._evaluate()
@@ -183,14 +201,29 @@ class _Trainer:
         self._done, self._termination.saves = step + 1, True
         self.profiler.after(step + 1, self._state)
 
-    def _log(self, window: Window, wait_seconds: float) -> None:
-        """Log the means over ``window`` and set the sums to 0."""
+    def _log(self, window: Window, wait_seconds: float) -> bool:
+        """Log the means over ``window`` and set the sums to 0; return whether all processes must roll back."""
         means = means_of(self._task, jax.device_get(self._state.metrics))
         metrics = window.metrics(means, self._observer.training_seconds, wait_seconds, self._peak_flops)
         zeros = jax.tree.map(jnp.zeros_like, self._state.metrics)
         self._state = dataclasses.replace(self._state, metrics=zeros)
         phase = self._phases.phase_of(self._done - 1).kind if len(self._phases.phases) > 1 else ""
-        self._observer.train(self._done, phase, metrics)
+        spike = self._observer.train(self._done, phase, metrics)
+        return self._training.on_spike == "roll_back" and bool(distributed.first_says("spike", spike))
+
+    def _roll_back(self) -> RollBack | None:
+        """Roll back from the window that has just ended, and return the roll back; if none is possible, return None."""
+        cadences = (self._training.log_every_steps, self._training.eval_every_steps)
+        start = max((self._done - 1) // every * every for every in cadences)
+        self.checkpoints.wait()
+        workdir = self._observer.workdir
+        back = roll_back.plan(workdir, self._phases, self._done, start, self._roll_backs)
+        if not isinstance(back, RollBack):
+            self._observer.note(f"no roll back: {back}")
+            return None
+        self.checkpoints.close()
+        roll_back.perform(workdir, back, self._roll_backs)
+        return back
 
     def _evaluate(self) -> dict[str, float]:
         """Evaluate and log. Raises ``Preempted``, and logs nothing, if the run is told to end during the evaluation."""

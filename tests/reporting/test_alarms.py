@@ -1,16 +1,24 @@
-"""Finite losses that show that a run has gone wrong are reported, and false alarms are not."""
+"""Finite losses that show that a run has gone wrong are reported, false alarms are not; a run goes back on request."""
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
 import pytest
 
+from bert_jax.checkpoints.restoring import read_params
 from bert_jax.reporting import status
 from bert_jax.reporting.alarms import ENOUGH, Alarms
 from bert_jax.reporting.report import write_report
+from bert_jax.reporting.run_log import read_records
+from bert_jax.reporting.run_record import read_run
+from bert_jax.rows.phases import Phase, Phases
+from bert_jax.task import Bucket
 from tests.training.line import BATCH, Points, train
 
 UNIGRAM = {"unigram_cross_entropy": 6.6}
@@ -84,11 +92,68 @@ def test_held_out_losses_over_the_baseline() -> None:
     assert alarms().evaluation(0, {"accuracy": 0.5}) is None
 
 
-def test_a_spike_is_an_alarm_and_no_reason_to_end(tmp_path: Path) -> None:
-    first, number = 44, 2  # the window of two steps in which the loss leaps
-    spoilt = Points(frozenset(range(first * BATCH, (first + number) * BATCH)), 100.0)
-    train(tmp_path, spoilt, num_steps=60, save_every=60)
+# ---- Rolling back ----------------------------------------------------------------------------------------------------
+
+FIRST, NUMBER, STEPS = 44, 2, 60  # the window of two steps in which the loss leaps
+
+
+@dataclasses.dataclass(frozen=True)
+class Without(Points):
+    """Points as if the batches of the window had never been there."""
+
+    def rows(self, epochs: np.ndarray, indices: np.ndarray) -> dict[str, np.ndarray]:
+        return super().rows(epochs, np.where(indices >= FIRST * BATCH, indices + NUMBER * BATCH, indices))
+
+
+SPOILT = Points(frozenset(range(FIRST * BATCH, (FIRST + NUMBER) * BATCH)), 100.0)
+
+
+def losses(workdir: Path) -> list[tuple[int, str, Any]]:
+    records = read_records(workdir)
+    return [(r["step"], r["split"], r.get("loss", r["squared_error"])) for r in records]
+
+
+def assert_same_run(found: Path, expected: Path) -> None:
+    assert losses(found) == losses(expected)
+    jax.tree.map(np.testing.assert_array_equal, read_params(str(found))[0], read_params(str(expected))[0])
+
+
+def test_a_spike_is_an_alarm_and_no_reason_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nor is one from which there is no way back."""
+    train(tmp_path, SPOILT, num_steps=STEPS, on_spike="roll_back", save_every=STEPS)
+    assert "no roll back: there is no verified step before that" in capsys.readouterr().err
     [alarm] = status.read(tmp_path)["alarms"]
-    assert alarm["step"] == first + number
+    assert alarm["step"] == FIRST + NUMBER
     assert "finished, with alarms" in status.describe(tmp_path)
-    assert f"step {first + number}: {alarm['text']}" in Path(write_report(tmp_path)).read_text()
+    assert f"step {FIRST + NUMBER}: {alarm['text']}" in Path(write_report(tmp_path)).read_text()
+    assert read_run(str(tmp_path)).get("rolled_back") is None
+
+
+def test_a_roll_back_ends_as_a_run_without_those_batches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changes = {"num_steps": STEPS, "on_spike": "roll_back", "save_every": 15}
+    train(tmp_path / "whole", Without(), **changes)
+    assert status.read(tmp_path / "whole")["alarms"] == []
+    train(tmp_path / "back", SPOILT, **changes)
+    assert "rolled back from step 46 to 30; the 2 batches from step 44 on are left out" in capsys.readouterr().err
+    entry = {"at": FIRST + NUMBER, "to": 30, "first": FIRST, "number": NUMBER}
+    assert read_run(str(tmp_path / "back"))["rolled_back"] == [entry]
+    assert read_params(str(tmp_path / "back"))[1]["run"]["rolled_back"] == [entry]
+    assert_same_run(tmp_path / "back", tmp_path / "whole")
+    for later in (45, 60):  # a resume knows of it
+        (tmp_path / "back" / "checkpoints" / str(later)).rename(tmp_path / str(later))
+    train(tmp_path / "back", SPOILT, **changes)
+    assert_same_run(tmp_path / "back", tmp_path / "whole")
+
+
+def test_batches_that_are_left_out() -> None:
+    """From its step to the end of its phase, each entry moves the batches on, also those of buckets."""
+    kinds = [Phase(10, 4, 8, kind) for kind in "ab"]
+    plain, phases = Phases(tuple(kinds)), Phases(tuple(kinds), ((3, 2), (5, 1), (12, 4)))
+    longer = Phases(tuple(dataclasses.replace(kind, num_steps=30) for kind in kinds))
+    buckets = (Bucket("short", 80, 2), Bucket("long", 80, 1))
+    for step, batch in {0: 0, 2: 2, 3: 5, 4: 6, 5: 8, 9: 12, 10: 30, 11: 31, 12: 36, 19: 43}.items():
+        for of_rows in ((), buckets):
+            found, expected = phases.rows_of(step, (1000, 1000), of_rows), longer.rows_of(batch, (1000, 1000), of_rows)
+            np.testing.assert_array_equal(found.rows, expected.rows)
+            assert found.kind == expected.kind
+    assert plain.rows_of(5, (1000, 1000)).rows[0] == 20

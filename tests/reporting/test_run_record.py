@@ -3,10 +3,7 @@
 import json
 from pathlib import Path
 
-import pytest
-
-from bert_jax.errors import UserError
-from bert_jax.reporting.run_record import content, read_run
+from bert_jax.reporting.run_record import read_run
 from bert_jax.storage import file_formats
 
 
@@ -27,10 +24,3 @@ def test_the_settings_of_a_run_of_before_have_the_keys_of_today(tmp_path: Path) 
     assert found["config"]["schedule"] == {**rates, "name": "warmup_stable_decay", "decay_steps": 0}
     (tmp_path / "run.json").write_text(json.dumps(found))
     assert read_run(str(tmp_path)) == found
-
-
-def test_a_run_that_has_left_out_batches_is_refused(tmp_path: Path) -> None:
-    run = {file_formats.KEY: file_formats.WORKDIR.number, "run_id": "a", "rolled_back": [{"at": 46, "to": 30}]}
-    (tmp_path / "run.json").write_text(json.dumps(run))
-    with pytest.raises(UserError, match="left out batches after a leap of its loss"):
-        content(str(tmp_path), {}, {}, "pretrain")

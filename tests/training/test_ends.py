@@ -111,6 +111,8 @@ SPOILT = (
     "[]",
     '{"format": 1, "skipped_steps": "x"}',
     '{"format": 1, "skipped_steps": [{"step": 1}]}',
+    '{"format": 1, "rolled_back": [[20, 22]]}',
+    '{"format": 1, "rolled_back": [{"at": "x"}]}',
     '{"format": 1, "run_id": "r", "identity": {"init": 5}}',
     '{"format": 1, "identity": {"seed": 0}}',
 )
