@@ -1,4 +1,4 @@
-"""Runs all checks on a corpus, in one pass over its tokens.
+"""Runs all checks on a corpus, in one pass over its tokens and a few passes over hashes of its sentences.
 
 A mixture is inspected whole: every corpus of it, and what they share.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import tempfile
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -100,21 +102,27 @@ def inspect(request: InspectionRequest) -> dict[str, Inspection]:
     The corpora lie in the folder ``request.corpus``. That folder may be a single corpus, whose name is then "". Each
     corpus of a mixture gets one more check, ``other_parts``: is its held-out text in the training text of another one?
 
-    It takes about 100 bytes of memory per document, 50 per sentence, and 24 per token of an evaluation set.
+    Memory is bounded: about 100 bytes per document, 200 MB of blocks and hashes, and 24 bytes per token of an
+    evaluation set. The hashes of all sentences (8 bytes per sentence) go to a temporary folder.
 
     Raises:
       UserError: there is no corpus, the vocabulary that was named does not exist, or the row lengths or the evaluation
         set cannot be used.
     """
     inspections: dict[str, Inspection] = {}
-    scans: dict[str, list[Scan]] = {}
-    for name, place in _corpora(request.corpus).items():
-        key = f"config.corpus.parts.{name}" if name else "config.corpus"
-        inspections[name], *scans[name] = _inspect(dataclasses.replace(request, corpus=place), key)
-    for name, inspection in inspections.items() if len(inspections) > 1 else ():
-        others = {other: train for other, (train, _) in scans.items() if other != name}
-        check = repeats.other_parts(scans[name][1], others)
-        inspections[name] = dataclasses.replace(inspection, checks=(*inspection.checks, check))
+    scans: dict[str, tuple[Scan, Scan]] = {}
+    with tempfile.TemporaryDirectory(prefix="bert_jax-inspect-") as temporary:
+        for name, place in _corpora(request.corpus).items():
+            folder = Path(temporary, name)
+            folder.mkdir(exist_ok=True)
+            key = f"config.corpus.parts.{name}" if name else "config.corpus"
+            of_one = dataclasses.replace(request, corpus=place)
+            inspections[name], train, held = _inspect(of_one, folder, key)
+            scans[name] = train, held
+        for name, inspection in inspections.items() if len(inspections) > 1 else ():
+            others = {other: train for other, (train, _) in scans.items() if other != name}
+            check = repeats.other_parts(scans[name][1], others)
+            inspections[name] = dataclasses.replace(inspection, checks=(*inspection.checks, check))
     return inspections
 
 
@@ -144,8 +152,8 @@ def _corpora(folder: str | os.PathLike[str]) -> dict[str, str]:
     return places or {"": os.fspath(folder)}
 
 
-def _inspect(request: InspectionRequest, key: str) -> tuple[Inspection, Scan, Scan]:
-    """Return the inspection of one corpus, and the scans of its two splits."""
+def _inspect(request: InspectionRequest, folder: Path, key: str) -> tuple[Inspection, Scan, Scan]:
+    """Return the inspection of one corpus, and the scans of its two splits, which lie in ``folder``."""
     if not request.max_lengths or min(request.max_lengths) < 5:
         raise UserError(f"--max_length is {request.max_lengths}; give row lengths of at least 5, such as 128,512")
     corpus = Corpus(request.corpus, CACHE_BYTES)
@@ -157,7 +165,7 @@ def _inspect(request: InspectionRequest, key: str) -> tuple[Inspection, Scan, Sc
 
     checks = [fit.vocabulary(corpus.manifest, named, "the named vocabulary" if request.private else str(request.vocab))]
     fixes = Fixes(corpus.manifest, key, request.phases)
-    of_text, train, held = _check_splits(corpus, tokenizer, request, fixes)
+    of_text, train, held = _check_splits(corpus, tokenizer, request, fixes, folder)
     checks += of_text
     if evaluated is not None:
         name = "evaluation set" if request.private else str(request.evaluation)
@@ -168,12 +176,12 @@ def _inspect(request: InspectionRequest, key: str) -> tuple[Inspection, Scan, Sc
 
 
 def _check_splits(
-    corpus: Corpus, tokenizer: Tokenizer | None, request: InspectionRequest, fixes: Fixes
+    corpus: Corpus, tokenizer: Tokenizer | None, request: InspectionRequest, fixes: Fixes, folder: Path
 ) -> tuple[list[Check], Scan, Scan]:
     manifest = corpus.manifest
     pieces = Pieces.of(tokenizer) if tokenizer else None
     unk_id = tokenizer.unk_id if tokenizer else -1
-    train, held = (scan(corpus.split(name), manifest["vocab_size"], unk_id) for name in ("train", "heldout"))
+    train, held = (scan(corpus.split(name), manifest["vocab_size"], unk_id, folder) for name in ("train", "heldout"))
     lengths = shape.measure(train.split)
     checks = _text_checks(train, tokenizer, pieces, lengths.document_tokens, fixes)
     hits, text_bytes = manifest["text_hits"]["encoding"], manifest["text_bytes"]

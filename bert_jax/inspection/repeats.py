@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from bert_jax.inspection import hashing
 from bert_jax.inspection.check import Check, grade, percent, ratio, worst
 from bert_jax.inspection.fixes import Fixes
+from bert_jax.inspection.hashing import Hashes
 from bert_jax.inspection.pieces import Tokenizer
 from bert_jax.inspection.scan import Scan
 
@@ -20,12 +22,17 @@ SHOWN_CHARACTERS = 100
 
 def lines(scan: Scan, tokenizer: Tokenizer | None, fixes: Fixes) -> Check:
     """Check for lines that are equal token by token."""
-    hashes, first, counts = np.unique(scan.sentence_hashes, return_index=True, return_counts=True)
-    again, lengths = counts - 1, hashing.length_of(hashes)
-    long_again = np.where(lengths >= LONG, again, 0)
-    tokens = long_again * lengths
-    repeats, long_repeats, long_tokens = int(again.sum()), int(long_again.sum()), int(tokens.sum())
-    top = [i for i in np.argsort(-tokens, kind="stable")[:SHOWN].tolist() if tokens[i]]
+    distinct = repeats = long_repeats = long_tokens = 0
+    top: list[tuple[int, int, int]] = []  # (repeated tokens, lines, hash) of the long lines with the most of them
+    for (values,) in hashing.sorted_slices([scan.sentence_hashes]):
+        hashes, counts = np.unique(values, return_counts=True)
+        again, lengths = counts - 1, hashing.length_of(hashes)
+        long_again = np.where(lengths >= LONG, again, 0)
+        tokens = long_again * lengths
+        distinct, repeats = distinct + len(hashes), repeats + int(again.sum())
+        long_repeats, long_tokens = long_repeats + int(long_again.sum()), long_tokens + int(tokens.sum())
+        largest = [i for i in np.argsort(-tokens, kind="stable")[:SHOWN].tolist() if tokens[i]]
+        top = heapq.nlargest(SHOWN, [*top, *((int(tokens[i]), int(counts[i]), int(hashes[i])) for i in largest)])
     share = ratio(long_tokens, scan.split.num_tokens)
     return Check(
         "duplicate_lines",
@@ -35,13 +42,20 @@ def lines(scan: Scan, tokenizer: Tokenizer | None, fixes: Fixes) -> Check:
         f"lines repeat: {fixes.duplicates()}",
         {
             "repeated_lines": repeats,
-            "distinct_lines": len(hashes),
+            "distinct_lines": distinct,
             "long_repeated_lines": long_repeats,
             "long_repeated_token_share": share,
-            "top_counts": counts[top].tolist(),
+            "top_counts": [count for _, count, _ in top],
         },
-        tuple((f"{counts[i]:,} times", _sentence_text(scan, first[i], tokenizer)) for i in top if tokenizer),
+        _examples(scan, top, tokenizer),
     )
+
+
+def _examples(scan: Scan, top: list[tuple[int, int, int]], tokenizer: Tokenizer | None) -> tuple[tuple[str, str], ...]:
+    if tokenizer is None or not top:
+        return ()
+    places = hashing.first_places(scan.sentence_hashes, np.array([value for _, _, value in top], np.uint64))
+    return tuple((f"{count:,} times", _sentence_text(scan, places[value], tokenizer)) for _, count, value in top)
 
 
 def _sentence_text(scan: Scan, sentence: int, tokenizer: Tokenizer) -> str:
@@ -77,10 +91,12 @@ def documents(scan: Scan, fixes: Fixes) -> Check:
 
 def heldout(train: Scan, held: Scan, fixes: Fixes) -> Check:
     """Check for held-out documents and lines that are also in the training split: they lower the held-out loss."""
-    shared_documents = np.isin(held.document_hashes, train.document_hashes)
-    lengths = hashing.length_of(held.sentence_hashes)
-    shared = np.isin(held.sentence_hashes, train.sentence_hashes) & (lengths >= LONG)
-    documents, lines, tokens = int(shared_documents.sum()), int(shared.sum()), int(lengths[shared].sum())
+    shared_documents = _shared_documents(train, held)
+    documents, lines, tokens = int(shared_documents.sum()), 0, 0
+    for known, values in hashing.sorted_slices([train.sentence_hashes, held.sentence_hashes]):
+        lengths = hashing.length_of(values)
+        shared = _within(values, known) & (lengths >= LONG)
+        lines, tokens = lines + int(shared.sum()), tokens + int(lengths[shared].sum())
     token_share = ratio(tokens, held.split.num_tokens)
     document_share, whole_share = ratio(documents, held.split.num_documents), _token_share(held, shared_documents)
     status = worst([grade(whole_share, MATTERS, 0.01), grade(token_share, 0.05, 0.25)])
@@ -103,7 +119,7 @@ def heldout(train: Scan, held: Scan, fixes: Fixes) -> Check:
 
 def other_parts(held: Scan, others: Mapping[str, Scan]) -> Check:
     """Check for held-out documents of a part of a mixture that are in the training text of ``others``, by name."""
-    shared = {name: np.isin(held.document_hashes, train.document_hashes) for name, train in others.items()}
+    shared = {name: _shared_documents(train, held) for name, train in others.items()}
     counts = {name: int(documents.sum()) for name, documents in shared.items()}
     status = worst([grade(_token_share(held, documents), MATTERS, 0.01) for documents in shared.values()])
     figures = ", ".join(f"{count:,} of {name}" for name, count in counts.items())
@@ -116,7 +132,23 @@ def other_parts(held: Scan, others: Mapping[str, Scan]) -> Check:
     )
 
 
+def _shared_documents(train: Scan, held: Scan) -> np.ndarray:
+    """Return bool [N]: whether each of the N documents of ``held`` is equal to one of ``train``."""
+    shared = np.zeros(held.split.num_documents, bool)
+    for (known,) in hashing.sorted_slices([train.document_hashes]):
+        shared |= _within(held.document_hashes, known)
+    return shared
+
+
 def _token_share(scan: Scan, documents: np.ndarray) -> float:
     """Return the share of the tokens of a split that the ``documents`` (bool [N]) have."""
     tokens = np.diff(scan.split.sentence_offsets[np.asarray(scan.split.document_starts)])
     return ratio(tokens[documents].sum(), scan.split.num_tokens)
+
+
+def _within(values: Hashes, known: Hashes) -> np.ndarray:
+    """Return bool [n]: whether each of ``values`` [n] is in ``known``, which must be sorted."""
+    if not len(known):
+        return np.zeros(len(values), bool)
+    places = np.minimum(np.searchsorted(known, values), len(known) - 1)
+    return known[places] == values
