@@ -30,5 +30,5 @@ def run(arguments: argparse.Namespace) -> None:
 
     variants = tuple(name.strip() for name in arguments.variants.split(","))
     tasks = (tuple(arguments.finetune), arguments.data)
-    common = (arguments.workdir, command(), *tasks, arguments.again)
+    common = (arguments.workdir, command(), *tasks)
     ablate(Ablation(arguments.recipe, arguments.overrides, variants, arguments.seeds, *common))

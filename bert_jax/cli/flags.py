@@ -94,11 +94,6 @@ def add_grid(parser: argparse.ArgumentParser) -> None:
         "--seeds", type=numbers, default="0,1,2", help="each trains the whole grid (default: %(default)s)"
     )
     parser.add_argument("--data", default=".", help="the folder with the files that fine-tuning reads")
-    parser.add_argument(
-        "--again",
-        action="store_true",
-        help="rename folders of the workdir that hold other runs than these (NAME.old-1) and train those anew",
-    )
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:

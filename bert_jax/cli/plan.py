@@ -7,8 +7,6 @@ import argparse
 from bert_jax.cli.flags import add_config
 from bert_jax.program import say
 
-NAMES = ("topology", "init", "price_per_chip_hour")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
@@ -25,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     start = [f"--init={arguments.init}"] if arguments.init else []
     typed = (f"--config={arguments.recipe}", *start, *arguments.overrides)
-    request = PlanRequest(**{name: getattr(arguments, name) for name in NAMES}, recipe=typed)
+    request = PlanRequest(arguments.topology, arguments.init, arguments.price_per_chip_hour, typed)
     result = plan(arguments.config.to_dict(), request, say)
     print(result.as_json() if arguments.json else "\n".join(result.as_lines()))
     return 0 if result.fits else 1

@@ -38,5 +38,5 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_jax.experiments.sweep import Sweep, sweep
 
     choose = tuple(key.removeprefix("config.") for key in arguments.choose.split(",") if key)
-    common = (arguments.workdir, arguments.data, arguments.init, choose, command(), arguments.again)
+    common = (arguments.workdir, arguments.data, arguments.init, choose, command())
     sweep(Sweep(arguments.recipe, arguments.overrides, vary, arguments.seeds, *common))

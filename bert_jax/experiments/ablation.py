@@ -51,7 +51,6 @@ class Ablation:
     # recipes with which every pretrained model is fine-tuned, each with ``--config.key=value`` after it if wanted
     finetune: tuple[str, ...] = ()
     data: str = "."  # the folder of the labelled examples for ``finetune``
-    again: bool = False  # set aside runs of earlier calls that differ from what is asked for
 
     @property
     def pretrained(self) -> tuple[str, ...]:
@@ -83,7 +82,7 @@ def ablate(ablation: Ablation) -> Tables:
     cells = _cells(ablation, settings, tasks)
     pretrained = cells[: len(ablation.seeds) * len(settings)]
     with only_writer(ablation.workdir):
-        grid = Grid(cells, ablation.workdir, ablation.again)
+        grid = Grid(cells, ablation.workdir)
         tokenizer, corpus, paths = _inputs(ablation, first, variants, pretrained)
         _check_finetunings(ablation, tunings, cells, variants, tokenizer)
         tunings.clear()  # the examples need not stay in memory

@@ -52,35 +52,20 @@ class Cell:
 class Grid:
     """The runs of an experiment, each in a folder of its own: it holds the cell's run, finished or not, or no run."""
 
-    def __init__(self, cells: Sequence[Cell], workdir: str, again: bool = False):
-        """Make room for the cells.
-
-        A folder that holds another run is renamed to ``<name>.old-1`` (then ``-2``, ...), and nothing in it is lost.
-
-        Args:
-          again: whether runs with results or saved steps may be renamed too.
+    def __init__(self, cells: Sequence[Cell], workdir: str):
+        """Look at the folders of the cells.
 
         Raises:
-          UserError: ``again`` is False and a folder holds another such run, or a name cannot be the name of a folder.
-            No folder was changed.
+          UserError: a folder holds another run, with results or saved steps, or a name cannot be the name of a folder.
         """
         _check_names(cells)
         self._cells, self._root = cells, files.as_path(workdir)
-        others = [cell for cell in cells if _holds_another(self._root / cell.name, cell)]
-        worth = [cell for cell in others if _has_work(self._root / cell.name)]
-        if worth and not again:
-            changed = "; ".join(_changed(self._root / worth[0].name, worth[0]))
+        if others := [cell for cell in cells if _holds_another(self._root / cell.name, cell)]:
+            changed = "; ".join(_changed(self._root / others[0].name, others[0]))
             raise UserError(
-                f"{self._root} holds other runs than are asked for: {few([cell.name for cell in worth], MOST_NAMED)} "
-                f"({changed}). Put back what changed, give another --workdir, or add --again, which renames these "
-                "folders to <name>.old-N and trains them anew"
+                f"{self._root} holds other runs than are asked for: {few([cell.name for cell in others], MOST_NAMED)} "
+                f"({changed}). Put back what changed, give another --workdir, or move these folders away"
             )
-        for cell in others:
-            place, number = self._root / cell.name, 1
-            while (aside := self._root / f"{cell.name}.old-{number}").exists():
-                number += 1
-            say(f"{place} holds another run; it is now {aside}")
-            place.rename(aside)
 
     def run(self, train: Callable[[Cell, str], Mapping[str, float]]) -> dict[str, Metrics]:
         """Run the cells that are not done yet; return the metrics of every cell by name.
@@ -161,12 +146,11 @@ def _results(place: epath.Path, cell: Cell) -> Metrics | None:
 
 
 def _holds_another(place: epath.Path, cell: Cell) -> bool:
-    is_of = _read(place / CELL).get("identity") == _identity(cell) or _results(place, cell) is not None
-    return place.exists() and any(place.iterdir()) and not is_of
-
-
-def _has_work(place: epath.Path) -> bool:
-    """Return whether a folder has more than a run of a grid that has saved nothing yet."""
+    """Return whether a folder holds more than this cell, or a run of a grid that has saved nothing yet."""
+    if not place.exists() or not any(place.iterdir()):
+        return False
+    if _read(place / CELL).get("identity") == _identity(cell) or _results(place, cell) is not None:
+        return False
     return not (place / CELL).exists() or (place / RESULTS).exists() or bool(saved_steps(str(place)))
 
 

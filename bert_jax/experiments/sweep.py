@@ -40,7 +40,6 @@ class Sweep:
     init: str | None = None
     choose: tuple[str, ...] = ()
     command: str = ""
-    again: bool = False  # set aside runs of earlier calls that differ from what is asked for
 
 
 class _Common(NamedTuple):
@@ -100,7 +99,7 @@ def sweep(request: Sweep) -> list[Outcome]:
             metrics = finetune(config, FinetuningRequest(workdir, request.data, request.command, init, typed))
             return {metric: metrics[metric], **metrics}  # puts the main metric first
 
-        metrics_of = Grid(list(cells.values()), request.workdir, request.again).run(run)
+        metrics_of = Grid(list(cells.values()), request.workdir).run(run)
     outcomes = [
         Outcome(values, tuple(metrics_of[cells[name, seed].name][metric] for seed in request.seeds))
         for name, values in combinations.items()

@@ -187,8 +187,8 @@ def test_a_whole_table(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert run(["ablate", *flags, "--config.seed=7", "--config.model.num_layers=1"]) == 2
     told = capsys.readouterr().err
     assert "bert-seed0, no_nsp-seed0, ltr-seed0, bert-seed1 and 2 more (config." in told
-    assert "add --again" in told
-    assert not list(workdir.glob("*.old-*"))
+    assert "or move these folders away" in told
+    assert (workdir / "table.md").read_text() == text
 
 
 def test_all_are_judged_on_the_rows_of_the_first() -> None:

@@ -1,7 +1,6 @@
 """A grid that is cut goes on, and results are those of the very run that is asked for."""
 
 import dataclasses
-import json
 import signal
 import subprocess
 import sys
@@ -78,25 +77,20 @@ def test_damaged_results_are_made_again_in_place(tmp_path: Path, damage: str) ->
     assert Grid(CELLS, str(tmp_path)).run(runs)["rate-1"] == {"loss": 0.2}
     assert runs.names == ["rate-1"]
     assert results.read_text() == text
-    assert not list(tmp_path.glob("*.old-*"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [cell.name for cell in CELLS]
 
 
-def test_another_run_is_refused_and_set_aside_only_if_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_run_is_refused(tmp_path: Path) -> None:
     Grid(CELLS, str(tmp_path)).run(Runs())
-    changed = [CELLS[0], Cell("rate-1", {"rate": 1.0})]
-    runs = Runs()
-    with pytest.raises(UserError, match=r"rate-1 \(rate: 0.1 -> 1.0\)\. Put back .* or add --again") as refusal:
-        Grid(changed, str(tmp_path)).run(runs)
+    changed, before = [CELLS[0], Cell("rate-1", {"rate": 1.0})], sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError, match=r"rate-1 \(rate: 0.1 -> 1.0\)\. Put back .* or move these") as refusal:
+        Grid(changed, str(tmp_path))
     assert "\n" not in str(refusal.value)
-    assert (runs.names, list(tmp_path.glob("*.old-*"))) == ([], [])
-    for time in (1, 2):
-        runs = Runs()
-        changed = [CELLS[0], Cell("rate-1", {"rate": float(time)})]
-        assert Grid(changed, str(tmp_path), again=True).run(runs)["rate-1"] == {"loss": 2.0 * time}
-        assert runs.names == ["rate-1"]
-        assert (tmp_path / f"rate-1.old-{time}" / "model").read_text() == "weights"
-        assert "holds another run; it is now" in capsys.readouterr().out
-    assert json.loads((tmp_path / "rate-1.old-1" / RESULTS).read_text())["metrics"] == {"loss": 0.2}
+    assert sorted(tmp_path.rglob("*")) == before
+    (tmp_path / "rate-1").rename(tmp_path / "elsewhere")
+    runs = Runs()
+    assert Grid(changed, str(tmp_path)).run(runs)["rate-1"] == {"loss": 2.0}
+    assert runs.names == ["rate-1"]
 
 
 def test_what_all_cells_share_counts_and_is_named(tmp_path: Path) -> None:
@@ -104,9 +98,6 @@ def test_what_all_cells_share_counts_and_is_named(tmp_path: Path) -> None:
     cells = [dataclasses.replace(cell, common={"eval_rows": 16}) for cell in CELLS]
     with pytest.raises(UserError, match=r"rate-0, rate-1, rate-2 \(eval_rows: 8 -> 16\)"):
         Grid(cells, str(tmp_path)).run(Runs())
-    runs = Runs()
-    Grid(cells, str(tmp_path), again=True).run(runs)
-    assert len(runs.names) == 3
 
 
 def test_a_run_that_has_saved_nothing_is_not_defended(tmp_path: Path) -> None:
