@@ -13,14 +13,6 @@ from bert_jax.models.heads import Pooling
 from bert_jax.reporting.formats import in_words
 from bert_jax.reporting.measures import known_baselines
 
-# Package versions with which the export of every class was loaded successfully (make test-parity).
-TRIED = {
-    "transformers": "5.23.0",
-    "torch": "2.13.0",
-    "accelerate": "1.15.0",
-    "sentence-transformers": "6.2.0",
-    "onnxruntime": "1.31.1",
-}
 # End of a class name in transformers -> (its pipeline, what a model of it does).
 _CLASSES = {
     "Model": ("feature-extraction", "Gives vectors of texts and of their tokens."),
@@ -45,7 +37,6 @@ def model_card(
     model: TrainedModel,
     metrics: Mapping[str, Any],
     baselines: Mapping[str, Any] | None = None,
-    splits: Mapping[str, Any] | None = None,
     pooling: Pooling | None = None,
     parent: Mapping[str, Any] | None = None,
 ) -> str:
@@ -56,8 +47,6 @@ def model_card(
         ``model``, ``lowercase``, ``corpus_fingerprint``, ``vocabulary_sha256``, ``run``, ``task`` and ``data``.
       metrics: the figures of the newest evaluation; may be empty.
       baselines: the baseline figures for the same held-out rows, as in ``baselines.json``.
-      splits: for each part of the corpus ("" if it has none) ``num_documents`` and ``num_tokens`` of ``train`` and
-        ``heldout``, as in its manifest, and for a part of a mixture its ``share`` of the rows.
       pooling: the pooling in the files for sentence-transformers. If None, the export has no such files.
       parent: ``source`` and ``licence`` (None if its card names none) of the model from which this one was imported or
         started, if any.
@@ -78,7 +67,7 @@ trained on, gives no facts, and reads no more than {facts["model"].get("max_leng
 
 ## Training text
 
-{_text(run, facts, splits or {})}
+{_text(run, facts)}
 
 ## Evaluation
 
@@ -86,11 +75,6 @@ trained on, gives no facts, and reads no more than {facts["model"].get("max_leng
 ## Lineage
 
 {_lineage(facts, run, model.step, parent)}
-
-## Tried with
-
-{", ".join(f"{name} {version}" for name, version in TRIED.items())}: exports of this class load there and give the same
-outputs.
 
 ## Configuration
 
@@ -177,33 +161,19 @@ def _lineage(facts: Mapping[str, Any], run: Mapping[str, Any], step: int, parent
     return "\n".join(f"- {name}: {_plain(value)}" for name, value in lineage.items() if value)
 
 
-def _text(run: Mapping[str, Any], facts: Mapping[str, Any], splits: Mapping[str, Any]) -> str:
+def _text(run: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
     if facts.get("data"):
         data = facts["data"]
         named = ", ".join(f"{_plain(name)} {_code(path)}" for name, path in (data.get("splits") or {}).items())
         return f"Labelled examples, format {_code(data.get('format'))}: {named or 'splits not recorded'}."
     corpus = (run.get("config") or {}).get("corpus") or {}
     if parts := corpus.get("parts"):
-        lines = (
-            f"- {_plain(name)}: {_amount(parts[name].get('source'), splits.get(name) or {})}" for name in sorted(parts)
-        )
-        return "\n".join(lines)
-    return _amount(corpus.get("source"), splits.get("") or {})
+        return "\n".join(f"- {_plain(name)}: {_source(part)}" for name, part in sorted(parts.items()))
+    return _source(corpus)
 
 
-def _amount(source: str | None, splits: Mapping[str, Any]) -> str:
-    """Return text with the source and the size of a corpus or of a part of a mixture."""
-    named = f"Source: {_code(source)}. " if source else ""
-    try:
-        train, heldout = splits["train"], splits["heldout"]
-        share = heldout["num_tokens"] / (train["num_tokens"] + heldout["num_tokens"])
-        of_rows = f", {splits['share']:.1%} of the rows" if "share" in splits else ""
-        return (
-            f"{named}{train['num_documents']:,} documents, {train['num_tokens']:,} tokens to train on{of_rows}; "
-            f"{heldout['num_documents']:,} documents, {heldout['num_tokens']:,} tokens ({share:.1%}) were held out."
-        )
-    except (KeyError, TypeError, ValueError, ZeroDivisionError):  # the manifest is missing or has another form
-        return f"{named}How much of it there was is not recorded here."
+def _source(corpus: Mapping[str, Any]) -> str:
+    return f"Source: {_code(corpus['source'])}." if corpus.get("source") else "Its source is not recorded here."
 
 
 def _evaluation(metrics: Mapping[str, Any], baselines: Mapping[str, Any]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ def export_model(
     Args:
       model: parts that the class of its head does not have are left out; without a head, the class is that of a
         pretrained model with its parts.
-      card: the text of the model card, without its last section.
+      card: the text of the model card.
       pooling: how sentence-transformers is to pool the vectors of an encoder without head ("BertModel"). If None, no
         files for sentence-transformers are written.
       into: how ``output`` is written: as a new folder, or in place of an older one (``replaced_directory``).
@@ -80,19 +79,13 @@ def export_model(
             _write_pooling(folder, config, pooling)
         # Only the files that an import reads get checksums. The files for pooling, which lie in a subfolder, get none,
         # and neither does the card, which people may edit.
-        digests = write_checksums(folder, sorted(path.name for path in folder.iterdir() if path.is_file()))
-        (folder / CARD).write_text(card + _weights_section(digests), encoding="utf-8")
+        write_checksums(folder, sorted(path.name for path in folder.iterdir() if path.is_file()))
+        (folder / CARD).write_text(card, encoding="utf-8")
         note = _check_written(folder, params, config, head)
     count = sum(array.size for array in tensors.values())
     return dataclasses.replace(
         report, title=f"exported to {output}: {head.architecture}, {count:,} parameters", notes=(note,)
     )
-
-
-def _weights_section(digests: Mapping[str, str]) -> str:
-    """Return the last section of the card, with the sha256 of each weight file. ``digests``: file name -> sha256."""
-    lines = [f"- {name}: sha256 `{digest}`" for name, digest in digests.items() if name.endswith(".safetensors")]
-    return "\n".join(["", "## Weights", "", *lines, ""])
 
 
 def _check_written(folder: Path, params: Any, config: ModelConfig, head: HeadClass) -> str:

@@ -9,10 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.checkpoints.saving import save_params
-from bert_jax.corpora.manifest import MANIFEST
-from bert_jax.corpora.mixture import Mixture
-from bert_jax.corpora.prepare import CorpusConfig
-from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import HeadClass, of_facts
@@ -58,9 +54,9 @@ def export_trained(
     if pooling is None and task.get("name") == "sentence_embeddings" and head.ending == "Model":
         pooling = task.get("pooling", "mean")
     exported, facts = dataclasses.replace(trained, head=head), trained.facts
-    metrics, splits = _newest_metrics(workdir, trained.step), _corpus_splits(workdir, facts)
+    metrics = _newest_metrics(workdir, trained.step)
     baselines = reading.read_object(files.as_path(workdir) / "baselines.json") or {}
-    card = model_card(exported, metrics, baselines, splits, pooling, _parent_of(facts))
+    card = model_card(exported, metrics, baselines, pooling, _parent_of(facts))
     report = export_model(exported, output, card, pooling, into)
     return dataclasses.replace(report, title=f"{report.title}, step {trained.step:,} of {workdir}")
 
@@ -82,30 +78,6 @@ def _parent_of(facts: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return source and licence of the model from which this one was started or imported; None if there is none."""
     source = ((facts.get("run") or {}).get("identity") or {}).get("init")
     return facts.get("parent") or ({"source": source, "licence": licence_of(source)} if source else None)
-
-
-def _corpus_splits(workdir: str, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the counts for each split of each part of the run's corpus, which is called "" if it has no parts.
-
-    A part of a mixture also has its ``share`` of the rows. The result is {} if the corpus is gone or changed.
-    """
-    config = (facts.get("run", {}).get("config") or {}).get("corpus") or {}
-    folder, fingerprint = (
-        files.as_path(config.get("path") or files.as_path(workdir) / "corpus"),
-        facts.get("corpus_fingerprint"),
-    )
-    if not (parts := config.get("parts")):
-        manifest = reading.read_object(folder / MANIFEST) or {}
-        return {"": manifest.get("splits", {})} if manifest.get("fingerprint") == fingerprint else {}
-    try:
-        stores = {name: Corpus(part.get("path") or folder / name) for name, part in sorted(parts.items())}
-    except UserError:
-        return {}
-    weights = {name: parts[name].get("weight") for name in stores}
-    mixture = Mixture.of(stores, weights, config.get("temperature", CorpusConfig.temperature))
-    if mixture.fingerprint != fingerprint:
-        return {}
-    return {name: {**one.manifest["splits"], "share": mixture.shares[name]} for name, one in stores.items()}
 
 
 def import_into_workdir(directory: str, workdir: str, lowercase: bool | None = None) -> Report:

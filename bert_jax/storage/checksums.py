@@ -20,11 +20,10 @@ CHECKSUMS = "SHA256SUMS"
 LINE = re.compile(r"[0-9a-f]{64}  .+")
 
 
-def write_checksums(folder: Path | epath.Path, names: Iterable[str]) -> dict[str, str]:
-    """Write the list of the sha256 of the files ``names`` in ``folder``, and return name -> sha256."""
+def write_checksums(folder: Path | epath.Path, names: Iterable[str]) -> None:
+    """Write the list of the sha256 of the files ``names`` in ``folder``."""
     digests = {name: files.sha256(folder / name) for name in names}
     (folder / CHECKSUMS).write_text(files.listing(digests), encoding="utf-8")
-    return digests
 
 
 def damages(
