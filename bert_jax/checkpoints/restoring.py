@@ -218,14 +218,6 @@ def _bytes_per_device(shapes: Any) -> int:
     return sum(int(np.prod(part)) * leaf.dtype.itemsize for part, leaf in zip(parts, leaves, strict=True))
 
 
-def read_step(workdir: str, step: int, shapes: Any) -> Any:
-    """Return the state saved at ``step``, placed as ``shapes`` says.
-
-    Raises ``DamagedStepError`` or any error of Orbax. Only this process reads: it does not wait for other processes.
-    """
-    return _read(workdir, step, lambda path: _read_tree(path / STATE, shapes))
-
-
 def _own_state(folder: epath.Path, step: int, shapes: Any) -> Any:
     """Return the state in ``folder``. Raises ``ForeignStepError`` if it is of another step."""
     state = _read_tree(folder / STATE, shapes)

@@ -15,12 +15,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workdir", required=True, help="the run's folder: checkpoints, metrics, report, export")
     parser.add_argument("--init", help="start from a Hugging Face directory, or from WORKDIR[@step]")
     parser.add_argument(
-        "--init_optimizer",
-        choices=["fresh", "kept"],
-        default="fresh",
-        help="with --init=WORKDIR: keep the moments of its optimizer (default: fresh)",
-    )
-    parser.add_argument(
         "--vocab",
         help="vocab.txt, .model or tokenizer.json to use, in place of config.vocab.path; with --init it may have new "
         "pieces",
@@ -42,7 +36,6 @@ def run(arguments: argparse.Namespace) -> int:
         workdir=arguments.workdir,
         command=command(),
         init=arguments.init,
-        init_optimizer=arguments.init_optimizer,
         vocab=arguments.vocab,
         extend=arguments.extend,
         private=arguments.private,

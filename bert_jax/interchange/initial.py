@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 
-from bert_jax.checkpoints.restoring import FROZEN, read_params, read_step
+from bert_jax.checkpoints.restoring import FROZEN, read_params
 from bert_jax.checkpoints.saving import save_params
 from bert_jax.cluster import distributed
-from bert_jax.errors import PassingError, UserError, first_line
 from bert_jax.features.trained_model import RunKey, TrainedModel
 from bert_jax.interchange.architectures import HeadClass
 from bert_jax.interchange.loading import load
@@ -25,25 +24,11 @@ from bert_jax.storage import files
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.learn import IDEOGRAPH
 from bert_jax.text.tokenizer import Tokenizer
-from bert_jax.training.state import TrainState, abstract, overlay
+from bert_jax.training.state import TrainState, overlay
 
 Surface: TypeAlias = tuple[str, bool | None]  # see Tokenizer.surfaces
 # Parameters with one row per piece of the vocabulary.
 VOCABULARY_LEAVES = ("word_embeddings", "output_bias")
-
-
-def check_moments(model: TrainedModel, parts: Collection[str]) -> None:
-    """Raise ``UserError`` if ``model`` has no optimizer moments, or those of other heads than ``parts``."""
-    if model.workdir is None:
-        raise UserError(
-            f"--init_optimizer=kept needs --init=WORKDIR, a run of bert-jax; {model.source} has no optimizer moments: "
-            "leave --init_optimizer out"
-        )
-    if set(model.params) != {"encoder", *parts}:
-        raise UserError(
-            f"--init_optimizer=kept needs a run of the same objective: {model.source} has moments for "
-            f"{', '.join(model.params)}, this run trains encoder, {', '.join(parts)}; leave --init_optimizer out"
-        )
 
 
 def find_initial(source: str | None, workdir: str, resumes: bool) -> TrainedModel | None:
@@ -94,7 +79,6 @@ def start_from(
     initial: TrainedModel,
     model: ModelConfig,
     tokenizer: Tokenizer,
-    optimizer: Literal["fresh", "kept"],
     note: Callable[[str], None],
     head: HeadClass | None = None,
 ) -> Callable[[TrainState], TrainState]:
@@ -104,26 +88,14 @@ def start_from(
     are left out. A note lists the parts that are left out and the parts that stay fresh.
 
     Args:
-      optimizer: "kept" also takes over the optimizer's moments, which ``check_moments`` has found to be there. The
-        schedule begins anew in any case.
       note: called with each line for the user.
       head: the head of the model to train. A classifier of another task or with other labels is left out, even if its
         shapes fit.
-
-    Raises:
-      UserError: the moments are to be kept, but the vocabulary is a different one.
     """
     params = dict(initial.params)
-    same_rows = tokenizer.vocab == initial.tokenizer.vocab and model.vocab_size == initial.config.vocab_size
-    if not same_rows:
+    if tokenizer.vocab != initial.tokenizer.vocab or model.vocab_size != initial.config.vocab_size:
         params, added = with_vocabulary_rows(params, initial.tokenizer, tokenizer)
         note(f"vocabulary: {added:,} new pieces, each at the mean of its old sub-pieces")
-    if optimizer == "kept" and not same_rows:
-        raise UserError(
-            f"--init_optimizer=kept needs the model's own vocabulary, in its order: {initial.source} has "
-            f"{initial.config.vocab_size:,} rows for {initial.tokenizer.size:,} pieces, this run "
-            f"{model.vocab_size:,} for {tokenizer.size:,}. Leave out --init_optimizer, or --vocab"
-        )
     if isinstance(model, TransformerConfig) and model.layers == "scanned":
         params = stack_layers(params)
 
@@ -134,9 +106,7 @@ def start_from(
         fresh = [part for part in state.params if part not in fitting]
         left_out = [part for part in params if part not in fitting]
         changes = "".join(f"; {what}: {', '.join(p)}" for what, p in (("fresh", fresh), ("left out", left_out)) if p)
-        note(f"starting from {initial.source}{changes}; optimizer {optimizer}")
-        if optimizer == "kept":
-            state = _kept_state(initial, state)
+        note(f"starting from {initial.source}{changes}")
         return dataclasses.replace(state, params=overlay(fitting, state.params), step=jax.numpy.zeros_like(state.step))
 
     return start
@@ -230,20 +200,3 @@ def _sub_pieces(added: Sequence[Surface], old: Tokenizer, index: Mapping[Surface
             first = index.get((old.surfaces[first][0], True), first)
         cut[surface] = [first, *others]
     return cut
-
-
-def _kept_state(initial: TrainedModel, state: TrainState) -> TrainState:
-    """Return ``state`` with the parameters and moments of ``initial``. Everything else stays fresh."""
-    assert initial.workdir is not None
-    workdir, step = initial.workdir, initial.step
-    try:
-        restored = read_step(workdir, step, abstract(state))
-    except PassingError:
-        raise
-    except Exception as error:  # Orbax raises various errors for another optimizer, other shapes or a damaged file
-        raise UserError(
-            f"the moments of {workdir}, step {step}, do not fit this recipe's optimizer or cannot be read "
-            f"({first_line(error)}); "
-            "leave out --init_optimizer=kept to start the optimizer fresh"
-        ) from error
-    return dataclasses.replace(state, params=restored.params, opt_state=restored.opt_state)

@@ -104,7 +104,7 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
             first = None
             if recipe.weights_from and not saved:
                 head = of_facts(facts) if task.exported_as and own.model.encoder in families() else None
-                first = start_from(recipe.weights_from, own.model, own.tokenizer, "fresh", observer.note, head=head)
+                first = start_from(recipe.weights_from, own.model, own.tokenizer, observer.note, head=head)
             facts = facts | {"run": run}
             frozen = frozen_parts(settings.frozen, recipe.weights_from, workdir, facts, bool(saved))
             train_and_evaluate(Run(task, experiment, observer, facts, first, frozen, evaluations))

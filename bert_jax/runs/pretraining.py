@@ -9,7 +9,7 @@ import dataclasses
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,7 +22,7 @@ from bert_jax.corpora.privacy import private_config, redact
 from bert_jax.errors import UserError
 from bert_jax.interchange.architectures import of_pretraining
 from bert_jax.interchange.family import families
-from bert_jax.interchange.initial import check_moments, find_initial, start_from
+from bert_jax.interchange.initial import find_initial, start_from
 from bert_jax.interchange.loading import load
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import LM_HEAD, config_facts
@@ -59,7 +59,6 @@ class PretrainingRequest:
     workdir: str
     command: str = ""
     init: str | None = None  # a Hugging Face directory, or WORKDIR[@step]
-    init_optimizer: Literal["fresh", "kept"] = "fresh"  # "kept": also take the optimizer moments of --init
     vocab: str | None = None  # replaces config.vocab.path
     extend: bool = False
     private: bool = False  # the same as config.private
@@ -83,8 +82,6 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
         start = None if saved else initial
         notes = overridden_settings(settings.model, request.typed_keys, start) if start else []
         notes += other_reading(recipe.task.setting.model, start) if start else []
-        if start and request.init_optimizer == "kept":
-            check_moments(start, {part.name for one in tasks_of(recipe.task).values() for part in one.parts})
         evaluators = read(settings.training.evaluations, notes.append)
         inputs = recipe.inputs(workdir, bound=bool(saved))
         distributed.wait("what is frozen", str([one.given.digests for one in tasks_of(recipe.task).values()]))
@@ -115,7 +112,7 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
 
             first = None
             if start:
-                first = start_from(start, model, tokenizer, request.init_optimizer, observer.note)
+                first = start_from(start, model, tokenizer, observer.note)
                 evaluated = task.of(experiment.evaluated_phase.kind).parts
                 observer.fresh_heads = tuple(part.name for part in evaluated if part.name not in start.params)
             facts = facts | {"run": run}

@@ -442,10 +442,10 @@ def test_heads_that_do_not_fit_are_left_out_and_named(exports: Path, source: str
         **{field.name: None for field in dataclasses.fields(TrainState)}
         | {"params": as_jax(fresh), "step": jax.numpy.asarray(7)}
     )
-    start = start_from(initial, CONFIG, TOKENIZER, "fresh", notes.append, head=HEADS[target])
+    start = start_from(initial, CONFIG, TOKENIZER, notes.append, head=HEADS[target])
     params = start(state).params
     middle = f"; {note}" if note else ""
-    assert notes == [f"starting from {exports / source}{middle}; optimizer fresh"]
+    assert notes == [f"starting from {exports / source}{middle}"]
     kept = {part for part in fresh if part not in note.partition(";")[0]}
     given = params_of(HEADS[source], CONFIG)
     assert_same(params, {part: given[part] if part in kept else fresh[part] for part in fresh})

@@ -8,15 +8,14 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.checkpoints.saving import CheckpointConfig, Checkpoints
 from bert_jax.errors import UserError
 from bert_jax.features.trained_model import RunKey, TrainedModel
 from bert_jax.interchange.hugging_face import export_model
-from bert_jax.interchange.initial import check_moments, continued_seed, start_from, with_vocabulary_rows
+from bert_jax.interchange.initial import continued_seed, start_from, with_vocabulary_rows
 from bert_jax.interchange.loading import load
 from bert_jax.interchange.workdir import import_into_workdir
 from bert_jax.models.transformer import stack_layers
-from bert_jax.records import SPECIAL_TOKENS, Sum
+from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.text.tokenizer import wordpiece
 from bert_jax.training.state import TrainState
 from tests.models.helpers import as_jax, random_params, tiny
@@ -92,18 +91,18 @@ def test_missing_parts_start_fresh_and_the_rest_is_taken_over() -> None:
     fresh = random_params(CONFIG, seed=3)
     initial = TrainedModel("there", {"encoder": PARAMS["encoder"]}, CONFIG, OLD)
     notes: list[str] = []
-    state = start_from(initial, CONFIG, OLD, "fresh", notes.append)(state_of(fresh))
+    state = start_from(initial, CONFIG, OLD, notes.append)(state_of(fresh))
     expected = fresh | {"encoder": PARAMS["encoder"]}
     jax.tree.map(np.testing.assert_array_equal, state.params, expected)
     assert int(state.step) == 0
-    assert notes == ["starting from there; fresh: mlm_head, nsp_head, pooler; optimizer fresh"]
+    assert notes == ["starting from there; fresh: mlm_head, nsp_head, pooler"]
 
 
 def test_scanned_layers_and_a_larger_vocabulary_together() -> None:
     new = wordpiece((*OLD.vocab, "input"))
     model = dataclasses.replace(CONFIG, layers="scanned", vocab_size=new.size)
     notes: list[str] = []
-    start = start_from(TrainedModel("there", PARAMS, CONFIG, OLD), model, new, "fresh", notes.append)
+    start = start_from(TrainedModel("there", PARAMS, CONFIG, OLD), model, new, notes.append)
     fresh = stack_layers(random_params(dataclasses.replace(CONFIG, vocab_size=new.size), seed=3))
     expected = stack_layers(with_vocabulary_rows(PARAMS, OLD, new)[0])
     jax.tree.map(np.testing.assert_array_equal, start(state_of(fresh)).params, expected)
@@ -113,24 +112,8 @@ def test_scanned_layers_and_a_larger_vocabulary_together() -> None:
 def test_padding_of_the_embeddings_is_left_behind() -> None:
     padded = dataclasses.replace(CONFIG, vocab_size=16)
     initial = TrainedModel("there", random_params(padded, seed=3), padded, OLD)
-    state = start_from(initial, CONFIG, OLD, "fresh", lambda _: None)(state_of(PARAMS))
+    state = start_from(initial, CONFIG, OLD, lambda _: None)(state_of(PARAMS))
     np.testing.assert_array_equal(words(state.params), words(initial.params)[: OLD.size])
-
-
-def test_moments_are_kept_only_with_the_same_rows() -> None:
-    initial = TrainedModel("there", PARAMS, CONFIG, wordpiece(OLD.vocab[::-1]), workdir="w")
-    with pytest.raises(UserError, match="the model's own vocabulary"):
-        start_from(initial, CONFIG, OLD, "kept", lambda _: None)
-
-
-def test_moments_of_no_run_or_of_other_heads_are_refused_at_once() -> None:
-    heads = [name for name in PARAMS if name != "encoder"]
-    with pytest.raises(UserError, match="needs --init=WORKDIR"):
-        check_moments(TrainedModel("there", PARAMS, CONFIG, OLD), heads)
-    initial = TrainedModel("there", PARAMS, CONFIG, OLD, workdir="w")
-    check_moments(initial, heads)
-    with pytest.raises(UserError, match="needs a run of the same objective: there has moments for .*nsp_head"):
-        check_moments(initial, ["mlm_head"])
 
 
 def test_the_seed_of_a_run_that_goes_on() -> None:
@@ -166,25 +149,3 @@ def test_a_folder_of_neither_kind_is_refused(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="neither a Hugging Face directory .* nor a workdir"):
         load(source)
-
-
-def test_moments_are_kept_and_those_of_another_optimizer_refused(tmp_path: Path) -> None:
-    moments = jax.tree.map(np.square, PARAMS)
-    old = {"loss": Sum(jax.numpy.float32(3), jax.numpy.float32(4))}
-    saved = dataclasses.replace(state_of(PARAMS), opt_state={"nu": as_jax(moments)}, metrics=old)
-    checkpoints = Checkpoints(str(tmp_path), CheckpointConfig())
-    checkpoints.save_tree(7, saved, {})
-    checkpoints.wait()
-    checkpoints.close()
-    initial = TrainedModel("run", PARAMS, CONFIG, OLD, workdir=str(tmp_path), step=7)
-    start = start_from(initial, CONFIG, OLD, "kept", lambda line: None)
-    nothing = jax.tree.map(np.zeros_like, PARAMS)
-    metrics = {"loss": Sum(jax.numpy.float32(0), jax.numpy.float32(0))}
-    state = dataclasses.replace(state_of(nothing), opt_state={"nu": as_jax(nothing)}, metrics=metrics)
-    kept = start(state)
-    jax.tree.map(np.testing.assert_array_equal, kept.params, PARAMS)
-    jax.tree.map(np.testing.assert_array_equal, kept.opt_state, {"nu": moments})
-    assert (int(kept.step), kept.metrics) == (0, metrics)
-    other = dataclasses.replace(state, opt_state={"nu": as_jax(nothing), "count": jax.numpy.asarray(0)})
-    with pytest.raises(UserError, match="do not fit this recipe's optimizer .*it lacks opt_state/count"):
-        start(other)

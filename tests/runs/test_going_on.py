@@ -100,7 +100,7 @@ def test_a_resume_needs_neither_the_flag_nor_the_parent(
     parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, workdir = again(parent), tmp_path / "run"
-    assert pretrain(tmp_path, config, f"--init={parent}", "--init_optimizer=kept") == 0
+    assert pretrain(tmp_path, config, f"--init={parent}") == 0
     begun, unbroken = read_run(str(workdir)), load(str(workdir)).params
     assert saved_steps(str(workdir)) == [2, 4, 6]
     shutil.rmtree(workdir / "checkpoints" / "6")

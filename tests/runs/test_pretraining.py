@@ -158,7 +158,7 @@ def test_the_first_evaluation_is_that_of_the_model_started_from_and_the_first_sa
     vocab = tmp_path / "vocab.txt"
     vocab.write_text((finished / "vocab.txt").read_text() + "extra\n")
     elsewhere = toy.recipe(text, corpus={"path": str(finished / "corpus")})
-    flags = [f"--init={finished}", "--init_optimizer=kept"]
+    flags = [f"--init={finished}"]
     assert pretrain(tmp_path, elsewhere, *flags, f"--vocab={vocab}") == 2
     assert "made with another vocabulary" in capsys.readouterr().err
     assert pretrain(tmp_path, elsewhere, *flags, f"--vocab={finished / 'vocab.txt'}") == 0
@@ -366,13 +366,6 @@ def test_an_import_is_trained_from_not_in(finished: Path, tmp_path: Path, text: 
     assert run(["import", f"--input={finished / 'hugging_face'}", f"--workdir={tmp_path / 'run'}"]) == 0
     assert pretrain(tmp_path, toy.recipe(text)) == 2
     assert f"train from it with --init={tmp_path / 'run'}" in capsys.readouterr().err
-
-
-def test_moments_of_an_export_cannot_be_kept(finished: Path, tmp_path: Path, text: Path, capsys) -> None:
-    flags = [f"--init={finished / 'hugging_face'}", "--init_optimizer=kept"]
-    assert pretrain(tmp_path, toy.recipe(text), *flags) == 2
-    assert "has no optimizer moments: leave" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
 
 
 def test_two_writers(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:

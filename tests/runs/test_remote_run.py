@@ -65,7 +65,7 @@ def test_a_run_on_a_store_and_one_that_goes_on_from_it(
     assert not any((tmp_path / "cache" / "checkpoints").iterdir())  # nothing is left on this machine
 
     second = str(tmp_path / "second")
-    flags = [f"--config.corpus.path={workdir}/corpus", f"--init={workdir}@20", "--init_optimizer=kept"]
+    flags = [f"--config.corpus.path={workdir}/corpus", f"--init={workdir}@20"]
     assert run(["pretrain", f"--config={recipe}", f"--workdir={second}", *flags]) == 0
     [before] = [line for line in evaluations(workdir) if line["step"] == 20]
     assert evaluations(second)[0]["mlm_loss"] == pytest.approx(before["mlm_loss"], abs=1e-5)
