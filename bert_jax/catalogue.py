@@ -221,6 +221,12 @@ def own_modules() -> list[ModuleType]:
     return [sys.modules[module] for module in _names if module.startswith(_PREFIX)]
 
 
+def own_with(*names: str) -> dict[str, ModuleType]:
+    """Return a dict: recorded name -> module, of the users' files that are loaded and have all of ``names``."""
+    loaded = {own: sys.modules[module] for module, own in _names.items()}
+    return {own: module for own, module in loaded.items() if all(hasattr(module, name) for name in names)}
+
+
 def names_in(tree: Any) -> Iterator[str]:
     """Yield the recorded names of users' files among the values of a tree of plain data."""
     if isinstance(tree, str) and is_own(tree):

@@ -12,6 +12,7 @@ import numpy as np
 from bert_jax.errors import UserError, few
 from bert_jax.interchange import names
 from bert_jax.interchange.architectures import PRETRAINED_PARTS, HeadClass
+from bert_jax.interchange.family import family_of
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import fresh_params
 
@@ -83,7 +84,8 @@ def read_params(
         tensor of the encoder or of a head of which the file has others is missing.
     """
     shapes = _shapes_of(config, head)
-    entries = list(head.family.entries(config.num_layers, head.architecture, pad_id))
+    family = family_of(config.encoder)
+    entries = list(family.entries(config.num_layers, head.architecture, pad_id))
     complete = {part for part in PRETRAINED_PARTS if _whole(part, entries, tensors)}
     params: dict[str, Any] = {}
     names_read, problems, left = [], [], dict(tensors)
@@ -105,7 +107,7 @@ def read_params(
     for part, absent in missing.items():
         if part == "encoder" or part in params:
             problems.append(f"{len(absent)} tensors of the {part} are missing, such as {absent[0]}")
-    if strange := [name for name in left if name not in head.family.redundant(head.architecture)]:
+    if strange := [name for name in left if name not in family.redundant(head.architecture)]:
         problems.append(
             f"{len(strange)} tensors have no place in the {head.architecture} of config.json: "
             f"{few(strange)} (transformers leaves them out when it loads and saves a model)"
@@ -128,8 +130,9 @@ def unlike(params: Any, config: ModelConfig, head: HeadClass) -> str:
     """
     if "bilstm" in params:
         return "transformers has no class with a BiLSTM"
-    if config.causal and not head.family.causal:
-        return f"transformers has no class of the {head.family.title} family that reads from left to right"
+    family = family_of(config.encoder)
+    if config.causal and not family.causal:
+        return f"transformers has no class of the {family.title} family that reads from left to right"
     if config.causal and "pooler" in head.parts and "pooler" in params:
         return f"in a left-to-right model we pool the last token, and the pooler of {head.architecture} reads the first"
     return ""
@@ -146,19 +149,19 @@ def tensors_of(
     Raises:
       UserError: the model lacks a part that the class needs; the message names the part and another class.
     """
-    bare, family = head.ending == "Model", head.family
+    bare, family = head.ending == "Model", family_of(config.encoder)
     absent = [part for part in head.parts if part not in params and not (bare and part == "pooler")]
     if absent:
         raise UserError(
             f"the model has no {', '.join(absent)}, which {head.architecture} needs (it has: {', '.join(params)}); "
             f"choose another class with --as, such as --as={family.name}Model"
         )
-    tensors, missing = {}, []
+    tensors, missing, merged = {}, [], family.merged(params, config)
     for entry in family.entries(config.num_layers, head.architecture, pad_id):
         if entry.part not in head.parts:
             continue
         name = entry.theirs.removeprefix(family.prefix) if bare else entry.theirs
-        array = leaf(params, entry.ours)
+        array = leaf(merged, entry.ours)
         if array is None:
             missing.append(name)
             continue

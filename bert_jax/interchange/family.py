@@ -1,12 +1,13 @@
 """The base class of encoder families: the classes, tensor names and ``config.json`` of one encoder in transformers.
 
-Each family is a file in ``interchange/families``.
+Each family is a file in ``interchange/families``. The file of an encoder of a user's own may hold its family itself.
 """
 
 from __future__ import annotations
 
 import abc
 import functools
+import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -41,7 +42,10 @@ WITHOUT_EFFECT = """
 
 
 class Family(abc.ABC):
-    """A kind of encoder in transformers. ``interchange/families/<encoder>.py`` defines a subclass named ``Family``.
+    """A kind of encoder in transformers.
+
+    ``interchange/families/<encoder>.py`` defines a subclass named ``Family``. So may a user's own encoder, beside
+    ``Encoder``: its models are then exported as the classes that it names.
 
     Class attributes of a family:
       name: the beginning of the family's class names, such as "Bert".
@@ -80,7 +84,7 @@ class Family(abc.ABC):
     @property
     def encoder(self) -> str:
         """The name of the encoder, which is also the name of the file of this family."""
-        return type(self).__module__.rpartition(".")[2]
+        return catalogue.name_of(type(self).__module__)
 
     @property
     def architectures(self) -> dict[str, tuple[str, ...]]:
@@ -96,6 +100,18 @@ class Family(abc.ABC):
         for entry in self.map(architecture, pad_id):
             for i in map(str, range(num_layers) if "{i}" in entry.ours else [0]):
                 yield entry._replace(ours=entry.ours.replace("{i}", i), theirs=entry.theirs.replace("{i}", i))
+
+    def merged(self, params: Mapping[str, Any], config: Any) -> Mapping[str, Any]:
+        """Return the parameters of a model as the classes of the family have them, under the paths of ``map``.
+
+        An encoder of one's own that computes a table or a kernel from several parameters returns what it computed.
+
+        Args:
+          params: the unrolled tree: ``encoder`` and a tree for each head.
+          config: the encoder's ``Config``.
+        """
+        del config
+        return params
 
     def current_name(self, name: str) -> str:
         """Return the current name of a tensor, given a name that may be outdated or lack the family's prefix."""
@@ -188,21 +204,42 @@ class Family(abc.ABC):
             )
 
 
-@functools.cache
 def families() -> dict[str, Family]:
-    """Return a dict: name of an encoder -> its family."""
-    encoders = catalogue.parts(PACKAGE, having="Family")
-    return {name: catalogue.find(PACKAGE, name).Family() for name in encoders}
+    """Return a dict: name of an encoder -> its family.
+
+    Those of users' own encoders, as far as they are loaded, come first: of two families with one class, or one
+    ``model_type``, the last is taken to read a model.
+    """
+    own = {name: file.Family for name, file in catalogue.own_with("Encoder", "Family").items()}
+    return {name: kind() for name, kind in own.items() if is_family(kind)} | _of_package()
+
+
+@functools.cache
+def _of_package() -> dict[str, Family]:
+    beside, known = (catalogue.parts(package, having="Family") for package in ("models.encoders", PACKAGE))
+    files = {name: encoder_file(name) for name in beside} | {name: catalogue.find(PACKAGE, name) for name in known}
+    return {name: file.Family() for name, file in files.items()}
+
+
+def is_family(kind: Any) -> bool:
+    """Return whether ``kind`` is a class of a family that lacks no method."""
+    return isinstance(kind, type) and issubclass(kind, Family) and not inspect.isabstract(kind)
+
+
+def is_own(encoder: str) -> bool:
+    """Return whether the file of an encoder has to hold its family itself."""
+    return encoder not in catalogue.parts(PACKAGE, having="Family")
 
 
 def family_of(encoder: str) -> Family:
     """Return the family of an encoder. Raises ``UserError`` if transformers has no class for the encoder."""
-    if encoder not in families():
+    known = families()
+    if encoder not in known:
         raise UserError(
             f"models of the encoder {encoder!r} cannot be exported: transformers has no class for it; models of "
-            f"{', '.join(families())} can be exported"
+            f"{', '.join(known)} can be exported, and an encoder of your own whose file has a Family"
         )
-    return families()[encoder]
+    return known[encoder]
 
 
 def family_with(architecture: str) -> Family:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,20 @@ import jax
 import numpy as np
 from etils import epath
 
+from bert_jax import catalogue
 from bert_jax.errors import RepeatingError, UserError
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import HeadClass, config_fields, of_config, of_pretraining
 from bert_jax.interchange.card import CARD
 from bert_jax.interchange.conversion import Report, leaf, read_params, tensors_of, unlike
-from bert_jax.interchange.family import family_described
+from bert_jax.interchange.family import family_described, family_of, is_family, is_own
 from bert_jax.interchange.json_files import read_json, write_json
+from bert_jax.interchange.outputs import other_output
 from bert_jax.interchange.tensors import WEIGHTS, current_names, not_finite, read_tensors, write_tensors
 from bert_jax.interchange.tokenizer_files import read_tokenizer, write_tokenizer
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.heads import Pooling
+from bert_jax.models.model import encoder_file, fresh_params
 from bert_jax.storage import files, reading
 from bert_jax.storage.checksums import CHECKSUMS, first_damage, write_checksums
 from bert_jax.storage.replacing import Directory
@@ -56,12 +60,17 @@ def export_model(
     """
     params, config, tokenizer = model.params, model.config, model.tokenizer
     head = model.head or HeadClass(of_pretraining(config, params))
+    family = family_of(config.encoder)
+    if head.architecture not in family.architectures:
+        raise UserError(
+            f"{head.architecture} is no class of the {family.title} family: {', '.join(family.architectures)}"
+        )
     if reason := unlike(params, config, head):
         raise UserError(f"the model of {model.workdir or model.source} cannot be exported: {reason}")
     if pooling and head.ending != "Model":
         raise UserError(
             f"only an encoder without heads can have pooling files, this is a {head.architecture}; add "
-            f"--as={head.family.name}Model"
+            f"--as={family.name}Model"
         )
     config = config.plain()
     tensors, report = tensors_of(params, config, head, tokenizer.pad_id)
@@ -72,8 +81,7 @@ def export_model(
         )
     with into(output) as folder:
         write_tensors(folder, tensors, output)
-        fields = config_fields(head) | head.family.to_config(config, tokenizer.pad_id)
-        write_json(folder / "config.json", fields)
+        write_json(folder / "config.json", fields_of(config, head, tokenizer.pad_id))
         write_tokenizer(folder, config, tokenizer)
         if pooling:
             _write_pooling(folder, config, pooling)
@@ -88,11 +96,51 @@ def export_model(
     )
 
 
+def check_family(config: ModelConfig) -> None:
+    """Raise ``UserError`` if an export of a user's own encoder would not compute what the encoder does.
+
+    It is tried on random parameters, with a small vocabulary: so a mistake in its ``Family`` is found before training.
+    """
+    file, where = encoder_file(config.encoder), f"the Family of {catalogue.display_name(config.encoder)}"
+    if not hasattr(file, "Family") or not is_own(config.encoder):
+        return
+    if not is_family(file.Family):
+        raise UserError(f"{where} does not derive from one of bert_jax.interchange.families, such as bert.Family")
+    if lacking := [name for name in ("Pooler", "LmHead") if not hasattr(file, name)]:
+        raise UserError(f"{where} needs {' and '.join(lacking)} in that file: import those of bert_jax.models.heads")
+    config = dataclasses.replace(config.plain(), vocab_size=min(config.vocab_size, 64), dtype="float32")
+    head = HeadClass(of_pretraining(config, ()))
+    params = jax.tree.map(np.asarray, fresh_params(config))
+    kept = {name: tree for name, tree in params.items() if name in head.parts}
+    tensors, report = tensors_of(params, config, head)
+    if report.missing:
+        raise UserError(f"{where} makes no {', '.join(report.missing)}, which a {head.architecture} has")
+    theirs = fields_of(config, head, 0)
+    known = family_described(theirs, where).from_config(theirs, where)
+    read, *_ = _model_of(theirs, tensors, known, where, 0)
+    if output := other_output((kept, config), (read, known)):
+        raise UserError(
+            f"{where} does not compute what the encoder does: read back, a {head.architecture} of random parameters "
+            f"has another {output}"
+        )
+
+
+def fields_of(config: ModelConfig, head: HeadClass, pad_id: int) -> dict[str, Any]:
+    """Return the content of the ``config.json`` of a model."""
+    return config_fields(head) | family_of(config.encoder).to_config(config, pad_id)
+
+
 def _check_written(folder: Path, params: Any, config: ModelConfig, head: HeadClass) -> str:
     advice = "nothing was written"
     written = _import_local(folder, str(folder))
     kept = {name: tree for name, tree in params.items() if name in head.parts}
     config = dataclasses.replace(config, dtype="float32")
+    if is_own(config.encoder):
+        if written.head != head:
+            raise UserError(f"the exported model has another head or other labels than the trained one; {advice}")
+        if output := other_output((kept, config), (written.params, written.config)):
+            raise UserError(f"the exported model has another {output} than the trained one; {advice}")
+        return f"checked: read back as {written.config.encoder}, it has the same outputs"
     if (jax.tree.structure(written.params), written.head, written.config) != (jax.tree.structure(kept), head, config):
         raise UserError(f"the exported model has other parts, labels or sizes than the trained one; {advice}")
     for path, found in jax.tree_util.tree_leaves_with_path(written.params):
@@ -142,20 +190,26 @@ def _import_local(folder: Path, where: str) -> TrainedModel:
             f"{where}: {damage}; copy the whole folder again, or remove {CHECKSUMS} if somebody changed it on purpose"
         )
     theirs = read_json(folder / "config.json")
-    family = family_described(theirs, where)
-    config = family.from_config(theirs, where)
+    config = family_described(theirs, where).from_config(theirs, where)
     tokenizer = read_tokenizer(folder, config, where)
-    tensors = current_names(family, read_tensors(folder, where), where)
-    tensors, folded = family.fold(tensors, theirs, where)
+    params, head, report = _model_of(theirs, read_tensors(folder, where), config, where, tokenizer.pad_id)
+    return TrainedModel(where, params, config, tokenizer, head, report=report)
+
+
+def _model_of(
+    theirs: Mapping[str, Any], stored: Mapping[str, np.ndarray], config: ModelConfig, where: str, pad_id: int
+) -> tuple[dict[str, Any], HeadClass, Report]:
+    """Return the parameters and the head of a model whose file has the tensors ``stored``, and the report."""
+    family = family_described(theirs, where)
+    tensors, folded = family.fold(current_names(family, stored, where), theirs, where)
     head = of_config(family, theirs, tensors, where)
-    params, report = read_params(tensors, config, head, where, tokenizer.pad_id)
+    params, report = read_params(tensors, config, head, where, pad_id)
     if reason := unlike(params, config, head):
         raise UserError(f"{where} cannot be read: {reason}")
     count = sum(array.size for array in jax.tree.leaves(params))
     title = f"read {where}: {head.architecture}, {count:,} parameters"
     notes = (*([f"labels: {', '.join(head.labels)}"] if head.labels else []), *folded)
-    report = dataclasses.replace(report, title=title, notes=notes)
-    return TrainedModel(where, params, config, tokenizer, head, report=report)
+    return params, head, dataclasses.replace(report, title=title, notes=notes)
 
 
 def export_damage(folder: Path | epath.Path) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from bert_jax import configuration
+from bert_jax import catalogue, configuration
 from bert_jax.errors import UserError
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.tokenizer_files import is_padded
@@ -31,6 +31,11 @@ def choose_model(model: Mapping[str, Any], vocabulary_size: int, initial: Traine
     fields = {"vocab_size": vocabulary_size} | _own_fields(model)
     # Built even if ``initial`` is given, so that a mistake in the recipe is found.
     own: ModelConfig = configuration.build(_file(model).Config, fields, "config.model", also=("encoder", "size"))
+    if own.encoder != model.get("encoder", BERT):  # the config is all that later says which encoder it is
+        raise UserError(
+            f"{catalogue.display_name(str(model['encoder']))} imports its Config, which is that of the encoder "
+            f"{own.encoder!r}: derive a class Config of its own from it"
+        )
     if initial is None:
         return own
     known = {field.name for field in dataclasses.fields(initial.config)}

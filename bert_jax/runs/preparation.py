@@ -16,6 +16,7 @@ from bert_jax.examples.load import to_train_on
 from bert_jax.examples.splits import train_split
 from bert_jax.features.fill_mask import check_masked, encode_masked
 from bert_jax.features.trained_model import TrainedModel
+from bert_jax.interchange.hugging_face import check_family
 from bert_jax.interchange.initial import continued_seed
 from bert_jax.interchange.loading import load
 from bert_jax.models.config import ModelConfig
@@ -143,6 +144,8 @@ def check_pretraining(
     task = objectives[0] if len(objectives) == 1 else Several(objectives, members)
     kinds, specs = {kind for one in objectives for kind in one.setting.max_lengths}, task.batch_specs
     own_parts.check_optimizer(task, experiment)
+    if settings.export:
+        check_family(task.setting.model)
     _check_kinds(task, experiment)
     _check_columns(settings, task.units)
     if settings.corpus.parts and any(name not in kinds for name in specs):

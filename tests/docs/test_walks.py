@@ -109,6 +109,7 @@ def place(tmp_path, monkeypatch):
                 "places.py",
                 "teacher.py",
                 "pairs.py",
+                "blocks.py",
                 "words_recipe.py",
                 "two_rules.py",
                 "root.py",
