@@ -35,7 +35,7 @@ def add_input(parser: argparse.ArgumentParser) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_input(parser)
-    parser.add_argument("--output", required=True, help="FILE.safetensors or FILE.parquet")
+    parser.add_argument("--output", required=True, help="FILE.parquet: a row for each text")
     parser.add_argument(
         "--layers",
         default="last",

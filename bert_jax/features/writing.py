@@ -1,4 +1,4 @@
-"""Writes vectors of texts as safetensors or parquet.
+"""Writes vectors of texts as parquet.
 
 The output appears only when it is complete, and its vectors need not fit into memory.
 """
@@ -6,9 +6,7 @@ The output appears only when it is complete, and its vectors need not fit into m
 from __future__ import annotations
 
 import contextlib
-import shutil
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,6 @@ from bert_jax.features.extract import SENTENCE, Extractor, TextFeatures
 from bert_jax.features.inputs import Item
 from bert_jax.reporting.progress import progress_notes
 from bert_jax.storage import files
-from bert_jax.storage.tensors import save_tensors
 
 STRINGS = ("id", "text", "pair")
 TOKENS = ("input_ids", "token_type_ids", "word_ids", "offsets")
@@ -30,7 +27,7 @@ Groups = Iterable[Sequence[TextFeatures]]
 
 
 def write(output: str, extractor: Extractor, items: Sequence[Item], note: Callable[[str], None]) -> None:
-    """Write the vectors of ``items``, in order, into ``output``: a file ``*.safetensors`` or ``*.parquet``.
+    """Write the vectors of ``items``, in order, into ``output``, a file ``*.parquet``.
 
     ``note`` is called with lines about the progress and, at the end, about what was read, cut and padded.
 
@@ -53,10 +50,7 @@ def write(output: str, extractor: Extractor, items: Sequence[Item], note: Callab
                 show(done, len(items))
 
     with files.whole_file(output) as path:
-        if output.endswith(".parquet"):
-            _write_parquet(path, groups(), extractor)
-        else:
-            _write_safetensors(path, groups(), extractor, output)
+        _write_parquet(path, groups(), extractor)
     seconds, (texts, tokens, cut_texts, cut_tokens) = time.monotonic() - started, extractor.counts.values()
     line = f"{texts:,} texts, {tokens:,} tokens in {seconds:.1f} s ({tokens / seconds:,.0f}/s)"
     line += f", padding {extractor.padding:.1%}"
@@ -66,9 +60,9 @@ def write(output: str, extractor: Extractor, items: Sequence[Item], note: Callab
 
 
 def check_output(output: str) -> None:
-    """Raise ``UserError`` if ``output`` has another ending than ``write`` knows, or already exists."""
-    if not output.endswith((".safetensors", ".parquet")):
-        raise UserError(f"--output={output} is no file that is called *.safetensors or *.parquet; give such a name")
+    """Raise ``UserError`` if ``output`` does not end with ".parquet", or already exists."""
+    if not output.endswith(".parquet"):
+        raise UserError(f"--output={output} is no file that is called *.parquet; give such a name")
     files.check_new(output)
 
 
@@ -94,41 +88,6 @@ def _columns(texts: Sequence[TextFeatures]) -> dict[str, np.ndarray]:
         join = np.stack if name in SENTENCE else np.concatenate
         columns[name] = join([one.vectors[name] for one in texts])
     return columns
-
-
-def _write_safetensors(path: Path, groups: Groups, extractor: Extractor, output: str) -> None:
-    """Write a safetensors file.
-
-    The tensors of tokens are ``input_ids``, ``token_type_ids``, ``word_ids`` [tokens] and ``offsets`` [tokens, 2]. Each
-    layer is [tokens, ...] or [texts, D]. ``token_starts`` [texts + 1] says where the tokens of each text begin. The
-    strings ``id``, ``text`` and ``pair`` are UTF-8 in ``<name>_bytes``, with ``<name>_starts`` [texts + 1].
-    """
-    spool = path.parent / f"{path.name}.spool"  # each tensor grows in a file of its own
-    spool.mkdir()
-    types: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
-    lengths: dict[str, list[int]] = defaultdict(list)
-    for texts in groups:
-        columns = _columns(texts)
-        lengths["token"] += [len(one.tokens.input_ids) for one in texts]
-        for name in STRINGS:
-            encoded = [(getattr(one.item, name) or "").encode("utf-8") for one in texts]
-            lengths[name] += map(len, encoded)
-            columns[f"{name}_bytes"] = np.frombuffer(b"".join(encoded), np.uint8)
-        for name, values in columns.items():
-            types[name] = (values.dtype, values.shape[1:])
-            with open(spool / name, "ab") as file:
-                np.ascontiguousarray(values).tofile(file)
-
-    def grown(name: str) -> np.ndarray:
-        dtype, shape = types[name]
-        if not (spool / name).stat().st_size:  # an empty file cannot be mapped
-            return np.zeros((0, *shape), dtype)
-        return np.memmap(spool / name, dtype, "r").reshape(-1, *shape)
-
-    tensors = {name: grown(name) for name in types}
-    tensors |= {f"{name}_starts": np.cumsum([0, *counts], dtype=np.int64) for name, counts in lengths.items()}
-    save_tensors(path, tensors, _facts(extractor), output)
-    shutil.rmtree(spool)
 
 
 def _write_parquet(path: Path, groups: Groups, extractor: Extractor) -> None:

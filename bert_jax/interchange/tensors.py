@@ -9,11 +9,12 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import safetensors
+from safetensors.numpy import save_file
 
 from bert_jax.errors import UserError
 from bert_jax.interchange.family import Family
 from bert_jax.interchange.json_files import read_json, write_json
-from bert_jax.storage.tensors import save_tensors
+from bert_jax.storage import write_errors
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_SHARD_BYTES = 5_000_000_000  # the same limit as in transformers
@@ -119,7 +120,17 @@ def write_tensors(folder: Path, tensors: Mapping[str, np.ndarray], output: str |
     for i, shard in enumerate(shards):
         path = folder / (WEIGHTS if len(shards) == 1 else f"model-{i + 1:05}-of-{len(shards):05}.safetensors")
         places |= dict.fromkeys(shard, path.name)
-        save_tensors(path, shard, {"format": "pt"}, output)
+        _save(path, shard, output)
     if len(shards) > 1:
         total = sum(array.nbytes for array in tensors.values())
         write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": places})
+
+
+def _save(path: Path, tensors: dict[str, np.ndarray], output: str | os.PathLike[str]) -> None:
+    path.touch()
+    mode = path.stat().st_mode
+    try:
+        save_file(tensors, path, {"format": "pt"})
+    except safetensors.SafetensorError as error:  # raised instead of OSError if the disk is full
+        raise UserError(f"cannot write {output}: {error}; {write_errors.write_advice(error)}") from error
+    path.chmod(mode)  # safetensors makes files that only the owner can read

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors
+import pyarrow.parquet as pq
 
-from bert_jax.features.extract import LAYERS, SENTENCE, TextFeatures, TextTokens
+from bert_jax.features.extract import LAYERS, TextFeatures, TextTokens
 from bert_jax.features.inputs import Item
-from bert_jax.features.writing import STRINGS
 
 IDS = ("input_ids", "token_type_ids", "offsets", "word_ids")
 
@@ -22,38 +20,6 @@ def read_features(path: str | os.PathLike[str]) -> Iterator[TextFeatures]:
 
     ``Item.words`` and ``TextTokens.num_cut`` are not in the file, so they have their defaults.
     """
-    path = Path(path)
-    yield from _parquet(path) if path.suffix == ".parquet" else _safetensors(path)
-
-
-def _safetensors(path: Path) -> Iterator[TextFeatures]:
-    with safetensors.safe_open(path, framework="numpy") as file:
-        starts = {name: file.get_tensor(f"{name}_starts") for name in ("token", *STRINGS)}
-        slices = {name: file.get_slice(name) for name in file.keys() if not name.endswith("_starts")}  # noqa: SIM118
-        layers = [name for name in LAYERS if name in slices]
-        for i in range(len(starts["token"]) - 1):
-            strings = {name: _string(slices[f"{name}_bytes"], *starts[name][i : i + 2]) for name in STRINGS}
-            begin, end = starts["token"][i : i + 2]
-            yield TextFeatures(
-                Item(strings["id"], strings["text"], strings["pair"] or None),
-                _tokens({name: slices[name][begin:end] for name in IDS}),
-                {name: slices[name][i] if name in SENTENCE else slices[name][begin:end] for name in layers},
-            )
-
-
-def _string(values: Any, start: int, stop: int) -> str:
-    return (
-        values[start:stop].tobytes().decode("utf-8") if start < stop else ""
-    )  # safetensors cannot read an empty slice
-
-
-def _tokens(arrays: Mapping[str, np.ndarray]) -> TextTokens:
-    return TextTokens(arrays["input_ids"], arrays["token_type_ids"], arrays["offsets"], arrays["word_ids"])
-
-
-def _parquet(path: Path) -> Iterator[TextFeatures]:
-    import pyarrow.parquet as pq
-
     file = pq.ParquetFile(path)
     layers = [name for name in LAYERS if name in file.schema_arrow.names]
     hidden_size = int((file.metadata.metadata or {}).get(b"hidden_size", 0))
@@ -67,6 +33,10 @@ def _parquet(path: Path) -> Iterator[TextFeatures]:
             _tokens({name: _array(row[name]) for name in IDS}),
             vectors,
         )
+
+
+def _tokens(arrays: Mapping[str, np.ndarray]) -> TextTokens:
+    return TextTokens(arrays["input_ids"], arrays["token_type_ids"], arrays["offsets"], arrays["word_ids"])
 
 
 def _array(value: Any) -> np.ndarray:

@@ -147,14 +147,13 @@ def lines_file(folder: Path, texts: list[str] = TEXTS) -> Input:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("name", ["out.safetensors", "out.parquet"])
-def test_what_is_written_is_read_again(tmp_path: Path, name: str, dtype: Any):
+def test_what_is_written_is_read_again(tmp_path: Path, dtype: Any):
     layers = LAST_ALL_MEAN
     notes: list[str] = []
     texts = read_texts(lines_file(tmp_path))
-    write(str(tmp_path / name), Extractor(ENCODER, layers, dtype=dtype), texts, notes.append)
+    write(str(tmp_path / "out.parquet"), Extractor(ENCODER, layers, dtype=dtype), texts, notes.append)
     expected = list(Extractor(ENCODER, layers, dtype=dtype).run(texts))
-    found = list(read_features(tmp_path / name))
+    found = list(read_features(tmp_path / "out.parquet"))
     assert [one.item for one in found] == [one.item for one in expected]
     assert [one.item.text for one in found] == TEXTS
     for a, b in zip(expected, found, strict=True):
@@ -215,7 +214,7 @@ def test_bad_requests(tmp_path: Path):
         (check_layers, ["lsat"], "unknown layer 'lsat'; did you mean 'last'"),
         (check_layers, ["last", "last"], "last twice"),
         (check_layers, [], "layers names none"),
-        (check_output, "x.npz", r"\*.safetensors or \*.parquet"),
+        (check_output, "x.npz", r"is called \*.parquet"),
         (check_output, str(tmp_path / "texts.parquet"), "exists already"),
     ):
         with pytest.raises(UserError, match=message):
@@ -228,8 +227,7 @@ def test_bad_requests(tmp_path: Path):
         Extractor(shallow, ["last", "sum_last_four", "concat_last_four"])
 
 
-@pytest.mark.parametrize("name", ["out.safetensors", "out.parquet"])
-def test_what_is_written_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str):
+def test_what_is_written_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """While a window is computed, at most the group that was written last is still there."""
     compute, vectors, kept = Extractor._vectors, list[weakref.ref[np.ndarray]](), list[int]()
 
@@ -243,9 +241,9 @@ def test_what_is_written_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(extract, "WINDOW_BATCHES", 1)
     monkeypatch.setattr(writing, "GROUP_BYTES", 1)
     items = [Item(str(i), TEXTS[i % len(TEXTS)]) for i in range(24)]
-    write(str(tmp_path / name), Extractor(ENCODER, ["last"], batch_size=8), items, print)
+    write(str(tmp_path / "out.parquet"), Extractor(ENCODER, ["last"], batch_size=8), items, print)
     assert kept == [0, 1, 1]
-    assert [one.item.id for one in read_features(tmp_path / name)] == [item.id for item in items]
+    assert [one.item.id for one in read_features(tmp_path / "out.parquet")] == [item.id for item in items]
 
 
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -253,7 +251,6 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
         raise RuntimeError("the machine is gone")
 
     monkeypatch.setattr("bert_jax.features.writing._facts", broken)
-    for name in ("out.parquet", "out.safetensors"):
-        with pytest.raises(RuntimeError):
-            write(str(tmp_path / name), Extractor(ENCODER, LAST_ALL_MEAN), ITEMS, print)
+    with pytest.raises(RuntimeError):
+        write(str(tmp_path / "out.parquet"), Extractor(ENCODER, LAST_ALL_MEAN), ITEMS, print)
     assert not list(tmp_path.iterdir())

@@ -65,7 +65,7 @@ TUNED = {
 }
 ENCODERS = {
     "features": Verb(
-        of_run("features", "--input={}/texts.txt", "--output={}/deep/out.safetensors"),
+        of_run("features", "--input={}/texts.txt", "--output={}/deep/out.parquet"),
         (
             *("workdir", "input", "step", "max_length", "batch_size", "format", "column", "pair_column", "id_column"),
             *("options", "layers", "dtype", "bad_examples", "init"),
