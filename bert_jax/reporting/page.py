@@ -81,7 +81,6 @@ mark { background: color-mix(in srgb, var(--train) 18%, transparent); color: inh
 details { margin-top: 14px; }
 summary { cursor: pointer; font-weight: 600; } details[open] summary { margin-bottom: 10px; }
 pre { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere; } pre + p { margin-top: 14px; }
-.commands > div + div { margin-top: 14px; }
 :focus-visible { outline: 2px solid var(--train); outline-offset: 2px; border-radius: 4px; }
 @media (max-width: 860px) { .charts { grid-template-columns: minmax(0, 1fr); } }
 @media (max-width: 520px) { main { padding: 24px 14px 40px; } .card { padding: 14px; } h1 { font-size: 1.4rem; }

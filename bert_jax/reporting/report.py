@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import time
 from collections.abc import Iterable, Mapping
 from html import escape
@@ -27,10 +26,9 @@ from bert_jax.reporting.measures import (
     to_beat,
 )
 from bert_jax.reporting.pace import paces
-from bert_jax.reporting.page import as_html, fold, page, section, table
+from bert_jax.reporting.page import fold, page, section, table
 from bert_jax.reporting.report_errors import errors
 from bert_jax.reporting.report_speed import goodput, step_times
-from bert_jax.reporting.report_tasks import scores
 from bert_jax.storage import files, reading
 
 FILE = "report.html"
@@ -64,7 +62,7 @@ def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | Non
     headline = next((r for r in evaluations if r["step"] == best), (evaluations or records)[-1])
     parts = [_header(run, state, records, os.fspath(workdir)), _tiles(records, headline, state, baselines, details)]
     parts += [
-        section("Scores", scores(details, baselines) if tuned else ""),
+        section("Scores", _scores(details, baselines) if tuned else ""),
         section("Held-out results", _results(evaluations, baselines)),
         errors(details),
         section("Curves", _charts(records, run, baselines)),
@@ -72,7 +70,6 @@ def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | Non
         section("How fast it was", step_times(paces(records, run))),
         section("Where the time went", goodput(state)),
         section("What it was made from", _lineage(run)),
-        section("Try next", _commands(os.fspath(workdir), run, state, details if tuned else None, examples)),
     ]
     body = "\n".join(part for part in parts if part)
     path = folder / FILE
@@ -236,6 +233,30 @@ def _numbers(records: list[Record]) -> str:
 # ---- Tables ------------------------------------------------------------------------------------------------------
 
 
+def _scores(details: Mapping[str, Any], baselines: Mapping[str, Any]) -> str:
+    """Return a table with the scores of the chosen step on each split, next to baselines that do not read the text."""
+    splits = {name: found for name, found in details["splits"].items() if found.get("metrics")}
+    if not splits:
+        return ""
+    main = details.get("metric")
+    names = dict.fromkeys(name for found in splits.values() for name in found["metrics"])
+    ordered = sorted(names, key=lambda name: name != main)
+    rows = [
+        [
+            title(name),
+            *(cell(found["metrics"].get(name), name) for found in splits.values()),
+            to_beat(name, baselines) or MISSING,
+        ]
+        for name in ordered
+    ]
+    heads = [f"{name} ({found['num_examples']:,})" for name, found in splits.items()]
+    step = f"Step {details['best_step']:,}" if is_number(details.get("best_step")) else "The chosen step"
+    note = f"{step}, chosen by the held-out {in_words(str(main))}; its predictions are in predictions_*.jsonl."
+    return (
+        f'<p class="small soft">{escape(note)}</p><div class="card">{table(["measure", *heads, "to beat"], rows)}</div>'
+    )
+
+
 def _results(evaluations: list[Record], baselines: Mapping[str, Any]) -> str:
     rows = []
     for metric in dict.fromkeys(k for r in evaluations for k, v in metrics_of(r).items() if is_number(v)):
@@ -281,7 +302,10 @@ def _examples(examples: list[Any]) -> str:
 
 
 def _lineage(run: Mapping[str, Any]) -> str:
-    facts = _made_from(run)
+    """Return a table of the run's inputs, and its settings as its recipe has them, folded."""
+    others = ("facts", "identity", "config", "restarts", "name")
+    facts = {**{name: value for name, value in run.items() if name not in others}, **_mapping(run.get("facts"))}
+    facts["init"] = _mapping(run.get("identity")).get("init")
     if is_number(facts.get("started")):
         facts["started"] = _moment(facts["started"])
     rows = [[name, _text(value)] for name, value in flatten(facts).items() if value not in (None, "", [], {})]
@@ -289,35 +313,6 @@ def _lineage(run: Mapping[str, Any]) -> str:
     lineage = f'<div class="card">{table([], rows, numbers_from=9)}</div>' if rows else ""
     config = [[name, _text(value)] for name, value in flatten(run.get("config") or {}).items()]
     return lineage + (fold("Configuration", table([], config, numbers_from=9)) if config else "")
-
-
-def _made_from(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what ``run.json`` says of the run's inputs and settings, without keys that did not count.
-
-    Of ``vocab`` and ``corpus`` these are the keys that the recipe names, of ``model``, ``objective`` or ``task``, and
-    ``phases`` those that the run arrived at.
-    """
-    own, identity, config = (_mapping(run.get(name)) for name in ("facts", "identity", "config"))
-    plain = {
-        name: value for name, value in run.items() if name not in ("facts", "identity", "config", "restarts", "name")
-    }
-    made = {**plain, **identity, **own} | ({"phases": run["phases"]} if "phases" in run else {})
-    for name in ("vocab", "corpus"):
-        if name in identity:
-            made[name] = _counted(_mapping(config.get(name)))
-    if identity.get("init") and "path" not in made.get("vocab", {}):
-        made["vocab"] = {}  # it is that of the model
-    return made
-
-
-def _counted(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the keys of a vocabulary or corpus that count: beside a path no others, beside parts no source."""
-    if config.get("path"):
-        return {name: config[name] for name in ("path", "weight") if name in config}
-    if parts := _mapping(config.get("parts")):
-        rest = {name: value for name, value in config.items() if name not in ("source", "options")}
-        return {**rest, "parts": {name: _counted(_mapping(part)) for name, part in parts.items()}}
-    return {name: value for name, value in config.items() if name != "path"}
 
 
 def _starts(run: Mapping[str, Any]) -> list[tuple[str, list[Any]]]:
@@ -335,32 +330,3 @@ def _start(start: Mapping[str, Any]) -> str:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _commands(
-    workdir: str,
-    run: Mapping[str, Any],
-    state: Mapping[str, Any],
-    details: Mapping[str, Any] | None,
-    examples: list[Any],
-) -> str:
-    """Return HTML with useful commands for this run. ``details`` is None for a pretraining run."""
-    where = f"--workdir={shlex.quote(workdir)}"
-    pairs = []
-    if details is None:
-        text = shlex.quote(examples[0]["text"] if examples else "A sentence of your text with a [MASK].")
-        pairs.append(("Fill in a blank", f"bert-jax fill-mask {where} {text}"))
-    else:
-        if details.get("reads") == ["text"]:
-            pairs.append(("Predict a text", f"bert-jax predict {where} 'A text of your own.'"))
-        pairs.append(("Predict new examples", f"bert-jax predict {where} --input=FILE --output=predictions.jsonl"))
-        pairs.append(("Score examples whose answers are known", f"bert-jax evaluate {where} --input=FILE"))
-    pairs += [
-        ("Export for Hugging Face", f"bert-jax export {where} --output={shlex.quote(workdir.rstrip('/') + '/hf')}"),
-        ("See how the run stands", f"bert-jax status {where}"),
-        ("Write this page again", f"bert-jax report {where}"),
-    ]
-    if run.get("command") and state.get("state") != "finished" and state.get("resumable", True):
-        pairs.insert(0, ("Go on where it stopped", str(run["command"])))
-    lines = (f"<div><p class='small soft'>{escape(why)}</p><pre>{as_html(what)}</pre></div>" for why, what in pairs)
-    return f'<div class="card commands">{"".join(lines)}</div>'

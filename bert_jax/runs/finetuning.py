@@ -208,7 +208,6 @@ def _write_details(
     content = {
         "metric": results["metric"],
         "best_step": results["best_step"],
-        "reads": list(task.roles.required),
         "labels": list(labels),
         "splits": shown,
     }
