@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from bert_jax.cli.flags import add_trust, whole
 from bert_jax.errors import UserError
@@ -11,18 +10,13 @@ from bert_jax.program import say
 from bert_jax.storage import reading
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that choose the model."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     of_any = "folder of a run, pretrained or fine-tuned, or WORKDIR@step, or a Hugging Face directory"
     parser.add_argument("--workdir", "--init", dest="workdir", metavar="DIR", required=True, help=of_any)
     parser.add_argument("--step", type=whole(0), help="a saved step of --workdir (default: the best, else the newest)")
     add_trust(parser)
     parser.add_argument("--max_length", type=int, help="most tokens of a text; the rest is cut (default: the model's)")
     parser.add_argument("--batch_size", type=int, default=32, help="texts of a batch, over all devices (default: 32)")
-
-
-def add_input(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that choose the texts."""
     parser.add_argument("--input", required=True, help="a .txt file with one text per line, or a file of labelled data")
     parser.add_argument("--format", default="", help="lines, or a reader, such as conll (default: by the ending)")
     parser.add_argument("--column", default="text", help="column with the text, or a list of words (default: text)")
@@ -30,11 +24,6 @@ def add_input(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--id_column", default="", help="column with the ids (default: number of the line or row)")
     parser.add_argument("--options", default="{}", help='options of the reader, as JSON, such as {"header": false}')
     parser.add_argument("--bad_examples", default="error", choices=("error", "skip"), help="what to do about bad texts")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model(parser)
-    add_input(parser)
     parser.add_argument("--output", required=True, help="FILE.parquet: a row for each text")
     parser.add_argument(
         "--layers",
@@ -47,23 +36,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from bert_jax.features.extract import Extractor, check_layers
-    from bert_jax.features.inputs import read_texts
+    from bert_jax.features.inputs import Input, read_texts
     from bert_jax.features.writing import check_output, write
     from bert_jax.interchange.loading import load
 
     given, layers = arguments, [name for name in arguments.layers.split(",") if name]
     check_layers(layers)
     check_output(given.output)
-    texts = read_texts(source(given), say)
+    if (options := reading.parse_object(given.options)) is None:
+        raise UserError(f'--options={given.options} is no JSON object; write {{"header": false}}')
+    keys = ("format", "column", "pair_column", "id_column", "bad_examples")
+    texts = read_texts(Input(given.input, options=options, **{name: getattr(given, name) for name in keys}), say)
     model = load(given.workdir, given.step)
     write(given.output, Extractor(model, layers, given.max_length, given.batch_size, given.dtype), texts, say)
-
-
-def source(arguments: argparse.Namespace) -> Any:
-    """Return the ``Input`` that the flags of ``add_input`` describe: the texts to read."""
-    from bert_jax.features.inputs import Input
-
-    if (options := reading.parse_object(arguments.options)) is None:
-        raise UserError(f'--options={arguments.options} is no JSON object; write {{"header": false}}')
-    keys = ("format", "column", "pair_column", "id_column", "bad_examples")
-    return Input(arguments.input, options=options, **{name: getattr(arguments, name) for name in keys})

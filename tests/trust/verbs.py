@@ -72,11 +72,6 @@ ENCODERS = {
         ),
         ["texts.txt"],
     ),
-    "neighbours": Verb(
-        of_run("neighbours", "--input={}/texts.txt", "--word=cat", "the cat sees"),
-        ("workdir", "input", "word", "layer", "best", "step", "max_length", "batch_size"),
-        ["texts.txt"],
-    ),
     "retrieve": Verb(
         of_run(
             "retrieve",
