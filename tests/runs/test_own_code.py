@@ -366,8 +366,8 @@ def test_a_run_of_own_parts_is_gone_on_from_only_when_asked(
     for name, text in PARTS.items():
         (folder / name).write_text(textwrap.dedent(text.strip("\n")))
     monkeypatch.chdir(folder)
-    own = ["model.encoder=bag", "objective.masking.strategy=masks", "corpus.source=news"]
-    config = [f"--config.{one}.py" for one in own] + ["--config.objective.packing=none"]
+    own = ["model={'encoder': 'bag.py', 'hidden_size': 32}", "objective.masking.strategy=masks.py"]
+    config = [f"--config.{one}" for one in (*own, "corpus.source=news.py", "objective.packing=none")]
     workers = ["--config.loader.num_workers=1", "--config.corpus.num_workers=2", "--config.corpus.part_bytes=2000"]
 
     def ends(code: int, *argv: str) -> str:
