@@ -3,6 +3,7 @@
 import dataclasses
 import multiprocessing
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,6 +100,24 @@ def test_a_cut_build_goes_on_without_reading_again_what_it_had(tmp_path, notes):
     assert readings(notes) == [1, 1, 1, 1, 1, 1, 2, 2, 1, 1, 1, 1]  # pieces 6 and 7 are one shard
     assert bytes_of(tmp_path / "cut") == bytes_of(tmp_path / "whole")
     assert {path.name for path in tmp_path.iterdir()} == {"whole", "cut", "notes"}
+
+
+def test_a_build_cut_while_it_removes_its_parts_goes_on(tmp_path, notes, monkeypatch):
+    build(Letters(str(notes)), TOKENIZER, tmp_path / "whole", ONE)
+    rmtree = shutil.rmtree
+
+    def cut(path: Any, *args: Any, **kwargs: Any) -> None:
+        if Path(path).name != "parts":
+            return rmtree(path, *args, **kwargs)
+        sorted(Path(path).glob("*.npy"))[0].unlink()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", cut)
+    with pytest.raises(KeyboardInterrupt):
+        build(Letters(str(notes)), TOKENIZER, tmp_path / "cut", ONE)
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    build(Letters(str(notes)), TOKENIZER, tmp_path / "cut", ONE)
+    assert bytes_of(tmp_path / "cut") == bytes_of(tmp_path / "whole")
 
 
 def test_shards_of_another_build_are_not_used(tmp_path, notes):
