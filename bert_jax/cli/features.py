@@ -28,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--layers",
         default="last",
-        help="embeddings, second_to_last, last, sum_last_four, concat_last_four, weighted_sum_last_four, "
-        "weighted_sum_all, all; mean and cls are vectors of a text (default: last)",
+        help="embeddings, second_to_last, last, sum_last_four, concat_last_four, all; mean and cls are vectors of a "
+        "text (default: last)",
     )
     parser.add_argument("--dtype", default="float32", choices=("float32", "float16"))
 

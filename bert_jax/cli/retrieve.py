@@ -71,8 +71,6 @@ def run(arguments: argparse.Namespace) -> None:
     pooling, max_length = given.pooling or model.pooling, given.max_length or model.facts.get("max_length")
     extractor = Extractor(model, [pooling], max_length, given.batch_size)
     found = retrieve(extractor, collection, given.top, given.baseline, progress_notes(say, what="texts encoded"))
-    if found.note:
-        say(found.note)
     records = as_records(collection, found.rankings)
     if given.output:
         write_predictions(given.output, records)

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import special
 
 from bert_jax.configuration import choose
 from bert_jax.errors import UserError
 from bert_jax.features.inputs import Item
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.heads import NEEDED, combine, num_weighted, pool
+from bert_jax.models.heads import NEEDED, combine, pool
 from bert_jax.models.model import encoder_of
 from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.tasks.base import pair_sequences
@@ -38,8 +37,8 @@ WINDOW_BYTES = 128 << 20  # limit for the vectors of the texts of a window
 SENTENCE = ("mean", "cls")  # these give one vector for each text, all others one for each token
 TOP_ONLY = ("last", *SENTENCE)  # these need only the last layer
 LAYERS = (
-    *("embeddings", "second_to_last", "last", "sum_last_four", "weighted_sum_last_four", "concat_last_four"),
-    *("weighted_sum_all", "all", *SENTENCE),
+    *("embeddings", "second_to_last", "last", "sum_last_four", "concat_last_four"),
+    *("all", *SENTENCE),
 )
 
 
@@ -121,8 +120,7 @@ class Extractor:
     ):
         """
         Args:
-          layers: names of ``LAYERS``. A weighted sum has the weights that a feature_tagging model has learned, or equal
-            weights for any other model.
+          layers: names of ``LAYERS``.
           max_length: the most tokens of a text, special tokens included; longer texts are cut. None means as many as
             the model can read.
           batch_size: the number of texts in a batch, rounded up to a multiple of the number of devices.
@@ -143,15 +141,9 @@ class Extractor:
         self.dtype, self._batch_size = np.dtype(dtype), batch_size
         mesh = meshes.make_mesh(MeshConfig(), devices)
         self._params = jax.device_put(model.params["encoder"], meshes.replicated(mesh))
-        weighted = tuple((name, _weights(name, model)) for name in self.layers)
-        self._forward = Forward(functools.partial(_read_layers, config, weighted, dtype), mesh, batch_size)
+        self._forward = Forward(functools.partial(_read_layers, config, self.layers, dtype), mesh, batch_size)
         widths = {"all": config.num_layers + 1, "concat_last_four": 4}
         self._token_bytes = sum(widths.get(name, 1) for name in layers) * config.hidden_size * self.dtype.itemsize
-
-    @property
-    def padding(self) -> float:
-        """The share of the positions read so far that were padding."""
-        return 1 - self.counts["tokens"] / max(self._forward.positions, 1)
 
     def run(self, items: Iterable[Item]) -> Iterator[TextFeatures]:
         """Return the vectors of each item, in order, as an iterator."""
@@ -219,39 +211,27 @@ def check_layers(names: Sequence[str], num_layers: int | None = None) -> None:
         raise UserError(f"the model has {num_layers} layers, too few for {', '.join(lacking)}; allowed: {allowed}")
 
 
-def _weights(name: str, model: TrainedModel) -> tuple[float, ...]:
-    """Return the weights of a weighted sum: those that feature_tagging has learned for it, else equal ones.
-
-    The learned weights are gamma * softmax(w), the lowest layer first. () for a layer that is no weighted sum.
-    """
-    count, learned = num_weighted(name, model.config.num_layers), model.params.get("layer_mix")
-    if learned and count == len(learned["weights"]):
-        shares = special.softmax(np.asarray(learned["weights"], np.float64))
-        return tuple((float(learned["scale"]) * shares).tolist())
-    return (1.0 / count,) * count if count else ()
-
-
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _read_layers(
     config: ModelConfig,
-    layers: tuple[tuple[str, tuple[float, ...]], ...],
+    layers: tuple[str, ...],
     dtype: str,
     params: Any,
     batch: Mapping[str, jax.Array],
 ) -> dict[str, jax.Array]:
-    """Return vectors by layer, [B, L, ...] or [B, D], of a batch of ids [B, L]. ``layers`` has names and weights.
+    """Return vectors by layer, [B, L, ...] or [B, D], of a batch of ids [B, L].
 
     "all" is [B, L, N + 1, D], the embeddings first.
     """
-    top = {name for name, _ in layers} <= set(TOP_ONLY)
+    top = set(layers) <= set(TOP_ONLY)
     encoded: Any = encoder_of(config).apply({"params": params}, batch, hidden_states="last" if top else "all")
     hidden = jnp.asarray(encoded.sequence[None] if top else encoded.hidden, jnp.float32)  # [N + 1, B, L, D]
 
-    def vectors(name: str, weights: tuple[float, ...]) -> jax.Array:
+    def vectors(name: str) -> jax.Array:
         if name in SENTENCE:
             return pool(hidden[-1], batch["attention_mask"], name)  # type: ignore[arg-type]
         if name == "all":
             return jnp.moveaxis(hidden, 0, 2)
-        return combine(name, hidden, jnp.asarray(weights, jnp.float32))
+        return combine(name, hidden)
 
-    return {name: vectors(name, weights).astype(dtype) for name, weights in layers}
+    return {name: vectors(name).astype(dtype) for name in layers}

@@ -13,8 +13,7 @@ import numpy as np
 from bert_jax.errors import UserError, optional_library
 from bert_jax.examples.collection import Collection
 from bert_jax.features.extract import Extractor
-from bert_jax.program import program
-from bert_jax.tasks.metrics.retrieval import Nearest, retrieval_metrics, unit
+from bert_jax.tasks.metrics.retrieval import Nearest, retrieval_metrics
 
 BLOCK_TEXTS = 4096  # number of texts that are encoded, searched and dropped together
 # Matches the words of BM25: runs of letters and digits; in scripts without spaces, each character.
@@ -31,7 +30,6 @@ class _Retrieval(NamedTuple):
 
     rankings: Rankings
     metrics: dict[str, dict[str, float]]
-    note: str  # a line for the user about cosines that lie close together, or ""
 
 
 def retrieve(
@@ -60,30 +58,17 @@ def retrieve(
             shown = functools.partial(lambda before, done: progress(before + done, len(every)), start)
             yield extractor.texts(every[start : start + BLOCK_TEXTS], shown)
 
-    model = extractor.model
     queries = np.concatenate([*blocks(collection.queries)])
-    nearest, note = Nearest(queries, top + 1), ""
-    for number, block in enumerate(blocks(collection.documents)):
+    nearest = Nearest(queries, top + 1)
+    for block in blocks(collection.documents):
         nearest.add(block)
-        if not (number or (model.facts.get("task") or {}).get("name") == "sentence_embeddings"):
-            note = _crowding_note(float(np.median(unit(queries[:BLOCK_TEXTS]) @ unit(block).T)), model.source)
     rankings, metrics = _rank(collection, nearest.places, nearest.scores, top), {}
     if collection.relevances:
         cutoffs = sorted({min(10, top), top})
         metrics["model"] = retrieval_metrics(collection.relevances, rankings, cutoffs)
         if baseline == "bm25":
             metrics["bm25"] = retrieval_metrics(collection.relevances, bm25(collection, top), cutoffs)
-    return _Retrieval(rankings, metrics, note)
-
-
-def _crowding_note(median: float, source: str) -> str:
-    """Return a line about the cosines of an encoder that was not trained for them; "" if their median is below 0.5."""
-    if median < 0.5:
-        return ""
-    return (
-        f"untuned encoder: the cosine of any two texts is high (median {median:.2f}), so only the order counts; "
-        f"{program()} finetune --config=embeddings --init={source} tunes it on pairs of texts that belong together"
-    )
+    return _Retrieval(rankings, metrics)
 
 
 def _rank(collection: Collection, places: np.ndarray, scores: np.ndarray, top: int) -> Rankings:

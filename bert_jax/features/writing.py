@@ -53,7 +53,6 @@ def write(output: str, extractor: Extractor, items: Sequence[Item], note: Callab
         _write_parquet(path, groups(), extractor)
     seconds, (texts, tokens, cut_texts, cut_tokens) = time.monotonic() - started, extractor.counts.values()
     line = f"{texts:,} texts, {tokens:,} tokens in {seconds:.1f} s ({tokens / seconds:,.0f}/s)"
-    line += f", padding {extractor.padding:.1%}"
     if cut_texts:
         line += f"; {cut_texts:,} texts cut at {extractor.max_length} tokens, {cut_tokens:,} left out"
     note(f"{line}; wrote {output}")

@@ -216,22 +216,13 @@ _OF_FOUR = ("sum_last_four", "weighted_sum_last_four", "concat_last_four")
 NEEDED = {"second_to_last": 1, "weighted_sum_all": 1, **dict.fromkeys(_OF_FOUR, 4)}
 
 
-def num_weighted(layers: str, num_layers: int) -> int:
-    """Return how many layers, from the top, a weighted sum has; 0 for other combinations."""
-    return {"weighted_sum_last_four": 4, "weighted_sum_all": num_layers}.get(layers, 0)
-
-
-def combine(layers: str, hidden: jax.Array, weights: jax.Array) -> jax.Array:
-    """Return a combination of ``hidden`` [N + 1, ..., D], the embeddings first: [..., D], or [..., 4D] of "concat".
-
-    ``weights`` [n] are those of a weighted sum of the last n layers, the lowest first.
-    """
+def combine(layers: str, hidden: jax.Array) -> jax.Array:
+    """Return a combination of ``hidden`` [N + 1, ..., D], the embeddings first: [..., D], or [..., 4D] of "concat"."""
     if layers == "concat_last_four":
         return jnp.concatenate(list(hidden[-4:]), axis=-1)
     if layers == "sum_last_four":
         return jnp.sum(hidden[-4:], axis=0)
-    place = {"embeddings": 0, "second_to_last": -2, "last": -1}.get(layers)
-    return jnp.tensordot(weights, hidden[-len(weights) :], axes=1) if place is None else hidden[place]
+    return hidden[{"embeddings": 0, "second_to_last": -2, "last": -1}[layers]]
 
 
 class LayerMix(Head):
@@ -252,10 +243,11 @@ class LayerMix(Head):
         If layers are concatenated it is [B, L, 4D], the lowest layer first.
         """
         hidden = outputs["hidden"].astype(self.config.param_dtype)
-        if count := num_weighted(self.layers, self.config.num_layers):
+        # how many layers, from the top, are weighted
+        if count := {"weighted_sum_last_four": 4, "weighted_sum_all": self.config.num_layers}.get(self.layers):
             weights = self.param("weights", with_axes(nn.initializers.zeros, None), (count,), hidden.dtype)
             scale = self.param("scale", nn.initializers.ones, (), hidden.dtype)
-            x = scale * combine(self.layers, hidden, jax.nn.softmax(weights))
+            x = scale * jnp.tensordot(jax.nn.softmax(weights), hidden[-count:], axes=1)
         else:
-            x = combine(self.layers, hidden, jnp.zeros(0))
+            x = combine(self.layers, hidden)
         return {"sequence": dropout(x, self.dropout_rate, rng, "features")}

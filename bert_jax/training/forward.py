@@ -23,9 +23,6 @@ class Forward:
 
     ``rows`` makes batches of encoded rows and pads each as ``padded_length`` says. A call takes a batch as it is: in
     evaluation and ``predict``, ``tasks.base`` pads all rows of a split to one length, a multiple of 8.
-
-    Attributes:
-      positions: the positions in all batches of ``rows`` so far, padding included.
     """
 
     def __init__(self, function: Callable[..., Any], mesh: Mesh, batch_size: int = 0):
@@ -36,7 +33,6 @@ class Forward:
         """
         self._function, self._mesh, self._share = function, mesh, meshes.share_of(mesh)
         self._batch_size = -(-batch_size // self._share.count) * self._share.count
-        self.positions = 0
 
     def __call__(self, batch: Batch, *variables: Any) -> Any:
         """Return what the function returns for a batch, whose rows every process has, as arrays of numpy."""
@@ -61,7 +57,6 @@ class Forward:
                 number *= 2
             filled = chosen[np.minimum(np.arange(min(number, self._batch_size)), len(chosen) - 1)]
             length = padded_length(int(rows.lengths[chosen].max()), max_length)
-            self.positions += len(filled) * length
             outputs = self(rows.take(filled, length), *variables)
             yield chosen, {name: value[: len(chosen)] for name, value in outputs.items()}
 

@@ -42,7 +42,7 @@ def test_a_workdir_and_a_table(tmp_path: Path, model: str, capsys: pytest.Captur
     import_into_workdir(model, str(tmp_path / "work"))
     (tmp_path / "x.tsv").write_text("k1\ta b\tbank\nk2\th g f e d c b a\triver\n")
     flags = ["--column=1", "--pair_column=2", "--id_column=0", '--options={"header": false}', "--max_length=9"]
-    flags += ["--layers=weighted_sum_last_four,cls", "--dtype=float16", "--batch_size=2"]
+    flags += ["--layers=sum_last_four,cls", "--dtype=float16", "--batch_size=2"]
     output = tmp_path / "x.parquet"
     line = ["features", f"--workdir={tmp_path / 'work'}", f"--input={tmp_path / 'x.tsv'}", f"--output={output}", *flags]
     assert run(line) == 0
@@ -54,7 +54,7 @@ def test_a_workdir_and_a_table(tmp_path: Path, model: str, capsys: pytest.Captur
         ("k1", "a b", "bank"),
         ("k2", "h g f e d c b a", "river"),
     ]
-    assert [one.vectors["weighted_sum_last_four"].shape for one in found] == [(6, 24), (9, 24)]
+    assert [one.vectors["sum_last_four"].shape for one in found] == [(6, 24), (9, 24)]
     assert run(line) == 2
     assert "exists already" in capsys.readouterr().err
 

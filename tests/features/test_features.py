@@ -47,8 +47,7 @@ def close(found: np.ndarray, expected: np.ndarray) -> bool:
 
 
 def test_every_layer_is_that_of_the_encoder_in_the_order_of_the_texts():
-    names = tuple(name for name in LAYERS if name != "weighted_sum_all")
-    found = list(Extractor(ENCODER, names, batch_size=2, devices=ONE).run(ITEMS))
+    found = list(Extractor(ENCODER, LAYERS, batch_size=2, devices=ONE).run(ITEMS))
     assert [one.item for one in found] == ITEMS
     for one in found:
         h = hidden_states(one.tokens.input_ids)
@@ -58,7 +57,6 @@ def test_every_layer_is_that_of_the_encoder_in_the_order_of_the_texts():
             "last": h[4],
             "sum_last_four": h[1] + h[2] + h[3] + h[4],
             "concat_last_four": np.concatenate([h[1], h[2], h[3], h[4]], axis=1),
-            "weighted_sum_last_four": h[1:].mean(axis=0),
             "all": h.transpose(1, 0, 2),
             "mean": h[4].mean(axis=0),
             "cls": h[4][0],
@@ -66,17 +64,6 @@ def test_every_layer_is_that_of_the_encoder_in_the_order_of_the_texts():
         assert one.vectors.keys() == expected.keys()
         for name, vectors in expected.items():
             assert close(one.vectors[name], vectors), name
-    [first] = Extractor(ENCODER, ["weighted_sum_all"], devices=ONE).run(ITEMS[:1])
-    h = hidden_states(first.tokens.input_ids)
-    assert close(first.vectors["weighted_sum_all"], h[1:].mean(axis=0)), "equal weights, embeddings left out"
-
-
-def test_a_probes_weights_are_taken():
-    logits, gamma = np.log([1.0, 1.0, 1.0, 4.0]), 2.0
-    params = PARAMS | {"layer_mix": {"weights": logits, "scale": gamma}}
-    [one] = Extractor(dataclasses.replace(ENCODER, params=params), ["weighted_sum_all"], devices=ONE).run(ITEMS[:1])
-    h = hidden_states(one.tokens.input_ids)
-    assert close(one.vectors["weighted_sum_all"], 2.0 * (h[1] + h[2] + h[3] + 4 * h[4]) / 7)
 
 
 def test_the_same_on_one_device_and_on_eight():

@@ -7,7 +7,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -111,23 +110,6 @@ def test_a_search(workdir: str, files: dict[str, Path]) -> None:
         assert list(found.rankings[query]) == [name for name in order if name != query][:4]
     assert found.metrics["model"] == retrieval_metrics(RELEVANCES, found.rankings, (4,))
     assert found.metrics["bm25"]["recall@4"] == 1
-    assert (f"median {np.median(cosines):.2f}" in found.note) == (np.median(cosines) >= 0.5)
-
-
-def note_on(vectors: np.ndarray, **facts: Any) -> str:
-    """What is said of a search whose texts have these vectors."""
-    model = SimpleNamespace(source="runs/a", facts=facts)
-    extractor: Any = SimpleNamespace(model=model, texts=lambda texts, progress: vectors[: len(texts)])
-    return retrieve(extractor, Collection(DOCUMENTS, QUERIES, {})).note
-
-
-def test_cosines_that_lie_close_together_are_explained() -> None:
-    apart = np.random.default_rng(0).normal(size=(30, 64))
-    line = note_on(apart + 4)
-    assert "median 0.9" in line
-    assert "finetune --config=embeddings --init=runs/a" in line
-    assert note_on(apart) == ""
-    assert note_on(apart + 4, task={"name": "sentence_embeddings"}) == ""
 
 
 def test_without_bm25s_the_search_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

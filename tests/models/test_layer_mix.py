@@ -12,7 +12,6 @@ from flax import linen as nn
 
 from bert_jax import catalogue
 from bert_jax.errors import UserError
-from bert_jax.features.extract import Extractor
 from bert_jax.interchange.loading import load
 from bert_jax.models.heads import LayerMix
 from bert_jax.models.model import Model
@@ -139,4 +138,3 @@ def test_the_whole_command(tmp_path: Path):
     assert len(weights) == 2
     assert weights[0] != weights[1]
     assert "layer_mix" not in before.params
-    Extractor(after, ["weighted_sum_all"])
