@@ -57,6 +57,7 @@ WORST = {
     "tasks.metrics.entities.TAG": ("fullmatch", ("B-", "a", "\n")),
     "tasks.metrics.spans._ARTICLES": ("findall", ("", "a", ""), ("", "a ", ""), ("", "the", "")),
     "tasks.metrics.spans._CMRC_PIECES": ("findall", ("", "a", ""), ("", "一", ""), ("", "a一", "")),
+    "text.json_engine.BESIDE_SPACE": ("search", ("", " ", "x"), ("", "é ", "x")),
     "text.json_engine.PUNCTUATION": ("split", ("", "a", ""), ("", "-", "")),
     "text.learn.IDEOGRAPH": ("findall", ("", "a", ""), ("", "一", "")),
     "text.marks.BYTE": ("fullmatch", ("<0x", "A", "x")),

@@ -1,8 +1,8 @@
 """The engine of every tokenizer but sentencepiece's own models: the library ``tokenizers``, on a ``tokenizer.json``.
 
-Its ids are those of the library. With BERT's rules, a cache of words makes encoding a corpus several times faster.
-There the library deviates from Google's ``tokenization.py`` in two ways: at the end of a word, it converts a capital
-sigma to a medial sigma (not a final sigma), and it knows only the punctuation and accents of Unicode 8.
+Its ids are those of the library. A cache of whole words makes encoding a corpus several times faster. For BERT's
+WordPiece, the library deviates from Google's ``tokenization.py`` in two ways: at the end of a word, it converts a
+capital sigma to a medial sigma (not a final sigma), and it knows only the punctuation and accents of Unicode 8.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tokenizers
@@ -33,36 +34,50 @@ CACHED_WORDS = 1 << 19  # about 120 MB
 _TEXTS_AHEAD = 512  # the number of texts whose new words the library encodes at once
 _NEVER_IN_UTF8 = frozenset((0xC0, 0xC1, *range(0xF5, 0x100)))
 PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")  # ASCII punctuation; because of the group, ``split`` keeps the marks
+_MEAN_CHARACTERS = 32  # a text whose words are longer on average has no spaces between words: they are not cached
+# Normalizers that change text character by character, or only where there is more than one space.
+_CHARACTER_STEPS = ("NFC", "NFD", "NFKC", "NFKD", "StripAccents", "Lowercase", "Precompiled", "Strip")
+# A character outside ASCII that may change, or be changed by, the space beside it.
+BESIDE_SPACE = re.compile(r" [^\w\x00-\x7f]|[^\w\x00-\x7f] ")
 
 
 class _WordCache:
-    """Encodes texts whose ids are the concatenated ids of the words between their spaces. Threads may share it."""
+    """Encodes texts whose ids are the concatenated ids of their words. Threads may share a cache of word -> ids."""
 
-    def __init__(self, add: Callable[[set[str], dict[str, bytes]], None]) -> None:
+    def __init__(self, split: Callable[[str], list[str]], add: Callable[[set[str], dict[str, bytes]], None]) -> None:
         """
         Args:
+          split: returns the words of a text.
           add: encodes each word of a set and puts it into a dictionary: word -> the bytes of its int32 ids.
         """
-        self._add = add
+        self._split, self._add = split, add
         self._cache: dict[str, bytes] = {}
+        self._old: dict[str, bytes] = {}
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Return the ids of each text, int32 (read-only)."""
-        cache, result = self._cache, list[np.ndarray]()
+        cache, split, result = self._cache, self._split, list[np.ndarray]()
         while len(result) < len(texts):
             try:
                 for text in itertools.islice(texts, len(result), None):
-                    result.append(np.frombuffer(b"".join(map(cache.__getitem__, text.split(" "))), np.int32))
+                    result.append(np.frombuffer(b"".join(map(cache.__getitem__, split(text))), np.int32))
             except KeyError:  # rare once the cache has filled; checking all words first would be a quarter slower
                 cache = self._with_words_of(texts[len(result) : len(result) + _TEXTS_AHEAD])
         return result
 
     def _with_words_of(self, texts: Sequence[str]) -> dict[str, bytes]:
-        """Return the cache after adding the words of ``texts``; a full cache is replaced by an empty one before."""
-        if len(self._cache) > CACHED_WORDS:
-            self._cache = {}
-        cache = self._cache
-        self._add(set(itertools.chain.from_iterable(text.split(" ") for text in texts)).difference(cache), cache)
+        """Return the cache after adding the words of ``texts``.
+
+        A full cache becomes the old cache and replaces the previous old cache. Words that are used again are copied
+        from the old cache.
+        """
+        if len(self._cache) > CACHED_WORDS // 2:
+            self._old, self._cache = self._cache, {}
+        cache, old = self._cache, self._old
+        new = set(itertools.chain.from_iterable(map(self._split, texts))).difference(cache)
+        known = {word: old[word] for word in new if word in old}
+        cache.update(known)
+        self._add(new.difference(known), cache)
         return cache
 
 
@@ -93,7 +108,7 @@ class JsonEngine:
         self.pair_separators, self.pair_type = tokenizer_json.pair_form(content)
         self.lowercase = "B" not in self._normalized("B")
         self.joiner = "" if self._words("a") == self._words(" a") else " "
-        self._cache = self._word_cache()
+        self._cache = None if any(map(_crosses_words, entries)) else self._word_cache()
 
     def __reduce__(self) -> tuple[type[JsonEngine], tuple[tokenizer_json.Content]]:
         return JsonEngine, (self.content,)
@@ -130,8 +145,16 @@ class JsonEngine:
         return json.dumps(self.content, ensure_ascii=False, indent=1) + "\n"
 
     def ids(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Return the ids of each text, int32 (read-only)."""
-        return self._cache.encode(texts) if self._cache else list(map(_int32, self._bytes_of_ids(texts)))
+        """Return the ids of each text, int32 (read-only); the library encodes only words that are not in the cache."""
+        if self._cache is None:
+            return list(map(_int32, self._bytes_of_ids(texts)))
+        cache, fits = self._cache
+        if fits is None:
+            return cache.encode(texts)
+        fitting = list(map(fits, texts))
+        words = iter(cache.encode(list(itertools.compress(texts, fitting))))
+        others = self._bytes_of_ids([text for text, fit in zip(texts, fitting, strict=True) if not fit])
+        return [next(words) if fit else _int32(next(others)) for fit in fitting]
 
     def cut(self, text: str, special_tokens: bool = False) -> Cut:
         """Return the pieces of ``text``. If ``special_tokens``, those in the text are recognised by either name."""
@@ -168,19 +191,47 @@ class JsonEngine:
         for encoding in self._library.encode_batch_fast(list(texts), add_special_tokens=False):
             yield np.array(encoding.ids, np.int32).tobytes()
 
-    def _word_cache(self) -> _WordCache | None:
-        """Return a cache of words if texts are cut by BERT's rules alone, which look at no two words; else None."""
-        types = tokenizer_json.steps_of(self.content)
-        by_bert = "BertPreTokenizer" in types and {*types} <= {"BertPreTokenizer", "BertNormalizer"}
-        return _WordCache(self._add_words) if by_bert and not self.added_ids else None
+    def _word_cache(self) -> tuple[_WordCache, Callable[[str], bool] | None] | None:
+        """Return a cache of words, and which texts are encoded word by word (None: all); None without such texts.
+
+        A text is encoded word by word if its only white space is single spaces, and the rules look at no two words.
+        """
+        splitters = tokenizer_json.flat(self.content["pre_tokenizer"], "pretokenizers")
+        types = [step["type"] for step in splitters]
+        changes = tokenizer_json.flat(self.content["normalizer"], "normalizers")
+        if types == ["BertPreTokenizer"] and all(step["type"] == "BertNormalizer" for step in changes):
+            add = self._add_words if self.added_ids else self._add_bert_words
+            return _WordCache(lambda text: text.split(" "), add), None
+        by_character = all(step["type"] in _CHARACTER_STEPS or _spares_words(step) for step in changes)
+        if not by_character or not splitters or not splitters[-1].get("use_regex", True):
+            return None
+        if types == ["ByteLevel"]:
+            # The space before a word is the word's. A first word without one is marked by a space.
+            kept = all(step["type"] == "NFC" for step in changes)
+            return _WordCache(_words_with_space, self._add_words_with_space), functools.partial(_splits, kept)
+        always = (
+            not any(entry["normalized"] for entry in self.content["added_tokens"])
+            and splitters[-1].get("prepend_scheme") in ("always", "first")
+            and splitters[-1].get("split", True)
+        )
+        if types in (["Metaspace"], ["WhitespaceSplit", "Metaspace"]) and always:
+            return _WordCache(lambda text: text.split(" "), self._add_words), _splits_between_letters
+        return None
 
     def _add_words(self, new: set[str], cache: dict[str, bytes]) -> None:
+        words = list(new)
+        cache.update(zip(words, self._bytes_of_ids(words), strict=True))
+
+    def _add_words_with_space(self, new: set[str], cache: dict[str, bytes]) -> None:
+        words = [word[1:] if word.startswith(" ") else f" {word}" for word in new]
+        cache.update(zip(new, self._bytes_of_ids(words), strict=True))
+
+    def _add_bert_words(self, new: set[str], cache: dict[str, bytes]) -> None:
         # Punctuation is split off first, so that "word," and "word." both need only the ids of "word".
         split = {word: PUNCTUATION.split(word) for word in new}
-        pieces = list(set(itertools.chain.from_iterable(split.values())).difference(cache))
-        cache.update(zip(pieces, self._bytes_of_ids(pieces), strict=True))
-        for word, parts in split.items():
-            cache[word] = b"".join(map(cache.__getitem__, parts))
+        self._add_words(set(itertools.chain.from_iterable(split.values())).difference(cache), cache)
+        for word, pieces in split.items():
+            cache[word] = b"".join(map(cache.__getitem__, pieces))
 
 
 def _int32(data: bytes) -> np.ndarray:
@@ -239,3 +290,38 @@ def _marks(content: tokenizer_json.Content, where: str) -> Marks:
         f"{where} is a {kind} tokenizer whose pieces do not show where words begin (its pre_tokenizer is neither "
         f"ByteLevel nor Metaspace); {_ADVICE}"
     )
+
+
+def _crosses_words(entry: Mapping[str, Any]) -> bool:
+    """Return whether an added token needs more than one word, or changes the word after it."""
+    token = entry["content"]
+    return bool(entry["rstrip"] or (" " in token and not token.startswith("  ")))
+
+
+def _spares_words(step: Mapping[str, Any]) -> bool:
+    """Return whether a step of a normaliser leaves single spaces as they are, and looks at no two words."""
+    pattern = step.get("pattern", {})
+    return step["type"] == "Replace" and (pattern.get("Regex") == " {2,}" or " " not in pattern.get("String", " "))
+
+
+def _splits(kept: bool, text: str) -> bool:
+    """Return whether the only white space in ``text`` is single spaces; ``isprintable`` excludes all other white space.
+
+    Args:
+      kept: whether the normaliser keeps spaces and what stands beside them, outside ASCII too.
+    """
+    return (
+        text.isprintable()
+        and "  " not in text
+        and len(text) < _MEAN_CHARACTERS * (text.count(" ") + 1)
+        and (kept or text.isascii())
+    )
+
+
+def _splits_between_letters(text: str) -> bool:
+    return _splits(True, text) and text.strip(" ") == text and (text.isascii() or not BESIDE_SPACE.search(text))
+
+
+def _words_with_space(text: str) -> list[str]:
+    first, *others = text.split(" ")
+    return [f" {first}", *others] if first else others

@@ -12,6 +12,7 @@ from tokenizers import pre_tokenizers
 
 from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS
+from bert_jax.text import json_engine
 from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.marks import ALPHABET
 from bert_jax.text.tokenizer import Tokenizer, load, of_json
@@ -121,6 +122,19 @@ def test_ids_are_those_of_the_published_file_in_its_library(content, tokenizer):
         wanted = library.encode(text, pair)
         assert list(found.input_ids) == wanted.ids == ours.encode(text, pair).ids, repr((text, pair))
         assert list(found.token_type_ids) == wanted.type_ids == ours.encode(text, pair).type_ids
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_the_cache_of_words_never_changes_the_ids(lowercase, monkeypatch):
+    rng = random.Random(3)
+    tokenizer = learn_byte_bpe([" ".join(COMMON)] * 9, 320, lowercase=lowercase)
+    library = tokenizers.Tokenizer.from_str(tokenizer.tokenizer_json())
+    library.encode_special_tokens = True
+    texts = [text_of(rng) for _ in range(1000)] + ["", " ", "the", "the ", " the", "the<mask> cat", "<s> a", "Él è Á"]
+    expected = [library.encode(text, add_special_tokens=False).ids for text in texts]
+    monkeypatch.setattr(json_engine, "CACHED_WORDS", 3)  # forgets all the time
+    for _ in range(2):
+        assert [ids.tolist() for ids in tokenizer.encode_batch(texts)] == expected
 
 
 def test_golden_ids_and_templates():

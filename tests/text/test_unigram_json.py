@@ -1,12 +1,14 @@
 """A Unigram ``tokenizer.json``, as transformers writes it for ALBERT, read as a sentencepiece model."""
 
 import json
+import random
 
 import pytest
 import tokenizers
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processors
 
 from bert_jax.errors import UserError
+from bert_jax.text import json_engine
 from bert_jax.text.sentencepiece_model import quiet, table
 from bert_jax.text.tokenizer import load
 
@@ -87,6 +89,15 @@ def test_what_is_written_gives_the_same_ids_and_is_read_again(ours, folder, tmp_
     ours.save(tmp_path / ours.file_name)
     assert ours.file_name == "tokenizer.json"
     assert load(tmp_path).sha256 == load(tmp_path, lowercase=False).sha256 == ours.sha256
+
+
+def test_the_cache_of_words_never_changes_the_ids(ours, monkeypatch):
+    rng = random.Random(0)
+    texts = [" ".join(rng.choices(STRANGE, k=rng.randint(1, 8))) for _ in range(2000)]
+    texts += ["the \u0301cat", "\u0600 the", "\u0d4e cats", "the  cat", " the ", *GOLDEN]
+    expected = ids_of(json.dumps(ALBERT), texts)
+    monkeypatch.setattr(json_engine, "CACHED_WORDS", 3)  # forgets all the time
+    assert [ids.tolist() for ids in ours.encode_batch(texts)] == expected
 
 
 def changed(**steps) -> dict:
