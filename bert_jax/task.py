@@ -257,6 +257,16 @@ class SingleTask:
         return kind
 
 
+def titles_of(part: Any) -> dict[str, str]:
+    """Return the titles of metrics that an objective, a task or an evaluation has, in the order of the charts.
+
+    Each class adds its own, ``titles``, to those of its base classes. "" is the title of what is not drawn.
+    """
+    classes = reversed((part if isinstance(part, type) else type(part)).__mro__)
+    own = {} if isinstance(part, type) else vars(part)
+    return {name: title for one in (*map(vars, classes), own) for name, title in one.get("titles", {}).items()}
+
+
 def tasks_of(task: Task) -> dict[str, Any]:
     """Return the different tasks of the kinds of a task, each by its first kind."""
     found: dict[str, Task] = {}

@@ -26,7 +26,7 @@ from bert_jax.models.model import Model, Part, encoder_file
 from bert_jax.objectives.frozen import Frozen
 from bert_jax.objectives.reading import ALWAYS, features_read
 from bert_jax.objectives.terms import MLM as MLM
-from bert_jax.objectives.terms import check_terms, majority_rates, of_vocabulary
+from bert_jax.objectives.terms import MLM_TITLES, check_terms, majority_rates, of_vocabulary
 from bert_jax.records import Batch, BatchSpec, Sum
 from bert_jax.rows import ngram_models, random, units
 from bert_jax.rows.interfaces import TokenFacts
@@ -89,6 +89,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
       reads: the text from which a token is predicted: "both sides", or "what came before". The model has the attention
         for it, whatever a model of --init has read.
       derived: the names of the features that ``inputs`` adds to a batch.
+      titles: metric, such as "sop_loss" -> its title in the report, besides those of the base class (``titles_of``).
       whole_batches: whether what ``inputs`` or a head computes of a row depends on other rows. If so, both see the
         global batch, and micro-batches are refused; otherwise both may see the rows of a device or micro-batch alone.
     """
@@ -97,6 +98,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
     arrangement: ClassVar[str] = "sentence_pairs"
     reads: ClassVar[Literal["both sides", "what came before"]] = "both sides"
     derived: ClassVar[tuple[str, ...]] = ()
+    titles: ClassVar[Mapping[str, str]] = MLM_TITLES
 
     gathered_outputs: tuple[str, ...] = ()
     heldout_parts: tuple[str, ...] = ("",)

@@ -7,6 +7,8 @@ token after ``[CLS]`` is predicted from the tokens before it, and the model read
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +36,7 @@ class Objective(base.PretrainingObjective):
     parts = (LM_HEAD,)
     reads = "what came before"
     derived = ("masked_positions", "next_token_labels", "next_token_weights")
+    titles: ClassVar[Mapping[str, str]] = {"lm_loss": "Next-token loss, nats", "lm_accuracy": "Next-token accuracy"}
 
     def terms(self, config: Config) -> dict[str, Term]:
         return {"lm": prediction("mlm_logits", "next_token_labels", "next_token_weights", baseline="none")}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar
 
 from bert_jax.configuration import check_fields
 from bert_jax.models.model import LM_HEAD, NSP_HEAD, POOLER
@@ -29,6 +31,10 @@ class Objective(base.PretrainingObjective):
     """
 
     parts = (POOLER, LM_HEAD, NSP_HEAD)
+    titles: ClassVar[Mapping[str, str]] = {
+        "nsp_loss": "Next-sentence loss, nats",
+        "nsp_accuracy": "Next-sentence accuracy",
+    }
 
     def terms(self, config: Config) -> dict[str, Term]:
         weight = config.next_sentence_weight

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar
 
 from bert_jax.configuration import check_fields
 from bert_jax.models.model import LM_HEAD, POOLER, SOP_HEAD
@@ -30,6 +32,10 @@ class Objective(base.PretrainingObjective):
 
     parts = (POOLER, LM_HEAD, SOP_HEAD)
     arrangement = "sentence_order"
+    titles: ClassVar[Mapping[str, str]] = {
+        "sop_loss": "Sentence-order loss, nats",
+        "sop_accuracy": "Sentence-order accuracy",
+    }
 
     def terms(self, config: Config) -> dict[str, Term]:
         weight = config.sentence_order_weight

@@ -8,6 +8,8 @@ counts as a span, so every ``masking.strategy`` works; the paper uses "spans".
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar
 
 import jax.numpy as jnp
 
@@ -47,6 +49,10 @@ class Objective(base.PretrainingObjective):
 
     arrangement = "sentences"
     derived = ("boundary_weights",)
+    titles: ClassVar[Mapping[str, str]] = {
+        "boundary_loss": "Span-boundary loss, nats",
+        "boundary_accuracy": "Span-boundary accuracy",
+    }
 
     def __init__(self, config: Config, setting: Setting):
         self._positions = config.boundary_positions

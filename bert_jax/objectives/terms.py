@@ -18,6 +18,11 @@ from bert_jax.task import Measure, Term
 from bert_jax.text.tokenizer import Tokenizer
 
 MLM = prediction("mlm_logits", "masked_labels", "masked_weights", baseline="cloze")
+MLM_TITLES = {
+    "mlm_loss": "Masked-LM loss, nats",
+    "mlm_accuracy": "Masked-LM accuracy",
+    "mlm_accuracy_no_punctuation": "Masked-LM accuracy without punctuation",
+}
 RATE = "_majority_rate"  # ends the name of a baseline
 
 

@@ -20,7 +20,6 @@ DEVIATIONS = 10.0  # a spike lies at least so many robust standard deviations ab
 SHARE = 1 / 3  # a spike undoes at least this share of the fall of the loss so far
 NOISE = 0.05  # a rise by less than this share of the median is not a spike
 CHANCE = 500  # a loss must be below its baseline once the run is half done and so many steps past the warm-up
-JUDGED = ("mlm_loss", "lm_loss")  # held-out losses that have a baseline to beat
 
 
 class Alarms:
@@ -78,9 +77,10 @@ class Alarms:
 
     def evaluation(self, step: int, metrics: Mapping[str, Any]) -> str | None:
         """Return the text of an alarm about the held-out loss at ``step``; None if there is none."""
-        name = next((name for name in JUDGED if name in metrics), None)
-        if name is None:
+        losses = [name for name in metrics if name.endswith("_loss")]  # of terms; the one with a baseline is judged
+        if not losses:
             return None
+        name = max(losses, key=lambda name: bool(known_baselines(name, self._baselines)))
         text = self._judge(name, metrics[name], step)
         before, self._failing = self._failing, text is not None
         return None if before else text

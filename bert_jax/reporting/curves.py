@@ -10,9 +10,8 @@ from typing import Any
 
 from bert_jax.reporting import run_log
 from bert_jax.reporting.charts import HEIGHT, LEFT, RIGHT_EDGE, WIDTH, Chart, Series, still
-from bert_jax.reporting.formats import is_number
-from bert_jax.reporting.loggers.base import Record, metrics_of
-from bert_jax.reporting.measures import EXACT, LOG_SCALE, NOT_DRAWN, TITLES, digits, known_baselines, title
+from bert_jax.reporting.loggers.base import Record
+from bert_jax.reporting.measures import EXACT, LOG_SCALE, digits, known_baselines, metric_names, title, titles_in
 from bert_jax.storage import files, reading
 
 SPLITS = {"train": "train", "eval": "held-out"}
@@ -33,11 +32,19 @@ STYLE = """
 
 
 def charts_of(
-    records: Iterable[Record], baselines: Mapping[str, Any], marks: tuple[tuple[str, float], ...] = ()
+    records: Iterable[Record],
+    baselines: Mapping[str, Any],
+    titles: Mapping[str, str],
+    marks: tuple[tuple[str, float], ...] = (),
 ) -> dict[str, Chart]:
-    """Return metric of ``metrics.jsonl`` -> its chart, with its baselines. ``marks`` are (name, step)."""
+    """Return metric of ``metrics.jsonl`` -> its chart, with its baselines.
+
+    Args:
+      titles: of the metrics (``titles_in``).
+      marks: (name, step) of the lines that mark steps.
+    """
     records, charts = list(records), {}
-    for metric in metric_names(records):
+    for metric in metric_names(records, titles):
         series = tuple(
             Series(name, points, split)
             for split, name in SPLITS.items()
@@ -45,15 +52,8 @@ def charts_of(
         )
         lines = tuple(known_baselines(metric, baselines))
         log_y, noisy = metric in LOG_SCALE, metric not in EXACT
-        charts[metric] = Chart(title(metric), series, lines, marks, log_y, digits(metric), noisy)
+        charts[metric] = Chart(title(metric, titles), series, lines, marks, log_y, digits(metric, titles), noisy)
     return charts
-
-
-def metric_names(records: Iterable[Record]) -> list[str]:
-    """Return the metrics that have a number in any record. Metrics in ``TITLES`` come first, in that order."""
-    found = dict.fromkeys(k for record in records for k, v in metrics_of(record).items() if is_number(v))
-    names = [*(name for name in TITLES if name in found), *(name for name in found if name not in TITLES)]
-    return [name for name in names if name.partition("/")[0] not in NOT_DRAWN]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -95,5 +95,7 @@ def _heading(chart: Chart) -> str:
 def read_curves(workdir: str) -> Curves:
     """Return the curves of the run in ``workdir``. Raises ``UserError`` if there is no record of a run."""
     records = run_log.records_of(workdir)
-    baselines = reading.read_object(files.as_path(workdir) / "baselines.json") or {}
-    return Curves(workdir, tuple(charts_of(records, baselines).values()))
+    run, baselines = (
+        reading.read_object(files.as_path(workdir) / f"{name}.json") or {} for name in ("run", "baselines")
+    )
+    return Curves(workdir, tuple(charts_of(records, baselines, titles_in(run)).values()))

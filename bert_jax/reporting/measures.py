@@ -6,26 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bert_jax.reporting.formats import MISSING, figure, in_words, is_number
-from bert_jax.tasks.metrics import classification, regression, spans
+from bert_jax.reporting.loggers.base import Record, metrics_of
 
-# Metric -> title, in the order of the charts. A metric without an entry is drawn under its own name. Metrics of tasks
-# have theirs in the files that compute them.
+# Metric -> title of what training itself measures, in the order of the charts. Objectives, tasks and evaluations have
+# ``titles`` of their own (``task.titles_of``), which ``run.json`` keeps. A metric without one is drawn under its name.
 TITLES = {
-    "mlm_loss": "Masked-LM loss, nats",
-    "mlm_accuracy": "Masked-LM accuracy",
-    "mlm_accuracy_no_punctuation": "Masked-LM accuracy without punctuation",
-    "lm_loss": "Next-token loss, nats",
-    "lm_accuracy": "Next-token accuracy",
-    "nsp_loss": "Next-sentence loss, nats",
-    "nsp_accuracy": "Next-sentence accuracy",
-    "sop_loss": "Sentence-order loss, nats",
-    "sop_accuracy": "Sentence-order accuracy",
-    "boundary_loss": "Span-boundary loss, nats",
-    "boundary_accuracy": "Span-boundary accuracy",
     "loss": "Loss",
-    **classification.TITLES,
-    **regression.TITLES,
-    **spans.TITLES,
     "learning_rate": "Learning rate",
     "gradient_norm": "Gradient norm",
     "tokens_per_second": "Tokens a second",
@@ -34,21 +20,17 @@ TITLES = {
     "perplexity": "Perplexity",
 }
 DIGITS = {"learning_rate": 6, "tokens_per_second": 0, "perplexity": 1}  # decimals; percentages have 2, others 3
-HEADLINE = ("mlm_loss", "mlm_accuracy", "lm_loss", "lm_accuracy", "nsp_accuracy", "sop_accuracy")
+MOST_TILES = 6
 LOG_SCALE = ("gradient_norm",)
 EXACT = ("learning_rate",)  # exact, not measured, so drawn without a moving average
 NOT_DRAWN = (
     "perplexity",
     "phase",
-    "total",  # three counts of questions and two thresholds
-    "HasAns_total",
-    "NoAns_total",
-    "best_exact_thresh",
-    "best_f1_thresh",
     "skipped_steps",  # alarms report these
     "step_seconds",  # the report has its percentiles, and draws tokens_per_second
 )
-# Metric -> its baselines, which need no learning: (key in baselines.json, name in a chart).
+# Metric -> its baselines, which need no learning: (key in baselines.json, name in a chart). They are those that n-gram
+# models and this package's tasks give; the accuracy of any other term X is compared with X_majority_rate.
 BASELINES = {
     "mlm_loss": (("unigram_cross_entropy", "unigram"), ("trigram_cloze_cross_entropy", "3-gram cloze")),
     "lm_loss": (("unigram_cross_entropy", "unigram"), ("trigram_cross_entropy", "3-gram")),
@@ -56,6 +38,7 @@ BASELINES = {
     "loss": (("mean_label_loss", "loss of the mean label"),),
 }
 CONSTANT = "a constant answer"
+CORRELATIONS = ("correlation", "pearson", "spearmanr")  # ends of names of metrics that are 0 for any constant answer
 # Name of a baseline -> what it does, for people who have not met it.
 MEANINGS = {
     "3-gram cloze": "counts which word stands between two neighbours; a small model needs many steps to pass it",
@@ -68,25 +51,60 @@ MEANINGS = {
 }
 
 
-def title(metric: str) -> str:
-    """Return the title of a metric.
+def titles_in(run: Mapping[str, Any]) -> dict[str, str]:
+    """Return the titles of metrics that the content of a ``run.json`` has, then those of training itself."""
+    own = run.get("titles")
+    return {name: str(of) for name, of in (own if isinstance(own, Mapping) else {}).items()} | TITLES
+
+
+def title(metric: str, titles: Mapping[str, str] = TITLES) -> str:
+    """Return the title of a metric; ``titles`` are those of the run (``titles_in``).
 
     A name such as ``f1/dev_matched`` means F1 on the held-out split ``dev_matched``.
     """
-    name, _, split = metric.partition("/")
-    text = TITLES.get(name, in_words(name))
-    return f"{text}: {split}" if split else text
+    known, rest = _known(metric, titles)
+    text = titles.get(known) or in_words(known)
+    return f"{text}: {rest}" if rest else text
 
 
-def digits(metric: str) -> int:
+def _known(metric: str, titles: Mapping[str, str]) -> tuple[str, str]:
+    """Return the longest beginning of a metric's name that has a title, up to a slash, and the rest."""
+    names = metric.split("/")
+    number = next((n for n in range(len(names), 0, -1) if "/".join(names[:n]) in titles), 1)
+    return "/".join(names[:number]), "/".join(names[number:])
+
+
+def digits(metric: str, titles: Mapping[str, str] = TITLES) -> int:
     """Return the number of decimals with which a metric is shown."""
-    name = metric.partition("/")[0]
-    return DIGITS.get(name, 2 if TITLES.get(name, "").endswith("%") else 3)
+    name, _ = _known(metric, titles)
+    return DIGITS.get(name, 2 if titles.get(name, "").endswith("%") else 3)
 
 
-def cell(value: Any, metric: str) -> str:
+def cell(value: Any, metric: str, titles: Mapping[str, str] = TITLES) -> str:
     """Return a value of a metric as the text of a table cell."""
-    return figure(value, digits(metric)) if is_number(value) else MISSING if value is None else str(value)
+    return figure(value, digits(metric, titles)) if is_number(value) else MISSING if value is None else str(value)
+
+
+def metric_names(records: Iterable[Record], titles: Mapping[str, str] = TITLES) -> list[str]:
+    """Return the metrics that have a number in any record and are drawn. Those with a title come first, in their order.
+
+    A title "" says that a metric is not drawn, such as a count.
+    """
+    found = dict.fromkeys(k for record in records for k, v in metrics_of(record).items() if is_number(v))
+    names = [*(name for name in titles if name in found), *(name for name in found if name not in titles)]
+    return [
+        name for name in names if name.partition("/")[0] not in NOT_DRAWN and titles.get(_known(name, titles)[0]) != ""
+    ]
+
+
+def headline(record: Record, main: str | None, titles: Mapping[str, str]) -> list[str]:
+    """Return the metrics of a record that lead the report.
+
+    In pretraining they are the loss of the first term and the accuracies of all, in fine-tuning ``main`` and two more.
+    """
+    names = metric_names([record], titles)
+    terms = [name for name in names if name.endswith("_loss")][:1] + [n for n in names if n.endswith("_accuracy")]
+    return terms[:MOST_TILES] or sorted(names, key=lambda name: name != main)[:3]
 
 
 def known_baselines(metric: str, baselines: Mapping[str, Any]) -> list[tuple[str, float]]:
@@ -96,7 +114,7 @@ def known_baselines(metric: str, baselines: Mapping[str, Any]) -> list[tuple[str
     ``nsp``, belongs to its accuracy, ``nsp_accuracy``.
     """
     name, slash, part = metric.partition("/")
-    if TITLES.get(name, "").endswith("correlation"):  # 0 for any constant answer
+    if name.endswith(CORRELATIONS):
         return [(CONSTANT, 0.0)]
     of_term = ((f"{name.removesuffix('_accuracy')}_majority_rate", "majority rate"),)
     keys = ((f"{key}{slash}{part}", label) for key, label in BASELINES.get(name, of_term))
@@ -156,8 +174,10 @@ def meanings(metrics: Iterable[str], baselines: Mapping[str, Any]) -> str:
 def lower_is_better(metric: str) -> bool:
     """Return whether a smaller value of the metric is better, judged by the metric's name.
 
-    A name such as ``probe/loss`` means the loss that the evaluation ``probe`` gives.
+    A name such as ``probe/loss`` means the loss that the evaluation ``probe`` gives; ``f1/dev_loss`` and
+    ``mlm_accuracy/error`` are of a split and of a part of a mixture, which a user named.
     """
     first, *others = metric.split("/")
-    names = [first] if first in TITLES else [first, *others[:1]]
+    of_part = first.endswith("accuracy") or others[:1] and others[0].startswith("dev")
+    names = [first] if of_part else [first, *others[:1]]
     return any(name.endswith(("loss", "perplexity", "error")) for name in names)

@@ -42,7 +42,7 @@ class Observer:
         self._num_steps, self._private = num_train_steps, bool(run["config"].get("private"))
         self.status = StatusFile(self.workdir)
         self.status.update(num_train_steps=num_train_steps)
-        self.progress = ProgressLine(num_train_steps)
+        self.progress = ProgressLine(num_train_steps, order=tuple(run.get("titles", ())))
         self.log = RunLog(self.workdir, outputs)
         self.log.start(run)
 

@@ -20,7 +20,6 @@ COUNT_SECONDS, LINE_SECONDS = 1.0, 20.0  # between two lines that say how long s
 NOTEBOOK_COLUMNS = 116
 DIGITS = 3
 RECENT = 25  # the speed is the median over so many intervals, so one that holds a compilation does not count
-LANGUAGE_MODEL = ("mlm", "lm")  # these loss terms come first in the line, all others after them
 
 
 class ProgressLine:
@@ -35,8 +34,11 @@ class ProgressLine:
         stream: TextIO | None = None,
         every_seconds: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
+        order: Sequence[str] = (),
     ):
+        """``order``: metrics in their order in the line; others come after them."""
         self.total_steps, self._stream, self._step = total_steps, stream or _own_stream(), 0
+        self._order = list(order)
         self._work: Callable[[int], float] = float
         self._every, self._clock = every_seconds, clock
         self._notebook = _is_notebook(self._stream)
@@ -146,9 +148,9 @@ class ProgressLine:
         """Return the progress line. If it is longer than ``width`` columns, the least important parts are left out."""
         done = min(1.0, self._step / self.total_steps) if self.total_steps else 1.0
         speed: Any = self._metrics.get("tokens_per_second")
-        terms = [name.removesuffix("_loss") for name in self._metrics if name.endswith("_loss")]
-        first = [name for name in LANGUAGE_MODEL if name in terms] or [""]  # in fine-tuning, the only term is "loss"
-        others = [name for name in terms if name not in first]
+        losses = [*(n for n in self._order if n in self._metrics), *(n for n in self._metrics if n not in self._order)]
+        terms = [name.removesuffix("_loss") for name in losses if name.endswith("_loss")]
+        first, others = terms[:1] or [""], terms[1:]  # in fine-tuning, the only term is "loss"
         parts = {
             "word": "step",
             "step": f"{self._step:,}/{self.total_steps:,}",

@@ -13,16 +13,18 @@ from bert_jax.errors import UserError
 from bert_jax.program import MISSING, duration
 from bert_jax.reporting import run_log, status
 from bert_jax.reporting.charts import svg
-from bert_jax.reporting.curves import SPLITS, charts_of, metric_names
+from bert_jax.reporting.curves import SPLITS, charts_of
 from bert_jax.reporting.formats import count, figure, in_words, is_number, phase_label
 from bert_jax.reporting.loggers.base import Record, flatten, metrics_of
 from bert_jax.reporting.measures import (
-    HEADLINE,
     cell,
     compare,
+    headline,
     lower_is_better,
     meanings,
+    metric_names,
     title,
+    titles_in,
     to_beat,
 )
 from bert_jax.reporting.pace import paces
@@ -59,11 +61,17 @@ def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | Non
     tuned = "task" in _mapping(run.get("config"))
     best = details.get("best_step")
     evaluations = [record for record in records if record["split"] == "eval"]
-    headline = next((r for r in evaluations if r["step"] == best), (evaluations or records)[-1])
-    parts = [_header(run, state, records, os.fspath(workdir)), _tiles(records, headline, state, baselines, details)]
+    shown, titles = next((r for r in evaluations if r["step"] == best), (evaluations or records)[-1]), titles_in(run)
+    leading = {name: shown[name] for name in headline(shown, details.get("metric"), titles)}
+    rows = "held-out" if shown["split"] == "eval" else "train"
+    tiles = [(f"{title(n, titles)}, {rows}", figure(x), *compare(n, x, baselines)) for n, x in leading.items()]
+    parts = [
+        _header(run, state, records, os.fspath(workdir)),
+        _tiles(records, tiles, state, meanings(leading, baselines)),
+    ]
     parts += [
-        section("Scores", _scores(details, baselines) if tuned else ""),
-        section("Held-out results", _results(evaluations, baselines)),
+        section("Scores", _scores(details, baselines, titles) if tuned else ""),
+        section("Held-out results", _results(evaluations, baselines, titles)),
         errors(details),
         section("Curves", _charts(records, run, baselines)),
         section("Filling in the blanks", _examples(examples)),
@@ -131,17 +139,10 @@ def _header(run: Mapping[str, Any], state: Mapping[str, Any], records: list[Reco
 
 
 def _tiles(
-    records: list[Record],
-    last: Record,
-    state: Mapping[str, Any],
-    baselines: Mapping[str, Any],
-    details: Mapping[str, Any],
+    records: list[Record], leading: list[tuple[str, str, str, str]], state: Mapping[str, Any], meant: str
 ) -> str:
-    rows = "held-out " if last["split"] == "eval" else "train "
-    known = [name for name, value in metrics_of(last).items() if is_number(value)]
-    headline = [name for name in HEADLINE if name in known] or sorted(known, key=lambda n: n != details.get("metric"))
-    headline = headline[: len(HEADLINE) if headline[:1] == ["mlm_loss"] else 3]
-    tiles = [(rows + in_words(n), figure(last[n]), *compare(n, last[n], baselines)) for n in headline]
+    """Return the headline figures, each with a name, a value, a note and the note's colour, and those of the run."""
+    tiles = list(leading)
     step, total = records[-1]["step"], state.get("num_train_steps")
     tiles.append(("steps", f"{step:,}", f"of {total:,}" if is_number(total) else "", ""))
     spent = sum((state.get("goodput") or {}).values()) or records[-1]["time"] - records[0]["time"]
@@ -149,11 +150,10 @@ def _tiles(
     speed = f"{count(speeds[len(speeds) // 2])} tokens a second" if speeds else ""
     tiles.append(("time", duration(spent), speed, ""))
     cells = (
-        f'<div class="card"><dt>{escape(name.replace("mlm", "MLM").replace("nsp", "NSP").replace("f1", "F1"))}</dt>'
+        f'<div class="card"><dt>{escape(name)}</dt>'
         f'<dd class="big">{escape(value)}</dd><dd class="note {colour}">{escape(note)}</dd></div>'
         for name, value, note, colour in tiles
     )
-    meant = meanings(headline, baselines)
     below = f'\n<p class="small soft">{escape(meant)}</p>' if meant else ""
     return '<dl class="tiles" aria-label="Headline figures">\n' + "\n".join(cells) + f"\n</dl>{below}"
 
@@ -163,7 +163,7 @@ def _tiles(
 
 def _charts(records: list[Record], run: Mapping[str, Any], baselines: Mapping[str, Any]) -> str:
     charts = []
-    for chart in charts_of(records, baselines, tuple(_marks(run))).values():
+    for chart in charts_of(records, baselines, titles_in(run), tuple(_marks(run))).values():
         keys = "".join(
             f'<span><i style="background:var(--{s.style})"></i>{escape(s.name)}</span>' for s in chart.series
         )
@@ -173,7 +173,9 @@ def _charts(records: list[Record], run: Mapping[str, Any], baselines: Mapping[st
     note = "Against training steps. Thin: as logged; thick: moving average. Point at a curve for its values. "
     note = escape(note + _row_lengths(run))
     drawings = "\n".join(charts)
-    return f'<p class="small soft">{note}</p><div class="charts">\n{drawings}\n</div>\n{_numbers(records)}'
+    return (
+        f'<p class="small soft">{note}</p><div class="charts">\n{drawings}\n</div>\n{_numbers(records, titles_in(run))}'
+    )
 
 
 def _marks(run: Mapping[str, Any]) -> Iterable[tuple[str, float]]:
@@ -215,14 +217,14 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _numbers(records: list[Record]) -> str:
-    names = metric_names(records)
+def _numbers(records: list[Record], titles: Mapping[str, str]) -> str:
+    names = metric_names(records, titles)
     rows, left_out = [], 0
     for split, label in SPLITS.items():
         of_split = [record for record in records if record["split"] == split]
         kept = of_split[:: -(-len(of_split) // MAX_ROWS) or 1]
         left_out += len(of_split) - len(kept)
-        rows += [(r["step"], label, [cell(r.get(name), name) for name in names]) for r in kept]
+        rows += [(r["step"], label, [cell(r.get(name), name, titles) for name in names]) for r in kept]
     rows.sort(key=lambda row: row[0])
     lines = ([f"{step:,}", label, *cells] for step, label, cells in rows)
     body = table(["step", "rows", *names], lines, numbers_from=2)
@@ -233,7 +235,7 @@ def _numbers(records: list[Record]) -> str:
 # ---- Tables ------------------------------------------------------------------------------------------------------
 
 
-def _scores(details: Mapping[str, Any], baselines: Mapping[str, Any]) -> str:
+def _scores(details: Mapping[str, Any], baselines: Mapping[str, Any], titles: Mapping[str, str]) -> str:
     """Return a table with the scores of the chosen step on each split, next to baselines that do not read the text."""
     splits = {name: found for name, found in details["splits"].items() if found.get("metrics")}
     if not splits:
@@ -243,8 +245,8 @@ def _scores(details: Mapping[str, Any], baselines: Mapping[str, Any]) -> str:
     ordered = sorted(names, key=lambda name: name != main)
     rows = [
         [
-            title(name),
-            *(cell(found["metrics"].get(name), name) for found in splits.values()),
+            title(name, titles),
+            *(cell(found["metrics"].get(name), name, titles) for found in splits.values()),
             to_beat(name, baselines) or MISSING,
         ]
         for name in ordered
@@ -257,20 +259,20 @@ def _scores(details: Mapping[str, Any], baselines: Mapping[str, Any]) -> str:
     )
 
 
-def _results(evaluations: list[Record], baselines: Mapping[str, Any]) -> str:
+def _results(evaluations: list[Record], baselines: Mapping[str, Any], titles: Mapping[str, str]) -> str:
     rows = []
     for metric in dict.fromkeys(k for r in evaluations for k, v in metrics_of(r).items() if is_number(v)):
         known = [record for record in evaluations if is_number(record.get(metric))]
         best = (min if lower_is_better(metric) else max)(known, key=lambda record: record[metric])
         first, last = known[0], known[-1]
-        at_best = f"{cell(best[metric], metric)} at step {best['step']:,}"
+        at_best = f"{cell(best[metric], metric, titles)} at step {best['step']:,}"
         values = [
-            cell(first[metric], metric),
-            cell(last[metric], metric),
+            cell(first[metric], metric, titles),
+            cell(last[metric], metric, titles),
             at_best,
             to_beat(metric, baselines) or MISSING,
         ]
-        rows.append([title(metric), *values])
+        rows.append([title(metric, titles), *values])
     return f'<div class="card">{table(["measure", "first", "last", "best", "to beat"], rows)}</div>' if rows else ""
 
 
@@ -303,7 +305,7 @@ def _examples(examples: list[Any]) -> str:
 
 def _lineage(run: Mapping[str, Any]) -> str:
     """Return a table of the run's inputs, and its settings as its recipe has them, folded."""
-    others = ("facts", "identity", "config", "restarts", "name")
+    others = ("facts", "identity", "config", "restarts", "name", "titles")
     facts = {**{name: value for name, value in run.items() if name not in others}, **_mapping(run.get("facts"))}
     facts["init"] = _mapping(run.get("identity")).get("init")
     if is_number(facts.get("started")):

@@ -48,6 +48,7 @@ TYPES: dict[str, type] = {
     "extended": list,
     "skipped_steps": list,
     "rolled_back": list,
+    "titles": dict,
 }  # entry of run.json -> its type
 
 

@@ -28,7 +28,7 @@ from bert_jax.reporting import run_record
 from bert_jax.reporting.observer import Observer
 from bert_jax.reporting.profiled_steps import ProfiledSteps, with_profile
 from bert_jax.reporting.report import DETAILS
-from bert_jax.runs.evaluations.base import Evaluations, read
+from bert_jax.runs.evaluations.base import Evaluations, read, titles
 from bert_jax.runs.finishing import BETTER_START, export_newest, report_at_the_end
 from bert_jax.runs.inputs import keep_vocabulary, overridden_vocabulary
 from bert_jax.runs.model_choice import overridden_settings
@@ -37,6 +37,7 @@ from bert_jax.runs.prediction import load_tuned, predict_split, trial, write_pre
 from bert_jax.runs.preparation import Splits, check_finetuning
 from bert_jax.runs.settings import FinetuningSettings
 from bert_jax.storage import files
+from bert_jax.task import titles_of
 from bert_jax.tasks.base import KIND, ExampleTask
 from bert_jax.tasks.findings import findings
 from bert_jax.training.experiment import Experiment
@@ -82,7 +83,7 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
         task, experiment = recipe.with_examples(every, workdir if saved else None, notes.append)
         experiment, own = dataclasses.replace(experiment, profiled=request.profiled), task.setting
         evaluations = Evaluations(evaluators, own.tokenizer, own.model, experiment, notes.append)
-        run["phases"] = experiment.phases.as_record()
+        run["phases"], run["titles"] = experiment.phases.as_record(), titles_of(task) | titles(evaluators)
         run = with_profile(request.profiled, run, experiment.phases.num_steps, max(saved, default=0))
         facts = _facts_of(settings, task) | recipe.parent
         distributed.wait("the vocabulary", own.tokenizer.sha256)

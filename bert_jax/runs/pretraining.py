@@ -35,7 +35,7 @@ from bert_jax.reporting.profiled_steps import ProfiledSteps, with_profile
 from bert_jax.rows.loader import Loader
 from bert_jax.rows.phases import Phases
 from bert_jax.runs.baselines import write_baselines
-from bert_jax.runs.evaluations.base import Evaluations, read
+from bert_jax.runs.evaluations.base import Evaluations, read, titles
 from bert_jax.runs.filled_examples import fill_examples
 from bert_jax.runs.finishing import LONGER_PRETRAINING, export_newest, report_at_the_end, without_class
 from bert_jax.runs.inputs import CORPUS
@@ -44,7 +44,7 @@ from bert_jax.runs.own_code import keep_copies, with_contents
 from bert_jax.runs.preparation import CheckedPretraining, check_pretraining
 from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.storage import files
-from bert_jax.task import Task, tasks_of
+from bert_jax.task import Task, tasks_of, titles_of
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import roll_back
 from bert_jax.training.experiment import Experiment
@@ -86,6 +86,8 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
         inputs = recipe.inputs(workdir, bound=bool(saved))
         distributed.wait("what is frozen", str([one.given.digests for one in tasks_of(recipe.task).values()]))
         run = run_record.content(workdir, *_record_of(config, recipe, request), request.extend, bool(saved))
+        tasks = tasks_of(recipe.task).values()
+        run["titles"] = {name: title for one in tasks for name, title in titles_of(one).items()} | titles(evaluators)
         phases = recipe.experiment.phases
         phases.check_not_past(reached)
         run = with_profile(request.profiled, run, phases.num_steps, reached)

@@ -6,7 +6,7 @@ import abc
 import copy
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -73,6 +73,7 @@ class ExampleTask(SingleTask, abc.ABC):
       exported_as: the end of the name of the transformers class that a finished model is written as, and its
         ``problem_type`` for a text classifier; None if transformers has no class with this head.
       judge: what the report says of predictions; None if it says nothing of them.
+      titles: metric -> its title in the report, besides those of the base class; "" if it is not drawn (``titles_of``).
       reads_one_vector: whether the head is one dense layer, ``classifier``, on one vector of a text.
       whole_batches: whether a row's loss depends on the other rows of its batch, so that micro-batches would change it.
     """
@@ -84,6 +85,7 @@ class ExampleTask(SingleTask, abc.ABC):
     num_choices: int | None = None
     exported_as: tuple[str, ProblemType | None] | None = None
     judge: Judge | None = None
+    titles: ClassVar[Mapping[str, str]] = {"loss": "Loss"}
     reads_one_vector = False
     whole_batches: bool = False
     dtype: str

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy import special
@@ -20,7 +20,7 @@ from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.task import Term
 from bert_jax.tasks.base import ExampleTask
 from bert_jax.tasks.findings import Judge, Record, clip
-from bert_jax.tasks.metrics.classification import check_names, classification_metrics
+from bert_jax.tasks.metrics.classification import TITLES, check_names, classification_metrics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +54,7 @@ class Task(ExampleTask):
 
     roles = Roles(("text",), ("pair", "label"))
     answer, main_metric = "label", "accuracy"
+    titles: ClassVar[Mapping[str, str]] = TITLES
     exported_as = ("ForSequenceClassification", "single_label_classification")
     judge = Judge("classes", _weigh, _show)
     reads_one_vector = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -63,6 +63,7 @@ class Task(ExampleTask):
 
     roles = Roles(("context", "choices"), ("question", "label"))
     answer, main_metric = "label", "accuracy"
+    titles: ClassVar[Mapping[str, str]] = {"accuracy": "Accuracy"}
     exported_as = ("ForMultipleChoice", None)
     judge = Judge("choices", _weigh, _show)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.task import Term
 from bert_jax.tasks.base import ExampleTask
 from bert_jax.tasks.findings import Judge, Record, clip
-from bert_jax.tasks.metrics.regression import check_names, regression_metrics
+from bert_jax.tasks.metrics.regression import TITLES, check_names, regression_metrics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +50,7 @@ class Task(ExampleTask):
 
     roles = Roles(("text",), ("pair", "label"))
     answer, main_metric = "label", "spearmanr"
+    titles: ClassVar[Mapping[str, str]] = TITLES
     exported_as = ("ForSequenceClassification", "regression")
     judge = Judge("numbers", _weigh, _show, by_degree=True)
     reads_one_vector = True

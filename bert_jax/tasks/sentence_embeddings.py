@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.task import Term
 from bert_jax.tasks.base import ExampleTask, Setting
 from bert_jax.tasks.findings import Judge, Record, clip
-from bert_jax.tasks.metrics.regression import regression_metrics
+from bert_jax.tasks.metrics.regression import TITLES, regression_metrics
 from bert_jax.tasks.metrics.retrieval import Nearest, retrieval_metrics, unit
 
 TOP = 10
@@ -68,6 +68,7 @@ class Task(ExampleTask):
     roles = Roles(("text",), ("positive", "negatives", "similarity"))
     answer, main_metric = "positive", f"ndcg@{TOP}"
     exported_as = ("Model", None)
+    titles: ClassVar[Mapping[str, str]] = {"spearmanr": TITLES["spearmanr"]}
     judge = Judge("pairs", _weigh, _show, lambda record: isinstance(record["prediction"], float), by_degree=True)
     gathered_outputs = ("embeddings",)
     whole_batches = True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -26,7 +26,7 @@ from bert_jax.task import Term
 from bert_jax.tasks import answers
 from bert_jax.tasks.base import ExampleTask, Setting
 from bert_jax.tasks.findings import Judge
-from bert_jax.tasks.metrics.spans import cmrc_metrics, squad_v1_metrics, squad_v2_metrics
+from bert_jax.tasks.metrics.spans import TITLES, cmrc_metrics, squad_v1_metrics, squad_v2_metrics
 from bert_jax.tasks.windows import Answer, Windows, best_spans, cut, merge, read_passage
 
 NO_SPAN = 1e4  # null odds if no span was found; larger than any difference of logits
@@ -79,6 +79,7 @@ class Task(ExampleTask):
 
     roles = Roles(("question", "context"), ("answers", "is_impossible"))
     answer, main_metric = "answers", "f1"
+    titles: ClassVar[Mapping[str, str]] = TITLES
     exported_as = ("ForQuestionAnswering", None)
     judge = Judge("answers", answers.weigh, answers.show, lambda record: record.get("answers") is not None)
     gathered_outputs = ("start_logits", "end_logits")

@@ -9,8 +9,8 @@ Every word, also the first, is encoded with the space before it that running tex
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.task import Term
 from bert_jax.tasks.base import ExampleTask, ProblemType
 from bert_jax.tasks.findings import Judge, Record
+from bert_jax.tasks.metrics.classification import TITLES
 from bert_jax.tasks.metrics.entities import conll_entities, entity_metrics
 
 OUTSIDE = "O"
@@ -84,6 +85,7 @@ class Task(ExampleTask):
     roles = Roles(("words",), ("tags",))
     answer = "tags"
     exported_as: tuple[str, ProblemType | None] | None = ("ForTokenClassification", None)
+    titles: ClassVar[Mapping[str, str]] = {name: TITLES[name] for name in ("accuracy", "f1", "precision", "recall")}
     judge = Judge("tags", _weigh, _show, entities=_as_entities)
     gathered_outputs = ("predicted", "confidence")
 

@@ -84,7 +84,7 @@ def write_tuned(folder, kind="classes", odd="plain", config=CONFIG):
     details = {"task": "any", "metric": "accuracy", "best_step": 10, "labels": labels}
     details |= {"splits": {"dev": found}}
     contents = {
-        "run": {"run_id": "r", "name": odd, "config": config, "identity": config},
+        "run": {"run_id": "r", "name": odd, "config": config, "identity": config, "titles": {"accuracy": "Accuracy"}},
         "status": {"state": "finished", "num_train_steps": 20},
         "baselines": {"majority_rate": 0.6, "mean_label_loss": 0.9},
         "details": details,
@@ -126,7 +126,7 @@ def test_classes_with_confusions_scores_and_the_wrong_example(tmp_path):
 
 def test_figures_of_the_chosen_step_lead_beside_the_baseline(tmp_path):
     text, _ = text_of(write_tuned(tmp_path))
-    assert "held-out accuracy 0.800 0.200 better than majority rate 0.600" in " ".join(text.split())
+    assert "Accuracy, held-out 0.800 0.200 better than majority rate 0.600" in " ".join(text.split())
     assert "chosen by the held-out accuracy" in text
     assert BASELINES["accuracy"][0] == ("majority_rate", "majority rate")
 

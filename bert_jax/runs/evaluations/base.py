@@ -19,6 +19,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import Model, Part
 from bert_jax.rows.example_rows import EncodedRows
+from bert_jax.task import titles_of
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.forward import Forward
@@ -68,7 +69,12 @@ def _outputs(config: ModelConfig, parts: tuple[Part, ...], params: Any, batch: A
 
 
 class TrainingEvaluator(abc.ABC):
-    """The base class of evaluations during training. In a job of several processes, each has one and calls it."""
+    """The base class of evaluations during training. In a job of several processes, each has one and calls it.
+
+    ``titles``: metric -> its title in the report (``task.titles_of``).
+    """
+
+    titles: Mapping[str, str] = {}
 
     def __init__(self, config: Any, where: str, note: Callable[[str], None]):
         """Read and check what needs neither vocabulary nor model. This is called before any text is read.
@@ -147,6 +153,12 @@ def _check_class(file: str, evaluator: Any, config: Any) -> None:
 def read(evaluations: Mapping[str, Any], note: Callable[[str], None]) -> dict[str, TrainingEvaluator]:
     """Return the evaluations of a run, of which each has read what it needs. Raises ``UserError`` as ``check`` does."""
     return {name: cls(config, f"{WHERE}.{name}", note) for name, (cls, config) in check(evaluations).items()}
+
+
+def titles(evaluators: Mapping[str, TrainingEvaluator]) -> dict[str, str]:
+    """Return the titles of the metrics of evaluations by their whole names, such as "pairs/accuracy"."""
+    own = {name: titles_of(one) for name, one in evaluators.items()}
+    return {f"{name}/{metric}": f"{name}: {title}" for name, of in own.items() for metric, title in of.items()}
 
 
 class Evaluations:

@@ -26,6 +26,7 @@ from bert_jax.models.model import POOLER, Model
 from bert_jax.records import Batch
 from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.runs.evaluations import base
+from bert_jax.task import titles_of
 from bert_jax.tasks.base import KIND, ExampleTask, Setting
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import mesh as meshes
@@ -88,6 +89,7 @@ class Evaluator(base.TrainingEvaluator):
                 f"{where}.task is {config.task!r}; a probe takes tasks that read one vector of a text, such as "
                 "classification and regression"
             )
+        self.titles = titles_of(self._class)
         task_config = catalogue.find("tasks", config.task, having="Task").Config
         self._task_config = configuration.build(task_config, config.options, f"{where}.options")
         data = configuration.build(DataConfig, config.data, f"{where}.data")

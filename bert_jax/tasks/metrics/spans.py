@@ -20,10 +20,12 @@ from bert_jax.tasks.metrics.counting import precision_recall_f1, ratio
 TITLES = {
     "exact_match": "Exact match, %",
     "exact": "Exact match, %",
+    "f1": "F1",
     "HasAns_exact": "Exact match where there is an answer, %",
     "HasAns_f1": "F1 where there is an answer, %",
     "NoAns_exact": "Exact match where there is none, %",
     "NoAns_f1": "F1 where there is none, %",
+    **dict.fromkeys(("total", "HasAns_total", "NoAns_total", "best_exact_thresh", "best_f1_thresh"), ""),  # not drawn
 }
 Answers = Mapping[str, Sequence[str]]  # question id -> right answers; empty if the question has no answer
 Texts = Mapping[str, str]  # question id -> predicted answer; "" predicts that there is no answer
