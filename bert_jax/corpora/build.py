@@ -48,7 +48,7 @@ class BuildConfig:
     heldout_fraction: float = 0.05  # the share of the documents to hold out, chosen by their hash
     block_tokens: int = 4096  # the number of tokens of a record
     part_bytes: int = 0  # the bytes of text in a shard; 0 means chosen by the size of the corpus
-    duplicates: duplicates.Duplicates = "keep"  # "exact" and "near" drop documents that repeat an earlier one
+    duplicates: duplicates.Duplicates = "keep"  # "exact" drops documents that repeat an earlier one
     num_workers: int = 0  # processes on this machine; 0 means one per core
     beam_options: tuple[str, ...] = ()  # flags of an Apache Beam runner on a cluster
     where: str = "config.corpus"  # the path of the keys that describe the source, for messages
@@ -58,8 +58,6 @@ class BuildConfig:
         share, number = "a number between 0 and 1 is needed, such as 0.05", "at least 0 is needed"
         check_fields(self, "config.corpus", share, "heldout_fraction", sound=lambda value: 0 < value < 1)
         check_fields(self, "config.corpus", number, "part_bytes", "num_workers", sound=lambda value: value >= 0)
-        if self.duplicates == "near":
-            duplicates.near_library()
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that decide the content of the store."""
@@ -102,7 +100,7 @@ def build(
         )
         repeated = {}
         if config.duplicates != "keep":
-            repeated = duplicates.mark(source, workplace, shards, config.duplicates == "near", run)
+            repeated = duplicates.mark(source, workplace, shards, run)
         job = ShardJob(
             source,
             tokenizer,

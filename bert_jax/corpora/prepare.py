@@ -90,7 +90,7 @@ class CorpusConfig:
     source: str = "docstrings"  # the name of a file of bert_jax/corpora that has a Source
     options: dict[str, Any] = dataclasses.field(default_factory=dict)  # the fields of that Source
     heldout_fraction: float = 0.05  # share of the documents to hold out, chosen by their hash
-    duplicates: Duplicates = "keep"  # documents that repeat an earlier one: "exact" and "near" (extra dedup) drop them
+    duplicates: Duplicates = "keep"  # "exact" drops documents whose words an earlier one has
     part_bytes: int = 0  # bytes of text in a shard; 0 means chosen by the size of the corpus
     num_workers: int = 0  # processes that read and tokenize (0: one per core); they do not change the store
     beam_options: tuple[str, ...] = ()  # flags of an Apache Beam runner, to build on a cluster

@@ -60,11 +60,8 @@ class Fixes:
 
     def duplicates(self) -> str:
         """Return the flag with which fewer documents repeat an earlier one."""
-        kind = self.manifest.get("duplicates", "keep")
-        if kind == "keep":
+        if self.manifest.get("duplicates", "keep") == "keep":
             return "--config.corpus.duplicates=exact"
-        if kind == "exact":
-            return "--config.corpus.duplicates=near (extra dedup)"
         return "drop headers, footers and notices from the text before the build"
 
     def language(self) -> str:

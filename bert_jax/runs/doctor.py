@@ -34,10 +34,8 @@ LITTLE_DISK = 5 * 2**30
 EXTRAS = {
     "tpu": "TPUs, and plans for them",
     "gpu": "NVIDIA GPUs",
-    "dedup": "config.corpus.duplicates=near",
     "wikipedia": "MediaWiki dumps as text",
     "datasets": "datasets of the Hugging Face Hub",
-    "tensorflow": "TFDS datasets that are not prepared as ArrayRecord",
     "segment": "the words of Chinese text",
     "retrieval": "BM25 beside a search by meaning",
     "cmrc": "scores of CMRC 2018",

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import pytest
 
 from bert_jax.corpora import duplicates
 from bert_jax.corpora.build import BuildConfig, build
@@ -62,21 +61,17 @@ def encoded(texts, count=20):
     return sorted(tuple(ids[:count].tolist()) for ids in TOKENIZER.encode_batch(list(texts)))
 
 
-@pytest.mark.parametrize("kind", ["exact", "near"])
-def test_planted_repetitions_go_and_all_else_stays(tmp_path, kind):
+def test_planted_repetitions_go_and_all_else_stays(tmp_path):
     rng = np.random.default_rng(0)
     texts = [random_text(rng) for _ in range(30)]
     again = [texts[3], texts[3].replace(" ", "  "), texts[20], "", ""]
-    alike = [changed(rng, texts[n], 2) for n in (5, 6, 7)]  # about 10 of 196 shingles differ
-    different = [changed(rng, texts[n], 60) for n in (8, 9)]
-    source = Texts((*texts, *again, *alike, *different))
-    config = BuildConfig(0.3, part_bytes=200, duplicates=kind, num_workers=1)
+    alike = [changed(rng, texts[n], 2) for n in (5, 6, 7)]
+    source = Texts((*texts, *again, *alike))
+    config = BuildConfig(0.3, part_bytes=200, duplicates="exact", num_workers=1)
     manifest = build(source, TOKENIZER, tmp_path / "out", config)
-    kept = [*texts, *different] if kind == "near" else [*texts, *alike, *different]
     assert manifest["dropped"]["exact_duplicates"] == 3
-    assert manifest["dropped"]["near_duplicates"] == (3 if kind == "near" else 0)
     assert manifest["dropped"]["empty_documents"] == 2
-    assert first_words(Corpus(tmp_path / "out")) == encoded(kept)
+    assert first_words(Corpus(tmp_path / "out")) == encoded([*texts, *alike])
 
 
 def test_nothing_is_dropped_unless_asked_for(tmp_path):
@@ -84,29 +79,6 @@ def test_nothing_is_dropped_unless_asked_for(tmp_path):
     text = random_text(rng)
     manifest = build(Texts((text,) * 9), TOKENIZER, tmp_path / "out", BuildConfig(0.3, num_workers=1))
     assert sum(split["num_documents"] for split in manifest["splits"].values()) == 9
-
-
-def test_estimated_similarity_is_that_of_the_shingles():
-    rng = np.random.default_rng(1)
-    errors = []
-    for count in (0, 5, 20, 60):
-        for _ in range(20):
-            a = random_text(rng)
-            b = changed(rng, a, count)
-            runs = [{tuple(w[i : i + 5]) for i in range(len(w) - 4)} for w in (a.lower().split(), b.lower().split())]
-            true = len(runs[0] & runs[1]) / len(runs[0] | runs[1])
-            errors.append((duplicates.signature(a) == duplicates.signature(b)).mean() - true)
-    assert abs(np.mean(errors)) < 4 * 0.08 / np.sqrt(len(errors))  # 0.08: of 40 coin flips, the worst case
-    assert np.abs(errors).max() < 0.32
-
-
-def test_a_chain_of_versions_keeps_the_first():
-    base = np.arange(40, dtype=np.uint32)
-    second, third, other = base.copy(), base.copy(), base + 100
-    second[4:8], third[4:12] = 1000, 1000
-    np.testing.assert_array_equal(
-        duplicates.near_duplicates(np.stack([other, base, second, third])), [False, False, True, True]
-    )
 
 
 def test_random_digests_agree_with_a_set():

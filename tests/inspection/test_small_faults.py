@@ -58,9 +58,9 @@ def test_a_fix_that_was_applied_is_not_named_again() -> None:
     assert first.longer_documents() == "--config.corpus.parts.old.options.document_boundary=file"
     assert (first.duplicates(), second.duplicates()) == (
         "--config.corpus.duplicates=exact",
-        "--config.corpus.duplicates=near (extra dedup)",
+        "drop headers, footers and notices from the text before the build",
     )
-    free = Fixes({"source": text | {"format": "free", "document_boundary": "file"}, "duplicates": "near"})
+    free = Fixes({"source": text | {"format": "free", "document_boundary": "file"}, "duplicates": "exact"})
     assert free.joins_lines() == ""
     assert "document_boundary" not in free.longer_documents()
     assert "--config.corpus.duplicates" not in free.duplicates()

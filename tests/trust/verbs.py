@@ -95,7 +95,7 @@ READERS = {
     "inspect": Verb(
         lambda inputs, folder: [
             *("inspect", f"--corpus={inputs.run / 'corpus'}", f"--vocab={inputs.run / 'vocab.txt'}"),
-            *(f"--eval={folder / 'texts.txt'}", f"--output={folder / 'deep' / 'out'}"),
+            f"--eval={folder / 'texts.txt'}",
         ],
         ("corpus", "vocab", "eval", "max_length"),
         ["texts.txt"],
