@@ -27,10 +27,9 @@ from bert_jax.reporting.measures import (
     titles_in,
     to_beat,
 )
-from bert_jax.reporting.pace import paces
 from bert_jax.reporting.page import fold, page, section, table
 from bert_jax.reporting.report_errors import errors
-from bert_jax.reporting.report_speed import goodput, step_times
+from bert_jax.reporting.report_speed import goodput, paces, step_times
 from bert_jax.storage import files, reading
 
 FILE = "report.html"

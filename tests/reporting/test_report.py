@@ -11,8 +11,8 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.reporting import measures, progress
 from bert_jax.reporting.observer import Observer
-from bert_jax.reporting.pace import paces
 from bert_jax.reporting.report import write_report
+from bert_jax.reporting.report_speed import paces
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 HOSTILE = """<script>alert("x")</script><img src=x onerror=y>'&https://evil.example/"""

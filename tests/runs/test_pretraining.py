@@ -20,7 +20,7 @@ from bert_jax.interchange.loading import load
 from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.reporting import run_log, run_record
-from bert_jax.reporting.pace import paces
+from bert_jax.reporting.report_speed import paces
 from bert_jax.runs import preparation, pretraining
 from bert_jax.training.loop import Run
 from tests import toy
