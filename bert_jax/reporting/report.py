@@ -13,7 +13,7 @@ from bert_jax.errors import UserError
 from bert_jax.program import MISSING, duration
 from bert_jax.reporting import run_log, status
 from bert_jax.reporting.charts import svg
-from bert_jax.reporting.curves import SPLITS, charts_of
+from bert_jax.reporting.curves import charts_of
 from bert_jax.reporting.formats import count, figure, in_words, is_number, phase_label
 from bert_jax.reporting.loggers.base import Record, flatten, metrics_of
 from bert_jax.reporting.measures import (
@@ -22,7 +22,6 @@ from bert_jax.reporting.measures import (
     headline,
     lower_is_better,
     meanings,
-    metric_names,
     title,
     titles_in,
     to_beat,
@@ -35,7 +34,6 @@ from bert_jax.storage import files, reading
 FILE = "report.html"
 DETAILS = "details.json"  # errors of a fine-tuned model
 CHOSEN = "Held-out sentences, spread evenly, in each of which one word is masked."
-MAX_ROWS = 120  # most rows per split in the table of numbers
 
 
 def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | None = None) -> str:
@@ -172,9 +170,7 @@ def _charts(records: list[Record], run: Mapping[str, Any], baselines: Mapping[st
     note = "Against training steps. Thin: as logged; thick: moving average. Point at a curve for its values. "
     note = escape(note + _row_lengths(run))
     drawings = "\n".join(charts)
-    return (
-        f'<p class="small soft">{note}</p><div class="charts">\n{drawings}\n</div>\n{_numbers(records, titles_in(run))}'
-    )
+    return f'<p class="small soft">{note}</p><div class="charts">\n{drawings}\n</div>'
 
 
 def _marks(run: Mapping[str, Any]) -> Iterable[tuple[str, float]]:
@@ -214,21 +210,6 @@ def _row_lengths(run: Mapping[str, Any]) -> str:
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
-
-
-def _numbers(records: list[Record], titles: Mapping[str, str]) -> str:
-    names = metric_names(records, titles)
-    rows, left_out = [], 0
-    for split, label in SPLITS.items():
-        of_split = [record for record in records if record["split"] == split]
-        kept = of_split[:: -(-len(of_split) // MAX_ROWS) or 1]
-        left_out += len(of_split) - len(kept)
-        rows += [(r["step"], label, [cell(r.get(name), name, titles) for name in names]) for r in kept]
-    rows.sort(key=lambda row: row[0])
-    lines = ([f"{step:,}", label, *cells] for step, label, cells in rows)
-    body = table(["step", "rows", *names], lines, numbers_from=2)
-    more = f'<p class="small soft">{left_out:,} more lines are in metrics.jsonl.</p>' if left_out else ""
-    return fold("The numbers behind the curves", f'<div class="small">{body}</div>{more}')
 
 
 # ---- Tables ------------------------------------------------------------------------------------------------------

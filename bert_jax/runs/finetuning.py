@@ -26,7 +26,7 @@ from bert_jax.models.model import config_facts
 from bert_jax.program import program
 from bert_jax.reporting import run_record
 from bert_jax.reporting.observer import Observer
-from bert_jax.reporting.profiled_steps import ProfiledSteps, with_profile
+from bert_jax.reporting.profiled_steps import ProfiledSteps
 from bert_jax.reporting.report import DETAILS
 from bert_jax.runs.evaluations.base import Evaluations, read, titles
 from bert_jax.runs.finishing import BETTER_START, export_newest, report_at_the_end
@@ -84,7 +84,8 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
         experiment, own = dataclasses.replace(experiment, profiled=request.profiled), task.setting
         evaluations = Evaluations(evaluators, own.tokenizer, own.model, experiment, notes.append)
         run["phases"], run["titles"] = experiment.phases.as_record(), titles_of(task) | titles(evaluators)
-        run = with_profile(request.profiled, run, experiment.phases.num_steps, max(saved, default=0))
+        if request.profiled:
+            request.profiled.check(experiment.phases.num_steps)
         facts = _facts_of(settings, task) | recipe.parent
         distributed.wait("the vocabulary", own.tokenizer.sha256)
         distributed.wait("the examples", facts["corpus_fingerprint"])

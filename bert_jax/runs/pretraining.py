@@ -31,7 +31,7 @@ from bert_jax.objectives.several import Several
 from bert_jax.program import program
 from bert_jax.reporting import run_record
 from bert_jax.reporting.observer import Observer
-from bert_jax.reporting.profiled_steps import ProfiledSteps, with_profile
+from bert_jax.reporting.profiled_steps import ProfiledSteps
 from bert_jax.rows.loader import Loader
 from bert_jax.rows.phases import Phases
 from bert_jax.runs.baselines import write_baselines
@@ -90,7 +90,8 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
         run["titles"] = {name: title for one in tasks for name, title in titles_of(one).items()} | titles(evaluators)
         phases = recipe.experiment.phases
         phases.check_not_past(reached)
-        run = with_profile(request.profiled, run, phases.num_steps, reached)
+        if request.profiled:
+            request.profiled.check(phases.num_steps)
 
         if distributed.is_first():
             run_record.write_run(workdir, run)

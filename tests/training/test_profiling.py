@@ -12,7 +12,7 @@ from jax.profiler import ProfileData
 
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
-from bert_jax.reporting.profiled_steps import ProfiledSteps, with_profile
+from bert_jax.reporting.profiled_steps import ProfiledSteps
 from tests.training import line
 
 NUM_STEPS = 12
@@ -90,13 +90,6 @@ def test_what_is_no_range_is_one_line(
 
 def test_steps_that_the_run_does_not_have_are_refused() -> None:
     steps = ProfiledSteps(4, 6)
+    steps.check(6)
     with pytest.raises(UserError, match="ends past the run, which has 5 steps; give steps from 1 to 5, or leave"):
-        with_profile(steps, {}, 5, 0)
-    with pytest.raises(UserError, match="begins at a step that is done: the run is at 4; give steps from 5 to 9"):
-        with_profile(steps, {"profile": "1:2"}, 9, 4)
-    with pytest.raises(UserError, match="the run is at 9; leave --profile out"):
-        with_profile(steps, {}, 9, 9)
-    begun = with_profile(steps, {"run_id": "r"}, 9, 3)
-    assert begun == {"run_id": "r", "profile": "4:6"}
-    assert with_profile(steps, begun, 9, 5) == begun, "the same command is repeated after an interruption"
-    assert with_profile(None, begun, 9, 5) == begun
+        steps.check(5)
