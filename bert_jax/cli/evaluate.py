@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from bert_jax.runs.prediction import load_tuned, predict, read_examples, write_output
+    from bert_jax.runs.prediction import load_tuned, predict, read_examples, write_predictions
 
     if arguments.output:
         files.check_writable(arguments.output)
@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> None:
     examples = read_examples(model, arguments.input, arguments.format, "dev", say)
     metrics, records = predict(model, examples, note=say, progress=progress_notes(say))
     if arguments.output:
-        write_output(records, arguments.output)
+        write_predictions(arguments.output, records)
     if arguments.json:
         print(json.dumps(metrics))
         return

@@ -25,30 +25,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a file like those that the model was trained on, answers may be missing; with --format=raw_text a text a "
         "line",
     )
-    parser.add_argument("--output", help="the file to write (default: print); with --submission, the folder")
-    parser.add_argument("--submission", help="write in the form of this benchmark, such as cola or squad")
+    parser.add_argument("--output", help="the file to write (default: print)")
 
 
 def run(arguments: argparse.Namespace) -> None:
     if bool(arguments.texts) == bool(arguments.input):
         raise UserError("give either texts or --input=FILE")
-    if arguments.submission and not arguments.output:
-        raise UserError(f"--submission={arguments.submission} writes a file; give its folder with --output=DIR")
     if arguments.output:
-        files.check_writable(arguments.output, folder=bool(arguments.submission))
+        files.check_writable(arguments.output)
     from bert_jax.runs import prediction
-    from bert_jax.runs.prediction import in_rows, read_examples, texts_as_examples, write_output
+    from bert_jax.runs.prediction import in_rows, read_examples, texts_as_examples, write_predictions
 
     model = prediction.load_tuned(arguments.workdir, arguments.step, dict(arguments.option))
-    if arguments.submission:
-        prediction.check_submission(model, arguments.submission)
     if arguments.texts:
         examples = texts_as_examples(model, in_rows(model, arguments.texts))
     else:
         examples = read_examples(model, arguments.input, arguments.format, "test", say)
     _, records = prediction.predict(model, examples, note=say, progress=progress_notes(say))
     if arguments.output:
-        print(write_output(records, arguments.output, arguments.submission))
+        write_predictions(arguments.output, records)
+        print(arguments.output)
         return
     for record in records:
         print(json.dumps(record, ensure_ascii=False))

@@ -22,7 +22,6 @@ from bert_jax.program import Note
 from bert_jax.records import Example
 from bert_jax.rows.phases import Phase
 from bert_jax.storage import files
-from bert_jax.tasks import submissions
 from bert_jax.tasks.base import KIND, ExampleTask, Setting
 from bert_jax.text.words import split_words
 from bert_jax.training import mesh as meshes
@@ -220,34 +219,6 @@ def trial(model: TrainedModel, workdir: str) -> str:
         typed = "--input=FILE"
     own = any(catalogue.names_in([model.facts["task"], model.config.encoder]))
     return f"predict --workdir={workdir}{' --trust_code' if own else ''} {typed}"
-
-
-def write_output(records: Sequence[Mapping[str, Any]], output: str, submission: str | None = None) -> str:
-    """Write predictions and return the path of what was written.
-
-    Without ``submission``, ``output`` becomes a JSON Lines file. With ``submission``, ``output`` is a folder that gets
-    the file of that benchmark.
-    """
-    if not submission:
-        write_predictions(output, records)
-        return output
-    value = "null_odds" if submission == "squad_null_odds" else "prediction"
-    return str(submissions.write_submission(submission, {record["id"]: record[value] for record in records}, output))
-
-
-def check_submission(model: TrainedModel, benchmark: str) -> None:
-    """Raise ``UserError`` if there is no such benchmark, or this model's predictions do not fit it."""
-    name, submission = model.facts["task"]["name"], submissions.find(benchmark)
-    if name != submission.task:
-        raise UserError(f"--submission={benchmark} is of {submission.task}; this model's task is {name}")
-    if benchmark == "squad_null_odds" and not model.facts["task"].get("version_2"):
-        raise UserError("--submission=squad_null_odds is of SQuAD v2.0; this model was trained without version_2")
-    own, labels = model.facts.get("labels") or (), submission.spelling or ()
-    if labels and (others := [label for label in own if label not in labels]):
-        raise UserError(
-            f"--submission={benchmark} spells the labels {', '.join(labels)}; this model's are {', '.join(own)}, of "
-            f"which {', '.join(others[:5])} cannot be submitted"
-        )
 
 
 def write_predictions(path: Any, records: Iterable[Mapping[str, Any]]) -> None:

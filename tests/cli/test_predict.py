@@ -22,7 +22,6 @@ from tests.tasks import toy_tasks
     [
         ([], "give either texts or --input=FILE"),
         (["a text", "--input=x.tsv"], "give either texts or --input=FILE"),
-        (["--input=x.tsv", "--submission=sst2"], "--output=DIR"),
         (["a text"], "is neither a Hugging Face directory"),
         (["a text", "--option=alone"], "--option: found 'alone'; KEY=VALUE is needed"),
     ],
@@ -68,10 +67,6 @@ def workdir(tmp_path_factory):
         (["a text", "  "], "text 2 is [' ']; a text is needed for each example"),
         (["--input=nope.jsonl"], "no file nope.jsonl"),
         (["a text", "--option=nope=1"], "unknown key task.nope"),
-        (["a text", "--submission=nope", "--output=out"], "unknown kind of submission 'nope'"),
-        (["a text", "--submission=squad", "--output=out"], "is of span_qa; this model's task is classification"),
-        (["a text", "--submission=stsb", "--output=out"], "is of regression"),
-        (["a text", "--submission=rte", "--output=out"], "spells the labels entailment, not_entailment"),
     ],
 )
 def test_what_a_model_has_no_use_for(workdir, tmp_path, capsys, monkeypatch, flags, said):

@@ -58,9 +58,7 @@ def of_config(verb: str) -> Arguments:
 
 
 TUNED = {
-    "predict": Verb(
-        of_tuned("predict"), ("workdir", "input", "step", "format", "option", "submission"), ["examples.jsonl"]
-    ),
+    "predict": Verb(of_tuned("predict"), ("workdir", "input", "step", "format", "option"), ["examples.jsonl"]),
     "evaluate": Verb(of_tuned("evaluate"), ("workdir", "input", "step", "format", "option"), ["examples.jsonl"]),
 }
 ENCODERS = {
