@@ -68,7 +68,7 @@ class TrainedModel:
     def pooling(self) -> Pooling:
         """How the model was trained to make the vector of a text; "mean" if it was not."""
         task = self.facts.get("task") or {}
-        return task["pooling"] if task.get("name") == "sentence_embeddings" else "mean"  # type: ignore[no-any-return]
+        return task.get("pooling", "mean")  # type: ignore[no-any-return]
 
     def encode(
         self,

@@ -13,9 +13,7 @@ from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import BERT
 from bert_jax.tasks.base import ProblemType
 
-# An import reads each of these parts if a file has all of it, even if the class that the file names (such as
-# BertForMaskedLM) does not have the part.
-PRETRAINED_PARTS = ("pooler", "mlm_head", "nsp_head", "sop_head")
+# The ends of the names of those classes for whose labels config.json of transformers has keys.
 LABELLED = ("ForSequenceClassification", "ForTokenClassification")
 
 
@@ -44,7 +42,7 @@ class HeadClass:
     @property
     def task_parts(self) -> tuple[str, ...]:
         """The parts that pretraining does not train. Their outputs stand for the labels of a task."""
-        return tuple(part for part in self.parts if part not in ("encoder", *PRETRAINED_PARTS))
+        return tuple(part for part in self.parts if part not in ("encoder", *self.family.pretrained))
 
     @property
     def family(self) -> Family:
@@ -98,8 +96,7 @@ def of_facts(facts: Mapping[str, Any], parts: Collection[str] | None = None) -> 
     family = family_of((facts.get("model") or {}).get("encoder", BERT))
     task = facts.get("task")
     if not task:
-        every = parts if parts is not None else PRETRAINED_PARTS
-        return HeadClass(pretraining_class(family, every))
+        return HeadClass(pretraining_class(family, family.pretrained if parts is None else parts))
     is_own = catalogue.is_own(task["name"])  # its file may be gone; transformers has no class for its head
     exported_as = None if is_own else catalogue.find("tasks", task["name"], having="Task").Task.exported_as
     ending, problem_type = exported_as or ("Model", None)  # the encoder alone
@@ -143,6 +140,7 @@ def of_config(family: Family, theirs: Mapping[str, Any], tensors: Mapping[str, A
     return HeadClass(architecture, () if is_number else labels, problem_type, dropout)
 
 
+# Published files that name no class have the tensors of one of these; whatever else is exported names its class.
 def _of_tensors(family: Family, tensors: Collection[str]) -> str:
     parts = {entry.part for entry in family.entries(1) if entry.theirs in tensors}
     if "qa_outputs" in parts:

@@ -28,6 +28,7 @@ _CLASSES = {
     "ForQuestionAnswering": ("question-answering", "Finds the answer to a question in a passage."),
     "ForMultipleChoice": ("", "Scores the choices that may follow a text."),
 }
+OTHER = ("", "A head of its own stands on it.")  # a class that only a family of a user's own has
 CARD = "README.md"
 _HEADLESS = "fine-tuning, feature extraction and study"
 _TRAINED = "texts of the kind it was trained and evaluated on, after a look at its errors on yours"
@@ -108,7 +109,7 @@ def _front(head: HeadClass, pooling: Pooling | None, licence: str | None, langua
     if licence:
         comment = "of the model that this one was made from: check that it is right for this one too"
     lines = [f"library_name: {'sentence-transformers' if pooling else 'transformers'}"]
-    if pipeline := "sentence-similarity" if pooling else _CLASSES[head.ending][0]:
+    if pipeline := "sentence-similarity" if pooling else _CLASSES.get(head.ending, OTHER)[0]:
         lines.append(f"pipeline_tag: {pipeline}")
     return "\n".join(
         [
@@ -135,7 +136,7 @@ def _purpose(head: HeadClass) -> str:
     more = f" and {len(head.labels) - 50} more" if len(head.labels) > 50 else ""
     one = "labels, any number of them," if head.problem_type == "multi_label_classification" else "one label"
     outputs = f"{one} of {len(head.labels)}: {labels}{more}" if labels else "a number"
-    return _CLASSES[head.ending][1].format(outputs=outputs)
+    return _CLASSES.get(head.ending, OTHER)[1].format(outputs=outputs)
 
 
 def _loading(head: HeadClass, pooling: Pooling | None) -> str:

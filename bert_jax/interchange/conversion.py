@@ -6,15 +6,13 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
 from bert_jax.errors import UserError, few
 from bert_jax.interchange import names
-from bert_jax.interchange.architectures import PRETRAINED_PARTS, HeadClass
+from bert_jax.interchange.architectures import HeadClass
 from bert_jax.interchange.family import family_of
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.model import fresh_params
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,16 +54,6 @@ def put(tree: dict[str, Any], path: str, value: Any) -> None:
     tree[last] = value
 
 
-def _shapes_of(config: ModelConfig, head: HeadClass) -> dict[str, Any]:
-    """Return a tree with the shape of every array that a file with this ``head`` can hold."""
-
-    def last(outputs: int) -> dict[str, Any]:
-        return {"dense": {"kernel": (config.hidden_size, outputs), "bias": (outputs,)}}
-
-    tree = jax.tree.map(lambda x: x.shape, dict(jax.eval_shape(lambda: fresh_params(config))))
-    return tree | {"classifier": last(head.num_outputs), "qa_outputs": last(2), "sop_head": last(2)}  # type: ignore[no-any-return]
-
-
 def read_params(
     tensors: Mapping[str, np.ndarray], config: ModelConfig, head: HeadClass, where: str, pad_id: int = 0
 ) -> tuple[dict[str, Any], Report]:
@@ -83,10 +71,10 @@ def read_params(
       UserError: a tensor has another shape than the config says, holds no floats or has no place in the model; or a
         tensor of the encoder or of a head of which the file has others is missing.
     """
-    shapes = _shapes_of(config, head)
     family = family_of(config.encoder)
+    shapes = family.shapes(config, head.num_outputs)
     entries = list(family.entries(config.num_layers, head.architecture, pad_id))
-    complete = {part for part in PRETRAINED_PARTS if _whole(part, entries, tensors)}
+    complete = {part for part in family.pretrained if _whole(part, entries, tensors)}
     params: dict[str, Any] = {}
     names_read, problems, left = [], [], dict(tensors)
     missing: dict[str, list[str]] = {}  # part -> names of tensors

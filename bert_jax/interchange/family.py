@@ -11,13 +11,14 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
+import jax
 import numpy as np
 
 from bert_jax import catalogue, configuration
 from bert_jax.errors import UserError
 from bert_jax.interchange.names import Entry
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.model import encoder_file
+from bert_jax.models.model import encoder_file, fresh_params
 
 PACKAGE = "interchange.families"
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
@@ -53,6 +54,8 @@ class Family(abc.ABC):
       model_type: the ``model_type`` in ``config.json``.
       prefix: the prefix of the encoder's tensors in a model that has a head.
       classes: the end of a class name -> the parts of our tree that a model of the class has.
+      pretrained: the heads that pretraining trains. An import reads each of them of which a file has all tensors, even
+        if the class that the file names (such as BertForMaskedLM) does not have it.
       fields: a key of ``config.json`` -> the field of the encoder's ``Config`` that holds the same value.
       defaults: the values of keys that older files leave out.
       fixed: a key of ``config.json`` -> the only value with which our modules compute the same.
@@ -68,6 +71,7 @@ class Family(abc.ABC):
     model_type: ClassVar[str]
     prefix: ClassVar[str]
     classes: ClassVar[Mapping[str, tuple[str, ...]]]
+    pretrained: ClassVar[tuple[str, ...]] = ("pooler", "mlm_head", "nsp_head")
     fields: ClassVar[Mapping[str, str]]
     defaults: ClassVar[Mapping[str, float]]
     fixed: ClassVar[Mapping[str, Any]] = {
@@ -100,6 +104,14 @@ class Family(abc.ABC):
         for entry in self.map(architecture, pad_id):
             for i in map(str, range(num_layers) if "{i}" in entry.ours else [0]):
                 yield entry._replace(ours=entry.ours.replace("{i}", i), theirs=entry.theirs.replace("{i}", i))
+
+    def shapes(self, config: ModelConfig, num_outputs: int) -> dict[str, Any]:
+        """Return a tree with the shape of every array that a model of the family may have.
+
+        ``num_outputs``: of a classifier.
+        """
+        tree = jax.tree.map(lambda x: x.shape, dict(jax.eval_shape(lambda: fresh_params(config))))
+        return {**tree, "classifier": dense_shape(config, num_outputs), "qa_outputs": dense_shape(config, 2)}
 
     def merged(self, params: Mapping[str, Any], config: Any) -> Mapping[str, Any]:
         """Return the parameters of a model as the classes of the family have them, under the paths of ``map``.
@@ -202,6 +214,11 @@ class Family(abc.ABC):
                 f"{path} has keys that are not known for the {self.title} family: {', '.join(unknown)}; remove those "
                 "that change no output of the model; if they change any, the model cannot be read"
             )
+
+
+def dense_shape(config: ModelConfig, num_outputs: int) -> dict[str, Any]:
+    """Return the shapes of a head that is a dense layer on vectors of the model."""
+    return {"dense": {"kernel": (config.hidden_size, num_outputs), "bias": (num_outputs,)}}
 
 
 def families() -> dict[str, Family]:

@@ -37,8 +37,8 @@ def export_trained(
 
     Args:
       architecture: another class to export, such as "BertModel", which leaves out the heads.
-      pooling: the pooling for sentence-transformers. If None, a model of the task "sentence_embeddings" gets the
-        pooling that it was trained with; other models get no files for sentence-transformers.
+      pooling: the pooling for sentence-transformers. If None, a model whose task has the key
+        ``pooling`` gets that with which it was trained; other models get no files for sentence-transformers.
       into: how ``output`` is written: as a new folder, or in place of an older one (``replaced_directory``).
 
     Raises:
@@ -51,8 +51,8 @@ def export_trained(
         head = HeadClass(architecture)
         family_with(architecture)  # raises for an unknown class before anything is read
     task = trained.facts.get("task") or {}
-    if pooling is None and task.get("name") == "sentence_embeddings" and head.ending == "Model":
-        pooling = task.get("pooling", "mean")
+    if pooling is None and head.ending == "Model":
+        pooling = task.get("pooling")
     exported, facts = dataclasses.replace(trained, head=head), trained.facts
     metrics = _newest_metrics(workdir, trained.step)
     baselines = reading.read_object(files.as_path(workdir) / "baselines.json") or {}

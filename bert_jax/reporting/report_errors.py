@@ -24,7 +24,7 @@ FULLEST = 48  # percent of colour in a cell with the whole row's count; text sta
 
 def errors(details: Mapping[str, Any]) -> str:
     """Return HTML sections for each split with known answers: confused labels, scores of labels, wrong examples."""
-    splits = {name: found for name, found in details["splits"].items() if found.get("kind") in CARDS}
+    splits = {name: found for name, found in details["splits"].items() if isinstance(found.get("kind"), str)}
     parts = []
     for name, found in splits.items():
         of_split = f", {name}" if len(splits) > 1 else ""
@@ -109,7 +109,11 @@ def _wrong_title(found: Mapping[str, Any]) -> str:
 
 def _wrong(found: Mapping[str, Any], labels: Sequence[str]) -> str:
     entities = list(dict.fromkeys(_entity(label) for label in labels if label != "O"))
-    card = functools.partial(_tag_card, entities=entities) if found["kind"] == "tags" else CARDS[found["kind"]]
+    card = (
+        functools.partial(_tag_card, entities=entities)
+        if found["kind"] == "tags"
+        else CARDS.get(found["kind"], _plain_card)
+    )
     cards = [card(one) for one in found.get("wrong") or []]
     total, answered = found.get("num_wrong"), found.get("num_answered", 0)
     note = ""
@@ -158,6 +162,11 @@ def _text_card(one: Mapping[str, Any]) -> str:
 
 def _pair_card(one: Mapping[str, Any]) -> str:
     return f'{_texts(one)}<p class="verdict">cosine {one["prediction"]:.3f}{_id(one["id"])}</p>'
+
+
+def _plain_card(one: Mapping[str, Any]) -> str:
+    """Return a card of a form that the report does not know: the entries of what its task shows."""
+    return "".join(f'<p><span class="soft">{escape(name)}</span> {escape(str(x))}</p>' for name, x in one.items())
 
 
 def _choice_card(one: Mapping[str, Any]) -> str:

@@ -211,7 +211,7 @@ def _typed_roles(model: TrainedModel) -> list[str]:
 def trial(model: TrainedModel, workdir: str) -> str:
     """Return a verb with its flags to try the model: a search for vectors of texts, otherwise predictions."""
     workdir = shlex.quote(workdir)
-    if model.facts["task"]["name"] == "sentence_embeddings":
+    if "pooling" in model.facts["task"]:  # the task learns vectors of texts
         return f'retrieve --workdir={workdir} --corpus=FILE --query="TEXT"'
     try:
         typed = " ".join(f'"{role.upper()}"' for role in _typed_roles(model)).replace('"WORDS"', '"TEXT"')

@@ -74,7 +74,7 @@ class ExampleTask(SingleTask, abc.ABC):
         ``problem_type`` for a text classifier; None if transformers has no class with this head.
       judge: what the report says of predictions; None if it says nothing of them.
       titles: metric -> its title in the report, besides those of the base class; "" if it is not drawn (``titles_of``).
-      reads_one_vector: whether the head is one dense layer, ``classifier``, on one vector of a text.
+      reads_one_vector: whether the last head is one dense layer, ``dense``, on one vector of a text: a probe learns it.
       whole_batches: whether a row's loss depends on the other rows of its batch, so that micro-batches would change it.
     """
 

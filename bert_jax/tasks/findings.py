@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +25,8 @@ class Judge:
     """What the report says of the predictions of a task. ``Task.predictions`` gives a record for each example.
 
     Attributes:
-      form: how the report shows them.
+      form: how the report shows them: "classes", "tags", "choices", "answers", "numbers" or "pairs" (``report_errors``
+        draws each from certain entries of what ``show`` returns); of any other word it lists the entries.
       weigh: returns whether a prediction is wrong (1 or 0) and how sure it is: the surest wrong ones come first.
       show: returns what the report shows of a prediction, as plain JSON values.
       is_known: returns whether the answer is known.
@@ -33,7 +34,7 @@ class Judge:
       entities: returns ``mode`` and ``scheme`` of ``entity_metrics`` from the task's config, if tags mark entities.
     """
 
-    form: Literal["classes", "tags", "choices", "answers", "numbers", "pairs"]
+    form: str
     weigh: Callable[[Record], tuple[float, float]]
     show: Callable[[Example, Record], dict[str, Any]]
     is_known: Callable[[Record], bool] = lambda record: record.get("label") is not None

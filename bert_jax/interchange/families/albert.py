@@ -26,6 +26,7 @@ class Family(family.Family):
         "ForQuestionAnswering": ("encoder", "qa_outputs"),
         "ForMultipleChoice": ("encoder", "pooler", "classifier"),
     }
+    pretrained = ("pooler", "mlm_head", "sop_head")
     fields: ClassVar[Mapping[str, str]] = {**bert.Family.fields, "embedding_size": "embedding_size"}
     defaults: ClassVar[Mapping[str, float]] = {
         **bert.Family.defaults,
@@ -61,6 +62,9 @@ class Family(family.Family):
             *dense("classifier/dense", "classifier"),
             *dense("qa_outputs/dense", "qa_outputs"),
         )
+
+    def shapes(self, config: ModelConfig, num_outputs: int) -> dict[str, Any]:
+        return super().shapes(config, num_outputs) | {"sop_head": family.dense_shape(config, 2)}
 
     def to_config(self, config: Any, pad_id: int) -> dict[str, Any]:
         return super().to_config(config, pad_id) | _GROUPS

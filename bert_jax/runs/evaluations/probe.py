@@ -32,7 +32,7 @@ from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import mesh as meshes
 from bert_jax.training.forward import Forward
 
-BODY = ("encoder", "pooler")  # the parts of the model that fine-tuning takes over from pretraining
+BODY = ("encoder", POOLER.name)  # what the vectors of a text are made with
 PENALTY = 1e-3  # L2 penalty on a frozen probe's head: PENALTY / 2 * sum of squared weights
 
 
@@ -115,7 +115,7 @@ class Evaluator(base.TrainingEvaluator):
         function = functools.partial(_text_vectors, model.config, config.features)
         self._forward = Forward(function, model.mesh, config.batch_size)
         task, shapes = self.task, meshes.unbox(jax.eval_shape(self.task.init, jax.random.key(0)).params)
-        empty = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes["classifier"]["dense"])
+        empty = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes[task.model.parts[-1].name]["dense"])
         self._learn = jax.jit(lambda vectors, batch: _learn_head(task, empty, vectors, batch, config))
         self._judge = jax.jit(lambda head, vectors, batch: task.score({"logits": _logits(head, vectors)}, batch))
         for line in self.task.notes:
