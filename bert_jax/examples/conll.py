@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from bert_jax.examples.reading import Bad, Record, text_lines
 
 DOCSTART = "-DOCSTART-"
-Scheme: TypeAlias = Literal["auto", "iob1", "iob2", "bioes", "as_found"]
 FIRST = ("B", "S", "U")  # prefixes that begin an entity; U is BILOU's name for S
 INSIDE = ("I", "E", "M", "L")  # prefixes that continue an entity; M and E are from BMES, L is from BILOU
 
@@ -30,7 +29,7 @@ class Reader:
     word_column: int = 0  # the column of the word, from 0
     tag_column: int = -1  # the last
     delimiter: str = ""  # if "", any run of spaces and tabs
-    scheme: Scheme = "auto"  # of the tags: auto, or its name
+    scheme: Literal["auto", "as_found"] = "auto"  # of the tags: auto, whose tags become IOB2, or any, left as found
     segmentation_digit: bool = False  # each character is followed by its number within a word, as in Weibo NER
 
     def read(self, path: str) -> Iterator[Record | Bad]:
@@ -66,7 +65,8 @@ class Reader:
             words = [word[:-1] if word[-1:].isdigit() and len(word) > 1 else word for word in words]
         columns = {"words": words, "document": document}
         if not untagged:
-            columns["tags"] = _to_iob2([fields[self.tag_column] for _, fields in rows], self.scheme)
+            tags = [fields[self.tag_column] for _, fields in rows]
+            columns["tags"] = _to_iob2(tags) if self.scheme == "auto" else tags
         return Record(columns, where)
 
 
@@ -75,20 +75,17 @@ def _width(*columns: int) -> int:
     return max(2, *(column + 1 if column >= 0 else -column for column in columns))
 
 
-def _to_iob2(tags: Sequence[str], scheme: Scheme) -> list[str]:
+def _to_iob2(tags: Sequence[str]) -> list[str]:
     """Return the tags of one sentence as IOB2.
 
     An ``I-X`` that does not follow a tag of the entity kind ``X`` becomes ``B-X``. In IOB1 this is the rule; in IOB2
-    and BIOES such a tag is an error, which conlleval and seqeval read in the same way. So ``auto`` works without
-    knowing the scheme. ``iob2`` and ``as_found`` change nothing. Tags without a prefix (parts of speech) stay as they
-    are.
+    and BIOES such a tag is an error, which conlleval and seqeval read in the same way. So no scheme needs to be known.
+    Tags without a prefix (parts of speech) stay as they are.
     """
-    if scheme in ("iob2", "as_found"):
-        return list(tags)
     result, previous = [], ""
     for tag in tags:
         prefix, dash, kind = tag.partition("-")
-        if not dash or prefix not in FIRST + INSIDE or (scheme == "iob1" and prefix not in "BI"):
+        if not dash or prefix not in FIRST + INSIDE:
             result.append(tag)
             previous = ""
             continue

@@ -26,15 +26,10 @@ class Reader:
 
     delimiter: str = ""  # if "", a comma in a .csv file, a tab in any other file
     header: bool = True  # whether the first line has the names of the columns; otherwise these are "0", "1", ...
-    names: tuple[str, ...] = ()  # names of the columns, in place of the names in the file
     quoting: Literal["auto", "on", "off"] = "auto"  # "auto": on if the delimiter is a comma, otherwise off
     encoding: str = "utf-8"  # a byte order mark is ignored
 
     def __post_init__(self) -> None:
-        if twice := sorted({name for name in self.names if self.names.count(name) > 1}):
-            raise UserError(
-                f"config.data.options.names has {', '.join(map(repr, twice))} more than once; give every column its own"
-            )
         if len(self.delimiter) > 1:
             raise UserError(
                 f"config.data.options.delimiter is {self.delimiter!r}; one character is needed, such as '\\t'"
@@ -42,14 +37,14 @@ class Reader:
 
     def read(self, path: str) -> Iterator[Record | Bad]:
         """Yield the rows of ``path``."""
-        names = list(self.names)
+        names: list[str] = []
         for number, row in self._rows(path):
             where = f"{path}:{number}"
             if isinstance(row, str):
                 yield Bad(where, row)
                 continue
-            if not names or (number == 1 and self.header):
-                names = names or _names(row, self.header, path)
+            if not names:
+                names = _names(row, self.header, path)
                 if self.header:
                     continue
             if len(row) != len(names):
@@ -97,6 +92,6 @@ def _names(row: list[str], header: bool, path: str) -> list[str]:
     if twice:
         raise UserError(
             f"the first line of {path} names {', '.join(map(repr, twice))} more than once; if it is not a header set"
-            " config.data.options.header=False, else give config.data.options.names"
+            " config.data.options.header=False, else give every column a name of its own"
         )
     return names
