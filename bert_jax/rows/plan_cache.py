@@ -7,7 +7,6 @@ key and epoch that the plan was made for; both are checked when a plan is opened
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import shutil
 import threading
@@ -85,9 +84,9 @@ class PlanCache:
     def _read(self, epoch: int) -> Plan | None:
         path = self._path(epoch)
         try:
-            whole = first_damage(path, wanted=[*map(_file, self._dtypes), _OF]) is None
+            whole = first_damage(path, wanted=[*self._dtypes, _OF]) is None
             if whole and reading.holds(path / _OF, self._of(epoch)):
-                return {name: _map(path / _file(name), dtype) for name, dtype in self._dtypes.items()}
+                return {name: _map(path / name, dtype) for name, dtype in self._dtypes.items()}
         except (OSError, ValueError) as error:  # the plan is absent, or is not whole
             if write_errors.number_of(error) in write_errors.FEW:
                 raise
@@ -116,21 +115,14 @@ class PlanCache:
         return plan
 
     def _write(self, epoch: int) -> None:
-        """Write each block to the file of its array; the number of elements goes into the files' headers at the end."""
+        """Write each block to the file of its array."""
         with files.whole_directory(self._path(epoch)) as folder:
             with contextlib.ExitStack() as stack:
-                open_files = {name: stack.enter_context(open(folder / _file(name), "wb")) for name in self._dtypes}
-                counts = dict.fromkeys(self._dtypes, 0)
-                for name, dtype in self._dtypes.items():
-                    open_files[name].write(_header(dtype, 0))
+                open_files = {name: stack.enter_context(open(folder / name, "wb")) for name in self._dtypes}
                 for name, block in self._make(epoch):
                     open_files[name].write(block.astype(self._dtypes[name], copy=False).tobytes())
-                    counts[name] += len(block)
-                for name, dtype in self._dtypes.items():
-                    open_files[name].seek(0)
-                    open_files[name].write(_header(dtype, counts[name]))
             (folder / _OF).write_bytes(self._of(epoch))
-            write_checksums(folder, [*map(_file, self._dtypes), _OF])
+            write_checksums(folder, [*self._dtypes, _OF])
 
     def _try_build(self, epoch: int) -> None:
         with contextlib.suppress(UserError):  # load() raises the error where the plan is needed
@@ -157,23 +149,6 @@ def _writable_folder(directory: str | os.PathLike[str] | None, key: str) -> Path
     return files.cache_directory() / "plans" / key
 
 
-def _file(name: str) -> str:
-    return f"{name}.npy"
-
-
 def _map(path: Path, dtype: np.dtype) -> np.ndarray:
-    """Return the array that ``_write`` wrote, memory-mapped.
-
-    ``numpy.load`` is not used: it parses the header with ``ast``, which threads of Python 3.11 must not do
-    concurrently.
-    """
-    start = len(_header(dtype, 0))
-    count = (path.stat().st_size - start) // dtype.itemsize
-    return np.memmap(path, dtype, "r", start, (count,)) if count else np.empty(0, dtype)
-
-
-def _header(dtype: np.dtype, count: int) -> bytes:
-    """Return the header of a ``.npy`` file, which has the same length for every count."""
-    file, descr = io.BytesIO(), np.lib.format.dtype_to_descr(dtype)
-    np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": (count,)})
-    return file.getvalue()
+    """Return the array that ``_write`` wrote, memory-mapped. An empty file cannot be mapped."""
+    return np.memmap(path, dtype, "r") if path.stat().st_size else np.empty(0, dtype)

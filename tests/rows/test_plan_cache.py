@@ -46,7 +46,7 @@ def test_a_killed_build_leaves_no_files(tmp_path: Path) -> None:
     assert killed.returncode == -9
     assert len(names(tmp_path)) == 2  # half a plan and its lock
     assert PlanCache(tmp_path, "ab", {"a": int}, make).load(0)["a"].tolist() == [0, 1, 2]
-    assert names(tmp_path) == {f"plans/ab/epoch-00000/{name}" for name in ("a.npy", "PLAN_OF", "SHA256SUMS")}
+    assert names(tmp_path) == {f"plans/ab/epoch-00000/{name}" for name in ("a", "PLAN_OF", "SHA256SUMS")}
 
 
 def test_what_others_write_stays(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_plan_that_cannot_be_opened_for_too_many_files_is_not_damaged(
     PlanCache(tmp_path, "ab", {"a": int}, make).load(0)
 
     def fail(*_: object) -> None:
-        raise OSError(errno.EMFILE, "Too many open files", "a.npy")
+        raise OSError(errno.EMFILE, "Too many open files", "a")
 
     monkeypatch.setattr(files, "sha256", fail)
     with pytest.raises(OSError, match="Too many open files"):

@@ -151,7 +151,7 @@ def test_bad_config_values_are_errors(wrong: dict[str, float], message: str) -> 
 def test_plans_are_made_once_and_read_back(tmp_path: Path) -> None:
     first = source(tmp_path)
     planned = first._plans.load(0)["sequences"].copy()
-    [file] = tmp_path.glob("plans/*/epoch-*/sequences.npy")
+    [file] = tmp_path.glob("plans/*/epoch-*/sequences")
     stamp = file.stat().st_mtime_ns
     assert (source(tmp_path)._plans.load(0)["sequences"] == planned).all()
     assert file.stat().st_mtime_ns == stamp
@@ -165,7 +165,7 @@ def test_plans_are_made_once_and_read_back(tmp_path: Path) -> None:
 
 def spoil(folder: Path, how: str) -> None:
     """Damage the plan of epoch 0 of packed rows."""
-    file = folder / "row_ends.npy"
+    file = folder / "row_ends"
     data = file.read_bytes()
     if how == "of another length":
         file.write_bytes(data[:1000])

@@ -208,7 +208,7 @@ def test_the_command_makes_a_damaged_plan_anew(config: dict[str, Any], tmp_path:
 
     assert pretrain(tmp_path, config).returncode == 0
     expected = figures()
-    plans = sorted((tmp_path / "corpus").glob("plans/*/epoch-00000/sequences.npy"))
+    plans = sorted((tmp_path / "corpus").glob("plans/*/epoch-00000/sequences"))
     for plan in plans:
         flip(plan, 400)
     shutil.rmtree(tmp_path / "run")
