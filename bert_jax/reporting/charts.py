@@ -24,7 +24,7 @@ MOST_DOTS = 40  # lines with more points have no dots
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """One curve, or loose dots. A line has a gap where y is None or not finite.
+    """One curve. It has a gap where y is None or not finite.
 
     ``style`` is a CSS class: ``train`` or ``eval``.
     """
@@ -32,7 +32,6 @@ class Series:
     name: str
     points: Points
     style: str
-    line: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,10 +45,8 @@ class Chart:
     series: tuple[Series, ...]
     references: tuple[tuple[str, float], ...] = ()
     marks: tuple[tuple[str, float], ...] = ()
-    log_y: bool = False
     digits: int = 3
     noisy: bool = True  # whether to add a moving average to long curves
-    x_name: str = "step"
 
 
 def _ticks(low: float, high: float, most: int = 6) -> list[float]:
@@ -64,20 +61,6 @@ def _ticks(low: float, high: float, most: int = 6) -> list[float]:
     step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [round(i * step, 12 - math.floor(math.log10(step))) for i in range(first, last + 1)]
-
-
-def _log_ticks(low: float, high: float) -> list[float]:
-    """Return tick positions in [low, high] for a logarithmic axis.
-
-    The ticks are the powers of ten. If there are fewer than three, 2 and 5 times the powers of ten are added. If there
-    are still fewer than two, the result of ``_ticks`` is returned.
-    """
-    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for factors in ((1,), (1, 2, 5)):
-        found = [f * 10.0**e for e in exponents for f in factors if low * 0.999 <= f * 10.0**e <= high * 1.001]
-        if len(found) >= 3:
-            break
-    return found[:: math.ceil(len(found) / 7)] if len(found) > 1 else _ticks(low, high)
 
 
 def _tick_labels(values: Sequence[float]) -> list[str]:
@@ -137,7 +120,6 @@ class _Frame:
 
     x_range: tuple[float, float]
     y_range: tuple[float, float]
-    log_y: bool
 
     def x(self, value: float) -> float:
         low, high = self.x_range
@@ -145,8 +127,6 @@ class _Frame:
 
     def y(self, value: float) -> float:
         low, high = self.y_range
-        if self.log_y:
-            low, high, value = math.log10(low), math.log10(high), math.log10(max(value, low))
         return BASE - (value - low) / (high - low or 1.0) * (BASE - TOP)
 
 
@@ -176,20 +156,17 @@ def _frame(chart: Chart) -> _Frame | None:
     values = [y for series in chart.series for _, y in _known_points(series.points)]
     if not values:
         return None
-    log_y = chart.log_y and min(values) > 0
     xs = [x for series in chart.series for x, _ in series.points]
     values = values + [y for _, y in chart.references]
     low, high = min(values), max(values)
-    if log_y:
-        return _Frame((min(xs), max(xs)), (low / 1.15, high * 1.15), True)
     margin = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
     floor = 0.0 if low >= 0 and low - margin < 0 else low - margin
-    return _Frame((min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1), (floor, high + margin), False)
+    return _Frame((min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1), (floor, high + margin))
 
 
 def _grid(frame: _Frame) -> list[str]:
     elements = []
-    values = (_log_ticks if frame.log_y else _ticks)(*frame.y_range)
+    values = _ticks(*frame.y_range)
     for y, label in zip(map(frame.y, values), _tick_labels(values), strict=True):
         elements.append(f'<line class="grid" {_across(y)}/>')
         elements.append(f'<text class="tick" x="{LEFT - 8:g}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
@@ -219,13 +196,13 @@ def _path(points: Points, frame: _Frame, style: str) -> str:
 
 def _curve(series: Series, frame: _Frame, noisy: bool) -> str:
     points = _thin(series.points)
-    if series.line and noisy and len(points) > SMOOTH_FROM:
+    if noisy and len(points) > SMOOTH_FROM:
         return _path(points, frame, f"{series.style} raw") + _path(_thin(_smooth(series.points)), frame, series.style)
-    dots = _known_points(points) if not series.line or len(points) <= MOST_DOTS else []
+    dots = _known_points(points) if len(points) <= MOST_DOTS else []
     circles = "".join(
         f'<circle class="dot {series.style}" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="2.4"/>' for x, y in dots
     )
-    return _path(points, frame, series.style) + circles if series.line else circles
+    return _path(points, frame, series.style) + circles
 
 
 def _references(chart: Chart, frame: _Frame) -> list[str]:
@@ -265,7 +242,7 @@ def _hover(chart: Chart, frame: _Frame) -> list[str]:
     nearest = [(series, _nearest(series.points)) for series in chart.series]
     elements = []
     for x, left, right in zip(xs, edges, edges[1:], strict=False):
-        lines, dots = [f"{chart.x_name} {x:,.10g}"], []
+        lines, dots = [f"step {x:,.10g}"], []
         for series, find in nearest:
             point = find(x)
             if point is not None:
@@ -294,5 +271,5 @@ def _summary(series: Series, chart: Chart) -> str:
     known = _known_points(series.points)
     if not known:
         return f"{series.name} without a value"
-    first, last = (f"{_value(y, chart.digits)} at {chart.x_name} {x:,.0f}" for x, y in (known[0], known[-1]))
+    first, last = (f"{_value(y, chart.digits)} at step {x:,.0f}" for x, y in (known[0], known[-1]))
     return f"{series.name} from {first} to {last}"

@@ -11,7 +11,7 @@ from typing import Any
 from bert_jax.reporting import run_log
 from bert_jax.reporting.charts import HEIGHT, LEFT, RIGHT_EDGE, WIDTH, Chart, Series, still
 from bert_jax.reporting.loggers.base import Record
-from bert_jax.reporting.measures import EXACT, LOG_SCALE, digits, known_baselines, metric_names, title, titles_in
+from bert_jax.reporting.measures import EXACT, digits, known_baselines, metric_names, title, titles_in
 from bert_jax.storage import files, reading
 
 SPLITS = {"train": "train", "eval": "held-out"}
@@ -51,8 +51,8 @@ def charts_of(
             if (points := [(r["step"], r.get(metric)) for r in records if r["split"] == split and metric in r])
         )
         lines = tuple(known_baselines(metric, baselines))
-        log_y, noisy = metric in LOG_SCALE, metric not in EXACT
-        charts[metric] = Chart(title(metric, titles), series, lines, marks, log_y, digits(metric, titles), noisy)
+        noisy = metric not in EXACT
+        charts[metric] = Chart(title(metric, titles), series, lines, marks, digits(metric, titles), noisy)
     return charts
 
 

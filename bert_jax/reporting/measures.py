@@ -21,7 +21,6 @@ TITLES = {
 }
 DIGITS = {"learning_rate": 6, "tokens_per_second": 0, "perplexity": 1}  # decimals; percentages have 2, others 3
 MOST_TILES = 6
-LOG_SCALE = ("gradient_norm",)
 EXACT = ("learning_rate",)  # exact, not measured, so drawn without a moving average
 NOT_DRAWN = (
     "perplexity",

@@ -117,8 +117,6 @@ mark.both { background: color-mix(in srgb, var(--b) 36%, transparent); }
 .words u { text-decoration: underline wavy var(--bad) 1.5px; text-underline-offset: 4px; }
 .words + .words { margin-top: 4px; } .words i { font-style: normal; color: var(--soft); font-size: .8rem;
   display: inline-block; min-width: 5.5em; }
-.scatter figcaption { font-size: .85rem; color: var(--soft); }
-.scatter { max-width: 640px; }
 """
 FLAG = re.compile(r"--\w+")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # makes browsers load nothing, whatever the page contains

@@ -164,8 +164,7 @@ def _charts(records: list[Record], run: Mapping[str, Any], baselines: Mapping[st
         keys = "".join(
             f'<span><i style="background:var(--{s.style})"></i>{escape(s.name)}</span>' for s in chart.series
         )
-        scale = " (log scale)" if chart.log_y else ""
-        caption = f'<h3>{escape(chart.title + scale)}</h3><span class="legend">{keys}</span>'
+        caption = f'<h3>{escape(chart.title)}</h3><span class="legend">{keys}</span>'
         charts.append(f'<figure class="card"><figcaption>{caption}</figcaption>{svg(chart)}</figure>')
     note = "Against training steps. Thin: as logged; thick: moving average. Point at a curve for its values. "
     note = escape(note + _row_lengths(run))

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from bert_jax.reporting.charts import Chart, Series, svg
 from bert_jax.reporting.formats import figure, is_number
 from bert_jax.reporting.page import fold, section, table
 
@@ -30,7 +29,6 @@ def errors(details: Mapping[str, Any]) -> str:
         of_split = f", {name}" if len(splits) > 1 else ""
         parts.append(section(f"Which labels are mixed up{of_split}", _confusion(found)))
         parts.append(section(f"Label by label{of_split}", _labels(found)))
-        parts.append(section(f"Predicted against true{of_split}", _scatter(found)))
         parts.append(section(f"{_wrong_title(found)}{of_split}", _wrong(found, details.get("labels") or [])))
     return "\n".join(part for part in parts if part)
 
@@ -89,17 +87,6 @@ def _labels(found: Mapping[str, Any]) -> str:
     if len(rows) > MAX_LABEL_ROWS:
         return fold(f"All {len(rows):,} labels", body)
     return f'<div class="card">{body}</div>' if rows else ""
-
-
-def _scatter(found: Mapping[str, Any]) -> str:
-    points = sorted((x, y) for x, y in found.get("points") or [] if is_number(x) and is_number(y))
-    if not points:
-        return ""
-    equal = [(x, x) for x in (points[0][0], points[-1][0])]
-    series = Series("predicted", points, "train", line=False), Series("true", equal, "eval")
-    drawing = svg(Chart("Predicted against true", series, noisy=False, x_name="true"))
-    note = "Upwards: predicted; to the right: true. On the line a prediction is right. Point at a dot for its values."
-    return f'<figure class="card scatter">{drawing}<figcaption>{note}</figcaption></figure>'
 
 
 def _wrong_title(found: Mapping[str, Any]) -> str:

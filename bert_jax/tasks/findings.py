@@ -16,7 +16,6 @@ Record = Mapping[str, Any]
 Pair = tuple[Example, Record]
 MAX_WRONG = 30
 MAX_CONFUSION = 30  # with more labels, only the so many most confused pairs of labels are shown
-MAX_POINTS = 500
 MAX_CHARACTERS = 480  # longer texts are cut
 
 
@@ -41,10 +40,6 @@ class Judge:
     by_degree: bool = False
     entities: Callable[[Any], Mapping[str, Any] | None] = lambda config: None
 
-    def is_wrong(self, record: Record) -> bool | None:
-        """Return whether a prediction is wrong; None if the answer is unknown, or right and wrong have no meaning."""
-        return None if self.by_degree or not self.is_known(record) else bool(self.weigh(record)[0])
-
 
 def findings(
     judge: Judge,
@@ -62,7 +57,7 @@ def findings(
 
     Returns:
       ``kind`` and ``num_answered``; ``wrong`` (the worst examples, the most confidently wrong first) and ``num_wrong``;
-      for classes and tags ``confusion`` and ``per_label``; for numbers ``points`` ([label, prediction]).
+      for classes and tags ``confusion`` and ``per_label``.
     """
     pairs = [pair for pair in zip(examples, records, strict=True) if judge.is_known(pair[1])]
     if not pairs:
@@ -74,8 +69,6 @@ def findings(
         matrix = confusion_matrix([number[n] for n in true], [number[n] for n in predicted], len(labels))
         result |= _confusion(matrix, labels)
         result["per_label"] = per_label(matrix, labels) if entities is None else _per_type(pairs, entities)
-    if judge.form == "numbers":
-        result["points"] = [[r["label"], r["prediction"]] for _, r in pairs[:: -(-len(pairs) // MAX_POINTS)]]
     weighed = sorted(((*judge.weigh(pair[1]), pair) for pair in pairs), key=lambda one: (-one[0], -one[1]))
     wrong = [pair for is_wrong, _, pair in weighed if judge.by_degree or is_wrong]
     if not judge.by_degree:

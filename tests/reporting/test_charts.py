@@ -39,20 +39,6 @@ def test_ticks_are_evenly_spaced_and_few_at_any_scale(scale):
         assert min(abs(mantissa - m) for m in (1, 2, 2.5, 5)) < 1e-6
 
 
-def test_log_ticks():
-    assert charts._log_ticks(0.05, 200) == pytest.approx([0.1, 1, 10, 100])
-    assert charts._log_ticks(0.4, 12) == pytest.approx([0.5, 1, 2, 5, 10])
-    assert len(charts._log_ticks(1e-9, 1e9)) <= 7
-
-
-@pytest.mark.parametrize("value", [3.77, 1.0, 0.0312, 4.4, 8.9e5])
-def test_log_ticks_of_a_narrow_range(value):
-    low, high = value / 1.15, value * 1.15  # no 1, 2 or 5 times a power of ten lies in most of these
-    found = charts._log_ticks(low, high)
-    assert 2 <= len(found) <= 7
-    assert low <= found[0] < found[-1] <= high
-
-
 def test_tick_labels():
     assert charts._tick_labels([0, 1000, 2500, 20_000]) == ["0", "1k", "2.5k", "20k"]
     assert charts._tick_labels([0, 2.5e-4, 1e-3]) == ["0", "2.5e-4", "1e-3"]
@@ -118,18 +104,11 @@ ODD = [[(5.0, 1.0)], [(0.0, 0.0), (1.0, 0.0)], [(0.0, -1.0), (1.0, 1e30)], [(0.0
 
 
 @pytest.mark.parametrize("points", ODD)
-@pytest.mark.parametrize("log_y", [False, True])
-def test_odd_data_still_draws_finite_numbers(points, log_y):
-    drawing = chart(points, log_y=log_y)
+def test_odd_data_still_draws_finite_numbers(points):
+    drawing = chart(points)
     assert drawing.startswith("<svg")
     assert "nan" not in drawing
     assert "inf" not in drawing
-
-
-def test_the_x_axis_has_a_name():
-    drawing = svg(Chart("t", (Series("n", [(1, 5), (10, 7), (100, 6)], "train"),), x_name="rank"))
-    assert "rank 100" in drawing
-    assert "step" not in drawing
 
 
 def test_figures_of_parts_come_in_the_order_of_the_log_without_their_perplexity():

@@ -135,7 +135,7 @@ def test_figures_of_the_chosen_step_lead_beside_the_baseline(tmp_path):
     ("kind", "expected"),
     [
         ("tags", ["<u>plain</u>", "<small>LOC</small>", "anna smith<small>PER</small>"]),
-        ("numbers", ["The largest errors", "Predicted against true", "<circle"]),
+        ("numbers", ["The largest errors"]),
         ("choices", ['<li class="chosen">', '<li class="right">', "75.0%"]),
         ("answers", ['<mark class="predicted">Paris</mark>', '<mark class="right">Rome</mark>', "80.0%"]),
         ("pairs", ["cosine 0.125"]),

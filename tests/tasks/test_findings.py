@@ -36,7 +36,6 @@ def test_what_has_no_answer_is_left_out():
     found = findings(CLASSES, ["a", "b", "c"], [{"text": "t"}, {"text": "u"}], records)
     assert found["num_answered"] == 1
     assert findings(CLASSES, ["a", "b", "c"], [{"text": "u"}], [records[1]]) == {}
-    assert CLASSES.is_wrong(records[1]) is None
 
 
 def test_of_many_labels_the_commonest_confusions_are_listed():
@@ -81,22 +80,21 @@ def answered(prediction, start, answers, **more):
 def test_answers_are_compared_as_the_metric_compares_them_and_shown_in_their_place():
     context = "x" * 300 + " The red house stood by the sea. " + "y" * 300
     example = {"question": "Which?", "context": context, "answers": [{"text": "red house", "answer_start": 305}]}
-    assert ANSWERS.is_wrong(answered("the red house", 301, ["red house"])) is False
+    assert ANSWERS.weigh(answered("the red house", 301, ["red house"]))[0] == 0
     record = answered("sea", context.index("sea"), ["red house"])
     [one] = findings(ANSWERS, (), [example], [record])["wrong"]
     marks = {mark: text for text, mark in one["context"] if mark in ("predicted", "right")}
     assert marks == {"predicted": "sea", "right": "red house"}
     assert [mark for _, mark in (one["context"][0], one["context"][-1])] == ["gap", "gap"]
     assert "".join(text for text, mark in one["context"] if mark != "gap") in context
-    assert ANSWERS.is_wrong(answered("", None, [])) is False
-    assert ANSWERS.is_wrong(answered("sea", 5, [])) is True
+    assert ANSWERS.weigh(answered("", None, []))[0] == 0
+    assert ANSWERS.weigh(answered("sea", 5, []))[0] == 1
 
 
-def test_numbers_have_points_and_their_largest_errors():
+def test_numbers_have_their_largest_errors():
     records = [{"id": str(i), "label": float(i), "prediction": i * 1.5} for i in range(40)]
     found = findings(NUMBERS, (), [{"text": "t"}] * 40, records)
     assert [one["id"] for one in found["wrong"][:2]] == ["39", "38"]
-    assert found["points"][2] == [2.0, 3.0]
     assert "num_wrong" not in found
 
 
