@@ -45,7 +45,7 @@ def model_card(
 
     Args:
       model: its step and its head are named (if it has no head, that of a pretrained BERT), and of its facts
-        ``model``, ``lowercase``, ``corpus_fingerprint``, ``vocabulary_sha256``, ``run``, ``task`` and ``data``.
+        ``model``, ``lowercase``, ``corpus_fingerprint``, ``vocabulary_sha256``, ``run`` and ``task``.
       metrics: the figures of the newest evaluation; may be empty.
       baselines: the baseline figures for the same held-out rows, as in ``baselines.json``.
       pooling: the pooling in the files for sentence-transformers. If None, the export has no such files.
@@ -61,14 +61,10 @@ def model_card(
 
 An encoder of the {head.family.title} family ({"uncased" if facts["lowercase"] else "cased"}), written by bert_jax as
 `{head.architecture}`.
-{_purpose(head)} {_loading(head, pooling)}
+{_purpose(head)}
 
 Intended use: {_TRAINED if head.task_parts else _HEADLESS}. It has the biases and the gaps of the text it was
 trained on, gives no facts, and reads no more than {facts["model"].get("max_length", 512)} tokens at a time.
-
-## Training text
-
-{_text(run, facts)}
 
 ## Evaluation
 
@@ -139,15 +135,6 @@ def _purpose(head: HeadClass) -> str:
     return _CLASSES.get(head.ending, OTHER)[1].format(outputs=outputs)
 
 
-def _loading(head: HeadClass, pooling: Pooling | None) -> str:
-    if pooling:
-        return f"sentence-transformers reads it, with {pooling} pooling."
-    name = head.family.name
-    if head.ending == "ForPreTraining":
-        return f"It loads as `{name}ForPreTraining`, `{name}ForMaskedLM` or `{name}Model`."
-    return f"It loads as `{head.architecture}`."
-
-
 def _lineage(facts: Mapping[str, Any], run: Mapping[str, Any], step: int, parent: Mapping[str, Any]) -> str:
     lineage = {
         "run": run.get("run_id"),
@@ -160,21 +147,6 @@ def _lineage(facts: Mapping[str, Any], run: Mapping[str, Any], step: int, parent
         "versions": ", ".join(f"{name} {version}" for name, version in run.get("versions", {}).items()),
     }
     return "\n".join(f"- {name}: {_plain(value)}" for name, value in lineage.items() if value)
-
-
-def _text(run: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
-    if facts.get("data"):
-        data = facts["data"]
-        named = ", ".join(f"{_plain(name)} {_code(path)}" for name, path in (data.get("splits") or {}).items())
-        return f"Labelled examples, format {_code(data.get('format'))}: {named or 'splits not recorded'}."
-    corpus = (run.get("config") or {}).get("corpus") or {}
-    if parts := corpus.get("parts"):
-        return "\n".join(f"- {_plain(name)}: {_source(part)}" for name, part in sorted(parts.items()))
-    return _source(corpus)
-
-
-def _source(corpus: Mapping[str, Any]) -> str:
-    return f"Source: {_code(corpus['source'])}." if corpus.get("source") else "Its source is not recorded here."
 
 
 def _evaluation(metrics: Mapping[str, Any], baselines: Mapping[str, Any]) -> str:

@@ -235,18 +235,14 @@ def test_the_card_is_markdown_with_front_matter() -> None:
     assert "/home" not in body
 
 
-def test_a_model_card_tells_of_the_text_and_of_what_is_to_beat() -> None:
-    facts = {"lowercase": True, "model": {}, "run": {"config": {"corpus": {"source": "text_files"}}}}
+def test_a_model_card_tells_of_what_is_to_beat() -> None:
+    facts = {"lowercase": True, "model": {}}
     baselines = {"unigram_cross_entropy": 6.25, "nsp_majority_rate": 0.5, "trigram_cloze_cross_entropy": None}
     card = model_card(trained(facts), {"mlm_loss": 2.5, "perplexity": 12.0}, baselines)
-    assert "Source: `text_files`." in card
     assert "| mlm loss | 2.5000 | unigram 6.2500 |" in card
     assert "| perplexity | 12.0000 |  |" in card
     head = yaml.safe_load(card.split("---")[1])
     assert head["license"] == "unknown"  # a value that the hub knows
-    parts = {"own": {"path": "corpora/own"}, "general": {"source": "text_files"}}
-    card = model_card(trained(facts | {"run": {"config": {"corpus": {"parts": parts}}}}), {})
-    assert "- general: Source: `text_files`.\n- own: Its source is not recorded here." in card
 
 
 def test_what_a_user_named_brings_no_html_into_the_card() -> None:
@@ -259,5 +255,3 @@ def test_what_a_user_named_brings_no_html_into_the_card() -> None:
     outside = re.sub(r"```json.*?```|`[^`\n]*`", "", card, flags=re.DOTALL)
     assert "# &lt;script&gt;&#96;&lt;i&gt;&amp;\n" in card
     assert not re.findall(r"<|&(?!lt;|gt;|amp;|#96;)", outside)
-    without = model_card(trained({**facts, "data": {"format": tag, "splits": {tag: tag}}}, head=head), {})
-    assert "&lt;i&gt;&amp; `<script>'<i>&`." in without

@@ -77,7 +77,7 @@ def test_what_a_run_leaves(finished: Path, capsys: pytest.CaptureFixture[str]) -
     assert [len(candidates) for candidates in filled["predictions"]] == [5, 5]
     card = (finished / "hugging_face" / "README.md").read_text()
     assert not re.search(r'": "/', card)  # a path of this machine
-    assert "Source: `text_files`." in card
+    assert '"source": "text_files"' in card
     assert "| 3-gram cloze " in card  # the strongest first
 
 
