@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from bert_jax import catalogue
-from bert_jax.errors import UserError
 from bert_jax.reporting.formats import is_number
 
 Record = dict[str, Any]  # one line of metrics.jsonl: step, split, time and metrics
@@ -73,12 +71,3 @@ def check_loggers(names: Sequence[str]) -> None:
     """Raise ``UserError`` unless each of ``names`` is a logger: a file of this package, or a file of the user's own."""
     for name in names:
         catalogue.find("reporting.loggers", name, having="Logger")
-
-
-def require(package: str) -> None:
-    """Raise ``UserError`` unless ``package`` is installed. The pip extra that installs it has the same name."""
-    if importlib.util.find_spec(package) is None:
-        raise UserError(
-            f"the logger {package!r} needs the package {package}, which is not installed; "
-            f"pip install {package}, or take {package!r} out of the config's loggers"
-        )

@@ -9,7 +9,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bert_jax.reporting.loggers.base import Record, RunFacts, flatten, numbers, require
+from bert_jax.errors import optional_library
+from bert_jax.reporting.loggers.base import Record, RunFacts, flatten, numbers
 
 TAG = "bert_jax.run_id"
 LONGEST_VALUE = 500  # most characters of a parameter that every server version accepts
@@ -23,15 +24,13 @@ class Logger:
     """
 
     def __init__(self) -> None:
-        require("mlflow")
+        self._mlflow = optional_library("mlflow", "the logger 'mlflow'")
         self._client: Any = None
         self._id = ""
         self._last_step: dict[str, int] = {}  # split -> last step that the server had at the start
 
     def start(self, run: RunFacts) -> None:
-        from mlflow import MlflowClient
-
-        self._client = MlflowClient()
+        self._client = self._mlflow.MlflowClient()
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "bert_jax")
         experiment = self._client.get_experiment_by_name(name)
         experiment_id = experiment.experiment_id if experiment else self._client.create_experiment(name)

@@ -9,7 +9,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bert_jax.reporting.loggers.base import Record, RunFacts, numbers, require
+from bert_jax.errors import optional_library
+from bert_jax.reporting.loggers.base import Record, RunFacts, numbers
 
 
 class Logger:
@@ -20,13 +21,11 @@ class Logger:
     """
 
     def __init__(self) -> None:
-        require("wandb")
+        self._wandb = optional_library("wandb", "the logger 'wandb'")
         self._run: Any = None
 
     def start(self, run: RunFacts) -> None:
-        import wandb
-
-        self._run = wandb.init(
+        self._run = self._wandb.init(
             project=os.environ.get("WANDB_PROJECT", "bert_jax"),
             id=run.run_id,
             name=run.name,
