@@ -54,12 +54,7 @@ class TextTokens:
 
 
 def encode_item(tokenizer: Tokenizer, item: Item, max_length: int) -> TextTokens:
-    """Return an item's tokens, at most ``max_length``: ``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]``.
-
-    If the item has words, each word is encoded separately, as ``tasks.tagging`` does.
-    """
-    if item.words is not None and item.pair is None:
-        return _of_words(tokenizer, item.words, max_length)
+    """Return an item's tokens, at most ``max_length``: ``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]``."""
     encoded = tokenizer.encode(item.text, item.pair)
     num_cut = max(0, len(encoded.input_ids) - max_length)
     if num_cut:
@@ -69,24 +64,6 @@ def encode_item(tokenizer: Tokenizer, item: Item, max_length: int) -> TextTokens
     # The first token always begins a word, even if the tokenizer says otherwise (after a mark that it drops).
     word_ids = np.where(inside, np.maximum(np.cumsum(encoded.word_starts) - 1, 0), -1).astype(np.int32)
     return TextTokens(_int32(encoded.input_ids), _int32(encoded.token_type_ids), offsets, word_ids, num_cut)
-
-
-def _of_words(tokenizer: Tokenizer, words: Sequence[str], max_length: int) -> TextTokens:
-    """Encode each word separately. Offsets are character positions in the words joined by spaces."""
-    ids, offsets, word_ids = [tokenizer.cls_id], [(0, 0)], [-1]
-    start, before = 0, len(tokenizer.joiner)  # the joiner is the space before a word in running text
-    for number, word in enumerate(words):
-        encoded = tokenizer.encode(tokenizer.joiner + word)
-        own = encoded.input_ids[1:-1]
-        ids += own
-        offsets += [(start + max(0, a - before), start + max(0, b - before)) for a, b in encoded.offsets[1:-1]]
-        word_ids += [number] * len(own)
-        start += len(word) + 1
-    kept = min(len(ids), max_length - 1)
-    num_cut = len(ids) - kept
-    ids, offsets = [*ids[:kept], tokenizer.sep_id], [*offsets[:kept], (0, 0)]
-    word_ids = [*word_ids[:kept], -1]
-    return TextTokens(_int32(ids), np.zeros(len(ids), np.int32), _int32(offsets), _int32(word_ids), num_cut)
 
 
 def _int32(values: Sequence[object]) -> np.ndarray:

@@ -27,12 +27,11 @@ FORMATS = {
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """One text, or a pair of texts, or a text that is already cut into ``words``."""
+    """One text, or a pair of texts."""
 
     id: str
     text: str
     pair: str | None = None
-    words: tuple[str, ...] | None = None  # ``text`` is the words joined by spaces
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Input:
 
     Attributes:
       format: a reader of ``bert_jax.examples``, or "lines" (blank lines are skipped). If "", the ending decides.
-      column: the column that holds the text, or a list of words.
+      column: the column that holds the text, or a list of words, which are joined by spaces.
       id_column: the column that holds the ids. If "", the id is the number of the line or row, from 1.
     """
 
@@ -115,9 +114,9 @@ def _example(source: Input, record: Record, number: str) -> Item | Bad:
         values[name] = value
     try:
         found = values[source.column]
-        cut = tuple(words(found)) if isinstance(found, list | tuple) else None
+        joined = " ".join(words(found)) if isinstance(found, list | tuple) else text(found)
         pair = text(values[source.pair_column]) if source.pair_column else None
         own_id = text(values[source.id_column]) if source.id_column else number
-        return Item(own_id, " ".join(cut) if cut is not None else text(found), pair, cut)
+        return Item(own_id, joined, pair)
     except ValueError as error:
         return Bad(record.where, f"has {error}")

@@ -18,7 +18,7 @@ IDS = ("input_ids", "token_type_ids", "offsets", "word_ids")
 def read_features(path: str | os.PathLike[str]) -> Iterator[TextFeatures]:
     """Yield the texts, with vectors, of a file that ``bert-jax features`` wrote, one in memory at a time.
 
-    ``Item.words`` and ``TextTokens.num_cut`` are not in the file, so they have their defaults.
+    ``TextTokens.num_cut`` is not in the file, so it has its default.
     """
     file = pq.ParquetFile(path)
     layers = [name for name in LAYERS if name in file.schema_arrow.names]
