@@ -1,4 +1,4 @@
-"""Judge a corpus: duplicates, vocabulary, encoding, rows, overlap; exit code 1 if something is bad."""
+"""Judge a corpus: duplicates, vocabulary, encoding, rows; exit code 1 if something is bad."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--vocab",
         help="the vocab.txt, .model or tokenizer.json that made it (default: the one in that folder or beside it)",
     )
-    parser.add_argument("--eval", help="an evaluation set: a glob of text files")
     parser.add_argument(
         "--max_length",
         type=numbers,
@@ -41,7 +40,6 @@ def run(arguments: argparse.Namespace) -> int:
     request = dataclasses.replace(
         request,
         vocab=arguments.vocab,
-        evaluation=arguments.eval,
         max_lengths=lengths,
         phases=phases,
         private=arguments.private,

@@ -19,7 +19,7 @@ from bert_jax.corpora.manifest import MANIFEST
 from bert_jax.corpora.privacy import is_private
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
-from bert_jax.inspection import evaluation, fit, repeats, shape
+from bert_jax.inspection import fit, repeats, shape
 from bert_jax.inspection.check import Check, Status, worst
 from bert_jax.inspection.fixes import Fixes
 from bert_jax.inspection.line_ends import line_ends
@@ -40,7 +40,6 @@ class InspectionRequest:
 
     corpus: str
     vocab: str | None = None  # a path; if None, a tokenizer in or beside the corpus's folder that made the corpus
-    evaluation: str | None = None  # a glob of text files
     max_lengths: tuple[int, ...] = (128, 512)
     phases: Mapping[str, int] = dataclasses.field(default_factory=dict)  # of the recipe: name -> row length
     pairs: bool = True  # whether rows are pairs of segments whose second one is random half of the time
@@ -102,12 +101,11 @@ def inspect(request: InspectionRequest) -> dict[str, Inspection]:
     The corpora lie in the folder ``request.corpus``. That folder may be a single corpus, whose name is then "". Each
     corpus of a mixture gets one more check, ``other_parts``: is its held-out text in the training text of another one?
 
-    Memory is bounded: about 100 bytes per document, 200 MB of blocks and hashes, and 24 bytes per token of an
-    evaluation set. The hashes of all sentences (8 bytes per sentence) go to a temporary folder.
+    Memory is bounded: about 100 bytes per document, and 200 MB of blocks and hashes. The hashes of all sentences (8
+    bytes per sentence) go to a temporary folder.
 
     Raises:
-      UserError: there is no corpus, the vocabulary that was named does not exist, or the row lengths or the evaluation
-        set cannot be used.
+      UserError: there is no corpus, the vocabulary that was named does not exist, or the row lengths cannot be used.
     """
     inspections: dict[str, Inspection] = {}
     scans: dict[str, tuple[Scan, Scan]] = {}
@@ -161,15 +159,11 @@ def _inspect(request: InspectionRequest, folder: Path, key: str) -> tuple[Inspec
     lowercase = corpus.manifest.get("lowercase")
     named = tokenizers.load(request.vocab, lowercase) if request.vocab else _find_vocabulary(corpus)
     tokenizer = named if named and named.sha256 == corpus.tokenizer_sha256 else None
-    evaluated = evaluation.open_set(request.evaluation, corpus, tokenizer) if request.evaluation else None
 
     checks = [fit.vocabulary(corpus.manifest, named, "the named vocabulary" if request.private else str(request.vocab))]
     fixes = Fixes(corpus.manifest, key, request.phases)
     of_text, train, held = _check_splits(corpus, tokenizer, request, fixes, folder)
     checks += of_text
-    if evaluated is not None:
-        name = "evaluation set" if request.private else str(request.evaluation)
-        checks.append(evaluation.overlap(corpus.split("train"), corpus, evaluated, name))
     if request.private:
         checks = [dataclasses.replace(check, text=()) for check in checks]
     return Inspection(_corpus_facts(corpus, request), tuple(checks)), train, held

@@ -39,7 +39,7 @@ def test_a_private_corpus_and_its_inspection(tmp_path: Path, capsys: pytest.Capt
     opened = build(tmp_path / "topsecret" / "open", documents, vocab)
     corpus = build(tmp_path / "topsecret" / "closed", documents, vocab, "--private")
     capsys.readouterr()
-    flags = [f"--vocab={vocab}", "--max_length=64", f"--eval={tmp_path}/topsecret/open/text/00000.txt"]
+    flags = [f"--vocab={vocab}", "--max_length=64"]
     main.run(["inspect", f"--corpus={opened}", *flags])
     assert "zzyzx" in capsys.readouterr().out  # the test can fail
     main.run(["inspect", f"--corpus={opened}", *flags, "--private"])

@@ -202,27 +202,7 @@ def test_without_a_vocabulary_the_rest_is_judged(clean: Path, vocab: Path) -> No
     beside.unlink()
 
 
-def test_an_evaluation_set_that_is_in_the_training_text(clean: Path, vocab: Path, tmp_path: Path) -> None:
-    pieces = vocab.read_text().split("\n")
-    train, held = stored(clean, "train"), stored(clean, "heldout")
-    known = [" ".join(pieces[t] for t in line) for document in train for line in document if len(line) >= 14][:20]
-    rng = random.Random(8)
-    inside = [f"{' '.join(rng.choices(WORDS, k=5))} {line} {' '.join(rng.choices(WORDS, k=5))}" for line in known[:5]]
-    across = train[0][0][-7:] + train[0][1][:6]  # a run over the end of a sentence
-    apart = train[0][-1][-6:] + train[1][0][:7]  # over the end of a document: no one reads these together
-    new = [" ".join(pieces[t] for t in line) for document in held for line in document][:50]
-    lines = [*inside, *(" ".join(pieces[t] for t in run) for run in (across, apart)), *new, "baba .", ". " * 40]
-    lines += [f"{known[7]} {known[8]}", " ".join(known[9].split()[:12])]
-    (tmp_path / "dev.txt").write_text("\n".join(lines) + "\n")
-    facts = judge(clean, vocab, evaluation=str(tmp_path / "*.txt")).check("evaluation_overlap").facts
-    assert facts["overlapping"] == len(inside) + 1 + 1
-    assert facts["units"] == len(lines)
-    short = sum(len(line.split()) < 13 for line in lines)
-    assert facts["too_short"] == short + 1  # a run of dots says nothing
-    assert facts["documents"] == facts["overlapping_documents"] == 1
-
-
-def test_the_command(clean: Path, vocab: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(clean: Path, vocab: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["inspect", f"--corpus={clean}", f"--vocab={vocab}", "--max_length=32,128"]
     assert main.run([*flags, "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
@@ -233,10 +213,6 @@ def test_the_command(clean: Path, vocab: Path, tmp_path: Path, capsys: pytest.Ca
     assert lines[-1] == "verdict: ok"
     assert len([line for line in lines if line.startswith("ok ")]) == len(record["checks"])
 
-    (tmp_path / "dev.txt").write_text("\n".join(" ".join(lines) for lines in texts()))
-    assert main.run([*flags, f"--eval={tmp_path}/dev.txt"]) == 1
-    assert "verdict: bad" in capsys.readouterr().out
-
 
 @pytest.mark.parametrize(
     ("flags", "said"),
@@ -245,8 +221,6 @@ def test_the_command(clean: Path, vocab: Path, tmp_path: Path, capsys: pytest.Ca
         (["--corpus={clean}", "--vocab={tmp}/none.txt"], "no vocabulary file"),
         (["--corpus={clean}", "--max_length=128;512"], "give whole numbers, such as"),
         (["--corpus={clean}", "--max_length=4"], "at least 5"),
-        (["--corpus={clean}", "--eval={tmp}/*.txt"], "--vocab"),
-        (["--corpus={clean}", "--vocab={vocab}", "--eval={tmp}/*.txt"], "no file matches"),
     ],
 )
 def test_bad_input_is_one_line(flags, said, clean, vocab, tmp_path, capsys) -> None:

@@ -91,12 +91,8 @@ ENCODERS = {
 }
 READERS = {
     "inspect": Verb(
-        lambda inputs, folder: [
-            *("inspect", f"--corpus={inputs.run / 'corpus'}", f"--vocab={inputs.run / 'vocab.txt'}"),
-            f"--eval={folder / 'texts.txt'}",
-        ],
-        ("corpus", "vocab", "eval", "max_length"),
-        ["texts.txt"],
+        lambda inputs, _: ["inspect", f"--corpus={inputs.run / 'corpus'}", f"--vocab={inputs.run / 'vocab.txt'}"],
+        ("corpus", "vocab", "max_length"),
         finds=True,
     ),
     "tokenize": Verb(
