@@ -1,6 +1,6 @@
 """Runs all checks on a corpus, in one pass over its tokens and a few passes over hashes of its sentences.
 
-A mixture is inspected whole: every corpus of it, and what they share.
+A mixture is inspected part by part.
 """
 
 from __future__ import annotations
@@ -98,8 +98,7 @@ class Inspection:
 def inspect(request: InspectionRequest) -> dict[str, Inspection]:
     """Inspect the training split of each corpus of a mixture, and compare the held-out split with it.
 
-    The corpora lie in the folder ``request.corpus``. That folder may be a single corpus, whose name is then "". Each
-    corpus of a mixture gets one more check, ``other_parts``: is its held-out text in the training text of another one?
+    The corpora lie in the folder ``request.corpus``. That folder may be a single corpus, whose name is then "".
 
     Memory is bounded: about 100 bytes per document, and 200 MB of blocks and hashes. The hashes of all sentences (8
     bytes per sentence) go to a temporary folder.
@@ -108,19 +107,10 @@ def inspect(request: InspectionRequest) -> dict[str, Inspection]:
       UserError: there is no corpus, the vocabulary that was named does not exist, or the row lengths cannot be used.
     """
     inspections: dict[str, Inspection] = {}
-    scans: dict[str, tuple[Scan, Scan]] = {}
-    with tempfile.TemporaryDirectory(prefix="bert_jax-inspect-") as temporary:
-        for name, place in _corpora(request.corpus).items():
-            folder = Path(temporary, name)
-            folder.mkdir(exist_ok=True)
-            key = f"config.corpus.parts.{name}" if name else "config.corpus"
-            of_one = dataclasses.replace(request, corpus=place)
-            inspections[name], train, held = _inspect(of_one, folder, key)
-            scans[name] = train, held
-        for name, inspection in inspections.items() if len(inspections) > 1 else ():
-            others = {other: train for other, (train, _) in scans.items() if other != name}
-            check = repeats.other_parts(scans[name][1], others)
-            inspections[name] = dataclasses.replace(inspection, checks=(*inspection.checks, check))
+    for name, place in _corpora(request.corpus).items():
+        key = f"config.corpus.parts.{name}" if name else "config.corpus"
+        with tempfile.TemporaryDirectory(prefix="bert_jax-inspect-") as folder:
+            inspections[name] = _inspect(dataclasses.replace(request, corpus=place), Path(folder), key)
     return inspections
 
 
@@ -150,8 +140,8 @@ def _corpora(folder: str | os.PathLike[str]) -> dict[str, str]:
     return places or {"": os.fspath(folder)}
 
 
-def _inspect(request: InspectionRequest, folder: Path, key: str) -> tuple[Inspection, Scan, Scan]:
-    """Return the inspection of one corpus, and the scans of its two splits, which lie in ``folder``."""
+def _inspect(request: InspectionRequest, folder: Path, key: str) -> Inspection:
+    """Return the inspection of one corpus; ``folder`` gets the hashes of its sentences."""
     if not request.max_lengths or min(request.max_lengths) < 5:
         raise UserError(f"--max_length is {request.max_lengths}; give row lengths of at least 5, such as 128,512")
     corpus = Corpus(request.corpus, CACHE_BYTES)
@@ -162,16 +152,15 @@ def _inspect(request: InspectionRequest, folder: Path, key: str) -> tuple[Inspec
 
     checks = [fit.vocabulary(corpus.manifest, named, "the named vocabulary" if request.private else str(request.vocab))]
     fixes = Fixes(corpus.manifest, key, request.phases)
-    of_text, train, held = _check_splits(corpus, tokenizer, request, fixes, folder)
-    checks += of_text
+    checks += _check_splits(corpus, tokenizer, request, fixes, folder)
     if request.private:
         checks = [dataclasses.replace(check, text=()) for check in checks]
-    return Inspection(_corpus_facts(corpus, request), tuple(checks)), train, held
+    return Inspection(_corpus_facts(corpus, request), tuple(checks))
 
 
 def _check_splits(
     corpus: Corpus, tokenizer: Tokenizer | None, request: InspectionRequest, fixes: Fixes, folder: Path
-) -> tuple[list[Check], Scan, Scan]:
+) -> list[Check]:
     manifest = corpus.manifest
     pieces = Pieces.of(tokenizer) if tokenizer else None
     unk_id = tokenizer.unk_id if tokenizer else -1
@@ -190,7 +179,7 @@ def _check_splits(
         repeats.heldout(train, held, fixes),
     ]
     checks += [shape.balance(train.split, request.max_lengths, fixes)] if request.next_sentences else []
-    return checks, train, held
+    return checks
 
 
 def _text_checks(

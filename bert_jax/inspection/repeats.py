@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
 
 import numpy as np
 
 from bert_jax.inspection import hashing
 from bert_jax.inspection.check import Check, grade, percent, ratio, worst
 from bert_jax.inspection.fixes import Fixes
-from bert_jax.inspection.hashing import Hashes
 from bert_jax.inspection.pieces import Tokenizer
 from bert_jax.inspection.scan import Scan
 
@@ -95,7 +93,7 @@ def heldout(train: Scan, held: Scan, fixes: Fixes) -> Check:
     documents, lines, tokens = int(shared_documents.sum()), 0, 0
     for known, values in hashing.sorted_slices([train.sentence_hashes, held.sentence_hashes]):
         lengths = hashing.length_of(values)
-        shared = _within(values, known) & (lengths >= LONG)
+        shared = np.isin(values, known) & (lengths >= LONG)
         lines, tokens = lines + int(shared.sum()), tokens + int(lengths[shared].sum())
     token_share = ratio(tokens, held.split.num_tokens)
     document_share, whole_share = ratio(documents, held.split.num_documents), _token_share(held, shared_documents)
@@ -117,26 +115,11 @@ def heldout(train: Scan, held: Scan, fixes: Fixes) -> Check:
     )
 
 
-def other_parts(held: Scan, others: Mapping[str, Scan]) -> Check:
-    """Check for held-out documents of a part of a mixture that are in the training text of ``others``, by name."""
-    shared = {name: _shared_documents(train, held) for name, train in others.items()}
-    counts = {name: int(documents.sum()) for name, documents in shared.items()}
-    status = worst([grade(_token_share(held, documents), MATTERS, 0.01) for documents in shared.values()])
-    figures = ", ".join(f"{count:,} of {name}" for name, count in counts.items())
-    return Check(
-        "other_parts",
-        status,
-        f"of {held.split.num_documents:,} held-out documents, in the training text of another part: {figures}",
-        "the held-out losses of this part are too good: take the text out of one part",
-        {"documents": counts},
-    )
-
-
 def _shared_documents(train: Scan, held: Scan) -> np.ndarray:
     """Return bool [N]: whether each of the N documents of ``held`` is equal to one of ``train``."""
     shared = np.zeros(held.split.num_documents, bool)
     for (known,) in hashing.sorted_slices([train.document_hashes]):
-        shared |= _within(held.document_hashes, known)
+        shared |= np.isin(held.document_hashes, known)
     return shared
 
 
@@ -144,11 +127,3 @@ def _token_share(scan: Scan, documents: np.ndarray) -> float:
     """Return the share of the tokens of a split that the ``documents`` (bool [N]) have."""
     tokens = np.diff(scan.split.sentence_offsets[np.asarray(scan.split.document_starts)])
     return ratio(tokens[documents].sum(), scan.split.num_tokens)
-
-
-def _within(values: Hashes, known: Hashes) -> np.ndarray:
-    """Return bool [n]: whether each of ``values`` [n] is in ``known``, which must be sorted."""
-    if not len(known):
-        return np.zeros(len(values), bool)
-    places = np.minimum(np.searchsorted(known, values), len(known) - 1)
-    return known[places] == values
