@@ -63,23 +63,8 @@ def _ticks(low: float, high: float, most: int = 6) -> list[float]:
     return [round(i * step, 12 - math.floor(math.log10(step))) for i in range(first, last + 1)]
 
 
-def _tick_labels(values: Sequence[float]) -> list[str]:
-    """Return short labels for ticks, all in the same notation: ``20k``, ``0.25``, or ``5e-5``."""
-    if 0 < max(map(abs, values)) < 0.01:
-        return [_scientific(value) for value in values]
-    return [_short(value) for value in values]
-
-
-def _scientific(value: float) -> str:
-    mantissa, _, exponent = f"{value:.2e}".partition("e")
-    return f"{float(mantissa):g}e{int(exponent)}" if value else "0"
-
-
-def _short(value: float) -> str:
-    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:.6g}{unit}"
-    return f"{value:.6g}"
+def _tick_label(value: float) -> str:
+    return count(value) if abs(value) >= 1000 else f"{value:g}"
 
 
 def _thin(points: Points) -> list[tuple[float, float | None]]:
@@ -167,11 +152,11 @@ def _frame(chart: Chart) -> _Frame | None:
 def _grid(frame: _Frame) -> list[str]:
     elements = []
     values = _ticks(*frame.y_range)
-    for y, label in zip(map(frame.y, values), _tick_labels(values), strict=True):
+    for y, label in ((frame.y(value), _tick_label(value)) for value in values):
         elements.append(f'<line class="grid" {_across(y)}/>')
         elements.append(f'<text class="tick" x="{LEFT - 8:g}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
     values = _ticks(*frame.x_range)
-    for x, label in zip(map(frame.x, values), _tick_labels(values), strict=True):
+    for x, label in ((frame.x(value), _tick_label(value)) for value in values):
         at, anchor = (x, "middle") if x < RIGHT_EDGE - 14 else (RIGHT_EDGE, "end")
         elements.append(f'<text class="tick" x="{at:.1f}" y="{HEIGHT - 10:g}" text-anchor="{anchor}">{label}</text>')
     return [*elements, f'<line class="axis" {_across(BASE)}/>']

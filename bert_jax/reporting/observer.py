@@ -21,13 +21,7 @@ from bert_jax.storage import files, reading
 
 
 class Observer:
-    """Receives the reports of the training loop, and shows them on the first process of a job; all others discard them.
-
-    ``fresh_heads`` are those that the model from which the run starts did not have; the figures of step 0 measure them,
-    not that model.
-    """
-
-    fresh_heads: tuple[str, ...] = ()
+    """Shows the reports of the training loop on the first process of a job; all others discard them."""
 
     def __init__(self, workdir: str, run: Mapping[str, Any], num_train_steps: int, loggers: tuple[str, ...]):
         """Open log, loggers, progress line and status file. ``run`` is the content of ``run.json``.
@@ -141,11 +135,7 @@ class Observer:
             return
         self.log.write(step, "eval", metrics)
         shown = ", ".join(f"{in_words(name)} {figure(value)}" for name, value in metrics.items())
-        whose = ""
-        if self.fresh_heads and step == 0:
-            heads = ", ".join(self.fresh_heads)
-            whose = f" (fresh: {heads}; their figures say nothing about what the model knows)"
-        self.note(f"step {step:,} held-out: {shown}{whose}")
+        self.note(f"step {step:,} held-out: {shown}")
         if text := self._alarms.evaluation(step, metrics):
             self.alarm(step, text)
         self._report()

@@ -116,8 +116,6 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
             first = None
             if start:
                 first = start_from(start, model, tokenizer, observer.note)
-                evaluated = task.of(experiment.evaluated_phase.kind).parts
-                observer.fresh_heads = tuple(part.name for part in evaluated if part.name not in start.params)
             facts = facts | {"run": run}
             result = train_and_evaluate(Run(task, experiment, observer, facts, first, evaluations=evaluations))
             if distributed.is_first():

@@ -40,10 +40,8 @@ def test_ticks_are_evenly_spaced_and_few_at_any_scale(scale):
 
 
 def test_tick_labels():
-    assert charts._tick_labels([0, 1000, 2500, 20_000]) == ["0", "1k", "2.5k", "20k"]
-    assert charts._tick_labels([0, 2.5e-4, 1e-3]) == ["0", "2.5e-4", "1e-3"]
-    assert charts._tick_labels([0.25, 0.5]) == ["0.25", "0.5"]
-    assert charts._tick_labels([0.0]) == ["0"]
+    labels = {0: "0", 1000: "1.00k", 20_000: "20.0k", 2.5e-4: "0.00025", 5e-5: "5e-05", 0.25: "0.25"}
+    assert {value: charts._tick_label(value) for value in labels} == labels
 
 
 def test_thinning_keeps_ends_order_and_every_extreme():

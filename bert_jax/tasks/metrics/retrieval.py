@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bert_jax.errors import UserError
 from bert_jax.tasks.metrics.counting import ratio
 
 Relevances = Mapping[str, Mapping[str, int]]  # query -> document -> grade; relevant if above 0
@@ -24,13 +23,8 @@ def retrieval_metrics(relevances: Relevances, scores: Rankings, cutoffs: Sequenc
     no relevant document counts as 0. Documents with equal scores are ranked by name in descending order, as in
     trec_eval.
 
-    Raises ``UserError`` if a query of ``scores`` is not in ``relevances``, or a cutoff is below 1.
+    Queries that are not in ``relevances`` do not count.
     """
-    unknown = [query for query in scores if query not in relevances]
-    if unknown:
-        raise UserError(f"{len(unknown)} queries have scores and no relevances, such as {unknown[0]!r}")
-    if min(cutoffs, default=1) < 1:
-        raise UserError(f"cutoff {min(cutoffs)} of a retrieval metric; allowed: 1 or more")
     sums = {f"{name}@{k}": 0.0 for k in cutoffs for name in ("ndcg", "recall", "mrr")}
     for query, grades in relevances.items():
         gains = [max(grades.get(document, 0), 0) for document in _ranking(scores.get(query, {}))]
