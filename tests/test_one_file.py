@@ -113,11 +113,8 @@ for kind, file in (("optimizers", "two_rules.py"), ("schedules", "root.py")):  #
     [PARTS[f"training/{kind}/{file}"]] = re.findall(
         rf"`{file}`[^`]*\n```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE
     )
-ROWS_PAGE = Path(bert_jax.__file__).parent / "rows" / "README.md"
 [PARTS["rows/strategies/rare_pieces.py"]] = re.findall(
-    r"`rare_pieces.py`[^`]*`token`[^`]*\n```python\n(.*?)^```$",
-    ROWS_PAGE.read_text(encoding="utf-8"),
-    re.DOTALL | re.MULTILINE,
+    r"`rare_pieces.py`[^`]*`token`[^`]*\n```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE
 )
 # AdamW as it is put together from optax, to be compared with the one of the package.
 ADAM = """

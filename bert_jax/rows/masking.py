@@ -196,7 +196,7 @@ def _check_selected(selected: Selected, candidates: Bools, counts: Ints, strateg
         wrong = f"returned {positions[over[0]].sum()} positions of a row, and counts allows {counts[over[0]]}"
     if wrong:
         raise UserError(
-            f"{catalogue.display_name(strategy)}: select {wrong}; what it promises is in bert_jax/rows/README.md"
+            f"{catalogue.display_name(strategy)}: select {wrong}; what it promises is in bert_jax/objectives/README.md"
         )
 
 

@@ -22,9 +22,8 @@ WALKS = {
     "README.md": 10,
     "bert_jax/cli/README.md": 3,
     "bert_jax/corpora/README.md": 4,
-    "bert_jax/objectives/README.md": 3,
+    "bert_jax/objectives/README.md": 8,
     "bert_jax/planning/README.md": 3,
-    "bert_jax/rows/README.md": 2,
     "bert_jax/tasks/README.md": 11,
     "launch/README.md": 7,
 }
@@ -99,7 +98,6 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "questions.json").write_text(json.dumps({"data": [{"title": "toy", "paragraphs": paragraphs}]}))
     for page, names in (
         ("tasks", ["reviews.py"]),
-        ("rows", ["last_units.py", "rare_pieces.py"]),
         (
             "objectives",
             [
@@ -108,11 +106,13 @@ def place(tmp_path, monkeypatch):
                 "letters.py",
                 "places.py",
                 "teacher.py",
-                "pairs.py",
                 "blocks.py",
-                "words_recipe.py",
+                "last_units.py",
+                "rare_pieces.py",
                 "two_rules.py",
                 "root.py",
+                "pairs.py",
+                "words_recipe.py",
             ],
         ),
     ):

@@ -316,8 +316,10 @@ class Arrangement(sentences.Arrangement):
 
 
 def test_the_strategy_of_the_page(tmp_path: Path) -> None:
-    page = Path(bert_jax.__file__).parent / "rows" / "README.md"
-    text, _ = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    page = Path(bert_jax.__file__).parent / "objectives" / "README.md"
+    [text] = re.findall(
+        r"`last_units.py`[^`]*\n```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
     code = catalogue.OwnCode(str(tmp_path / "last_units.py"), text.encode())
     catalogue.trust(code)
     select, options = MaskingConfig(strategy=code.name, unit="word", fates="span", options={"most": 4}).selection
