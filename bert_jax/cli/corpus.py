@@ -19,7 +19,7 @@ from bert_jax.program import program
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser, required=False)
     parser.add_argument("--output", help="the new folder to write")
-    parser.add_argument("--private", action="store_true", help="keep text and paths out of manifest and card")
+    parser.add_argument("--private", action="store_true", help="keep text and paths out of the manifest")
     parser.add_argument(
         "--verify", metavar="DIR", help="build nothing: read all files of the store DIR and name those that are damaged"
     )

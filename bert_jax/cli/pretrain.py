@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--private",
         action="store_true",
-        help="keep text and paths of the corpus out of logs, report, manifest and card",
+        help="keep text and paths of the corpus out of logs, report, manifest and model card",
     )
     parser.add_argument("--extend", action="store_true", help="resume with another number of steps")
     add_profile(parser)

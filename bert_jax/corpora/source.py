@@ -119,7 +119,7 @@ class Source(Protocol):
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Return the description for the manifest and the data card: settings, number of files, revisions, licence."""
+        """Return the description for the manifest: settings, number of files, revisions, licence."""
         ...
 
 

@@ -29,7 +29,7 @@ Groups = Iterable[Sequence[TextFeatures]]
 def write(output: str, extractor: Extractor, items: Sequence[Item], note: Callable[[str], None]) -> None:
     """Write the vectors of ``items``, in order, into ``output``, a file ``*.parquet``.
 
-    ``note`` is called with lines about the progress and, at the end, about what was read, cut and padded.
+    ``note`` is called with lines about the progress and, at the end, about what was read and cut.
 
     Raises:
       UserError: ``output`` already exists, cannot be written, or has another ending.

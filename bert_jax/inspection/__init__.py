@@ -1,1 +1,1 @@
-"""Inspects a corpus: what text its store has, how well it fills training rows, and whether it fits its vocabulary."""
+"""Inspects a corpus: its text, the rows that are made from it, and whether it fits its vocabulary."""

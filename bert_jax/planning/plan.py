@@ -247,7 +247,6 @@ def make(
     recipe: Recipe,
     machine: Machine,
     price_per_chip_hour: float | None = None,
-    change: Change = Change(),  # noqa: B008
     note: Note | None = None,
 ) -> Plan:
     """Return the plan of a recipe on a machine; compiles every phase, and says with ``note`` how long that takes.
@@ -255,4 +254,4 @@ def make(
     Raises:
       UserError: the mesh does not divide the devices or a batch. This is raised before the first compile.
     """
-    return Attempt(recipe, machine, change, note).plan(price_per_chip_hour)
+    return Attempt(recipe, machine, note=note).plan(price_per_chip_hour)

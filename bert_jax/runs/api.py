@@ -120,7 +120,7 @@ def pretrain(
       init: the model to start from: a Hugging Face directory, or WORKDIR[@step].
       vocab: a vocabulary file to use in place of ``config.vocab.path``.
       extend: resume with another number of steps.
-      private: keep text and paths of the corpus out of logs, report, manifest and card.
+      private: keep text and paths of the corpus out of logs, report, manifest and model card.
       trust_code: run the users' own components that the workdirs (by their copies) or a .json recipe name. Those that
         this call names itself run anyway.
 

@@ -1,7 +1,4 @@
-"""Checks a multi-host job before it is started: whether its hosts agree, and whether everything it needs is present.
-
-The check takes minutes.
-"""
+"""Checks a multi-host job before it is started: whether its hosts agree, and whether everything it needs is present."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from bert_jax.training import mesh as meshes
 from bert_jax.training.forward import Forward
 
 BODY = ("encoder", POOLER.name)  # what the vectors of a text are made with
-PENALTY = 1e-3  # L2 penalty on a frozen probe's head: PENALTY / 2 * sum of squared weights
+PENALTY = 1e-3  # L2 penalty on the head: PENALTY / 2 * sum of squared weights
 
 
 @dataclasses.dataclass(frozen=True)
