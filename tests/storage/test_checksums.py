@@ -14,7 +14,7 @@ def folder(tmp_path: Path) -> Path:
     for name in ("a", "b b"):
         (tmp_path / name).write_text(name)
     (tmp_path / "unlisted").write_text("c")
-    assert list(write_checksums(tmp_path, ["b b", "a"])) == ["b b", "a"]
+    write_checksums(tmp_path, ["b b", "a"])
     return tmp_path
 
 
