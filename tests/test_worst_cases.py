@@ -24,7 +24,6 @@ WORST = {
     "corpora.byte_ranges.JSON": ("match", ('"', "a", ""), ('"', '\\"', ""), ('"', "\\", "a")),
     "corpora.byte_ranges.TITLE": ("fullmatch", ("= a", " =", "x"), ("= a", " = a", "x"), ("= a =", "\n", "x")),
     "corpora.docstrings.SKIPPED_FILE": ("match", ("", "a", ""), ("", "_test", ".p")),
-    "corpora.duplicates.WORD": ("findall", ("", "a", ""), ("", "a ", ""), ("", "一", "")),
     "corpora.hits._C1": ("findall", ("", "\u0080", ""), ("", "é", "")),
     "corpora.hits._MOJIBAKE": ("findall", ("", "Ã", ""), ("", "Ã©", "")),
     "corpora.annotators.lexicon.SPACED": ("match", ("", "a", "")),
