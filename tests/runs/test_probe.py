@@ -180,7 +180,7 @@ def test_a_run_is_the_same_with_a_probe_and_without(
         np.testing.assert_array_equal(x, y)
     goodput = json.loads((tmp_path / "probed/run/status.json").read_text())["goodput"]
     assert goodput["scores"] > 0
-    assert "probe/accuracy" in (tmp_path / "probed/run/report.html").read_text()
+    assert "<h3>probe: Accuracy</h3>" in (tmp_path / "probed/run/report.html").read_text()
 
     train = Observer.train
 
