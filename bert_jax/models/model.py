@@ -131,12 +131,12 @@ def config_of(facts: Mapping[str, Any]) -> ModelConfig:
     return configuration.build(kind, facts, "model", also=also)  # type: ignore[no-any-return]
 
 
-def fresh_params(config: ModelConfig, seed: int = 0) -> dict[str, Any]:
+def fresh_params(config: ModelConfig) -> dict[str, Any]:
     """Return newly initialised parameters of the encoder and its pretraining heads, without logical axis names."""
     names = (*IDS, *encoder_file(config.encoder).Encoder.reads, "masked_positions", "cls_positions")
     batch = {name: jnp.zeros((1, 1), jnp.int32) for name in names}
     model = Model(config, (POOLER, LM_HEAD, NSP_HEAD))
-    return nn.unbox(jax.jit(model.init)(jax.random.key(seed), batch)["params"])  # type: ignore[no-any-return]
+    return nn.unbox(jax.jit(model.init)(jax.random.key(0), batch)["params"])  # type: ignore[no-any-return]
 
 
 def head_class(config: ModelConfig, head: type[Head] | str) -> type[Head]:

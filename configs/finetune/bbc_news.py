@@ -8,8 +8,8 @@ The DIR of --data holds ``bbc-fulltext.zip`` as published; it is read without un
 names another zip or a folder in DIR, with a folder of ``.txt`` files for each class. One article is not UTF-8 and is
 read as Windows-1252. A fifth of every class becomes the dev split, which is the same for every seed of the run.
 
-report.html has a table with the train and held-out loss and accuracy of each epoch. Without --init, a small model is
-trained from random initialisation, with a vocabulary learned from the articles; this needs a higher learning rate.
+report.html draws the train and held-out loss and accuracy. Without --init, a small model is trained from random
+initialisation, with a vocabulary learned from the articles; this needs a higher learning rate.
 tests/benchmarks/README.md has the scores that were reached, with the machine and the date.
 """
 
