@@ -60,7 +60,7 @@ class Reader:
                 for name, short in self._short_names(path, names):
                     with archive.open(name) as file:
                         yield short, self._decode(file.read(archive.getinfo(name).file_size))
-        except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
+        except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, ValueError) as error:
             raise UserError(f"{path} is not a whole zip without a password ({error}); replace the file") from error
 
     def _texts_of_folder(self, path: str) -> Iterator[tuple[str, str | None]]:

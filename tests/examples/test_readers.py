@@ -269,7 +269,9 @@ def zipped(path, text):
 def test_a_damaged_zip_is_an_error(tmp_path):
     whole = zipped(tmp_path / "whole.zip", "a text of some length")
     text = whole.index(b"1.txt") + 5
-    for broken in (b"PK\x03\x04 and no more", whole[:text] + b"\xff" * 9 + whole[text + 9 :]):
+    listed = whole.index(b"PK\x05\x06") + 16  # where the list of files begins; files then begin before the zip does
+    beyond = whole[:listed] + b"\xff" + whole[listed + 1 :]
+    for broken in (b"PK\x03\x04 and no more", whole[:text] + b"\xff" * 9 + whole[text + 9 :], beyond):
         written(tmp_path, a__zip=broken)
         with pytest.raises(UserError, match="a.zip is not a whole zip"):
             records(tmp_path / "a.zip", "text_folders")
