@@ -131,9 +131,7 @@ class Workplace:
           digests: name -> sha256 of each finished file.
         """
         root = files.as_path(self.root)
-        for record in (root / "parts").glob(
-            "*.json"
-        ):  # first, so that after a kill no record is of files that are gone
+        for record in (root / "parts").glob("*.json"):  # first: after a kill, no record is of files that are gone
             record.unlink()
         for name in ("parts", "scratch"):
             if (root / name).exists():

@@ -29,7 +29,7 @@ class Reader:
     word_column: int = 0  # the column of the word, from 0
     tag_column: int = -1  # the last
     delimiter: str = ""  # if "", any run of spaces and tabs
-    scheme: Literal["auto", "as_found"] = "auto"  # of the tags: auto, whose tags become IOB2, or any, left as found
+    scheme: Literal["auto", "as_found"] = "auto"  # auto: tags of any scheme become IOB2; as_found: they stay
     segmentation_digit: bool = False  # each character is followed by its number within a word, as in Weibo NER
 
     def read(self, path: str) -> Iterator[Record | Bad]:

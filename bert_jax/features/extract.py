@@ -36,10 +36,7 @@ WINDOW_BATCHES = 16  # a window has the texts of so many batches, which are sort
 WINDOW_BYTES = 128 << 20  # limit for the vectors of the texts of a window
 SENTENCE = ("mean", "cls")  # these give one vector for each text, all others one for each token
 TOP_ONLY = ("last", *SENTENCE)  # these need only the last layer
-LAYERS = (
-    *("embeddings", "second_to_last", "last", "sum_last_four", "concat_last_four"),
-    *("all", *SENTENCE),
-)
+LAYERS = ("embeddings", "second_to_last", "last", "sum_last_four", "concat_last_four", "all", *SENTENCE)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -42,7 +42,7 @@ def scan(
       folder: where to write the hashes, which take 8 bytes per sentence and per document.
       tokens_at_once: the number of tokens in memory; the result does not depend on it.
     """
-    order_table = hashing.token_table(vocab_size, "order")
+    order_table = hashing.token_table(vocab_size)
     sentences = _on_disk(folder / f"{split.name}.sentences.npy", split.num_sentences)
     token_counts = np.zeros(vocab_size, np.int64)
     unknown = np.zeros(split.num_documents, np.int64)

@@ -207,7 +207,7 @@ def pool(sequence: jax.Array, attention_mask: jax.Array, pooling: Pooling) -> ja
     return jnp.einsum("bld,bl->bd", sequence, weights) / jnp.maximum(jnp.sum(weights, axis=1), 1.0)[:, None]
 
 
-# What ``feature_tagging`` may choose; ``features.extract.LAYERS`` has all names.
+# What ``feature_tagging`` may choose; ``features.extract.LAYERS`` has what ``bert-jax features`` writes.
 Layers = Literal[
     "embeddings", "second_to_last", "last", "weighted_sum_last_four", "concat_last_four", "weighted_sum_all"
 ]

@@ -11,7 +11,7 @@ from tests.inspection.corpora import build, texts, write_vocab
 
 
 def test_a_hash_tells_order_and_place_and_nothing_else() -> None:
-    table = hashing.token_table(10, "test")
+    table = hashing.token_table(10)
     runs = [run for n in range(1, 5) for run in itertools.product(range(4), repeat=n)]
     tokens, lengths = np.concatenate([np.array(run) for run in runs]), np.array(list(map(len, runs)))
     hashes = hashing.with_length(hashing.sequence_hashes(table[tokens], lengths), lengths)
