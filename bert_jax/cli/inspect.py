@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--private",
         action="store_true",
-        help="print and write no text and no path of the corpus; always so if it was built --private",
+        help="print no text and no path of the corpus; always so if it was built --private",
     )
 
 
