@@ -373,6 +373,12 @@ class PretrainingObjective(SingleTask, abc.ABC):
         rows = jax.device_get(jax.jit(self.inputs)(rows)) if terms and self.derived else rows
         losses: dict[str, Any] = {name: term.loss for name, term in terms.items()}
         pairs = {name: (rows[loss.labels].ravel(), rows[loss.weights].ravel()) for name, loss in losses.items()}
+        for name, (labels, _) in pairs.items():
+            if labels.size and labels.min() < 0:
+                raise UserError(
+                    f"{catalogue.display_name(self.name)}: {losses[name].labels} of the term {name!r} has the label"
+                    f" {labels.min()}; labels are 0 or more, and what does not count has the weight 0"
+                )
         return {name: np.bincount(*pair, self.vocab_size) for name, pair in pairs.items()}
 
     @property

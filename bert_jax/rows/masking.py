@@ -172,7 +172,11 @@ def _check_strategy(config: MaskingConfig, where: str) -> None:
         _check_selected(selection, candidates, counts, config.strategy)
         return selection
 
-    whole = try_on(starts)
+    whole, name = try_on(starts), catalogue.display_name(config.strategy)
+    if (try_on(starts).positions != whole.positions).any():
+        raise UserError(f"{name}: select selects other positions when it is called again; draw with keys alone")
+    if catalogue.is_own(config.strategy) and not whole.positions.any():
+        raise UserError(f"{name}: select selects no position in {rows} rows; counts says how many are wanted in each")
     if config.fates == "span" and whole.first is None:
         raise UserError(
             f"{where}.fates is 'span', but strategy {config.strategy!r} selects single positions; set {where}.fates to "

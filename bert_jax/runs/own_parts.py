@@ -55,6 +55,8 @@ def check_objective(task: PretrainingObjective) -> None:
             f"{file}: derived names {', '.join(lacking)}, and inputs does not add it; inputs returns "
             f"{', '.join(sorted(added - spec.keys())) or 'nothing new'} beside the features of the rows"
         )
+    if unnamed := sorted(added - spec.keys() - set(task.derived)):
+        raise UserError(f"{file}: inputs adds {', '.join(unnamed)}, and derived does not name it; name it there")
     check_terms(task, spec, task.inputs)
 
 

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import jax
+import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from bert_jax.catalogue import display_name, name_of
+from bert_jax.catalogue import display_name, is_own, name_of
 from bert_jax.checkpoints.saving import CheckpointConfig
 from bert_jax.cluster.watchdog import MOST_SECONDS
 from bert_jax.configuration import check_fields, choose
@@ -154,6 +155,11 @@ class Experiment:
         rate = jax.eval_shape(self.make_schedule(), jax.ShapeDtypeStruct((), "int32"))
         if rate.shape:
             raise UserError(f"config.schedule.name: the rate of a step is an array {list(rate.shape)}, not one number")
+        if is_own(name_of(type(self.schedule).__module__)):
+            steps = np.linspace(0, self.phases.num_steps - 1, 1000).astype(np.int32)
+            rates = np.asarray(jax.vmap(self.make_schedule())(steps))
+            if (wrong := ~np.isfinite(rates)).any():
+                raise UserError(f"config.schedule.name: the rate of step {steps[wrong][0]} is {rates[wrong][0]}")
         mesh = self.make_mesh(devices)
         if self.optimizer.whole_matrices and meshes.may_split(mesh, self.mesh.weight_update):
             name = display_name(name_of(type(self.optimizer).__module__))

@@ -73,7 +73,7 @@ def mine(outputs, batch):
 
 def objective(
     axis: str = "None",
-    derived: str = "",
+    derived: str = "'y_labels',",
     logits: str = "mlm_logits",
     labels: str = "masked_labels",
     term: str = "prediction",
@@ -110,6 +110,22 @@ EARLY = {
         MASKS,
         STRATEGY.format("candidates"),
         "error: {file}: select returned 126 positions of a row, and counts allows 16",
+    ),
+    "nothing": (
+        MASKS,
+        STRATEGY.format("candidates & False"),
+        "error: {file}: select selects no position in 32 rows; counts says how many are wanted in each",
+    ),
+    "other draws": (
+        MASKS,
+        "import numpy as np\n"
+        + STRATEGY.format("candidates & (np.arange(128) == np.random.default_rng().integers(1, 60))"),
+        "error: {file}: select selects other positions when it is called again; draw with keys alone",
+    ),
+    "feature that is not named": (
+        WORDS,
+        objective(derived=""),
+        "error: {file}: inputs adds y_labels, and derived does not name it; name it there",
     ),
     "special tokens": (
         MASKS,
@@ -170,7 +186,7 @@ EARLY = {
     ),
     "derived": (
         WORDS,
-        objective(derived="'x_labels',", labels="x_labels"),
+        objective(derived="'x_labels', 'y_labels'", labels="x_labels"),
         "error: {file}: derived names x_labels, and inputs does not add it; inputs returns y_labels beside",
     ),
     "shapes": (
@@ -270,6 +286,11 @@ EARLY = {
         SCHEDULE + "        return step + jnp.zeros(2)\n",
         "error: config.schedule.name: the rate of a step is an array [2], not one number",
     ),
+    "schedule that is no number": (
+        "schedule.name",
+        SCHEDULE + "        return jnp.log(2.0 - step)\n",
+        "error: config.schedule.name: the rate of step 3 is nan",
+    ),
     "schedule that does not fall": (
         "schedule.name",
         SCHEDULE.replace("after_warmup", "after") + "        return step\n",
@@ -313,6 +334,15 @@ class Arrangement(sentences.Arrangement):
     assert run([*command(tmp_path), f"--config.objective.arrangement={file}"]) == 2
     error = f"error: arrangement {file}: plan yields a sequence with a_start 0 after one with 0; every random draw is"
     assert error in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_label_below_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As ``str.find`` gives it, or -100."""
+    file = tmp_path / "below.py"
+    file.write_text(objective(labels="y_labels").replace('batch["masked_labels"]}', 'batch["masked_labels"] * 0 - 1}'))
+    assert run([*command(tmp_path), f"--config.objective.name={file}"]) == 2
+    error = f"error: {file}: y_labels of the term 'x' has the label -1; labels are 0 or more, and what does not count"
+    assert capsys.readouterr().err.splitlines()[-1].startswith(error)
 
 
 def test_the_strategy_of_the_page(tmp_path: Path) -> None:
