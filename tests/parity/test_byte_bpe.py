@@ -8,8 +8,6 @@ transformers = pytest.importorskip("transformers", reason="needs the parity envi
 
 import tokenizers
 
-from bert_jax.features.extract import encode_item
-from bert_jax.features.inputs import Item
 from bert_jax.interchange.tokenizer_files import write_tokenizer
 from bert_jax.tasks.tagging import Config, Task
 from bert_jax.text.learn_byte_bpe import learn_byte_bpe
@@ -76,5 +74,3 @@ def test_words_to_tag_have_the_ids_of_is_split_into_words():
     tokenizer = of_json(roberta())
     setting = dataclasses.replace(setting, splits={"train": (example,)}, tokenizer=tokenizer, max_length=64)
     assert Task(Config(metrics="accuracy"), setting).rows["train"].sequences["input_ids"].tolist() == expected
-    item = Item("0", " ".join(words), words=tuple(words))
-    assert encode_item(tokenizer, item, 64).input_ids.tolist() == expected

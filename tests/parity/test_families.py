@@ -27,7 +27,7 @@ LENGTH = 12
 # What is compared: their output -> ours.
 OUTPUTS = {
     "Model": {"last_hidden_state": "sequence"},
-    "ForMaskedLM": {"logits": "mlm_logits"},
+    **dict.fromkeys(("ForMaskedLM", "LMHeadModel", "ForCausalLM"), {"logits": "mlm_logits"}),
     "ForPreTraining": {
         "prediction_logits": "mlm_logits",
         "seq_relationship_logits": "nsp_logits",
