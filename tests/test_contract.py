@@ -157,7 +157,7 @@ def alone(optimizer: Rule) -> list[TrainState]:
 
 
 def leaves(state: TrainState) -> dict[str, np.ndarray]:
-    """Of parameters and optimizer, by path."""
+    """Return the arrays of the parameters and of the optimizer's state by path."""
     tree = {"params": state.params, "optimizer": state.opt_state}
     return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import textwrap
@@ -225,10 +224,7 @@ def test_an_evaluation_of_ones_own_beside_a_probe(tmp_path: Path, capsys: pytest
     scores = [found[step]["pairs/accuracy"] for step in range(10, 81, 10)]
     assert max(saved_steps(str(whole / "best"))) == 10 * (1 + scores.index(max(scores)))
 
-    job = gang.Gang(recipe, cut, 1, flags)
-    job.until(lambda: saved_steps(str(cut)))
-    job.send(0, signal.SIGKILL)
-    job.end()
+    gang.kill_after(recipe, cut, flags)
     gang.finish(recipe, cut, 1, *flags)
     assert gang.records(cut) == gang.records(whole)
     gang.assert_same_model(cut, whole)
@@ -261,11 +257,7 @@ def test_a_teacher_is_killed_resumed_and_read_by_two_processes(tmp_path: Path) -
     assert found[-1]["teacher_loss"] < found[0]["teacher_loss"]
     gang.assert_same_losses(gang.finish(recipe, tmp_path / "two", 2, *named), found)
 
-    job = gang.Gang(recipe, cut, 1, named)
-    job.until(lambda: saved_steps(str(cut)))
-    job.send(0, signal.SIGKILL)
-    job.end()
-    assert max(saved_steps(str(cut))) < 60
+    gang.kill_after(recipe, cut, named)
     teacher.rename(moved)
     assert gang.finish(recipe, cut, 1, *flags, f"--config.objective.teacher={moved}") == found
     gang.assert_same_model(cut, whole)
@@ -425,10 +417,7 @@ def test_a_phase_with_another_objective(tmp_path: Path, capsys: pytest.CaptureFi
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     gang.finish(recipe, whole, 1, *flags)
     for step in (10, 50):
-        job = gang.Gang(recipe, cut, 1, flags)
-        job.until(lambda step=step: max(saved_steps(str(cut)), default=0) >= step)
-        job.send(0, signal.SIGKILL)
-        job.end()
+        gang.kill_after(recipe, cut, flags, step)
     gang.finish(recipe, cut, 1, *flags)
     assert gang.records(cut) == gang.records(whole)
     gang.assert_same_model(cut, whole)
@@ -466,10 +455,7 @@ def test_two_tasks_in_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     flags = [f"--config.objective={{'packing': 'packed', 'arrangement': 'sentences', 'members': {members}}}"]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     gang.finish(recipe, whole, 1, *flags)
-    job = gang.Gang(recipe, cut, 1, flags)
-    job.until(lambda: saved_steps(str(cut)))
-    job.send(0, signal.SIGKILL)
-    job.end()
+    gang.kill_after(recipe, cut, flags)
     gang.finish(recipe, cut, 1, *flags)
     assert gang.records(cut) == gang.records(whole)
     gang.assert_same_model(cut, whole)

@@ -26,7 +26,7 @@ from bert_jax.models.model import Model, Part, encoder_file
 from bert_jax.objectives.frozen import Frozen
 from bert_jax.objectives.reading import ALWAYS, features_read
 from bert_jax.objectives.terms import MLM as MLM
-from bert_jax.objectives.terms import MLM_TITLES, check_terms, majority_rates, of_vocabulary
+from bert_jax.objectives.terms import MLM_TITLES, check_terms, count_labels, majority_rates, of_vocabulary
 from bert_jax.records import Batch, BatchSpec, Sum
 from bert_jax.rows import ngram_models, random, units
 from bert_jax.rows.interfaces import TokenFacts
@@ -371,15 +371,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
         """Return the sum of the weights of each label of each classification among ``rows``, [labels] by name."""
         terms = {name: term for name, term in self._terms.items() if term.baseline == "majority"}
         rows = jax.device_get(jax.jit(self.inputs)(rows)) if terms and self.derived else rows
-        losses: dict[str, Any] = {name: term.loss for name, term in terms.items()}
-        pairs = {name: (rows[loss.labels].ravel(), rows[loss.weights].ravel()) for name, loss in losses.items()}
-        for name, (labels, _) in pairs.items():
-            if labels.size and labels.min() < 0:
-                raise UserError(
-                    f"{catalogue.display_name(self.name)}: {losses[name].labels} of the term {name!r} has the label"
-                    f" {labels.min()}; labels are 0 or more, and what does not count has the weight 0"
-                )
-        return {name: np.bincount(*pair, self.vocab_size) for name, pair in pairs.items()}
+        return count_labels(terms, rows, self.vocab_size, catalogue.display_name(self.name))
 
     @property
     def special_ids(self) -> tuple[int, ...]:

@@ -31,6 +31,26 @@ def majority_rates(counts: Mapping[str, np.ndarray]) -> dict[str, float]:
     return {f"{name}{RATE}": float(of.max() / of.sum()) for name, of in counts.items()}
 
 
+def count_labels(
+    terms: Mapping[str, Term], rows: Mapping[str, np.ndarray], size: int, objective: str
+) -> dict[str, np.ndarray]:
+    """Return the sum of the weights of each label of ``terms``, which are of names, in ``rows``; [``size`` or more].
+
+    Raises ``UserError`` for a label below 0.
+    """
+    counts = {}
+    for name, term in terms.items():
+        loss: Any = term.loss
+        labels, weights = rows[loss.labels].ravel(), rows[loss.weights].ravel()
+        if labels.size and labels.min() < 0:
+            raise UserError(
+                f"{objective}: {loss.labels} of the term {name!r} has the label {labels.min()}; labels are 0 or more,"
+                " and what does not count has the weight 0"
+            )
+        counts[name] = np.bincount(labels, weights, size)
+    return counts
+
+
 def punctuation(tokenizer: Tokenizer | None, size: int) -> npt.NDArray[np.bool_]:
     """Return whether each of ``size`` pieces is punctuation alone (Unicode categories P*); all False without tokenizer.
 

@@ -56,7 +56,7 @@ def test_an_encoder_may_count_its_own_products() -> None:
 
 
 class Bare(ModelConfig):
-    """Of an encoder without layers and attention."""
+    """The config of an encoder without layers and attention."""
 
 
 def test_an_encoder_without_layers_has_no_settings_of_them() -> None:

@@ -150,7 +150,7 @@ def test_eight_devices_and_two_parts_have_the_curve_of_one(
 
 
 def test_the_loss_is_that_of_numpy(place: Path, student: Path) -> None:
-    """Of the finished student, from the tensors of both exports, in an implementation of its own."""
+    """numpy computes the loss of the finished student again, from the tensors of both exports."""
     batches = bert_jax.batches(str(place / "own.py"), str(student))
     rows = batches.task.heldout_rows("phase1", EVAL_ROWS)
     logits = {}

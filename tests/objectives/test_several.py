@@ -91,7 +91,7 @@ def test_the_parameters_are_those_of_all_and_a_step_trains_its_own(tmp_path: Pat
 
 
 def test_keys_of_a_phase(tmp_path: Path) -> None:
-    """Those that every objective has come from the recipe's, unless the phase gives them; its own are given there."""
+    """A phase takes the keys that all objectives share from the recipe unless it gives them; it gives all others."""
     light = {"name": "mlm_nsp", "next_sentence_weight": 0.25}
     task = made(tmp_path, {"name": "ltr", "packing": "none"}, light, {}, name="mlm_nsp", packing="packed")
     first, second, third = (task.of(f"phase{i}") for i in (1, 2, 3))

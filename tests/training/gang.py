@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax.checkpoints.restoring import read_params
+from bert_jax.checkpoints.restoring import read_params, saved_steps
 from bert_jax.cli.main import run
 from tests import toy
 
@@ -107,6 +107,15 @@ def finish(recipe: Path, workdir: Path, count: int, *flags: str) -> list[dict[st
     ended = Gang(recipe, workdir, count, flags).end()
     assert [code for code, _ in ended] == [0] * count, ended
     return records(workdir)
+
+
+def kill_after(recipe: Path, workdir: Path, flags: Sequence[str] = (), step: int = 1) -> None:
+    """Start a run of one process and kill it before its end, as soon as ``step`` or a later step is saved."""
+    job = Gang(recipe, workdir, 1, flags)
+    job.until(lambda: max(saved_steps(str(workdir)), default=0) >= step)
+    job.send(0, signal.SIGKILL)
+    [(code, said)] = job.end()
+    assert code == -signal.SIGKILL, said
 
 
 def records(workdir: Path) -> list[dict[str, Any]]:
