@@ -195,7 +195,7 @@ def test_what_a_kind_does_not_train_is_untouched(mesh: str, micro_batches: int, 
 
 
 def test_each_kind_is_trained_as_if_the_model_had_no_other_part() -> None:
-    """By an optimizer of its own for its own parts, whose clipping sees no other."""
+    """Each kind has an optimizer of its own here, whose clipping sees the parts of that kind alone."""
     of, task = dataclasses.replace(kinds.experiment(), optimizer=Partition()), kinds.Kinds()
     params, tx, schedule = alone(of.optimizer)[0].params, of.optimizer.make(), of.make_schedule()
     # Adam's count is of all updates of the run, which bias correction sees.
@@ -306,7 +306,7 @@ def test_a_run_of_two_kinds_is_cut(count: int, whole: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("mesh", ["replicated", "sharded"])
 def test_a_run_of_two_kinds_on_eight_devices(mesh: str, whole: Path, tmp_path: Path) -> None:
-    """In two micro-batches; a resumed run has the same bits, and the metrics of the window that was cut."""
+    """A resumed run, with two micro-batches, has the same bits and the metrics of the window that was cut."""
     run, cut = tmp_path / "run", tmp_path / "cut"
     changes: dict[str, Any] = {"mesh": MESHES[mesh][1], "micro_batches": 2}
     kinds.train(str(run), **changes)

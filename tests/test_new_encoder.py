@@ -43,7 +43,7 @@ TEXT = "the cat sees the river. " * 4
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a new process: no file of a user is loaded."""
+    """No file of a user is loaded, as in a new process."""
     for name in ("_trusted", "_names"):
         monkeypatch.setattr(catalogue, name, {})
 

@@ -264,7 +264,7 @@ def test_a_teacher_is_killed_resumed_and_read_by_two_processes(tmp_path: Path) -
 
 
 def test_a_strategy_by_path_masks_rare_pieces_more_often(tmp_path: Path) -> None:
-    """At the same number of masks; the bound on their share is that of draws from a binomial distribution."""
+    """The number of masks is the same; the bound on the share of rare pieces is that of binomial draws."""
     text, file = toy.write_text(tmp_path / "text.txt", documents=120), tmp_path / "rare_pieces.py"
     file.write_text(PARTS["rows/strategies/rare_pieces.py"])
     recipe = toy.recipe(

@@ -108,7 +108,7 @@ class Family(abc.ABC):
     def shapes(self, config: ModelConfig, num_outputs: int) -> dict[str, Any]:
         """Return a tree with the shape of every array that a model of the family may have.
 
-        ``num_outputs``: of a classifier.
+        ``num_outputs`` is the number of outputs of a classifier.
         """
         tree = jax.tree.map(lambda x: x.shape, dict(jax.eval_shape(lambda: fresh_params(config))))
         return {**tree, "classifier": dense_shape(config, num_outputs), "qa_outputs": dense_shape(config, 2)}

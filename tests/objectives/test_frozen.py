@@ -285,7 +285,7 @@ OWN = {
 
 
 def assert_refused(place: Path, said: str, capsys: pytest.CaptureFixture[str], *flags: str, **others: str) -> None:
-    """In one line, and before anything is made."""
+    """The run is refused in one line, before anything is made."""
     assert pretrain(place, "refused", *flags, **others) == 2
     err = capsys.readouterr().err
     assert said in err

@@ -337,7 +337,7 @@ class Arrangement(sentences.Arrangement):
 
 
 def test_a_label_below_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As ``str.find`` gives it, or -100."""
+    """``str.find`` gives such a label; PyTorch has -100 for what does not count."""
     file = tmp_path / "below.py"
     file.write_text(objective(labels="y_labels").replace('batch["masked_labels"]}', 'batch["masked_labels"] * 0 - 1}'))
     assert run([*command(tmp_path), f"--config.objective.name={file}"]) == 2

@@ -1,4 +1,4 @@
-"""What an optimizer is, and the parts that they share: clipping, and what is decayed."""
+"""The base class of optimizers, and what optimizers share: clipping, and which weights decay."""
 
 from __future__ import annotations
 

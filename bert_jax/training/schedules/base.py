@@ -1,4 +1,4 @@
-"""What a learning-rate schedule is. It runs over all phases of a run."""
+"""The base class of learning-rate schedules. A schedule runs over all phases of a run."""
 
 from __future__ import annotations
 
