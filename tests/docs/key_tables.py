@@ -59,7 +59,10 @@ SIZE = Row(
 OBJECTIVE = Row("name", "str", "required", "a file of bert_jax/objectives; not beside members")
 MEMBERS = Row("members", "group", "", "NAME -> name, keys and share (1.0) of an objective: the batches are of several")
 OPTIMIZER = Row(
-    "name", "str", '"adamw"', "adamw, lamb (for very large batches) or a file of your own; the keys below are theirs"
+    "name",
+    "str",
+    '"adamw"',
+    "adamw, adamax (MT-DNN's), lamb (for very large batches) or a file of your own; the keys below are theirs",
 )
 SCHEDULE = Row(
     "name",

@@ -13,7 +13,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.encoders import bert
 from bert_jax.models.model import fresh_params
 from bert_jax.models.transformer import stack_layers, unstack_layers
-from bert_jax.training.optimizers import adamw, lamb
+from bert_jax.training.optimizers import adamax, adamw, lamb
 from bert_jax.training.optimizers.base import Rule, decay_mask
 from bert_jax.training.schedules import cosine, linear, linear_from_zero, warmup_stable_decay
 from bert_jax.training.schedules.base import Warmup
@@ -131,7 +131,33 @@ def lamb_by_hand(params: Any, gradients: list[Any], rate: float = 0.01) -> dict[
     return x
 
 
-@pytest.mark.parametrize(("config", "hand"), [(adamw.Optimizer(), by_hand), (lamb.Optimizer(), lamb_by_hand)])
+def adamax_by_hand(
+    params: Any, gradients: list[Any], rate: float = 0.01, corrected: bool = True
+) -> dict[str, np.ndarray]:
+    """Kingma and Ba 2015, algorithm 2, with the clipping and the decay of BERT."""
+    weights = leaves(params)
+    m, u = ({k: np.zeros_like(w) for k, w in weights.items()} for _ in range(2))
+    for t, gradient in enumerate(map(leaves, gradients), start=1):
+        norm = np.sqrt(sum((g**2).sum() for g in gradient.values()))
+        for k, w in weights.items():
+            g = gradient[k] / max(norm, 1.0)
+            m[k], u[k] = 0.9 * m[k] + 0.1 * g, np.maximum(0.999 * u[k], np.abs(g) + 1e-6)
+            update = m[k] / u[k] / (1 - 0.9**t if corrected else 1)
+            if not k.endswith(("bias']", "scale']")):
+                update = update + 0.01 * w
+            weights[k] = w - rate * update
+    return weights
+
+
+UPDATES: list[tuple[Rule, Any]] = [
+    (adamw.Optimizer(), by_hand),
+    (lamb.Optimizer(), lamb_by_hand),
+    (adamax.Optimizer(), adamax_by_hand),
+    (adamax.Optimizer(bias_correction="none"), functools.partial(adamax_by_hand, corrected=False)),
+]
+
+
+@pytest.mark.parametrize(("config", "hand"), UPDATES)
 def test_twenty_updates(config: Rule, hand: Any) -> None:
     params = tiny_params()
     gradients = [random_like(params, seed) for seed in range(20)]
@@ -177,6 +203,19 @@ def test_standard_correction_is_adamw() -> None:
         updates, state = update(gradient, state, expected)
         expected = optax.apply_updates(expected, updates)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), run(config, params, gradients), expected)
+
+
+# torch.optim.Adamax, lr 0.01, eps 1e-6: the weights after each of three updates from (1, -2) by these gradients.
+# tests/parity/test_optimizers.py computes them anew.
+ADAMAX_GRADIENTS = [[0.5, -4.0], [-0.25, 1.0], [2.0, 0.0]]
+ADAMAX_WEIGHTS = [[0.99000002, -1.9900000025], [0.9878926537, -1.9865755262], [0.9838705155, -1.9844125314]]
+
+
+def test_adamax_is_that_of_torch() -> None:
+    config, params = adamax.Optimizer(weight_decay=0.0, clip_norm=None), {"kernel": jnp.asarray([1.0, -2.0])}
+    gradients = [{"kernel": jnp.asarray(gradient)} for gradient in ADAMAX_GRADIENTS]
+    found = [run(config, params, gradients[:n])["kernel"] for n in (1, 2, 3)]
+    np.testing.assert_allclose(found, ADAMAX_WEIGHTS, rtol=1e-6)
 
 
 def test_the_first_uncorrected_update_is_larger() -> None:
