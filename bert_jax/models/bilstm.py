@@ -14,7 +14,7 @@ from flax import linen as nn
 
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.heads import Head, Outputs
-from bert_jax.models.primitives import with_axes
+from bert_jax.models.primitives import uniform, with_axes
 from bert_jax.records import Batch
 
 
@@ -71,7 +71,7 @@ class _Lstm(nn.Module):
     def __call__(self, x: jax.Array, attention_mask: jax.Array) -> jax.Array:
         """Return the hidden states [B, L, F] of one direction for x [B, L, D]; F is ``features``."""
         size, dtype = self.features, jnp.promote_types(x.dtype, jnp.float32)
-        initial = _uniform(1.0 / math.sqrt(size))  # as torch.nn.LSTM
+        initial = uniform(1.0 / math.sqrt(size))  # as torch.nn.LSTM
         kernel = self.param("kernel", with_axes(initial, "embed", "gates"), (x.shape[-1], 4 * size), dtype)
         recurrent = self.param("recurrent_kernel", with_axes(initial, None, "gates"), (size, 4 * size), dtype)
         bias = self.param("bias", with_axes(initial, None), (4 * size,), dtype)
@@ -91,12 +91,3 @@ class _Lstm(nn.Module):
         by_place = jnp.swapaxes(inputs, 0, 1), jnp.swapaxes(real, 0, 1)
         _, outputs = jax.lax.scan(step, (zeros, zeros), by_place, reverse=self.reverse)
         return jnp.swapaxes(outputs, 0, 1).astype(x.dtype)
-
-
-def _uniform(bound: float) -> nn.initializers.Initializer:
-    """Return an initializer that draws uniformly from [-bound, bound)."""
-
-    def initialise(key: Any, shape: Any, dtype: Any = jnp.float32) -> jax.Array:
-        return jax.random.uniform(key, shape, dtype, -bound, bound)
-
-    return initialise

@@ -25,6 +25,15 @@ def normal(config: ModelConfig) -> nn.initializers.Initializer:
     return nn.initializers.truncated_normal(config.initializer_range)
 
 
+def uniform(bound: float) -> nn.initializers.Initializer:
+    """Return an initializer that draws uniformly from [-bound, bound), as recurrent layers of torch are initialised."""
+
+    def initialise(key: Any, shape: Any, dtype: Any = jnp.float32) -> jax.Array:
+        return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+    return initialise
+
+
 def with_axes(initializer: Callable[..., Any], *axes: str | None) -> Callable[..., Any]:
     """Return ``initializer`` for a parameter whose axes have these logical names."""
     if again := [axis for axis in axes if axis and axes.count(axis) > 1]:

@@ -171,7 +171,9 @@ def _finish(settings: FinetuningSettings, task: ExampleTask, observer: Observer,
         _write_details(workdir / DETAILS, model.facts["labels"], task, predictions, results)
     has_class = task.exported_as and not catalogue.is_own(settings.task["name"]) and model.config.encoder in families()
     exported = ""
-    if settings.export and has_class:
+    if settings.export and task.exported_as is None:
+        observer.note(f"not exported: transformers has no class with this head; {program()} export writes the encoder")
+    elif settings.export and has_class:
         if reason := unlike(model.params, model.config, model.head or of_facts(model.facts, model.params)):
             observer.note(f"not exported: {reason}")
         else:

@@ -18,7 +18,7 @@ from bert_jax.models.model import POOLER, Part
 from bert_jax.records import Example
 from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.task import Term
-from bert_jax.tasks.base import ExampleTask
+from bert_jax.tasks.base import ExampleTask, ProblemType
 from bert_jax.tasks.findings import Judge, Record, clip
 from bert_jax.tasks.metrics.classification import TITLES, check_names, classification_metrics
 
@@ -55,7 +55,7 @@ class Task(ExampleTask):
     roles = Roles(("text",), ("pair", "label"))
     answer, main_metric = "label", "accuracy"
     titles: ClassVar[Mapping[str, str]] = TITLES
-    exported_as = ("ForSequenceClassification", "single_label_classification")
+    exported_as: tuple[str, ProblemType | None] | None = ("ForSequenceClassification", "single_label_classification")
     judge = Judge("classes", _weigh, _show)
     reads_one_vector = True
 

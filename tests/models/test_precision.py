@@ -18,6 +18,7 @@ from bert_jax.models.bilstm import BiLstm
 from bert_jax.models.encoders import albert
 from bert_jax.models.model import LM_HEAD, POOLER, SOP_HEAD, Model, Part, encoder_file
 from bert_jax.models.primitives import ACTIVATIONS, Dense
+from bert_jax.models.san import StochasticAnswer
 from tests.models.helpers import TINY, pretraining, random_batch, tiny
 
 CONFIG = tiny(dtype="bfloat16", num_layers=1)
@@ -39,6 +40,7 @@ MODULES: dict[str, tuple[Any, dict[str, np.ndarray]]] = {  # module, its inputs
         Model(CONFIG, (Part.of("bilstm", BiLstm), POOLER, Part.of("classifier", heads.Classifier, num_outputs=3))),
         IDS,
     ),
+    "san_classification": (Model(CONFIG, (Part.of("classifier", StochasticAnswer, num_outputs=3),)), IDS),
     "tagging": (Model(CONFIG, (Part.of("classifier", heads.Classifier, num_outputs=5, vectors="sequence"),)), IDS),
     "span_qa": (Model(CONFIG, (Part.of("qa_outputs", heads.SpanClassifier),)), IDS),
     "multiple_choice": (Model(CONFIG, (POOLER, Part.of("classifier", heads.ChoiceClassifier))), CHOICES),

@@ -63,6 +63,7 @@ def listed():
     ("name", "make"),
     [
         ("classification", lambda: [toy("classification", metrics=(*AVERAGED, *BINARY))]),
+        ("san_classification", lambda: [toy("san_classification", metrics=(*AVERAGED, *BINARY))]),
         ("regression", lambda: [toy("regression", metrics=tuple(regression.TITLES))]),
         ("tagging", lambda: [toy("tagging")]),
         ("multiple_choice", lambda: [toy("multiple_choice")]),

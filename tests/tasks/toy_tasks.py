@@ -27,6 +27,13 @@ def classification(rng: random.Random) -> dict[str, Any]:
     return {"text": " ".join(text), "label": label}
 
 
+def san_classification(rng: random.Random) -> dict[str, Any]:
+    """The label is the mood of the second text; the first has one of its own."""
+    words = [rng.choice([GOOD, BAD]) for _ in range(2)]
+    text, pair = (" ".join([*rng.choices(FILLERS, k=rng.randint(1, 4)), rng.choice(mood)]) for mood in words)
+    return {"text": text, "pair": pair, "label": "pos" if words[1] is GOOD else "neg"}
+
+
 def regression(rng: random.Random) -> dict[str, Any]:
     good = rng.randint(0, 4)
     text = rng.choices(GOOD, k=good) + rng.choices(BAD, k=4 - good)
@@ -54,6 +61,7 @@ def multiple_choice(rng: random.Random) -> dict[str, Any]:
 
 MAKERS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     "classification": classification,
+    "san_classification": san_classification,
     "regression": regression,
     "tagging": tagging,
     "multiple_choice": multiple_choice,
