@@ -101,7 +101,8 @@ def of_facts(facts: Mapping[str, Any], parts: Collection[str] | None = None) -> 
     exported_as = None if is_own else catalogue.find("tasks", task["name"], having="Task").Task.exported_as
     ending, problem_type = exported_as or ("Model", None)  # the encoder alone
     named = ending in LABELLED and problem_type != "regression"
-    dropout = task.get("dropout_rate") if "classifier" in family.classes[ending] else None
+    has_rate = family.classifier_dropout and "classifier" in family.classes[ending]
+    dropout = task.get("dropout_rate") if has_rate else None
     labels = tuple(map(str, facts.get("labels") or ())) if named else ()
     return HeadClass(f"{family.name}{ending}", labels, problem_type, dropout)
 

@@ -23,7 +23,7 @@ from bert_jax.models.model import encoder_file, fresh_params
 PACKAGE = "interchange.families"
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
 # Keys of config.json that are read for every family, those of the head in ``architectures``.
-_ENCODER_KEYS = ("model_type", "hidden_act", "pad_token_id", "do_lower_case", "is_decoder")
+_ENCODER_KEYS = ("model_type", "pad_token_id", "do_lower_case", "is_decoder")
 _HEAD_KEYS = ("architectures", "id2label", "label2id", "num_labels", "problem_type")
 # Keys that transformers, sentence-transformers or a publisher saved and that change no output of an encoder: names and
 # versions, how to compute (the tensors themselves tell whether the MLM decoder is tied), how to generate text.
@@ -63,7 +63,9 @@ class Family(abc.ABC):
       causal: the end of the name of the class that predicts the next token; "" if transformers has none of the family
         that reads from left to right.
       decoder: the name of the MLM decoder. Its weights are the word embeddings, of which a file may hold a second copy.
-      classifier_dropout: the key of ``config.json`` for the dropout rate before the classifier.
+      activation: the key of ``config.json`` for the activation function.
+      classifier_dropout: the key of ``config.json`` for the dropout rate before the classifier; "" if it is one of
+        ``fields``.
     """
 
     name: ClassVar[str]
@@ -83,6 +85,7 @@ class Family(abc.ABC):
     others: ClassVar[tuple[str, ...]] = ()
     causal: ClassVar[str] = ""
     decoder: ClassVar[str]
+    activation: ClassVar[str] = "hidden_act"
     classifier_dropout: ClassVar[str] = "classifier_dropout"
 
     @property
@@ -128,7 +131,9 @@ class Family(abc.ABC):
     def current_name(self, name: str) -> str:
         """Return the current name of a tensor, given a name that may be outdated or lack the family's prefix."""
         name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-        return f"{self.prefix}{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
+        of_encoder = (entry.theirs for entry in self.map("", 0) if entry.theirs.startswith(self.prefix))
+        modules = {path.removeprefix(self.prefix).partition(".")[0] for path in of_encoder}
+        return f"{self.prefix}{name}" if name.partition(".")[0] in modules else name
 
     def fold(
         self, tensors: dict[str, np.ndarray], theirs: Mapping[str, Any], where: str
@@ -158,7 +163,7 @@ class Family(abc.ABC):
         return {
             "model_type": self.model_type,
             **{theirs: getattr(config, ours) for theirs, ours in self.fields.items()},
-            "hidden_act": ACTIVATIONS[config.activation],
+            self.activation: ACTIVATIONS[config.activation],
             "pad_token_id": pad_id,
             "tie_word_embeddings": True,
             "torch_dtype": "float32",
@@ -177,9 +182,9 @@ class Family(abc.ABC):
         """
         self._check_keys(theirs, f"{where}/{file}")
         activations = {name: ours for ours, name in ACTIVATIONS.items()} | {"gelu_pytorch_tanh": "gelu_tanh"}
-        activation = str(theirs.get("hidden_act", "gelu"))
+        activation = str(theirs.get(self.activation, "gelu"))
         if activation not in activations:
-            raise UserError(f"{where}/{file} has hidden_act {activation!r}; known: {', '.join(activations)}")
+            raise UserError(f"{where}/{file} has {self.activation} {activation!r}; known: {', '.join(activations)}")
         missing = [name for name in self.fields if name not in theirs and name not in self.defaults]
         if missing:
             raise UserError(f"{where}/{file} has no {', '.join(missing)}: it is not of the {self.title} family")
@@ -204,6 +209,7 @@ class Family(abc.ABC):
             *self.fields,
             *self.fixed,
             *self.others,
+            self.activation,
             self.classifier_dropout,
             *_ENCODER_KEYS,
             *_HEAD_KEYS,

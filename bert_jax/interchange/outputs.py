@@ -49,7 +49,7 @@ def _rows(*configs: ModelConfig) -> dict[str, Any]:
     mask[1, length // 2 :] = 0
     types = np.zeros_like(mask)
     first = encoder_file(configs[0].encoder).Encoder.reads
-    if "token_type_ids" in first and getattr(configs[0], "type_vocab_size", 1) > 1:
+    if "token_type_ids" in first and configs[0].type_vocab_size > 1:
         types[0, length // 2 :] = 1
     reads = {name for config in configs for name in encoder_file(config.encoder).Encoder.reads}
     rows = {name: np.zeros_like(mask) for name in reads - {"position_ids", "sequence_ids", *IDS}}

@@ -33,7 +33,7 @@ def write_tokenizer(folder: Path, config: ModelConfig, tokenizer: Tokenizer) -> 
 def _has_types(config: ModelConfig) -> bool:
     """Return whether the model tells the texts of a pair apart by token types."""
     reads = encoder_file(config.encoder).Encoder.reads
-    return "token_type_ids" in reads and getattr(config, "type_vocab_size", 1) > 1
+    return "token_type_ids" in reads and config.type_vocab_size > 1
 
 
 def _of_one_type(tokenizer_json: str) -> str:

@@ -47,7 +47,7 @@ class ModelConfig:
                 check_fields(
                     self, where, f"1 to {most:,} are allowed", field.name, sound=range(1, most + 1).__contains__
                 )
-        rates = [field.name for field in dataclasses.fields(self) if field.name in RATES]
+        rates = [field.name for field in dataclasses.fields(self) if field.name.endswith("dropout_rate")]
         check_fields(self, where, "0 or more and below 1 is needed", *rates, sound=lambda value: 0 <= value < ONE)
         scales = ("layer_norm_eps", "initializer_range")
         check_fields(self, where, "more than 0 and at most 1 is needed", *scales, sound=lambda value: 0 < value <= 1)
@@ -75,6 +75,21 @@ class ModelConfig:
     def embedding_size(self) -> int:
         """E, the width of the table of word embeddings; the same table decodes predictions to tokens."""
         return self.hidden_size
+
+    @property
+    def type_vocab_size(self) -> int:
+        """The number of kinds of segments that the model tells apart by ``token_type_ids``; 0 if it reads none."""
+        return 0
+
+    @property
+    def classifier_dropout_rate(self) -> float:
+        """The dropout rate before a layer that scores pooled vectors, unless the task has a rate."""
+        return self.dropout_rate
+
+    @property
+    def span_dropout_rate(self) -> float:
+        """The dropout rate before the layer that scores each token as an end of an answer."""
+        return 0.0
 
     @property
     def num_layers(self) -> int:
@@ -180,7 +195,8 @@ class TransformerConfig(ModelConfig):
     @property
     def num_parameters(self) -> int:
         d = self.hidden_size
-        embeddings = (self.vocab_size + self.max_length) * self.embedding_size + self.embedding_projection
+        rows = self.vocab_size + self.max_length + self.type_vocab_size
+        embeddings = rows * self.embedding_size + self.embedding_projection
         return embeddings + (1 if self.shares_layers else self.num_layers) * (4 * d * d + 2 * d * self.mlp_dim)
 
     def products(self, length: int) -> int:
@@ -190,7 +206,6 @@ class TransformerConfig(ModelConfig):
         return length * (self.embedding_projection + weights + attention)
 
 
-RATES = ("dropout_rate", "attention_dropout_rate")
 # Far above any existing model: a larger value is a mistake that would be noticed only when memory runs out.
 MOST = {
     "vocab_size": 2**26,

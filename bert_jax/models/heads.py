@@ -48,7 +48,7 @@ class Head(nn.Module):
 
 
 class Pooler(Head):
-    """Applies a dense layer and tanh to the vectors that represent whole sequences."""
+    """Applies a dense layer and ``activation`` to the vectors that represent whole sequences."""
 
     reads: ClassVar[tuple[str, ...]] = ("cls_positions",)
 
@@ -64,8 +64,13 @@ class Pooler(Head):
             x = gather(outputs["sequence"], summary_positions(config, batch["attention_mask"]))[:, 0]
         else:
             x = gather(outputs["sequence"], positions)
-        x = jnp.tanh(Dense(config, (("embed", size),), ((None, size),), config.param_dtype, name="dense")(x))
-        return {"pooled": x.astype(activation_dtype(config))}
+        x = Dense(config, (("embed", size),), ((None, size),), config.param_dtype, name="dense")(x)
+        return {"pooled": self.activation(x).astype(activation_dtype(config))}
+
+    @staticmethod
+    def activation(x: jax.Array) -> jax.Array:
+        """Return the activation function of x."""
+        return jnp.tanh(x)
 
 
 def summary_positions(config: ModelConfig, attention_mask: jax.Array) -> jax.Array:
@@ -163,7 +168,7 @@ class Classifier(Head):
 
 
 class SpanClassifier(Classifier):
-    """Scores each token as the first and as the last token of an answer, without dropout."""
+    """Scores each token as the first and as the last token of an answer."""
 
     num_outputs: int = 2
     vectors: str = "sequence"

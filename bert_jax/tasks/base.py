@@ -72,6 +72,7 @@ class ExampleTask(SingleTask, abc.ABC):
       num_choices: C, the number of sequences in a row; None if a row is a single sequence.
       exported_as: the end of the name of the transformers class that a finished model is written as, and its
         ``problem_type`` for a text classifier; None if transformers has no class with this head.
+      head_dropout: the rate of ``models.config.ModelConfig`` that the head has unless the task's config has one.
       judge: what the report says of predictions; None if it says nothing of them.
       titles: metric -> its title in the report, besides those of the base class; "" if it is not drawn (``titles_of``).
       reads_one_vector: whether the last head is one dense layer, ``dense``, on one vector of a text: a probe learns it.
@@ -84,6 +85,7 @@ class ExampleTask(SingleTask, abc.ABC):
     gathered_outputs: tuple[str, ...] = ("logits",)
     num_choices: int | None = None
     exported_as: tuple[str, ProblemType | None] | None = None
+    head_dropout: ClassVar[str] = "dropout_rate"
     judge: Judge | None = None
     titles: ClassVar[Mapping[str, str]] = {"loss": "Loss"}
     reads_one_vector = False
@@ -177,7 +179,7 @@ class ExampleTask(SingleTask, abc.ABC):
     def head(self, dropout_rate: float) -> tuple[Part, ...]:
         """Return the parts above the encoder.
 
-        ``dropout_rate``: the rate in the task's config or, if that is None, the model's rate.
+        ``dropout_rate``: the rate in the task's config or, if that is None, the model's rate ``head_dropout``.
         """
 
     def module(self, model: ModelConfig) -> Model:
@@ -185,7 +187,7 @@ class ExampleTask(SingleTask, abc.ABC):
         rate = getattr(self.config, "dropout_rate", None)
         layers = self.setting.bilstm_layers
         between = (Part.of("bilstm", BiLstm, num_layers=layers),) if layers else ()
-        return Model(model, (*between, *self.head(model.dropout_rate if rate is None else rate)))
+        return Model(model, (*between, *self.head(getattr(model, self.head_dropout) if rate is None else rate)))
 
     def with_model(self, model: ModelConfig) -> ExampleTask:
         """Return the task, with the rows that are encoded already, for a model of another config of the same sizes."""

@@ -56,6 +56,7 @@ class Task(ExampleTask):
     answer, main_metric = "label", "accuracy"
     titles: ClassVar[Mapping[str, str]] = TITLES
     exported_as: tuple[str, ProblemType | None] | None = ("ForSequenceClassification", "single_label_classification")
+    head_dropout = "classifier_dropout_rate"
     judge = Judge("classes", _weigh, _show)
     reads_one_vector = True
 

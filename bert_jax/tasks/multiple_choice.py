@@ -65,6 +65,7 @@ class Task(ExampleTask):
     answer, main_metric = "label", "accuracy"
     titles: ClassVar[Mapping[str, str]] = {"accuracy": "Accuracy"}
     exported_as = ("ForMultipleChoice", None)
+    head_dropout = "classifier_dropout_rate"
     judge = Judge("choices", _weigh, _show)
 
     def __init__(self, config: Config, setting: Setting):

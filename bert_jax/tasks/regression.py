@@ -52,6 +52,7 @@ class Task(ExampleTask):
     answer, main_metric = "label", "spearmanr"
     titles: ClassVar[Mapping[str, str]] = TITLES
     exported_as = ("ForSequenceClassification", "regression")
+    head_dropout = "classifier_dropout_rate"
     judge = Judge("numbers", _weigh, _show, by_degree=True)
     reads_one_vector = True
 

@@ -81,6 +81,7 @@ class Task(ExampleTask):
     answer, main_metric = "answers", "f1"
     titles: ClassVar[Mapping[str, str]] = TITLES
     exported_as = ("ForQuestionAnswering", None)
+    head_dropout = "span_dropout_rate"
     judge = Judge("answers", answers.weigh, answers.show, lambda record: record.get("answers") is not None)
     gathered_outputs = ("start_logits", "end_logits")
 
@@ -159,8 +160,7 @@ class Task(ExampleTask):
     # ---- Head and loss ---------------------------------------------------------------------------------------------
 
     def head(self, dropout_rate: float) -> tuple[Part, ...]:
-        del dropout_rate
-        return (Part.of("qa_outputs", SpanClassifier),)
+        return (Part.of("qa_outputs", SpanClassifier, dropout_rate=dropout_rate),)
 
     def terms(self, config: Config) -> dict[str, Term]:
         ends = [(f"{end}_logits", f"{end}_positions", "label_weights") for end in ("start", "end")]

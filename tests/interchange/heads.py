@@ -38,12 +38,12 @@ def module_of(head: HeadClass, config: ModelConfig) -> Any:
     """The module of ours that has the parts of ``head``, and none that it lacks; None for pretraining ones."""
     number = head.num_outputs
     parts: dict[str, tuple[Part, ...]] = {
-        "BertForSequenceClassification": (POOLER, Part.of("classifier", Classifier, num_outputs=number)),
-        "BertForTokenClassification": (Part.of("classifier", Classifier, num_outputs=number, vectors="sequence"),),
-        "BertForQuestionAnswering": (Part.of("qa_outputs", SpanClassifier),),
-        "BertForMultipleChoice": (POOLER, Part.of("classifier", ChoiceClassifier)),
+        "ForSequenceClassification": (POOLER, Part.of("classifier", Classifier, num_outputs=number)),
+        "ForTokenClassification": (Part.of("classifier", Classifier, num_outputs=number, vectors="sequence"),),
+        "ForQuestionAnswering": (Part.of("qa_outputs", SpanClassifier),),
+        "ForMultipleChoice": (POOLER, Part.of("classifier", ChoiceClassifier)),
     }
-    return Model(config, parts[head.architecture]) if head.architecture in parts else None
+    return Model(config, parts[head.ending]) if head.ending in parts else None
 
 
 def params_of(head: HeadClass, config: ModelConfig, seed: int = 0) -> Any:

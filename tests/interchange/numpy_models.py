@@ -126,6 +126,10 @@ class HuggingFaceNames:
         """Return x W + b for the output layer ``name``."""
         return self.dense(name, x)
 
+    def pooled(self, x: np.ndarray) -> np.ndarray:
+        """Return the pooled vectors [B, D] for the vectors x [B, D] of the first tokens."""
+        return np.tanh(self.dense("pooler.dense", x))
+
 
 class OriginalNames(HuggingFaceNames):
     """Finds the variables of a TensorFlow checkpoint by the names of BERT's modules.
@@ -194,7 +198,7 @@ def reference_outputs(
         x = norm(f"{layer}.output.LayerNorm", x + named.dense(f"{layer}.output.dense", wide))
     outputs = {"sequence": x}
     if "pooler" in parts:
-        outputs["pooled"] = np.tanh(named.dense("pooler.dense", x[:, 0]))
+        outputs["pooled"] = named.pooled(x[:, 0])
     if "mlm_head" in parts:
         hidden = activation(named.dense("cls.predictions.transform.dense", x))
         hidden = norm("cls.predictions.transform.LayerNorm", hidden)
@@ -259,6 +263,39 @@ class _ErnieNames(HuggingFaceNames):
         return super().positions(length) + next((array[0] for array in tasks), 0)
 
 
+class _DistilBertNames(HuggingFaceNames):
+    """Finds tensors by the names of BERT's modules; there are no token types, and texts are pooled with ReLU."""
+
+    _OF_LAYER = MappingProxyType(
+        {
+            "attention.self.query": "attention.q_lin",
+            "attention.self.key": "attention.k_lin",
+            "attention.self.value": "attention.v_lin",
+            "attention.output.dense": "attention.out_lin",
+            "attention.output.LayerNorm": "sa_layer_norm",
+            "intermediate.dense": "ffn.lin1",
+            "output.dense": "ffn.lin2",
+            "output.LayerNorm": "output_layer_norm",
+        }
+    )
+
+    def __init__(self, tensors: Mapping[str, np.ndarray], config: ModelConfig):
+        renamed = {
+            f"encoder.layer.{i}.{of_bert}": f"transformer.layer.{i}.{own}"
+            for i in range(config.num_layers)
+            for of_bert, own in self._OF_LAYER.items()
+        }
+        head = {"transform.dense": "vocab_transform", "transform.LayerNorm": "vocab_layer_norm"}
+        renamed |= {f"cls.predictions.{of_bert}": own for of_bert, own in head.items()}
+        super().__init__(tensors, "distilbert.", {**renamed, "cls.predictions": "vocab_projector"})
+
+    def table(self, name: str) -> np.ndarray:
+        return np.zeros((1, 1)) if name == "token_type_embeddings" else super().table(name)
+
+    def pooled(self, x: np.ndarray) -> np.ndarray:
+        return np.maximum(self.dense("pre_classifier", x), 0)
+
+
 def _roberta_names(tensors: Mapping[str, np.ndarray], config: ModelConfig, architecture: str) -> HuggingFaceNames:
     renamed = {
         "cls.predictions.transform.dense": "lm_head.dense",
@@ -288,6 +325,8 @@ def numpy_outputs(
     if config.encoder == "roberta":
         batch = {**batch, "token_type_ids": np.zeros_like(batch["input_ids"])}
         named = _roberta_names(tensors, config, architecture)
+    elif config.encoder == "distilbert":
+        named = _DistilBertNames(tensors, config)
     elif "bert/embeddings/word_embeddings" in tensors:
         named = OriginalNames(tensors)
     else:

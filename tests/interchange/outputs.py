@@ -45,6 +45,6 @@ def random_batch(config: ModelConfig) -> dict[str, np.ndarray]:
     mask = np.arange(length)[None] < np.array([[length], [max(1, length * 3 // 4)]])
     return {
         "input_ids": rng.integers(0, config.vocab_size, (2, length), np.int32),
-        "token_type_ids": rng.integers(0, getattr(config, "type_vocab_size", 1), (2, length), np.int32),
+        "token_type_ids": rng.integers(0, max(1, config.type_vocab_size), (2, length), np.int32),
         "attention_mask": mask.astype(np.int32),
     }

@@ -29,6 +29,10 @@ ERNIE = """{"attention_probs_dropout_prob": 0.1, "hidden_act": "relu", "hidden_d
   "initializer_range": 0.02, "max_position_embeddings": 2048, "num_attention_heads": 12, "num_hidden_layers": 12,
   "task_type_vocab_size": 3, "type_vocab_size": 4, "use_task_id": true, "vocab_size": 40000, "layer_norm_eps": 1e-05,
   "model_type": "ernie", "architectures": ["ErnieForMaskedLM"], "intermediate_size": 3072"""
+DISTILBERT = """{"activation": "gelu", "architectures": ["DistilBertForMaskedLM"], "attention_dropout": 0.1, "dim": 768,
+  "dropout": 0.1, "hidden_dim": 3072, "initializer_range": 0.02, "max_position_embeddings": 512,
+  "model_type": "distilbert", "n_heads": 12, "n_layers": 6, "pad_token_id": 0, "qa_dropout": 0.1,
+  "seq_classif_dropout": 0.2, "sinusoidal_pos_embds": false, "tie_weights_": true, "vocab_size": 30522"""
 WHOLE = """, "_num_labels": 9, "add_cross_attention": false, "bad_words_ids": null, "bos_token_id": null,
   "chunk_size_feed_forward": 0, "decoder_start_token_id": null, "diversity_penalty": 0.0, "do_sample": false,
   "early_stopping": false, "encoder_no_repeat_ngram_size": 0, "eos_token_id": null, "finetuning_task": null,
@@ -67,10 +71,20 @@ PUBLISHED = {
     "roberta without a padding id": ROBERTA.replace('"pad_token_id": 1', '"pad_token_id": null') + "}",
     "albert-base-v2": ALBERT + "}",
     "albert_chinese_base": ALBERT + ', "layers_to_keep": []}',
+    "distilbert-base-uncased": DISTILBERT + ', "transformers_version": "4.10.0.dev0"}',
+    "distilbert-base-uncased-finetuned-sst-2-english": DISTILBERT
+    + """, "finetuning_task": "sst-2", "id2label": {"0": "NEGATIVE", "1": "POSITIVE"},
+      "label2id": {"NEGATIVE": 0, "POSITIVE": 1}, "output_past": true}""",
+    "a dump of a DistilBERT by version 4": DISTILBERT + WHOLE + "}",
+    "a DistilBERT of version 5": DISTILBERT.replace('"tie_weights_": true', '"tie_word_embeddings": true')
+    + ', "bos_token_id": null, "dtype": "float32", "eos_token_id": null, "transformers_version": "5.23.0"}',
     "ernie-3.0-base-zh": ERNIE + "}",
     "an ERNIE of PaddleNLP": ERNIE
     + ', "enable_recompute": false, "paddlenlp_version": null, "pool_act": "tanh", "task_id": 0}',
 }
+
+
+BY_ENCODER = {"albert": ALBERT, "bert": BERT, "distilbert": DISTILBERT, "ernie": ERNIE, "roberta": ROBERTA}
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -81,14 +95,14 @@ def test_a_published_config_is_read(name: str) -> None:
     assert config.max_length == described["max_position_embeddings"] - skipped
 
 
-@pytest.mark.parametrize("encoder", ["albert", "bert", "ernie", "roberta"])
+@pytest.mark.parametrize("encoder", BY_ENCODER)
 @pytest.mark.parametrize(
     ("key", "value"),
     [("quantization_config", {"bits": 8}), ("per_layer_config", {"0": {}}), ("emb_size", 312), ("use_rope", False)],
 )
 def test_a_key_that_may_change_the_model_is_named_with_its_value(encoder: str, key: str, value: Any) -> None:
     family = family_of(encoder)
-    described = json.loads({"albert": ALBERT, "bert": BERT, "ernie": ERNIE, "roberta": ROBERTA}[encoder] + "}")
+    described = json.loads(BY_ENCODER[encoder] + "}")
     with pytest.raises(
         UserError, match=f"^there/config.json has keys that are not known .*: {key} = .*; remove"
     ) as error:

@@ -15,8 +15,8 @@ from flax import linen as nn
 from bert_jax import catalogue
 from bert_jax.models import heads
 from bert_jax.models.bilstm import BiLstm
-from bert_jax.models.encoders import albert
-from bert_jax.models.model import LM_HEAD, POOLER, SOP_HEAD, Model, Part, encoder_file
+from bert_jax.models.encoders import albert, distilbert
+from bert_jax.models.model import LM_HEAD, POOLER, SOP_HEAD, Model, Part, encoder_file, head_class
 from bert_jax.models.primitives import ACTIVATIONS, Dense
 from bert_jax.models.san import StochasticAnswer
 from tests.models.helpers import TINY, pretraining, random_batch, tiny
@@ -29,6 +29,7 @@ BOUNDARIES = IDS | {name: random_batch()["masked_positions"] for name in PLACES}
 CHOICES = {name: np.stack([ids, ids[::-1]], axis=1) for name, ids in IDS.items()}
 CAUSAL = tiny(dtype="bfloat16", num_layers=1, attention="causal")
 ALBERT = albert.Config(**(TINY | {"num_layers": 1, "embedding_size": 8}), dtype="bfloat16")
+DISTILBERT = distilbert.Config(**(TINY | {"num_layers": 1}), dtype="bfloat16")
 MODULES: dict[str, tuple[Any, dict[str, np.ndarray]]] = {  # module, its inputs
     "pretraining": (pretraining(CONFIG), random_batch()),
     "masked_lm": (Model(CONFIG, (LM_HEAD,)), MASKED),
@@ -57,8 +58,10 @@ MODULES: dict[str, tuple[Any, dict[str, np.ndarray]]] = {  # module, its inputs
         IDS | {"word_ids": IDS["attention_mask"]},
     ),
     "albert": (Model(ALBERT, (POOLER, LM_HEAD, SOP_HEAD)), random_batch()),
+    "distilbert": (Model(DISTILBERT, (POOLER, Part.of("classifier", heads.Classifier))), IDS),
     "sentence_embeddings": (Model(CONFIG, (Part.of("sentence_vector", heads.SentenceVector),)), IDS),
 }
+OWN_ENCODERS = ("albert", "distilbert")  # kinds whose encoder has other parameters than the rest
 WIDE = ("erf", "tanh", "exp", "log", "logistic", "rsqrt", "sqrt", "reduce_sum")  # primitives that are never of bfloat16
 VECTORS = ("sequence", "pooled")  # outputs of bfloat16
 
@@ -80,7 +83,7 @@ def params() -> dict[str, Any]:
     for kind, (module, inputs) in MODULES.items():
         shapes = nn.unbox(jax.eval_shape(functools.partial(module.init, jax.random.key(0), inputs)))["params"]
         found[kind] = jax.tree.map(lambda x: rng.normal(0.0, 0.2, x.shape).astype(x.dtype), shapes)
-    shared = {kind: "albert" if kind == "albert" else "pretraining" for kind in found}
+    shared = {kind: kind if kind in OWN_ENCODERS else "pretraining" for kind in found}
     return {kind: {**tree, "encoder": found[shared[kind]]["encoder"]} for kind, tree in found.items()}
 
 
@@ -88,7 +91,7 @@ def params() -> dict[str, Any]:
 def outputs(params: dict[str, Any]) -> dict[str, dict[str, jax.Array]]:
     """Return the outputs of each kind of model, compiled as one program, in which XLA merges the encoders."""
     own = {
-        kind: {part: tree[part] for part in tree if part != "encoder" or kind == "albert"}
+        kind: {part: tree[part] for part in tree if part != "encoder" or kind in OWN_ENCODERS}
         for kind, tree in params.items()
     }
 
@@ -141,9 +144,7 @@ def test_every_head_is_here() -> None:
         for kind in vars(file).values()
         if isinstance(kind, type) and issubclass(kind, heads.Head) and kind is not heads.Head
     }
-    roles = {"Pooler": heads.Pooler, "LmHead": heads.LmHead}
-    here = {part.head for module, _ in MODULES.values() for part in module.parts}
-    assert whole == {roles[head] if isinstance(head, str) else head for head in here}
+    assert whole == {head_class(module.config, part.head) for module, _ in MODULES.values() for part in module.parts}
 
 
 def test_the_gradient_of_a_bfloat16_bias_is_summed_in_float32() -> None:

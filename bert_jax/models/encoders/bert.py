@@ -44,22 +44,21 @@ class Config(TransformerConfig):
     def causal(self) -> bool:
         return self.attention == "causal"
 
-    @property
-    def num_parameters(self) -> int:
-        return super().num_parameters + self.type_vocab_size * self.embedding_size
-
 
 class Embeddings(nn.Module):
-    """Sums word, position and token-type embeddings, then applies layer norm and dropout (figure 2)."""
+    """Sums word, position and token-type embeddings, then applies layer norm and dropout (figure 2).
 
-    config: Config
+    A config with ``type_vocab_size`` 0 has no token types.
+    """
+
+    config: TransformerConfig
 
     def setup(self) -> None:
         config, initializer = self.config, normal(self.config)
         tables = {
             "word_embeddings": (config.vocab_size, "vocab"),
             "position_embeddings": (config.max_length, None),
-            "token_type_embeddings": (config.type_vocab_size, None),
+            **({"token_type_embeddings": (config.type_vocab_size, None)} if config.type_vocab_size else {}),
         }
         for name, (rows, axis) in tables.items():
             shape = (rows, config.embedding_size)
@@ -67,7 +66,7 @@ class Embeddings(nn.Module):
         self.layer_norm = LayerNorm(config)
 
     def __call__(self, batch: Batch, rng: RowRng | None) -> jax.Array:
-        """Return embeddings [B, L, E] for ``input_ids`` and ``token_type_ids`` [B, L].
+        """Return embeddings [B, L, E] for ``input_ids`` and, if there are token types, ``token_type_ids`` [B, L].
 
         Without ``position_ids``, positions count from 0.
         """
@@ -81,9 +80,11 @@ class Embeddings(nn.Module):
             positions = spread(self.position_embeddings[:length], words.shape, dtype)
         else:
             positions = look_up(self.position_embeddings, position_ids, dtype)
-        # A product with one-hot rows, because the gradient of a look-up would add all tokens into the same few rows.
-        types = jax.nn.one_hot(batch["token_type_ids"], self.config.type_vocab_size, dtype=dtype)
-        x = words + positions + types @ self.token_type_embeddings.astype(dtype)
+        x = words + positions
+        if self.config.type_vocab_size:
+            # A product with one-hot rows: the gradient of a look-up would add all tokens into the same few rows.
+            types = jax.nn.one_hot(batch["token_type_ids"], self.config.type_vocab_size, dtype=dtype)
+            x = x + types @ self.token_type_embeddings.astype(dtype)
         x = dropout(self.layer_norm(x), self.config.dropout_rate, rng, "embeddings")
         return constrain(x, "batch", "length", "embed")
 
@@ -91,7 +92,7 @@ class Embeddings(nn.Module):
 class Encoder(nn.Module):
     """Applies the embeddings and then ``num_layers`` layers."""
 
-    config: Config
+    config: TransformerConfig
     reads: ClassVar[frozenset[str]] = frozenset({"token_type_ids", "position_ids", "sequence_ids"})
 
     def setup(self) -> None:
