@@ -23,10 +23,14 @@ MISSING = object()
 
 @dataclasses.dataclass(frozen=True)
 class Roles:
-    """The roles that a task reads from an example. A role is a meaning of a value, such as "text" or "label"."""
+    """The roles that a task reads from an example. A role is a meaning of a value, such as "text" or "label".
+
+    together: the first of these roles that an example has names its group; a group goes into one split as a whole.
+    """
 
     required: tuple[str, ...]
     optional: tuple[str, ...] = ()
+    together: tuple[str, ...] = ()
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -35,7 +39,7 @@ class Roles:
     @property
     def inputs(self) -> tuple[str, ...]:
         """Return the roles that a model gets as input."""
-        return tuple(role for role in self.all if role not in (*TARGETS, "is_impossible"))
+        return tuple(role for role in self.all if role not in (*TARGETS, "is_impossible", "group"))
 
 
 def check_roles(columns: Columns, roles: Roles, where: str = "config.data.columns") -> None:

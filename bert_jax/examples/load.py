@@ -107,13 +107,14 @@ def load(
         ids = {"-".join(line.split("\t")) for _, line in text_lines(file) if line.strip()}
         result["train"], result["dev"] = splits.deal_by_ids(result["train"], ids, file)
     elif config.dev_fraction and not any(split.startswith("dev") for split in result):
-        result["train"], result["dev"] = splits.deal(result["train"], config.dev_fraction, config.split_seed)
+        dealt = splits.deal(result["train"], config.dev_fraction, config.split_seed, roles.together)
+        result["train"], result["dev"] = dealt
     result = _without_overlap(config, result, roles, note)
     for split in result:
         for kind, most in (("dev", config.max_dev_rows), ("test", config.max_test_rows)):
             if split.startswith(kind) and most is not None and most < len(result[split]):
                 note(f"{split}: {most:,} of {len(result[split]):,} examples are used (config.data.max_{kind}_rows)")
-                result[split] = splits.at_most(result[split], most, config.split_seed)
+                result[split] = splits.at_most(result[split], most, config.split_seed, roles.together)
     if empty := [split for split, examples in result.items() if not examples]:
         found = ", ".join(f"{split} ({config.splits[split]})" if split in config.splits else split for split in empty)
         raise UserError(
@@ -123,10 +124,15 @@ def load(
     return result
 
 
-def to_train_on(config: DataConfig, every: Mapping[str, tuple[Example, ...]]) -> dict[str, tuple[Example, ...]]:
-    """Return the splits with ``config.train_fraction`` of train. What it leaves out may have rare labels."""
+def to_train_on(
+    config: DataConfig, every: Mapping[str, tuple[Example, ...]], together: Sequence[str] = ()
+) -> dict[str, tuple[Example, ...]]:
+    """Return the splits with ``config.train_fraction`` of train. What it leaves out may have rare labels.
+
+    ``together``: that of the task's ``Roles``.
+    """
     return {
-        split: splits.keep(examples, config.train_fraction, config.split_seed)
+        split: splits.keep(examples, config.train_fraction, config.split_seed, together)
         if split.startswith("train")
         else examples
         for split, examples in every.items()

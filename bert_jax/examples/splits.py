@@ -28,14 +28,16 @@ KNOWN = {
 SHOWN = 10
 
 
-def deal(examples: Sequence[Example], fraction: float, seed: int) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
+def deal(
+    examples: Sequence[Example], fraction: float, seed: int, together: Sequence[str] = ()
+) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
     """Divide ``examples`` into (train, dev); dev has ``fraction`` of them, rounded up.
 
     Of the examples of each label, dev has the same fraction, give or take one example. A hash of seed and id decides
-    which examples are taken. Both splits keep the order of ``examples``.
+    which examples are taken. Both splits keep the order of ``examples``. ``together``: see ``groups_of``; whole groups
+    are dealt.
     """
-    count = share(len(examples), fraction)
-    dealt = set(_order(examples, f"dev {seed}", "middle")[:count])
+    dealt = _taken(examples, fraction, f"dev {seed}", "middle", together)
     train = tuple(example for i, example in enumerate(examples) if i not in dealt)
     return train, tuple(example for i, example in enumerate(examples) if i in dealt)
 
@@ -57,26 +59,52 @@ def deal_by_ids(
     return tuple(example for example in examples if example["id"] not in ids), dev
 
 
-def keep(examples: Sequence[Example], fraction: float, seed: int) -> tuple[Example, ...]:
-    """Return ``fraction`` of the examples, rounded up, in their order.
+def keep(examples: Sequence[Example], fraction: float, seed: int, together: Sequence[str] = ()) -> tuple[Example, ...]:
+    """Return ``fraction`` of the examples, rounded up, in their order; of whole groups if ``together`` makes any.
 
     Of the examples of each label, the same fraction is kept, give or take one example, but at least one if there is
     room. A larger fraction keeps every example that a smaller fraction keeps.
     """
     if fraction == 1:
         return tuple(examples)
-    kept = set(_order(examples, f"train {seed}", "first")[: share(len(examples), fraction)])
+    kept = _taken(examples, fraction, f"train {seed}", "first", together)
     return tuple(example for i, example in enumerate(examples) if i in kept)
 
 
-def at_most(examples: Sequence[Example], most: int, seed: int) -> tuple[Example, ...]:
-    """Return at most ``most`` of the examples, which keep the proportions of the labels."""
-    return keep(examples, min(1.0, most / len(examples)), seed)[:most] if examples else ()
+def at_most(examples: Sequence[Example], most: int, seed: int, together: Sequence[str] = ()) -> tuple[Example, ...]:
+    """Return at most ``most`` of the examples, which keep the proportions of the labels; the last group stays whole."""
+    kept = keep(examples, min(1.0, most / len(examples)), seed, together) if examples else ()
+    return kept if together else kept[:most]
 
 
 def share(count: int, fraction: float) -> int:
     """Return ``fraction`` of ``count``, rounded up."""
     return math.ceil(round(count * fraction, 6))
+
+
+def groups_of(examples: Sequence[Example], together: Sequence[str]) -> list[list[int]]:
+    """Return the indices of the examples of each group, groups in the order in which they begin.
+
+    Args:
+      together: roles; the group of an example is named by the first of them that it has. If (), each is a group.
+    """
+    groups: dict[Any, list[int]] = {}
+    for i, example in enumerate(examples):
+        role = next((role for role in together if example.get(role) is not None), None)
+        groups.setdefault(i if role is None else (role, str(example[role])), []).append(i)
+    return list(groups.values())
+
+
+def _taken(
+    examples: Sequence[Example], fraction: float, salt: str, lead: Literal["first", "middle"], together: Sequence[str]
+) -> set[int]:
+    """Return the indices of ``fraction`` of the examples, rounded up to whole groups."""
+    count, groups, taken = share(len(examples), fraction), groups_of(examples, together), set[int]()
+    for number in _order([examples[group[0]] for group in groups], salt, lead):
+        if len(taken) >= count:
+            break
+        taken.update(groups[number])
+    return taken
 
 
 def _order(examples: Sequence[Example], salt: str, lead: Literal["first", "middle"]) -> list[int]:

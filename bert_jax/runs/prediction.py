@@ -201,7 +201,7 @@ def _typed_roles(model: TrainedModel) -> list[str]:
     Raises ``UserError`` if one of them is not a text.
     """
     reads = list(_task_of(model)[0].roles.required)
-    if "pair" in _data_of(model)["columns"]:
+    if "pair" in _data_of(model)["columns"] and "pair" not in reads:
         reads.append("pair")
     if reads != ["words"] and not {*reads} <= TYPED:
         raise UserError(f"this model reads {', '.join(reads)}; give them in a file: --input=FILE")

@@ -197,8 +197,8 @@ class CheckedFinetuning:
           UserError: the examples do not fit the task, the model or the machine.
         """
         train = train_split(every)
-        settings, splits = self.settings, to_train_on(self.settings.data, every)
-        roles, phase = self.task.roles, settings.phase
+        settings, roles, phase = self.settings, self.task.roles, self.settings.phase
+        splits = to_train_on(settings.data, every, roles.together)
         tokenizer = find_vocabulary(settings.vocab, self.initial, workdir, splits[train], roles, note)
         model = with_vocabulary_size(self.model, settings.model, tokenizer.size, self.initial)
         own = tasks.Setting(

@@ -101,8 +101,7 @@ class Task(ExampleTask):
         return (POOLER, Part.of("classifier", ChoiceClassifier, dropout_rate=dropout_rate))
 
     def terms(self, config: Config) -> dict[str, Term]:
-        measures = {"accuracy": lambda outputs, batch: _choose(outputs, batch)[1]}
-        return {"": Term(lambda outputs, batch: _choose(outputs, batch)[0], measures=measures)}
+        return choice_terms()
 
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         arrays = self.rows[part].arrays
@@ -125,13 +124,23 @@ class Task(ExampleTask):
 
     def _scores(self, split: str, outputs: dict[str, np.ndarray]) -> np.ndarray:
         """Return the scores [N, C] float64 of the choices of N examples."""
-        real = self.rows[split].arrays["choice_weights"] > 0
-        return np.where(real, outputs["logits"].astype(np.float64), NEVER)
+        return choice_scores(outputs["logits"], self.rows[split].arrays["choice_weights"])
 
     def guess(self) -> dict[str, float]:
         """Return the accuracy of guessing a choice at random."""
         chances = [1 / len(e["choices"]) for part in self.heldout_parts for e in self.setting.splits[part]]
         return {"chance_rate": float(np.mean(chances))}
+
+
+def choice_terms() -> dict[str, Term]:
+    """Return the loss over the choices of each row, which ``choice_weights`` [B, C] has, and its accuracy."""
+    measures = {"accuracy": lambda outputs, batch: _choose(outputs, batch)[1]}
+    return {"": Term(lambda outputs, batch: _choose(outputs, batch)[0], measures=measures)}
+
+
+def choice_scores(logits: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return logits [N, C] as float64, ``NEVER`` where a choice is missing (weights [N, C] are 0)."""
+    return np.where(weights > 0, logits.astype(np.float64), NEVER)
 
 
 def _choose(outputs: Mapping[str, jax.Array], batch: Batch) -> tuple[Sum, Sum]:

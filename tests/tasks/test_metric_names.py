@@ -67,6 +67,7 @@ def listed():
         ("regression", lambda: [toy("regression", metrics=tuple(regression.TITLES))]),
         ("tagging", lambda: [toy("tagging")]),
         ("multiple_choice", lambda: [toy("multiple_choice")]),
+        ("ranking", lambda: [toy("ranking")]),
         ("span_qa", lambda: [span_qa(language="zh"), span_qa(version_2=True)]),
         ("sentence_embeddings", lambda: [embeddings()]),
     ],

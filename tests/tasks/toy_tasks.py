@@ -59,19 +59,37 @@ def multiple_choice(rng: random.Random) -> dict[str, Any]:
     return {"context": " ".join(rng.choices(FILLERS, k=3)), "choices": choices, "label": label}
 
 
+def ranking(rng: random.Random) -> dict[str, Any]:
+    """A group, which ``examples`` makes a candidate each of."""
+    group = multiple_choice(rng)
+    return {"text": group["context"], "candidates": group["choices"], "right": group["label"]}
+
+
 MAKERS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     "classification": classification,
     "san_classification": san_classification,
     "regression": regression,
     "tagging": tagging,
     "multiple_choice": multiple_choice,
+    "ranking": ranking,
 }
 
 
 def examples(task: str, count: int, seed: int = 0) -> list[dict[str, Any]]:
     """With the roles of ``task``, and ids."""
     rng = random.Random(seed)
-    return [{"id": f"{seed}-{i}", **MAKERS[task](rng)} for i in range(count)]
+    found = [{"id": f"{seed}-{i}", **MAKERS[task](rng)} for i in range(count)]
+    return [one for group in found for one in candidates(group)] if task == "ranking" else found
+
+
+def candidates(group: dict[str, Any]) -> list[dict[str, Any]]:
+    """The examples of a group of ``ranking``."""
+    each = {"text": group["text"], "group": group["id"]}
+    labels = ["yes" if i == group["right"] else "no" for i in range(len(group["candidates"]))]
+    return [
+        {"id": f"{group['id']}-{i}", **each, "pair": pair, "label": label}
+        for i, (pair, label) in enumerate(zip(group["candidates"], labels, strict=True))
+    ]
 
 
 def make_tokenizer() -> Tokenizer:

@@ -1,0 +1,193 @@
+"""Ranks the candidates of a group, of which one is right (MT-DNN, Liu et al. 2019, section 3: QNLI by relevance).
+
+An example is one candidate: a text, such as a question, its pair, such as a sentence that may answer it, and whether it
+is the right one. Candidates with the same text are a group, unless the role ``group`` names groups. A row has the C
+sequences of a group, ``[CLS] text [SEP] pair [SEP]``, and the same learned vector scores each.
+
+``multiple_choice`` has the same head and loss; its examples are whole groups.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from scipy import special
+
+from bert_jax.errors import UserError, few
+from bert_jax.examples.columns import Roles
+from bert_jax.examples.labels import label_names
+from bert_jax.examples.splits import groups_of
+from bert_jax.models.heads import ChoiceClassifier
+from bert_jax.models.model import POOLER, Part
+from bert_jax.records import Example
+from bert_jax.rows.example_rows import EncodedRows
+from bert_jax.task import Term
+from bert_jax.tasks.base import ExampleTask, Setting
+from bert_jax.tasks.findings import Judge, Record, clip
+from bert_jax.tasks.metrics.counting import ratio
+from bert_jax.tasks.multiple_choice import choice_scores, choice_terms
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """The keys of ``config.task``, besides its name.
+
+    Attributes:
+      positive: the label of the right candidate. If None, the label whose name sorts last.
+      bad_groups: what to do about groups that do not have one right candidate and at least one other. If "skip", they
+        count neither in the loss nor in a score.
+      dropout_rate: the dropout rate on the pooled output. If None, that of an imported model's classifier, else the
+        model's.
+    """
+
+    positive: str | None = None
+    bad_groups: Literal["error", "skip"] = "error"
+    dropout_rate: float | None = None
+
+
+def _share(record: Record) -> float:
+    """Return how probable the predicted label of a candidate is, from the probability that it is the right one."""
+    return float(record["probability"] if record["rank"] == 1 else 1 - record["probability"])
+
+
+def _weigh(record: Record) -> tuple[float, float]:
+    return float(record["label"] != record["prediction"]), _share(record)
+
+
+def _show(example: Example, record: Record) -> dict[str, Any]:
+    shown = {name: clip(example[name]) for name in ("text", "pair")}
+    return {
+        "id": record["id"],
+        **shown,
+        "share": _share(record),
+        **{name: record[name] for name in ("label", "prediction")},
+    }
+
+
+class Task(ExampleTask):
+    """The ranking task. Its loss is the mean cross-entropy of the softmax over the candidates of a group.
+
+    ``accuracy`` is the share of groups whose right candidate has the highest score; ``mrr`` the mean of 1 / its rank;
+    ``pairwise_accuracy`` the share of wrong candidates that rank below the right one of their group. In groups of two
+    candidates, such as those of QNLI, the first and the last equal the accuracy over examples by which QNLI is judged.
+    Of candidates with the same score, the earlier one ranks higher.
+    """
+
+    roles = Roles(("text", "pair"), ("group", "label"), together=("group", "text"))
+    answer, main_metric = "label", "accuracy"
+    titles: ClassVar[Mapping[str, str]] = {
+        "accuracy": "Accuracy",
+        "mrr": "Mean reciprocal rank",
+        "pairwise_accuracy": "Accuracy of pairs",
+    }
+    exported_as = ("ForMultipleChoice", None)
+    judge = Judge("classes", _weigh, _show)
+
+    def __init__(self, config: Config, setting: Setting):
+        self.groups = {name: groups_of(examples, self.roles.together) for name, examples in setting.splits.items()}
+        self.num_choices = max((len(group) for groups in self.groups.values() for group in groups), default=1)
+        super().__init__(config, setting)
+
+    @classmethod
+    def labels(cls, config: Config, examples: Sequence[Example]) -> tuple[str, ...]:
+        """Return the label of wrong candidates and that of right ones."""
+        names = label_names(examples, "label")
+        if len(names) != 2:
+            raise UserError(f"the labels are {few(names)}; a ranking needs two, of right and of wrong candidates")
+        positive = names[1] if config.positive is None else config.positive
+        if positive not in names:
+            raise UserError(f"config.task.positive is {positive!r}; the labels are {', '.join(names)}")
+        return (names[1 - names.index(positive)], positive)
+
+    def answer_names(self, example: Example) -> Sequence[str]:
+        return () if example.get("label") is None else (str(example["label"]),)
+
+    def encode(self, split: str, examples: Sequence[Example]) -> EncodedRows:
+        groups, most = self.groups[split], self.num_choices or 1
+        weights = np.array([[1.0] * len(group) + [0.0] * (most - len(group)) for group in groups], np.float32)
+        rights = [[examples[i].get("label") and str(examples[i]["label"]) for i in group] for group in groups]
+        self._report(split, groups, rights)
+        known = [_place(labels, self.setting.labels[-1]) for labels in rights]
+        # A missing candidate gets the shortest sequence, [CLS] [SEP] [SEP].
+        given = [[(examples[i]["text"], examples[i]["pair"]) for i in group] for group in groups]
+        filled = [pair for pairs in given for pair in (*pairs, *[("", "")] * (most - len(pairs)))]
+        sequences = self.pair_sequences([text for text, _ in filled], [pair for _, pair in filled])
+        return self.make_rows(sequences, {"choice_weights": weights, **self.targets(known, "int32")})
+
+    def _report(self, split: str, groups: Sequence[Sequence[int]], labels: Sequence[Sequence[str | None]]) -> None:
+        """Note how many groups a split has, and which do not count.
+
+        Raises:
+          UserError: a group of a run is bad, and ``bad_groups`` is "error".
+        """
+        positive, examples = self.setting.labels[-1], self.setting.splits[split]
+        bad = collections.defaultdict(list)
+        for group, of_group in zip(groups, labels, strict=True):
+            if None not in of_group and _place(of_group, positive) is None:
+                right = of_group.count(positive)
+                reason = f"with {right} right candidates" if len(group) > 1 or not right else "of one candidate"
+                bad[reason].append(examples[group[0]]["id"])
+        sizes = [len(group) for group in groups]
+        self.notes.append(f"{len(groups):,} groups of {min(sizes)} to {max(sizes)} candidates")
+        if not bad:
+            return
+        count = sum(map(len, bad.values()))
+        listed = "; ".join(f"{len(ids):,} {reason}, as that of {ids[0]}" for reason, ids in sorted(bad.items()))
+        line = f"{count:,} of {len(groups):,} groups do not have one right candidate and others: {listed}"
+        if self.config.bad_groups == "error" and self.setting.names("train"):
+            raise UserError(
+                f"{split}: {line}; correct them, name the column that tells groups apart in config.data.columns.group, "
+                "or set config.task.bad_groups to 'skip'"
+            )
+        self.notes.append(f"{line}; they do not count")
+
+    def head(self, dropout_rate: float) -> tuple[Part, ...]:
+        return (POOLER, Part.of("classifier", ChoiceClassifier, dropout_rate=dropout_rate))
+
+    def terms(self, config: Config) -> dict[str, Term]:
+        return choice_terms()
+
+    def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        arrays = self.rows[part].arrays
+        known = arrays["label_weights"] > 0
+        places = np.take_along_axis(self._ranks(part, outputs), arrays["labels"][:, None], axis=1)[known, 0]
+        others = arrays["choice_weights"].sum(axis=1)[known] - 1
+        return {
+            "accuracy": ratio(int(np.sum(places == 0)), len(places)),
+            "mrr": ratio(float(np.sum(1 / (places + 1))), len(places)),
+            "pairwise_accuracy": ratio(float(np.sum(others - places)), float(np.sum(others))),
+        }
+
+    def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+        """Return one record per example: its label, its rank in its group from 1, and its share of the probability."""
+        shares = special.softmax(choice_scores(outputs["logits"], self.rows[split].arrays["choice_weights"]), axis=-1)
+        ranks, examples = self._ranks(split, outputs), self.setting.splits[split]
+        records: list[dict[str, Any]] = [{} for _ in examples]
+        for row, group in enumerate(self.groups[split]):
+            for place, i in enumerate(group):
+                rank = int(ranks[row, place])
+                record = {"id": examples[i]["id"], "prediction": self.setting.labels[rank == 0]}
+                if examples[i].get("label") is not None:
+                    record["label"] = str(examples[i]["label"])
+                records[i] = record | {"rank": rank + 1, "probability": round(float(shares[row, place]), 6)}
+        return records
+
+    def _ranks(self, split: str, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the rank of each candidate within its group, from 0, [groups, C]."""
+        scores = choice_scores(outputs["logits"], self.rows[split].arrays["choice_weights"])
+        return np.argsort(np.argsort(-scores, axis=1, kind="stable"), axis=1)
+
+    def guess(self) -> dict[str, float]:
+        """Return the accuracy of guessing the right candidate of each group at random."""
+        arrays = [self.rows[part].arrays for part in self.heldout_parts]
+        chances = [1 / one["choice_weights"].sum(axis=1)[one["label_weights"] > 0] for one in arrays]
+        return {"chance_rate": float(np.mean(every))} if len(every := np.concatenate(chances)) else {}
+
+
+def _place(labels: Sequence[str | None], positive: str) -> int | None:
+    """Return the index of the right candidate of a group; None if there is not one, or no other candidate."""
+    return labels.index(positive) if len(labels) > 1 and labels.count(positive) == 1 and None not in labels else None
