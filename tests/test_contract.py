@@ -27,7 +27,7 @@ from bert_jax.training import mesh as meshes
 from bert_jax.training import trained
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.mesh import MeshConfig, unbox
-from bert_jax.training.optimizers import adamw, base, lamb
+from bert_jax.training.optimizers import adamax, adamw, base, lamb
 from bert_jax.training.optimizers.base import Rule
 from bert_jax.training.state import TrainState, metric_names
 from bert_jax.training.step import count_targets
@@ -179,6 +179,7 @@ def assert_rest_untouched(found: list[TrainState]) -> None:
     [
         *((mesh, parts, adamw.Optimizer(clip_norm=0.1)) for mesh in MESHES for parts in (1, 2)),
         *((mesh, 2, lamb.Optimizer(clip_norm=0.1)) for mesh in ("one", "replicated", "sharded")),
+        ("sharded", 2, adamax.Optimizer(clip_norm=0.1, bias_correction="none")),
         *((mesh, 2, rule) for mesh in ("one", "sharded") for rule in (Partition(), Factored())),
     ],
 )
