@@ -94,6 +94,22 @@ def test_positions_of_roberta_are_counted_from_after_the_padding(tmp_path: Path)
     assert described["layer_norm_eps"] == 1e-5
 
 
+def test_a_distilbert_of_transformers_has_a_second_copy_of_its_word_embeddings(tmp_path: Path) -> None:
+    """It is read past if it is one, and refused if it is another table."""
+    config, head = config_of("distilbert"), head_of("distilbert", "ForMaskedLM")
+    params, folder = params_of(config, head), tmp_path / "model"
+    export_model(TrainedModel("", params, config, TOKENIZER, head), folder, "card")
+    (folder / "SHA256SUMS").unlink()
+    tensors = load_file(folder / "model.safetensors")
+    assert "vocab_projector.bias" in tensors
+    words = tensors["distilbert.embeddings.word_embeddings.weight"]
+    save_file(tensors | {"vocab_projector.weight": words}, folder / "model.safetensors")
+    jax.tree.map(np.testing.assert_array_equal, import_model(folder).params, params)
+    save_file(tensors | {"vocab_projector.weight": words + 1}, folder / "model.safetensors")
+    with pytest.raises(UserError, match="has an MLM decoder that is not its word embeddings"):
+        import_model(folder)
+
+
 def test_albert_is_read_where_its_layers_are_all_one() -> None:
     family, config = family_of("albert"), config_of("albert")
     described = family.to_config(config, TOKENIZER.pad_id)

@@ -6,6 +6,7 @@ Run by ``make test-parity``. It also writes the golden arrays that ``make test``
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from bert_jax.models.transformer import stack_layers, unstack_layers
 from tests.interchange.heads import HEADS, TOKENIZER
 from tests.models.golden_distilbert import GOLDEN, KINDS, STORED
 from tests.models.golden_heads import SIZES, V, batch_of, loss_of
+from tests.tasks import toy_tasks
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("default")]
 INPUTS = ("input_ids", "attention_mask")
@@ -192,3 +194,27 @@ def test_an_exported_tokenizer_gives_their_model_its_inputs(tmp_path: Path) -> N
     assert encoded["input_ids"] == list(TOKENIZER.encode("ab ca", "d").input_ids)
     fill = transformers.pipeline("fill-mask", model=str(tmp_path / "ours"), tokenizer=str(tmp_path / "ours"))
     assert len(fill("a [MASK] b")) == 5
+
+
+def test_a_model_of_theirs_is_fine_tuned_and_goes_back(tmp_path: Path) -> None:
+    """``bert-jax finetune --init=THEIRS`` and export: their model predicts what ours has written for the dev split."""
+    vocabulary = toy_tasks.make_tokenizer()
+    config = transformers.DistilBertConfig(
+        vocab_size=vocabulary.size, dim=32, n_layers=1, n_heads=2, hidden_dim=64, max_position_embeddings=32
+    )
+    transformers.DistilBertForMaskedLM(config).save_pretrained(tmp_path / "theirs")
+    vocabulary.save(tmp_path / "theirs" / "vocab.txt")
+    toy_tasks.write_toy(tmp_path, "classification", train=64, phase={"num_epochs": 2}, export=True)
+    assert toy_tasks.finetune(tmp_path, f"--init={tmp_path / 'theirs'}") == 0
+    exported = tmp_path / "run" / "hugging_face"
+    model = transformers.DistilBertForSequenceClassification.from_pretrained(exported).eval()
+    assert (model.config.seq_classif_dropout, model.config.dropout) == (0.2, 0.0)  # the recipe has the second
+    texts = [json.loads(line)["text"] for line in (tmp_path / "dev.jsonl").read_text().splitlines()]
+    batch = transformers.AutoTokenizer.from_pretrained(exported)(texts, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        shares = torch.softmax(model(**batch).logits, -1).numpy()
+    written = [record["probabilities"] for record in toy_tasks.predictions(tmp_path)]
+    assert len(written) == len(texts)
+    for found, wanted in zip(shares, written, strict=True):
+        by_name = {model.config.id2label[i]: share for i, share in enumerate(found)}
+        assert by_name == pytest.approx(wanted, abs=2e-6)

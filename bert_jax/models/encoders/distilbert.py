@@ -31,7 +31,7 @@ class Config(TransformerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        only = f"a DistilBERT has {_EPSILON}, for which transformers has no key"
+        only = f"leave it out: a DistilBERT has {_EPSILON}, and transformers has no key for another"
         check_fields(self, "config.model", only, "layer_norm_eps", sound=lambda value: value == _EPSILON)
 
 
