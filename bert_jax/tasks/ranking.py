@@ -85,6 +85,7 @@ class Task(ExampleTask):
         "pairwise_accuracy": "Accuracy of pairs",
     }
     exported_as = ("ForMultipleChoice", None)
+    head_dropout = "classifier_dropout_rate"
     judge = Judge("classes", _weigh, _show)
 
     def __init__(self, config: Config, setting: Setting):

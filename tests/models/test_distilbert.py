@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
+from bert_jax import catalogue
 from bert_jax.configuration import build
 from bert_jax.errors import UserError
 from bert_jax.interchange.conversion import leaf, put
@@ -106,19 +107,26 @@ def test_what_torch_gave() -> None:
             assert np.abs(found - stored[name]).max() <= 1e-5 * np.abs(stored[name]).max(), name
 
 
-RATES = {"classification": (0.2, 0.1), "regression": (0.2, 0.1), "multiple_choice": (0.2, 0.1), "tagging": (0.1, 0.1)}
+# The end of a class name -> the dropout rates before the last layer, in DistilBERT and in BERT; else 0.1 in both.
+RATES = {"ForSequenceClassification": (0.2, 0.1), "ForMultipleChoice": (0.2, 0.1), "ForQuestionAnswering": (0.1, 0.0)}
 
 
-@pytest.mark.parametrize("name", [*RATES, "span_qa"])
-def test_the_dropout_before_the_last_layer(name: str) -> None:
-    """In DistilBERT and in BERT, as in their classes of transformers."""
-    if name == "span_qa":
-        asked = [questions.question("ann was here. bob met cy there.", "bob")]
-        task, wanted = questions.make_task({"train": asked, "dev": asked}, max_length=72), (0.1, 0.0)
-    else:
-        task, wanted = toy_tasks.make_task(name, {"train": toy_tasks.examples(name, 4)}), RATES[name]
-    heads = [task.with_model(model).model.parts[-1] for model in (small(), tiny())]
-    assert tuple(dict(head.options)["dropout_rate"] for head in heads) == wanted
+def test_a_task_has_the_dropout_of_the_class_that_it_is_exported_as() -> None:
+    tasks = [catalogue.find("tasks", name, having="Task").Task for name in catalogue.parts("tasks", having="Task")]
+    exported = [(task.exported_as[0], task) for task in tasks if task.exported_as]
+    assert {ending for ending, _ in exported} >= set(RATES)
+    for ending, task in exported:
+        rates = tuple(getattr(model, task.head_dropout) for model in (small(), tiny()))
+        assert rates == RATES.get(ending, (0.1, 0.1)), task
+
+
+def test_the_dropout_before_the_last_layer() -> None:
+    asked = [questions.question("ann was here. bob met cy there.", "bob")]
+    spans = questions.make_task({"train": asked, "dev": asked}, max_length=72)
+    texts = toy_tasks.make_task("classification", {"train": toy_tasks.examples("classification", 4)})
+    for task, wanted in ((spans, (0.1, 0.0)), (texts, (0.2, 0.1))):
+        heads = [task.with_model(model).model.parts[-1] for model in (small(), tiny())]
+        assert tuple(dict(head.options)["dropout_rate"] for head in heads) == wanted
 
 
 def test_a_rate_of_the_task_takes_the_place_of_the_models() -> None:
