@@ -27,7 +27,7 @@ from bert_jax.storage import reading, write_errors
 from bert_jax.storage.retries import is_passing
 
 HOME = re.compile(r"^(--[\w.-]+=|)~(?=/|$)")  # a ~ that the shell did not expand (after = or in quotes)
-PATHS = re.compile(r"--(workdir|output|input|init|corpus|vocab|data|queries|qrels|squad)")
+PATHS = re.compile(r"--(workdir|output|input|init|corpus|vocab|data|dev|queries|qrels|squad)")
 LEAST_MEMORY = 4 * 10**9  # bytes of addresses; with less, libraries abort where they fail to start a thread
 NO_VERBS = ("main", "flags")  # files of this folder
 TRAINING = ("ablate", "finetune", "pretrain", "sweep")  # verbs that train

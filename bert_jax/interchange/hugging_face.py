@@ -58,19 +58,11 @@ def export_model(
       UserError: ``output`` exists already, the disk is full, transformers has no class for the model, a part is
         missing, a parameter is not finite, or what is read back is not the model.
     """
-    params, config, tokenizer = model.params, model.config, model.tokenizer
-    head = model.head or HeadClass(of_pretraining(config, params))
-    family = family_of(config.encoder)
-    if head.architecture not in family.architectures:
-        raise UserError(
-            f"{head.architecture} is no class of the {family.title} family: {', '.join(family.architectures)}"
-        )
-    if reason := unlike(params, config, head):
-        raise UserError(f"the model of {model.workdir or model.source} cannot be exported: {reason}")
+    params, config, tokenizer, head = model.params, model.config, model.tokenizer, exported_head(model)
     if pooling and head.ending != "Model":
         raise UserError(
             f"only an encoder without heads can have pooling files, this is a {head.architecture}; add "
-            f"--as={family.name}Model"
+            f"--as={head.family.name}Model"
         )
     config = config.plain()
     tensors, report = tensors_of(params, config, head, tokenizer.pad_id)
@@ -94,6 +86,22 @@ def export_model(
     return dataclasses.replace(
         report, title=f"exported to {output}: {head.architecture}, {count:,} parameters", notes=(note,)
     )
+
+
+def exported_head(model: TrainedModel) -> HeadClass:
+    """Return the head of a model; without one, the class is that of a pretrained model with its parts.
+
+    Raises:
+      UserError: transformers has no class that computes what the model does.
+    """
+    head, family = model.head or HeadClass(of_pretraining(model.config, model.params)), family_of(model.config.encoder)
+    if head.architecture not in family.architectures:
+        raise UserError(
+            f"{head.architecture} is no class of the {family.title} family: {', '.join(family.architectures)}"
+        )
+    if reason := unlike(model.params, model.config, head):
+        raise UserError(f"the model of {model.workdir or model.source} cannot be exported: {reason}")
+    return head
 
 
 def check_family(config: ModelConfig) -> None:

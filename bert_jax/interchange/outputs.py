@@ -25,7 +25,7 @@ def other_output(one: tuple[Any, ModelConfig], other: tuple[Any, ModelConfig]) -
       one, other: parameters (unrolled) and config of a model.
     """
     heads = [part for part in (POOLER, LM_HEAD) if all(part.name in params for params, _ in (one, other))]
-    batch = _rows(one[1], other[1])
+    batch = random_rows(one[1], other[1])
     found, wanted = (
         jax.jit(Model(dataclasses.replace(config.plain(), dtype="float32"), tuple(heads)).apply)(
             {"params": {name: tree for name, tree in params.items() if name in ("encoder", *(p.name for p in heads))}},
@@ -42,17 +42,17 @@ def other_output(one: tuple[Any, ModelConfig], other: tuple[Any, ModelConfig]) -
     return ""
 
 
-def _rows(*configs: ModelConfig) -> dict[str, Any]:
-    """Return two rows with the features that the encoders of ``configs`` read; the second ends in padding."""
+def random_rows(*configs: ModelConfig, number: int = 2) -> dict[str, Any]:
+    """Return rows with the features that the encoders of ``configs`` read; every second one ends in padding."""
     length, ids = min(LENGTH, *(config.max_length for config in configs)), min(config.vocab_size for config in configs)
-    mask = np.ones((2, length), np.int32)
-    mask[1, length // 2 :] = 0
+    mask = np.ones((number, length), np.int32)
+    mask[1::2, length // 2 :] = 0
     types = np.zeros_like(mask)
     first = encoder_file(configs[0].encoder).Encoder.reads
     if "token_type_ids" in first and configs[0].type_vocab_size > 1:
-        types[0, length // 2 :] = 1
+        types[::2, length // 2 :] = 1
     reads = {name for config in configs for name in encoder_file(config.encoder).Encoder.reads}
     rows = {name: np.zeros_like(mask) for name in reads - {"position_ids", "sequence_ids", *IDS}}
-    draw = np.random.default_rng(0).integers(0, ids, (2, length), np.int32)
-    places = {"masked_positions": np.array([[1, length - 1], [0, 1]], np.int32)}
-    return {**rows, "token_type_ids": types, "input_ids": draw, "attention_mask": mask, **places}
+    draw = np.random.default_rng(0).integers(0, ids, (number, length), np.int32)
+    places = np.resize(np.array([[1, length - 1], [0, 1]], np.int32), (number, 2))
+    return {**rows, "token_type_ids": types, "input_ids": draw, "attention_mask": mask, "masked_positions": places}

@@ -107,7 +107,7 @@ class JsonEngine:
         self.added_ids = frozenset(entry["id"] for entry in entries)
         self.pair_separators, self.pair_type = tokenizer_json.pair_form(content)
         self.lowercase = "B" not in self._normalized("B")
-        self.joiner = "" if self._words("a") == self._words(" a") else " "
+        self.joiner = "" if self.words("a") == self.words(" a") else " "
         self._cache = None if any(map(_crosses_words, entries)) else self._word_cache()
 
     def __reduce__(self) -> tuple[type[JsonEngine], tuple[tokenizer_json.Content]]:
@@ -183,7 +183,8 @@ class JsonEngine:
     def _normalized(self, text: str) -> str:
         return self._library.normalizer.normalize_str(text) if self._library.normalizer else text
 
-    def _words(self, text: str) -> list[str]:
+    def words(self, text: str) -> list[str]:
+        """Return the words into which a text is split before they are cut into pieces, normalised."""
         splitter, text = self._library.pre_tokenizer, self._normalized(text)
         return [word for word, _ in splitter.pre_tokenize_str(text)] if splitter else [text]
 

@@ -19,7 +19,7 @@ from etils import epath
 from bert_jax.errors import UserError
 from bert_jax.records import MASK, SPECIAL_TOKENS, UNK
 from bert_jax.storage import files, reading
-from bert_jax.text import added_tokens, tokenizer_json
+from bert_jax.text import added_tokens, tokenizer_json, trimming
 from bert_jax.text.encoded import Cut, Encoded, kept_lengths
 from bert_jax.text.json_engine import JsonEngine
 from bert_jax.text.marks import is_white
@@ -189,6 +189,26 @@ class Tokenizer:
         if not new:
             return self
         return Tokenizer(JsonEngine(tokenizer_json.with_added(self._engine.as_json.content, new)))
+
+    def trimmed(self, texts: Sequence[str], min_count: int = 1) -> tuple[Tokenizer, np.ndarray]:
+        """Return the tokenizer of the pieces that texts use at least ``min_count`` times, and their [V] old ids.
+
+        Special and added tokens, single characters, and what these pieces need (``text.trimming``) stay too.
+
+        Raises:
+          UserError: the pieces are joined in a way that this package does not know; or, with a ``min_count`` of 1, a
+            text would be cut into other pieces.
+        """
+        before = self.encode_batch(texts)
+        counts = np.bincount(np.concatenate([np.zeros(0, np.int32), *before]), minlength=self.size)
+        unknown = (text for text, ids in zip(texts, before, strict=True) if self.unk_id in ids)
+        engine, kept = trimming.trimmed(self._engine, np.flatnonzero(counts >= min_count).tolist(), unknown)
+        smaller, old_ids = Tokenizer(engine), np.asarray(kept)
+        pairs = zip(texts, before, smaller.encode_batch(texts), strict=True)
+        changed = (text for text, ids, new in pairs if not np.array_equal(ids, old_ids[new]))
+        if min_count == 1 and (text := next(changed, None)) is not None:
+            raise UserError(f"this tokenizer cannot be trimmed: {text[:60]!r} would be cut into other pieces")
+        return smaller, old_ids
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the tokenizer's file, whole or not at all."""

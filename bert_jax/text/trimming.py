@@ -1,0 +1,122 @@
+"""Trims a tokenizer to the pieces that some texts use, so that each of these texts is still cut into the same pieces.
+
+Why that holds, with U the pieces that the texts use (and special and added tokens, which always stay):
+
+- WordPiece takes the longest piece at each place of a word. The pieces of U were the longest, and none is added. A word
+  that ends as [UNK] was tried piece by piece, so the pieces of that try stay too.
+- BPE merges two neighbours at a time. No merge crosses the ends of a piece that results, so what happened inside it is
+  what cutting it alone does: those merges stay, with the pieces they join. A merge that never happened changes nothing.
+- Unigram takes the path of pieces with the best sum of scores. The best path stays, and paths only go. The scores of
+  unknown characters and user-defined pieces follow the lowest and the highest score, so the pieces with these stay.
+
+Every piece of one character stays too: new text then becomes [UNK] no more often than before.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+from bert_jax.errors import UserError
+from bert_jax.text import tokenizer_json
+from bert_jax.text.json_engine import JsonEngine
+from bert_jax.text.sentencepiece_engine import SentencePieceEngine
+from bert_jax.text.sentencepiece_model import KINDS, NORMAL, parse
+
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+Engine = JsonEngine | SentencePieceEngine
+Rank = Callable[[str, str], float | None]  # of the merge of two pieces, the lowest first; None if there is none
+
+
+def trimmed(engine: Engine, used: Collection[int], unknown: Iterable[str]) -> tuple[Engine, list[int]]:
+    """Return an engine with the pieces ``used`` and those that have to stay with them, and its [V] old ids, ascending.
+
+    Args:
+      unknown: the texts that have an unknown piece.
+
+    Raises:
+      UserError: the pieces are joined in a way that this package does not know.
+    """
+    kept = {*used, *engine.special_ids, *engine.added_ids}
+    if isinstance(engine, SentencePieceEngine):
+        return _of_model(engine, kept)
+    return _of_content(engine, kept, unknown)
+
+
+def _of_model(engine: SentencePieceEngine, kept: set[int]) -> tuple[Engine, list[int]]:
+    model = parse(engine.model, "the model")
+    kept |= {i for i, p in enumerate(model.pieces) if p.type != NORMAL or len(p.piece) == 1}
+    scores = {p.piece: p.score for p in model.pieces if p.type == NORMAL}
+    ids = {piece: i for i, piece in enumerate(engine.vocab)}
+    kept |= {ids[choose(scores, key=scores.__getitem__)] for choose in (min, max)}
+    if KINDS[model.trainer_spec.model_type] == "bpe":
+        joined = {piece: -score for piece, score in scores.items()}
+        kept |= _joined({i: engine.vocab[i] for i in kept}, ids, lambda a, b: joined.get(a + b))[0]
+    order = sorted(kept)
+    pieces = [model.pieces[i] for i in order]
+    del model.pieces[:]
+    model.pieces.extend(pieces)
+    return SentencePieceEngine(model.SerializeToString(deterministic=True)), order
+
+
+def _of_content(engine: JsonEngine, kept: set[int], unknown: Iterable[str]) -> tuple[Engine, list[int]]:
+    content = engine.content
+    model, ids = dict(content["model"]), tokenizer_json.ids_of(content)
+    kind, prefix = model["type"], model.get("continuing_subword_prefix", "")
+    kept |= {i for piece, i in ids.items() if len(piece.removeprefix(prefix)) == 1 or _BYTE.fullmatch(piece)}
+    if kind == "WordPiece":
+        words = {word for text in unknown for word in engine.words(text)}
+        kept |= {i for word in words for i in _tried(word, ids, prefix)}
+    elif kind == "Unigram":
+        scores = [score for _, score in model["vocab"]]
+        kept |= {scores.index(min(scores)), scores.index(max(scores))}
+    elif kind == "BPE":
+        if prefix or model.get("end_of_word_suffix"):
+            raise UserError(
+                "a BPE tokenizer that marks pieces inside words or at their ends cannot be trimmed; byte-level BPE can"
+            )
+        ranks = {(a, b): rank for rank, (a, b) in enumerate(model["merges"])}
+        own = {i: piece for piece, i in ids.items() if i in kept}
+        more, happened = _joined(own, ids, lambda a, b: ranks.get((a, b)))
+        kept |= more
+        model["merges"] = [list(merge) for merge in ranks if merge in happened]
+    order = sorted(kept)
+    new = {old: i for i, old in enumerate(order)}
+    if kind == "Unigram":
+        model |= {"vocab": [entry for i, entry in enumerate(model["vocab"]) if i in new]}
+        model |= {"unk_id": new[model["unk_id"]]} if "unk_id" in model else {}
+    else:
+        model["vocab"] = {piece: new[i] for piece, i in model["vocab"].items() if i in new}
+    added = [entry | {"id": new[entry["id"]]} for entry in content["added_tokens"]]
+    template = content["post_processor"]
+    special = {
+        role: token | {"ids": [new[i] for i in token["ids"]]} for role, token in template["special_tokens"].items()
+    }
+    changed = {"model": model, "added_tokens": added, "post_processor": template | {"special_tokens": special}}
+    return JsonEngine(content | changed), order
+
+
+def _tried(word: str, ids: Mapping[str, int], prefix: str) -> Iterator[int]:
+    """Yield the pieces that WordPiece takes from the start of ``word``, up to a place where none fits."""
+    start = 0
+    while start < len(word):
+        mark = prefix if start else ""
+        ends = (end for end in range(len(word), start, -1) if mark + word[start:end] in ids)
+        if (end := next(ends, None)) is None:
+            return
+        yield ids[mark + word[start:end]]
+        start = end
+
+
+def _joined(own: Mapping[int, str], ids: Mapping[str, int], rank: Rank) -> tuple[set[int], set[tuple[str, str]]]:
+    """Return what BPE joins when it cuts each piece of ``own`` alone: the pieces on the way, and the merges."""
+    pieces, happened = set[int](), set[tuple[str, str]]()
+    for piece in own.values():
+        parts = list(piece)
+        while ranked := [(r, i) for i, pair in enumerate(itertools.pairwise(parts)) if (r := rank(*pair)) is not None]:
+            i = min(ranked)[1]
+            happened.add((parts[i], parts[i + 1]))
+            parts[i : i + 2] = [parts[i] + parts[i + 1]]
+            pieces.add(ids[parts[i]])
+    return pieces, happened
