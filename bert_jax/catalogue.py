@@ -80,6 +80,8 @@ KEYS = {
     "schedule.name": _SCHEDULE,
     "task.name": _TASK,
     "data.format": _READER,
+    "tasks.*.task.name": _TASK,
+    "tasks.*.data.format": _READER,
 }
 
 

@@ -122,11 +122,14 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """The rows of one length, of a source whose rows have several lengths."""
+    """The rows of one length, or of one of several sources, which have batches of their own."""
 
     kind: str  # a key of Task.batch_specs
     rows_per_epoch: int
     batches: int  # batch size of this bucket / batch size of the phase: shorter rows come in larger batches
+    # How often each epoch of the phase reads the rows of an epoch of this bucket, on average. The last entry counts for
+    # all later epochs too. An epoch of the phase has as many batches as the first one.
+    passes: tuple[float, ...] = (1.0,)
 
 
 class RowSource(abc.ABC):
@@ -242,6 +245,10 @@ class Task(Protocol):
         """
         ...
 
+    def evaluated(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Return the metrics of an evaluation, of all parts, under the names that a user reads."""
+        ...
+
 
 class SingleTask:
     """The part of a ``Task`` about kinds of batches, for a task that reads all of them in one way."""
@@ -256,6 +263,9 @@ class SingleTask:
         del part
         return kind
 
+    def evaluated(self, metrics: dict[str, float]) -> dict[str, float]:
+        return metrics
+
 
 def titles_of(part: Any) -> dict[str, str]:
     """Return the titles of metrics that an objective, a task or an evaluation has, in the order of the charts.
@@ -265,6 +275,18 @@ def titles_of(part: Any) -> dict[str, str]:
     classes = reversed((part if isinstance(part, type) else type(part)).__mro__)
     own = {} if isinstance(part, type) else vars(part)
     return {name: title for one in (*map(vars, classes), own) for name, title in one.get("titles", {}).items()}
+
+
+def lower_is_better(metric: str) -> bool:
+    """Return whether a smaller value of the metric is better, judged by the metric's name.
+
+    A name such as ``probe/loss`` means the loss that the evaluation ``probe`` gives; ``f1/dev_loss`` and
+    ``mlm_accuracy/error`` are of a split and of a part of a mixture, which a user named.
+    """
+    first, *others = metric.split("/")
+    of_part = first.endswith("accuracy") or others[:1] and others[0].startswith("dev")
+    names = [first] if of_part else [first, *others[:1]]
+    return any(name.endswith(("loss", "perplexity", "error")) for name in names)
 
 
 def tasks_of(task: Task) -> dict[str, Any]:

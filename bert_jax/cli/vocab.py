@@ -24,9 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     config = arguments.config.to_dict()
     vocab = build(VocabularyConfig, config.get("vocab", {}), "config.vocab")
-    if "task" in config and not vocab.path:
+    if is_finetuning(config) and not vocab.path:
         raise UserError(
-            "this recipe is one for fine-tuning (it has config.task) and names no corpus to learn a vocabulary from; "
+            "this recipe is one for fine-tuning and names no corpus to learn a vocabulary from; "
             "choose one of configs/pretrain"
         )
     corpus = build(CorpusConfig, config.get("corpus", {}), "config.corpus")

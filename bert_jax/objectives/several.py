@@ -16,8 +16,8 @@ from bert_jax.errors import UserError
 from bert_jax.models.model import Part
 from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.records import Batch, Sum
-from bert_jax.rows.dealt import DealtRows
-from bert_jax.task import Losses, RowSource, Variables
+from bert_jax.rows.dealt import DealtRows, passes_of
+from bert_jax.task import Bucket, Losses, RowSource, Variables
 from bert_jax.text.tokenizer import Tokenizer
 
 
@@ -100,7 +100,11 @@ class Several:
         if len(of_phase) == 1:
             return self._made_for[kind].source(split, kind, phase, part)
         if split == "train":
-            return DealtRows({one: self._made_for[one].source(split, one, phase) for one in of_phase}, of_phase)
+            sources = {one: self._made_for[one].source(split, one, phase) for one in of_phase}
+            passes = passes_of({one: source.rows_per_epoch for one, source in sources.items()}, of_phase)
+            return DealtRows(
+                [(of, (Bucket(one, of.rows_per_epoch, 1, (passes[one],)),)) for one, of in sources.items()]
+            )
         return self._made_for[kind].source(split, kind, phase)
 
     def init(self, rng: Any) -> Variables:
@@ -118,6 +122,9 @@ class Several:
 
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         return self._last.finish(part, outputs)
+
+    def evaluated(self, metrics: dict[str, float]) -> dict[str, float]:
+        return metrics
 
     def baselines(self, kind: str, num_rows: int, part: str | None = None) -> dict[str, float]:
         """Return those of the objective of ``kind``; see ``PretrainingObjective.baselines``.

@@ -7,6 +7,7 @@ from typing import Any
 
 from bert_jax.reporting.formats import MISSING, figure, in_words, is_number
 from bert_jax.reporting.loggers.base import Record, metrics_of
+from bert_jax.task import lower_is_better as lower_is_better
 
 # Metric -> title of what training itself measures, in the order of the charts. Objectives, tasks and evaluations have
 # ``titles`` of their own (``task.titles_of``), which ``run.json`` keeps. A metric without one is drawn under its name.
@@ -168,15 +169,3 @@ def meanings(metrics: Iterable[str], baselines: Mapping[str, Any]) -> str:
     """Return a line that says what each known baseline of the metrics does; "" if none is known."""
     names = dict.fromkeys(name for metric in metrics for name, _ in known_baselines(metric, baselines))
     return f"Compared with: {', '.join(f'{name} ({MEANINGS[name]})' for name in names)}." if names else ""
-
-
-def lower_is_better(metric: str) -> bool:
-    """Return whether a smaller value of the metric is better, judged by the metric's name.
-
-    A name such as ``probe/loss`` means the loss that the evaluation ``probe`` gives; ``f1/dev_loss`` and
-    ``mlm_accuracy/error`` are of a split and of a part of a mixture, which a user named.
-    """
-    first, *others = metric.split("/")
-    of_part = first.endswith("accuracy") or others[:1] and others[0].startswith("dev")
-    names = [first] if of_part else [first, *others[:1]]
-    return any(name.endswith(("loss", "perplexity", "error")) for name in names)

@@ -55,7 +55,7 @@ def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | Non
     baselines = _read(folder / "baselines.json", {})
     examples = [example for example in _read(folder / "examples.json", []) if _is_filled(example)]
     details = _sound_details(_read(folder / DETAILS, {}))
-    tuned = "task" in _mapping(run.get("config"))
+    tuned = not _mapping(run.get("config")).keys().isdisjoint(("task", "tasks"))
     best = details.get("best_step")
     evaluations = [record for record in records if record["split"] == "eval"]
     shown, titles = next((r for r in evaluations if r["step"] == best), (evaluations or records)[-1]), titles_in(run)

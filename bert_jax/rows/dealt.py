@@ -1,8 +1,8 @@
-"""Deals the batches of several sources in fixed shares; each batch has rows of one of them."""
+"""Deals the batches of several sources, in shares; each batch has rows of one of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -10,22 +10,16 @@ from bert_jax.task import Bucket, RowSource
 
 
 class DealtRows(RowSource):
-    """A ``task.RowSource`` whose batches come each from one of several sources, which are its buckets.
+    """A ``task.RowSource`` whose batches come each from one of several sources.
 
-    Its epoch has as many rows as the epochs of all sources together, whatever the shares. So within this epoch, a
-    source with a large share and few rows is read more than once. Each source goes through its own epochs in order.
+    Each source goes through its own epochs in order. ``Bucket.passes`` says how many batches of each an epoch has.
     """
 
-    def __init__(self, sources: Mapping[str, RowSource], shares: Mapping[str, float]) -> None:
-        """
-        Args:
-          sources: kind of batch -> its source, whose rows have one length.
-          shares: kind of batch -> its share of the batches, in proportion to the others.
-        """
-        every, whole = sum(one.rows_per_epoch for one in sources.values()), sum(shares.values())
-        self._sources = list(sources.values())
-        self._buckets = tuple(Bucket(kind, max(1, round(every * shares[kind] / whole)), 1) for kind in sources)
-        self._ends = np.cumsum([bucket.rows_per_epoch for bucket in self._buckets])
+    def __init__(self, sources: Sequence[tuple[RowSource, tuple[Bucket, ...]]]) -> None:
+        """Take pairs of a source and its buckets; a source whose rows have one length is one bucket."""
+        self._sources = [source for source, _ in sources]
+        self._buckets = tuple(bucket for _, buckets in sources for bucket in buckets)
+        self._ends = np.cumsum([source.rows_per_epoch for source in self._sources])
 
     @property
     def rows_per_epoch(self) -> int:
@@ -36,10 +30,19 @@ class DealtRows(RowSource):
         return self._buckets
 
     def rows(self, epochs: np.ndarray, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """See ``task.RowSource``; all ``indices`` are of one bucket."""
+        """See ``task.RowSource``; all ``indices`` are of one source, and ``epochs`` are epochs of this source."""
         chosen = int(np.searchsorted(self._ends, indices[0], side="right"))
-        size, source = self._buckets[chosen].rows_per_epoch, self._sources[chosen]
-        number = np.asarray(epochs, np.int64) * size + indices - (self._ends[chosen] - size)
-        epoch, row = np.divmod(number, source.rows_per_epoch)
-        source.prepare(int(epoch.max()) + 1)
-        return source.rows(epoch, row)
+        source, epochs = self._sources[chosen], np.asarray(epochs, np.int64)
+        source.prepare(int(epochs.max()) + 1)
+        return source.rows(epochs, indices - (int(self._ends[chosen]) - source.rows_per_epoch))
+
+
+def passes_of(sizes: Mapping[str, int], shares: Mapping[str, float]) -> dict[str, float]:
+    """Return the ``Bucket.passes`` with which sources have ``shares`` of an epoch as large as all of them together.
+
+    Args:
+      sizes: source -> the number of its rows, or of its batches.
+      shares: source -> its share, in proportion to the others.
+    """
+    every, whole = sum(sizes.values()), sum(shares.values())
+    return {name: every * shares[name] / whole / size for name, size in sizes.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import functools
 import itertools
 import math
 import re
@@ -188,7 +189,8 @@ def steps_per_epoch(rows_per_epoch: int, buckets: Sequence[Bucket], batch_size: 
     """Return the number of steps of ``batch_size`` rows that see every row once."""
     if not buckets:
         return rows_per_epoch / batch_size
-    return float(sum(-(-bucket.rows_per_epoch // (batch_size * bucket.batches)) for bucket in buckets))
+    wanted = _needed(batch_size, buckets) * [bucket.passes[0] for bucket in buckets]
+    return float(max(1, round(wanted.sum())))
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
@@ -199,17 +201,46 @@ def _natural(name: str) -> list[tuple[int, str]]:
 def _bucketed(number: int, phase: int, within: int, batch_size: int, buckets: Sequence[Bucket]) -> Step:
     """Return step ``number`` of the run: step ``within`` of a phase whose batches have rows of one bucket each.
 
-    In an epoch, a bucket has as many steps as all its rows need; its last step is filled up with its first rows. The
-    steps of all buckets come in random order.
+    An epoch of a bucket has as many batches as all its rows need; the last is filled up with its first rows. The epochs
+    of a bucket follow each other, and an epoch of the phase reads of each bucket what ``_dealt`` says, in random order.
     """
-    sizes = np.array([batch_size * bucket.batches for bucket in buckets])
-    rows = np.array([bucket.rows_per_epoch for bucket in buckets])
-    steps = -(-rows // sizes)
-    epoch, position = divmod(within, int(steps.sum()))
+    needed = _needed(batch_size, buckets)
+    epoch, position = divmod(within, int(steps_per_epoch(0, buckets, batch_size)))
+    before, steps = _read_until(phase, batch_size, tuple(buckets), epoch)
     mixed = int(random.permute(random.key("buckets", phase, epoch), position, int(steps.sum()))[0])
     chosen = int(np.searchsorted(np.cumsum(steps), mixed, side="right"))
-    batch = mixed - int(steps[:chosen].sum())
-    indices = (batch * sizes[chosen] + np.arange(sizes[chosen], dtype=np.int64)) % rows[chosen]
-    epochs = np.full(len(indices), epoch, np.int64)
-    indices += int(rows[:chosen].sum())
+    own_epoch, batch = divmod(int(before[chosen]) + mixed - int(steps[:chosen].sum()), int(needed[chosen]))
+    size, rows = batch_size * buckets[chosen].batches, [bucket.rows_per_epoch for bucket in buckets]
+    indices = (batch * size + np.arange(size, dtype=np.int64)) % rows[chosen] + sum(rows[:chosen])
+    epochs = np.full(size, own_epoch, np.int64)
     return Step(number=number, kind=buckets[chosen].kind, phase=phase, epochs=epochs, rows=indices)
+
+
+def _needed(batch_size: int, buckets: Sequence[Bucket]) -> np.ndarray:
+    """Return the number of batches that all rows of each bucket need, [buckets]."""
+    return np.array([-(-bucket.rows_per_epoch // (batch_size * bucket.batches)) for bucket in buckets])
+
+
+@functools.lru_cache(maxsize=64)
+def _read_until(phase: int, batch_size: int, buckets: tuple[Bucket, ...], epoch: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the batches of each bucket that all epochs before ``epoch`` have, and those of this epoch; [buckets]."""
+    needed = _needed(batch_size, buckets)
+    if all(bucket.passes == (1.0,) for bucket in buckets):
+        return epoch * needed, needed
+    dealt = _dealt(phase, batch_size, buckets, np.arange(epoch + 1))
+    return dealt[:-1].sum(axis=0), dealt[-1]
+
+
+def _dealt(phase: int, batch_size: int, buckets: Sequence[Bucket], epochs: np.ndarray) -> np.ndarray:
+    """Return how many batches of each bucket ``epochs`` [n] have: [n, buckets], with one sum for all epochs.
+
+    What ``Bucket.passes`` asks for is no whole number. It is rounded up or down at random, so that it is right on
+    average over epochs (systematic sampling: one draw places the borders of all buckets on whole numbers).
+    """
+    longest = max(len(bucket.passes) for bucket in buckets)
+    passes = np.array([(*b.passes, *[b.passes[-1]] * (longest - len(b.passes))) for b in buckets]).T  # [longest, n]
+    borders = np.cumsum(_needed(batch_size, buckets) * passes, axis=1)
+    borders *= steps_per_epoch(0, buckets, batch_size) / borders[:, -1:]
+    borders = np.round(borders, 9)[np.minimum(epochs, longest - 1)]
+    drawn = random.uniform(random.fold(random.key("passes", phase), epochs))
+    return np.diff(np.floor(borders + drawn[:, None]), axis=1, prepend=0).astype(np.int64)

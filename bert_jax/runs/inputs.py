@@ -300,8 +300,7 @@ def find_vocabulary(
     config: VocabularyConfig,
     initial: TrainedModel | None,
     workdir: str | None,
-    train: Sequence[Example],
-    roles: Roles,
+    train: Sequence[tuple[Sequence[Example], Roles]],
     note: Note | None = None,
 ) -> Tokenizer:
     """Return the tokenizer for fine-tuning.
@@ -309,12 +308,16 @@ def find_vocabulary(
     The first that exists is taken: the tokenizer in ``workdir`` (pass None if the run has no checkpoint), the tokenizer
     of ``initial``, the tokenizer at ``config.vocab.path``. If none exists, one is learned from the texts to train on;
     see ``prepare_vocabulary`` for ``note``. A new run adds the tokens of ``config.vocab.added``.
+
+    ``train``: of each task, its examples to train on and its roles.
     """
     if workdir is not None and (there := tokenizers.existing(workdir)) is not None:
         return tokenizers.load(there, initial.tokenizer.lowercase if initial else config.lowercase)
     if initial:
         return config.with_added(initial.tokenizer)
-    texts = (text for example in train for role in roles.required for text in _strings(example.get(role)))
+    texts = (
+        text for of, roles in train for example in of for role in roles.required for text in _strings(example.get(role))
+    )
     return config.load_tokenizer() or config.with_added(learn_tokenizer(config, texts, note))
 
 

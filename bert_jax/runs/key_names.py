@@ -13,7 +13,7 @@ BOTH = (
     "loader", "export",
 )  # fmt: skip
 PRETRAINING = ("objective", *BOTH, "corpus", "examples", "private")
-FINETUNING = ("task", "data", *BOTH, "packing", "weights", "frozen", "bilstm_layers")
+FINETUNING = ("task", "data", "tasks", "mixing", *BOTH, "packing", "weights", "frozen", "bilstm_layers")
 # Short names of keys that most runs set; {} is the recipe's only phase. Commands have flags of these names.
 SHORT = {
     "learning_rate": "schedule.peak_learning_rate",
@@ -45,7 +45,12 @@ RENAMED = {
 
 def groups(recipe: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the top-level keys that a recipe of the same kind (pretraining or fine-tuning) may have."""
-    return FINETUNING if "task" in recipe else PRETRAINING
+    return FINETUNING if is_finetuning(recipe) else PRETRAINING
+
+
+def is_finetuning(recipe: Mapping[str, Any]) -> bool:
+    """Return whether a recipe is one for fine-tuning."""
+    return "task" in recipe or "tasks" in recipe
 
 
 def full(key: str, recipe: Mapping[str, Any]) -> str:

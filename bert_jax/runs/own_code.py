@@ -33,6 +33,8 @@ OWN_KEYS = {
     "objective.arrangement": ("objective.arrangement_options", "Arrangement"),
     "task.name": ("task", "Config"),
     "data.format": ("data.options", "Reader"),
+    "tasks.*.task.name": ("tasks.*.task", "Config"),
+    "tasks.*.data.format": ("tasks.*.data.options", "Reader"),
     "training.evaluations.*.name": ("training.evaluations.*", "Config"),
     "optimizer.name": ("optimizer", "Optimizer"),
     "schedule.name": ("schedule", "Schedule"),
@@ -161,7 +163,7 @@ def with_contents(tree: Mapping[str, Any]) -> dict[str, Any]:
     keys = [(*one, pattern) for pattern in OWN_KEYS for one in _matches(named, pattern.split("."))]
     for key, name, pattern in keys:
         (where, fields), category = OWN_KEYS[pattern], catalogue.KEYS[pattern]
-        where = key.rpartition(".")[0] if "*" in where else where
+        where = ".".join(own if one == "*" else one for one, own in zip(where.split("."), key.split("."), strict=False))
         group = at(named, where)
         if not (isinstance(name, str) and catalogue.is_own(name) and isinstance(group, Mapping)):
             continue

@@ -163,7 +163,7 @@ def keys(tree: Mapping[str, Any]) -> list[str]:
     from bert_jax.training.optimizers import adamw
     from bert_jax.training.schedules import warmup_stable_decay
 
-    settings = FinetuningSettings if "task" in tree else PretrainingSettings
+    settings = FinetuningSettings if key_names.is_finetuning(tree) else PretrainingSettings
     parts = {"model": ModelConfig, "optimizer": adamw.Optimizer, "schedule": warmup_stable_decay.Schedule}
     known = defaults(settings) | {group: defaults(part) for group, part in parts.items()}
     return list(dict.fromkeys([*_leaves(tree), *_leaves(known)]))

@@ -45,7 +45,9 @@ class Evaluation:
         self._between, self._progress = between, progress
 
     def run(self, params: Any, frozen: Any) -> dict[str, float]:
-        """Return the metrics over all rows. Sums are added up in float64 on the host and divided once.
+        """Return the metrics over all rows, as ``Task.evaluated`` names them.
+
+        Sums are added up in float64 on the host and divided once.
 
         The metrics of ``Task.finish`` are included. If there are several held-out parts, each part's metrics are added
         under ``<metric>/<part>``. Each part is read by the task of its own kind. What only some of them measure is a
@@ -59,14 +61,14 @@ class Evaluation:
             of_host[part] = tasks[part].finish(part, outputs)
         metrics = _means(tasks.values(), functools.reduce(_add, sums.values()))
         if len(sums) == 1:
-            return metrics | next(iter(of_host.values()))
+            return self._task.evaluated(metrics | next(iter(of_host.values())))
         for part in sums:
             of_part = _means([tasks[part]], sums[part]) | of_host[part]
             metrics |= {f"{name}/{part}": value for name, value in of_part.items()}
         for task in tasks.values():
             for name in sorted(set.intersection(*(set(of_host[part]) for part in parts if tasks[part] is task))):
                 metrics[name] = float(np.mean([one[name] for one in of_host.values() if name in one]))
-        return metrics
+        return self._task.evaluated(metrics)
 
     def metric_names(self) -> list[str]:
         """Return the names of the metrics of ``run``.

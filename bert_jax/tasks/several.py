@@ -1,0 +1,233 @@
+"""Several tasks in one training, with one encoder (MT-DNN, Liu et al. 2019, arXiv 1901.11504)."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import zlib
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from bert_jax.configuration import nearest
+from bert_jax.errors import UserError
+from bert_jax.records import Batch, Sum
+from bert_jax.rows.dealt import DealtRows
+from bert_jax.rows.phases import Phase, steps_per_epoch
+from bert_jax.task import Bucket, Losses, RowSource, SingleTask, Variables, lower_is_better, titles_of
+from bert_jax.tasks.base import KIND, ExampleTask
+from bert_jax.tasks.mixing import Mixing
+
+SHARED = ("encoder", "pooler")  # parts of the parameters that all tasks have in common
+MEAN = "mean"  # the metric that is the mean of the tasks' main metrics
+
+
+class Member(SingleTask):
+    """One of several tasks, as the ``bert_jax.task.Task`` of its own batches.
+
+    Outside, the names of its metrics, held-out parts and kinds of batches begin with its own name and a slash, and
+    those of its own parts of the parameters with its name and "_". A step trains the shared parts and its own.
+
+    Attributes:
+      task: the task itself, with its own names.
+      parts: part of the parameters -> its name outside.
+    """
+
+    def __init__(self, name: str, task: ExampleTask, weight: float, frozen: tuple[str, ...], frozen_for_all: tuple[str, ...]):
+        """
+        Args:
+          weight: multiplies the loss.
+          frozen: parts that a step on this task does not update; ``frozen_for_all``: parts, by their names outside,
+            that no task trains.
+
+        Raises:
+          UserError: ``frozen`` names a part that the task does not have.
+        """
+        self.name, self.task = name, copy.copy(task)
+        own = {part: outside(name, part) for part in ("encoder", *(part.name for part in task.model.parts))}
+        for_all = tuple(part for part, whole in own.items() if whole in frozen_for_all)
+        self.task.setting = dataclasses.replace(task.setting, frozen=for_all)
+        variables = jax.eval_shape(self.task.init, jax.random.key(0))
+        self.parts = {part: outside(name, part) for tree in variables for part in tree}
+        if unknown := [part for part in frozen if part not in self.parts]:
+            where = f"config.tasks.{name}.frozen"
+            raise UserError(f"{where} names {unknown[0]!r}; {nearest(unknown[0], self.parts)}")
+        self.trains = frozenset(self.parts[part] for part in variables.params if part not in frozen)
+        self.kinds = {kind: f"{name}{kind.removeprefix(KIND).replace('_', '/')}" for kind in task.lengths}
+        self.batch_specs = {self.kinds[kind]: spec for kind, spec in task.batch_specs.items()}
+        self.flops_per_row = {self.kinds[kind]: flops for kind, flops in task.flops_per_row.items()}
+        self.loss_weights = {f"{name}/{term}": weight * value for term, value in task.loss_weights.items()}
+        self.dtype, self.whole_batches = task.dtype, task.whole_batches
+        self.gathered_outputs = task.gathered_outputs
+        self.heldout_parts = tuple(f"{name}/{split}" for split in task.heldout_parts)
+        main = f"{name}/{task.main_metric}"
+        titles = {f"{name}/{metric}": title and f"{name}: {title}" for metric, title in titles_of(task).items()}
+        self.main_metric = main
+        self.titles = ({main: titles[main]} if main in titles else {}) | titles
+
+    def source(self, split: Literal["train", "eval"], kind: str, phase: int, part: str | None = None) -> RowSource:
+        del kind
+        return self.task.source(split, KIND, phase, None if part is None else part.removeprefix(f"{self.name}/"))
+
+    def buckets(self, source: RowSource) -> tuple[Bucket, ...]:
+        """Return the buckets of the training rows, also if all have one length."""
+        found = source.buckets or (Bucket(KIND, source.rows_per_epoch, 1),)
+        return tuple(dataclasses.replace(bucket, kind=self.kinds[bucket.kind]) for bucket in found)
+
+    def init(self, rng: Any) -> Variables:
+        params, frozen = ({self.parts[part]: x for part, x in tree.items()} for tree in self.task.init(rng))
+        return Variables(params, frozen)
+
+    def loss(self, variables: Variables, batch: Batch, rng: Any) -> Losses:
+        terms, metrics = self.task.loss(self._own(variables), batch, rng)
+        tokens = {"tokens": metrics.pop("tokens")}
+        return Losses(self._named(terms), self._named(metrics) | tokens)
+
+    def outputs(self, variables: Variables, batch: Batch) -> dict[str, Any]:
+        return self.task.outputs(self._own(variables), batch)
+
+    def summary(self, sums: dict[str, Sum]) -> dict[str, float]:
+        start = f"{self.name}/"
+        own = {metric.removeprefix(start): one for metric, one in sums.items() if metric.startswith(start)}
+        rest = {metric: one for metric, one in sums.items() if not "/" in metric}
+        return self._named(self.task.summary(own)) | self.task.summary(rest)
+
+    def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
+        del kind
+        return self._named(self.task.baselines(KIND, num_rows))
+
+    def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        return self._named(self.task.finish(part.removeprefix(f"{self.name}/"), outputs))
+
+    def _own(self, variables: Variables) -> Variables:
+        return Variables(*({own: tree[whole] for own, whole in self.parts.items() if whole in tree} for tree in variables))
+
+    def _named(self, tree: Mapping[str, Any]) -> dict[str, Any]:
+        return {f"{self.name}/{name}": value for name, value in tree.items()}
+
+
+class SeveralTasks:
+    """A ``bert_jax.task.Task`` of several tasks with one encoder, each of whose batches is of one task (``of``).
+
+    What names no kind is that of the first task.
+    """
+
+    trains: frozenset[str] | None = None
+    whole_batches: bool
+    gathered_outputs: tuple[str, ...] = ()
+
+    def __init__(self, members: Mapping[str, Member], mixing: Mixing, phase: Phase, frozen: tuple[str, ...] = ()):
+        """
+        Args:
+          phase: the only phase, of which the batch size and the length are read.
+          frozen: the parts that no task trains.
+
+        Raises:
+          UserError: no task has a part of ``frozen``, or two tasks have parts of one name.
+        """
+        self.members, self._mixing, self._phase = members, mixing, phase
+        every = [whole for one in members.values() for whole in one.parts.values() if whole not in SHARED]
+        if twice := [name for name in every if every.count(name) > 1]:
+            raise UserError(f"config.tasks has two tasks with a part called {twice[0]}; give one of them another name")
+        if unknown := [name for name in frozen if name not in (*SHARED, *every)]:
+            raise UserError(f"config.frozen names {unknown[0]!r}; {nearest(unknown[0], (*SHARED, *every))}")
+        self._first = next(iter(members.values()))
+        self._of = {kind: one for one in members.values() for kind in one.batch_specs}
+        self.batch_specs = {kind: one.batch_specs[kind] for kind, one in self._of.items()}
+        flops = {kind: one.flops_per_row[kind] for kind, one in self._of.items()}
+        self.flops_per_row = flops | {KIND: self._mean_flops(flops)}
+        self.dtype, self.loss_weights = self._first.dtype, self._first.loss_weights
+        self.whole_batches = any(one.whole_batches for one in members.values())
+        self.heldout_parts = tuple(part for one in members.values() for part in one.heldout_parts)
+        mains = [one.main_metric for one in members.values()]
+        self.main_metric = "" if any(map(lower_is_better, mains)) else MEAN
+        of_mains = {one.main_metric: one.titles.get(one.main_metric, "") for one in members.values()}
+        of_mains = {metric: title for metric, title in of_mains.items() if title}
+        mean = {MEAN: "Mean of the tasks"} if self.main_metric else {}
+        self.titles = mean | of_mains | {name: of for one in members.values() for name, of in one.titles.items()}
+
+    @property
+    def notes(self) -> list[str]:
+        """Lines about the examples, for the user."""
+        return [f"{name}: {line}" for name, one in self.members.items() for line in one.task.notes]
+
+    def of(self, kind: str) -> Any:
+        """Return the member of its kind of batch; of the phase, this object."""
+        return self if kind == KIND else self._of[kind]
+
+    def kind_of(self, part: str, kind: str) -> str:
+        del kind
+        return part.partition("/")[0]
+
+    def source(self, split: Literal["train", "eval"], kind: str, phase: int, part: str | None = None) -> RowSource:
+        if split == "eval":
+            return self._of[kind].source(split, kind, phase, part)
+        return self._dealt(phase)
+
+    def _dealt(self, phase: int) -> DealtRows:
+        size = self._phase.batch_size
+        sources = {name: one.source("train", name, phase) for name, one in self.members.items()}
+        buckets = {name: one.buckets(sources[name]) for name, one in self.members.items()}
+        batches = {name: round(steps_per_epoch(0, of_one, size)) for name, of_one in buckets.items()}
+        epochs = self._phase.num_epochs or self._phase.num_steps / sum(batches.values())
+        passes = self._mixing.passes(batches, math.ceil(epochs))
+        return DealtRows(
+            [
+                (sources[name], tuple(dataclasses.replace(bucket, passes=passes[name]) for bucket in buckets[name]))
+                for name in self.members
+            ]
+        )
+
+    def _mean_flops(self, flops: Mapping[str, float]) -> float:
+        """Return the mean over the rows of the first epoch."""
+        buckets = self._dealt(0).buckets
+        rows = [bucket.rows_per_epoch * bucket.passes[0] for bucket in buckets]
+        return float(np.average([flops[bucket.kind] for bucket in buckets], weights=rows))
+
+    def init(self, rng: Any) -> Variables:
+        """Return the variables of all tasks; each task draws its own parts from a key of its own."""
+        params: dict[str, Any] = {}
+        frozen: dict[str, Any] = {}
+        for name, one in self.members.items():
+            of_one = one.init(jax.random.fold_in(rng, zlib.crc32(name.encode())))
+            params, frozen = {**of_one.params, **params}, {**of_one.frozen, **frozen}
+        return Variables(params, frozen)
+
+    def loss(self, variables: Variables, batch: Batch, rng: Any) -> Losses:
+        return self._first.loss(variables, batch, rng)
+
+    def outputs(self, variables: Variables, batch: Batch) -> dict[str, Any]:
+        return self._first.outputs(variables, batch)
+
+    def summary(self, sums: dict[str, Sum]) -> dict[str, float]:
+        return self._first.summary(sums)
+
+    def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        return self._of[self.kind_of(part, KIND)].finish(part, outputs)
+
+    def evaluated(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Return ``NAME/metric``, with several dev splits also ``NAME/metric/SPLIT``, and the mean of the main ones."""
+        found: dict[str, float] = {}
+        for metric, value in metrics.items():
+            one = self.members[metric.partition("/")[0]]
+            split = next((part for part in one.heldout_parts if metric.endswith(f"/{part}")), None)
+            if split is not None:
+                of_split = "" if len(one.heldout_parts) == 1 else split.removeprefix(one.name)
+                metric = metric.removesuffix(f"/{split}") + of_split
+            found[metric] = value
+        if self.main_metric:
+            mean = float(np.mean([found[one.main_metric] for one in self.members.values()]))
+            found = {MEAN: mean} | found
+        return found
+
+    def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
+        every = [one.baselines(kind, num_rows) for one in self.members.values()]
+        return {name: value for found in every for name, value in found.items()}
+
+
+def outside(name: str, part: str) -> str:
+    """Return the name that a part of the task ``name`` has among the parameters of all."""
+    return part if part in SHARED else f"{name}_{part}"
