@@ -169,7 +169,7 @@ class _Tuning(NamedTuple):
     text: str  # what the user gave, such as ``glue:sst2 --epochs=1``
     config: dict[str, Any]
     settings: FinetuningSettings
-    every: Splits
+    every: Mapping[str, Splits]
 
 
 def _tunings(ablation: Ablation) -> dict[str, _Tuning]:
@@ -190,8 +190,12 @@ def _tunings(ablation: Ablation) -> dict[str, _Tuning]:
         config = recipes.load(recipe, overrides).to_dict()
         try:
             settings = FinetuningSettings.of(config)
-            every = load_examples(settings.data, ablation.data, settings.find_task()[0].roles, lambda _: None)
-            train_split(every)  # raises unless there is one
+            every: dict[str, Splits] = {
+                task: load_examples(one.data, ablation.data, one.find()[0].roles, lambda _: None)
+                for task, one in settings.each.items()
+            }
+            for splits in every.values():
+                train_split(splits)  # raises unless there is one
         except UserError as error:
             raise UserError(f"{text}: {error}") from error
         tunings[name] = _Tuning(text, config, settings, every)

@@ -146,8 +146,7 @@ def _metric(configs: Sequence[Mapping[str, Any]]) -> str:
     for config in configs:
         settings = FinetuningSettings.of(config)
         settings.experiment().check()
-        task, own = settings.find_task()
-        names.add(settings.selection.metric or task.metric(own))
+        names.add(settings.main_metric)
     if len(names) > 1:
         raise UserError(f"the runs have several scores, {', '.join(sorted(names))}; set config.selection.metric")
     return str(names.pop())

@@ -95,6 +95,8 @@ def of_facts(facts: Mapping[str, Any], parts: Collection[str] | None = None) -> 
         return HeadClass(**known | {"labels": tuple(known.get("labels", ()))})
     family = family_of((facts.get("model") or {}).get("encoder", BERT))
     task = facts.get("task")
+    if facts.get("tasks"):  # a class has one head (``loading.one_task``)
+        return HeadClass(f"{family.name}Model")
     if not task:
         return HeadClass(pretraining_class(family, family.pretrained if parts is None else parts))
     is_own = catalogue.is_own(task["name"])  # its file may be gone; transformers has no class for its head

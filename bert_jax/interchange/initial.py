@@ -81,6 +81,7 @@ def start_from(
     tokenizer: Tokenizer,
     note: Callable[[str], None],
     head: HeadClass | None = None,
+    others: Collection[str] = (),
 ) -> Callable[[TrainState], TrainState]:
     """Return a function that takes a fresh train state and returns one with the parameters of ``initial``.
 
@@ -91,6 +92,7 @@ def start_from(
       note: called with each line for the user.
       head: the head of the model to train. A classifier of another task or with other labels is left out, even if its
         shapes fit.
+      others: parts that are left out as well.
     """
     params = dict(initial.params)
     if tokenizer.vocab != initial.tokenizer.vocab or model.vocab_size != initial.config.vocab_size:
@@ -99,7 +101,7 @@ def start_from(
     if isinstance(model, TransformerConfig) and model.layers == "scanned":
         params = stack_layers(params)
 
-    except_for = () if head is None or head == initial.head else head.task_parts
+    except_for = (*others, *(() if head is None or head == initial.head else head.task_parts))
 
     def start(state: TrainState) -> TrainState:
         fitting = _parts_that_fit(params, state.params, except_for)

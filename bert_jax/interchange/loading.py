@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from bert_jax import configuration
 from bert_jax.checkpoints.restoring import BEST, FROZEN, read_params, saved_steps, steps_folder
 from bert_jax.checkpoints.steps import unmarked_steps
 from bert_jax.errors import UserError
@@ -21,6 +22,7 @@ from bert_jax.models.model import config_facts, config_of
 from bert_jax.models.transformer import unstack_layers
 from bert_jax.reporting.run_record import purpose_of, read_run
 from bert_jax.storage import files, reading
+from bert_jax.tasks.several import outside
 from bert_jax.text import tokenizer as tokenizers
 
 
@@ -73,6 +75,22 @@ def _of_workdir(source: str, workdir: str, step: int | None) -> TrainedModel:
         params, config = unstack_layers(params), dataclasses.replace(config, layers="unrolled")
     head = of_facts(facts, params) if config.encoder in families() else None
     return TrainedModel(source, params, config, tokenizer, head, facts, workdir, step, _run_of(facts, step))
+
+
+def one_task(model: TrainedModel, name: str) -> TrainedModel:
+    """Return a model of several tasks as one of its task ``name`` alone: its parts, its facts and its head.
+
+    Raises ``UserError`` if it was not trained on several tasks, or ``name`` is none of them.
+    """
+    tasks = model.facts.get("tasks")
+    if not tasks:
+        raise UserError(f"{model.source} was not trained on several tasks; leave the task {name!r} out")
+    own = configuration.choose("task", name, tasks)
+    parts = {outside(name, part): part for part in own["parts"]}
+    params = {parts[whole]: tree for whole, tree in model.params.items() if whole in parts}
+    facts = {key: value for key, value in {**model.facts, **own}.items() if key not in ("tasks", "parts")}
+    head = of_facts(facts, params) if model.config.encoder in families() else None
+    return dataclasses.replace(model, params=params, facts=facts, head=head)
 
 
 def _run_of(facts: Mapping[str, Any], step: int) -> RunKey | None:

@@ -29,7 +29,11 @@ def errors(details: Mapping[str, Any]) -> str:
         of_split = f", {name}" if len(splits) > 1 else ""
         parts.append(section(f"Which labels are mixed up{of_split}", _confusion(found)))
         parts.append(section(f"Label by label{of_split}", _labels(found)))
-        parts.append(section(f"{_wrong_title(found)}{of_split}", _wrong(found, details.get("labels") or [])))
+        parts.append(
+            section(
+                f"{_wrong_title(found)}{of_split}", _wrong(found, found.get("labels") or details.get("labels") or [])
+            )
+        )
     return "\n".join(part for part in parts if part)
 
 

@@ -8,23 +8,24 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-
-from etils import epath
 
 from bert_jax import catalogue
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.cluster import distributed
 from bert_jax.examples.labels import label_note
-from bert_jax.examples.load import load
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import of_facts
 from bert_jax.interchange.conversion import unlike
 from bert_jax.interchange.family import families
 from bert_jax.interchange.initial import find_initial, frozen_parts, start_from
+from bert_jax.interchange.loading import load, one_task
 from bert_jax.models.model import config_facts
-from bert_jax.program import program
+from bert_jax.program import Note, program
 from bert_jax.reporting import run_record
+from bert_jax.reporting.formats import is_number
+from bert_jax.reporting.loggers.base import metrics_of
 from bert_jax.reporting.observer import Observer
 from bert_jax.reporting.profiled_steps import ProfiledSteps
 from bert_jax.reporting.report import DETAILS
@@ -33,15 +34,18 @@ from bert_jax.runs.finishing import BETTER_START, export_newest, report_at_the_e
 from bert_jax.runs.inputs import keep_vocabulary, overridden_vocabulary
 from bert_jax.runs.model_choice import overridden_settings
 from bert_jax.runs.own_code import keep_copies
-from bert_jax.runs.prediction import load_tuned, predict_split, trial, write_predictions
+from bert_jax.runs.prediction import predict_split, trial, write_predictions
 from bert_jax.runs.preparation import Splits, check_finetuning
 from bert_jax.runs.settings import FinetuningSettings
+from bert_jax.runs.task_settings import TaskSettings, with_keys_of
 from bert_jax.storage import files
 from bert_jax.task import titles_of
 from bert_jax.tasks.base import KIND, ExampleTask
 from bert_jax.tasks.findings import findings
+from bert_jax.tasks.several import SeveralTasks, each_task, shared_setting
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.loop import Run, train_and_evaluate
+from bert_jax.training.state import TrainState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,9 +83,9 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
         run = run_record.content(workdir, config, identity, request.command, bound=bool(saved))
 
         evaluators = read(settings.training.evaluations, notes.append)
-        every = load(settings.data, request.data, recipe.task.roles, notes.append)
+        every = recipe.load(request.data, notes.append)
         task, experiment = recipe.with_examples(every, workdir if saved else None, notes.append)
-        experiment, own = dataclasses.replace(experiment, profiled=request.profiled), task.setting
+        experiment, own = dataclasses.replace(experiment, profiled=request.profiled), shared_setting(task)
         evaluations = Evaluations(evaluators, own.tokenizer, own.model, experiment, notes.append)
         run["phases"], run["titles"] = experiment.phases.as_record(), titles_of(task) | titles(evaluators)
         if request.profiled:
@@ -105,8 +109,7 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
 
             first = None
             if recipe.weights_from and not saved:
-                head = of_facts(facts) if task.exported_as and own.model.encoder in families() else None
-                first = start_from(recipe.weights_from, own.model, own.tokenizer, observer.note, head=head)
+                first = _start(recipe.weights_from, task, facts, observer.note)
             facts = facts | {"run": run}
             frozen = frozen_parts(settings.frozen, recipe.weights_from, workdir, facts, bool(saved))
             train_and_evaluate(Run(task, experiment, observer, facts, first, frozen, evaluations))
@@ -115,19 +118,33 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
             return _finish(settings, task, observer, experiment.selection.metric)
 
 
-def _facts_of(settings: FinetuningSettings, task: ExampleTask) -> dict[str, Any]:
+def _facts_of(settings: FinetuningSettings, task: ExampleTask | SeveralTasks) -> dict[str, Any]:
     """Return the facts of a run: what is known of it once the examples are read. It resumes only with the same."""
-    own = task.setting
+    own, each = shared_setting(task), each_task(task)
+    of_each = {name: _facts_of_one(settings, settings.each[name], one) for name, one in each.items()}
+    if isinstance(task, SeveralTasks):
+        of_each = {name: {**facts, "parts": sorted(task.members[name].parts)} for name, facts in of_each.items()}
+    splits = {
+        f"{name}/{split}" if name else split: of
+        for name, one in each.items()
+        for split, of in one.setting.splits.items()
+    }
     return {
         "model": config_facts(own.model),
         "lowercase": own.tokenizer.lowercase,
         "vocabulary_sha256": own.tokenizer.sha256,
-        "corpus_fingerprint": _fingerprint(own.splits),
-        "task": {"name": settings.task["name"], **dataclasses.asdict(task.config)},
-        "labels": list(own.labels),
+        "corpus_fingerprint": _fingerprint(splits),
+        **of_each.get("", {"tasks": of_each}),
+    }
+
+
+def _facts_of_one(settings: FinetuningSettings, own: TaskSettings, task: ExampleTask) -> dict[str, Any]:
+    return {
+        "task": {"name": own.task["name"], **dataclasses.asdict(task.config)},
+        "labels": list(task.setting.labels),
         "max_length": settings.phase.max_length,
         "bilstm_layers": settings.bilstm_layers,
-        "data": dataclasses.asdict(settings.data),
+        "data": dataclasses.asdict(own.data),
     }
 
 
@@ -141,78 +158,117 @@ def _fingerprint(splits: Splits) -> str:
     return digest.hexdigest()
 
 
-def _describe(task: ExampleTask, experiment: Experiment) -> list[str]:
+def _start(
+    initial: TrainedModel, task: ExampleTask | SeveralTasks, facts: Mapping[str, Any], note: Note
+) -> Callable[[TrainState], TrainState]:
+    """Return the function that gives a fresh state the weights of ``initial``.
+
+    Of several tasks, those keep their own parts that ``initial`` was trained on too, with the same labels.
+    """
+    own, head, others = shared_setting(task), None, list[str]()
+    if isinstance(task, SeveralTasks):
+        known = initial.facts.get("tasks") or {}
+        for name, one in task.members.items():
+            same = all((known.get(name) or {}).get(key) == facts["tasks"][name][key] for key in ("task", "labels"))
+            others += [] if same else [whole for part, whole in one.parts.items() if whole != part]
+    elif task.exported_as and own.model.encoder in families():
+        head = of_facts(facts)
+    return start_from(initial, own.model, own.tokenizer, note, head, others)
+
+
+def _describe(task: ExampleTask | SeveralTasks, experiment: Experiment) -> list[str]:
     """Return lines that tell the user which examples are read and how long the run is."""
-    sizes = ", ".join(f"{name} {len(examples):,}" for name, examples in task.setting.splits.items())
-    labels = f"; {label_note(task.setting.labels)}" if task.setting.labels else ""
-    phase, lengths = experiment.phases.phases[0], ", ".join(map(str, task.lengths.values()))
-    return [
-        f"examples: {sizes}{labels}",
-        f"{phase.num_steps:,} steps of {phase.batch_size} rows, padded to {lengths}; an evaluation every "
-        f"{experiment.training.eval_every_steps:,}",
-    ]
+    lines, phase, each = list[str](), experiment.phases.phases[0], each_task(task)
+    for name, one in each.items():
+        sizes = ", ".join(f"{split} {len(examples):,}" for split, examples in one.setting.splits.items())
+        labels = f"; {with_keys_of(name, label_note(one.setting.labels))}" if one.setting.labels else ""
+        lines.append(f"{name or 'examples'}: {sizes}{labels}")
+    lengths = sorted({length for one in each.values() for length in one.lengths.values()})
+    every = f"an evaluation every {experiment.training.eval_every_steps:,}"
+    lines.append(
+        f"{phase.num_steps:,} steps of {phase.batch_size} rows, padded to {', '.join(map(str, lengths))}; {every}"
+    )
+    if isinstance(task, SeveralTasks):
+        lines.append(task.describe())
+    return lines
 
 
-def _finish(settings: FinetuningSettings, task: ExampleTask, observer: Observer, metric: str) -> dict[str, float]:
+def _finish(
+    settings: FinetuningSettings, task: ExampleTask | SeveralTasks, observer: Observer, metric: str
+) -> dict[str, float]:
     """Write the report, the export, and the predictions of the best checkpoint, which was chosen by ``metric``.
 
-    Returns the metrics of the first dev split.
+    Returns the metrics of the first dev split; of several tasks, those of the evaluation of the best checkpoint.
     """
-    workdir = files.as_path(observer.workdir)
+    workdir, each = files.as_path(observer.workdir), each_task(task)
     with observer.showing("reporting"):
-        model = load_tuned(observer.workdir)
+        model = load(observer.workdir)
         results: dict[str, Any] = {"best_step": model.step, "metric": metric, "metrics": {}}
-        predictions: dict[str, Any] = {}
-        for name in task.setting.splits:
-            if not name.startswith("train"):
-                results["metrics"][name], predictions[name] = predict_split(model, task, name, observer.evaluating)
-                write_predictions(workdir / f"predictions_{name}.jsonl", predictions[name])
+        details: dict[str, Any] = {}
+        for name, one in each.items():
+            tuned = one_task(model, name) if name else model
+            predictions: dict[str, Any] = {}
+            for split in one.setting.splits:
+                if split.startswith("train"):
+                    continue
+                whole = f"{name}/{split}" if name else split
+                results["metrics"][whole], predictions[split] = predict_split(tuned, one, split, observer.evaluating)
+                write_predictions(workdir / f"predictions_{whole.replace('/', '_')}.jsonl", predictions[split])
+            for split, found in _details(one, predictions).items():
+                whole = f"{name}/{split}" if name else split
+                details[whole] = found | {"metrics": results["metrics"][whole]}
         files.write_text(workdir / "results.json", json.dumps(results, indent=1))
-        _write_details(workdir / DETAILS, model.facts["labels"], task, predictions, results)
-    has_class = task.exported_as and not catalogue.is_own(settings.task["name"]) and model.config.encoder in families()
-    exported = ""
-    if settings.export and task.exported_as is None:
-        observer.note(f"not exported: transformers has no class with this head; {program()} export writes the encoder")
-    elif settings.export and has_class:
-        if reason := unlike(model.params, model.config, model.head or of_facts(model.facts, model.params)):
-            observer.note(f"not exported: {reason}")
-        else:
-            exported = f", model {export_newest(observer, model)}"
+        content = {"metric": metric, "best_step": model.step, "splits": details}
+        files.write_text(workdir / DETAILS, json.dumps(content, ensure_ascii=False))
+    exported = _export(settings, task, model, observer)
     report = report_at_the_end(observer, BETTER_START, model.step)
+    first = next(iter(each))
+    example = trial(one_task(model, first), observer.workdir, first) if first else trial(model, observer.workdir)
     observer.note(
         f"done, best by {metric} at step {model.step:,}: report {report}{exported}, predictions in {workdir}\n"
-        f"next: {program()} {trial(model, observer.workdir)}"
+        f"next: {program()} {example}"
     )
+    if isinstance(task, SeveralTasks):
+        [best] = [record for record in observer.evaluations(model.step) if record["step"] == model.step]
+        return {name: value for name, value in metrics_of(best).items() if is_number(value)}
     return results["metrics"][task.heldout_parts[0]]  # type: ignore[no-any-return]
 
 
-def _write_details(
-    path: epath.Path,
-    labels: Sequence[str],
-    task: ExampleTask,
-    predictions: Mapping[str, Sequence[Mapping[str, Any]]],
-    results: Mapping[str, Any],
-) -> None:
-    """Write scores and wrong predictions, with their texts, for the report.
+def _export(
+    settings: FinetuningSettings, task: ExampleTask | SeveralTasks, model: TrainedModel, observer: Observer
+) -> str:
+    """Export the model if the recipe asks for it and transformers has a class for it; return words for the last line.
+
+    A model of several tasks has several heads, and the classes of transformers one: the user exports a task at a time.
+    """
+    if not settings.export:
+        return ""
+    if isinstance(task, SeveralTasks):
+        command = f"{program()} export --workdir={observer.workdir} --task={next(iter(task.members))} --output=MODEL"
+        observer.note(f"not exported: a model of transformers has one head; {command} writes the model of one task")
+    elif task.exported_as is None:
+        observer.note(f"not exported: transformers has no class with this head; {program()} export writes the encoder")
+    elif not catalogue.is_own(settings.task["name"]) and model.config.encoder in families():
+        if reason := unlike(model.params, model.config, model.head or of_facts(model.facts, model.params)):
+            observer.note(f"not exported: {reason}")
+        else:
+            return f", model {export_newest(observer, model)}"
+    return ""
+
+
+def _details(task: ExampleTask, predictions: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """Return what the report says of the predictions of each split: scores and the worst ones, with their texts.
 
     Args:
       task: the task with the examples of every split.
       predictions: split -> one record per example, in the order of the examples.
-      results: ``best_step``, ``metric`` (by which this step was chosen) and ``metrics`` (split -> its metrics).
     """
-    judge, splits = task.judge, task.setting.splits
-    shown = {
+    judge, splits, labels = task.judge, task.setting.splits, task.setting.labels
+    return {
         name: {
             "num_examples": len(splits[name]),
-            "metrics": results["metrics"][name],
+            "labels": list(labels),
             **(findings(judge, labels, splits[name], records, judge.entities(task.config)) if judge else {}),
         }
         for name, records in predictions.items()
     }
-    content = {
-        "metric": results["metric"],
-        "best_step": results["best_step"],
-        "labels": list(labels),
-        "splits": shown,
-    }
-    files.write_text(path, json.dumps(content, ensure_ascii=False))

@@ -18,6 +18,7 @@ from bert_jax.examples.load import DataConfig, load, make_reader
 from bert_jax.examples.reading import need, text_lines
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.loading import load as load_model
+from bert_jax.interchange.loading import one_task
 from bert_jax.program import Note
 from bert_jax.records import Example
 from bert_jax.rows.phases import Phase
@@ -33,16 +34,25 @@ RAW_TEXT = "raw_text"  # a form of --input beside the formats of ``examples``: a
 TYPED = {"text", "pair", "question", "context"}  # roles that are a text each
 
 
-def load_tuned(source: str, step: int | None = None, options: Mapping[str, Any] | None = None) -> TrainedModel:
+def load_tuned(
+    source: str, step: int | None = None, options: Mapping[str, Any] | None = None, task: str | None = None
+) -> TrainedModel:
     """Return the fine-tuned model at ``source``, which takes the same values as ``load``.
 
     Args:
       options: keys of the task's config that are to differ from training, with their values.
+      task: the task of a model of several; needed for such a model alone.
 
     Raises:
-      UserError: there is no model, it was not fine-tuned, or an option does not exist.
+      UserError: there is no model, it was not fine-tuned, there is no such task, or an option does not exist.
     """
     model = load_model(source, step)
+    if task is not None:
+        model = one_task(model, task)
+    elif tasks := model.facts.get("tasks"):
+        raise UserError(
+            f"{source} was trained on several tasks: {', '.join(tasks)}; say which one: --task={min(tasks)}"
+        )
     if not model.facts.get("task"):
         raise UserError(f"{source} holds a pretrained model; fine-tune it first: bert-jax finetune --init={source}")
     model = dataclasses.replace(model, facts={**model.facts, "task": {**model.facts["task"], **(options or {})}})
@@ -208,8 +218,11 @@ def _typed_roles(model: TrainedModel) -> list[str]:
     return reads
 
 
-def trial(model: TrainedModel, workdir: str) -> str:
-    """Return a verb with its flags to try the model: a search for vectors of texts, otherwise predictions."""
+def trial(model: TrainedModel, workdir: str, task: str = "") -> str:
+    """Return a verb with its flags to try the model: a search for vectors of texts, otherwise predictions.
+
+    ``task``: the task of a model of several.
+    """
     workdir = shlex.quote(workdir)
     if "pooling" in model.facts["task"]:  # the task learns vectors of texts
         return f'retrieve --workdir={workdir} --corpus=FILE --query="TEXT"'
@@ -218,7 +231,7 @@ def trial(model: TrainedModel, workdir: str) -> str:
     except UserError:
         typed = "--input=FILE"
     own = any(catalogue.names_in([model.facts["task"], model.config.encoder]))
-    return f"predict --workdir={workdir}{' --trust_code' if own else ''} {typed}"
+    return f"predict --workdir={workdir}{f' --task={task}' if task else ''}{' --trust_code' if own else ''} {typed}"
 
 
 def write_predictions(path: Any, records: Iterable[Mapping[str, Any]]) -> None:

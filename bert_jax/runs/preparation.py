@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 from jax.sharding import Mesh
@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from bert_jax import catalogue, configuration
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.errors import UserError
+from bert_jax.examples.load import load as load_examples
 from bert_jax.examples.load import to_train_on
 from bert_jax.examples.splits import train_split
 from bert_jax.features.fill_mask import check_masked, encode_masked
@@ -38,9 +39,11 @@ from bert_jax.runs.model_choice import (
 )
 from bert_jax.runs.models_read import check_features, check_vocabulary, in_run, read_models
 from bert_jax.runs.settings import FinetuningSettings, PretrainingSettings, member_of
+from bert_jax.runs.task_settings import TaskSettings, at_task, main_metrics, with_keys_of
 from bert_jax.task import Task, check_meanings, tasks_of
 from bert_jax.tasks import base as tasks
 from bert_jax.tasks.base import KIND, ExampleTask
+from bert_jax.tasks.several import Member, SeveralTasks
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import mesh as meshes
 from bert_jax.training import trained
@@ -159,6 +162,14 @@ def check_pretraining(
     return CheckedPretraining(settings, initial, parent, task, experiment, mesh)
 
 
+class ChosenTask(NamedTuple):
+    """A task of a recipe: its keys, its class and its config."""
+
+    settings: TaskSettings
+    task: type[ExampleTask]
+    config: Any
+
+
 @dataclasses.dataclass(frozen=True)
 class CheckedFinetuning:
     """A fine-tuning recipe that is checked as far as that needs no examples.
@@ -167,15 +178,14 @@ class CheckedFinetuning:
       initial: the model whose architecture and vocabulary the run has.
       parent: the entries of the run's facts that name the run from which it starts.
       model: the architecture; without ``initial``, its size of vocabulary is known once that is learned.
-      task, config: the class of the task, and its config.
+      tasks: the tasks by name; one that is alone is called "".
     """
 
     settings: FinetuningSettings
     initial: TrainedModel | None
     parent: dict[str, str]
     model: ModelConfig
-    task: type[ExampleTask]
-    config: Any
+    tasks: Mapping[str, ChosenTask]
     experiment: Experiment
 
     @property
@@ -183,52 +193,96 @@ class CheckedFinetuning:
         """The model whose weights the run starts from."""
         return self.initial if self.settings.weights == "pretrained" else None
 
+    def load(self, folder: str, note: Callable[[str], None]) -> dict[str, Splits]:
+        """Return the splits of each task, with all of train.
+
+        Args:
+          folder: the paths of ``config.data.splits`` are relative to it.
+          note: called with lines about the examples.
+
+        Raises ``UserError`` for the reasons of ``examples.load.load``, or if a task has no split to train or evaluate.
+        """
+        found: dict[str, Splits] = {}
+        for name, one in self.tasks.items():
+            notes: list[str] = []
+            with at_task(name):
+                found[name] = load_examples(one.settings.data, folder, one.task.roles, notes.append)
+                train_split(found[name])
+            for line in notes:
+                note(f"{name}: {with_keys_of(name, line)}" if name else line)
+        return found
+
     def with_examples(
-        self, every: Splits, workdir: str | None = None, note: Callable[[str], None] | None = None
-    ) -> tuple[ExampleTask, Experiment]:
+        self, every: Mapping[str, Splits], workdir: str | None = None, note: Callable[[str], None] | None = None
+    ) -> tuple[ExampleTask | SeveralTasks, Experiment]:
         """Return the task on the encoded examples, and the experiment, in which lengths given in epochs are steps.
 
         Args:
-          every: the splits, with all of train, whatever ``config.data.train_fraction`` is: labels are those of all.
+          every: the splits of each task, with all of train, whatever ``config.data.train_fraction`` is: labels are
+            those of all.
           workdir: the folder with the run's vocabulary, if it has saved a step.
           note: called with a line if a learned vocabulary lacks characters that it should have.
 
         Raises:
           UserError: the examples do not fit the task, the model or the machine.
         """
-        train = train_split(every)
-        settings, roles, phase = self.settings, self.task.roles, self.settings.phase
-        splits = to_train_on(settings.data, every, roles.together)
-        tokenizer = find_vocabulary(settings.vocab, self.initial, workdir, splits[train], roles, note)
-        model = with_vocabulary_size(self.model, settings.model, tokenizer.size, self.initial)
-        own = tasks.Setting(
-            splits,
-            tokenizer,
-            model,
-            self.task.labels(self.config, every[train]),
-            phase.max_length,
-            phase.batch_size,
-            self.experiment.seed,
-            settings.packing,
-            settings.frozen,
-            settings.bilstm_layers,
-        )
-        task = self.task(self.config, own)
-        phase = dataclasses.replace(phase, max_length=task.lengths[KIND])
+        settings, phase = self.settings, self.settings.phase
+        made = self._encode(every, workdir, note)
+        task: ExampleTask | SeveralTasks = made.get("") or self._several(made)
+        phase = dataclasses.replace(phase, max_length=max(one.lengths[KIND] for one in made.values()))
         selection = dataclasses.replace(settings.selection, metric=settings.selection.metric or task.main_metric)
         experiment = dataclasses.replace(self.experiment, phases=Phases((phase,)), selection=selection).in_steps(task)
         mesh = experiment.check()
-        check_kernel(model, mesh, [task.batch_specs[KIND]])
-        batches = {f"config.phases.{KIND}.batch_size": (phase.batch_size, task.batch_specs[KIND])}
-        check_fits(model.num_parameters, batches)
+        for name, one in made.items():
+            spec, model = one.batch_specs[KIND], one.setting.model
+            with at_task(name):
+                check_kernel(model, mesh, [spec])
+                check_fits(model.num_parameters, {f"config.phases.{KIND}.batch_size": (phase.batch_size, spec)})
+                jax.eval_shape(one.init, jax.random.key(0))  # raises for options that the model cannot be built from
+                if catalogue.is_own(catalogue.name_of(type(one).__module__)):
+                    own_parts.check_terms(one, spec, dict)
         if settings.selection.metric != task.main_metric or settings.training.evaluations:
             _check_metrics(settings.selection.metric, experiment, task, mesh)
-        jax.eval_shape(task.init, jax.random.key(0))  # raises for options that the model cannot be built from
-        if catalogue.is_own(catalogue.name_of(type(task).__module__)):
-            own_parts.check_terms(task, task.batch_specs[KIND], dict)
         own_parts.check_optimizer(task, experiment)
-        _check_kinds(task, experiment)
+        trained.check(task, experiment.optimizer)
         return task, experiment
+
+    def _several(self, made: Mapping[str, ExampleTask]) -> SeveralTasks:
+        frozen = self.settings.frozen
+        members = {
+            name: Member(name, one, self.tasks[name].settings.weight, self.tasks[name].settings.frozen, frozen)
+            for name, one in made.items()
+        }
+        return SeveralTasks(members, self.settings.mixing, self.settings.phase, frozen)
+
+    def _encode(
+        self, every: Mapping[str, Splits], workdir: str | None, note: Callable[[str], None] | None
+    ) -> dict[str, ExampleTask]:
+        settings, phase, seed = self.settings, self.settings.phase, self.experiment.seed
+        splits = {
+            name: to_train_on(one.settings.data, every[name], one.task.roles.together)
+            for name, one in self.tasks.items()
+        }
+        read = [(splits[name][train_split(splits[name])], one.task.roles) for name, one in self.tasks.items()]
+        tokenizer = find_vocabulary(settings.vocab, self.initial, workdir, read, note)
+        model = with_vocabulary_size(self.model, settings.model, tokenizer.size, self.initial)
+        made = {}
+        for name, one in self.tasks.items():
+            with at_task(name):
+                own = tasks.Setting(
+                    splits[name],
+                    tokenizer,
+                    model,
+                    one.task.labels(one.config, every[name][train_split(every[name])]),
+                    phase.max_length,
+                    phase.batch_size,
+                    seed_of_member(seed, name),
+                    settings.packing,
+                    settings.frozen,
+                    settings.bilstm_layers,
+                )
+                made[name] = one.task(one.config, own)
+        return made
 
 
 def check_finetuning(settings: FinetuningSettings, initial: TrainedModel | None) -> CheckedFinetuning:
@@ -240,24 +294,35 @@ def check_finetuning(settings: FinetuningSettings, initial: TrainedModel | None)
     Raises:
       UserError: settings do not exist, make no sense, or do not fit each other.
     """
-    task, config = settings.find_task()
     start = initial if settings.weights == "pretrained" else None
+    chosen = {}
+    for name, one in settings.each.items():
+        with at_task(name):
+            task, config = one.find()
+        config = with_classifier_dropout(config, settings.model, start if task.exported_as else None)
+        chosen[name] = ChosenTask(one, task, config)
     if initial is None and settings.weights == "pretrained" and settings.frozen:
         raise UserError("config.frozen holds parts of a pretrained model; give --init=DIR, or set it to ()")
-    config = with_classifier_dropout(config, settings.model, start if task.exported_as else None)
     seed, parent = continued_seed(settings.seed, start, "fine-tuning")
     experiment = dataclasses.replace(settings.experiment(), seed=seed)
     experiment.check()
     check_loggers(settings.training.loggers)
     evaluations.check(settings.training.evaluations)
-    if task.whole_batches and (parts := experiment.micro_batches(settings.phase)) > 1:
+    if not (settings.selection.metric or settings.main_metric):
+        raise UserError(
+            "config.selection.metric is needed, because the main metrics of the tasks have no mean: "
+            f"{', '.join(main_metrics(settings.each))}; name one of them"
+        )
+    parts = experiment.micro_batches(settings.phase)
+    for name in [name for name, one in chosen.items() if one.task.whole_batches] if parts > 1 else ():
         raise UserError(
             f"{_micro_batches_key(settings.phase)} is {parts}; only 1 is allowed where the rows of a batch are each "
-            f"other's negatives. Lower config.phases.{KIND}.batch_size, or set config.model.remat to 'full'"
+            f"other's negatives{f', as in config.tasks.{name}' if name else ''}. Lower "
+            f"config.phases.{KIND}.batch_size, or set config.model.remat to 'full'"
         )
     model = choose_model(settings.model, initial.tokenizer.size if initial else settings.vocab.size, initial)
     model.check_lengths({f"config.phases.{KIND}.max_length": settings.phase.max_length})
-    return CheckedFinetuning(settings, initial, parent, model, task, config, experiment)
+    return CheckedFinetuning(settings, initial, parent, model, chosen, experiment)
 
 
 def first_model(settings: PretrainingSettings, initial: TrainedModel | None, pieces: int | None = None) -> ModelConfig:
@@ -308,7 +373,7 @@ def _check_metrics(metric: str, experiment: Experiment, task: Task, mesh: Mesh) 
         raise UserError(f"config.selection.metric is {metric!r}; {configuration.nearest(metric, names)}")
 
 
-def _check_kinds(task: PretrainingObjective | Several | ExampleTask, experiment: Experiment) -> None:
+def _check_kinds(task: PretrainingObjective | Several, experiment: Experiment) -> None:
     """Raise ``UserError`` if kinds of batches give one metric two meanings, or train what cannot be trained alone."""
     check_meanings({kind: one.terms(one.config) for kind, one in tasks_of(task).items()})
     trained.check(task, experiment.optimizer)

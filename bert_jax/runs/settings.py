@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -23,8 +21,10 @@ from bert_jax.rows.phases import Phase, Phases
 from bert_jax.runs.key_names import is_finetuning
 from bert_jax.runs.model_choice import with_defaults
 from bert_jax.runs.own_code import with_contents
-from bert_jax.tasks.base import KIND, ExampleTask
+from bert_jax.runs.task_settings import TaskSettings, main_metrics, several_tasks, without
+from bert_jax.tasks.base import KIND
 from bert_jax.tasks.mixing import Mixing
+from bert_jax.tasks.several import mean_of
 from bert_jax.training.experiment import Experiment, TrainingConfig
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers.base import Rule
@@ -37,11 +37,7 @@ FREE_MODEL_FIELDS = ("remat", "attention_kernel")
 FREE_PHASE_FIELDS = ("micro_batches",)
 # Fields of config.corpus that say where the corpus is and how it is built.
 FREE_CORPUS_FIELDS = ("path", "num_workers", "beam_options")
-FREE_DATA_FIELDS = ("overlap",)
 PHASE = {"num_epochs": 3.0, "batch_size": 32, "max_length": 128}  # of fine-tuning
-# What cannot be the name of one of several tasks: parts and kinds of batches have it, or it would read like a metric.
-RESERVED = ("encoder", "pooler", "mean", KIND)
-METRIC_ENDS = ("loss", "perplexity", "error", "accuracy")
 ALL_ROWS = 2**31  # in fine-tuning, an evaluation reads all rows of the dev splits
 
 
@@ -130,8 +126,8 @@ class PretrainingSettings(Settings):
         """
         if is_finetuning(config):
             raise UserError(
-                f"this recipe is one for fine-tuning (it has config.{'task' if 'task' in config else 'tasks'}); run it with bert-jax finetune, or choose one "
-                "of configs/pretrain"
+                f"this recipe is one for fine-tuning (it has config.{'task' if 'task' in config else 'tasks'}); run it "
+                "with bert-jax finetune, or choose one of configs/pretrain"
             )
         return configuration.build(cls, config, where)
 
@@ -237,48 +233,6 @@ def member_of(phase: Phase) -> str:
     return phase.kind.partition("/")[2]
 
 
-@dataclasses.dataclass(frozen=True)
-class TaskSettings:
-    """A task of a fine-tuning: an entry of ``config.tasks``, or the keys of a recipe with one task."""
-
-    task: Mapping[str, Any]  # the task's name and its options
-    data: DataConfig
-    weight: float = 1.0  # multiplies the loss of the task
-    frozen: tuple[str, ...] = ()  # parts that a step on this task does not update, such as encoder
-    where: dataclasses.InitVar[str] = "config"
-
-    def __post_init__(self, where: str) -> None:
-        configuration.check_fields(self, where, "a number above 0 is needed", "weight", sound=lambda v: v > 0)
-
-    def find(self) -> tuple[type[ExampleTask], Any]:
-        """Return the class of the task and its config. Raises ``UserError`` for a wrong key or value."""
-        module = catalogue.find("tasks", self.task.get("name", ""), having="Task")
-        return module.Task, configuration.build(module.Config, self.task, "config.task", also=("name",))
-
-    def identity(self) -> dict[str, Any]:
-        """Return the settings that a resumed run may not change."""
-        module, tree = catalogue.find("tasks", self.task.get("name", ""), having="Task"), dataclasses.asdict(self)
-        tree["task"] = configuration.complete(self.task, configuration.defaults(module.Config))
-        tree["data"] = without(tree["data"], *FREE_DATA_FIELDS)
-        return tree
-
-
-@contextlib.contextmanager
-def at_task(name: str) -> Iterator[None]:
-    """Context manager: an error about the keys ``config.task`` and ``config.data`` has those of the task ``name``.
-
-    "" is a task that is alone, whose keys these are.
-    """
-    try:
-        yield
-    except UserError as error:
-        if not name or type(error) is not UserError:
-            raise
-        where = f"config.tasks.{name}"
-        text = re.sub(r"\bconfig\.(task|data)\b", rf"{where}.\1", str(error))
-        raise UserError(text if where in text else f"{where}: {text}") from error
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinetuningSettings(Settings):
     """A fine-tuning recipe as typed values.
@@ -290,7 +244,7 @@ class FinetuningSettings(Settings):
 
     task: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # the task's name and its options
     data: DataConfig | None = None
-    # in place of task and data: NAME -> the keys of ``TaskSettings``, to train several tasks together
+    # in place of task and data: NAME -> its task and data, to train several tasks together
     tasks: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     mixing: Mixing = Mixing()  # of several tasks: how many batches of each an epoch has
     model: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # dropout; without --init also size
@@ -310,7 +264,6 @@ class FinetuningSettings(Settings):
 
     def __post_init__(self) -> None:
         configuration.check_fields(self, "config", "0 or more is needed", "bilstm_layers", sound=lambda v: v >= 0)
-        self.mixing.check(self.each)
         if others := [name for name in self.phases if name != KIND]:
             raise UserError(f"config.phases has {', '.join(others)}; fine-tuning has one phase, config.phases.{KIND}")
         where = f"config.phases.{KIND}"
@@ -336,34 +289,32 @@ class FinetuningSettings(Settings):
                 "this recipe is one for pretraining (it has config.objective); run it with bert-jax pretrain, or "
                 "choose one of configs/finetune"
             )
-        return configuration.build(cls, config, "config")
+        settings = configuration.build(cls, config, "config")
+        settings.mixing.check(settings.each)
+        return settings
 
     @functools.cached_property
     def each(self) -> dict[str, TaskSettings]:
         """The tasks by name, in alphabetical order; a task that is alone is called ""."""
-        if not self.tasks:
-            if missing := [key for key, value in {"task": self.task, "data": self.data}.items() if not value]:
-                raise UserError("; ".join(f"missing key config.{key}" for key in missing))
-            if self.mixing != Mixing():
-                raise UserError("config.mixing is for several tasks (config.tasks); leave it out")
-            assert self.data is not None
-            return {"": TaskSettings(self.task, self.data)}
-        if both := [key for key, value in {"task": self.task, "data": self.data}.items() if value]:
+        given = {key: value for key, value in {"task": self.task, "data": self.data}.items() if value}
+        if self.tasks and given:
             raise UserError(
-                f"config has {' and '.join(both)} beside tasks; a run has one task or several: leave one of them out"
+                f"config has {' and '.join(given)} beside tasks; a run has one task or several: leave one out"
             )
-        found = {}
-        for name, values in sorted(self.tasks.items()):
-            if not name.isidentifier() or name in RESERVED or name.endswith(METRIC_ENDS):
-                raise UserError(
-                    f"config.tasks has the name {name!r}; letters, digits and _ are allowed, no digit first, but not "
-                    f"{', '.join(RESERVED)}, nor an end of {', '.join(METRIC_ENDS)}"
-                )
-            if not isinstance(values, Mapping):
-                raise UserError(f"config.tasks.{name} is {values!r}; its keys are task and data")
-            with at_task(name):
-                found[name] = configuration.build(TaskSettings, values, f"config.tasks.{name}")
-        return found
+        if self.tasks:
+            return several_tasks(self.tasks)
+        if missing := [key for key in ("task", "data") if key not in given]:
+            raise UserError("; ".join(f"missing key config.{key}" for key in missing))
+        if self.mixing != Mixing():
+            raise UserError("config.mixing is for several tasks (config.tasks); leave it out")
+        assert self.data is not None
+        return {"": TaskSettings(self.task, self.data)}
+
+    @property
+    def main_metric(self) -> str:
+        """The metric by which the best step is selected if the recipe names none; "" if there is none."""
+        mains = main_metrics(self.each)
+        return self.selection.metric or (mean_of(mains) if self.tasks else mains[0])
 
     @property
     def phase(self) -> Phase:
@@ -381,8 +332,3 @@ class FinetuningSettings(Settings):
         name = "eval_every_steps" if training.evaluations_per_epoch is None else "evaluations_per_epoch"
         tree["training"] = {name: getattr(training, name)}  # the choice of the best step depends on it
         return with_contents(tree)
-
-
-def without(tree: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Return ``tree`` without the keys ``names``."""
-    return {key: value for key, value in tree.items() if key not in names}

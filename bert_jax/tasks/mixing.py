@@ -23,7 +23,7 @@ class Mixing:
     alpha_end: float | None = None  # alpha goes from its first to this value, linearly over the epochs of the run
     # an epoch has all batches of the task ``main``, and this number of times as many of the others, at most all of them
     ratio: float | None = None
-    main: str | None = None
+    main: str | None = None  # the task that ratio counts from
 
     def __post_init__(self) -> None:
         ways = [name for name in ("shares", "alpha", "ratio") if getattr(self, name) not in (None, {})]
@@ -35,7 +35,9 @@ class Mixing:
         for name, least in (("alpha", 0.0), ("alpha_end", 0.0), ("ratio", 0.0)):
             value = getattr(self, name)
             if value is not None and (value < least or (name == "ratio" and value == 0) or value > 1e6):
-                raise UserError(f"{WHERE}.{name} is {value}; a number {'above' if name == 'ratio' else 'from'} 0 is needed")
+                raise UserError(
+                    f"{WHERE}.{name} is {value}; a number {'above' if name == 'ratio' else 'from'} 0 is needed"
+                )
         for task, share in self.shares.items():
             if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < INFINITE:
                 raise UserError(f"{WHERE}.shares.{task} is {share!r}; a number above 0 is needed")

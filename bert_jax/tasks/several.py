@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import jax
@@ -18,7 +18,7 @@ from bert_jax.records import Batch, Sum
 from bert_jax.rows.dealt import DealtRows
 from bert_jax.rows.phases import Phase, steps_per_epoch
 from bert_jax.task import Bucket, Losses, RowSource, SingleTask, Variables, lower_is_better, titles_of
-from bert_jax.tasks.base import KIND, ExampleTask
+from bert_jax.tasks.base import KIND, ExampleTask, Setting
 from bert_jax.tasks.mixing import Mixing
 
 SHARED = ("encoder", "pooler")  # parts of the parameters that all tasks have in common
@@ -36,7 +36,9 @@ class Member(SingleTask):
       parts: part of the parameters -> its name outside.
     """
 
-    def __init__(self, name: str, task: ExampleTask, weight: float, frozen: tuple[str, ...], frozen_for_all: tuple[str, ...]):
+    def __init__(
+        self, name: str, task: ExampleTask, weight: float, frozen: tuple[str, ...], frozen_for_all: tuple[str, ...]
+    ):
         """
         Args:
           weight: multiplies the loss.
@@ -92,7 +94,7 @@ class Member(SingleTask):
     def summary(self, sums: dict[str, Sum]) -> dict[str, float]:
         start = f"{self.name}/"
         own = {metric.removeprefix(start): one for metric, one in sums.items() if metric.startswith(start)}
-        rest = {metric: one for metric, one in sums.items() if not "/" in metric}
+        rest = {metric: one for metric, one in sums.items() if "/" not in metric}
         return self._named(self.task.summary(own)) | self.task.summary(rest)
 
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
@@ -103,7 +105,9 @@ class Member(SingleTask):
         return self._named(self.task.finish(part.removeprefix(f"{self.name}/"), outputs))
 
     def _own(self, variables: Variables) -> Variables:
-        return Variables(*({own: tree[whole] for own, whole in self.parts.items() if whole in tree} for tree in variables))
+        return Variables(
+            *({own: tree[whole] for own, whole in self.parts.items() if whole in tree} for tree in variables)
+        )
 
     def _named(self, tree: Mapping[str, Any]) -> dict[str, Any]:
         return {f"{self.name}/{name}": value for name, value in tree.items()}
@@ -143,7 +147,7 @@ class SeveralTasks:
         self.whole_batches = any(one.whole_batches for one in members.values())
         self.heldout_parts = tuple(part for one in members.values() for part in one.heldout_parts)
         mains = [one.main_metric for one in members.values()]
-        self.main_metric = "" if any(map(lower_is_better, mains)) else MEAN
+        self.main_metric = mean_of(mains)
         of_mains = {one.main_metric: one.titles.get(one.main_metric, "") for one in members.values()}
         of_mains = {metric: title for metric, title in of_mains.items() if title}
         mean = {MEAN: "Mean of the tasks"} if self.main_metric else {}
@@ -180,6 +184,21 @@ class SeveralTasks:
                 for name in self.members
             ]
         )
+
+    def describe(self) -> str:
+        """Return a line with the number of batches of each task in the first epoch, and in the last if it differs."""
+        every, lines = self._dealt(0).buckets, []
+        for end in (0, -1):
+            numbers = {
+                name: sum(
+                    -(-b.rows_per_epoch // (self._phase.batch_size * b.batches)) * b.passes[end]
+                    for b in every
+                    if self.of(b.kind).name == name
+                )
+                for name in self.members
+            }
+            lines.append(", ".join(f"{name} {number:,.4g}" for name, number in numbers.items()))
+        return f"batches of an epoch: {lines[0]}" + (f"; of the last: {lines[1]}" if lines[1] != lines[0] else "")
 
     def _mean_flops(self, flops: Mapping[str, float]) -> float:
         """Return the mean over the rows of the first epoch."""
@@ -226,6 +245,21 @@ class SeveralTasks:
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
         every = [one.baselines(kind, num_rows) for one in self.members.values()]
         return {name: value for found in every for name, value in found.items()}
+
+
+def mean_of(metrics: Iterable[str]) -> str:
+    """Return the name of the mean of the tasks' main metrics; "" if a lower value of one of them is better."""
+    return "" if any(map(lower_is_better, metrics)) else MEAN
+
+
+def each_task(task: ExampleTask | SeveralTasks) -> dict[str, ExampleTask]:
+    """Return the tasks by name; one that is alone is called ""."""
+    return {name: one.task for name, one in task.members.items()} if isinstance(task, SeveralTasks) else {"": task}
+
+
+def shared_setting(task: ExampleTask | SeveralTasks) -> Setting:
+    """Return the setting of the only or the first task, for what all tasks share: tokenizer, model and lengths."""
+    return next(iter(each_task(task).values())).setting
 
 
 def outside(name: str, part: str) -> str:

@@ -31,6 +31,8 @@ from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.phases import Phase
 from bert_jax.runs.evaluations import base as evaluations
 from bert_jax.runs.settings import FinetuningSettings, PretrainingSettings, Settings
+from bert_jax.runs.task_settings import TaskSettings
+from bert_jax.tasks.mixing import Mixing
 from bert_jax.training.experiment import TrainingConfig
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers import adamw
@@ -98,6 +100,8 @@ FINETUNING: Groups = (
     ("config", (), (FinetuningSettings,)),
     ("config.task", (TASK,), ()),
     ("config.data", (), (DataConfig,)),
+    ("config.tasks.NAME", (), (TaskSettings,)),
+    ("config.mixing", (), (Mixing,)),
 )
 # Group of keys -> (package, the class that a part of this kind has, the class with its options).
 OPTIONS = {
@@ -182,7 +186,8 @@ def _rows(cls: type) -> Iterator[Row]:
     for field in dataclasses.fields(cls):
         if field.name not in own or (cls.__name__, field.name) in NOT_KEYS:
             continue
-        if dataclasses.is_dataclass(group := hints[field.name]):
+        group, *_ = typing.get_args(hints[field.name]) or (hints[field.name],)  # ``DataConfig | None`` is one
+        if dataclasses.is_dataclass(group):
             yield from _changed(field.name, field.default, {row.key: row for row in _rows(group)})  # type: ignore[arg-type]
             continue
         line = lines.get(field.name, "")

@@ -5,20 +5,24 @@ import json
 import jax
 import numpy as np
 import pytest
-from etils import epath
 
 from bert_jax import catalogue
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.models.encoders import bert
 from bert_jax.reporting.report import DETAILS
-from bert_jax.runs.finetuning import _write_details
+from bert_jax.runs.finetuning import _details
 from bert_jax.runs.prediction import make_task, predict_split
 from bert_jax.tasks.base import Setting
 from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.tokenizer import wordpiece
 from tests.tasks import toy_tasks
 
-LABELS = {"classification": ("neg", "pos"), "tagging": ("O", "B-LOC", "B-PER", "I-PER")}
+LABELS = {
+    "classification": ("neg", "pos"),
+    "san_classification": ("neg", "pos"),
+    "ranking": ("no", "yes"),
+    "tagging": ("O", "B-LOC", "B-PER", "I-PER"),
+}
 
 
 def untrained(name, examples):
@@ -41,8 +45,9 @@ def details(folder, name, examples):
     model = untrained(name, examples)
     task = make_task(model, examples, "dev")
     metrics, records = predict_split(model, task, "dev")
-    results = {"best_step": 7, "metric": "loss", "metrics": {"dev": metrics}}
-    _write_details(epath.Path(folder / DETAILS), model.facts["labels"], task, {"dev": records}, results)
+    splits = _details(task, {"dev": records})
+    splits["dev"] |= {"metrics": metrics}
+    (folder / DETAILS).write_text(json.dumps({"best_step": 7, "metric": "loss", "splits": splits}))
     return json.loads((folder / DETAILS).read_text())
 
 

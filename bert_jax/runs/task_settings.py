@@ -1,0 +1,99 @@
+"""The tasks of a fine-tuning recipe: one, or several by name, with the keys of each."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bert_jax import catalogue, configuration
+from bert_jax.errors import UserError
+from bert_jax.examples.load import DataConfig
+from bert_jax.tasks.base import KIND, ExampleTask
+
+FREE_DATA_FIELDS = ("overlap",)
+# What cannot be the name of one of several tasks: parts and kinds of batches have it, or it would read like a metric.
+RESERVED = ("encoder", "pooler", "mean", KIND)
+METRIC_ENDS = ("loss", "perplexity", "error", "accuracy")
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskSettings:
+    """A task of a fine-tuning: an entry of ``config.tasks``, or the keys of a recipe with one task."""
+
+    task: Mapping[str, Any]  # the task's name and its options
+    data: DataConfig
+    weight: float = 1.0  # multiplies the loss of the task
+    frozen: tuple[str, ...] = ()  # parts that a step on this task does not update, such as encoder
+    where: dataclasses.InitVar[str] = "config"
+
+    def __post_init__(self, where: str) -> None:
+        configuration.check_fields(self, where, "a number above 0 is needed", "weight", sound=lambda v: v > 0)
+
+    def find(self) -> tuple[type[ExampleTask], Any]:
+        """Return the class of the task and its config. Raises ``UserError`` for a wrong key or value."""
+        module = catalogue.find("tasks", self.task.get("name", ""), having="Task")
+        return module.Task, configuration.build(module.Config, self.task, "config.task", also=("name",))
+
+    def identity(self) -> dict[str, Any]:
+        """Return the settings that a resumed run may not change."""
+        module, tree = catalogue.find("tasks", self.task.get("name", ""), having="Task"), dataclasses.asdict(self)
+        tree["task"] = configuration.complete(self.task, configuration.defaults(module.Config))
+        tree["data"] = without(tree["data"], *FREE_DATA_FIELDS)
+        return tree
+
+
+def main_metrics(tasks: Mapping[str, TaskSettings]) -> list[str]:
+    """Return the main metric of each task, as an evaluation of all of them names it."""
+    found = []
+    for name, one in tasks.items():
+        with at_task(name):
+            task, config = one.find()
+        found.append(f"{name}/{task.metric(config)}" if name else task.metric(config))
+    return found
+
+
+@contextlib.contextmanager
+def at_task(name: str) -> Iterator[None]:
+    """Context manager: an error about the keys ``config.task`` and ``config.data`` has those of the task ``name``.
+
+    "" is a task that is alone, whose keys these are.
+    """
+    try:
+        yield
+    except UserError as error:
+        if not name or type(error) is not UserError:
+            raise
+        where, text = f"config.tasks.{name}", with_keys_of(name, str(error))
+        raise UserError(text if where in text else f"{where}: {text}") from error
+
+
+def with_keys_of(task: str, text: str) -> str:
+    """Return a text for the user in which the keys ``config.task`` and ``config.data`` are those of ``task``."""
+    return re.sub(r"\bconfig\.(task|data)\b", rf"config.tasks.{task}.\1", text) if task else text
+
+
+def several_tasks(tasks: Mapping[str, Any]) -> dict[str, TaskSettings]:
+    """Return the entries of ``config.tasks``, in alphabetical order.
+
+    Raises ``UserError`` for a name that cannot be one of a task, and for a wrong key or value.
+    """
+    found = {}
+    for name, values in sorted(tasks.items()):
+        if not name.isidentifier() or name in RESERVED or name.endswith(METRIC_ENDS):
+            raise UserError(
+                f"config.tasks has the name {name!r}; letters, digits and _ are allowed, no digit first, but not "
+                f"{', '.join(RESERVED)}, nor an end of {', '.join(METRIC_ENDS)}"
+            )
+        if not isinstance(values, Mapping):
+            raise UserError(f"config.tasks.{name} is {values!r}; its keys are task and data")
+        with at_task(name):
+            found[name] = configuration.build(TaskSettings, values, f"config.tasks.{name}")
+    return found
+
+
+def without(tree: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Return ``tree`` without the keys ``names``."""
+    return {key: value for key, value in tree.items() if key not in names}

@@ -1,0 +1,89 @@
+"""Several tasks in one training: batches, parameters, metrics, results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.interchange.loading import load, one_task
+from bert_jax.reporting.run_record import read_run
+from bert_jax.runs.prediction import load_tuned, predict
+from tests.tasks import toy_tasks
+
+TASKS = ("classification", "regression", "tagging")
+SIZES = {"classification": (96, 24), "regression": (64, 24), "tagging": (48, 16)}
+
+
+def data_of(name: str) -> dict[str, Any]:
+    splits = {"train": f"{name}/train.jsonl", "dev": f"{name}/dev.jsonl"}
+    return {"format": "jsonl", "splits": splits, "overlap": "warn"}
+
+
+def recipe(**changes: Any) -> dict[str, Any]:
+    """A recipe of three tasks, called by the first letters of theirs: clas, regr, tagg."""
+    of_one = toy_tasks.recipe("tagging", **changes)
+    tasks = {name[:4]: {"task": {"name": name}, "data": data_of(name)} for name in TASKS}
+    return {"tasks": tasks} | {key: value for key, value in of_one.items() if key not in ("task", "data")}
+
+
+def write(folder: Path, **changes: Any) -> Path:
+    for name, (train, dev) in SIZES.items():
+        toy_tasks.write_examples(folder / name / "train.jsonl", toy_tasks.examples(name, train, 1))
+        toy_tasks.write_examples(folder / name / "dev.jsonl", toy_tasks.examples(name, dev, 2))
+    (folder / "recipe.json").write_text(json.dumps(recipe(**changes)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a finished run, ``run``."""
+    folder = write(tmp_path_factory.mktemp("several"), phases={"train": {"num_epochs": 2}})
+    assert toy_tasks.finetune(folder) == 0
+    return folder
+
+
+def test_each_task_has_its_own_results(finished: Path) -> None:
+    results, last = toy_tasks.results(finished), toy_tasks.evaluations(finished)[-1]
+    assert results["metric"] == "mean"
+    assert set(results["metrics"]) == {"clas/dev", "regr/dev", "tagg/dev"}
+    best = next(one for one in toy_tasks.evaluations(finished) if one["step"] == results["best_step"])
+    for name, main in (("clas", "accuracy"), ("regr", "spearmanr"), ("tagg", "f1")):
+        of_task = results["metrics"][f"{name}/dev"]
+        assert best[f"{name}/{main}"] == pytest.approx(of_task[main], abs=1e-5)
+        assert best[f"{name}/loss"] == pytest.approx(of_task["loss"], rel=1e-4)
+        records = toy_tasks.predictions(finished, f"{name}_dev")
+        assert len(records) == {"clas": 24, "regr": 24, "tagg": 16}[name]
+    mains = [last[name] for name in ("clas/accuracy", "regr/spearmanr", "tagg/f1")]
+    assert last["mean"] == pytest.approx(np.mean(mains))
+    assert not [name for name in last if name.count("/") > 1], "one dev split each"
+    baselines = json.loads((finished / "run" / "baselines.json").read_text())
+    assert set(baselines) == {"clas/majority_rate", "regr/mean_label_loss", "tagg/majority_rate"}
+    facts = read_run(str(finished / "run"))["facts"]
+    assert not {"task", "labels", "data"} & facts.keys()
+    assert facts["tasks"]["clas"]["labels"] == ["neg", "pos"]
+    details = json.loads((finished / "run" / "details.json").read_text())["splits"]
+    assert details["tagg/dev"]["labels"] != details["clas/dev"]["labels"]
+
+
+def test_one_task_of_the_model(finished: Path) -> None:
+    run = str(finished / "run")
+    with pytest.raises(UserError, match="was trained on several tasks: clas, regr, tagg; say which one: --task=clas"):
+        load_tuned(run)
+    with pytest.raises(UserError, match="unknown task 'class'; did you mean 'clas'"):
+        load_tuned(run, task="class")
+    model, whole = load_tuned(run, task="clas"), load(run)
+    assert set(model.params) == {"encoder", "pooler", "classifier"}
+    assert model.head is not None
+    assert model.head.labels == ("neg", "pos")
+    assert set(whole.params) == {"encoder", "pooler", "clas_classifier", "regr_classifier", "tagg_classifier"}
+    examples = toy_tasks.examples("classification", 24, 2)
+    metrics, records = predict(model, examples)
+    assert records == toy_tasks.predictions(finished, "clas_dev")
+    assert metrics == pytest.approx(toy_tasks.results(finished)["metrics"]["clas/dev"])
+    with pytest.raises(UserError, match="was not trained on several tasks"):
+        one_task(model, "clas")
