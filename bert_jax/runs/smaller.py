@@ -1,10 +1,10 @@
-"""Makes a smaller model of a trained one: checks, the export, and a table that compares the two on this machine."""
+"""Makes smaller models of trained ones: the trimmed vocabulary, the export, and a table that compares the two."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import of_facts
 from bert_jax.interchange.card import model_card
-from bert_jax.interchange.conversion import Report, tensors_of
+from bert_jax.interchange.conversion import tensors_of
 from bert_jax.interchange.family import is_own
 from bert_jax.interchange.hugging_face import export_model, exported_head, licence_of
 from bert_jax.interchange.initial import VOCABULARY_LEAVES
@@ -22,20 +22,14 @@ from bert_jax.interchange.outputs import random_rows
 from bert_jax.models.model import LM_HEAD, POOLER, Model, config_facts
 from bert_jax.records import Example
 from bert_jax.runs.prediction import make_task, predict_split
-from bert_jax.storage import files
 
 ROWS, TURNS = 32, 15  # of a timed batch, and how often it is timed
 
 
-def check_source(model: TrainedModel) -> TrainedModel:
-    """Return the model with the head that an export of it has.
-
-    Raises ``UserError`` if transformers has no class for the model, so that a smaller one could not be written either.
-    """
+def exportable(model: TrainedModel) -> TrainedModel:
+    """Return the model with the head of its export. Raises ``UserError`` if transformers has no class for the model."""
     if is_own(model.config.encoder):
-        raise UserError(
-            f"{model.source} has an encoder of your own; models of the encoders that come along get smaller"
-        )
+        raise UserError(f"{model.source} has an encoder of your own; one of bert_jax/models/encoders is needed")
     model = dataclasses.replace(model, head=model.head or of_facts(model.facts, model.params))
     tensors_of(model.params, model.config, exported_head(model), model.tokenizer.pad_id)
     return model
@@ -44,8 +38,7 @@ def check_source(model: TrainedModel) -> TrainedModel:
 def trim(model: TrainedModel, texts: Sequence[str], min_count: int = 1) -> TrainedModel:
     """Return the model with the pieces of ``Tokenizer.trimmed`` alone; for these, its logits are those of ``model``.
 
-    Raises:
-      UserError: for the reasons of ``Tokenizer.trimmed``.
+    Raises ``UserError`` for the reasons of ``Tokenizer.trimmed``.
     """
     tokenizer, kept = model.tokenizer.trimmed(texts, min_count)
 
@@ -57,52 +50,36 @@ def trim(model: TrainedModel, texts: Sequence[str], min_count: int = 1) -> Train
     return dataclasses.replace(model, params=params, config=config, tokenizer=tokenizer)
 
 
-def write(model: TrainedModel, smaller: TrainedModel, output: str, scores: Mapping[str, float]) -> Report:
-    """Write ``smaller``, made of ``model``, as a Hugging Face directory, whole or not at all; return the report.
+def write(models: Mapping[str, TrainedModel], output: str, examples: Sequence[Example] = ()) -> str:
+    """Write the second of two ``models``, which was made of the first, as a Hugging Face directory.
 
-    Its card names ``model`` as where it comes from, and has ``scores`` as its evaluation.
-
-    Raises:
-      UserError: for the reasons of ``export_model``.
+    Return the line of the export and a table of both: parameters, bytes of weights and tokenizer.json, the median time
+    of a forward pass, and the main score on ``examples``. Raises ``UserError`` for the reasons of ``export_model``.
     """
-    head, task = exported_head(smaller), smaller.facts.get("task") or {}
-    parent = {"source": model.source, "licence": licence_of(model.workdir or model.source)}
-    own = {"model": config_facts(smaller.config), "vocabulary_sha256": smaller.tokenizer.sha256, "run": {}}
-    pooling = task.get("pooling") if head.ending == "Model" else None
-    written = dataclasses.replace(smaller, head=head, facts={**smaller.facts, **own}, step=0)
-    return export_model(written, output, model_card(written, scores, None, pooling, parent), pooling)
-
-
-def scored(model: TrainedModel, examples: Sequence[Example]) -> dict[str, float]:
-    """Return the metrics of a fine-tuned model on ``examples``, the main one first; {} without examples."""
-    if not examples:
-        return {}
-    task = make_task(model, examples, "dev")
-    metrics, _ = predict_split(model, task, "dev")
-    return {task.main_metric: metrics[task.main_metric], **metrics}
-
-
-def table(models: Mapping[str, TrainedModel], scores: Mapping[str, Mapping[str, float]]) -> str:
-    """Return a table with a line for each model: parameters, bytes, time of a batch and the main score.
-
-    Bytes are those of weights and tokenizer.json as an export has them. The time is the median over ``TURNS`` batches,
-    for which the models take turns.
-    """
-    main = next((name for metrics in scores.values() for name in metrics), "score")
-    times = dict(zip(models, _times(list(models.values())), strict=True))
-    lines = [f"{'':<10}{'parameters':>14}{'bytes':>16}{f'ms for {ROWS} rows':>18}{main:>18}"]
-    for name, model in models.items():
-        tensors, _ = tensors_of(model.params, model.config, exported_head(model), model.tokenizer.pad_id)
-        size = sum(array.size for array in tensors.values())
-        total = sum(array.nbytes for array in tensors.values()) + len(model.tokenizer.tokenizer_json().encode())
-        score = f"{scores[name][main]:.4f}" if scores.get(name) else "-"
-        lines.append(f"{name:<10}{size:>14,}{total:>16,}{times[name] * 1000:>18.1f}{score:>18}")
+    main, scores = "score", dict[str, dict[str, float]]()
+    for name, model in models.items() if examples else ():
+        task = make_task(model, examples, "dev")
+        main, scores[name] = task.main_metric, predict_split(model, task, "dev")[0]
+    original, smaller = models.values()
+    parent = {"source": original.source, "licence": licence_of(original.workdir or original.source)}
+    facts = {"model": config_facts(smaller.config), "vocabulary_sha256": smaller.tokenizer.sha256, "run": {}}
+    written = dataclasses.replace(smaller, facts={**smaller.facts, **facts}, step=0)
+    pooling = (smaller.facts.get("task") or {}).get("pooling") if exported_head(smaller).ending == "Model" else None
+    card = model_card(written, scores.get(list(models)[1], {}), None, pooling, parent)
+    lines = [export_model(written, output, card, pooling).line]
+    lines.append(f"{'':<10}{'parameters':>14}{'bytes':>16}{f'ms for {ROWS} rows':>18}{main:>18}")
+    for (name, model), seconds in zip(models.items(), _seconds(list(models.values())), strict=True):
+        arrays = tensors_of(model.params, model.config, exported_head(model), model.tokenizer.pad_id)[0].values()
+        size = sum(array.nbytes for array in arrays) + len(model.tokenizer.tokenizer_json().encode())
+        score = f"{scores[name][main]:.4f}" if examples else "-"
+        parameters = sum(array.size for array in arrays)
+        lines.append(f"{name:<10}{parameters:>14,}{size:>16,}{seconds * 1000:>18.1f}{score:>18}")
     return "\n".join(lines)
 
 
-def _times(models: Sequence[TrainedModel]) -> list[float]:
-    """Return the median seconds of a forward pass of each model with its pretraining heads, on the same random rows."""
-    batch = random_rows(*(model.config for model in models), number=ROWS)
+def _seconds(models: Sequence[TrainedModel]) -> list[float]:
+    """Return the median time of a forward pass of each model with its pretraining heads, on the same random rows."""
+    batch, times = random_rows(*(model.config for model in models), number=ROWS), list[float]()
 
     def step(model: TrainedModel) -> Any:
         parts = tuple(part for part in (POOLER, LM_HEAD) if part.name in model.params)
@@ -110,24 +87,8 @@ def _times(models: Sequence[TrainedModel]) -> list[float]:
         apply = jax.jit(Model(model.config, parts).apply)
         return lambda: jax.block_until_ready(apply({"params": params}, batch))
 
-    def turns() -> Iterator[list[float]]:
-        steps = [step(model) for model in models]
-        for run in steps:
-            run()  # compiles
-        for _ in range(TURNS):
-            marks = [time.perf_counter()]
-            for run in steps:
-                run()
-                marks.append(time.perf_counter())
-            yield np.diff(marks).tolist()
-
-    return np.median(list(turns()), axis=0).tolist()  # type: ignore[no-any-return]
-
-
-def compare(model: TrainedModel, smaller: TrainedModel, output: str, examples: Sequence[Example], name: str) -> str:
-    """Write ``smaller``; return the line of its export and the table of both, in which it is called ``name``."""
-    files.check_new(output)
-    models = {"original": model, name: smaller}
-    scores = {title: scored(one, examples) for title, one in models.items()}
-    report = write(model, smaller, output, scores[name])
-    return f"{report.line}\n{table(models, scores)}"
+    for run in [step(model) for model in models] * (TURNS + 1):  # the first turn compiles
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return np.median(np.reshape(times, (-1, len(models)))[1:], axis=0).tolist()  # type: ignore[no-any-return]

@@ -191,24 +191,19 @@ class Tokenizer:
         return Tokenizer(JsonEngine(tokenizer_json.with_added(self._engine.as_json.content, new)))
 
     def trimmed(self, texts: Sequence[str], min_count: int = 1) -> tuple[Tokenizer, np.ndarray]:
-        """Return the tokenizer of the pieces that texts use at least ``min_count`` times, and their [V] old ids.
+        """Return the tokenizer of the pieces that texts use ``min_count`` times or more, and their [V] old ids.
 
-        Special and added tokens, single characters, and what these pieces need (``text.trimming``) stay too.
-
-        Raises:
-          UserError: the pieces are joined in a way that this package does not know; or, with a ``min_count`` of 1, a
-            text would be cut into other pieces.
+        What ``text.trimming`` needs stays too. Raises ``UserError`` if that cannot trim a tokenizer of this kind.
         """
         before = self.encode_batch(texts)
-        counts = np.bincount(np.concatenate([np.zeros(0, np.int32), *before]), minlength=self.size)
+        used = np.bincount(np.concatenate(before or [np.zeros(0, int)]), minlength=self.size) >= min_count
         unknown = (text for text, ids in zip(texts, before, strict=True) if self.unk_id in ids)
-        engine, kept = trimming.trimmed(self._engine, np.flatnonzero(counts >= min_count).tolist(), unknown)
-        smaller, old_ids = Tokenizer(engine), np.asarray(kept)
-        pairs = zip(texts, before, smaller.encode_batch(texts), strict=True)
-        changed = (text for text, ids, new in pairs if not np.array_equal(ids, old_ids[new]))
-        if min_count == 1 and (text := next(changed, None)) is not None:
-            raise UserError(f"this tokenizer cannot be trimmed: {text[:60]!r} would be cut into other pieces")
-        return smaller, old_ids
+        engine, old = trimming.trimmed(self._engine, np.flatnonzero(used).tolist(), unknown)
+        smaller, kept = Tokenizer(engine), np.array(old)
+        for text, ids, new in zip(texts, before, smaller.encode_batch(texts), strict=True):
+            if min_count == 1 and not np.array_equal(ids, kept[new]):
+                raise UserError(f"this tokenizer cannot be trimmed: {text[:60]!r} would be cut into other pieces")
+        return smaller, kept
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the tokenizer's file, whole or not at all."""

@@ -1,9 +1,9 @@
 """Trims a tokenizer to the pieces that some texts use, so that each of these texts is still cut into the same pieces.
 
-Why that holds, with U the pieces that the texts use (and special and added tokens, which always stay):
+Why that holds:
 
-- WordPiece takes the longest piece at each place of a word. The pieces of U were the longest, and none is added. A word
-  that ends as [UNK] was tried piece by piece, so the pieces of that try stay too.
+- WordPiece takes the longest piece at each place of a word. What a text uses was the longest, and nothing comes in. A
+  word that ended as [UNK] was tried piece by piece, so the pieces of that try stay too.
 - BPE merges two neighbours at a time. No merge crosses the ends of a piece that results, so what happened inside it is
   what cutting it alone does: those merges stay, with the pieces they join. A merge that never happened changes nothing.
 - Unigram takes the path of pieces with the best sum of scores. The best path stays, and paths only go. The scores of
@@ -26,33 +26,26 @@ from bert_jax.text.sentencepiece_model import KINDS, NORMAL, parse
 
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 Engine = JsonEngine | SentencePieceEngine
-Rank = Callable[[str, str], float | None]  # of the merge of two pieces, the lowest first; None if there is none
 
 
 def trimmed(engine: Engine, used: Collection[int], unknown: Iterable[str]) -> tuple[Engine, list[int]]:
     """Return an engine with the pieces ``used`` and those that have to stay with them, and its [V] old ids, ascending.
 
-    Args:
-      unknown: the texts that have an unknown piece.
-
-    Raises:
-      UserError: the pieces are joined in a way that this package does not know.
+    ``unknown`` are the texts that have an unknown piece. Raises ``UserError`` for a BPE that marks pieces in words.
     """
     kept = {*used, *engine.special_ids, *engine.added_ids}
-    if isinstance(engine, SentencePieceEngine):
-        return _of_model(engine, kept)
-    return _of_content(engine, kept, unknown)
+    return _of_model(engine, kept) if isinstance(engine, SentencePieceEngine) else _of_json(engine, kept, unknown)
 
 
 def _of_model(engine: SentencePieceEngine, kept: set[int]) -> tuple[Engine, list[int]]:
-    model = parse(engine.model, "the model")
+    model, ids = parse(engine.model, "the model"), {piece: i for i, piece in enumerate(engine.vocab)}
     kept |= {i for i, p in enumerate(model.pieces) if p.type != NORMAL or len(p.piece) == 1}
     scores = {p.piece: p.score for p in model.pieces if p.type == NORMAL}
-    ids = {piece: i for i, piece in enumerate(engine.vocab)}
     kept |= {ids[choose(scores, key=scores.__getitem__)] for choose in (min, max)}
     if KINDS[model.trainer_spec.model_type] == "bpe":
-        joined = {piece: -score for piece, score in scores.items()}
-        kept |= _joined({i: engine.vocab[i] for i in kept}, ids, lambda a, b: joined.get(a + b))[0]
+        ranks = {piece: -score for piece, score in scores.items()}
+        merges = _merges([engine.vocab[i] for i in kept], lambda pair: ranks.get("".join(pair)))
+        kept |= {ids[a + b] for a, b in merges}
     order = sorted(kept)
     pieces = [model.pieces[i] for i in order]
     del model.pieces[:]
@@ -60,9 +53,9 @@ def _of_model(engine: SentencePieceEngine, kept: set[int]) -> tuple[Engine, list
     return SentencePieceEngine(model.SerializeToString(deterministic=True)), order
 
 
-def _of_content(engine: JsonEngine, kept: set[int], unknown: Iterable[str]) -> tuple[Engine, list[int]]:
-    content = engine.content
-    model, ids = dict(content["model"]), tokenizer_json.ids_of(content)
+def _of_json(engine: JsonEngine, kept: set[int], unknown: Iterable[str]) -> tuple[Engine, list[int]]:
+    content, ids = engine.content, tokenizer_json.ids_of(engine.content)
+    model = dict(content["model"])
     kind, prefix = model["type"], model.get("continuing_subword_prefix", "")
     kept |= {i for piece, i in ids.items() if len(piece.removeprefix(prefix)) == 1 or _BYTE.fullmatch(piece)}
     if kind == "WordPiece":
@@ -73,50 +66,40 @@ def _of_content(engine: JsonEngine, kept: set[int], unknown: Iterable[str]) -> t
         kept |= {scores.index(min(scores)), scores.index(max(scores))}
     elif kind == "BPE":
         if prefix or model.get("end_of_word_suffix"):
-            raise UserError(
-                "a BPE tokenizer that marks pieces inside words or at their ends cannot be trimmed; byte-level BPE can"
-            )
+            raise UserError("a BPE that marks pieces in words or at their ends cannot be trimmed; byte-level BPE can")
         ranks = {(a, b): rank for rank, (a, b) in enumerate(model["merges"])}
-        own = {i: piece for piece, i in ids.items() if i in kept}
-        more, happened = _joined(own, ids, lambda a, b: ranks.get((a, b)))
-        kept |= more
-        model["merges"] = [list(merge) for merge in ranks if merge in happened]
+        merges = _merges([engine.vocab[i] for i in kept], ranks.get)
+        kept |= {ids[a + b] for a, b in merges}
+        model["merges"] = [list(merge) for merge in ranks if merge in merges]
     order = sorted(kept)
     new = {old: i for i, old in enumerate(order)}
     if kind == "Unigram":
-        model |= {"vocab": [entry for i, entry in enumerate(model["vocab"]) if i in new]}
+        model["vocab"] = [entry for i, entry in enumerate(model["vocab"]) if i in new]
         model |= {"unk_id": new[model["unk_id"]]} if "unk_id" in model else {}
     else:
         model["vocab"] = {piece: new[i] for piece, i in model["vocab"].items() if i in new}
     added = [entry | {"id": new[entry["id"]]} for entry in content["added_tokens"]]
     template = content["post_processor"]
-    special = {
-        role: token | {"ids": [new[i] for i in token["ids"]]} for role, token in template["special_tokens"].items()
-    }
+    special = {role: one | {"ids": [new[i] for i in one["ids"]]} for role, one in template["special_tokens"].items()}
     changed = {"model": model, "added_tokens": added, "post_processor": template | {"special_tokens": special}}
     return JsonEngine(content | changed), order
 
 
 def _tried(word: str, ids: Mapping[str, int], prefix: str) -> Iterator[int]:
     """Yield the pieces that WordPiece takes from the start of ``word``, up to a place where none fits."""
-    start = 0
-    while start < len(word):
-        mark = prefix if start else ""
-        ends = (end for end in range(len(word), start, -1) if mark + word[start:end] in ids)
-        if (end := next(ends, None)) is None:
-            return
+    start, mark = 0, ""
+    while end := next((end for end in range(len(word), start, -1) if mark + word[start:end] in ids), 0):
         yield ids[mark + word[start:end]]
-        start = end
+        start, mark = end, prefix
 
 
-def _joined(own: Mapping[int, str], ids: Mapping[str, int], rank: Rank) -> tuple[set[int], set[tuple[str, str]]]:
-    """Return what BPE joins when it cuts each piece of ``own`` alone: the pieces on the way, and the merges."""
-    pieces, happened = set[int](), set[tuple[str, str]]()
-    for piece in own.values():
+def _merges(pieces: Iterable[str], rank: Callable[[tuple[str, str]], float | None]) -> set[tuple[str, str]]:
+    """Return the merges by which BPE makes each of ``pieces`` alone. The lowest rank is first; None is no merge."""
+    happened = set[tuple[str, str]]()
+    for piece in pieces:
         parts = list(piece)
-        while ranked := [(r, i) for i, pair in enumerate(itertools.pairwise(parts)) if (r := rank(*pair)) is not None]:
+        while ranked := [(r, i) for i, pair in enumerate(itertools.pairwise(parts)) if (r := rank(pair)) is not None]:
             i = min(ranked)[1]
             happened.add((parts[i], parts[i + 1]))
             parts[i : i + 2] = [parts[i] + parts[i + 1]]
-            pieces.add(ids[parts[i]])
-    return pieces, happened
+    return happened

@@ -1,0 +1,35 @@
+"""Write a fine-tuned model without the MLP units and layers that matter least on labelled examples."""
+
+from __future__ import annotations
+
+import argparse
+
+from bert_jax.cli.flags import add_model, whole
+from bert_jax.program import say
+from bert_jax.storage import files
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model(parser)
+    parser.add_argument("--input", required=True, help="labelled examples by which to judge what matters")
+    parser.add_argument(
+        "--mlp", type=float, default=1.0, metavar="SHARE", help="the MLP units to keep (default: 1.0, all)"
+    )
+    parser.add_argument("--layers", type=whole(1), metavar="N", help="the number of layers to keep (default: all)")
+    parser.add_argument("--dev", metavar="FILE", help="labelled examples to score both models (default: --input)")
+    parser.add_argument("--output", required=True, help="the new folder to write")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from bert_jax.runs.prediction import load_tuned, read_examples
+    from bert_jax.runs.pruning import cut, importance, pruned_config
+    from bert_jax.runs.smaller import exportable, write
+
+    a = arguments
+    files.check_new(a.output)
+    model = exportable(load_tuned(a.workdir, a.step, dict(a.option)))
+    config = pruned_config(model, a.mlp, a.layers)
+    examples, dev = (read_examples(model, path, a.format, "dev", say) for path in (a.input, a.dev or a.input))
+    pruned = cut(model, config, *importance(model, examples))
+    print(f"{config.num_layers} layers of {config.mlp_dim:,} MLP units stay, by {len(examples):,} examples")
+    print(write({"original": model, "pruned": pruned}, a.output, dev))
