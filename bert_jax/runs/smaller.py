@@ -67,13 +67,13 @@ def write(models: Mapping[str, TrainedModel], output: str, examples: Sequence[Ex
     pooling = (smaller.facts.get("task") or {}).get("pooling") if exported_head(smaller).ending == "Model" else None
     card = model_card(written, scores.get(list(models)[1], {}), None, pooling, parent)
     lines = [export_model(written, output, card, pooling).line]
-    lines.append(f"{'':<10}{'parameters':>14}{'bytes':>16}{f'ms for {ROWS} rows':>18}{main:>18}")
+    lines.append(f"{'':<10}{'parameters':>14}{'bytes of weights + tokenizer':>31}{f'ms for {ROWS} rows':>18}{main:>18}")
     for (name, model), seconds in zip(models.items(), _seconds(list(models.values())), strict=True):
         arrays = tensors_of(model.params, model.config, exported_head(model), model.tokenizer.pad_id)[0].values()
         size = sum(array.nbytes for array in arrays) + len(model.tokenizer.tokenizer_json().encode())
         score = f"{scores[name][main]:.4f}" if examples else "-"
         parameters = sum(array.size for array in arrays)
-        lines.append(f"{name:<10}{parameters:>14,}{size:>16,}{seconds * 1000:>18.1f}{score:>18}")
+        lines.append(f"{name:<10}{parameters:>14,}{size:>31,}{seconds * 1000:>18.1f}{score:>18}")
     return "\n".join(lines)
 
 

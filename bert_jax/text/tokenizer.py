@@ -193,10 +193,12 @@ class Tokenizer:
     def trimmed(self, texts: Sequence[str], min_count: int = 1) -> tuple[Tokenizer, np.ndarray]:
         """Return the tokenizer of the pieces that texts use ``min_count`` times or more, and their [V] old ids.
 
-        What ``text.trimming`` needs stays too. Raises ``UserError`` if that cannot trim a tokenizer of this kind.
+        What ``text.trimming`` needs stays too. Raises ``UserError`` if there is no such piece, or that cannot trim it.
         """
         before = self.encode_batch(texts)
         used = np.bincount(np.concatenate(before or [np.zeros(0, int)]), minlength=self.size) >= min_count
+        if not used.any():
+            raise UserError(f"no piece occurs {min_count} times in the texts; give more text or a lower --min_count")
         unknown = (text for text, ids in zip(texts, before, strict=True) if self.unk_id in ids)
         engine, old = trimming.trimmed(self._engine, np.flatnonzero(used).tolist(), unknown)
         smaller, kept = Tokenizer(engine), np.array(old)

@@ -9,7 +9,7 @@ Why that holds:
 - Unigram takes the path of pieces with the best sum of scores. The best path stays, and paths only go. The scores of
   unknown characters and user-defined pieces follow the lowest and the highest score, so the pieces with these stay.
 
-Every piece of one character stays too: new text then becomes [UNK] no more often than before.
+Every piece of one character stays too: new text becomes [UNK] no more often, where each character of it is a piece.
 """
 
 from __future__ import annotations

@@ -102,6 +102,12 @@ def test_unknown_characters_cost_a_unigram_model_what_they_cost_before(tokenizer
     assert (min(before), max(before)) == (min(after), max(after))
 
 
+@pytest.mark.parametrize(("texts", "count"), [([], 1), (["", " "], 1), (USED[:3], 999)])
+def test_nothing_to_keep_is_an_error(texts, count):
+    with pytest.raises(UserError, match=f"no piece occurs {count} times in the texts"):
+        wordpiece((*SPECIAL_TOKENS, *"abcdefgh"), lowercase=True).trimmed(texts, count)
+
+
 def test_a_strange_bpe_is_refused():
     tokenizer = learn_byte_bpe(TEXTS[:20], 300)
     tokenizer._engine.content["model"]["end_of_word_suffix"] = "</w>"
