@@ -138,7 +138,7 @@ def frozen_parts(
         if distributed.is_first() and files.as_path(folder).exists():  # left by a failed start
             files.as_path(folder).rmtree()
         distributed.wait("no frozen parts are there")
-        save_params(folder, frozen, facts)
+        save_params(folder, {name: frozen[name] for name in names}, facts)
         return frozen
 
     return place

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -53,11 +53,65 @@ class OfLabels:
         return outputs[self.logits], labels, weights.astype(jnp.promote_types(weights.dtype, jnp.float32))
 
 
+@runtime_checkable
+class Teachable(Protocol):
+    """A loss in which the outputs of another model, a teacher, may take the place of labels."""
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """The names of the outputs that are compared with labels."""
+        ...
+
+    def taught(
+        self,
+        outputs: Mapping[str, jax.Array],
+        said: Mapping[str, jax.Array],
+        batch: Batch,
+        temperature: float,
+    ) -> Sum:
+        """Return the loss of the same targets, with the same weights, where the teacher has ``said`` its ``scores``."""
+        ...
+
+
+def divergence(logits: jax.Array, said: jax.Array, weights: jax.Array, temperature: float) -> Sum:
+    """Return T^2 KL(softmax(said / T) || softmax(logits / T)) in nats, as a sum in float32 or wider.
+
+    With T^2, gradients are of the same size at every temperature T (Hinton et al. 2015, section 2). Of two models with
+    unequal numbers of embeddings, those that both have are compared.
+
+    Args:
+      logits, said: [..., V].
+      weights: [...], 0 on positions that do not count.
+    """
+    size = min(logits.shape[-1], said.shape[-1])
+    student, teacher = (
+        jax.nn.log_softmax(x[..., :size].astype(jnp.promote_types(x.dtype, jnp.float32)) / temperature)
+        for x in (logits, said)
+    )
+    each = jnp.sum(jnp.exp(teacher) * (teacher - student), axis=-1)
+    return Sum(temperature**2 * jnp.sum(each * weights), jnp.sum(weights))
+
+
 class CrossEntropy(OfLabels):
     """The weighted sum of negative log likelihoods in nats, and the sum of weights."""
 
     def __call__(self, outputs: Mapping[str, jax.Array], batch: Batch) -> Sum:
         return cross_entropy(*self.read(outputs, batch))[0]
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        return (self.logits,)
+
+    def taught(
+        self,
+        outputs: Mapping[str, jax.Array],
+        said: Mapping[str, jax.Array],
+        batch: Batch,
+        temperature: float,
+    ) -> Sum:
+        """Return their ``divergence``."""
+        logits, _, weights = self.read(outputs, batch)
+        return divergence(logits, said[self.logits], weights, temperature)
 
 
 class Accuracy(OfLabels):

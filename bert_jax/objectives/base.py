@@ -19,12 +19,13 @@ from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
+from bert_jax.models.distillation import FROZEN, Lessons, Teacher
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.losses import CrossEntropy, token_metrics
 from bert_jax.models.losses import prediction as prediction
 from bert_jax.models.model import Model, Part, encoder_file
 from bert_jax.objectives.frozen import Frozen
-from bert_jax.objectives.reading import ALWAYS, features_read
+from bert_jax.objectives.reading import ALWAYS, features_read, with_attention
 from bert_jax.objectives.terms import MLM as MLM
 from bert_jax.objectives.terms import MLM_TITLES, check_terms, count_labels, majority_rates, of_vocabulary
 from bert_jax.records import Batch, BatchSpec, Sum
@@ -67,6 +68,7 @@ class Setting(NamedTuple):
       heldout_seed: the seed of the held-out rows. If None, it is ``seed``.
       models: field of the objective's config (metadata "model") -> the ``TrainedModel`` that it names.
       where: the path of the objective's keys in the recipe, for messages.
+      teacher: the model of ``config.teacher``.
     """
 
     model: ModelConfig
@@ -76,6 +78,7 @@ class Setting(NamedTuple):
     heldout_seed: int | None = None
     models: Mapping[str, Any] = {}
     where: str = "config.objective"
+    teacher: Teacher | None = None
 
 
 class PretrainingObjective(SingleTask, abc.ABC):
@@ -105,6 +108,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
     whole_batches: bool = False
     dtype: str
     tokenizer: Tokenizer | None = None  # until ``with_text``
+    lessons: Lessons | None = None  # what is learned from the teacher, if there is one
     _mixture: Mixture
     _facts: TokenFacts
 
@@ -117,11 +121,16 @@ class PretrainingObjective(SingleTask, abc.ABC):
         Raises:
           UserError: the encoder, arrangement, packing, masking and lengths do not fit together.
         """
-        model = self._with_attention(setting.model)
+        model = with_attention(setting.model, self.reads, self.name)
         self.config, self.setting = config, setting._replace(model=model)
-        self._terms, self._model = self.terms(config), Model(model, self.parts)
+        self._terms, self._parts, frozen = self.terms(config), self.parts, self.frozen()
         check_terms(self._terms, catalogue.display_name(self.name))
-        self.given = Frozen(self.frozen(), [part.name for part in self.parts], catalogue.display_name(self.name))
+        if setting.teacher:
+            self.lessons = one = Lessons(setting.teacher, model, self.parts, self._terms)
+            self._terms, self._parts, self.parts = one.terms, one.student_parts, (*self.parts, *one.parts)
+            frozen = {**frozen, FROZEN: one.params}
+        self._model = Model(model, self._parts)
+        self.given = Frozen(frozen, [part.name for part in self.parts], catalogue.display_name(self.name))
         self._check_model(model)
         model.check_lengths(setting.max_lengths)
         self.dtype = model.dtype
@@ -156,9 +165,10 @@ class PretrainingObjective(SingleTask, abc.ABC):
     def _set_vocabulary(self, size: int) -> None:
         model = dataclasses.replace(self.setting.model, vocab_size=size)
         self.setting = self.setting._replace(model=model)
-        self._model = Model(model, self.parts)
+        self._model = Model(model, self._parts)
         self._terms = of_vocabulary(self._terms, self.tokenizer, size)
-        self.flops_per_row = {kind: self.flops(spec) for kind, spec in self.batch_specs.items()}
+        taught = self.lessons.flops if self.lessons else lambda spec: 0.0
+        self.flops_per_row = {kind: self.flops(spec) + taught(spec) for kind, spec in self.batch_specs.items()}
 
     # ---- To be written in an objective's file ----------------------------------------------------------------------
 
@@ -184,6 +194,9 @@ class PretrainingObjective(SingleTask, abc.ABC):
           batch: the features of rows, with those that ``inputs`` adds.
           rng: the randomness of dropout and of any draws, by row (``rng.site("mine").bits(shape)``). If None, none.
         """
+        if self.lessons:
+            taught = variables.frozen[FROZEN]
+            return self.lessons.forward(self._model, variables.params, taught, batch, rng)
         return self._model.apply({"params": variables.params}, batch, rng)  # type: ignore[return-value]
 
     def frozen(self) -> Mapping[str, Any]:
@@ -196,7 +209,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
         return config
 
     def flops(self, spec: BatchSpec) -> float:
-        """Return the FLOPs that a train step spends on one row with the features ``spec``."""
+        """Return the FLOPs that a train step spends on one row with the features ``spec``, without a teacher's."""
         predicted = spec["masked_positions"].shape[0] if "masked_positions" in spec else 0
         return self.setting.model.train_flops(spec["input_ids"].shape[0], predicted, int("cls_positions" in spec))
 
@@ -212,18 +225,6 @@ class PretrainingObjective(SingleTask, abc.ABC):
         """The piece of each embedding of the model; "" where there is none, as before the text is read."""
         known = self.tokenizer.vocab if self.tokenizer else ()
         return [*known, *[""] * (self.setting.model.vocab_size - len(known))]
-
-    def _with_attention(self, model: ModelConfig) -> ModelConfig:
-        """Return ``model`` as it reads for this objective. Raises ``UserError`` if its encoder cannot."""
-        causal = self.reads == "what came before"
-        if model.causal == causal:
-            return model
-        if "attention" not in {field.name for field in dataclasses.fields(model)}:
-            raise UserError(
-                f"objective {self.name!r} reads {self.reads}, and encoder {model.encoder!r} cannot: its Config has no"
-                " field 'attention'; take another config.objective.name or config.model.encoder"
-            )
-        return dataclasses.replace(model, attention="causal" if causal else "bidirectional")  # type: ignore[call-arg]
 
     def _check_model(self, model: ModelConfig) -> None:
         for role in [part.head for part in self.parts if isinstance(part.head, str)]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ import jax
 import numpy as np
 
 from bert_jax.errors import UserError
+from bert_jax.models.distillation import digest as digest_of
 from bert_jax.task import Variables
 
 
@@ -46,17 +46,9 @@ class Frozen:
             if wrong := [leaf for leaf in jax.tree.leaves(arrays) if leaf.dtype.kind in "OSU"]:
                 kind = type(wrong[0].flat[0]).__name__
                 raise UserError(f"{objective}: frozen names {name!r}, in which there is a {kind}; only arrays go there")
-            self.digests[name] = digest = _digest(arrays)
+            self.digests[name] = digest = digest_of(arrays)
             self.arrays[digest] = arrays
 
     def by_name(self, variables: Variables) -> Variables:
         """Return ``variables`` whose frozen trees have the names that the objective gives them."""
         return Variables(variables.params, {name: variables.frozen[one] for name, one in self.digests.items()})
-
-
-def _digest(tree: Any) -> str:
-    digest = hashlib.sha256()
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        digest.update(f"{jax.tree_util.keystr(path)} {leaf.shape} {leaf.dtype}\n".encode())
-        digest.update(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()[:16]

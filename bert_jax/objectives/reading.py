@@ -1,14 +1,20 @@
-"""Finds what a function of a batch reads: which features, and whether a row's results depend on other rows."""
+"""Finds what a function of a batch reads: which features, and whether a row's results depend on other rows.
+
+And what a model reads for an objective.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.errors import UserError
+from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import head_class
 from bert_jax.objectives.terms import names_and_functions, values
 from bert_jax.records import Batch, BatchSpec, Feature
@@ -66,6 +72,19 @@ def read_by(
             break  # a mapping of the function's own lacks this name
         names.add(name)
     return names
+
+
+def with_attention(model: ModelConfig, reads: Literal["both sides", "what came before"], objective: str) -> ModelConfig:
+    """Return ``model`` as it reads for an objective. Raises ``UserError`` if its encoder cannot."""
+    causal = reads == "what came before"
+    if model.causal == causal:
+        return model
+    if "attention" not in {field.name for field in dataclasses.fields(model)}:
+        raise UserError(
+            f"objective {objective!r} reads {reads}, and encoder {model.encoder!r} cannot: its Config has no"
+            " field 'attention'; take another config.objective.name or config.model.encoder"
+        )
+    return dataclasses.replace(model, attention="causal" if causal else "bidirectional")  # type: ignore[call-arg]
 
 
 def features_read(

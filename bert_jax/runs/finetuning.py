@@ -21,6 +21,7 @@ from bert_jax.interchange.conversion import unlike
 from bert_jax.interchange.family import families
 from bert_jax.interchange.initial import find_initial, frozen_parts, start_from
 from bert_jax.interchange.loading import load, one_task
+from bert_jax.models import distillation
 from bert_jax.models.model import config_facts
 from bert_jax.program import Note, program
 from bert_jax.reporting import run_record
@@ -80,6 +81,9 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
             notes += overridden_settings(settings.model, request.typed_keys, initial)
             notes += overridden_vocabulary(settings.vocab, request.typed_keys, initial)
         identity = settings.identity() | {"init": request.init}
+        for trained in recipe.teacher.values():  # by its content, wherever it lies
+            identity["teacher"]["init"] = f"teacher@{distillation.digest(trained.params)}"
+            distributed.wait("the teacher", identity["teacher"]["init"])
         run = run_record.content(workdir, config, identity, request.command, bound=bool(saved))
 
         evaluators = read(settings.training.evaluations, notes.append)
@@ -145,7 +149,13 @@ def _facts_of_one(settings: FinetuningSettings, own: TaskSettings, task: Example
         "max_length": settings.phase.max_length,
         "bilstm_layers": settings.bilstm_layers,
         "data": dataclasses.asdict(own.data),
+        **(_without_lessons(task) if task.lessons and task.lessons.parts else {}),
     }
+
+
+def _without_lessons(task: ExampleTask) -> dict[str, Any]:
+    """Return the parts of the model but for those that only a teacher needed: a loaded model has these alone."""
+    return {"parts": [part.name for part in task.model.parts if part.name != distillation.PROJECTION]}
 
 
 def _fingerprint(splits: Splits) -> str:

@@ -10,7 +10,7 @@ from bert_jax.errors import UserError
 # The fields of PretrainingSettings and FinetuningSettings, copied so that reading a recipe does not import the classes.
 BOTH = (
     "model", "phases", "seed", "vocab", "optimizer", "schedule", "selection", "mesh", "training", "checkpoints",
-    "loader", "export",
+    "loader", "export", "teacher",
 )  # fmt: skip
 PRETRAINING = ("objective", *BOTH, "corpus", "examples", "private")
 FINETUNING = ("task", "data", "tasks", "mixing", *BOTH, "packing", "weights", "frozen", "bilstm_layers")

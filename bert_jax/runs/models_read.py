@@ -11,6 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.loading import load
 from bert_jax.models.config import ModelConfig
+from bert_jax.models.distillation import WHERE, Teacher, TeacherConfig
 from bert_jax.models.model import encoder_file
 from bert_jax.records import BatchSpec
 from bert_jax.text import tokenizer as tokenizers
@@ -45,6 +46,36 @@ def in_run(models: Models, model: ModelConfig, max_lengths: Mapping[str, int], w
         name: dataclasses.replace(one, config=dataclasses.replace(one.config, dtype=model.dtype))
         for name, one in models.items()
     }
+
+
+def read_teacher(config: TeacherConfig | None, read: Callable[..., TrainedModel] = load) -> dict[str, TrainedModel]:
+    """Return the model of ``config.teacher`` by the name of its key; {} if there is none. See ``read_models``."""
+    return {"init": read(config.init, flag=f"{WHERE}.init=")} if config else {}
+
+
+def teacher_of_finetuning(
+    config: TeacherConfig | None, initial: TrainedModel | None, vocabulary: str | None
+) -> dict[str, TrainedModel]:
+    """Return the same for a fine-tuning from ``initial``, or with the vocabulary at a path.
+
+    Raises ``UserError`` if the vocabulary is another, or would have to be learned.
+    """
+    models = read_teacher(config)
+    if initial and any(one.tokenizer.sha256 != initial.tokenizer.sha256 for one in models.values()):
+        raise UserError(
+            f"{WHERE}.init={models['init'].source} has another vocabulary than --init={initial.source}, and reads no "
+            "other; take a teacher, or a model to start from, with the same one"
+        )
+    if not (initial or vocabulary):
+        check_vocabulary(models, None, WHERE)
+    return models
+
+
+def teacher_in_run(
+    config: TeacherConfig | None, models: Models, model: ModelConfig, max_lengths: Mapping[str, int]
+) -> Teacher | None:
+    """Return the teacher of ``read_teacher`` as a run computes it that trains ``model``; see ``in_run``."""
+    return Teacher(config, in_run(models, model, max_lengths, WHERE)["init"]) if config else None
 
 
 def check_features(models: Models, specs: Mapping[str, BatchSpec], where: str) -> None:

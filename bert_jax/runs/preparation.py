@@ -20,6 +20,7 @@ from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.hugging_face import check_family
 from bert_jax.interchange.initial import continued_seed
 from bert_jax.interchange.loading import load
+from bert_jax.models import distillation
 from bert_jax.models.config import ModelConfig
 from bert_jax.objectives.base import PretrainingObjective, Setting
 from bert_jax.objectives.reading import of_other_rows
@@ -37,7 +38,16 @@ from bert_jax.runs.model_choice import (
     with_classifier_dropout,
     with_vocabulary_size,
 )
-from bert_jax.runs.models_read import check_features, check_vocabulary, in_run, read_models
+from bert_jax.runs.models_read import (
+    Models,
+    check_features,
+    check_vocabulary,
+    in_run,
+    read_models,
+    read_teacher,
+    teacher_in_run,
+    teacher_of_finetuning,
+)
 from bert_jax.runs.settings import FinetuningSettings, PretrainingSettings, member_of
 from bert_jax.runs.task_settings import TaskSettings, at_task, main_metrics, with_keys_of
 from bert_jax.task import Task, check_meanings, tasks_of
@@ -63,6 +73,7 @@ class CheckedPretraining:
       parent: the entries of the run's facts that name the run from which it starts.
       task: the objective, or those of the phases, still without text. Until the vocabulary is there, the size of its
         model's vocabulary is that of ``initial`` or of ``config.vocab``.
+      teacher: the model of ``config.teacher``, by the name of its key.
     """
 
     settings: PretrainingSettings
@@ -71,6 +82,7 @@ class CheckedPretraining:
     task: PretrainingObjective | Several
     experiment: Experiment
     mesh: Mesh
+    teacher: Models
 
     def inputs(self, workdir: str, bound: bool) -> Inputs:
         """Return what finds or makes the vocabulary and the corpus. ``bound``: whether the run has saved a step.
@@ -83,6 +95,7 @@ class CheckedPretraining:
         if not bound:
             for one in tasks_of(self.task).values():
                 check_vocabulary(one.setting.models, inputs.source_tokenizer, one.setting.where)
+            check_vocabulary(self.teacher, inputs.source_tokenizer, distillation.WHERE)
         inputs.check()
         return inputs
 
@@ -123,7 +136,8 @@ def check_pretraining(
     experiment = dataclasses.replace(settings.experiment(), seed=seed)
     phases = experiment.phases.phases
     chosen = [(*one, read_models(one.config, one.where, read)) for one in settings.objectives(phases)]
-    pieces = [model.tokenizer.size for *_, models in chosen for model in models.values()]
+    teacher = read_teacher(settings.teacher, read)
+    pieces = [model.tokenizer.size for models in (*(one[-1] for one in chosen), teacher) for model in models.values()]
     model = first_model(settings, initial, next(iter(pieces), None))
     mesh = experiment.check(devices)
     check_loggers(settings.training.loggers)
@@ -133,10 +147,12 @@ def check_pretraining(
         lengths, changes = {p.kind: p.max_length for p in own}, {p.kind: p.changes for p in own}
         with own_parts.contract_of(catalogue.name_of(module.__name__)):
             own_seed, read_too = seed_of_member(seed, member_of(own[0])), in_run(models, model, lengths, where)
-            setting = Setting(model, lengths, own_seed, changes, settings.seed, read_too, where)
+            taught = teacher_in_run(settings.teacher, teacher, model, lengths)
+            setting = Setting(model, lengths, own_seed, changes, settings.seed, read_too, where, taught)
             one = module.Objective(config, setting)
             own_parts.check_objective(one)
         check_features(models, one.batch_specs, where)
+        check_features(teacher, one.batch_specs, distillation.WHERE)
         _check_whole_batches(one, experiment, mesh)
         check_kernel(one.setting.model, mesh, [one.batch_specs[kind] for kind in lengths])
         objectives.append(one)
@@ -159,7 +175,7 @@ def check_pretraining(
         batches = {f"config.phases.{p.kind}.batch_size": (p.batch_size, specs[p.kind]) for p in phases}
         evaluated = {"config.training.eval_rows": (settings.training.eval_rows, specs[experiment.evaluated_phase.kind])}
         check_fits(model.num_parameters, batches | evaluated)
-    return CheckedPretraining(settings, initial, parent, task, experiment, mesh)
+    return CheckedPretraining(settings, initial, parent, task, experiment, mesh, teacher)
 
 
 class ChosenTask(NamedTuple):
@@ -179,6 +195,7 @@ class CheckedFinetuning:
       parent: the entries of the run's facts that name the run from which it starts.
       model: the architecture; without ``initial``, its size of vocabulary is known once that is learned.
       tasks: the tasks by name; one that is alone is called "".
+      teacher: the model of ``config.teacher``, by the name of its key.
     """
 
     settings: FinetuningSettings
@@ -187,6 +204,7 @@ class CheckedFinetuning:
     model: ModelConfig
     tasks: Mapping[str, ChosenTask]
     experiment: Experiment
+    teacher: Models
 
     @property
     def weights_from(self) -> TrainedModel | None:
@@ -266,6 +284,7 @@ class CheckedFinetuning:
         read = [(splits[name][train_split(splits[name])], one.task.roles) for name, one in self.tasks.items()]
         tokenizer = find_vocabulary(settings.vocab, self.initial, workdir, read, note)
         model = with_vocabulary_size(self.model, settings.model, tokenizer.size, self.initial)
+        check_vocabulary(self.teacher, tokenizer, distillation.WHERE)
         made = {}
         for name, one in self.tasks.items():
             with at_task(name):
@@ -280,6 +299,7 @@ class CheckedFinetuning:
                     settings.packing,
                     settings.frozen,
                     settings.bilstm_layers,
+                    teacher_in_run(settings.teacher, self.teacher, model, {KIND: phase.max_length}),
                 )
                 made[name] = one.task(one.config, own)
         return made
@@ -322,7 +342,8 @@ def check_finetuning(settings: FinetuningSettings, initial: TrainedModel | None)
         )
     model = choose_model(settings.model, initial.tokenizer.size if initial else settings.vocab.size, initial)
     model.check_lengths({f"config.phases.{KIND}.max_length": settings.phase.max_length})
-    return CheckedFinetuning(settings, initial, parent, model, chosen, experiment)
+    teacher = teacher_of_finetuning(settings.teacher, initial, settings.vocab.path)
+    return CheckedFinetuning(settings, initial, parent, model, chosen, experiment, teacher)
 
 
 def first_model(settings: PretrainingSettings, initial: TrainedModel | None, pieces: int | None = None) -> ModelConfig:

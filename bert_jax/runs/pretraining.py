@@ -24,6 +24,7 @@ from bert_jax.interchange.architectures import of_pretraining
 from bert_jax.interchange.family import families
 from bert_jax.interchange.initial import find_initial, start_from
 from bert_jax.interchange.loading import load
+from bert_jax.models import distillation
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import LM_HEAD, config_facts
 from bert_jax.objectives.base import PretrainingObjective
@@ -148,7 +149,8 @@ def _facts_of(
     settings: PretrainingSettings, task: PretrainingObjective | Several, tokenizer: Tokenizer, corpus: Mixture
 ) -> dict[str, Any]:
     """Return the facts of a run: what is known of it once it has text. It resumes only with the same."""
-    model, parts = task.setting.model, [part.name for part in task.parts]
+    model, every = task.setting.model, [part.name for part in task.parts]
+    parts = [name for name in every if name != distillation.PROJECTION]
     [(module, *_), *_] = settings.objectives(settings.experiment().phases.phases[-1:])
     has_class = model.encoder in families() and LM_HEAD.name in parts  # a class of transformers
     facts = {
@@ -158,7 +160,8 @@ def _facts_of(
         "corpus_fingerprint": corpus.fingerprint,
         "head": {"architecture": of_pretraining(model, parts)} if has_class else None,
         "objective": {"name": catalogue.name_of(module.__name__), **dataclasses.asdict(task.config)},
-        **({"parts": parts} if isinstance(task, Several) else {}),  # those of other phases are left out of the model
+        # those of other phases, and what only a teacher needed, are left out of the model
+        **({"parts": parts} if isinstance(task, Several) or parts != every else {}),
     }
     return _with_frozen(with_contents(facts), task)
 
@@ -170,7 +173,9 @@ def _with_frozen(tree: dict[str, Any], task: Task) -> dict[str, Any]:
     """
     contents, others = dict[tuple[str, Any], str](), dict[str, dict[str, str]]()
     for kind, one in tasks_of(task).items():
-        models, digests = one.setting.models, one.given.digests
+        models, digests = one.setting.models, one.given.digests.copy()
+        if taught := digests.pop(distillation.FROZEN, None):
+            contents["init", one.setting.teacher.trained.source] = f"teacher@{taught}"
         contents |= {
             (name, models[name].source): f"{name}@{digest}" for name, digest in digests.items() if name in models
         }

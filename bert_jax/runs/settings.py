@@ -14,6 +14,7 @@ from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig
 from bert_jax.errors import UserError
 from bert_jax.examples.load import DataConfig
 from bert_jax.models.config import ModelConfig
+from bert_jax.models.distillation import TeacherConfig
 from bert_jax.objectives import base
 from bert_jax.objectives.base import ROW_KEYS
 from bert_jax.rows.loader import LoaderConfig
@@ -57,6 +58,7 @@ class Settings:
     checkpoints: CheckpointConfig = CheckpointConfig()
     loader: LoaderConfig = LoaderConfig()
     export: bool = True  # write a Hugging Face directory at the end
+    teacher: TeacherConfig | None = None  # a trained model to learn from
 
     # What optimizer and schedule are if the recipe does not say it; an option counts for the parts that have it.
     part_defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -105,7 +107,7 @@ class Settings:
             tree[group] = {"name": name, **dataclasses.asdict(self.find_part(group))}
         if tree["schedule"]["warmup_fraction"] is not None:
             del tree["schedule"]["warmup_steps"]
-        return tree
+        return tree if self.teacher else without(tree, "teacher")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -12,10 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax import catalogue, configuration
 from bert_jax.errors import UserError, few
 from bert_jax.examples.columns import Roles
+from bert_jax.models import distillation
 from bert_jax.models.bilstm import BiLstm
 from bert_jax.models.config import ModelConfig
+from bert_jax.models.distillation import Lessons, Teacher
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.losses import token_metrics
 from bert_jax.models.model import Model, Part
@@ -43,6 +46,7 @@ class Setting:
       packing: with "bucketed", the rows of a batch have about the same length and are padded to that length.
       frozen: parts of the model (``encoder``, ``pooler``) that are not trained.
       bilstm_layers: layers of a BiLSTM between encoder and head (Devlin et al. 2019, section 5.1). If 0, no BiLSTM.
+      teacher: the model of ``config.teacher``.
     """
 
     splits: Mapping[str, tuple[Example, ...]]
@@ -55,6 +59,7 @@ class Setting:
     packing: Literal["none", "bucketed"] = "bucketed"
     frozen: tuple[str, ...] = ()
     bilstm_layers: int = 0
+    teacher: Teacher | None = None
 
     def names(self, prefix: str) -> tuple[str, ...]:
         """Return the names of the splits that begin with ``prefix``."""
@@ -91,6 +96,7 @@ class ExampleTask(SingleTask, abc.ABC):
     reads_one_vector = False
     whole_batches: bool = False
     dtype: str
+    lessons: Lessons | None = None  # what is learned from the teacher, if there is one
 
     def __init__(self, config: Any, setting: Setting):
         """Encode the examples. ``notes`` gets lines about them for the user, such as how many were cut.
@@ -119,13 +125,13 @@ class ExampleTask(SingleTask, abc.ABC):
             self.lengths = bucket_lengths(KIND, every, length, setting.batch_size)
         self.heldout_parts = setting.names("dev") or (("",) if train else tuple(setting.splits))
         self.batch_specs = {kind: self._spec(n) for kind, n in self.lengths.items()}
-        self._terms = self.terms(config)
-        self.loss_weights = {name: term.weight for name, term in self._terms.items()}
-        self.model = self.module(setting.model)
-        self.dtype = setting.model.dtype
+        self._terms, self.model, self.dtype = self.terms(config), self.module(setting.model), setting.model.dtype
         self.flops_per_row = {
             kind: setting.model.train_flops(n) * (self.num_choices or 1) for kind, n in self.lengths.items()
         }
+        if setting.teacher:
+            self._learn_from(setting.teacher)
+        self.loss_weights = {name: term.weight for name, term in self._terms.items()}
 
     # ---- For subclasses to define or change -------------------------------------------------------------------------
 
@@ -190,9 +196,13 @@ class ExampleTask(SingleTask, abc.ABC):
         return Model(model, (*between, *self.head(getattr(model, self.head_dropout) if rate is None else rate)))
 
     def with_model(self, model: ModelConfig) -> ExampleTask:
-        """Return the task, with the rows that are encoded already, for a model of another config of the same sizes."""
+        """Return the task, with the rows that are encoded already, for a model of another config of the same sizes.
+
+        It has no teacher.
+        """
         other = copy.copy(self)
-        other.setting, other.model = dataclasses.replace(self.setting, model=model), self.module(model)
+        other.setting, other.model = dataclasses.replace(self.setting, model=model, teacher=None), self.module(model)
+        other.lessons, other._terms = None, self.terms(self.config)
         return other
 
     @abc.abstractmethod
@@ -201,7 +211,11 @@ class ExampleTask(SingleTask, abc.ABC):
 
     def forward(self, variables: Variables, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
         """Run the model and return its outputs [B, ...] by name, which terms read. If ``rng`` is None, no dropout."""
-        params = {**variables.params, **jax.lax.stop_gradient(variables.frozen)}
+        frozen = dict(variables.frozen)
+        taught = frozen.pop(distillation.FROZEN, None)
+        params = {**variables.params, **jax.lax.stop_gradient(frozen)}
+        if self.lessons:
+            return self.lessons.forward(self.model, params, taught, batch, rng)
         return self.model.apply({"params": params}, batch, rng)  # type: ignore[return-value]
 
     @abc.abstractmethod
@@ -239,7 +253,8 @@ class ExampleTask(SingleTask, abc.ABC):
         if unknown:
             raise UserError(f"config.frozen names {', '.join(sorted(unknown))}; parts are {', '.join(params)}")
         frozen = {name: params[name] for name in params if name in self.setting.frozen}
-        return Variables({name: params[name] for name in params if name not in frozen}, frozen)
+        trained = {name: params[name] for name in params if name not in frozen}
+        return Variables(trained, frozen | ({distillation.FROZEN: self.lessons.params} if self.lessons else {}))
 
     def loss(self, variables: Variables, batch: Batch, rng: Any) -> Losses:
         losses, metrics = measure(self._terms, self.forward(variables, batch, rng), batch)
@@ -262,6 +277,30 @@ class ExampleTask(SingleTask, abc.ABC):
     def has_answers(self, split: str) -> bool:
         """Return whether every example of a split has an answer, so that predictions can be scored."""
         return all(example.get(self.answer) is not None for example in self.setting.splits[split])
+
+    def _learn_from(self, teacher: Teacher) -> None:
+        """Add what is learned from ``teacher``. Raises ``UserError`` if it was trained for something else."""
+        trained, heads = teacher.trained, None
+        if teacher.config.soft.weight:
+            facts, here = trained.facts, f"{distillation.WHERE}.init={trained.source}"
+            own, name = dict(facts.get("task") or {}), catalogue.name_of(type(self).__module__)
+            if own.get("name") != name:
+                raise UserError(
+                    f"{here} was trained for {own.get('name', 'pretraining')}, and this run is of the task {name}; "
+                    f"fine-tune a teacher for it first, or set {distillation.WHERE}.soft.weight to 0"
+                )
+            its, ours = tuple(facts.get("labels") or ()), self.setting.labels
+            if set(its) != set(ours):
+                raise UserError(f"{here} has the labels {few(its)}, and this run {few(ours)}; they have to be the same")
+            like = copy.copy(self)
+            like.config = configuration.build(type(self.config), own, "task", also=("name",))
+            layers = facts.get("bilstm_layers", 0)
+            like.setting = dataclasses.replace(self.setting, model=trained.config, labels=its, bilstm_layers=layers)
+            heads = like.module(trained.config).parts, None if its == ours else [its.index(one) for one in ours]
+        self.lessons = Lessons(teacher, self.setting.model, self.model.parts, self._terms, heads)
+        self._terms, self.model = self.lessons.terms, self.model.clone(parts=self.lessons.student_parts)
+        for kind, spec in self.batch_specs.items():
+            self.flops_per_row[kind] += self.lessons.flops(spec)
 
     def _note_unknown(self, rows: EncodedRows) -> None:
         ids = rows.sequences.get("input_ids", np.zeros(0, np.int32))

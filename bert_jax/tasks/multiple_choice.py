@@ -19,7 +19,7 @@ from scipy import special
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
 from bert_jax.models.heads import ChoiceClassifier
-from bert_jax.models.losses import cross_entropy
+from bert_jax.models.losses import cross_entropy, divergence
 from bert_jax.models.model import POOLER, Part
 from bert_jax.records import Batch, Example, Sum
 from bert_jax.rows.example_rows import EncodedRows
@@ -135,7 +135,24 @@ class Task(ExampleTask):
 def choice_terms() -> dict[str, Term]:
     """Return the loss over the choices of each row, which ``choice_weights`` [B, C] has, and its accuracy."""
     measures = {"accuracy": lambda outputs, batch: _choose(outputs, batch)[1]}
-    return {"": Term(lambda outputs, batch: _choose(outputs, batch)[0], measures=measures)}
+    return {"": Term(_ChoiceLoss(), measures=measures)}
+
+
+@dataclasses.dataclass(frozen=True)
+class _ChoiceLoss:
+    """The cross-entropy over the choices that are there."""
+
+    scores: ClassVar[tuple[str, ...]] = ("logits",)
+
+    def __call__(self, outputs: Mapping[str, jax.Array], batch: Batch) -> Sum:
+        return _choose(outputs, batch)[0]
+
+    def taught(
+        self, outputs: Mapping[str, jax.Array], said: Mapping[str, jax.Array], batch: Batch, temperature: float
+    ) -> Sum:
+        """Return the ``divergence`` from a teacher's distribution over them."""
+        logits, others = (jnp.where(batch["choice_weights"] > 0, one["logits"], NEVER) for one in (outputs, said))
+        return divergence(logits, others, batch["label_weights"], temperature)
 
 
 def choice_scores(logits: np.ndarray, weights: np.ndarray) -> np.ndarray:

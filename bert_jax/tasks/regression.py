@@ -82,7 +82,7 @@ class Task(ExampleTask):
         return (POOLER, Part.of("classifier", Classifier, dropout_rate=dropout_rate))
 
     def terms(self, config: Config) -> dict[str, Term]:
-        return {"": Term(_squared_error)}
+        return {"": Term(_SquaredError())}
 
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         given = [_number(example.get("label")) for example in self.setting.splits[part]]
@@ -105,9 +105,25 @@ class Task(ExampleTask):
         return {"mean_label_loss": float(np.mean((labels - np.concatenate(train).mean()) ** 2))} if train else {}
 
 
-def _squared_error(outputs: Mapping[str, jax.Array], batch: Batch) -> Sum:
-    errors, weights = outputs["logits"][:, 0] - batch["labels"], batch["label_weights"]  # [B]
-    return Sum(jnp.sum(errors**2 * weights), jnp.sum(weights))
+@dataclasses.dataclass(frozen=True)
+class _SquaredError:
+    """The sum of squared errors, and the number of labels."""
+
+    scores: ClassVar[tuple[str, ...]] = ("logits",)
+
+    def __call__(self, outputs: Mapping[str, jax.Array], batch: Batch) -> Sum:
+        return self._from(outputs, batch["labels"], batch)
+
+    def taught(
+        self, outputs: Mapping[str, jax.Array], said: Mapping[str, jax.Array], batch: Batch, temperature: float
+    ) -> Sum:
+        """Return the same with the numbers of a teacher for labels."""
+        del temperature
+        return self._from(outputs, said["logits"][:, 0], batch)
+
+    def _from(self, outputs: Mapping[str, jax.Array], numbers: jax.Array, batch: Batch) -> Sum:
+        errors, weights = outputs["logits"][:, 0] - numbers, batch["label_weights"]  # [B]
+        return Sum(jnp.sum(errors**2 * weights), jnp.sum(weights))
 
 
 def _number(value: Any) -> float | None:

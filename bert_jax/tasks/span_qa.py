@@ -163,14 +163,8 @@ class Task(ExampleTask):
         return (Part.of("qa_outputs", SpanClassifier, dropout_rate=dropout_rate),)
 
     def terms(self, config: Config) -> dict[str, Term]:
-        ends = [(f"{end}_logits", f"{end}_positions", "label_weights") for end in ("start", "end")]
-
-        def loss(outputs: Mapping[str, jax.Array], batch: Batch) -> Sum:
-            first, last = (CrossEntropy(*names)(outputs, batch) for names in ends)
-            return Sum((first.value + last.value) / 2, first.count)
-
-        start, end = (Accuracy(*names) for names in ends)
-        return {"": Term(loss, measures={"start_accuracy": start, "end_accuracy": end})}
+        start, end = (Accuracy(*names) for names in _ENDS)
+        return {"": Term(_SpanLoss(), measures={"start_accuracy": start, "end_accuracy": end})}
 
     # ---- Answers ---------------------------------------------------------------------------------------------------
 
@@ -255,3 +249,26 @@ def _ranked(found: _Decoded, config: Config) -> list[dict[str, Any]]:
         {"text": text, "score": round(score, 6), "probability": round(part, 6), "start": start, "end": end}
         for (text, score, start, end), part in zip(entries, parts, strict=True)
     ]
+
+
+_ENDS = [(f"{end}_logits", f"{end}_positions", "label_weights") for end in ("start", "end")]
+
+
+@dataclasses.dataclass(frozen=True)
+class _SpanLoss:
+    """The mean of the cross-entropies of the first and of the last token of an answer."""
+
+    scores: ClassVar[tuple[str, ...]] = tuple(logits for logits, *_ in _ENDS)
+
+    def __call__(self, outputs: Mapping[str, jax.Array], batch: Batch) -> Sum:
+        return _mean(*(CrossEntropy(*names)(outputs, batch) for names in _ENDS))
+
+    def taught(
+        self, outputs: Mapping[str, jax.Array], said: Mapping[str, jax.Array], batch: Batch, temperature: float
+    ) -> Sum:
+        """Return the mean of their divergences from a teacher's distributions."""
+        return _mean(*(CrossEntropy(*names).taught(outputs, said, batch, temperature) for names in _ENDS))
+
+
+def _mean(first: Sum, last: Sum) -> Sum:
+    return Sum((first.value + last.value) / 2, first.count)

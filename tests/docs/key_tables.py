@@ -24,6 +24,7 @@ from bert_jax.checkpoints.saving import CheckpointConfig
 from bert_jax.corpora.prepare import CorpusConfig, PartConfig, VocabularyConfig
 from bert_jax.examples.load import DataConfig
 from bert_jax.models.config import ModelConfig, TransformerConfig
+from bert_jax.models.distillation import HiddenConfig, SoftConfig, TeacherConfig
 from bert_jax.models.encoders import bert
 from bert_jax.objectives import base
 from bert_jax.rows.loader import LoaderConfig
@@ -88,6 +89,9 @@ BOTH: Groups = (
     ("config.checkpoints", (), (CheckpointConfig,)),
     ("config.loader", (), (LoaderConfig,)),
     ("config.mesh", (), (MeshConfig,)),
+    ("config.teacher", (), (TeacherConfig,)),
+    ("config.teacher.soft", (), (SoftConfig,)),
+    ("config.teacher.hidden", (), (HiddenConfig,)),
 )
 PRETRAINING: Groups = (
     ("config", (), (PretrainingSettings,)),

@@ -1,0 +1,343 @@
+"""``config.teacher``: what a student learns from a teacher, in pretraining and in fine-tuning."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from safetensors.numpy import load_file
+
+import bert_jax
+from bert_jax import configuration
+from bert_jax import task as contract
+from bert_jax.checkpoints.restoring import read_params
+from bert_jax.cli.main import run
+from bert_jax.errors import UserError
+from bert_jax.models import distillation
+from bert_jax.models.distillation import Teacher, TeacherConfig, pairs_of
+from bert_jax.models.model import config_of
+from bert_jax.reporting.run_record import read_run
+from bert_jax.runs import recipes
+from bert_jax.runs.preparation import check_pretraining
+from bert_jax.runs.settings import PretrainingSettings
+from bert_jax.training import mesh as meshes
+from bert_jax.training.mesh import MeshConfig
+from tests import toy
+from tests.interchange.numpy_models import numpy_outputs
+from tests.objectives.test_terms import LAYOUTS, one_update
+from tests.tasks import toy_tasks
+from tests.training.test_layouts import compare
+
+STEPS, EVAL_ROWS = 4, 20
+NO_DROPOUT = ("--config.model.dropout_rate=0.0", "--config.model.attention_dropout_rate=0.0")
+EVERYTHING = (
+    "--config.teacher.soft.temperature=2",
+    "--config.teacher.soft.weight=5",
+    "--config.teacher.labels=2",
+    "--config.teacher.hidden.weight=1",
+)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a trained teacher of 4 layers, twice as wide as its student of 2, and the student's recipe."""
+    folder = tmp_path_factory.mktemp("teacher")
+    recipe = toy.recipe(
+        toy.write_text(folder / "text.txt"),
+        objective={"name": "mlm"},
+        model={"num_layers": 2},
+        phases={"phase1": {"num_steps": STEPS, "batch_size": 16, "max_length": 32}},
+        schedule={"warmup_steps": 1},
+        training={"log_every_steps": 1, "eval_every_steps": STEPS, "eval_rows": EVAL_ROWS, "loggers": ()},
+        checkpoints={"every_steps": 2},
+        examples=(),
+    )
+    path = toy.write_recipe(folder / "first.json", recipe)
+    large = ["--config.model.hidden_size=64", "--config.model.num_layers=4", "--config.learning_rate=0.02"]
+    with toy.one_device():
+        assert run(["pretrain", f"--config={path}", f"--workdir={folder / 'teacher'}", *large]) == 0
+    recipe["vocab"]["path"] = str(shutil.copy(folder / "teacher" / "vocab.txt", folder))
+    toy.write_recipe(folder / "alone.json", recipe)
+    toy.write_recipe(folder / "student.json", recipe | {"teacher": {"init": str(folder / "teacher")}})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def student(place: Path) -> Path:
+    """The workdir of the finished student, which has learned all there is."""
+    with toy.one_device():
+        assert pretrain(place, "student", *EVERYTHING) == 0
+    return place / "student"
+
+
+def pretrain(place: Path, workdir: str, *flags: str, recipe: str = "student.json") -> int:
+    return run(["pretrain", f"--config={place / recipe}", f"--workdir={place / workdir}", *flags])
+
+
+def checked(place: Path, *flags: str) -> Any:
+    config = recipes.load(str(place / "student.json"), flags).to_dict()
+    return check_pretraining(PretrainingSettings.of(config), devices=jax.devices()[:1])
+
+
+def with_text(place: Path, workdir: Path, *flags: str) -> Any:
+    recipe = checked(place, *flags)
+    task, _ = recipe.with_text(*recipe.inputs(str(workdir), bound=False).open(lambda line: None))
+    return task
+
+
+def records(workdir: Path, split: str) -> list[dict[str, Any]]:
+    lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+    return [line for line in lines if line["split"] == split]
+
+
+def test_of_itself_a_student_learns_nothing(place: Path, tmp_path: Path) -> None:
+    """Where teacher and student are one model, each term of the teacher is 0, and so is its gradient."""
+    with jax.enable_x64(True):
+        same = ("--config.model.hidden_size=64", "--config.model.num_layers=4", "--config.model.dtype=float64")
+        cosine = ("--config.teacher.hidden.loss=cosine", "--config.teacher.labels=0")
+        task = with_text(place, tmp_path / "run", *EVERYTHING, *same, *NO_DROPOUT, *cosine)
+        assert task.loss_weights == {"mlm": 0.0, "soft_mlm": 5.0, "hidden": 1.0}
+        batch = task.heldout_rows("phase1", 4)
+        [(name, given)] = task.given.arrays.items()
+        params = jax.tree.map(lambda x: x.astype(np.float64), given)
+
+        def of(params: Any) -> Any:
+            terms = task.loss(contract.Variables(params, {name: given}), batch, None).terms
+            return terms["soft_mlm"].value + terms["hidden"].value, terms
+
+        (_, terms), gradients = jax.jit(jax.value_and_grad(of, has_aux=True))(params)
+        assert float(terms["mlm"].value) > 1.0
+        assert abs(float(terms["soft_mlm"].value)) < 1e-10
+        assert abs(float(terms["hidden"].value)) < 1e-10
+        assert max(float(abs(x).max()) for x in jax.tree.leaves(gradients)) < 1e-9
+
+
+def test_the_losses_are_those_of_numpy(place: Path, student: Path) -> None:
+    """numpy computes the losses of the finished student again, from the tensors of both exports."""
+    batches = bert_jax.batches(str(place / "student.json"), str(student), overrides=dict(_typed(EVERYTHING)))
+    rows = batches.task.heldout_rows("phase1", EVAL_ROWS)
+    logits = {}
+    for name in ("teacher", "student"):
+        tensors = load_file(place / name / "hugging_face" / "model.safetensors")
+        config = config_of(read_run(str(place / name))["facts"]["model"])
+        both = {key: np.asarray(value, np.float64) for key, value in tensors.items()}
+        every = numpy_outputs(both, config, rows, frozenset({"mlm_head"}), "BertForMaskedLM")["mlm_logits"]
+        logits[name] = np.take_along_axis(every, rows["masked_positions"][..., None], axis=1) / 2.0  # the temperature
+    log_shares = {name: x - np.log(np.exp(x).sum(-1, keepdims=True)) for name, x in logits.items()}
+    divergence = (np.exp(log_shares["teacher"]) * (log_shares["teacher"] - log_shares["student"])).sum(-1)
+    weights = rows["masked_weights"]
+    found = records(student, "eval")
+    np.testing.assert_allclose(found[-1]["soft_mlm_loss"], 4 * (divergence * weights).sum() / weights.sum(), rtol=1e-4)
+    variables = contract.Variables(read_params(str(student))[0], batches.task.given.arrays)
+    hidden = jax.jit(lambda batch: batches.task.loss(variables, batch, None).terms["hidden"])(rows)
+    # the evaluation has filled up its last batch with copies
+    np.testing.assert_allclose(found[-1]["hidden_loss"], float(hidden.value / hidden.count), rtol=1e-4)
+    assert found[0]["soft_mlm_loss"] > found[-1]["soft_mlm_loss"] > 1e-3
+    assert found[0]["hidden_loss"] > found[-1]["hidden_loss"] > 1e-3
+
+
+def _typed(flags: tuple[str, ...]) -> list[tuple[str, float]]:
+    matches = [re.fullmatch(r"--config\.(.*)=(.*)", flag) for flag in flags]
+    return [(match[1], float(match[2])) for match in matches if match]
+
+
+def test_hidden_states_are_compared_through_one_projection(place: Path, student: Path) -> None:
+    """By ``hidden_states`` of both models, which have a path of their own."""
+    teacher, own = bert_jax.load(str(place / "teacher")), bert_jax.load(str(student))
+    assert distillation.PROJECTION not in own.params, "a loaded model has no part that only the teacher needed"
+    params, text = read_params(str(student))[0], "the cat sees the river."
+    dense = params[distillation.PROJECTION]["dense"]
+    [of_teacher], [of_student] = teacher.hidden_states([text]), own.hidden_states([text])
+    states = of_student @ dense["kernel"] + dense["bias"]
+    expected = sum(((states[m] - of_teacher[2 * m]) ** 2).mean() for m in range(3))
+
+    task, ids = checked(place, *EVERYTHING).task, own.tokenizer.encode(text).input_ids
+    spec = next(iter(task.batch_specs.values()))
+    row = {name: np.zeros((1, *one.shape), one.dtype) for name, one in spec.items()}
+    row["input_ids"][0, : len(ids)], row["attention_mask"][0, : len(ids)] = ids, 1
+    row["row_weights"][:] = 1
+    variables = contract.Variables(params, task.given.arrays)
+    found = jax.jit(lambda batch: task.loss(variables, batch, None).terms["hidden"])(row)
+    np.testing.assert_allclose(float(found.value) / float(found.count), expected, rtol=1e-4)
+
+
+def test_the_map_of_layers() -> None:
+    """That of Jiao et al. 2020, section 4: a student of 4 layers learns from layers 3, 6, 9 and 12 of 12."""
+    assert pairs_of("uniform", 4, 12) == ((0, 0), (1, 3), (2, 6), (3, 9), (4, 12))
+    assert pairs_of("every_second", 6, 12) == ((0, 0), (1, 2), (2, 4), (3, 6), (4, 8), (5, 10), (6, 12))
+    assert pairs_of("last", 6, 12) == ((6, 12),)
+    assert pairs_of((1, 12), 2, 12) == ((0, 0), (1, 1), (2, 12))
+
+
+@pytest.mark.heavy
+def test_every_layout_gives_the_same_step(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with jax.enable_x64(True):
+        task = with_text(place, tmp_path / "run", *EVERYTHING, "--config.model.dtype=float64")
+        monkeypatch.setattr(meshes, "SPLIT", 16)
+        expected = one_update(task, "phase1", 1, MeshConfig(), 1)
+        assert min(expected[0][name] for name in ("soft_mlm_loss", "hidden_loss")) > 1e-3
+        fsdp = {"fsdp": (8, MeshConfig(data=2, fsdp=2, tensor=2, weight_update="replicated"), 1)}
+        for layout in (LAYOUTS | fsdp).values():
+            compare(one_update(task, "phase1", *layout), expected, loss_tolerance=1e-12, gradient_tolerance=1e-10)
+
+
+def test_a_run_goes_on_beside_its_teacher_and_no_other(
+    place: Path, student: Path, tmp_path: Path, one_device: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where it lies elsewhere. No checkpoint holds it, and its parameters are what they were."""
+    tree = ocp.PyTreeCheckpointer().metadata(student / "checkpoints" / str(STEPS) / "state").item_metadata.tree
+    assert set(tree["params"]) == {"encoder", "mlm_head", distillation.PROJECTION}
+    content = read_run(str(student))["identity"]["teacher"]["init"]
+    assert content == f"teacher@{distillation.digest(bert_jax.load(str(place / 'teacher')).params)}"
+
+    begun = shutil.copytree(student, tmp_path / "begun")
+    shutil.rmtree(begun / "checkpoints" / str(STEPS))  # as after a kill between two saves
+    moved = place / "teacher" / "hugging_face"
+    assert pretrain(place, str(begun), *EVERYTHING, f"--config.teacher.init={moved}") == 0
+    for one, other in zip(*(jax.tree.leaves(read_params(str(path))[0]) for path in (begun, student)), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert pretrain(place, str(begun), *EVERYTHING, f"--config.teacher.init={place / 'teacher'}@2") == 2
+    assert f"config.teacher.init: '{content}' -> 'teacher@" in capsys.readouterr().err
+
+
+def test_plans_and_mfu_count_the_teacher(place: Path) -> None:
+    """Its forward pass, a third of what its training would cost, and its memory."""
+    taught, alone = checked(place).task, checked(place, "--config.teacher=None").task
+    spec, config = taught.batch_specs["phase1"], bert_jax.load(str(place / "teacher")).config
+    forward = config.train_flops(32, spec["masked_positions"].shape[0], 0) / 3
+    assert taught.flops_per_row["phase1"] == alone.flops_per_row["phase1"] + forward
+    frozen = jax.tree.leaves(jax.eval_shape(taught.init, jax.random.key(0)).frozen)
+    assert sum(x.size for x in frozen) == sum(x.size for x in jax.tree.leaves(taught.given.arrays)) > 0
+
+
+BAD = {
+    "no key": (["--config.teacher.init="], "config.teacher.init= is neither"),
+    "gone": (["--config.teacher.init=gone"], "config.teacher.init=gone is neither a Hugging Face directory"),
+    "nothing": (["--config.teacher.soft.weight=0"], "teaches nothing: soft.weight and hidden.weight are 0"),
+    "cold": (["--config.teacher.soft.temperature=0"], "soft.temperature is 0.0; more than 0 is needed"),
+    "layers": (
+        ["--config.teacher.hidden.weight=1", "--config.teacher.layers=(2, 5)"],
+        "config.teacher.layers is (2, 5), and the teacher has 4 layers, the student 2; 'uniform', 'every_second', "
+        "'last' or a tuple of 2 numbers from 1 to 4",
+    ),
+    "odd": (
+        ["--config.teacher.hidden.weight=1", "--config.model.num_layers=3"],
+        "'uniform', and the teacher has 4 layers, the student 3, which do not divide; give a tuple of 3 layers",
+    ),
+    "half": (
+        ["--config.teacher.hidden.weight=1", "--config.teacher.layers=every_second", "--config.model.num_layers=1"],
+        "'every_second', and the teacher has 4 layers, the student 1; the student needs 2",
+    ),
+    "head": (
+        ["--config.objective.name=mlm_nsp"],
+        "has no pooler, nsp_head, and soft targets of the term 'nsp' read its nsp_logits; take a teacher that has it, "
+        "name other terms in config.teacher.soft.terms",
+    ),
+    "term": (["--config.teacher.soft.terms=('nsp',)"], "config.teacher.soft.terms has 'nsp'; valid: mlm"),
+    "order": (
+        ["--config.objective.name=ltr"],
+        "reads both sides, and the student what came before; take a teacher that reads the same",
+    ),
+    "length": (
+        ["--config.model.max_length=64", "--config.max_length=64"],
+        "reads at most 32 positions, and the rows of phase1 have 64; lower config.phases.phase1.max_length",
+    ),
+    "vocabulary": (["--config.vocab.path={place}/other.txt"], "has another vocabulary of its own, and reads no other"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_teacher_that_does_not_fit(
+    name: str, place: Path, tmp_path: Path, one_device: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "other.txt").write_text((place / "teacher" / "vocab.txt").read_text() + "zebra\n")
+    flags, said = BAD[name]
+    assert pretrain(place, str(tmp_path / "run"), *(flag.format(place=place) for flag in flags)) == 2
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said in line
+    assert not (tmp_path / "run" / "corpus").exists()
+
+
+# ---- Fine-tuning ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with examples of classification, a fine-tuned teacher, and a recipe for its students."""
+    folder = tmp_path_factory.mktemp("tuned")
+    toy_tasks.write_toy(folder, "classification", phase={"num_epochs": 6})
+    with toy.one_device():
+        assert toy_tasks.finetune(folder, workdir="teacher") == 0
+    return folder
+
+
+TUNED = ("--config.teacher.init={}/teacher", "--config.vocab.path={}/teacher/vocab.txt")
+
+
+def finetune(folder: Path, workdir: str, *flags: str) -> int:
+    return toy_tasks.finetune(folder, *(flag.format(folder) for flag in (*TUNED, *flags)), workdir=workdir)
+
+
+def test_a_classifier_learns_from_another(tuned: Path, one_device: None) -> None:
+    """From what it says alone, without labels."""
+    flags = ("--config.teacher.labels=0", "--config.teacher.hidden.weight=0.1", "--config.seed=1")
+    assert finetune(tuned, "student", *flags) == 0
+    found = toy_tasks.evaluations(tuned, "student")
+    assert found[0]["soft_loss"] > found[-1]["soft_loss"] > 0
+    assert found[0]["hidden_loss"] > found[-1]["hidden_loss"] > 0
+    metrics = toy_tasks.results(tuned, "student")["metrics"]["dev"]
+    assert metrics.keys() == {"loss", "accuracy"}, "a finished student needs no teacher"
+    assert metrics["accuracy"] > 0.9
+    assert run(["evaluate", f"--workdir={tuned / 'student'}", f"--input={tuned / 'dev.jsonl'}"]) == 0
+
+
+def taught_task(trained: Any, name: str = "classification", **keys: Any) -> Any:
+    """A task on 16 examples, with a teacher."""
+    plain = toy_tasks.make_task(name, {"train": toy_tasks.examples(name, 16)})
+    model = dataclasses.replace(plain.setting.model, vocab_size=trained.tokenizer.size)
+    teacher = Teacher(configuration.build(TeacherConfig, {"init": "X", **keys}, "config.teacher"), trained)
+    setting = dataclasses.replace(plain.setting, tokenizer=trained.tokenizer, model=model, teacher=teacher)
+    return type(plain)(plain.config, setting)
+
+
+def losses(task: Any) -> dict[str, float]:
+    batch = task.rows["train"].take(np.arange(16), 32)
+    terms = jax.jit(lambda variables: task.loss(variables, batch, None).terms)
+    variables = meshes.unbox(task.init(jax.random.key(0)))
+    return {name: float(one.value / one.count) for name, one in terms(variables).items()}
+
+
+def test_labels_are_matched_by_name(tuned: Path) -> None:
+    """A teacher whose labels, and outputs, have the other order says the same."""
+    trained = bert_jax.load(str(tuned / "teacher"))
+    assert trained.facts["labels"] == ["neg", "pos"]
+    dense = jax.tree.map(lambda x: x[..., ::-1], trained.params["classifier"])
+    other = dataclasses.replace(
+        trained, params={**trained.params, "classifier": dense}, facts={**trained.facts, "labels": ["pos", "neg"]}
+    )
+    expected = losses(taught_task(trained))
+    assert losses(taught_task(other)) == expected
+    wrong = dataclasses.replace(trained, facts={**trained.facts, "labels": ["pos", "neg"]})
+    assert losses(taught_task(wrong))["soft"] != expected["soft"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "keys", "said"),
+    [
+        ({"labels": ["neg", "good"]}, {}, "has the labels neg, good, and this run neg, pos; they have to be the same"),
+        ({"task": None}, {}, "was trained for pretraining, and this run is of the task classification"),
+        ({"task": {"name": "regression"}}, {}, "was trained for regression"),
+    ],
+)
+def test_a_teacher_of_something_else(tuned: Path, changes: Any, keys: Any, said: str) -> None:
+    trained = bert_jax.load(str(tuned / "teacher"))
+    with pytest.raises(UserError, match=said):
+        taught_task(dataclasses.replace(trained, facts={**trained.facts, **changes}), **keys)
