@@ -13,9 +13,10 @@ from bert_jax.interchange.architectures import HeadClass
 from bert_jax.interchange.hugging_face import export_model
 from bert_jax.interchange.loading import load
 from bert_jax.interchange.workdir import import_into_workdir
+from bert_jax.models.encoders import roberta
 from bert_jax.models.model import LM_HEAD, POOLER, Model
 from bert_jax.records import SPECIAL_TOKENS
-from bert_jax.runs.smaller import trim
+from bert_jax.runs.smaller import trim, write
 from bert_jax.text.tokenizer import wordpiece
 from bert_jax.training.mesh import unbox
 from tests.models.helpers import random_params, tiny
@@ -59,8 +60,9 @@ def outputs(model: TrainedModel, text: str) -> dict[str, np.ndarray]:
     encoded = model.tokenizer.encode(text)
     batch = {name: np.array([getattr(encoded, name)]) for name in ("input_ids", "token_type_ids", "attention_mask")}
     batch["masked_positions"] = np.array([[1, 2]])
-    params = {name: model.params[name] for name in ("encoder", "pooler", "mlm_head")}
-    return jax.tree.map(np.asarray, Model(model.config, (POOLER, LM_HEAD)).apply({"params": params}, batch))
+    parts = [part for part in (POOLER, LM_HEAD) if part.name in model.params]
+    params = {name: model.params[name] for name in ("encoder", *(part.name for part in parts))}
+    return jax.tree.map(np.asarray, Model(model.config, tuple(parts)).apply({"params": params}, batch))
 
 
 def test_the_logits_of_kept_pieces_stay(pretrained):
@@ -74,6 +76,19 @@ def test_the_logits_of_kept_pieces_stay(pretrained):
         np.testing.assert_array_equal(after["sequence"], before["sequence"])
         np.testing.assert_array_equal(after["pooled"], before["pooled"])
         np.testing.assert_allclose(after["mlm_logits"], before["mlm_logits"][..., kept], rtol=1e-5, atol=1e-6)
+
+
+def test_positions_of_roberta_follow_the_padding_id(tmp_path):
+    """Its position table in a file begins after the id of the padding, which a trim changes."""
+    tokenizer = wordpiece(("cat", "zyx", "dada", "a", *SPECIAL_TOKENS))
+    config = roberta.Config(tokenizer.size, 16, num_layers=1, num_heads=2, mlp_dim=32, max_length=16)
+    export_model(TrainedModel("", random_params(config), config, tokenizer), tmp_path / "model", "the card")
+    model = load(str(tmp_path / "model"))
+    smaller = trim(model, ["a cat"])
+    assert smaller.tokenizer.pad_id == tokenizer.pad_id - 2
+    write({"original": model, "trimmed": smaller}, str(tmp_path / "out"))
+    found, wanted = outputs(load(str(tmp_path / "out")), "a cat"), outputs(model, "a cat")
+    np.testing.assert_array_equal(found["sequence"], wanted["sequence"])
 
 
 def figures(line: str) -> list[float]:
