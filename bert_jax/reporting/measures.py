@@ -22,6 +22,7 @@ TITLES = {
 }
 DIGITS = {"learning_rate": 6, "tokens_per_second": 0, "perplexity": 1}  # decimals; percentages have 2, others 3
 MOST_TILES = 6
+MEAN = "mean"  # the metric of several tasks that is the mean of their main ones
 EXACT = ("learning_rate",)  # exact, not measured, so drawn without a moving average
 NOT_DRAWN = (
     "perplexity",
@@ -101,23 +102,26 @@ def headline(record: Record, main: str | None, titles: Mapping[str, str]) -> lis
     """Return the metrics of a record that lead the report.
 
     In pretraining they are the loss of the first term and the accuracies of all, in fine-tuning ``main`` and two more.
+    Of several tasks they are the mean and the main metrics, whose titles come first.
     """
     names = metric_names([record], titles)
     terms = [name for name in names if name.endswith("_loss")][:1] + [n for n in names if n.endswith("_accuracy")]
-    return terms[:MOST_TILES] or sorted(names, key=lambda name: name != main)[:3]
+    return terms[:MOST_TILES] or sorted(names, key=lambda name: name != main)[: MOST_TILES if main == MEAN else 3]
 
 
 def known_baselines(metric: str, baselines: Mapping[str, Any]) -> list[tuple[str, float]]:
     """Return (name, value) of each known baseline of a metric, the strongest first.
 
-    A part of a mixture (``mlm_loss/legal``) has baselines of its own. The majority rate of a term of a loss, such as
-    ``nsp``, belongs to its accuracy, ``nsp_accuracy``.
+    A part of a mixture (``mlm_loss/legal``) has baselines of its own, and so has one of several tasks
+    (``rte/accuracy``). The majority rate of a term of a loss, such as ``nsp``, belongs to its accuracy,
+    ``nsp_accuracy``.
     """
     name, slash, part = metric.partition("/")
-    if name.endswith(CORRELATIONS):
+    if name.endswith(CORRELATIONS) or part.endswith(CORRELATIONS):
         return [(CONSTANT, 0.0)]
     of_term = ((f"{name.removesuffix('_accuracy')}_majority_rate", "majority rate"),)
-    keys = ((f"{key}{slash}{part}", label) for key, label in BASELINES.get(name, of_term))
+    keys = [(f"{key}{slash}{part}", label) for key, label in BASELINES.get(name, of_term)]
+    keys += [(f"{name}/{key}", label) for key, label in BASELINES.get(part, ())]
     known = [(label, float(baselines[key])) for key, label in keys if is_number(baselines.get(key))]
     return sorted(known, key=lambda one: one[1] if lower_is_better(metric) else -one[1])
 

@@ -34,6 +34,7 @@ class Observer:
             return
         outputs = [catalogue.find("reporting.loggers", name, having="Logger").Logger() for name in loggers]
         self._num_steps, self._private = num_train_steps, bool(run["config"].get("private"))
+        self._tasks = tuple(run["config"].get("tasks") or ())
         self.status = StatusFile(self.workdir)
         self.status.update(num_train_steps=num_train_steps)
         self.progress = ProgressLine(num_train_steps, order=tuple(run.get("titles", ())))
@@ -134,11 +135,19 @@ class Observer:
         if not self._shows:
             return
         self.log.write(step, "eval", metrics)
-        shown = ", ".join(f"{in_words(name)} {figure(value)}" for name, value in metrics.items())
-        self.note(f"step {step:,} held-out: {shown}")
+        for task in ("", *self._tasks):
+            own = {name.removeprefix(f"{task}/"): x for name, x in metrics.items() if self._task_of(name) == task}
+            shown = ", ".join(f"{in_words(name)} {figure(value)}" for name, value in own.items())
+            if shown:
+                self.note(f"step {step:,} held-out{task and f' {task}'}: {shown}")
         if text := self._alarms.evaluation(step, metrics):
             self.alarm(step, text)
         self._report()
+
+    def _task_of(self, metric: str) -> str:
+        """Return the one of several tasks that a metric belongs to; "" if it is of none alone."""
+        first = metric.partition("/")[0]
+        return first if first in self._tasks else ""
 
     def _report(self) -> None:
         """Write the report as it stands. On an object store, and where it cannot be written, it waits for the end."""

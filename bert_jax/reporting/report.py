@@ -219,23 +219,26 @@ def _scores(details: Mapping[str, Any], baselines: Mapping[str, Any], titles: Ma
     splits = {name: found for name, found in details["splits"].items() if found.get("metrics")}
     if not splits:
         return ""
-    main = details.get("metric")
-    names = dict.fromkeys(name for found in splits.values() for name in found["metrics"])
-    ordered = sorted(names, key=lambda name: name != main)
-    rows = [
-        [
-            title(name, titles),
-            *(cell(found["metrics"].get(name), name, titles) for found in splits.values()),
-            to_beat(name, baselines) or MISSING,
+    main, tables = details.get("metric"), []
+    for task in dict.fromkeys(name.rpartition("/")[0] for name in splits):  # "": the only one
+        start = f"{task}/" if task else ""
+        own = {name.removeprefix(start): found for name, found in splits.items() if name.rpartition("/")[0] == task}
+        names = dict.fromkeys(f"{start}{name}" for found in own.values() for name in found["metrics"])
+        order = [main, *(titles if task else ())]
+        ordered = sorted(names, key=lambda name: order.index(name) if name in order else len(order))
+        rows = [
+            [
+                title(name, titles),
+                *(cell(found["metrics"].get(name.removeprefix(start)), name, titles) for found in own.values()),
+                to_beat(name, baselines) or MISSING,
+            ]
+            for name in ordered
         ]
-        for name in ordered
-    ]
-    heads = [f"{name} ({found['num_examples']:,})" for name, found in splits.items()]
+        heads = [f"{name} ({found['num_examples']:,})" for name, found in own.items()]
+        tables.append(f'<div class="card">{table([task or "measure", *heads, "to beat"], rows)}</div>')
     step = f"Step {details['best_step']:,}" if is_number(details.get("best_step")) else "The chosen step"
     note = f"{step}, chosen by the held-out {in_words(str(main))}; its predictions are in predictions_*.jsonl."
-    return (
-        f'<p class="small soft">{escape(note)}</p><div class="card">{table(["measure", *heads, "to beat"], rows)}</div>'
-    )
+    return f'<p class="small soft">{escape(note)}</p>{"".join(tables)}'
 
 
 def _results(evaluations: list[Record], baselines: Mapping[str, Any], titles: Mapping[str, str]) -> str:

@@ -228,7 +228,10 @@ class SeveralTasks:
         return self._of[self.kind_of(part, KIND)].finish(part, outputs)
 
     def evaluated(self, metrics: dict[str, float]) -> dict[str, float]:
-        """Return ``NAME/metric``, with several dev splits also ``NAME/metric/SPLIT``, and the mean of the main ones."""
+        """Return ``NAME/metric``, with several dev splits also ``NAME/metric/SPLIT``, and the mean of the main ones.
+
+        The mean and the main ones come first.
+        """
         found: dict[str, float] = {}
         for metric, value in metrics.items():
             one = self.members[metric.partition("/")[0]]
@@ -237,10 +240,9 @@ class SeveralTasks:
                 of_split = "" if len(one.heldout_parts) == 1 else split.removeprefix(one.name)
                 metric = metric.removesuffix(f"/{split}") + of_split
             found[metric] = value
-        if self.main_metric:
-            mean = float(np.mean([found[one.main_metric] for one in self.members.values()]))
-            found = {MEAN: mean} | found
-        return found
+        mains = {one.main_metric: found[one.main_metric] for one in self.members.values()}
+        mean = {self.main_metric: float(np.mean([*mains.values()]))} if self.main_metric else {}
+        return mean | mains | found
 
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
         every = [one.baselines(kind, num_rows) for one in self.members.values()]
