@@ -6,11 +6,12 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from bert_jax.configuration import INFINITE, nearest
+from bert_jax.configuration import INFINITE, check_fields, nearest
 from bert_jax.errors import UserError
 from bert_jax.rows.dealt import passes_of
 
 WHERE = "config.mixing"
+MOST = 1000  # of alpha and ratio; more is a slip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,15 +30,13 @@ class Mixing:
         ways = [name for name in ("shares", "alpha", "ratio") if getattr(self, name) not in (None, {})]
         if len(ways) > 1:
             raise UserError(f"{WHERE} has {' and '.join(ways)}; one way to mix is allowed: leave the others out")
-        for name, wanted, other in (("alpha_end", "alpha", "alpha"), ("main", "ratio", "ratio"), ("ratio", "main", "")):
+        for name, wanted in (("alpha_end", "alpha"), ("main", "ratio"), ("ratio", "main")):
             if getattr(self, name) is not None and getattr(self, wanted) is None:
-                raise UserError(f"{WHERE}.{name} needs {WHERE}.{other or wanted}; give it too")
-        for name, least in (("alpha", 0.0), ("alpha_end", 0.0), ("ratio", 0.0)):
-            value = getattr(self, name)
-            if value is not None and (value < least or (name == "ratio" and value == 0) or value > 1e6):
-                raise UserError(
-                    f"{WHERE}.{name} is {value}; a number {'above' if name == 'ratio' else 'from'} 0 is needed"
-                )
+                raise UserError(f"{WHERE}.{name} needs {WHERE}.{wanted}; give it too")
+        allowed = f"a number from 0 to {MOST} is needed"
+        check_fields(self, WHERE, allowed, "alpha", "alpha_end", sound=lambda v: v is None or 0 <= v <= MOST)
+        allowed = f"a number above 0 and at most {MOST} is needed"
+        check_fields(self, WHERE, allowed, "ratio", sound=lambda v: v is None or 0 < v <= MOST)
         for task, share in self.shares.items():
             if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < INFINITE:
                 raise UserError(f"{WHERE}.shares.{task} is {share!r}; a number above 0 is needed")

@@ -1,0 +1,123 @@
+"""Training on several tasks: what a step leaves alone, on one device and on several; a run that was killed."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.runs.preparation import check_finetuning
+from bert_jax.runs.settings import FinetuningSettings
+from bert_jax.training import mesh as meshes
+from bert_jax.training.mesh import MeshConfig
+from bert_jax.training.optimizers import adamax, adamw, lamb
+from bert_jax.training.optimizers.base import Rule
+from bert_jax.training.state import TrainState
+from tests.tasks import test_several
+
+ORDER = ("clas", "tagg", "regr", "clas")  # their kinds, in turn
+SHARED = {"encoder", "pooler"}
+OWN = {"clas": {"clas_classifier"}, "regr": {"regr_classifier"}, "tagg": {"tagg_classifier"}}
+TRAINS = {"clas": {"clas_classifier"}, "regr": SHARED | OWN["regr"], "tagg": {"encoder"} | OWN["tagg"]}
+MESHES = {
+    "one": (1, MeshConfig()),
+    "replicated": (8, MeshConfig(weight_update="replicated")),
+    "sharded": (8, MeshConfig()),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return test_several.write(tmp_path_factory.mktemp("training"))
+
+
+@functools.cache
+def made(folder: Path) -> Any:
+    """The task and the experiment of a recipe whose layers are scanned; ``clas`` does not train what is shared."""
+    recipe = test_several.recipe(
+        model={"layers": "scanned", "num_layers": 2, "mlp_dim": 128}, packing="none", schedule={"warmup_fraction": 0.0}
+    )
+    recipe["tasks"]["clas"] |= {"frozen": ("encoder", "pooler"), "weight": 2.0}
+    checked = check_finetuning(FinetuningSettings.of(recipe), None)
+    return checked.with_examples(checked.load(str(folder), lambda line: None))
+
+
+@functools.cache
+def states(folder: Path, optimizer: Rule, mesh_name: str, micro_batches: int) -> list[TrainState]:
+    """The state before the steps of ORDER, and after each."""
+    task, experiment = made(folder)
+    devices, mesh_config = MESHES[mesh_name]
+    training = dataclasses.replace(experiment.training, micro_batches=micro_batches)
+    of = dataclasses.replace(experiment, optimizer=optimizer, mesh=mesh_config, training=training)
+    mesh = of.check(jax.devices()[:devices])
+    source, phase = task.source("train", "train", 0), of.phases.phases[0]
+    steps = iter([of.phases.rows_of(number, {}, source.buckets) for number in range(of.phases.num_steps)])
+    with meshes.activations(mesh):
+        state, frozen = of.initial_state(task, mesh).make(0)
+        assert meshes.is_split(state.params) == (mesh_name == "sharded")
+        found, jitted = [jax.device_get(state)], {kind: of.jitted_step(task, kind, phase, state) for kind in OWN}
+        for kind in ORDER:
+            step = next(step for step in steps if step.kind == kind)
+            batch = meshes.to_devices(source.rows(step.epochs, step.rows), mesh)
+            state = jitted[kind](state, frozen, batch)
+            found.append(jax.device_get(state))
+    return found
+
+
+def leaves(state: TrainState) -> dict[str, np.ndarray]:
+    """Return the arrays of the parameters and of the optimizer's state by path."""
+    tree = {"params": state.params, "optimizer": state.opt_state}
+    return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+@pytest.mark.parametrize(
+    ("mesh", "micro_batches", "optimizer"),
+    [
+        ("one", 1, adamw.Optimizer(clip_norm=0.1)),
+        ("sharded", 2, adamw.Optimizer(clip_norm=0.1)),
+        ("replicated", 1, lamb.Optimizer(clip_norm=0.1)),
+        pytest.param("sharded", 1, lamb.Optimizer(clip_norm=0.1), marks=pytest.mark.heavy),
+        pytest.param("one", 2, adamax.Optimizer(), marks=pytest.mark.heavy),
+    ],
+)
+def test_a_step_leaves_alone_what_its_task_does_not_train(
+    folder: Path, mesh: str, micro_batches: int, optimizer: Rule
+) -> None:
+    """Parameters, moments and decay, bit for bit; and what it trains has moved."""
+    found = states(folder, optimizer, mesh, micro_batches)
+    for kind, before, after in zip(ORDER, map(leaves, found), map(leaves, found[1:]), strict=False):
+        for part in SHARED.union(*OWN.values()):
+            own = [path for path in before if f"['{part}']" in path]
+            assert sum("optimizer" in path for path in own) == 2 * sum("params" in path for path in own) > 0
+            same = [path for path in own if before[path].tobytes() == after[path].tobytes()]
+            if part in TRAINS[kind]:  # a row of an embedding that did not come may stay in its moments
+                assert not [path for path in same if "params" in path and "kernel" in path], (kind, part)
+            else:
+                assert same == own, (kind, part)
+
+
+def test_the_steps_are_those_of_one_device(folder: Path) -> None:
+    optimizer = adamw.Optimizer(clip_norm=0.1)
+    found, expected = (states(folder, optimizer, *of)[-1] for of in (("sharded", 2), ("one", 1)))
+    for path, value in leaves(expected).items():
+        tolerance = 2e-3 * np.abs(value).max() + 1e-8  # the gradient of a key bias is 0, but for rounding
+        np.testing.assert_allclose(leaves(found)[path], value, rtol=0, atol=tolerance, err_msg=path)
+    for name, total in expected.metrics.items():  # "tokens" counts micro-batches
+        np.testing.assert_allclose(found.metrics[name].value, total.value, rtol=1e-4, err_msg=name)
+
+
+def test_metrics_and_weights_are_of_each_task(folder: Path) -> None:
+    task, _ = made(folder)
+    first, second = states(folder, adamw.Optimizer(clip_norm=0.1), "one", 1)[1:3]
+    loss = first.metrics["clas/loss"]
+    assert first.metrics["loss"].value == pytest.approx(2.0 * loss.value / loss.count), "its weight is 2"
+    assert loss.count == 16 == first.metrics["clas/accuracy"].count
+    assert first.metrics["regr/loss"].count == first.metrics["tagg/loss"].count == 0
+    assert second.metrics["clas/loss"] == loss
+    assert second.metrics["tagg/loss"].count > 16, "words"
+    assert task.of("clas").loss_weights == {"clas/": 2.0}
