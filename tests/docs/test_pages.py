@@ -6,10 +6,11 @@ import re
 
 import pytest
 
-from bert_jax import catalogue, configuration
+from bert_jax import configuration
 from bert_jax.cli import main
 from bert_jax.corpora.prepare import find_source
 from bert_jax.errors import UserError
+from bert_jax.runs import key_names
 from bert_jax.runs.model_choice import choose_model
 from bert_jax.runs.settings import FinetuningSettings, PretrainingSettings
 from tests.docs import key_tables, pages
@@ -52,10 +53,9 @@ def check(words, monkeypatch):
     if config is None:
         return
     config = config.to_dict()
-    if "task" in config:
-        settings = configuration.build(FinetuningSettings, config, "config")
-        task = catalogue.find("tasks", settings.task["name"], having="Task")
-        configuration.build(task.Config, settings.task, "config.task", also=("name",))
+    if key_names.is_finetuning(config):
+        for one in FinetuningSettings.of(config).each.values():
+            one.find()
         return
     settings = configuration.build(PretrainingSettings, config, "config")
     settings.find_objective()
@@ -96,7 +96,7 @@ def test_the_table_of_commands_has_every_verb():
 # Groups whose keys are names of the user's own, or of a part that the user chooses.
 USERS = re.compile(
     r"(data\.(splits|columns|strip_prefix|split_values)|training\.evaluations\.NAME\.(data|options)|phases\.NAME\.(masking|objective)"
-    r"|corpus\.(parts|columns)\.NAME\.options)\."
+    r"|corpus\.(parts|columns)\.NAME\.options|tasks\.NAME\.(task|data))\."
 )
 OWN = (
     "objective.words_weight",
@@ -112,7 +112,9 @@ def test_keys_that_a_page_names_exist(file):
     text = pages.without_programs(file.read_text(encoding="utf-8"))
     for key in re.findall(r"(?<![\w./])config\.(?!key\b)([a-z_0-9]+(?:\.[\w]+)*)", text):
         general = re.sub(
-            r"^(phases|corpus\.parts|corpus\.columns|training\.evaluations)\.\w+", r"\1.NAME", key.removesuffix(".KEY")
+            r"^(phases|corpus\.parts|corpus\.columns|training\.evaluations|tasks)\.\w+",
+            r"\1.NAME",
+            key.removesuffix(".KEY"),
         )
         assert USERS.match(general) or general in KEYS or general in OWN, f"config.{key}"
 

@@ -28,7 +28,7 @@ def recipe(**changes: Any) -> dict[str, Any]:
     """A recipe of three tasks, called by the first letters of theirs: clas, regr, tagg."""
     of_one = toy_tasks.recipe("tagging", **changes)
     tasks = {name[:4]: {"task": {"name": name}, "data": data_of(name)} for name in TASKS}
-    return {"tasks": tasks} | {key: value for key, value in of_one.items() if key not in ("task", "data")}
+    return {"tasks": tasks, **{key: value for key, value in of_one.items() if key not in ("task", "data")}}
 
 
 def write(folder: Path, **changes: Any) -> Path:

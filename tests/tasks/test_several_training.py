@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
+import shutil
+import signal
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,7 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.runs.preparation import check_finetuning
 from bert_jax.runs.settings import FinetuningSettings
 from bert_jax.training import mesh as meshes
@@ -18,7 +23,8 @@ from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers import adamax, adamw, lamb
 from bert_jax.training.optimizers.base import Rule
 from bert_jax.training.state import TrainState
-from tests.tasks import test_several
+from tests.tasks import test_several, toy_tasks
+from tests.training import gang
 
 ORDER = ("clas", "tagg", "regr", "clas")  # their kinds, in turn
 SHARED = {"encoder", "pooler"}
@@ -121,3 +127,91 @@ def test_metrics_and_weights_are_of_each_task(folder: Path) -> None:
     assert second.metrics["clas/loss"] == loss
     assert second.metrics["tagg/loss"].count > 16, "words"
     assert task.of("clas").loss_weights == {"clas/": 2.0}
+
+
+# ---- Runs that were cut ----------------------------------------------------------------------------------------------
+
+RESUMABLE: dict[str, Any] = {
+    "mixing": {"alpha": 1.0, "alpha_end": 0.0},
+    "model": {"dropout_rate": 0.1},
+    "phases": {"train": {"num_epochs": 2}},
+    "packing": "none",
+    "checkpoints": {"every_steps": 2, "keep": 100},
+    "training": {"loggers": (), "log_every_steps": 1, "logs_per_evaluation": None},
+}
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run, ``run``, whose shares change and whose every second step is saved."""
+    folder = test_several.write(tmp_path_factory.mktemp("resumed"), **RESUMABLE)
+    assert toy_tasks.finetune(folder) == 0
+    return folder
+
+
+def kind_of(record: dict[str, Any]) -> str:
+    [kind] = {name.partition("/")[0] for name in record if "/" in name}
+    return kind
+
+
+def test_a_run_that_was_cut_at_a_switch_of_tasks_gives_the_same_bits(unbroken: Path) -> None:
+    run, cut = unbroken / "run", unbroken / "cut"
+    trained = [record for record in gang.records(run) if record["split"] == "train"]
+    kinds = [kind_of(record) for record in trained]
+    assert Counter(kinds[:13]) == {"clas": 6, "regr": 4, "tagg": 3}
+    assert all(abs(count - 13 / 3) < 1 for count in Counter(kinds[13:]).values()), "as many of each in the last epoch"
+    last = next(i for i in range(16, 26, 2) if kinds[i] != kinds[i - 1])
+    shutil.copytree(run, cut)
+    shutil.rmtree(cut / "best")
+    for step in saved_steps(str(cut)):
+        if step > last:
+            shutil.rmtree(cut / "checkpoints" / str(step))
+    assert toy_tasks.finetune(unbroken, workdir="cut") == 0
+    assert gang.records(cut) == gang.records(run)
+    gang.assert_same_model(cut, run)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("--config.mixing.alpha_end=0.5", "config.mixing.alpha_end: 0.0 -> 0.5"),
+        ("--config.tasks.clas.weight=2.0", "config.tasks.clas.weight: 1.0 -> 2.0"),
+        ("--config.tasks.more={'task': {'name': 'classification'}, 'data': DATA}", "config.tasks.more: None -> {"),
+        ("LESS", "config.tasks.clas: {"),
+    ],
+)
+def test_another_mixture_is_refused_at_resume(
+    change: str, message: str, unbroken: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [change.replace("DATA", repr(test_several.data_of("classification")))]
+    if change == "LESS":
+        tree = json.loads((unbroken / "recipe.json").read_text())
+        del tree["tasks"]["clas"]
+        (unbroken / "less.json").write_text(json.dumps(tree))
+        flags = [f"--config={unbroken / 'less.json'}"]
+    assert toy_tasks.finetune(unbroken, *flags) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said.startswith(f"error: {unbroken / 'run'} holds another run: {message}"), said
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_killed_run(count: int, unbroken: Path, tmp_path: Path) -> None:
+    """Two processes give the losses of one, and each job that is killed and resumed gives its own bits."""
+    recipe, flags = unbroken / "recipe.json", [f"--data={unbroken}"]
+    runs = {name: tmp_path / name for name in ("whole", "cut")}
+    for name, run in runs.items():
+        job = gang.Gang(recipe, run, count, flags, verb="finetune")
+        if name == "cut":
+            job.until(lambda run=run: max(saved_steps(str(run)), default=0) >= 10)  # type: ignore[misc]
+            job.send(count - 1, signal.SIGKILL)
+            job.end()
+            assert max(saved_steps(str(run))) < 26
+            job = gang.Gang(recipe, run, count, flags, verb="finetune")
+        ended = job.end()
+        assert [code for code, _ in ended] == [0] * count, ended
+    assert gang.records(runs["cut"]) == gang.records(runs["whole"])
+    gang.assert_same_model(runs["cut"], runs["whole"])
+    for one, other in zip(gang.records(runs["whole"]), gang.records(unbroken / "run"), strict=True):
+        assert one.keys() == other.keys()
+        np.testing.assert_allclose(one.get("loss", 0), other.get("loss", 0), rtol=1e-3)
