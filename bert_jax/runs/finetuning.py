@@ -127,7 +127,10 @@ def _facts_of(settings: FinetuningSettings, task: ExampleTask | SeveralTasks) ->
     own, each = shared_setting(task), each_task(task)
     of_each = {name: _facts_of_one(settings, settings.each[name], one) for name, one in each.items()}
     if isinstance(task, SeveralTasks):
-        of_each = {name: {**facts, "parts": sorted(task.members[name].parts)} for name, facts in of_each.items()}
+        parts = {
+            name: {*one.parts} - {distillation.FROZEN, distillation.PROJECTION} for name, one in task.members.items()
+        }
+        of_each = {name: {**facts, "parts": sorted(parts[name])} for name, facts in of_each.items()}
     splits = {
         f"{name}/{split}" if name else split: of
         for name, one in each.items()
