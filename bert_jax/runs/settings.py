@@ -245,7 +245,7 @@ class FinetuningSettings(Settings):
     """
 
     task: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # the task's name and its options
-    data: DataConfig | None = None
+    data: DataConfig | None = None  # where the examples are
     # in place of task and data: NAME -> its task and data, to train several tasks together
     tasks: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     mixing: Mixing = Mixing()  # of several tasks: how many batches of each an epoch has

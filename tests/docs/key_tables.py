@@ -190,8 +190,7 @@ def _rows(cls: type) -> Iterator[Row]:
     for field in dataclasses.fields(cls):
         if field.name not in own or (cls.__name__, field.name) in NOT_KEYS:
             continue
-        group, *_ = typing.get_args(hints[field.name]) or (hints[field.name],)  # ``DataConfig | None`` is one
-        if dataclasses.is_dataclass(group):
+        if dataclasses.is_dataclass(group := hints[field.name]):
             yield from _changed(field.name, field.default, {row.key: row for row in _rows(group)})  # type: ignore[arg-type]
             continue
         line = lines.get(field.name, "")
@@ -231,7 +230,7 @@ def _type(hint: Any) -> str:
         return f"list of {_type(arguments[0])}"
     if origin in (dict, Mapping, collections.abc.Mapping):
         return "group"
-    return str(hint.__name__)
+    return "group" if dataclasses.is_dataclass(hint) else str(hint.__name__)
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
