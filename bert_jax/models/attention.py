@@ -141,9 +141,14 @@ def _share_of(place: Placement, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def _probabilities(query: jax.Array, key: jax.Array, visible: Visible) -> jax.Array:
     """Return how much each query attends to each key, [B, H, L, L] float32 or wider, without dropout."""
+    found = scores(query, key)
+    return jax.nn.softmax(found + jnp.broadcast_to(bias(visible), found.shape))
+
+
+def scores(query: jax.Array, key: jax.Array) -> jax.Array:
+    """Return query key^T / sqrt(head_dim), [B, H, L, L] float32 or wider, for [B, L, H, head_dim] each."""
     wide = jnp.promote_types(query.dtype, jnp.float32)
-    scores = products(query / math.sqrt(query.shape[-1]), key, wide)
-    return jax.nn.softmax(scores + jnp.broadcast_to(bias(visible), scores.shape))
+    return products(query / math.sqrt(query.shape[-1]), key, wide)
 
 
 class SelfAttention(nn.Module):
@@ -161,6 +166,7 @@ class SelfAttention(nn.Module):
             constrain(Dense(config, embed, heads, name=name)(x), "batch", "length", "heads", "head_dim")
             for name in ("query", "key", "value")
         )
+        self.sow("intermediates", "factors", (query, key))  # nothing, unless who runs the model asks for it
         rate, kernel = config.attention_dropout_rate, config.attention_kernel
         mixed = attend((query, key, value), visible, rate, rng, kernel)
         return Dense(config, heads, embed, name="output")(mixed)

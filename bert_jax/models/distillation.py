@@ -1,103 +1,39 @@
 """Learning from a trained model, the teacher (Hinton et al. 2015; Sanh et al. 2019; Jiao et al. 2020).
 
-A ``Teacher`` is a trained model with the keys of ``config.teacher``. An objective or a task makes ``Lessons`` of it:
-the terms that stand beside its own, and the forward pass of both models, which gives what these terms read.
+An objective or a task makes ``Lessons`` of a ``Teacher``: the terms that stand beside its own, and the forward pass of
+both models, which gives what these terms read.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from bert_jax.configuration import check_fields, nearest
+from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
-from bert_jax.models.config import ModelConfig
+from bert_jax.models.attention import scores
+from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.heads import Head, Outputs
 from bert_jax.models.losses import Teachable
+from bert_jax.models.masks import Visible, bias
 from bert_jax.models.model import IDS, Model, Part, encoder_file, head_class
 from bert_jax.models.primitives import Dense
+from bert_jax.models.teacher import WHERE, SoftConfig, Teacher, pairs_of
+from bert_jax.models.transformer import factors_of
 from bert_jax.records import Batch, BatchSpec, Sum
 from bert_jax.task import Term
 
-WHERE = "config.teacher"
 FROZEN = WHERE  # the name of the teacher's parameters among the frozen variables
 SAID = "teacher_"  # begins the name of an output of the teacher
 PROJECTION = "hidden_projection"  # the part of the student's parameters that widens its hidden states
-
-
-@dataclasses.dataclass(frozen=True)
-class SoftConfig:
-    """The keys of ``config.teacher.soft``: the teacher's distributions (or numbers) take the place of labels.
-
-    The loss is T^2 KL(teacher || student) at temperature T, of the targets of a term of the objective or task (Hinton
-    et al. 2015, section 2); of a regression, the squared difference.
-    """
-
-    weight: float = 1.0  # times the weight of the term itself; 0 leaves soft targets out
-    temperature: float = 1.0  # by which the logits of both models are divided
-    terms: tuple[str, ...] = ()  # the terms that are taught; (): all
-    where: dataclasses.InitVar[str] = f"{WHERE}.soft"
-
-    def __post_init__(self, where: str) -> None:
-        check_fields(self, where, "at least 0 is needed", "weight", sound=lambda value: value >= 0)
-        check_fields(self, where, "more than 0 is needed", "temperature", sound=lambda value: value > 0)
-
-
-@dataclasses.dataclass(frozen=True)
-class HiddenConfig:
-    """The keys of ``config.teacher.hidden``: the hidden states of mapped layers are to be alike, at real tokens.
-
-    With "mse", the loss is the mean squared difference of their entries (Jiao et al. 2020, equations 8 and 9), with
-    "cosine" 1 - their cosine (Sanh et al. 2019, section 3), summed over the mapped layers.
-    """
-
-    weight: float = 0.0  # 0 leaves hidden states out
-    loss: Literal["mse", "cosine"] = "mse"  # the mean squared difference, or 1 - the cosine
-    where: dataclasses.InitVar[str] = f"{WHERE}.hidden"
-
-    def __post_init__(self, where: str) -> None:
-        check_fields(self, where, "at least 0 is needed", "weight", sound=lambda value: value >= 0)
-
-
-@dataclasses.dataclass(frozen=True)
-class TeacherConfig:
-    """The keys of ``config.teacher``.
-
-    Layers: with "uniform", of N and n layers, m N / n teaches m (Jiao et al. 2020, section 3.1), and the embeddings
-    teach the embeddings; with "every_second", 2 m teaches m, likewise; with "last", the last teaches the last, and no
-    other; a tuple has, for each layer of the student, the number of its teacher.
-    """
-
-    init: str  # a Hugging Face directory, the workdir of a run, or WORKDIR@step
-    labels: float = 1.0  # what the weights of the objective's or the task's own terms are multiplied by
-    soft: SoftConfig = SoftConfig()
-    hidden: HiddenConfig = HiddenConfig()
-    # which of its layers teach those of the student: uniform, every_second, last, or a tuple of them from 1
-    layers: Any = "uniform"
-
-    def __post_init__(self) -> None:
-        check_fields(self, WHERE, "at least 0 is needed", "labels", sound=lambda value: value >= 0)
-        if not (self.soft.weight or self.hidden.weight):
-            raise UserError(
-                f"{WHERE} teaches nothing: soft.weight and hidden.weight are 0; set one of them, or leave {WHERE} out"
-            )
-
-
-@dataclasses.dataclass(frozen=True)
-class Teacher:
-    """A trained model (``params``, ``config``, ``source``) and what is to be learned from it."""
-
-    config: TeacherConfig
-    trained: Any
 
 
 class States(Head):
@@ -195,9 +131,13 @@ class Lessons:
         self._config, self._order = teacher.config, teachers and teachers[1]
         soft = _soft_losses(config.soft, terms)
         self._said = [name for loss in soft.values() for name in loss.scores]
-        own, its = tuple[Part, ...](), tuple[Part, ...]()
-        if config.hidden.weight:
+        own, its, self._layers = tuple[Part, ...](), tuple[Part, ...](), list[tuple[int, int]]()
+        if config.hidden.weight or config.attention.weight:
             pairs = pairs_of(config.layers, student.num_layers, trained.config.num_layers)
+        if config.attention.weight:
+            _check_heads(student, trained)
+            self._layers = [pair for pair in pairs if pair != (0, 0)]
+        if config.hidden.weight:
             width = trained.config.hidden_size
             own_states, its_states = zip(*pairs, strict=True)
             own = (Part.of(PROJECTION, States, states=own_states, width=width if width != student.hidden_size else 0),)
@@ -213,6 +153,8 @@ class Lessons:
             self._add(f"soft_{name}" if name else "soft", SoftLoss(loss, config.soft.temperature), weight)
         if config.hidden.weight:
             self._add("hidden", Distance("hidden_distance"), config.hidden.weight)
+        if config.attention.weight:
+            self._add("attention", Distance("attention_distance"), config.attention.weight)
 
     def _add(self, name: str, loss: Any, weight: float) -> None:
         if name in self.terms:
@@ -227,13 +169,23 @@ class Lessons:
         Args:
           params, taught: the parameters of the student and of the teacher, which has neither dropout nor a gradient.
         """
-        outputs: dict[str, jax.Array] = {**student.apply({"params": params}, batch, rng)}  # type: ignore[dict-item]
-        said: Any = jax.lax.stop_gradient(self._model.apply({"params": taught}, batch))
+        outputs, factors = self._run(student, params, batch, rng)
+        said, its_factors = jax.lax.stop_gradient(self._run(self._model, taught, batch, None))
         for name in self._said:
             outputs[SAID + name] = said[name] if self._order is None else said[name][..., np.asarray(self._order)]
         if self._states:
             outputs["hidden_distance"] = _distance(outputs.pop("states"), said["states"], self._config.hidden.loss)
+        if self._layers:
+            pairs = [(factors[one - 1], its_factors[other - 1]) for one, other in self._layers]
+            outputs["attention_distance"] = _distance_of_scores(pairs, batch, student.config.causal)
         return outputs
+
+    def _run(self, model: Model, params: Any, batch: Batch, rng: RowRng | None) -> tuple[dict[str, Any], Any]:
+        """Return the outputs of a model, and queries and keys of its layers if these are compared."""
+        if not self._layers:
+            return dict(model.apply({"params": params}, batch, rng)), None  # type: ignore[arg-type]
+        outputs, seen = model.apply({"params": params}, batch, rng, mutable=["intermediates"])
+        return outputs, factors_of(seen["intermediates"]["encoder"])
 
     def flops(self, spec: BatchSpec) -> float:
         """Return the FLOPs of the teacher's forward pass on a row, which are a third of those of a train step."""
@@ -241,52 +193,6 @@ class Lessons:
         masked, pooled = spec.get("masked_positions"), int("cls_positions" in spec)
         heads = (masked.shape[0] if masked else 0, pooled) if self._said else ()
         return math.prod(rows[:-1]) * self._model.config.train_flops(rows[-1], *heads) / 3
-
-
-def pairs_of(layers: Any, student: int, teacher: int) -> tuple[tuple[int, int], ...]:
-    """Return which hidden states of a teacher teach which of a student, as (student's, teacher's); 0: the embeddings.
-
-    Args:
-      layers: see ``TeacherConfig``.
-      student, teacher: the numbers of layers.
-
-    Raises:
-      UserError: they do not fit together.
-    """
-    have = f"the teacher has {teacher} layers, the student {student}"
-    if not (student and teacher):
-        raise UserError(f"{WHERE}.hidden: {have}; both need some")
-    if layers == "last":
-        return ((student, teacher),)
-    if layers == "uniform":
-        if teacher % student:
-            raise UserError(
-                f"{WHERE}.layers is 'uniform', and {have}, which do not divide; give a tuple of {student} layers of the"
-                " teacher, from 1, or 'last'"
-            )
-        chosen: Any = tuple(teacher // student * m for m in range(1, student + 1))
-    elif layers == "every_second":
-        if teacher // 2 != student:
-            raise UserError(f"{WHERE}.layers is 'every_second', and {have}; the student needs {teacher // 2}")
-        chosen = tuple(range(2, teacher + 1, 2))
-    else:
-        chosen = layers
-    numbers = isinstance(chosen, tuple | list) and all(type(one) is int for one in chosen)
-    if not numbers or len(chosen) != student or not all(1 <= one <= teacher for one in chosen):
-        raise UserError(
-            f"{WHERE}.layers is {layers!r}, and {have}; 'uniform', 'every_second', 'last' or a tuple of {student} "
-            f"numbers from 1 to {teacher} is needed"
-        )
-    return ((0, 0), *enumerate(chosen, start=1))
-
-
-def digest(tree: Any) -> str:
-    """Return the first 16 hex digits of a sha256 of names, shapes, dtypes and values of all arrays in ``tree``."""
-    found = hashlib.sha256()
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        found.update(f"{jax.tree_util.keystr(path)} {leaf.shape} {leaf.dtype}\n".encode())
-        found.update(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data)
-    return found.hexdigest()[:16]
 
 
 def _soft_losses(config: SoftConfig, terms: Mapping[str, Term]) -> dict[str, Teachable]:
@@ -347,3 +253,33 @@ def _distance(student: jax.Array, teacher: jax.Array, kind: str) -> jax.Array:
     product = jnp.sum(student * teacher, axis=-1)
     squares = jnp.sum(student**2, axis=-1) * jnp.sum(teacher**2, axis=-1)
     return jnp.sum(1.0 - product * jax.lax.rsqrt(jnp.maximum(squares, 1e-12)), axis=-2)
+
+
+def _check_heads(student: ModelConfig, trained: Any) -> None:
+    """Raise ``UserError`` if the attention scores of two models cannot be compared."""
+    where, config = f"{WHERE}.attention", trained.config
+    if not (isinstance(student, TransformerConfig) and isinstance(config, TransformerConfig)):
+        raise UserError(
+            f"{where} compares the layers of Transformers, and one of the encoders is none; set weight to 0"
+        )
+    if student.num_heads != config.num_heads:
+        raise UserError(
+            f"{where} compares heads one by one, and the student has {student.num_heads}, {WHERE}.init="
+            f"{trained.source} {config.num_heads}; set {where}.weight to 0, or config.model.num_heads to "
+            f"{config.num_heads}"
+        )
+
+
+def _distance_of_scores(pairs: Any, batch: Batch, causal: bool) -> jax.Array:
+    """Return the mean squared differences of the scores of each query, summed over layers: [B, L] or [B, C, L].
+
+    ``pairs``: (query, key) of the student and of the teacher, for each pair of layers.
+    """
+    shape = batch["attention_mask"].shape
+    seen = Visible(batch["attention_mask"].reshape(-1, shape[-1]), batch.get("sequence_ids"), causal)
+    is_seen = (bias(seen) == 0)[:, 0].astype(jnp.float32)  # [B, 1 or L, L]
+    total: Any = 0.0
+    for factors in pairs:
+        own, its = (scores(*one) for one in factors)  # [B, H, L, L]
+        total += jnp.sum(jnp.mean((own - its) ** 2, axis=1) * is_seen, axis=-1)
+    return (total / jnp.maximum(jnp.sum(is_seen, axis=-1), 1.0)).reshape(shape)  # type: ignore[no-any-return]

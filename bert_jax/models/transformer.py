@@ -76,7 +76,7 @@ def add_layers(module: Any, config: TransformerConfig) -> None:
     if config.layers == "scanned":
         module_class = nn.scan(
             module_class,
-            variable_axes={} if shared else {"params": 0},
+            variable_axes={"intermediates": 0} if shared else {"params": 0, "intermediates": 0},
             variable_broadcast="params" if shared else False,
             split_rngs={"params": not shared},
             in_axes=(nn.broadcast, nn.broadcast, 0),
@@ -107,6 +107,16 @@ def run_layers(module: Any, x: jax.Array, visible: Visible, rng: RowRng | None) 
     scanned = module.layer if config.shares_layers else module.layers
     last, outputs = scanned(x, visible, rng, jnp.arange(config.num_layers, dtype=jnp.uint32))
     return last, lambda: jnp.concatenate([x[None], outputs])
+
+
+def factors_of(seen: Any) -> list[tuple[jax.Array, jax.Array]]:
+    """Return queries and keys [B, L, H, head_dim] of each layer, from the "intermediates" of an encoder."""
+    layers = [seen[name]["attention"]["factors"] for name in sorted(seen, key=lambda name: (len(name), name))]
+    if len(layers) > 1:
+        return [calls[0] for calls in layers]
+    calls = layers[0]
+    stacked = calls[0][0].ndim == 5
+    return list(zip(*calls[0], strict=True)) if stacked else list(calls)
 
 
 def stack_layers(params: Any) -> Any:

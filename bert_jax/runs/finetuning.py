@@ -23,6 +23,7 @@ from bert_jax.interchange.initial import find_initial, frozen_parts, start_from
 from bert_jax.interchange.loading import load, one_task
 from bert_jax.models import distillation
 from bert_jax.models.model import config_facts
+from bert_jax.models.teacher import digest
 from bert_jax.program import Note, program
 from bert_jax.reporting import run_record
 from bert_jax.reporting.formats import is_number
@@ -82,7 +83,7 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
             notes += overridden_vocabulary(settings.vocab, request.typed_keys, initial)
         identity = settings.identity() | {"init": request.init}
         for trained in recipe.teacher.values():  # by its content, wherever it lies
-            identity["teacher"]["init"] = f"teacher@{distillation.digest(trained.params)}"
+            identity["teacher"]["init"] = f"teacher@{digest(trained.params)}"
             distributed.wait("the teacher", identity["teacher"]["init"])
         run = run_record.content(workdir, config, identity, request.command, bound=bool(saved))
 
@@ -112,8 +113,8 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
                 files.write_text(files.as_path(workdir) / "baselines.json", json.dumps(task.baselines(KIND, 0)))
 
             first = None
-            if recipe.weights_from and not saved:
-                first = _start(recipe.weights_from, task, facts, observer.note)
+            if begin := None if saved else recipe.weights_from or recipe.start:
+                first = _start(begin, task, facts, observer.note)
             facts = facts | {"run": run}
             frozen = frozen_parts(settings.frozen, recipe.weights_from, workdir, facts, bool(saved))
             train_and_evaluate(Run(task, experiment, observer, facts, first, frozen, evaluations))

@@ -11,8 +11,8 @@ from bert_jax.errors import UserError
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.loading import load
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.distillation import WHERE, Teacher, TeacherConfig
 from bert_jax.models.model import encoder_file
+from bert_jax.models.teacher import WHERE, Teacher, TeacherConfig, first_params
 from bert_jax.records import BatchSpec
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
@@ -76,6 +76,25 @@ def teacher_in_run(
 ) -> Teacher | None:
     """Return the teacher of ``read_teacher`` as a run computes it that trains ``model``; see ``in_run``."""
     return Teacher(config, in_run(models, model, max_lengths, WHERE)["init"]) if config else None
+
+
+def start_from_teacher(
+    config: TeacherConfig | None, models: Models, model: ModelConfig, initial: TrainedModel | None
+) -> TrainedModel | None:
+    """Return the model from whose layers a run that trains ``model`` starts, if the teacher's are to be taken.
+
+    Raises ``UserError`` if they do not fit, or beside ``initial``.
+    """
+    if config is None or config.start is None:
+        return None
+    if initial:
+        raise UserError(
+            f"{WHERE}.start takes the first parameters from the teacher, and --init={initial.source} those of another "
+            "model; leave one of them out"
+        )
+    teacher = models["init"]
+    params = first_params(teacher.params, config.start, model, teacher.config)
+    return dataclasses.replace(teacher, params=params, source=f"{teacher.source}, layers {config.start}")
 
 
 def check_features(models: Models, specs: Mapping[str, BatchSpec], where: str) -> None:

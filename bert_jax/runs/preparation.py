@@ -45,6 +45,7 @@ from bert_jax.runs.models_read import (
     in_run,
     read_models,
     read_teacher,
+    start_from_teacher,
     teacher_in_run,
     teacher_of_finetuning,
 )
@@ -74,6 +75,7 @@ class CheckedPretraining:
       task: the objective, or those of the phases, still without text. Until the vocabulary is there, the size of its
         model's vocabulary is that of ``initial`` or of ``config.vocab``.
       teacher: the model of ``config.teacher``, by the name of its key.
+      start: the model from whose layers the run starts, if the teacher's are to be taken.
     """
 
     settings: PretrainingSettings
@@ -83,6 +85,7 @@ class CheckedPretraining:
     experiment: Experiment
     mesh: Mesh
     teacher: Models
+    start: TrainedModel | None
 
     def inputs(self, workdir: str, bound: bool) -> Inputs:
         """Return what finds or makes the vocabulary and the corpus. ``bound``: whether the run has saved a step.
@@ -139,6 +142,7 @@ def check_pretraining(
     teacher = read_teacher(settings.teacher, read)
     pieces = [model.tokenizer.size for models in (*(one[-1] for one in chosen), teacher) for model in models.values()]
     model = first_model(settings, initial, next(iter(pieces), None))
+    start = start_from_teacher(settings.teacher, teacher, model, initial)
     mesh = experiment.check(devices)
     check_loggers(settings.training.loggers)
     evaluations.check(settings.training.evaluations, settings.selection.metric)
@@ -175,7 +179,7 @@ def check_pretraining(
         batches = {f"config.phases.{p.kind}.batch_size": (p.batch_size, specs[p.kind]) for p in phases}
         evaluated = {"config.training.eval_rows": (settings.training.eval_rows, specs[experiment.evaluated_phase.kind])}
         check_fits(model.num_parameters, batches | evaluated)
-    return CheckedPretraining(settings, initial, parent, task, experiment, mesh, teacher)
+    return CheckedPretraining(settings, initial, parent, task, experiment, mesh, teacher, start)
 
 
 class ChosenTask(NamedTuple):
@@ -196,6 +200,7 @@ class CheckedFinetuning:
       model: the architecture; without ``initial``, its size of vocabulary is known once that is learned.
       tasks: the tasks by name; one that is alone is called "".
       teacher: the model of ``config.teacher``, by the name of its key.
+      start: the model from whose layers the run starts, if the teacher's are to be taken.
     """
 
     settings: FinetuningSettings
@@ -205,6 +210,7 @@ class CheckedFinetuning:
     tasks: Mapping[str, ChosenTask]
     experiment: Experiment
     teacher: Models
+    start: TrainedModel | None
 
     @property
     def weights_from(self) -> TrainedModel | None:
@@ -343,7 +349,8 @@ def check_finetuning(settings: FinetuningSettings, initial: TrainedModel | None)
     model = choose_model(settings.model, initial.tokenizer.size if initial else settings.vocab.size, initial)
     model.check_lengths({f"config.phases.{KIND}.max_length": settings.phase.max_length})
     teacher = teacher_of_finetuning(settings.teacher, initial, settings.vocab.path)
-    return CheckedFinetuning(settings, initial, parent, model, chosen, experiment, teacher)
+    start_of_layers = start_from_teacher(settings.teacher, teacher, model, initial)
+    return CheckedFinetuning(settings, initial, parent, model, chosen, experiment, teacher, start_of_layers)
 
 
 def first_model(settings: PretrainingSettings, initial: TrainedModel | None, pieces: int | None = None) -> ModelConfig:

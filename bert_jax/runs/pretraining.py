@@ -115,8 +115,8 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
                 observer.note(line)
 
             first = None
-            if start:
-                first = start_from(start, model, tokenizer, observer.note)
+            if begin := None if saved else start or recipe.start:
+                first = start_from(begin, model, tokenizer, observer.note)
             facts = facts | {"run": run}
             result = train_and_evaluate(Run(task, experiment, observer, facts, first, evaluations=evaluations))
             if distributed.is_first():

@@ -24,8 +24,8 @@ from bert_jax.checkpoints.saving import CheckpointConfig
 from bert_jax.corpora.prepare import CorpusConfig, PartConfig, VocabularyConfig
 from bert_jax.examples.load import DataConfig
 from bert_jax.models.config import ModelConfig, TransformerConfig
-from bert_jax.models.distillation import HiddenConfig, SoftConfig, TeacherConfig
 from bert_jax.models.encoders import bert
+from bert_jax.models.teacher import AttentionConfig, HiddenConfig, SoftConfig, TeacherConfig
 from bert_jax.objectives import base
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.masking import MaskingConfig
@@ -92,6 +92,7 @@ BOTH: Groups = (
     ("config.teacher", (), (TeacherConfig,)),
     ("config.teacher.soft", (), (SoftConfig,)),
     ("config.teacher.hidden", (), (HiddenConfig,)),
+    ("config.teacher.attention", (), (AttentionConfig,)),
 )
 PRETRAINING: Groups = (
     ("config", (), (PretrainingSettings,)),

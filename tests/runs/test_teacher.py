@@ -22,8 +22,10 @@ from bert_jax.checkpoints.restoring import read_params
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.models import distillation
-from bert_jax.models.distillation import Teacher, TeacherConfig, pairs_of
-from bert_jax.models.model import config_of
+from bert_jax.models.encoders import albert
+from bert_jax.models.model import Model, config_of
+from bert_jax.models.teacher import Teacher, TeacherConfig, digest, pairs_of
+from bert_jax.models.transformer import factors_of, stack_layers
 from bert_jax.reporting.run_record import read_run
 from bert_jax.runs import recipes
 from bert_jax.runs.preparation import check_pretraining
@@ -37,12 +39,14 @@ from tests.tasks import toy_tasks
 from tests.training.test_layouts import compare
 
 STEPS, EVAL_ROWS = 4, 20
+LESSONS = ("soft_mlm", "hidden", "attention")
 NO_DROPOUT = ("--config.model.dropout_rate=0.0", "--config.model.attention_dropout_rate=0.0")
 EVERYTHING = (
     "--config.teacher.soft.temperature=2",
     "--config.teacher.soft.weight=5",
     "--config.teacher.labels=2",
     "--config.teacher.hidden.weight=1",
+    "--config.teacher.attention.weight=1",
 )
 
 
@@ -104,19 +108,18 @@ def test_of_itself_a_student_learns_nothing(place: Path, tmp_path: Path) -> None
         same = ("--config.model.hidden_size=64", "--config.model.num_layers=4", "--config.model.dtype=float64")
         cosine = ("--config.teacher.hidden.loss=cosine", "--config.teacher.labels=0")
         task = with_text(place, tmp_path / "run", *EVERYTHING, *same, *NO_DROPOUT, *cosine)
-        assert task.loss_weights == {"mlm": 0.0, "soft_mlm": 5.0, "hidden": 1.0}
+        assert task.loss_weights == {"mlm": 0.0, "soft_mlm": 5.0, "hidden": 1.0, "attention": 1.0}
         batch = task.heldout_rows("phase1", 4)
         [(name, given)] = task.given.arrays.items()
         params = jax.tree.map(lambda x: x.astype(np.float64), given)
 
         def of(params: Any) -> Any:
             terms = task.loss(contract.Variables(params, {name: given}), batch, None).terms
-            return terms["soft_mlm"].value + terms["hidden"].value, terms
+            return sum(terms[name].value for name in LESSONS), terms
 
         (_, terms), gradients = jax.jit(jax.value_and_grad(of, has_aux=True))(params)
         assert float(terms["mlm"].value) > 1.0
-        assert abs(float(terms["soft_mlm"].value)) < 1e-10
-        assert abs(float(terms["hidden"].value)) < 1e-10
+        assert max(abs(float(terms[name].value)) for name in LESSONS) < 1e-10
         assert max(float(abs(x).max()) for x in jax.tree.leaves(gradients)) < 1e-9
 
 
@@ -149,8 +152,8 @@ def _typed(flags: tuple[str, ...]) -> list[tuple[str, float]]:
     return [(match[1], float(match[2])) for match in matches if match]
 
 
-def test_hidden_states_are_compared_through_one_projection(place: Path, student: Path) -> None:
-    """By ``hidden_states`` of both models, which have a path of their own."""
+def test_layers_are_compared(place: Path, student: Path) -> None:
+    """Hidden states through one projection, and scores: by ``hidden_states`` of both models, and numpy."""
     teacher, own = bert_jax.load(str(place / "teacher")), bert_jax.load(str(student))
     assert distillation.PROJECTION not in own.params, "a loaded model has no part that only the teacher needed"
     params, text = read_params(str(student))[0], "the cat sees the river."
@@ -165,8 +168,61 @@ def test_hidden_states_are_compared_through_one_projection(place: Path, student:
     row["input_ids"][0, : len(ids)], row["attention_mask"][0, : len(ids)] = ids, 1
     row["row_weights"][:] = 1
     variables = contract.Variables(params, task.given.arrays)
-    found = jax.jit(lambda batch: task.loss(variables, batch, None).terms["hidden"])(row)
-    np.testing.assert_allclose(float(found.value) / float(found.count), expected, rtol=1e-4)
+    found = jax.jit(lambda batch: task.loss(variables, batch, None).terms)(row)
+    np.testing.assert_allclose(float(found["hidden"].value / found["hidden"].count), expected, rtol=1e-4)
+    expected = sum(
+        ((scores(own.params, of_student, m) - scores(teacher.params, of_teacher, 2 * m)) ** 2).mean() for m in (1, 2)
+    )
+    np.testing.assert_allclose(float(found["attention"].value / found["attention"].count), expected, rtol=1e-4)
+
+    scanned = checked(place, *EVERYTHING, "--config.model.layers=scanned", "--config.model.remat=full").task
+    variables = contract.Variables(stack_layers(params), scanned.given.arrays)
+    again = jax.jit(lambda batch: scanned.loss(variables, batch, None).terms)(row)
+    for name in LESSONS:
+        np.testing.assert_allclose(again[name].value, found[name].value, rtol=1e-5)
+
+
+def scores(params: Any, hidden: np.ndarray, layer: int) -> np.ndarray:
+    """Those of a layer, counted from 1, before the softmax, [H, T, T]."""
+    own = params["encoder"][f"layer_{layer - 1}"]["attention"]
+    query, key = (
+        np.einsum("td,dhe->the", hidden[layer - 1], own[name]["kernel"]) + own[name]["bias"]
+        for name in ("query", "key")
+    )
+    return np.asarray(np.einsum("qhe,khe->hqk", query, key) / np.sqrt(query.shape[-1]))
+
+
+def test_layers_that_share_their_parameters_have_scores_of_their_own() -> None:
+    batch = {name: np.ones((2, 8), np.int32) for name in ("input_ids", "attention_mask", "token_type_ids")}
+    batch["input_ids"] = np.arange(16, dtype=np.int32).reshape(2, 8)
+    config = albert.Config(16, 16, 3, 2, 32, max_length=8, embedding_size=8)
+    params = Model(config).init(jax.random.key(0), batch)
+    found = []
+    for layers in ("unrolled", "scanned"):
+        model = Model(dataclasses.replace(config, layers=layers))
+        _, seen = model.apply(params, batch, mutable=["intermediates"])
+        found.append(np.stack([np.stack(one) for one in factors_of(seen["intermediates"]["encoder"])]))
+    assert found[0].shape == (3, 2, 2, 8, 2, 8)
+    np.testing.assert_allclose(found[0], found[1], atol=1e-6)
+    assert np.abs(found[0][0] - found[0][2]).max() > 1e-3
+
+
+def test_a_student_starts_from_layers_of_its_teacher(
+    place: Path, tmp_path: Path, one_device: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--config.teacher.start=(1, 4)", "--config.model.hidden_size=64", "--config.model.encoder=distilbert"]
+    still = ["--config.steps=1", "--config.learning_rate=1e-20", "--config.schedule.warmup_steps=0"]
+    assert pretrain(place, str(tmp_path / "run"), *flags, *still, "--config.export=False") == 0
+    assert "layers (1, 4)" in capsys.readouterr().err
+    found, teacher = (bert_jax.load(str(path)).params for path in (tmp_path / "run", place / "teacher"))
+    encoder = {**teacher["encoder"], "layer_1": teacher["encoder"]["layer_3"]}
+    assert found["encoder"].keys() == {"embeddings", "layer_0", "layer_1"}
+    assert "token_type_embeddings" not in found["encoder"]["embeddings"]
+    for name, tree in found["encoder"].items():
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            like = dict(jax.tree_util.tree_leaves_with_path(encoder[name]))[path]
+            np.testing.assert_allclose(leaf, like, atol=1e-12)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-12), found["mlm_head"], teacher["mlm_head"])
 
 
 def test_the_map_of_layers() -> None:
@@ -183,7 +239,7 @@ def test_every_layout_gives_the_same_step(place: Path, tmp_path: Path, monkeypat
         task = with_text(place, tmp_path / "run", *EVERYTHING, "--config.model.dtype=float64")
         monkeypatch.setattr(meshes, "SPLIT", 16)
         expected = one_update(task, "phase1", 1, MeshConfig(), 1)
-        assert min(expected[0][name] for name in ("soft_mlm_loss", "hidden_loss")) > 1e-3
+        assert min(expected[0][name] for name in map("{}_loss".format, LESSONS)) > 1e-3
         fsdp = {"fsdp": (8, MeshConfig(data=2, fsdp=2, tensor=2, weight_update="replicated"), 1)}
         for layout in (LAYOUTS | fsdp).values():
             compare(one_update(task, "phase1", *layout), expected, loss_tolerance=1e-12, gradient_tolerance=1e-10)
@@ -196,7 +252,7 @@ def test_a_run_goes_on_beside_its_teacher_and_no_other(
     tree = ocp.PyTreeCheckpointer().metadata(student / "checkpoints" / str(STEPS) / "state").item_metadata.tree
     assert set(tree["params"]) == {"encoder", "mlm_head", distillation.PROJECTION}
     content = read_run(str(student))["identity"]["teacher"]["init"]
-    assert content == f"teacher@{distillation.digest(bert_jax.load(str(place / 'teacher')).params)}"
+    assert content == f"teacher@{digest(bert_jax.load(str(place / 'teacher')).params)}"
 
     begun = shutil.copytree(student, tmp_path / "begun")
     shutil.rmtree(begun / "checkpoints" / str(STEPS))  # as after a kill between two saves
@@ -221,7 +277,7 @@ def test_plans_and_mfu_count_the_teacher(place: Path) -> None:
 BAD = {
     "no key": (["--config.teacher.init="], "config.teacher.init= is neither"),
     "gone": (["--config.teacher.init=gone"], "config.teacher.init=gone is neither a Hugging Face directory"),
-    "nothing": (["--config.teacher.soft.weight=0"], "teaches nothing: soft.weight and hidden.weight are 0"),
+    "nothing": (["--config.teacher.soft.weight=0"], "teaches nothing: the weights of soft, hidden and attention are 0"),
     "cold": (["--config.teacher.soft.temperature=0"], "soft.temperature is 0.0; more than 0 is needed"),
     "layers": (
         ["--config.teacher.hidden.weight=1", "--config.teacher.layers=(2, 5)"],
@@ -242,6 +298,20 @@ BAD = {
         "name other terms in config.teacher.soft.terms",
     ),
     "term": (["--config.teacher.soft.terms=('nsp',)"], "config.teacher.soft.terms has 'nsp'; valid: mlm"),
+    "heads": (
+        ["--config.teacher.attention.weight=1", "--config.model.num_heads=4"],
+        "config.teacher.attention compares heads one by one, and the student has 4, config.teacher.init=",
+    ),
+    "narrow": (
+        ["--config.teacher.start=uniform"],
+        "start is 'uniform', and the student's encoder['embeddings']['layer_norm']['bias'] is (32,), the teacher's "
+        "(64,); leave config.teacher.start out",
+    ),
+    "one layer": (["--config.teacher.start=last"], "start is 'last', and each layer of the student needs one"),
+    "two starts": (
+        ["--config.teacher.start=uniform", "--init={place}/teacher"],
+        "config.teacher.start takes the first parameters from the teacher, and --init=",
+    ),
     "order": (
         ["--config.objective.name=ltr"],
         "reads both sides, and the student what came before; take a teacher that reads the same",

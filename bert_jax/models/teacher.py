@@ -1,0 +1,178 @@
+"""The keys of ``config.teacher``, which layers of the teacher teach the student's, and a start from its layers."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from bert_jax.configuration import check_fields
+from bert_jax.errors import UserError
+from bert_jax.models.config import ModelConfig
+from bert_jax.models.model import IDS, Model, encoder_file
+from bert_jax.models.transformer import UNROLLED
+
+WHERE = "config.teacher"
+
+
+@dataclasses.dataclass(frozen=True)
+class SoftConfig:
+    """The keys of ``config.teacher.soft``: the teacher's distributions (or numbers) take the place of labels.
+
+    The loss is T^2 KL(teacher || student) at temperature T, of the targets of a term of the objective or task (Hinton
+    et al. 2015, section 2); of a regression, the squared difference.
+    """
+
+    weight: float = 1.0  # times the weight of the term itself; 0 leaves soft targets out
+    temperature: float = 1.0  # by which the logits of both models are divided
+    terms: tuple[str, ...] = ()  # the terms that are taught; (): all
+    where: dataclasses.InitVar[str] = f"{WHERE}.soft"
+
+    def __post_init__(self, where: str) -> None:
+        check_fields(self, where, "at least 0 is needed", "weight", sound=lambda value: value >= 0)
+        check_fields(self, where, "more than 0 is needed", "temperature", sound=lambda value: value > 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class HiddenConfig:
+    """The keys of ``config.teacher.hidden``: the hidden states of mapped layers are to be alike, at real tokens.
+
+    With "mse", the loss is the mean squared difference of their entries (Jiao et al. 2020, equations 8 and 9), with
+    "cosine" 1 - their cosine (Sanh et al. 2019, section 3), summed over the mapped layers.
+    """
+
+    weight: float = 0.0  # 0 leaves hidden states out
+    loss: Literal["mse", "cosine"] = "mse"  # the mean squared difference, or 1 - the cosine
+    where: dataclasses.InitVar[str] = f"{WHERE}.hidden"
+
+    def __post_init__(self, where: str) -> None:
+        check_fields(self, where, "at least 0 is needed", "weight", sound=lambda value: value >= 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionConfig:
+    """The keys of ``config.teacher.attention``: the scores of mapped layers, before the softmax, are to be alike.
+
+    The loss is the mean squared difference of the scores of the keys that a real token sees, over all heads (Jiao et
+    al. 2020, equation 7), summed over the mapped layers.
+    """
+
+    weight: float = 0.0  # 0 leaves attention out
+    where: dataclasses.InitVar[str] = f"{WHERE}.attention"
+
+    def __post_init__(self, where: str) -> None:
+        check_fields(self, where, "at least 0 is needed", "weight", sound=lambda value: value >= 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class TeacherConfig:
+    """The keys of ``config.teacher``.
+
+    Layers: with "uniform", of N and n layers, m N / n teaches m (Jiao et al. 2020, section 3.1), and the embeddings
+    teach the embeddings; with "every_second", 2 m teaches m, likewise; with "last", the last teaches the last, and no
+    other; a tuple has, for each layer of the student, the number of its teacher.
+    """
+
+    init: str  # a Hugging Face directory, the workdir of a run, or WORKDIR@step
+    labels: float = 1.0  # what the weights of the objective's or the task's own terms are multiplied by
+    soft: SoftConfig = SoftConfig()
+    hidden: HiddenConfig = HiddenConfig()
+    attention: AttentionConfig = AttentionConfig()
+    # which of its layers teach those of the student: uniform, every_second, last, or a tuple of them from 1
+    layers: Any = "uniform"
+    # the layers with which those of the student begin: uniform, every_second or a tuple; None: it begins by itself
+    start: Any = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, WHERE, "at least 0 is needed", "labels", sound=lambda value: value >= 0)
+        if not (self.soft.weight or self.hidden.weight or self.attention.weight):
+            raise UserError(
+                f"{WHERE} teaches nothing: the weights of soft, hidden and attention are 0; set one of them, or leave "
+                f"{WHERE} out"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Teacher:
+    """A trained model (``params``, ``config``, ``source``) and what is to be learned from it."""
+
+    config: TeacherConfig
+    trained: Any
+
+
+def pairs_of(layers: Any, student: int, teacher: int, key: str = f"{WHERE}.layers") -> tuple[tuple[int, int], ...]:
+    """Return which hidden states of a teacher teach which of a student, as (student's, teacher's); 0: the embeddings.
+
+    Args:
+      layers: see ``TeacherConfig``.
+      student, teacher: the numbers of layers.
+      key: the key of ``layers``, for messages.
+
+    Raises:
+      UserError: they do not fit together.
+    """
+    have = f"the teacher has {teacher} layers, the student {student}"
+    if not (student and teacher):
+        raise UserError(f"{key}: {have}; both need some")
+    if layers == "last":
+        return ((student, teacher),)
+    if layers == "uniform":
+        if teacher % student:
+            raise UserError(
+                f"{key} is 'uniform', and {have}, which do not divide; give a tuple of {student} layers of the"
+                " teacher, from 1, or 'last'"
+            )
+        chosen: Any = tuple(teacher // student * m for m in range(1, student + 1))
+    elif layers == "every_second":
+        if teacher // 2 != student:
+            raise UserError(f"{key} is 'every_second', and {have}; the student needs {teacher // 2}")
+        chosen = tuple(range(2, teacher + 1, 2))
+    else:
+        chosen = layers
+    numbers = isinstance(chosen, tuple | list) and all(type(one) is int for one in chosen)
+    if not numbers or len(chosen) != student or not all(1 <= one <= teacher for one in chosen):
+        raise UserError(
+            f"{key} is {layers!r}, and {have}; 'uniform', 'every_second', 'last' or a tuple of {student} "
+            f"numbers from 1 to {teacher} is needed"
+        )
+    return ((0, 0), *enumerate(chosen, start=1))
+
+
+def first_params(params: Mapping[str, Any], layers: Any, student: ModelConfig, teacher: ModelConfig) -> dict[str, Any]:
+    """Return the parameters of a teacher with those of its ``layers`` as the layers of a ``student``, unrolled.
+
+    Raises ``UserError`` if they do not fit the student.
+    """
+    encoder = {name: tree for name, tree in params["encoder"].items() if not name.startswith(UNROLLED)}
+    key, pairs = f"{WHERE}.start", pairs_of(layers, student.num_layers, teacher.num_layers, f"{WHERE}.start")
+    if len(pairs) != student.num_layers + 1:
+        raise UserError(f"{key} is {layers!r}, and each layer of the student needs one to begin with")
+    if len(encoder) < len(params["encoder"]):
+        encoder |= {f"{UNROLLED}{m - 1}": params["encoder"][f"{UNROLLED}{n - 1}"] for m, n in pairs[1:]}
+    batch = {name: jnp.zeros((1, 1), jnp.int32) for name in {*IDS, *encoder_file(student.encoder).Encoder.reads}}
+    model = Model(dataclasses.replace(student.plain(), vocab_size=teacher.vocab_size))
+    wanted = nn.unbox(jax.eval_shape(lambda: model.init(jax.random.key(0), batch)))["params"]["encoder"]
+    held = {jax.tree_util.keystr(path): x.shape for path, x in jax.tree_util.tree_leaves_with_path(encoder)}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(wanted):
+        name = jax.tree_util.keystr(path)
+        if held.get(name) != leaf.shape:
+            raise UserError(
+                f"{key} is {layers!r}, and the student's encoder{name} is {leaf.shape}, the teacher's "
+                f"{held.get(name, 'not there')}; leave {key} out, or give the student the sizes of the teacher"
+            )
+    return {**params, "encoder": encoder}
+
+
+def digest(tree: Any) -> str:
+    """Return the first 16 hex digits of a sha256 of names, shapes, dtypes and values of all arrays in ``tree``."""
+    found = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        found.update(f"{jax.tree_util.keystr(path)} {leaf.shape} {leaf.dtype}\n".encode())
+        found.update(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data)
+    return found.hexdigest()[:16]
