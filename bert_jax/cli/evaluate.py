@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.output:
         files.check_writable(arguments.output)
 
-    model = load_tuned(arguments.workdir, arguments.step, dict(arguments.option))
+    model = load_tuned(arguments.workdir, arguments.step, dict(arguments.option), arguments.task)
     examples = read_examples(model, arguments.input, arguments.format, "dev", say)
     metrics, records = predict(model, examples, note=say, progress=progress_notes(say))
     if arguments.output:

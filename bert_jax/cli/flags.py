@@ -112,9 +112,15 @@ def add_workdir(parser: argparse.ArgumentParser, what: str) -> None:
     add_trust(parser)
 
 
+def add_task(parser: argparse.ArgumentParser) -> None:
+    """Add ``--task``, which chooses one of the tasks that a model was trained on together."""
+    parser.add_argument("--task", metavar="NAME", help="one of the tasks, for a model that was trained on several")
+
+
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the flags that ``predict`` and ``evaluate`` share: a fine-tuned model, and how it reads an input file."""
     add_workdir(parser, "a fine-tuned run")
+    add_task(parser)
     parser.add_argument(
         "--format",
         help="format of --input: the name of a file in bert_jax/examples, or a reader's own FILE.py (default: as in "

@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_jax.runs import prediction
     from bert_jax.runs.prediction import in_rows, read_examples, texts_as_examples, write_predictions
 
-    model = prediction.load_tuned(arguments.workdir, arguments.step, dict(arguments.option))
+    model = prediction.load_tuned(arguments.workdir, arguments.step, dict(arguments.option), arguments.task)
     if arguments.texts:
         examples = texts_as_examples(model, in_rows(model, arguments.texts))
     else:

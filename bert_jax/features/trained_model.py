@@ -66,9 +66,10 @@ class TrainedModel:
 
     @property
     def pooling(self) -> Pooling:
-        """How the model was trained to make the vector of a text; "mean" if it was not."""
-        task = self.facts.get("task") or {}
-        return task.get("pooling", "mean")  # type: ignore[no-any-return]
+        """How the model was trained to make the vector of a text; "mean" if it was not, or in several ways."""
+        each = [self.facts, *(self.facts.get("tasks") or {}).values()]
+        found = {task["pooling"] for facts in each if "pooling" in (task := facts.get("task") or {})}
+        return found.pop() if len(found) == 1 else "mean"
 
     def encode(
         self,

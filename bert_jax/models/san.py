@@ -75,12 +75,14 @@ class StochasticAnswer(Head):
             query = attention(dropout(state, rate, here, "query"))
             scores = jnp.einsum("bld,bd->bl", _dropout_of_dimensions(x, rate, here, "premise"), query)
             read = _weighted_mean(x, scores, real & ~second)
-            both = jnp.concatenate([state, read, jnp.abs(state - read), state * read], axis=-1)
-            steps.append(jax.nn.log_softmax(classifier(dropout(both, rate, here, "classifier"))))
+            both = state, read, jnp.abs(state - read), state * read
+            # Dropout after the concatenation would be the same, but XLA on CPU then compiles for minutes.
+            kept = [dropout(one, rate, here, f"classifier_{i}") for i, one in enumerate(both)]
+            steps.append(jax.nn.log_softmax(classifier(jnp.concatenate(kept, axis=-1))))
             state = gru(read, dropout(state, rate, here, "state"))
-        kept = self._kept(x.shape[0], rng).astype(x.dtype)
-        total = jax.nn.logsumexp(jnp.stack(steps, axis=1), axis=1, b=kept[:, :, None])
-        return {"logits": total - jnp.log(jnp.sum(kept, axis=1, keepdims=True))}
+        counts = self._kept(x.shape[0], rng).astype(x.dtype)
+        total = jax.nn.logsumexp(jnp.stack(steps, axis=1), axis=1, b=counts[:, :, None])
+        return {"logits": total - jnp.log(jnp.sum(counts, axis=1, keepdims=True))}
 
     def _kept(self, num_rows: int, rng: RowRng | None) -> jax.Array:
         """Return whether each step counts, [B, steps] bool."""

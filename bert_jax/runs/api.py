@@ -188,6 +188,7 @@ def predict(
     input: AnyPath | None = None,
     format: str | None = None,
     options: Mapping[str, Any] | None = None,
+    task: str | None = None,
     step: int | None = None,
     trust_code: bool = False,
 ) -> list[dict[str, Any]]:
@@ -199,6 +200,7 @@ def predict(
         line.
       format: the format of ``input``, the name of a file in bert_jax/examples. None means as in training.
       options: options of the task, to decide otherwise than in training.
+      task: one of the tasks, for a model that was trained on several.
       step: a saved step. None means the step of the best evaluation.
       trust_code: run the users' own components of which the workdir has copies.
 
@@ -213,7 +215,7 @@ def predict(
     from bert_jax.runs.prediction import load_tuned, read_examples, texts_as_examples
     from bert_jax.runs.prediction import predict as predicted
 
-    model = load_tuned(_trust(trust_code, _path("workdir", workdir)), step, options)
+    model = load_tuned(_trust(trust_code, _path("workdir", workdir)), step, options, task)
     if input is not None:
         own_format = own_code.typed_name(catalogue.KEYS["data.format"], format, "format")
         examples = read_examples(model, _path("input", input), own_format, "test", say)

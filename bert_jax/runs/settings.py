@@ -305,6 +305,11 @@ class FinetuningSettings(Settings):
             )
         if self.tasks:
             return several_tasks(self.tasks)
+        if not given:
+            raise UserError(
+                "no task is given; name tasks and their files: --config.tasks.NAME.data.splits.train=FILE, or give one "
+                "in config.task and config.data"
+            )
         if missing := [key for key in ("task", "data") if key not in given]:
             raise UserError("; ".join(f"missing key config.{key}" for key in missing))
         if self.mixing != Mixing():

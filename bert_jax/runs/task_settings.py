@@ -90,8 +90,21 @@ def several_tasks(tasks: Mapping[str, Any]) -> dict[str, TaskSettings]:
         if not isinstance(values, Mapping):
             raise UserError(f"config.tasks.{name} is {values!r}; its keys are task and data")
         with at_task(name):
-            found[name] = configuration.build(TaskSettings, values, f"config.tasks.{name}")
+            found[name] = configuration.build(TaskSettings, _completed(values), f"config.tasks.{name}")
     return found
+
+
+def _completed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of one of several tasks with what stands for those that are not given.
+
+    It is a classification of the texts of a table, and a tenth of train is dev if nothing says what else is.
+    """
+    data = values.get("data") or {}
+    if not isinstance(data, Mapping):
+        return dict(values)
+    has_dev = any(split.startswith("dev") for split in data.get("splits") or ()) or data.get("split_column")
+    fraction = {} if has_dev or data.get("dev_ids") else {"dev_fraction": 0.1}
+    return configuration.complete(values, {"task": {"name": "classification"}, "data": {"format": "table"} | fraction})
 
 
 def without(tree: Mapping[str, Any], *names: str) -> dict[str, Any]:

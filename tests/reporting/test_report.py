@@ -269,6 +269,11 @@ def test_a_value_is_held_against_its_strongest_baseline():
     assert measures.compare("accuracy", 0.45, known) == ("0.050 worse than chance 0.500", "bad")
     assert measures.compare("accuracy", 0.5, known) == ("no better than chance 0.500", "bad")
     assert measures.compare("matthews_correlation/dev", 0.0, {}) == ("no better than a constant answer 0.000", "bad")
+    of_tasks = {"reviews/majority_rate": 0.5, "topics/majority_rate": 0.9, "scores/mean_label_loss": 2.0}
+    assert measures.compare("reviews/accuracy", 0.6, of_tasks) == ("0.100 better than majority rate 0.500", "good")
+    assert measures.compare("scores/loss", 1.0, of_tasks) == ("1.000 better than loss of the mean label 2.000", "good")
+    assert measures.compare("scores/pearson", 0.1, of_tasks) == ("0.100 better than a constant answer 0.000", "good")
+    assert measures.compare("mean", 0.6, of_tasks) == ("", "")
     assert measures.compare("spearmanr", 0.12, {}) == ("0.120 better than a constant answer 0.000", "good")
 
 

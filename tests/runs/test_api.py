@@ -39,8 +39,8 @@ SIGNATURES = {
     "data: 'AnyPath' = '.', init: 'AnyPath | None' = None, trust_code: 'bool' = False) -> 'dict[str, float]'",
     "predict": "(workdir: 'AnyPath', texts: 'Iterable[str | Sequence[str]] | None' = None, *, "
     "input: 'AnyPath | None' = None, "
-    "format: 'str | None' = None, options: 'Mapping[str, Any] | None' = None, step: 'int | None' = None, "
-    "trust_code: 'bool' = False) -> 'list[dict[str, Any]]'",
+    "format: 'str | None' = None, options: 'Mapping[str, Any] | None' = None, task: 'str | None' = None, "
+    "step: 'int | None' = None, trust_code: 'bool' = False) -> 'list[dict[str, Any]]'",
     "curves": "(workdir: 'AnyPath') -> 'Curves'",
 }
 METHODS = {

@@ -92,6 +92,59 @@ def test_finetune_recipes_are_sound(name):
     check_roles(config.data.columns, task.Task.roles)
 
 
+def test_mt_dnn_is_sound():
+    """All tasks of GLUE but WNLI, with heads and dropout of the published code; arguments and flags choose others."""
+    from bert_jax.examples.columns import check_roles
+    from bert_jax.examples.load import make_reader
+    from bert_jax.runs.settings import FinetuningSettings
+
+    settings = FinetuningSettings.of(recipes.load("mt_dnn").to_dict())
+    assert settings.each.keys() == {*ARGUMENTS["glue"]} - {"wnli"}
+    heads = {}
+    for name, one in settings.each.items():
+        task, config = one.find()
+        heads[name] = (one.task["name"], config.dropout_rate)
+        make_reader(one.data)
+        check_roles(one.data.columns, task.roles)
+    san = dict.fromkeys(("rte", "qqp", "qnli", "mrpc"), ("san_classification", 0.1))
+    assert heads == san | {
+        "mnli": ("san_classification", 0.3),
+        "sst2": ("classification", 0.1),
+        "cola": ("classification", 0.05),
+        "stsb": ("regression", 0.1),
+    }
+    optimizer = settings.find_part("optimizer")
+    assert (optimizer.bias_correction, optimizer.clip_norm, optimizer.eps) == ("none", 1.0, 1e-6)
+    ranking = [f"--config.tasks.qnli.task.{key}" for key in ("name=ranking", "positive=entailment")]
+    task, config = FinetuningSettings.of(recipes.load("mt_dnn:qnli+rte", ranking).to_dict()).each["qnli"].find()
+    assert (task.__module__, config.positive) == ("bert_jax.tasks.ranking", "entailment")
+    assert "no task 'wnli'; there are mnli, qqp" in fails("mt_dnn:rte+wnli")
+
+
+def test_tasks_are_invented_by_flags():
+    """A classification of a table, of which a tenth is dev, unless the flags say otherwise."""
+    from bert_jax.runs.settings import FinetuningSettings
+
+    flags = ["a.data.splits.train=a.csv", "b.data.splits.train=b.csv", "b.data.splits.dev=c.csv", "b.data.format=jsonl"]
+    flags += ["b.task.name=regression", "b.data.columns.label=score", "b.weight=2"]
+    each = FinetuningSettings.of(recipes.load("several", [f"--config.tasks.{flag}" for flag in flags]).to_dict()).each
+    assert [(one.task["name"], one.data.format, one.data.dev_fraction) for one in each.values()] == [
+        ("classification", "table", 0.1),
+        ("regression", "jsonl", 0.0),
+    ]
+    assert (each["b"].data.columns, each["b"].weight) == ({"label": "score"}, 2.0)
+    for words, said in (
+        ([], "no task is given; name tasks and their files: --config.tasks.NAME.data.splits.train=FILE"),
+        (["a.data.column.label=x"], r"unknown key config.tasks.a.data.column; did you mean 'columns'"),
+        (["a.data=a.csv"], "config.tasks.a.data"),
+        (["a.task.name=clasification", "a.data.splits.train=a.csv"], "did you mean 'classification'"),
+    ):
+        tree = recipes.load("several", [f"--config.tasks.{flag}" for flag in words]).to_dict()
+        with pytest.raises(UserError, match=said):  # noqa: PT012
+            for one in FinetuningSettings.of(tree).each.values():
+                one.find()
+
+
 PRETRAIN = [name for name in recipes.names() if name.startswith("pretrain/")]
 
 
