@@ -97,7 +97,7 @@ def place(tmp_path, monkeypatch):
     paragraphs = [{"context": text, "qas": [qa]} for text, qa in zip(sentences, asked, strict=False)]
     (tmp_path / "questions.json").write_text(json.dumps({"data": [{"title": "toy", "paragraphs": paragraphs}]}))
     for page, names in (
-        ("tasks", ["reviews.py"]),
+        ("tasks", ["reviews.py", "stars_and_names.py"]),
         (
             "objectives",
             [
