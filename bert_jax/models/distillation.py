@@ -146,7 +146,9 @@ class Lessons:
         self.parts = tuple(part for part in own if dict(part.options)["width"])
         heads = tuple(teachers[0] if teachers else parts) if soft else ()
         self._model = _model_of(trained, heads, its, {name: loss.scores for name, loss in soft.items()})
-        self.params = dict(trained.params)
+        self.params = dict(teacher.whole or trained.params)
+        names = {id(tree): name for name, tree in self.params.items()}
+        self._names = {own: names[id(tree)] for own, tree in trained.params.items()}
         self.terms = {name: term._replace(weight=term.weight * config.labels) for name, term in terms.items()}
         for name, loss in soft.items():
             weight = config.soft.weight * terms[name].weight
@@ -169,6 +171,7 @@ class Lessons:
         Args:
           params, taught: the parameters of the student and of the teacher, which has neither dropout nor a gradient.
         """
+        taught = {own: taught[name] for own, name in self._names.items()}
         outputs, factors = self._run(student, params, batch, rng)
         said, its_factors = jax.lax.stop_gradient(self._run(self._model, taught, batch, None))
         for name in self._said:

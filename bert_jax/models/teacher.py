@@ -80,6 +80,7 @@ class TeacherConfig:
     """
 
     init: str  # a Hugging Face directory, the workdir of a run, or WORKDIR@step
+    task: str | None = None  # of a teacher of several tasks; if None, each task is taught by the one of its name
     labels: float = 1.0  # what the weights of the objective's or the task's own terms are multiplied by
     soft: SoftConfig = SoftConfig()
     hidden: HiddenConfig = HiddenConfig()
@@ -100,10 +101,16 @@ class TeacherConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Teacher:
-    """A trained model (``params``, ``config``, ``source``) and what is to be learned from it."""
+    """A trained model (``params``, ``config``, ``source``) and what is to be learned from it.
+
+    Attributes:
+      whole: the parameters of which those of ``trained`` are some, if it is one task of several; several students keep
+        them once.
+    """
 
     config: TeacherConfig
     trained: Any
+    whole: Any = None
 
 
 def pairs_of(layers: Any, student: int, teacher: int, key: str = f"{WHERE}.layers") -> tuple[tuple[int, int], ...]:

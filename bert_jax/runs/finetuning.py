@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from bert_jax import catalogue
@@ -153,13 +153,13 @@ def _facts_of_one(settings: FinetuningSettings, own: TaskSettings, task: Example
         "max_length": settings.phase.max_length,
         "bilstm_layers": settings.bilstm_layers,
         "data": dataclasses.asdict(own.data),
-        **(_without_lessons(task) if task.lessons and task.lessons.parts else {}),
+        **({"parts": _kept(part.name for part in task.model.parts)} if task.lessons and task.lessons.parts else {}),
     }
 
 
-def _without_lessons(task: ExampleTask) -> dict[str, Any]:
-    """Return the parts of the model but for those that only a teacher needed: a loaded model has these alone."""
-    return {"parts": [part.name for part in task.model.parts if part.name != distillation.PROJECTION]}
+def _kept(parts: Iterable[str]) -> list[str]:
+    """Return the names of ``parts`` but for those that only a teacher needed: a loaded model has these alone."""
+    return sorted({*parts} - {distillation.PROJECTION, distillation.FROZEN})
 
 
 def _fingerprint(splits: Splits) -> str:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from bert_jax.errors import UserError
 from bert_jax.features.trained_model import TrainedModel
-from bert_jax.interchange.loading import load
+from bert_jax.interchange.loading import load, one_task
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import encoder_file
 from bert_jax.models.teacher import WHERE, Teacher, TeacherConfig, first_params
@@ -50,7 +50,10 @@ def in_run(models: Models, model: ModelConfig, max_lengths: Mapping[str, int], w
 
 def read_teacher(config: TeacherConfig | None, read: Callable[..., TrainedModel] = load) -> dict[str, TrainedModel]:
     """Return the model of ``config.teacher`` by the name of its key; {} if there is none. See ``read_models``."""
-    return {"init": read(config.init, flag=f"{WHERE}.init=")} if config else {}
+    if config is None:
+        return {}
+    model = read(config.init, flag=f"{WHERE}.init=")
+    return {"init": one_task(model, config.task) if config.task else model}
 
 
 def teacher_of_finetuning(
@@ -72,10 +75,16 @@ def teacher_of_finetuning(
 
 
 def teacher_in_run(
-    config: TeacherConfig | None, models: Models, model: ModelConfig, max_lengths: Mapping[str, int]
+    config: TeacherConfig | None, models: Models, model: ModelConfig, max_lengths: Mapping[str, int], task: str = ""
 ) -> Teacher | None:
-    """Return the teacher of ``read_teacher`` as a run computes it that trains ``model``; see ``in_run``."""
-    return Teacher(config, in_run(models, model, max_lengths, WHERE)["init"]) if config else None
+    """Return the teacher of ``read_teacher`` as a run computes it that trains ``model``; see ``in_run``.
+
+    ``task``: the name of one of several tasks, which the one of that name teaches, if the teacher has several.
+    """
+    if config is None:
+        return None
+    trained = in_run(models, model, max_lengths, WHERE)["init"]
+    return Teacher(config, one_task(trained, task) if task and trained.facts.get("tasks") else trained, trained.params)
 
 
 def start_from_teacher(

@@ -305,7 +305,7 @@ class CheckedFinetuning:
                     settings.packing,
                     settings.frozen,
                     settings.bilstm_layers,
-                    teacher_in_run(settings.teacher, self.teacher, model, {KIND: phase.max_length}),
+                    teacher_in_run(settings.teacher, self.teacher, model, {KIND: phase.max_length}, name),
                 )
                 made[name] = one.task(one.config, own)
         return made

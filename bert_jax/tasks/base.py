@@ -285,6 +285,9 @@ class ExampleTask(SingleTask, abc.ABC):
         if teacher.config.soft.weight:
             facts, here = trained.facts, f"{distillation.WHERE}.init={trained.source}"
             own, name = dict(facts.get("task") or {}), catalogue.name_of(type(self).__module__)
+            if several := facts.get("tasks"):
+                names = ", ".join(several)
+                raise UserError(f"{here} was trained on several tasks; {distillation.WHERE}.task is one of {names}")
             if own.get("name") != name:
                 raise UserError(
                     f"{here} was trained for {own.get('name', 'pretraining')}, and this run is of the task {name}; "

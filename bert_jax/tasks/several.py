@@ -14,6 +14,7 @@ import numpy as np
 
 from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
+from bert_jax.models.distillation import FROZEN
 from bert_jax.records import Batch, Sum
 from bert_jax.rows.dealt import DealtRows
 from bert_jax.rows.phases import Phase, steps_per_epoch
@@ -21,7 +22,7 @@ from bert_jax.task import Bucket, Losses, RowSource, SingleTask, Variables, lowe
 from bert_jax.tasks.base import KIND, ExampleTask, Setting
 from bert_jax.tasks.mixing import Mixing
 
-SHARED = ("encoder", "pooler")  # parts of the parameters that all tasks have in common
+SHARED = ("encoder", "pooler", FROZEN)  # parts of the parameters that all tasks have in common, and their teacher
 MEAN = "mean"  # the metric that is the mean of the tasks' main metrics
 
 

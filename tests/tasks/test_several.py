@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -13,6 +14,9 @@ from bert_jax.errors import UserError
 from bert_jax.interchange.loading import load, one_task
 from bert_jax.reporting.run_record import read_run
 from bert_jax.runs.prediction import load_tuned, predict
+from bert_jax.runs.preparation import check_finetuning
+from bert_jax.runs.settings import FinetuningSettings
+from bert_jax.task import Variables
 from tests.tasks import toy_tasks
 
 TASKS = ("classification", "regression", "tagging")
@@ -87,3 +91,46 @@ def test_one_task_of_the_model(finished: Path) -> None:
     assert metrics == pytest.approx(toy_tasks.results(finished)["metrics"]["clas/dev"])
     with pytest.raises(UserError, match="was not trained on several tasks"):
         one_task(model, "clas")
+
+
+def taught(folder: Path, **teacher: Any) -> Any:
+    """The task of a run in which the finished one is the teacher, as far as before its first step."""
+    changes = {
+        "teacher": {"init": str(folder / "run"), **teacher},
+        "vocab": {"path": str(folder / "run" / "vocab.txt")},
+    }
+    checked = check_finetuning(FinetuningSettings.of(recipe(**changes)), None)
+    task, _ = checked.with_examples(checked.load(str(folder), [].append))
+    return task
+
+
+def test_each_task_is_taught_by_the_one_of_its_name(finished: Path) -> None:
+    """A student that is the teacher learns nothing more, in any task; the teacher is there once."""
+    task, teacher = taught(finished, hidden={"weight": 1.0}), load(str(finished / "run"))
+    variables = task.init(jax.random.key(0))
+    [frozen] = variables.frozen.values()
+    assert frozen.keys() == teacher.params.keys() >= {"encoder", "clas_classifier", "tagg_classifier"}
+    for name in ("clas", "regr", "tagg"):
+        one = task.of(name)
+        assert one.loss_weights == {f"{name}/": 1.0, f"{name}/soft": 1.0, f"{name}/hidden": 1.0}
+        batch = task.source("eval", name, 0, f"{name}/dev").rows(np.zeros(8, np.int64), np.arange(8))
+        terms = jax.jit(
+            lambda params, one=one, batch=batch: one.loss(Variables(params, variables.frozen), batch, None)
+        )(teacher.params).terms
+        assert float(terms[f"{name}/"].value) > 0.1
+        assert max(abs(float(terms[f"{name}/{lesson}"].value)) for lesson in ("soft", "hidden")) < 1e-5
+
+
+def test_a_task_alone_is_taught_by_one_of_several(finished: Path) -> None:
+    def of_one(**teacher: Any) -> Any:
+        config = toy_tasks.recipe("classification", vocab={"path": str(finished / "run" / "vocab.txt")})
+        config |= {"data": data_of("classification"), "teacher": {"init": str(finished / "run"), **teacher}}
+        checked = check_finetuning(FinetuningSettings.of(config), None)
+        return checked.with_examples(checked.load(str(finished), [].append))[0]
+
+    own = one_task(load(str(finished / "run")), "clas").params
+    assert of_one(task="clas").lessons.params.keys() == own.keys()
+    with pytest.raises(UserError, match="several tasks; config.teacher.task is one of clas, regr, tagg"):
+        of_one()
+    with pytest.raises(UserError, match="unknown task 'clss'; did you mean 'clas'"):
+        of_one(task="clss")
