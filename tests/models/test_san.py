@@ -26,13 +26,14 @@ def head(steps: int = 5, **options: Any) -> StochasticAnswer:
 
 
 def params_of(model: StochasticAnswer, seed: int = 1) -> Any:
-    fresh = nn.unbox(model.init(jax.random.key(0), {"sequence": X}, BATCH, None))["params"]
+    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), {"sequence": X}, BATCH, None))
+    fresh = nn.unbox(shapes)["params"]
     rng = np.random.default_rng(seed)
     return jax.tree.map(lambda leaf: rng.normal(0, 0.7, leaf.shape), fresh)
 
 
 def run(model: StochasticAnswer, params: Any, x: np.ndarray = X, rng: RowRng | None = None) -> np.ndarray:
-    return np.asarray(model.apply({"params": params}, {"sequence": x}, BATCH, rng)["logits"])  # type: ignore[index]
+    return np.asarray(jax.jit(model.apply)({"params": params}, {"sequence": x}, BATCH, rng)["logits"])
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +108,7 @@ def test_the_mean_is_over_the_steps_that_stay() -> None:
     rows = 400
     batch = {name: np.repeat(value[:1], rows, axis=0) for name, value in BATCH.items()}
     rng = RowRng.create(3, 7, jnp.arange(rows))
-    found = model.apply({"params": params}, {"sequence": np.repeat(X[:1], rows, axis=0)}, batch, rng)["logits"]
+    found = jax.jit(model.apply)({"params": params}, {"sequence": np.repeat(X[:1], rows, axis=0)}, batch, rng)["logits"]
     steps = np.zeros(5)
     for row in np.asarray(found):
         kept = subsets[tuple(row.round(9))]
@@ -137,7 +138,7 @@ def test_dropout_follows_the_rows() -> None:
     params, ids = params_of(model), jnp.arange(4, 4 + B)
     whole = run(model, params, rng=RowRng.create(0, 1, ids))
     batch = {name: value[1:] for name, value in BATCH.items()}
-    part = model.apply({"params": params}, {"sequence": X[1:]}, batch, RowRng.create(0, 1, ids[1:]))["logits"]
+    part = jax.jit(model.apply)({"params": params}, {"sequence": X[1:]}, batch, RowRng.create(0, 1, ids[1:]))["logits"]
     np.testing.assert_allclose(part, whole[1:], atol=1e-12)
     for other in (RowRng.create(0, 2, ids), RowRng.create(0, 1, ids + 1)):
         assert np.abs(run(model, params, rng=other) - whole).max() > 1e-3
