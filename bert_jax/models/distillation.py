@@ -66,7 +66,7 @@ class SoftLoss:
     temperature: float
 
     def __call__(self, outputs: Outputs, batch: Batch) -> Sum:
-        said = {name: _taught(outputs, SAID + name) for name in self.loss.scores}
+        said = {name: _taught({**outputs, **batch}, SAID + name) for name in self.loss.scores}
         return self.loss.taught(outputs, said, batch, self.temperature)
 
 
@@ -101,6 +101,7 @@ class Lessons:
       parts: the parts of the student's parameters that only the lessons need.
       student_parts: the heads of the student's model, for ``forward``.
       params: the parameters of the teacher.
+      cached: whether batches have what the teacher says, so that a step does not run it.
     """
 
     def __init__(
@@ -128,7 +129,7 @@ class Lessons:
                 f"{WHERE}.init={trained.source} reads {reads[trained.config.causal]}, and the student "
                 f"{reads[student.causal]}; take a teacher that reads the same"
             )
-        self._config, self._order = teacher.config, teachers and teachers[1]
+        self._config, self._order, self.cached = teacher.config, teachers and teachers[1], config.cached
         soft = _soft_losses(config.soft, terms)
         self._said = [name for loss in soft.values() for name in loss.scores]
         own, its, self._layers = tuple[Part, ...](), tuple[Part, ...](), list[tuple[int, int]]()
@@ -158,6 +159,11 @@ class Lessons:
         if config.attention.weight:
             self._add("attention", Distance("attention_distance"), config.attention.weight)
 
+    @property
+    def frozen(self) -> dict[str, Any]:
+        """The frozen variables that a step reads."""
+        return {} if self.cached else {FROZEN: self.params}
+
     def _add(self, name: str, loss: Any, weight: float) -> None:
         if name in self.terms:
             raise UserError(f"{WHERE} adds a term {name!r}, and the run has one of that name; give that another name")
@@ -171,17 +177,27 @@ class Lessons:
         Args:
           params, taught: the parameters of the student and of the teacher, which has neither dropout nor a gradient.
         """
+        if self.cached:
+            return self._run(student, params, batch, rng)[0]
         taught = {own: taught[name] for own, name in self._names.items()}
         outputs, factors = self._run(student, params, batch, rng)
         said, its_factors = jax.lax.stop_gradient(self._run(self._model, taught, batch, None))
-        for name in self._said:
-            outputs[SAID + name] = said[name] if self._order is None else said[name][..., np.asarray(self._order)]
+        outputs |= self._named(said)
         if self._states:
             outputs["hidden_distance"] = _distance(outputs.pop("states"), said["states"], self._config.hidden.loss)
         if self._layers:
             pairs = [(factors[one - 1], its_factors[other - 1]) for one, other in self._layers]
             outputs["attention_distance"] = _distance_of_scores(pairs, batch, student.config.causal)
         return outputs
+
+    def says(self, taught: Any, batch: Batch) -> dict[str, jax.Array]:
+        """Return what soft targets read of the teacher, by the names that it has in outputs or, cached, in batches."""
+        taught = {own: taught[name] for own, name in self._names.items()}
+        return self._named(self._run(self._model, taught, batch, None)[0])
+
+    def _named(self, said: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        order = None if self._order is None else np.asarray(self._order)
+        return {SAID + name: said[name] if order is None else said[name][..., order] for name in self._said}
 
     def _run(self, model: Model, params: Any, batch: Batch, rng: RowRng | None) -> tuple[dict[str, Any], Any]:
         """Return the outputs of a model, and queries and keys of its layers if these are compared."""
@@ -192,6 +208,8 @@ class Lessons:
 
     def flops(self, spec: BatchSpec) -> float:
         """Return the FLOPs of the teacher's forward pass on a row, which are a third of those of a train step."""
+        if self.cached:
+            return 0.0
         rows = spec["input_ids"].shape
         masked, pooled = spec.get("masked_positions"), int("cls_positions" in spec)
         heads = (masked.shape[0] if masked else 0, pooled) if self._said else ()

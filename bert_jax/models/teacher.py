@@ -89,6 +89,7 @@ class TeacherConfig:
     layers: Any = "uniform"
     # the layers with which those of the student begin: uniform, every_second or a tuple; None: it begins by itself
     start: Any = None
+    cached: bool = False  # of a fine-tuning: what the teacher says of all rows is computed once, before training
 
     def __post_init__(self) -> None:
         check_fields(self, WHERE, "at least 0 is needed", "labels", sound=lambda value: value >= 0)
@@ -96,6 +97,11 @@ class TeacherConfig:
             raise UserError(
                 f"{WHERE} teaches nothing: the weights of soft, hidden and attention are 0; set one of them, or leave "
                 f"{WHERE} out"
+            )
+        if self.cached and (self.hidden.weight or self.attention.weight):
+            raise UserError(
+                f"{WHERE}.cached keeps soft targets alone; set the weights of hidden and attention to 0, or cached to "
+                "False"
             )
 
 

@@ -31,6 +31,7 @@ from bert_jax.reporting.loggers.base import metrics_of
 from bert_jax.reporting.observer import Observer
 from bert_jax.reporting.profiled_steps import ProfiledSteps
 from bert_jax.reporting.report import DETAILS
+from bert_jax.runs.cached_teacher import fill
 from bert_jax.runs.evaluations.base import Evaluations, read, titles
 from bert_jax.runs.finishing import BETTER_START, export_newest, report_at_the_end
 from bert_jax.runs.inputs import keep_vocabulary, overridden_vocabulary
@@ -98,6 +99,7 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
         facts = _facts_of(settings, task) | recipe.parent
         distributed.wait("the vocabulary", own.tokenizer.sha256)
         distributed.wait("the examples", facts["corpus_fingerprint"])
+        said = identity["teacher"]["init"] if recipe.teacher else ""
         if distributed.is_first():
             if not saved:
                 keep_vocabulary(own.tokenizer, workdir)
@@ -116,6 +118,7 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
             if begin := None if saved else recipe.weights_from or recipe.start:
                 first = _start(begin, task, facts, observer.note)
             facts = facts | {"run": run}
+            fill(each_task(task), said, facts["corpus_fingerprint"], workdir, observer.note)
             frozen = frozen_parts(settings.frozen, recipe.weights_from, workdir, facts, bool(saved))
             train_and_evaluate(Run(task, experiment, observer, facts, first, frozen, evaluations))
             if not distributed.is_first():

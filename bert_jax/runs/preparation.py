@@ -139,6 +139,8 @@ def check_pretraining(
     experiment = dataclasses.replace(settings.experiment(), seed=seed)
     phases = experiment.phases.phases
     chosen = [(*one, read_models(one.config, one.where, read)) for one in settings.objectives(phases)]
+    if settings.teacher and settings.teacher.cached:
+        raise UserError(f"{distillation.WHERE}.cached is for fine-tuning; rows of pretraining are never the same twice")
     teacher = read_teacher(settings.teacher, read)
     pieces = [model.tokenizer.size for models in (*(one[-1] for one in chosen), teacher) for model in models.values()]
     model = first_model(settings, initial, next(iter(pieces), None))

@@ -255,7 +255,7 @@ class ExampleTask(SingleTask, abc.ABC):
             raise UserError(f"config.frozen names {', '.join(sorted(unknown))}; parts are {', '.join(params)}")
         frozen = {name: params[name] for name in params if name in self.setting.frozen}
         trained = {name: params[name] for name in params if name not in frozen}
-        return Variables(trained, frozen | ({distillation.FROZEN: self.lessons.params} if self.lessons else {}))
+        return Variables(trained, frozen | (self.lessons.frozen if self.lessons else {}))
 
     def loss(self, variables: Variables, batch: Batch, rng: Any) -> Losses:
         losses, metrics = measure(self._terms, self.forward(variables, batch, rng), batch)
@@ -303,8 +303,27 @@ class ExampleTask(SingleTask, abc.ABC):
             heads = like.module(trained.config).parts, None if its == ours else [its.index(one) for one in ours]
         self.lessons = Lessons(teacher, self.setting.model, self.model.parts, self._terms, heads)
         self._terms, self.model = self.lessons.terms, self.model.clone(parts=self.lessons.student_parts)
+        if self.lessons.cached:
+            self._make_room(self.lessons)
         for kind, spec in self.batch_specs.items():
             self.flops_per_row[kind] += self.lessons.flops(spec)
+
+    def _make_room(self, lessons: Lessons) -> None:
+        """Give the rows zeros in the place of what the teacher says of them, which ``runs.cached_teacher`` fills in."""
+        shapes = []
+        for length in (8, 16):
+            spec = self._spec(length)
+            rows = {name: jax.ShapeDtypeStruct((1, *one.shape), one.dtype) for name, one in spec.items()}
+            shapes.append(jax.eval_shape(lessons.says, lessons.params, rows))
+        if shapes[0] != shapes[1]:
+            raise UserError(
+                f"{distillation.WHERE}.cached keeps what a teacher says of a text, and in this task it says something "
+                "of each token; set it to False"
+            )
+        for split, rows_of in self.rows.items():
+            room = {name: np.zeros((len(rows_of), *x.shape[1:]), x.dtype) for name, x in shapes[0].items()}
+            self.rows[split] = dataclasses.replace(rows_of, arrays={**rows_of.arrays, **room})
+        self.batch_specs = {kind: self._spec(n) for kind, n in self.lengths.items()}
 
     def _note_unknown(self, rows: EncodedRows) -> None:
         ids = rows.sequences.get("input_ids", np.zeros(0, np.int32))

@@ -28,6 +28,7 @@ from bert_jax.models.teacher import Teacher, TeacherConfig, digest, pairs_of
 from bert_jax.models.transformer import factors_of, stack_layers
 from bert_jax.reporting.run_record import read_run
 from bert_jax.runs import recipes
+from bert_jax.runs.cached_teacher import fill
 from bert_jax.runs.preparation import check_pretraining
 from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.training import mesh as meshes
@@ -411,3 +412,49 @@ def test_a_teacher_of_something_else(tuned: Path, changes: Any, keys: Any, said:
     trained = bert_jax.load(str(tuned / "teacher"))
     with pytest.raises(UserError, match=said):
         taught_task(dataclasses.replace(trained, facts={**trained.facts, **changes}), **keys)
+
+
+@pytest.mark.heavy
+def test_a_cached_teacher_gives_the_same_curve(tuned: Path, one_device: None) -> None:
+    for workdir, cached in (("beside", False), ("cached", True)):
+        assert (
+            finetune(tuned, workdir, "--config.epochs=1", "--config.seed=1", f"--config.teacher.cached={cached}") == 0
+        )
+    curves = [records(tuned / workdir, split) for workdir in ("beside", "cached") for split in ("train", "eval")]
+    for found, expected in zip(curves[2:], curves[:2], strict=True):
+        for name in ("loss", "soft_loss", "accuracy"):
+            np.testing.assert_allclose([x[name] for x in found], [x[name] for x in expected], rtol=1e-3, atol=1e-6)
+    assert curves[0][-1]["soft_loss"] > 1e-3
+    [kept] = (tuned / "cached").glob("teacher_*.npz")
+    assert {name: x.shape for name, x in np.load(kept).items()} == {
+        "train/teacher_logits": (192, 2),
+        "dev/teacher_logits": (48, 2),
+    }
+
+
+def test_what_a_cached_teacher_says_is_computed_once(tuned: Path, tmp_path: Path) -> None:
+    """The second time it is read; the devices have no teacher, and a step computes none."""
+    trained, notes = bert_jax.load(str(tuned / "teacher")), list[str]()
+    tasks = [taught_task(trained, cached=True) for _ in range(2)]
+    assert tasks[0].init(jax.random.key(0)).frozen == {}
+    assert tasks[0].flops_per_row["train"] < taught_task(trained).flops_per_row["train"]
+    for task in tasks:
+        fill({"": task}, "teacher@1", "examples", str(tmp_path), notes.append)
+        np.testing.assert_allclose(losses(task)["soft"], losses(taught_task(trained))["soft"], rtol=1e-5)
+    assert notes == ["what the teacher says of 16 rows is computed once"]
+
+
+def test_what_cannot_be_cached(place: Path, tuned: Path) -> None:
+    trained = bert_jax.load(str(tuned / "teacher"))
+    with pytest.raises(
+        UserError, match="cached keeps soft targets alone; set the weights of hidden and attention to 0"
+    ):
+        taught_task(trained, cached=True, hidden={"weight": 1.0})
+    with pytest.raises(UserError, match="cached is for fine-tuning; rows of pretraining are never the same twice"):
+        checked(place, "--config.teacher.cached=True")
+    tags = toy_tasks.make_task("tagging", {"train": toy_tasks.examples("tagging", 4)})
+    dense = {"kernel": np.zeros((32, len(tags.setting.labels))), "bias": np.zeros(len(tags.setting.labels))}
+    facts = {"task": {"name": "tagging"}, "labels": list(tags.setting.labels)}
+    tagger = dataclasses.replace(trained, params={**trained.params, "classifier": {"dense": dense}}, facts=facts)
+    with pytest.raises(UserError, match="in this task it says something of each token; set it to False"):
+        taught_task(tagger, "tagging", cached=True)
