@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     a = arguments
     files.check_new(a.output)
-    model = exportable(load_tuned(a.workdir, a.step, dict(a.option)))
+    model = exportable(load_tuned(a.workdir, a.step, dict(a.option), a.task))
     config = pruned_config(model, a.mlp, a.layers)
     examples, dev = (read_examples(model, path, a.format, "dev", say) for path in (a.input, a.dev or a.input))
     pruned = cut(model, config, *importance(model, examples))

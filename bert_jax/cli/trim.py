@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from bert_jax.cli.flags import add_workdir, whole
+from bert_jax.cli.flags import add_task, add_workdir, whole
 from bert_jax.program import say
 from bert_jax.storage import files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_workdir(parser, "a run, or a Hugging Face directory")
+    add_task(parser)
     add = parser.add_argument
     add("--input", required=True, action="append", metavar="FILE", help="texts as for `features`; may be repeated")
     add("--format", default="", help="lines, or a reader, such as conll (default: by the ending)")
@@ -29,7 +30,8 @@ def run(arguments: argparse.Namespace) -> None:
 
     a = arguments
     files.check_new(a.output)
-    model = exportable((load_tuned if a.dev else load)(a.workdir, a.step))
+    tuned = a.dev or a.task is not None
+    model = exportable(load_tuned(a.workdir, a.step, task=a.task) if tuned else load(a.workdir, a.step))
     examples = read_examples(model, a.dev, None, "dev", say) if a.dev else ()
     inputs = [Input(path, a.format, a.column, a.pair_column) for path in a.input]
     texts = [text for one in inputs for item in read_texts(one, say) for text in (item.text, item.pair) if text]

@@ -30,6 +30,8 @@ def exportable(model: TrainedModel) -> TrainedModel:
     """Return the model with the head of its export. Raises ``UserError`` if transformers has no class for the model."""
     if is_own(model.config.encoder):
         raise UserError(f"{model.source} has an encoder of your own; one of bert_jax/models/encoders is needed")
+    if tasks := model.facts.get("tasks"):
+        raise UserError(f"{model.source} was trained on several tasks: {', '.join(tasks)}; say whose head: --task=NAME")
     model = dataclasses.replace(model, head=model.head or of_facts(model.facts, model.params))
     tensors_of(model.params, model.config, exported_head(model), model.tokenizer.pad_id)
     return model

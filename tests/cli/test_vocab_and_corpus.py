@@ -34,7 +34,7 @@ def test_a_recipe_that_names_no_vocabulary(vocab, tmp_path, capsys):
 
 def test_a_vocabulary_of_a_recipe_for_fine_tuning(tmp_path, capsys):
     assert main.run(["vocab", "--config=classification", f"--output={tmp_path / 'vocab.txt'}"]) == 2
-    assert "error: this recipe is one for fine-tuning (it has config.task)" in capsys.readouterr().err
+    assert "error: this recipe is one for fine-tuning and names no corpus" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

@@ -165,3 +165,19 @@ def test_a_sweep(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = json.loads((folder / "grid" / "table.json").read_text())
     assert table
     assert "median mean" in capsys.readouterr().out
+
+
+def test_smaller_models_are_of_one_task(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    topics, workdir = folder / "topics.csv", f"--workdir={folder / 'both'}"
+    trim, prune = ["trim", workdir, f"--input={topics}"], ["prune", workdir, f"--input={topics}", "--mlp=0.5"]
+    for command in (trim, prune):
+        assert run([*command, "--output=none"]) == BAD_INPUT
+        assert "was trained on several tasks: reviews, topics; say" in capsys.readouterr().err
+    for command in ([*trim, f"--dev={topics}"], prune):
+        assert run([*command, "--task=topics", f"--output={command[0]}"]) == 0
+        *_, original, _ = capsys.readouterr().out.splitlines()
+        assert float(original.split()[-1]) > 0.8
+        assert load(command[0]).head.labels == ("mood", "where", "who")
