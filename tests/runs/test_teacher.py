@@ -37,6 +37,7 @@ from tests import toy
 from tests.interchange.numpy_models import numpy_outputs
 from tests.objectives.test_terms import LAYOUTS, one_update
 from tests.tasks import toy_tasks
+from tests.training import gang
 from tests.training.test_layouts import compare
 
 STEPS, EVAL_ROWS = 4, 20
@@ -357,6 +358,7 @@ def finetune(folder: Path, workdir: str, *flags: str) -> int:
     return toy_tasks.finetune(folder, *(flag.format(folder) for flag in (*TUNED, *flags)), workdir=workdir)
 
 
+@pytest.mark.heavy
 def test_a_classifier_learns_from_another(tuned: Path, one_device: None) -> None:
     """From what it says alone, without labels."""
     flags = ("--config.teacher.labels=0", "--config.teacher.hidden.weight=0.1", "--config.seed=1")
@@ -458,3 +460,23 @@ def test_what_cannot_be_cached(place: Path, tuned: Path) -> None:
     tagger = dataclasses.replace(trained, params={**trained.params, "classifier": {"dense": dense}}, facts=facts)
     with pytest.raises(UserError, match="in this task it says something of each token; set it to False"):
         taught_task(tagger, "tagging", cached=True)
+
+
+@pytest.mark.heavy
+def test_a_taught_run_is_killed_resumed_and_of_two_processes(tmp_path: Path) -> None:
+    """On packed rows, with soft targets of both terms, a projection and attention; a resume has the same bits."""
+    teacher, moved = tmp_path / "first", tmp_path / "moved"
+    training = {"log_every_steps": 5, "eval_every_steps": 30, "eval_rows": 20}
+    inputs = gang.make_inputs(tmp_path, 60, training=training)
+    gang.finish(inputs, teacher, 1, "--config.steps=10", "--config.model.hidden_size=64", "--config.model.num_layers=2")
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    found = gang.finish(inputs, whole, 1, *EVERYTHING, f"--config.teacher.init={teacher}")
+    for name in ("soft_mlm_loss", "soft_nsp_loss", "hidden_loss", "attention_loss"):
+        assert found[-1][name] < found[0][name]
+    gang.assert_same_losses(
+        gang.finish(inputs, tmp_path / "two", 2, *EVERYTHING, f"--config.teacher.init={teacher}"), found
+    )
+    gang.kill_after(inputs, cut, [*EVERYTHING, f"--config.teacher.init={teacher}"])
+    teacher.rename(moved)
+    assert gang.finish(inputs, cut, 1, *EVERYTHING, f"--config.teacher.init={moved}") == found
+    gang.assert_same_model(cut, whole)
