@@ -54,7 +54,7 @@ from bert_jax.runs.task_settings import TaskSettings, at_task, main_metrics, wit
 from bert_jax.task import Task, check_meanings, tasks_of
 from bert_jax.tasks import base as tasks
 from bert_jax.tasks.base import KIND, ExampleTask
-from bert_jax.tasks.several import Member, SeveralTasks
+from bert_jax.tasks.several import Member, SeveralTasks, each_task
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import mesh as meshes
 from bert_jax.training import trained
@@ -259,7 +259,7 @@ class CheckedFinetuning:
         selection = dataclasses.replace(settings.selection, metric=settings.selection.metric or task.main_metric)
         experiment = dataclasses.replace(self.experiment, phases=Phases((phase,)), selection=selection).in_steps(task)
         mesh = experiment.check()
-        for name, one in made.items():
+        for name, one in each_task(task).items():
             spec, model = one.batch_specs[KIND], one.setting.model
             with at_task(name):
                 check_kernel(model, mesh, [spec])
@@ -275,10 +275,11 @@ class CheckedFinetuning:
 
     def _several(self, made: Mapping[str, ExampleTask]) -> SeveralTasks:
         frozen = self.settings.frozen
-        members = {
-            name: Member(name, one, self.tasks[name].settings.weight, self.tasks[name].settings.frozen, frozen)
-            for name, one in made.items()
-        }
+        members = {}
+        for name, one in made.items():
+            with at_task(name):
+                own = self.tasks[name].settings
+                members[name] = Member(name, one, own.weight, own.frozen, frozen)
         return SeveralTasks(members, self.settings.mixing, self.settings.phase, frozen)
 
     def _encode(

@@ -17,6 +17,9 @@ from bert_jax.runs.prediction import load_tuned, predict
 from bert_jax.runs.preparation import check_finetuning
 from bert_jax.runs.settings import FinetuningSettings
 from bert_jax.task import Variables
+from bert_jax.tasks.several import SeveralTasks
+from bert_jax.training.evaluation import Evaluation
+from bert_jax.training.mesh import unbox
 from tests.tasks import toy_tasks
 
 TASKS = ("classification", "regression", "tagging")
@@ -134,3 +137,102 @@ def test_a_task_alone_is_taught_by_one_of_several(finished: Path) -> None:
         of_one()
     with pytest.raises(UserError, match="unknown task 'clss'; did you mean 'clas'"):
         of_one(task="clss")
+
+
+def wrong(**changes: Any) -> Any:
+    """A change of a recipe: a path of keys, joined by "__" -> its new value; None removes it."""
+
+    def change(tree: dict[str, Any]) -> None:
+        for path, value in changes.items():
+            *above, last = path.split("__")
+            node = tree
+            for key in above:
+                node = node[key]
+            node[last] = value
+            if value is None:
+                del node[last]
+
+    return change
+
+
+CLAS = {"task": {"name": "classification"}, "data": data_of("classification")}
+WRONG = {
+    "config has task and data beside tasks; a run has one task or several": wrong(task=CLAS["task"], data=CLAS["data"]),
+    "missing key config.task; missing key config.data": wrong(tasks={}),
+    "config.mixing is for several tasks (config.tasks); leave it out": wrong(
+        tasks=None, task=CLAS["task"], data=CLAS["data"], mixing={"alpha": 1.0}
+    ),
+    "config.tasks has the name 'my-task'; letters, digits and _ are allowed": wrong(**{"tasks__my-task": CLAS}),
+    "config.tasks has the name 'encoder'; letters,": wrong(tasks__encoder=CLAS),
+    "config.tasks has the name 'mean'; letters,": wrong(tasks__mean=CLAS),
+    "config.tasks has the name 'my_loss'; letters,": wrong(tasks__my_loss=CLAS),
+    "config.tasks.clas is 5; its keys are task and data": wrong(tasks__clas=5),
+    "missing key config.tasks.clas.data": wrong(tasks__clas__data=None),
+    "config.tasks.clas.weight is -1.0; a number above 0 is needed": wrong(tasks__clas__weight=-1.0),
+    "unknown key config.tasks.clas.tusk; did you mean 'task'?": wrong(tasks__clas__tusk=1),
+    "there is no task 'clasification' in bert_jax.tasks; did you mean": wrong(tasks__clas__task__name="clasification"),
+    "unknown key config.tasks.clas.task.metric; did you mean 'metrics'?": wrong(tasks__clas__task__metric=1),
+    "config.tasks.tagg.task.overlap is -1; at least 0": wrong(tasks__tagg__task__overlap=-1),
+    "config.tasks.clas.data has the splits test; needed are one train split": wrong(
+        tasks__clas__data__splits={"test": "classification/dev.jsonl"}
+    ),
+    "no file for train": wrong(tasks__clas__data__splits__train="none.jsonl"),
+    "config.tasks.clas.frozen names 'classifer'; did you mean 'classifier'?": wrong(tasks__clas__frozen=("classifer",)),
+    "batches of the kind 'clas' train nothing; the model has": wrong(
+        tasks__clas__frozen=("encoder", "pooler", "classifier")
+    ),
+    "config.mixing.shares names 'clss', which is no task": wrong(mixing={"shares": {"clss": 1.0}}),
+    "config.selection.metric is 'clas/f2'; did you mean 'clas/": wrong(selection={"metric": "clas/f2"}),
+    "config.training.micro_batches is 2; only 1 is allowed where the rows of a batch are each other's negatives, as in "
+    "config.tasks.vect": wrong(
+        tasks__vect={"task": {"name": "sentence_embeddings"}, "data": data_of("regression")},
+        training__micro_batches=2,
+    ),
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_what_is_wrong_is_one_line(message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, tree = write(tmp_path), recipe()
+    WRONG[message](tree)
+    (folder / "recipe.json").write_text(json.dumps(tree))
+    assert toy_tasks.finetune(folder) == 2
+    [line] = capsys.readouterr().err.strip().splitlines()
+    assert message in line
+    assert "config.task." not in line
+    assert not (folder / "run").exists()
+
+
+def test_parts_of_a_task_that_no_task_trains(tmp_path: Path) -> None:
+    tree = recipe(frozen=("pooler", "tagg_classifier"), model={"layers": "scanned"}, weights="fresh")
+    checked = check_finetuning(FinetuningSettings.of(tree), None)
+    task, _ = checked.with_examples(checked.load(str(write(tmp_path)), lambda line: None))
+    assert isinstance(task, SeveralTasks)
+    variables = jax.eval_shape(task.init, jax.random.key(0))
+    assert set(variables.frozen) == {"pooler", "tagg_classifier"}
+    assert set(variables.params) == {"encoder", "clas_classifier", "regr_classifier"}
+    assert task.of("tagg").trains == {"encoder"}
+    tree["frozen"] = ("tagg_clasifier",)
+    checked = check_finetuning(FinetuningSettings.of(tree), None)
+    with pytest.raises(UserError, match="config.frozen names 'tagg_clasifier'; did you mean 'tagg_classifier'?"):
+        checked.with_examples(checked.load(str(tmp_path), lambda line: None))
+
+
+def test_metrics_of_several_dev_splits(tmp_path: Path) -> None:
+    """Each has its own under NAME/metric/SPLIT, and NAME/metric is of both."""
+    tree = recipe(packing="none")
+    splits = {"train": "classification/train.jsonl", "dev_a": "classification/dev.jsonl"}
+    tree["tasks"]["clas"]["data"]["splits"] = splits | {"dev_b": "classification/more.jsonl"}
+    folder = write(tmp_path)
+    toy_tasks.write_examples(folder / "classification" / "more.jsonl", toy_tasks.examples("classification", 8, 5))
+    checked = check_finetuning(FinetuningSettings.of(tree), None)
+    task, experiment = checked.with_examples(checked.load(str(folder), lambda line: None))
+    evaluation = Evaluation(task, experiment.check(), experiment.evaluated_phase, 2**31)
+    variables = jax.tree.map(np.asarray, unbox(jax.jit(task.init)(jax.random.key(0))))
+    found = evaluation.run(*variables)
+    names = {"loss", "accuracy"}
+    wanted = {f"clas/{name}{end}" for name in names for end in ("", "/dev_a", "/dev_b")}
+    assert {name for name in found if name.startswith("clas")} == wanted
+    assert list(found)[:4] == ["mean", "clas/accuracy", "regr/spearmanr", "tagg/f1"]
+    assert found["clas/loss"] == pytest.approx((24 * found["clas/loss/dev_a"] + 8 * found["clas/loss/dev_b"]) / 32)
+    assert set(evaluation.metric_names()) == set(found)
