@@ -22,8 +22,9 @@ from bert_jax.objectives import mlm
 from bert_jax.objectives.base import Setting
 from bert_jax.reporting.run_record import only_writer
 from bert_jax.runs import finetuning, recipes
+from bert_jax.runs.finetuning_preparation import Splits, check_finetuning
 from bert_jax.runs.inputs import CORPUS, Inputs
-from bert_jax.runs.preparation import Splits, check_finetuning, check_pretraining
+from bert_jax.runs.preparation import check_pretraining
 from bert_jax.runs.pretraining import PretrainingRequest, pretrain
 from bert_jax.runs.settings import FinetuningSettings, PretrainingSettings
 from bert_jax.storage import files

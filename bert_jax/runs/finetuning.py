@@ -33,12 +33,12 @@ from bert_jax.reporting.profiled_steps import ProfiledSteps
 from bert_jax.reporting.report import DETAILS
 from bert_jax.runs.cached_teacher import fill
 from bert_jax.runs.evaluations.base import Evaluations, read, titles
+from bert_jax.runs.finetuning_preparation import Splits, check_finetuning
 from bert_jax.runs.finishing import BETTER_START, export_newest, report_at_the_end
 from bert_jax.runs.inputs import keep_vocabulary, overridden_vocabulary
 from bert_jax.runs.model_choice import overridden_settings
 from bert_jax.runs.own_code import keep_copies
 from bert_jax.runs.prediction import predict_split, trial, write_predictions
-from bert_jax.runs.preparation import Splits, check_finetuning
 from bert_jax.runs.settings import FinetuningSettings
 from bert_jax.runs.task_settings import TaskSettings, with_keys_of
 from bert_jax.storage import files
@@ -184,9 +184,9 @@ def _start(
     """
     own, head, others = shared_setting(task), None, list[str]()
     if isinstance(task, SeveralTasks):
-        known = initial.facts.get("tasks") or {}
+        known, here = initial.facts.get("tasks") or {}, json.loads(json.dumps(facts["tasks"]))
         for name, one in task.members.items():
-            same = all((known.get(name) or {}).get(key) == facts["tasks"][name][key] for key in ("task", "labels"))
+            same = all((known.get(name) or {}).get(key) == here[name][key] for key in ("task", "labels"))
             others += [] if same else [whole for part, whole in one.parts.items() if whole != part]
     elif task.exported_as and own.model.encoder in families():
         head = of_facts(facts)

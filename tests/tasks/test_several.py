@@ -13,8 +13,8 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.interchange.loading import load, one_task
 from bert_jax.reporting.run_record import read_run
+from bert_jax.runs.finetuning_preparation import check_finetuning
 from bert_jax.runs.prediction import load_tuned, predict
-from bert_jax.runs.preparation import check_finetuning
 from bert_jax.runs.settings import FinetuningSettings
 from bert_jax.task import Variables
 from bert_jax.tasks.several import SeveralTasks
@@ -236,3 +236,20 @@ def test_metrics_of_several_dev_splits(tmp_path: Path) -> None:
     assert list(found)[:4] == ["mean", "clas/accuracy", "regr/spearmanr", "tagg/f1"]
     assert found["clas/loss"] == pytest.approx((24 * found["clas/loss/dev_a"] + 8 * found["clas/loss/dev_b"]) / 32)
     assert set(evaluation.metric_names()) == set(found)
+
+
+@pytest.mark.heavy
+def test_a_run_that_starts_from_one_of_several_tasks(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has the heads of the tasks that are the same; a run of one task has the encoder and the pooler alone."""
+    tree = recipe(phases={"train": {"num_epochs": 0.1}})
+    tree["tasks"]["clas"]["task"]["metrics"] = ("f1",)
+    (finished / "other.json").write_text(json.dumps(tree))
+    flags = [f"--init={finished / 'run'}", f"--config={finished / 'other.json'}"]
+    assert toy_tasks.finetune(finished, *flags, workdir="again") == 0
+    assert "run; fresh: clas_classifier; left out: clas_classifier\n" in capsys.readouterr().err
+    tree = toy_tasks.recipe("classification", phases={"train": {"num_epochs": 0.1}})
+    tree["data"] = data_of("classification")
+    (finished / "other.json").write_text(json.dumps(tree))
+    assert toy_tasks.finetune(finished, *flags, workdir="single") == 0
+    left_out = "clas_classifier, regr_classifier, tagg_classifier"
+    assert f"run; fresh: classifier; left out: {left_out}\n" in capsys.readouterr().err

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from bert_jax.checkpoints.restoring import saved_steps
-from bert_jax.runs.preparation import check_finetuning
+from bert_jax.runs.finetuning_preparation import check_finetuning
 from bert_jax.runs.settings import FinetuningSettings
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
