@@ -158,7 +158,7 @@ def wrong(**changes: Any) -> Any:
 CLAS = {"task": {"name": "classification"}, "data": data_of("classification")}
 WRONG = {
     "config has task and data beside tasks; a run has one task or several": wrong(task=CLAS["task"], data=CLAS["data"]),
-    "missing key config.task; missing key config.data": wrong(tasks={}),
+    "no task is given; name tasks and their files": wrong(tasks={}),
     "config.mixing is for several tasks (config.tasks); leave it out": wrong(
         tasks=None, task=CLAS["task"], data=CLAS["data"], mixing={"alpha": 1.0}
     ),
@@ -173,7 +173,7 @@ WRONG = {
     "there is no task 'clasification' in bert_jax.tasks; did you mean": wrong(tasks__clas__task__name="clasification"),
     "unknown key config.tasks.clas.task.metric; did you mean 'metrics'?": wrong(tasks__clas__task__metric=1),
     "config.tasks.tagg.task.overlap is -1; at least 0": wrong(tasks__tagg__task__overlap=-1),
-    "config.tasks.clas.data has the splits test; needed are one train split": wrong(
+    "dev_ids need a split called train in config.tasks.clas.data.splits; name its file": wrong(
         tasks__clas__data__splits={"test": "classification/dev.jsonl"}
     ),
     "no file for train": wrong(tasks__clas__data__splits__train="none.jsonl"),
