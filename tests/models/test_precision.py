@@ -15,6 +15,7 @@ from flax import linen as nn
 from bert_jax import catalogue
 from bert_jax.models import heads
 from bert_jax.models.bilstm import BiLstm
+from bert_jax.models.distillation import States
 from bert_jax.models.encoders import albert, distilbert
 from bert_jax.models.model import LM_HEAD, POOLER, SOP_HEAD, Model, Part, encoder_file, head_class
 from bert_jax.models.primitives import ACTIVATIONS, Dense
@@ -59,6 +60,7 @@ MODULES: dict[str, tuple[Any, dict[str, np.ndarray]]] = {  # module, its inputs
     ),
     "albert": (Model(ALBERT, (POOLER, LM_HEAD, SOP_HEAD)), random_batch()),
     "distilbert": (Model(DISTILBERT, (POOLER, Part.of("classifier", heads.Classifier))), IDS),
+    "teacher": (Model(CONFIG, (Part.of("states", States, states=(0, 1), width=8),)), IDS),
     "sentence_embeddings": (Model(CONFIG, (Part.of("sentence_vector", heads.SentenceVector),)), IDS),
 }
 OWN_ENCODERS = ("albert", "distilbert")  # kinds whose encoder has other parameters than the rest
