@@ -171,13 +171,17 @@ def check_fields(config: Any, where: str, allowed: str, *names: str, sound: Call
 def differences(old: Any, new: Any, where: str = "config") -> list[str]:
     """Return the values that differ between two nested plain structures, as ``name: old -> new``.
 
-    A key that one of them lacks stands for None.
+    A key that one of them lacks stands for None; a group of keys that one of them lacks is "left out".
     """
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         keys = dict.fromkeys([*old, *new])
         return [d for key in keys for d in differences(old.get(key), new.get(key), f"{where}.{key}")]
     if isinstance(old, (list, tuple)) and isinstance(new, (list, tuple)) and len(old) == len(new):
         return [d for i, (o, n) in enumerate(zip(old, new, strict=True)) for d in differences(o, n, f"{where}[{i}]")]
+    if isinstance(old, Mapping) and new is None:
+        return [f"{where}: given -> left out"]
+    if old is None and isinstance(new, Mapping):
+        return [f"{where}: left out -> given"]
     return [] if old == new else [f"{where}: {old!r} -> {new!r}"]
 
 

@@ -82,10 +82,12 @@ def several_tasks(tasks: Mapping[str, Any]) -> dict[str, TaskSettings]:
     """
     found = {}
     for name, values in sorted(tasks.items()):
-        if not name.isidentifier() or name in RESERVED or name.endswith(METRIC_ENDS):
+        if not name.isidentifier():
+            raise UserError(f"config.tasks has the name {name!r}; letters, digits (not first) and _ are allowed")
+        if name in RESERVED or name.endswith(METRIC_ENDS):
             raise UserError(
-                f"config.tasks has the name {name!r}; letters, digits and _ are allowed, no digit first, but not "
-                f"{', '.join(RESERVED)}, nor an end of {', '.join(METRIC_ENDS)}"
+                f"config.tasks has the name {name!r}; a task cannot be called {', '.join(RESERVED)}, or end in "
+                f"{', '.join(METRIC_ENDS)}, which mean something else"
             )
         if not isinstance(values, Mapping):
             raise UserError(f"config.tasks.{name} is {values!r}; its keys are task and data")
