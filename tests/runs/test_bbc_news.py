@@ -15,7 +15,8 @@ from bert_jax.tasks.classification import Task
 
 def test_the_recipe_names_every_group():
     config = recipes.load("bbc_news").to_dict()
-    assert set(config) == {field.name for field in dataclasses.fields(FinetuningSettings)}
+    of_one_task = {field.name for field in dataclasses.fields(FinetuningSettings)} - {"tasks", "mixing", "teacher"}
+    assert set(config) == of_one_task
     configuration.build(FinetuningSettings, config, "config")
 
 

@@ -124,7 +124,7 @@ def test_whole_words_of_text_without_spaces_are_told_of(inputs: Inputs, tmp_path
 def test_fine_tuning_from_zero_learns_the_kind_of_vocabulary_asked_for(kind: str, size: int, file: str) -> None:
     config = configuration.build(VocabularyConfig, {"kind": kind, "size": size}, "config.vocab")
     train = [{"text": f"the {word} sat on the mat and saw a cat", "label": "x"} for word in ("cat", "hat", "rat") * 9]
-    tokenizer = find_vocabulary(config, None, None, train, Roles(required=("text", "label")))
+    tokenizer = find_vocabulary(config, None, None, [(train, Roles(required=("text", "label")))])
     assert (tokenizer.file_name, tokenizer.decode(tokenizer.encode("the cat sat").input_ids)) == (file, "the cat sat")
 
 
