@@ -11,8 +11,8 @@ export, with the vocabulary of the model that is trained. The argument is any ot
 
 The loss is half of that of the labels and half of that of soft targets at temperature 2, the defaults of
 run_squad_w_distillation.py (huggingface/transformers, examples/research_projects/distillation); all other values are
-those of the recipe in the argument. README.md there gives F1 86.9 on SQuAD 1.1 (development set) for DistilBERT after this
-second distillation, and 88.5 for BERT-base; the paper, table 2, 85.8 without it.
+those of the recipe in the argument. README.md there gives F1 86.9 on SQuAD 1.1 (development set) for DistilBERT after
+this second distillation, and 88.5 for BERT-base; the paper, table 2, 85.8 without it.
 """
 
 from ml_collections import ConfigDict
