@@ -162,10 +162,12 @@ WRONG = {
     "config.mixing is for several tasks (config.tasks); leave it out": wrong(
         tasks=None, task=CLAS["task"], data=CLAS["data"], mixing={"alpha": 1.0}
     ),
-    "config.tasks has the name 'my-task'; letters, digits and _ are allowed": wrong(**{"tasks__my-task": CLAS}),
-    "config.tasks has the name 'encoder'; letters,": wrong(tasks__encoder=CLAS),
-    "config.tasks has the name 'mean'; letters,": wrong(tasks__mean=CLAS),
-    "config.tasks has the name 'my_loss'; letters,": wrong(tasks__my_loss=CLAS),
+    "config.tasks has the name 'my-task'; letters, digits (not first) and _ are allowed": wrong(
+        **{"tasks__my-task": CLAS}
+    ),
+    "config.tasks has the name 'encoder'; a task cannot be called encoder,": wrong(tasks__encoder=CLAS),
+    "config.tasks has the name 'mean'; a task cannot be called encoder,": wrong(tasks__mean=CLAS),
+    "config.tasks has the name 'my_loss'; a task cannot be called encoder,": wrong(tasks__my_loss=CLAS),
     "config.tasks.clas is 5; its keys are task and data": wrong(tasks__clas=5),
     "missing key config.tasks.clas.data": wrong(tasks__clas__data=None),
     "config.tasks.clas.weight is -1.0; a number above 0 is needed": wrong(tasks__clas__weight=-1.0),

@@ -176,8 +176,11 @@ def test_a_run_that_was_cut_at_a_switch_of_tasks_gives_the_same_bits(unbroken: P
     [
         ("--config.mixing.alpha_end=0.5", "config.mixing.alpha_end: 0.0 -> 0.5"),
         ("--config.tasks.clas.weight=2.0", "config.tasks.clas.weight: 1.0 -> 2.0"),
-        ("--config.tasks.more={'task': {'name': 'classification'}, 'data': DATA}", "config.tasks.more: None -> {"),
-        ("LESS", "config.tasks.clas: {"),
+        (
+            "--config.tasks.more={'task': {'name': 'classification'}, 'data': DATA}",
+            "config.tasks.more: left out -> given",
+        ),
+        ("LESS", "config.tasks.clas: given -> left out"),
     ],
 )
 def test_another_mixture_is_refused_at_resume(
