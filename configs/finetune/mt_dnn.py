@@ -30,39 +30,20 @@ DROPOUT = {"mnli": 0.3, "cola": 0.05}  # of the head; 0.1 of the others
 
 
 def get_config(names: str = "+".join(TASKS)) -> ConfigDict:
-    config = ConfigDict()
-    config.seed = 0
-
-    # Tasks and data
+    if unknown := [name for name in names.split("+") if name not in TASKS]:
+        raise ValueError(f"no task {unknown[0]!r}; there are {', '.join(TASKS)}")
+    config = derive("glue")
+    del config.task, config.data
     config.tasks = ConfigDict()
     for name in names.split("+"):
-        if name not in TASKS:
-            raise ValueError(f"no task {name!r}; there are {', '.join(TASKS)}")
         one = derive(f"glue:{name}")
         one.task.dropout_rate = DROPOUT.get(name, 0.1)
         if name in PAIRS:
             one.task.name = "san_classification"
         config.tasks[name] = ConfigDict({"task": one.task, "data": one.data})
     config.mixing = ConfigDict()
-
-    # Model: used without --init, from random initialisation, with a vocabulary learned from the texts
-    config.model = ConfigDict({"size": "mini"})
-    config.vocab = ConfigDict({"path": "", "size": 8192, "lowercase": True})
-    config.weights = "pretrained"
-    config.frozen = ()
-    config.bilstm_layers = 0
-
-    # Optimization
-    config.phases = ConfigDict({"train": {"num_epochs": 5.0, "batch_size": 32, "max_length": 512}})
-    config.packing = "bucketed"  # rows of like length share a batch
+    config.phases.train = ConfigDict({"num_epochs": 5.0, "batch_size": 32, "max_length": 512})
     config.optimizer = ConfigDict({"name": "adamax", "bias_correction": "none"})
     config.schedule = ConfigDict({"peak_learning_rate": 5e-5, "warmup_fraction": 0.1})
-    config.selection = ConfigDict({"metric": "mean", "patience": None})
-
-    # Layout, logs, evaluations and saves
-    config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
-    config.loader = ConfigDict({"num_workers": 0})
-    config.training = ConfigDict({"evaluations_per_epoch": 1, "micro_batches": 1, "loggers": ("tensorboard",)})
-    config.checkpoints = ConfigDict({"every_steps": None, "keep": 1})  # None: after each evaluation
-    config.export = True
+    config.selection.metric = "mean"
     return config

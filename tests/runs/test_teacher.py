@@ -185,7 +185,7 @@ def test_layers_are_compared(place: Path, student: Path) -> None:
 
 
 def scores(params: Any, hidden: np.ndarray, layer: int) -> np.ndarray:
-    """Those of a layer, counted from 1, before the softmax, [H, T, T]."""
+    """Return the attention scores of a layer, counted from 1, before the softmax: [H, T, T]."""
     own = params["encoder"][f"layer_{layer - 1}"]["attention"]
     query, key = (
         np.einsum("td,dhe->the", hidden[layer - 1], own[name]["kernel"]) + own[name]["bias"]
@@ -228,7 +228,7 @@ def test_a_student_starts_from_layers_of_its_teacher(
 
 
 def test_the_map_of_layers() -> None:
-    """That of Jiao et al. 2020, section 4: a student of 4 layers learns from layers 3, 6, 9 and 12 of 12."""
+    """A student of 4 layers learns from layers 3, 6, 9 and 12 of 12 (Jiao et al. 2020, section 4)."""
     assert pairs_of("uniform", 4, 12) == ((0, 0), (1, 3), (2, 6), (3, 9), (4, 12))
     assert pairs_of("every_second", 6, 12) == ((0, 0), (1, 2), (2, 4), (3, 6), (4, 8), (5, 10), (6, 12))
     assert pairs_of("last", 6, 12) == ((6, 12),)
