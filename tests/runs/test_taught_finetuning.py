@@ -1,0 +1,141 @@
+"""``config.teacher`` in fine-tuning: soft targets, labels in another order, and what is computed once."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import bert_jax
+from bert_jax import configuration
+from bert_jax.cli.main import run
+from bert_jax.errors import UserError
+from bert_jax.models.teacher import Teacher, TeacherConfig
+from bert_jax.runs.cached_teacher import fill
+from bert_jax.training import mesh as meshes
+from tests import toy
+from tests.runs.test_teacher import records
+from tests.tasks import toy_tasks
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with examples of classification, a fine-tuned teacher, and a recipe for its students."""
+    folder = tmp_path_factory.mktemp("tuned")
+    toy_tasks.write_toy(folder, "classification", phase={"num_epochs": 6})
+    with toy.one_device():
+        assert toy_tasks.finetune(folder, workdir="teacher") == 0
+    return folder
+
+
+TUNED = ("--config.teacher.init={}/teacher", "--config.vocab.path={}/teacher/vocab.txt")
+
+
+def finetune(folder: Path, workdir: str, *flags: str) -> int:
+    return toy_tasks.finetune(folder, *(flag.format(folder) for flag in (*TUNED, *flags)), workdir=workdir)
+
+
+@pytest.mark.heavy
+def test_a_classifier_learns_from_another(tuned: Path, one_device: None) -> None:
+    """From what it says alone, without labels."""
+    flags = ("--config.teacher.labels=0", "--config.teacher.hidden.weight=0.1", "--config.seed=1")
+    assert finetune(tuned, "student", *flags) == 0
+    found = toy_tasks.evaluations(tuned, "student")
+    assert found[0]["soft_loss"] > found[-1]["soft_loss"] > 0
+    assert found[0]["hidden_loss"] > found[-1]["hidden_loss"] > 0
+    metrics = toy_tasks.results(tuned, "student")["metrics"]["dev"]
+    assert metrics.keys() == {"loss", "accuracy"}, "a finished student needs no teacher"
+    assert metrics["accuracy"] > 0.9
+    assert run(["evaluate", f"--workdir={tuned / 'student'}", f"--input={tuned / 'dev.jsonl'}"]) == 0
+
+
+def taught_task(trained: Any, name: str = "classification", **keys: Any) -> Any:
+    """A task on 16 examples, with a teacher."""
+    plain = toy_tasks.make_task(name, {"train": toy_tasks.examples(name, 16)})
+    model = dataclasses.replace(plain.setting.model, vocab_size=trained.tokenizer.size)
+    teacher = Teacher(configuration.build(TeacherConfig, {"init": "X", **keys}, "config.teacher"), trained)
+    setting = dataclasses.replace(plain.setting, tokenizer=trained.tokenizer, model=model, teacher=teacher)
+    return type(plain)(plain.config, setting)
+
+
+def losses(task: Any) -> dict[str, float]:
+    batch = task.rows["train"].take(np.arange(16), 32)
+    terms = jax.jit(lambda variables: task.loss(variables, batch, None).terms)
+    variables = meshes.unbox(task.init(jax.random.key(0)))
+    return {name: float(one.value / one.count) for name, one in terms(variables).items()}
+
+
+def test_labels_are_matched_by_name(tuned: Path) -> None:
+    """A teacher whose labels, and outputs, have the other order says the same."""
+    trained = bert_jax.load(str(tuned / "teacher"))
+    assert trained.facts["labels"] == ["neg", "pos"]
+    dense = jax.tree.map(lambda x: x[..., ::-1], trained.params["classifier"])
+    other = dataclasses.replace(
+        trained, params={**trained.params, "classifier": dense}, facts={**trained.facts, "labels": ["pos", "neg"]}
+    )
+    expected = losses(taught_task(trained))
+    assert losses(taught_task(other)) == expected
+    wrong = dataclasses.replace(trained, facts={**trained.facts, "labels": ["pos", "neg"]})
+    assert losses(taught_task(wrong))["soft"] != expected["soft"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "keys", "said"),
+    [
+        ({"labels": ["neg", "good"]}, {}, "has the labels neg, good, and this run neg, pos; they have to be the same"),
+        ({"task": None}, {}, "was trained for pretraining, and this run is of the task classification"),
+        ({"task": {"name": "regression"}}, {}, "was trained for regression"),
+    ],
+)
+def test_a_teacher_of_something_else(tuned: Path, changes: Any, keys: Any, said: str) -> None:
+    trained = bert_jax.load(str(tuned / "teacher"))
+    with pytest.raises(UserError, match=said):
+        taught_task(dataclasses.replace(trained, facts={**trained.facts, **changes}), **keys)
+
+
+@pytest.mark.heavy
+def test_a_cached_teacher_gives_the_same_curve(tuned: Path, one_device: None) -> None:
+    for workdir, cached in (("beside", False), ("cached", True)):
+        assert (
+            finetune(tuned, workdir, "--config.epochs=1", "--config.seed=1", f"--config.teacher.cached={cached}") == 0
+        )
+    curves = [records(tuned / workdir, split) for workdir in ("beside", "cached") for split in ("train", "eval")]
+    for found, expected in zip(curves[2:], curves[:2], strict=True):
+        for name in ("loss", "soft_loss", "accuracy"):
+            np.testing.assert_allclose([x[name] for x in found], [x[name] for x in expected], rtol=1e-3, atol=1e-6)
+    assert curves[0][-1]["soft_loss"] > 1e-3
+    [kept] = (tuned / "cached").glob("teacher_*.npz")
+    assert {name: x.shape for name, x in np.load(kept).items()} == {
+        "train/teacher_logits": (192, 2),
+        "dev/teacher_logits": (48, 2),
+    }
+
+
+def test_what_a_cached_teacher_says_is_computed_once(tuned: Path, tmp_path: Path) -> None:
+    """The second time it is read; the devices have no teacher, and a step computes none."""
+    trained, notes = bert_jax.load(str(tuned / "teacher")), list[str]()
+    tasks = [taught_task(trained, cached=True) for _ in range(2)]
+    assert tasks[0].init(jax.random.key(0)).frozen == {}
+    assert tasks[0].flops_per_row["train"] < taught_task(trained).flops_per_row["train"]
+    for task in tasks:
+        fill({"": task}, "teacher@1", "examples", str(tmp_path), notes.append)
+        np.testing.assert_allclose(losses(task)["soft"], losses(taught_task(trained))["soft"], rtol=1e-5)
+    assert notes == ["what the teacher says of 16 rows is computed once"]
+
+
+def test_what_cannot_be_cached(tuned: Path) -> None:
+    trained = bert_jax.load(str(tuned / "teacher"))
+    with pytest.raises(
+        UserError, match="cached keeps soft targets alone; set the weights of hidden and attention to 0"
+    ):
+        taught_task(trained, cached=True, hidden={"weight": 1.0})
+    tags = toy_tasks.make_task("tagging", {"train": toy_tasks.examples("tagging", 4)})
+    dense = {"kernel": np.zeros((32, len(tags.setting.labels))), "bias": np.zeros(len(tags.setting.labels))}
+    facts = {"task": {"name": "tagging"}, "labels": list(tags.setting.labels)}
+    tagger = dataclasses.replace(trained, params={**trained.params, "classifier": {"dense": dense}}, facts=facts)
+    with pytest.raises(UserError, match="in this task it says something of each token; set it to False"):
+        taught_task(tagger, "tagging", cached=True)
