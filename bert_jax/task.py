@@ -186,9 +186,8 @@ class Task(Protocol):
     heldout_parts: tuple[str, ...]  # parts of the held-out rows, each also evaluated alone; ("",) if only one
     gathered_outputs: tuple[str, ...]  # names of ``outputs`` that ``finish`` reads; () if sums are enough
     # Names at the top of the parameters that a step updates; None: all. It computes no gradient of the others, and
-    # these keep their bits, as does what the optimizer has for them: no momentum moves them, nothing decays. Counts of
-    # the optimizer are of all updates of the run. So Adam's "standard" bias correction hardly corrects the first
-    # updates of a part that is first trained late: they are those of "none".
+    # these keep their bits, as does what the optimizer has for them: no momentum moves them, nothing decays, and no
+    # count goes on.
     trains: frozenset[str] | None
 
     def of(self, kind: str) -> Task:

@@ -21,6 +21,7 @@ from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases, steps_per_epoch
 from bert_jax.task import Task
 from bert_jax.training import mesh as meshes
+from bert_jax.training import trained
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers.base import Rule
 from bert_jax.training.schedules.base import Warmup
@@ -121,16 +122,15 @@ class Experiment:
         return self.schedule.make(self.phases.num_steps)
 
     def initial_state(self, task: Task, mesh: Mesh) -> InitialState:
-        return InitialState(task, self.optimizer.make(), mesh, self.mesh.weight_update)
+        return InitialState(task, trained.transformation(task, self.optimizer), mesh, self.mesh.weight_update)
 
     def jitted_step(self, task: Task, kind: str, phase: Phase, state: TrainState) -> Any:
         """Return the jitted train step of a kind of batch in ``phase``. The loop and every plan compile this function.
 
         ``state``: a state of the run, which may be of shapes with shardings.
         """
-        task = task.of(kind)
+        tx, task = trained.transformation(task, self.optimizer), task.of(kind)
         gradients = make_gradients(task, self.micro_batches(phase), state.params, self.training.gradient_dtype)
-        tx = self.optimizer.make()
         train_step = make_train_step(task, tx, self.make_schedule(), self.seed, gradients)
         return jit_train_step(train_step, state, self.mesh.overlap)
 

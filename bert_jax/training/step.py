@@ -18,7 +18,7 @@ from bert_jax.task import Task, Variables
 from bert_jax.training.mesh import ROWS, is_split
 from bert_jax.training.sharded_update import Gradients, over_rows
 from bert_jax.training.state import TrainState
-from bert_jax.training.trained import part_of, update
+from bert_jax.training.trained import part_of
 
 _TrainStep = Callable[[TrainState, Any, Batch], TrainState]
 _EvalStep = Callable[[Any, Any, Batch], tuple[dict[str, Sum], dict[str, jax.Array]]]
@@ -155,6 +155,7 @@ def make_train_step(
 
     Args:
       task: the task of one kind of batch.
+      tx: what ``trained.transformation`` returns for the whole task.
       gradients: what ``make_gradients`` returns; by default for one micro-batch, without ``sharded_update``.
     """
     gradients = gradients or make_gradients(task)
@@ -165,7 +166,7 @@ def make_train_step(
         grads, loss, metrics = gradients(state.params, frozen, batch, rng)
         norm = optax.global_norm(grads)
         sound = jnp.isfinite(loss) & jnp.isfinite(norm)
-        direction, opt_state = update(tx, grads, state.opt_state, state.params, task.trains)
+        direction, opt_state = tx.update(grads, state.opt_state, state.params)
         learning_rate = schedule(state.step)
         moved = jax.tree.map(lambda w, d: w - learning_rate * d, part_of(state.params, task.trains), direction)
         metrics = metrics | {

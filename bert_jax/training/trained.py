@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
@@ -20,29 +20,60 @@ def part_of(params: Any, trains: frozenset[str] | None) -> Any:
     return params if trains is None else {name: params[name] for name in params if name in trains}
 
 
-def update(
-    tx: optax.GradientTransformation, gradients: Any, state: Any, params: Any, trains: frozenset[str] | None
-) -> tuple[Any, Any]:
-    """Return (direction, state) after an update of the parts of ``params`` that ``trains`` names.
+def transformation(task: Task, optimizer: Rule) -> optax.GradientTransformation:
+    """Return the optimizer of a whole task. If each kind of batch trains all parts, it is ``optimizer.make()``.
 
-    ``tx`` sees these parts and their state alone, as if the model had no others, which keep their state.
-
-    Args:
-      gradients: the gradients of these parts.
-      state: the state of ``tx`` for all of ``params``.
+    Otherwise ``update`` is given the gradients of the parts that a kind trains, and the state and the parameters of
+    all parts. What an optimizer keeps beside the parameters, such as Adam's count of updates, it keeps for each part.
+    So a part has the updates that it would have if it were trained alone, except that its gradient is clipped by the
+    norm of all parts that are trained with it.
     """
-    if trains is None:
-        return tx.update(gradients, state, params)
-    direction, new = tx.update(gradients, _state_of(state, params, trains), part_of(params, trains))
-    is_like = _like(params)
-    merged = jax.tree.map(lambda old, now: {**old, **now} if is_like(old) else now, state, new, is_leaf=is_like)
-    return direction, merged
+    tx = optimizer.make()
+    sets = {one.trains for one in tasks_of(task).values()}
+    return tx if sets <= {None} else _by_parts(tx, sets)
 
 
-def _state_of(state: Any, params: Any, trains: frozenset[str]) -> Any:
-    """Return the state of an optimizer for ``params`` without what it keeps for parts that are not trained."""
-    is_like = _like(params)
-    return jax.tree.map(lambda node: part_of(node, trains) if is_like(node) else node, state, is_leaf=is_like)
+def _by_parts(tx: optax.GradientTransformation, sets: Collection[frozenset[str] | None]) -> Any:
+    """Return ``tx`` with a state in which each part of the parameters has its own counts.
+
+    ``sets``: what each kind of batch trains.
+    """
+
+    def init(params: Any) -> Any:
+        is_like = _like(params)
+        return jax.tree.map(
+            lambda node: node if is_like(node) else dict.fromkeys(params, node), tx.init(params), is_leaf=is_like
+        )
+
+    def update(gradients: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        template, is_like = jax.eval_shape(tx.init, params), _like(params)
+        own, directions = {name: params[name] for name in gradients}, dict[str, Any]()
+        groups: dict[tuple[bool, ...], list[str]] = {}  # parts that are always trained together have equal counts
+        for name in gradients:
+            groups.setdefault(tuple(one is None or name in one for one in sets), []).append(name)
+        merged = state
+        for names in groups.values():
+            counted = jax.tree.map(
+                lambda like, node, first=names[0]: {name: node[name] for name in own} if is_like(like) else node[first],
+                template,
+                state,
+                is_leaf=is_like,
+            )
+            # XLA removes what it would compute here for the parts of other groups.
+            direction, new = tx.update(gradients, counted, own)
+            directions |= {name: direction[name] for name in names}
+            merged = jax.tree.map(
+                lambda like, node, now, names=tuple(names): (
+                    node | {name: now[name] if is_like(like) else now for name in names}
+                ),
+                template,
+                merged,
+                new,
+                is_leaf=is_like,
+            )
+        return {name: directions[name] for name in gradients}, merged
+
+    return optax.GradientTransformation(init, update)
 
 
 def _like(params: Any) -> Callable[[Any], bool]:
@@ -71,6 +102,7 @@ def check(task: Task, optimizer: Rule) -> None:
     if not chosen:
         return
     params, tx = unbox(jax.eval_shape(task.init, jax.random.key(0)).params), optimizer.make()
+    is_like = _like(params)
     name = display_name(name_of(type(optimizer).__module__))
     for kind, trains in chosen.items():
         if not trains or not trains <= params.keys():
@@ -78,7 +110,11 @@ def check(task: Task, optimizer: Rule) -> None:
             raise UserError(f"batches of the kind {kind!r} train {unknown}; the model has {', '.join(params)}")
         part = part_of(params, trains)
         optimizer.check(part, name)
-        state = _state_of(jax.eval_shape(tx.init, params), params, trains)
+        state = jax.tree.map(
+            lambda node, trains=trains: part_of(node, trains) if is_like(node) else node,
+            jax.eval_shape(tx.init, params),
+            is_leaf=is_like,
+        )
         if differs := changed(state, jax.eval_shape(tx.init, part)):
             raise UserError(
                 f"config.optimizer.name is {name}, and batches of the kind {kind!r} train {', '.join(sorted(trains))} "

@@ -94,12 +94,12 @@ def leaves(state: TrainState) -> dict[str, np.ndarray]:
 def test_a_step_leaves_alone_what_its_task_does_not_train(
     folder: Path, mesh: str, micro_batches: int, optimizer: Rule
 ) -> None:
-    """Parameters, moments and decay, bit for bit; and what it trains has moved."""
+    """Parameters, moments, counts and decay, bit for bit; and what it trains has moved."""
     found = states(folder, optimizer, mesh, micro_batches)
     for kind, before, after in zip(ORDER, map(leaves, found), map(leaves, found[1:]), strict=False):
         for part in SHARED.union(*OWN.values()):
             own = [path for path in before if f"['{part}']" in path]
-            assert sum("optimizer" in path for path in own) == 2 * sum("params" in path for path in own) > 0
+            assert sum("optimizer" in path for path in own) >= 2 * sum("params" in path for path in own) > 0
             same = [path for path in own if before[path].tobytes() == after[path].tobytes()]
             if part in TRAINS[kind]:  # a row of an embedding that did not come may stay in its moments
                 assert not [path for path in same if "params" in path and "kernel" in path], (kind, part)
