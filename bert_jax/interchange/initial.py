@@ -17,8 +17,8 @@ from bert_jax.features.trained_model import RunKey, TrainedModel
 from bert_jax.interchange.architectures import HeadClass
 from bert_jax.interchange.loading import load
 from bert_jax.models.config import ModelConfig, TransformerConfig
-from bert_jax.models.model import config_of
-from bert_jax.models.transformer import stack_layers
+from bert_jax.models.model import config_of, encoder_file
+from bert_jax.models.transformer import scanned_from, stack_layers
 from bert_jax.reporting.run_record import Purpose, purpose_of, read_run
 from bert_jax.storage import files
 from bert_jax.text import tokenizer as tokenizers
@@ -99,12 +99,13 @@ def start_from(
         params, added = with_vocabulary_rows(params, initial.tokenizer, tokenizer)
         note(f"vocabulary: {added:,} new pieces, each at the mean of its old sub-pieces")
     if isinstance(model, TransformerConfig) and model.layers == "scanned":
-        params = stack_layers(params)
+        params = stack_layers(params, scanned_from(model.blocks))
 
     except_for = (*others, *(() if head is None or head == initial.head else head.task_parts))
 
     def start(state: TrainState) -> TrainState:
         fitting = _parts_that_fit(params, state.params, except_for)
+        fitting |= _begun(params, {n: tree for n, tree in state.params.items() if n not in fitting}, model)
         fresh = [part for part in state.params if part not in fitting]
         left_out = [part for part in params if part not in fitting]
         changes = "".join(f"; {what}: {', '.join(p)}" for what, p in (("fresh", fresh), ("left out", left_out)) if p)
@@ -155,6 +156,20 @@ def _parts_that_fit(params: Mapping[str, Any], fresh: Mapping[str, Any], except_
         for part, tree in params.items()
         if part == "encoder" or (part in fresh and part not in except_for and shapes(tree) == shapes(fresh[part]))
     }
+
+
+def _begun(params: Mapping[str, Any], fresh: Mapping[str, Any], model: ModelConfig) -> dict[str, Any]:
+    """Return those ``fresh`` parts that begin with the parameters of another part of ``params`` (``Head.begins_as``).
+
+    A part of one of several tasks has the name of the task before its own.
+    """
+    file, found = encoder_file(model.encoder), {}
+    for name, head in (("pooler", "Pooler"), ("token_head", "TokenHead")):
+        source = params.get(getattr(getattr(file, head, None), "begins_as", ""), {})
+        for part, tree in fresh.items():
+            if (part == name or part.endswith(f"_{name}")) and tree.keys() <= source.keys():
+                found[part] = {leaf: source[leaf] for leaf in tree}
+    return found
 
 
 def with_vocabulary_rows(params: Any, old: Tokenizer, new: Tokenizer) -> tuple[Any, int]:

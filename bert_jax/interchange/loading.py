@@ -19,7 +19,7 @@ from bert_jax.interchange.hugging_face import import_model, licence_of
 from bert_jax.interchange.original import import_original, is_original
 from bert_jax.models.config import TransformerConfig
 from bert_jax.models.model import config_facts, config_of
-from bert_jax.models.transformer import unstack_layers
+from bert_jax.models.transformer import scanned_from, unstack_layers
 from bert_jax.reporting.run_record import purpose_of, read_run
 from bert_jax.storage import files, reading
 from bert_jax.tasks.several import outside
@@ -72,7 +72,8 @@ def _of_workdir(source: str, workdir: str, step: int | None) -> TrainedModel:
         raise UserError(f"{file} is not the vocabulary that step {step} was trained with; put the old one back")
     config = config_of(facts["model"])
     if isinstance(config, TransformerConfig) and config.layers == "scanned":
-        params, config = unstack_layers(params), dataclasses.replace(config, layers="unrolled")
+        params = unstack_layers(params, scanned_from(config.blocks))
+        config = dataclasses.replace(config, layers="unrolled")
     head = of_facts(facts, params) if config.encoder in families() else None
     return TrainedModel(source, params, config, tokenizer, head, facts, workdir, step, _run_of(facts, step))
 

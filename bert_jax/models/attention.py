@@ -5,18 +5,19 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from bert_jax.models.config import TransformerConfig
+from bert_jax.models.config import Block, TransformerConfig
 from bert_jax.models.dropout import RowRng, dropout
 from bert_jax.models.kernels.choice import Case, choose
 from bert_jax.models.kernels.row_attention import Factors, rows
 from bert_jax.models.masks import Visible, bias
 from bert_jax.models.primitives import Dense, Placement, constrain, placement
+from bert_jax.models.rotary import Rotation, rotate
 
 SCORES = "bqhd,bkhd->bhqk"
 SITE = "attention_probabilities"  # of the dropout
@@ -151,22 +152,48 @@ def scores(query: jax.Array, key: jax.Array) -> jax.Array:
     return products(query / math.sqrt(query.shape[-1]), key, wide)
 
 
+class Context(NamedTuple):
+    """What a layer is told beside its vectors.
+
+    Attributes:
+      visible: who sees whom in a whole sequence; a layer with a window narrows it.
+      rotations: base of rotary positions -> its rotation.
+    """
+
+    visible: Visible
+    rotations: dict[float, Rotation]
+
+
 class SelfAttention(nn.Module):
-    """Projects to queries, keys and values, applies ``attend``, and projects back."""
+    """Projects to queries, keys and values, rotates queries and keys, applies ``attend``, and projects back.
+
+    Parameters: ``query``, ``key``, ``value`` or, if fused, ``qkv``, and ``output``, each with a kernel and, if
+    ``config.biases``, a bias.
+    """
 
     config: TransformerConfig
+    block: Block
 
     @nn.compact
-    def __call__(self, x: jax.Array, visible: Visible, rng: RowRng | None) -> jax.Array:
+    def __call__(self, x: jax.Array, context: Context, rng: RowRng | None) -> jax.Array:
         """Return [B, L, D] for x [B, L, D]."""
-        config = self.config
+        config, block = self.config, self.block
         embed = (("embed", config.hidden_size),)
         heads = (("heads", config.num_heads), ("head_dim", config.head_dim))
+        if block.fused:
+            dense = Dense(config, embed, ((None, 3), *heads), bias=config.biases, name="qkv")
+            query, key, value = jnp.moveaxis(dense(x), 2, 0)
+        else:
+            query, key, value = (
+                Dense(config, embed, heads, bias=config.biases, name=name)(x) for name in ("query", "key", "value")
+            )
         query, key, value = (  # each [B, L, H, head_dim]
-            constrain(Dense(config, embed, heads, name=name)(x), "batch", "length", "heads", "head_dim")
-            for name in ("query", "key", "value")
+            constrain(factor, "batch", "length", "heads", "head_dim") for factor in (query, key, value)
         )
+        if block.rotation is not None:
+            query, key = (rotate(factor, context.rotations[block.rotation]) for factor in (query, key))
         self.sow("intermediates", "factors", (query, key))  # nothing, unless who runs the model asks for it
+        visible = context.visible.within(block.window)
         rate, kernel = config.attention_dropout_rate, config.attention_kernel
         mixed = attend((query, key, value), visible, rate, rng, kernel)
-        return Dense(config, heads, embed, name="output")(mixed)
+        return Dense(config, heads, embed, bias=config.biases, scale=block.output_scale, name="output")(mixed)

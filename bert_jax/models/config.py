@@ -33,7 +33,7 @@ class ModelConfig:
     vocab_size: int
     hidden_size: int = 768  # width of the vectors of tokens
     _: dataclasses.KW_ONLY
-    max_length: int = 512  # number of learned positions
+    max_length: int = 512  # the most positions of a row; learned positions have as many rows
     dropout_rate: float = 0.1  # dropout on embeddings and on what each part of a layer adds
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"  # of the feed-forward part of a layer, and of heads
     layer_norm_eps: float = 1e-12  # added to the variance in layer norms
@@ -80,6 +80,21 @@ class ModelConfig:
     def type_vocab_size(self) -> int:
         """The number of kinds of segments that the model tells apart by ``token_type_ids``; 0 if it reads none."""
         return 0
+
+    @property
+    def biases(self) -> bool:
+        """Whether the dense layers and layer norms of the encoder and of ``LmHead.transform`` have biases."""
+        return True
+
+    @property
+    def classifier_pooling(self) -> Literal["cls", "mean"]:
+        """Which vector of a text a pooler reads that can read both: that of [CLS], or the mean of all."""
+        return "cls"
+
+    @property
+    def classifier_scale(self) -> float:
+        """The initial standard deviation of the kernel of a classifier, in ``initializer_range``."""
+        return 1.0
 
     @property
     def classifier_dropout_rate(self) -> float:
@@ -144,6 +159,30 @@ class ModelConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class Block:
+    """The form of a Transformer layer. The default is BERT's.
+
+    Attributes:
+      norm: where the layer norms are: "after" each residual sum, or "before" attention and before the MLP. With
+        "before", the encoder normalises what the last layer returns.
+      first_norm: whether a norm comes before attention, if they come "before"; if False, attention reads ``x`` itself.
+      gated: whether the MLP multiplies its activated half by another half (GeGLU; Shazeer 2020, section 2).
+      fused: whether one kernel makes queries, keys and values.
+      output_scale: the standard deviation of the initial kernels that project back to x, in ``initializer_range``.
+      rotation: the base of the rotary positions of queries and keys (Su et al. 2021, section 3.2.2); None: no rotation.
+      window: a token sees those at most so many positions away; None: all of its sequence.
+    """
+
+    norm: Literal["after", "before"] = "after"
+    first_norm: bool = True
+    gated: bool = False
+    fused: bool = False
+    output_scale: float = 1.0
+    rotation: float | None = None
+    window: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class TransformerConfig(ModelConfig):
     """The settings of an encoder with the layers of ``models.transformer``.
 
@@ -180,6 +219,16 @@ class TransformerConfig(ModelConfig):
         return self.hidden_size // self.num_heads
 
     @property
+    def attention_output_dropout_rate(self) -> float:
+        """The dropout rate on what attention adds in a layer."""
+        return self.dropout_rate
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The form of each layer, in order. Layers of unlike forms are scanned in groups (``models.transformer``)."""
+        return (Block(),) * self.num_layers
+
+    @property
     def embedding_projection(self) -> int:
         """The number of entries of the kernel that projects embeddings to the layers' width; 0 if there is none."""
         return 0
@@ -194,16 +243,24 @@ class TransformerConfig(ModelConfig):
 
     @property
     def num_parameters(self) -> int:
-        d = self.hidden_size
-        rows = self.vocab_size + self.max_length + self.type_vocab_size
+        rotary = all(block.rotation is not None for block in self.blocks)
+        rows = self.vocab_size + self.type_vocab_size + (0 if rotary else self.max_length)
         embeddings = rows * self.embedding_size + self.embedding_projection
-        return embeddings + (1 if self.shares_layers else self.num_layers) * (4 * d * d + 2 * d * self.mlp_dim)
+        return embeddings + sum(map(self._weights, self.blocks[:1] if self.shares_layers else self.blocks))
 
     def products(self, length: int) -> int:
+        def attention(block: Block) -> int:
+            """Return the multiply-adds of a position: the scores, and their product with the values."""
+            seen = length if block.window is None else min(length, 2 * block.window + 1)
+            return 2 * self.hidden_size * seen
+
+        layers = sum(self._weights(block) + attention(block) for block in self.blocks)
+        return length * (self.embedding_projection + layers)
+
+    def _weights(self, block: Block) -> int:
+        """Return the number of entries of a layer's kernels: query, key, value, output; MLP in, gate and out."""
         d = self.hidden_size
-        weights = self.num_layers * (4 * d * d + 2 * d * self.mlp_dim)  # query, key, value, output; mlp in and out
-        attention = 2 * self.num_layers * d * length  # per position: the scores, and their product with the values
-        return length * (self.embedding_projection + weights + attention)
+        return 4 * d * d + (3 if block.gated else 2) * d * self.mlp_dim
 
 
 # Far above any existing model: a larger value is a mistake that would be noticed only when memory runs out.

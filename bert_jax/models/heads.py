@@ -41,6 +41,7 @@ class Head(nn.Module):
     config: ModelConfig
     reads: ClassVar[tuple[str, ...]] = ()  # features of a batch that the head reads besides those of the encoder
     reads_hidden: ClassVar[bool] = False
+    begins_as: ClassVar[str] = ""  # the part of an initial model with whose parameters it begins if it has no such head
 
     def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
         """Return the outputs that the head adds, by name."""
@@ -99,7 +100,8 @@ class LmHead(Head):
         """Return ``logits`` [B, P, V] float32 (or wider) for the vectors that ``vectors`` returns."""
         config, embed = self.config, (("embed", self.config.hidden_size),)
         x = self.vectors(outputs, batch)
-        x = ACTIVATIONS[config.activation](Dense(config, embed, ((None, config.embedding_size),), name="transform")(x))
+        dense = Dense(config, embed, ((None, config.embedding_size),), bias=config.biases, name="transform")
+        x = ACTIVATIONS[config.activation](dense(x))
         x = LayerNorm(config, name="layer_norm")(x)
         table = outputs["word_embeddings"]
         if activation_dtype(config) != config.compute_dtype:
@@ -164,7 +166,9 @@ class Classifier(Head):
         """Return logits [B, ..., K] float32 of vectors [B, ..., D]."""
         x = dropout(outputs[self.vectors], self.dropout_rate, rng, "classifier")
         config, embed = self.config, (("embed", x.shape[-1]),)
-        return {self.logits: Dense(config, embed, ((None, self.num_outputs),), config.param_dtype, name="dense")(x)}
+        scale = config.classifier_scale
+        dense = Dense(config, embed, ((None, self.num_outputs),), config.param_dtype, scale=scale, name="dense")
+        return {self.logits: dense(x)}
 
 
 class SpanClassifier(Classifier):

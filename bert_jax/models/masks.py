@@ -18,11 +18,17 @@ class Visible:
       sequence_ids: [B, L] 0 padding; packed sequences are numbered from 1 and do not see each other. If None, there is
         one sequence per row.
       causal: whether the keys to the right of a query are hidden.
+      window: a key is hidden if it is more than so many positions away; None: none is hidden for that reason.
     """
 
     attention_mask: jax.Array
     sequence_ids: jax.Array | None = None
     causal: bool = flax.struct.field(pytree_node=False, default=False)
+    window: int | None = flax.struct.field(pytree_node=False, default=None)
+
+    def within(self, window: int | None) -> Visible:
+        """Return the same rules with ``window``."""
+        return self.replace(window=window)  # type: ignore[attr-defined,no-any-return]
 
     def ids(self) -> tuple[jax.Array, jax.Array]:
         """Return ids of queries and of keys, each [B, L] int32, that say the same as the mask and the sequences.
@@ -55,7 +61,9 @@ def bias(visible: Visible) -> jax.Array:
         seen = visible.attention_mask[:, None, None, :] > 0
     else:
         seen = (ids[:, None, :, None] == ids[:, None, None, :]) & (ids[:, None, None, :] > 0)
+    distance = jnp.arange(seen.shape[-1])[None, None, None, :] - jnp.arange(seen.shape[-1])[None, None, :, None]
     if visible.causal:
-        places = jnp.arange(seen.shape[-1])
-        seen &= places[None, None, None, :] <= places[None, None, :, None]
+        seen &= distance <= 0
+    if visible.window is not None:
+        seen &= jnp.abs(distance) <= visible.window
     return jnp.where(seen, 0.0, HIDDEN).astype(jnp.float32)

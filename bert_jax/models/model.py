@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from bert_jax.models.dropout import RowRng
 from bert_jax.models.heads import Classifier, Head
 from bert_jax.records import Batch
 
+_Named: TypeAlias = Literal["Pooler", "LmHead", "TokenHead"]
 BERT = "bert"  # the encoder of a recorded model that does not name its encoder
 IDS = ("input_ids", "attention_mask")  # the features that every encoder reads
 
@@ -25,17 +26,17 @@ class Part(NamedTuple):
     """A head of a model, with the name of its parameters in the tree.
 
     Attributes:
-      head: the head's class, or a name: then it is the class of that name in the encoder's own file, and every encoder
-        has one.
+      head: the head's class, or a name: then it is the class of that name in the encoder's own file. Every encoder has
+        a "Pooler" and an "LmHead"; ``token_head`` says which have a "TokenHead".
       options: the fields of the head besides ``config``, as (name, value) pairs.
     """
 
     name: str
-    head: type[Head] | Literal["Pooler", "LmHead"]
+    head: type[Head] | _Named
     options: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
-    def of(cls, name: str, head: type[Head] | Literal["Pooler", "LmHead"], **options: Any) -> Part:
+    def of(cls, name: str, head: type[Head] | _Named, **options: Any) -> Part:
         """Return the part with this name, head and options of the head."""
         return cls(name, head, tuple(options.items()))
 
@@ -105,6 +106,11 @@ def encoder_file(name: str) -> ModuleType:
 def encoder_of(config: ModelConfig) -> nn.Module:
     """Return the encoder that ``config`` describes."""
     return encoder_file(config.encoder).Encoder(config)  # type: ignore[no-any-return]
+
+
+def token_head(config: ModelConfig) -> tuple[Part, ...]:
+    """Return the part that transforms the vectors of tokens before a classifier of tokens, if the encoder has one."""
+    return (Part.of("token_head", "TokenHead"),) if hasattr(encoder_file(config.encoder), "TokenHead") else ()
 
 
 def _inputs_of(config: ModelConfig, batch: Batch) -> dict[str, Any]:

@@ -9,12 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from bert_jax.models.attention import SelfAttention
-from bert_jax.models.config import TransformerConfig
+from bert_jax.models import rotary
+from bert_jax.models.attention import Context, SelfAttention
+from bert_jax.models.config import Block, TransformerConfig
 from bert_jax.models.dropout import RowRng, dropout
 from bert_jax.models.kernels.row_attention import KEPT
 from bert_jax.models.masks import Visible
 from bert_jax.models.primitives import ACTIVATIONS, Dense, LayerNorm, constrain
+from bert_jax.records import Batch
 
 STACKED, UNROLLED = "layers", "layer_"  # name of the stacked layers, and the beginning of the name of one layer
 REMAT_POLICIES = {
@@ -28,122 +30,196 @@ REMAT_POLICIES = {
 
 
 class _Mlp(nn.Module):
-    """The position-wise feed-forward network, without dropout inside."""
+    """The position-wise feed-forward network, without dropout inside. The kernel of a gated one is ``input`` too."""
 
     config: TransformerConfig
+    block: Block
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Return [B, L, D] for x [B, L, D]."""
-        config = self.config
+        config, block, activation = self.config, self.block, ACTIVATIONS[self.config.activation]
         embed, mlp = (("embed", config.hidden_size),), (("mlp", config.mlp_dim),)
-        hidden = ACTIVATIONS[config.activation](Dense(config, embed, mlp, name="input")(x))
-        return Dense(config, mlp, embed, name="output")(constrain(hidden, "batch", "length", "mlp"))
+        wide: tuple[tuple[str | None, int], ...] = ((None, 2), *mlp) if block.gated else mlp
+        hidden = Dense(config, embed, wide, bias=config.biases, name="input")(x)
+        hidden = activation(hidden[:, :, 0]) * hidden[:, :, 1] if block.gated else activation(hidden)
+        hidden = constrain(hidden, "batch", "length", "mlp")
+        return Dense(config, mlp, embed, bias=config.biases, scale=block.output_scale, name="output")(hidden)
 
 
 class _Layer(nn.Module):
-    """One Transformer layer, normalised after each residual sum."""
+    """One Transformer layer of the form ``block``."""
 
     config: TransformerConfig
+    block: Block
 
     @nn.compact
     def __call__(
-        self, x: jax.Array, visible: Visible, rng: RowRng | None, index: int | jax.Array
+        self, x: jax.Array, context: Context, rng: RowRng | None, index: int | jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """Return the layer's output [B, L, D] for x [B, L, D] twice: as the carry of a scan and as its output."""
-        config = self.config
+        config, block = self.config, self.block
+        before, after = block.norm == "before", block.norm == "after"
         rng = rng and rng.site(index)
-        attended = SelfAttention(config, name="attention")(x, visible, rng)
-        attended = dropout(attended, config.dropout_rate, rng, "attention_output")
-        x = LayerNorm(config, name="attention_layer_norm")(x + attended)
-        expanded = dropout(_Mlp(config, name="mlp")(x), config.dropout_rate, rng, "mlp_output")
-        x = LayerNorm(config, name="mlp_layer_norm")(x + expanded)
+        read = LayerNorm(config, name="attention_layer_norm")(x) if before and block.first_norm else x
+        attended = SelfAttention(config, block, name="attention")(read, context, rng)
+        x = x + dropout(attended, config.attention_output_dropout_rate, rng, "attention_output")
+        x = LayerNorm(config, name="attention_layer_norm")(x) if after else x
+        read = LayerNorm(config, name="mlp_layer_norm")(x) if before else x
+        x = x + dropout(_Mlp(config, block, name="mlp")(read), config.dropout_rate, rng, "mlp_output")
+        x = LayerNorm(config, name="mlp_layer_norm")(x) if after else x
         x = constrain(x, "batch", "length", "embed")
         return x, x
 
 
+class _Period(nn.Module):
+    """Consecutive layers of unlike forms, which are scanned together."""
+
+    config: TransformerConfig
+    blocks: tuple[Block, ...]
+    layer: Any  # the class of each
+
+    @nn.compact
+    def __call__(
+        self, x: jax.Array, context: Context, rng: RowRng | None, indices: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Return the last layer's output [B, L, D] for x [B, L, D], and those of all of them [period, B, L, D]."""
+        kept = []
+        for number, block in enumerate(self.blocks):
+            x, _ = self.layer(self.config, block, name=f"{UNROLLED}{number}")(x, context, rng, indices[number])
+            kept.append(x)
+        return x, jnp.stack(kept)
+
+
+def scanned_from(blocks: tuple[Block, ...]) -> tuple[int, int]:
+    """Return (first, period) of a scan over ``blocks``: the layers before ``first`` are unrolled.
+
+    From ``first`` on, the forms of ``period`` layers repeat to the end. As few layers as possible are compiled.
+    """
+    count = len(blocks)
+    fitting = (
+        (first, period)
+        for first in range(count)
+        for period in range(1, count - first + 1)
+        if (count - first) % period == 0 and blocks[first : count - period] == blocks[first + period :]
+    )
+    return min(fitting, key=lambda pair: (sum(pair), pair))
+
+
 def add_layers(module: Any, config: TransformerConfig) -> None:
-    """Add ``num_layers`` layers to ``module``; call this in the module's ``setup``.
+    """Add ``num_layers`` layers of the forms ``config.blocks`` to ``module``; call this in the module's ``setup``.
 
     The parameters are named ``layer_<i>``, or ``layers`` if scanned; if the layers are shared, ``layer`` in both cases.
+    Scanned layers of unlike forms are ``layers/layer_<i>``, i within a period, and those before the first period
+    ``layer_<i>``.
     """
-    module_class: Any = _Layer
-    shared = config.shares_layers
+    layer: Any = _Layer
+    shared, blocks = config.shares_layers, config.blocks
     if config.remat != "none":
         # Inside a scan the loop itself keeps XLA from merging the recomputation with the forward pass.
         unrolled = config.layers == "unrolled"
-        module_class = nn.remat(_Layer, policy=REMAT_POLICIES[config.remat], prevent_cse=unrolled)
-    if config.layers == "scanned":
-        module_class = nn.scan(
-            module_class,
-            variable_axes={"intermediates": 0} if shared else {"params": 0, "intermediates": 0},
-            variable_broadcast="params" if shared else False,
-            split_rngs={"params": not shared},
-            in_axes=(nn.broadcast, nn.broadcast, 0),
-            length=config.num_layers,
-            metadata_params={nn.PARTITION_NAME: "layers"},
-        )
+        layer = nn.remat(_Layer, policy=REMAT_POLICIES[config.remat], prevent_cse=unrolled)
+    if config.layers == "unrolled":
+        module.layer = layer(config, blocks[0]) if shared else [layer(config, block) for block in blocks]
+        return
+    first, period = scanned_from(blocks)
+    scan: Any = nn.scan(
+        layer if period == 1 else _Period,
+        variable_axes={"intermediates": 0} if shared else {"params": 0, "intermediates": 0},
+        variable_broadcast="params" if shared else False,
+        split_rngs={"params": not shared},
+        in_axes=(nn.broadcast, nn.broadcast, 0),
+        length=(len(blocks) - first) // period,
+        metadata_params={nn.PARTITION_NAME: "layers"},
+    )
+    alike = blocks[first : first + period]
+    scanned = scan(config, alike[0]) if period == 1 else scan(config, alike, layer)
     if shared:
-        module.layer = module_class(config)
-    elif config.layers == "scanned":
-        module.layers = module_class(config)
+        module.layer = scanned
     else:
-        module.layer = [module_class(config) for _ in range(config.num_layers)]
+        module.layers = scanned
+        module.layer = [layer(config, block) for block in blocks[:first]]
 
 
-def run_layers(module: Any, x: jax.Array, visible: Visible, rng: RowRng | None) -> tuple[jax.Array, Any]:
+def run_layers(module: Any, x: jax.Array, batch: Batch, rng: RowRng | None) -> tuple[jax.Array, Any]:
     """Run the layers of ``add_layers`` on x [B, L, D]; return their output [B, L, D] and a function.
 
-    The function returns ``x`` and the outputs of all layers, stacked: [N + 1, B, L, D].
+    The function returns ``x`` and the outputs of all layers, stacked: [N + 1, B, L, D]. Of ``batch``, the layers read
+    ``attention_mask``, ``sequence_ids`` if it is there and, for rotary positions, ``position_ids`` if it is there.
     """
     config: TransformerConfig = module.config
-    if config.layers == "unrolled":
-        kept = [x]
-        for index in range(config.num_layers):
-            layer = module.layer if config.shares_layers else module.layer[index]
-            x, output = layer(x, visible, rng, index)
-            kept.append(output)
+    context, kept = _context(config, batch), [x]
+    first, period = (config.num_layers, 1) if config.layers == "unrolled" else scanned_from(config.blocks)
+    for index in range(first):
+        layer = module.layer if config.shares_layers else module.layer[index]
+        x, output = layer(x, context, rng, index)
+        kept.append(output)
+    if first == config.num_layers:
         return x, lambda: jnp.stack(kept)
     scanned = module.layer if config.shares_layers else module.layers
-    last, outputs = scanned(x, visible, rng, jnp.arange(config.num_layers, dtype=jnp.uint32))
-    return last, lambda: jnp.concatenate([x[None], outputs])
+    indices = jnp.arange(first, config.num_layers, dtype=jnp.uint32)
+    x, outputs = scanned(x, context, rng, indices if period == 1 else indices.reshape(-1, period))
+    return x, lambda: jnp.concatenate([jnp.stack(kept), outputs.reshape(-1, *x.shape)])
+
+
+def _context(config: TransformerConfig, batch: Batch) -> Context:
+    """Return what the layers are told of a batch."""
+    visible = Visible(batch["attention_mask"], batch.get("sequence_ids"), config.causal)
+    positions = batch.get("position_ids", jnp.arange(batch["input_ids"].shape[1])[None, :])
+    bases = {block.rotation for block in config.blocks if block.rotation is not None}
+    wide = jnp.promote_types(config.compute_dtype, jnp.float32)
+    return Context(visible, {base: rotary.rotation(positions, config.head_dim, base, wide) for base in bases})
 
 
 def factors_of(seen: Any) -> list[tuple[jax.Array, jax.Array]]:
     """Return queries and keys [B, L, H, head_dim] of each layer, from the "intermediates" of an encoder."""
-    layers = [seen[name]["attention"]["factors"] for name in sorted(seen, key=lambda name: (len(name), name))]
-    if len(layers) > 1:
-        return [calls[0] for calls in layers]
-    calls = layers[0]
-    stacked = calls[0][0].ndim == 5
-    return list(zip(*calls[0], strict=True)) if stacked else list(calls)
+    found = []
+    for name in sorted(seen, key=lambda name: (name == STACKED, len(name), name)):
+        members = [seen[name]] if "attention" in seen[name] else [seen[name][n] for n in sorted(seen[name])]
+        calls = [member["attention"]["factors"] for member in members]
+        stacked = calls[0][0][0].ndim == 5
+        of_members = [list(zip(*one[0], strict=True)) if stacked else list(one) for one in calls]
+        found += [pair for together in zip(*of_members, strict=True) for pair in together]
+    return found
 
 
-def stack_layers(params: Any) -> Any:
+def stack_layers(params: Any, groups: tuple[int, int] = (0, 1)) -> Any:
     """Return the parameters of an unrolled model in the form of the same model with ``layers="scanned"``.
 
     The dictionary that holds the layers may be at any depth of the tree; numpy arrays stay numpy arrays.
+
+    Args:
+      groups: what ``scanned_from`` returns for the forms of the layers; by default all are alike.
     """
     if not isinstance(params, dict):
         return params
     layers = {name: tree for name, tree in params.items() if name.removeprefix(UNROLLED).isdigit()}
-    rest = {name: stack_layers(tree) for name, tree in params.items() if name not in layers}
+    rest = {name: stack_layers(tree, groups) for name, tree in params.items() if name not in layers}
     if not layers:
         return rest
-    in_order = [layers[f"{UNROLLED}{i}"] for i in range(len(layers))]
-    return rest | {STACKED: jax.tree.map(_stack, *in_order)}
+    first, period = groups
+    rest |= {f"{UNROLLED}{i}": layers[f"{UNROLLED}{i}"] for i in range(first)}
+    alike = [
+        jax.tree.map(_stack, *(layers[f"{UNROLLED}{i}"] for i in range(first + number, len(layers), period)))
+        for number in range(period)
+    ]
+    return rest | {STACKED: alike[0] if period == 1 else {f"{UNROLLED}{i}": tree for i, tree in enumerate(alike)}}
 
 
-def unstack_layers(params: Any) -> Any:
+def unstack_layers(params: Any, groups: tuple[int, int] = (0, 1)) -> Any:
     """Return the parameters of a scanned model in the form of the unrolled model: the inverse of ``stack_layers``."""
     if not isinstance(params, dict):
         return params
-    rest = {name: unstack_layers(tree) for name, tree in params.items() if name != STACKED}
+    rest = {name: unstack_layers(tree, groups) for name, tree in params.items() if name != STACKED}
     if STACKED not in params:
         return rest
-    stacked = params[STACKED]
-    count = jax.tree.leaves(stacked)[0].shape[0]
-    return rest | {f"{UNROLLED}{i}": jax.tree.map(lambda x, i=i: x[i], stacked) for i in range(count)}
+    (first, period), stacked = groups, params[STACKED]
+    members = [stacked] if period == 1 else [stacked[f"{UNROLLED}{number}"] for number in range(period)]
+    count = period * jax.tree.leaves(stacked)[0].shape[0]
+    return rest | {
+        f"{UNROLLED}{first + i}": jax.tree.map(lambda x, at=i // period: x[at], members[i % period])
+        for i in range(count)
+    }
 
 
 def _stack(*leaves: Any) -> Any:

@@ -19,8 +19,8 @@ from bert_jax.models.model import BERT, config_facts, encoder_file
 from bert_jax.records import BatchSpec
 
 # Fields of config.model that the recipe sets even with --init. All other fields are taken from the --init model.
-_RATES = tuple(f"{of}dropout_rate" for of in ("", "attention_", "classifier_", "span_"))
-OPEN_MODEL_FIELDS = (*_RATES, "dtype", "layers", "remat", "attention_kernel")
+_RATES = tuple(f"{of}dropout_rate" for of in ("", "attention_", "attention_output_", "classifier_", "span_"))
+OPEN_MODEL_FIELDS = (*_RATES, "global_theta", "local_theta", "dtype", "layers", "remat", "attention_kernel")
 
 
 def choose_model(model: Mapping[str, Any], vocabulary_size: int, initial: TrainedModel | None) -> ModelConfig:

@@ -19,7 +19,7 @@ from bert_jax.errors import UserError, few
 from bert_jax.examples.columns import Roles
 from bert_jax.models.heads import SpanClassifier
 from bert_jax.models.losses import Accuracy, CrossEntropy
-from bert_jax.models.model import Part
+from bert_jax.models.model import Part, token_head
 from bert_jax.records import Batch, Example, Sum
 from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.task import Term
@@ -160,7 +160,7 @@ class Task(ExampleTask):
     # ---- Head and loss ---------------------------------------------------------------------------------------------
 
     def head(self, dropout_rate: float) -> tuple[Part, ...]:
-        return (Part.of("qa_outputs", SpanClassifier, dropout_rate=dropout_rate),)
+        return (*token_head(self.setting.model), Part.of("qa_outputs", SpanClassifier, dropout_rate=dropout_rate))
 
     def terms(self, config: Config) -> dict[str, Term]:
         start, end = (Accuracy(*names) for names in _ENDS)

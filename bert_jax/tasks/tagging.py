@@ -21,7 +21,7 @@ from bert_jax.examples.columns import Roles
 from bert_jax.examples.labels import label_names
 from bert_jax.models.heads import Classifier
 from bert_jax.models.losses import prediction
-from bert_jax.models.model import Part
+from bert_jax.models.model import Part, token_head
 from bert_jax.records import Batch, Example
 from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.task import Term
@@ -148,7 +148,8 @@ class Task(ExampleTask):
 
     def head(self, dropout_rate: float) -> tuple[Part, ...]:
         number = len(self.setting.labels)
-        return (Part.of("classifier", Classifier, num_outputs=number, dropout_rate=dropout_rate, vectors="sequence"),)
+        options = {"num_outputs": number, "dropout_rate": dropout_rate, "vectors": "sequence"}
+        return (*token_head(self.setting.model), Part.of("classifier", Classifier, **options))
 
     def outputs(self, variables: Any, batch: Batch) -> dict[str, jax.Array]:
         """Return the model's outputs, and at every position [B, L] the most likely label and its probability."""

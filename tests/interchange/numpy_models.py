@@ -255,6 +255,68 @@ def _albert(
     return found
 
 
+def _modernbert(
+    tensors: Mapping[str, np.ndarray],
+    config: Any,
+    batch: Mapping[str, np.ndarray],
+    parts: frozenset[str],
+    architecture: str,
+) -> dict[str, np.ndarray]:
+    """Written after modeling_modernbert.py of transformers; every third layer from the first on sees all."""
+    own = {name.removeprefix("model."): array for name, array in tensors.items()}
+    ids, mask = batch["input_ids"], batch["attention_mask"]
+    places = np.arange(ids.shape[1])
+    far = np.abs(places[:, None] - places[None]) > config.local_attention // 2
+    width = config.hidden_size // config.num_heads
+
+    def norm(name: str, x: np.ndarray) -> np.ndarray:
+        return normalised(x, own[f"{name}.weight"], np.zeros(1), config.layer_norm_eps)
+
+    def turned(x: np.ndarray, base: float) -> np.ndarray:
+        """Each pair (j, j + width / 2) as a complex number, multiplied by one of length 1."""
+        x = x.reshape(*ids.shape, config.num_heads, width)
+        turns = np.exp(1j * places[:, None] * base ** (-np.arange(0, width, 2) / width))[None, :, None]
+        pairs = (x[..., : width // 2] + 1j * x[..., width // 2 :]) * turns
+        return np.concatenate([pairs.real, pairs.imag], axis=-1).astype(np.float32)
+
+    def attention(name: str, x: np.ndarray, is_global: bool) -> np.ndarray:
+        query, key, value = np.split(x @ own[f"{name}.Wqkv.weight"].T, 3, axis=-1)
+        query, key = (turned(v, config.global_theta if is_global else config.local_theta) for v in (query, key))
+        scores = np.einsum("bqhd,bkhd->bhqk", query, key) / np.sqrt(width)
+        scores -= 10_000 * ((mask == 0)[:, None, None] | (far & (not is_global))[None, None])
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        mixed = np.einsum("bhqk,bkhd->bqhd", weights, value.reshape(*ids.shape, -1, width)).reshape(x.shape)
+        return mixed @ own[f"{name}.Wo.weight"].T
+
+    def head(x: np.ndarray) -> np.ndarray:
+        return norm("head.norm", activated(x @ own["head.dense.weight"].T, config.activation))
+
+    x = norm("embeddings.norm", own["embeddings.tok_embeddings.weight"][ids])
+    for i in range(config.num_layers):
+        layer = f"layers.{i}"
+        x = x + attention(f"{layer}.attn", norm(f"{layer}.attn_norm", x) if i else x, i % config.global_every == 0)
+        first, gate = np.split(norm(f"{layer}.mlp_norm", x) @ own[f"{layer}.mlp.Wi.weight"].T, 2, axis=-1)
+        x = x + (activated(first, config.activation) * gate) @ own[f"{layer}.mlp.Wo.weight"].T
+    found = {"sequence": norm("final_norm", x)}
+    weights = mask[..., None] / mask.sum(1)[:, None, None]
+    if "pooler" in parts:
+        of_text = (
+            (found["sequence"] * weights).sum(1) if config.classifier_pooling == "mean" else found["sequence"][:, 0]
+        )
+        found["pooled"] = head(of_text.astype(np.float32))
+    if "token_head" in parts:
+        found["sequence"] = head(found["sequence"])
+    if "mlm_head" in parts:
+        logits = head(found["sequence"]) @ own["embeddings.tok_embeddings.weight"].T
+        found["mlm_logits"] = logits + own["decoder.bias"]
+    last = {"classifier": ("logits", read_by_classifier(architecture)), "qa_outputs": ("qa_logits", "sequence")}
+    for part, (name, read) in last.items():
+        if part in parts and read in found:
+            found[name] = found[read] @ own["classifier.weight"].T + own["classifier.bias"]
+    return found
+
+
 class _ErnieNames(HuggingFaceNames):
     """Finds tensors by the names of BERT's modules; every position has the embedding of task 0, if there is one."""
 
@@ -320,6 +382,8 @@ def numpy_outputs(
       parts: the parts of our tree whose outputs are wanted.
       architecture: the model's class in transformers.
     """
+    if config.encoder == "modernbert":
+        return _modernbert(tensors, config, batch, parts, architecture)
     if config.encoder == "albert":
         return _albert(tensors, config, batch, parts, architecture)
     if config.encoder == "roberta":

@@ -12,7 +12,7 @@ import numpy as np
 from bert_jax.interchange.architectures import HeadClass
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.heads import Classifier
-from bert_jax.models.model import LM_HEAD, NSP_HEAD, POOLER, SOP_HEAD, Model, Part
+from bert_jax.models.model import LM_HEAD, NSP_HEAD, POOLER, SOP_HEAD, Model, Part, token_head
 
 
 def read_by_classifier(architecture: str) -> str:
@@ -28,7 +28,7 @@ def module_outputs(
     rows, length = batch["input_ids"].shape
     everywhere = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
     vectors = read_by_classifier(head.architecture)
-    parts = [one for one in (POOLER, LM_HEAD) if one.name in params]
+    parts = [one for one in (POOLER, LM_HEAD, *token_head(config)) if one.name in params]
     parts += [one for one in (NSP_HEAD, SOP_HEAD) if "pooler" in params and one.name in params]
     if "classifier" in params and (vectors == "sequence" or "pooler" in params):
         parts.append(Part.of("classifier", Classifier, num_outputs=head.num_outputs, vectors=vectors))

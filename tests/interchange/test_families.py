@@ -39,7 +39,11 @@ LABELS = {"ForSequenceClassification": ("no", "yes", "maybe"), "ForTokenClassifi
 
 
 def config_of(encoder: str) -> Any:
-    return encoder_file(encoder).Config(TOKENIZER.size, 32, 2, 4, 64, max_length=32)
+    """Return a tiny config; a ModernBERT has two local layers, whose window is shorter than the rows of the tests."""
+    more = {"num_layers": 4, "local_attention": 6} if encoder == "modernbert" else {}
+    return encoder_file(encoder).Config(
+        TOKENIZER.size, 32, num_heads=4, mlp_dim=64, max_length=32, **{"num_layers": 2, **more}
+    )
 
 
 def head_of(encoder: str, ending: str) -> HeadClass:
@@ -55,6 +59,7 @@ def params_of(config: Any, head: HeadClass) -> Any:
     batch = {"input_ids": ids, "token_type_ids": 0 * ids, "attention_mask": ids}
     above = jax.eval_shape(lambda: nn.unbox(Model(config, parts).init(jax.random.key(0), batch))["params"])
     shapes = {**above, **jax.eval_shape(lambda: fresh_params(config))}
+    shapes["token_head"] = shapes["pooler"]
     rng = np.random.default_rng(0)
 
     def draw(path: Any, leaf: Any) -> np.ndarray:

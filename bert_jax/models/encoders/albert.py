@@ -22,7 +22,6 @@ from bert_jax.models.encoders import bert
 from bert_jax.models.encoders.bert import LmHead as LmHead
 from bert_jax.models.encoders.bert import Pooler as Pooler
 from bert_jax.models.encoding import Encoding
-from bert_jax.models.masks import Visible
 from bert_jax.models.primitives import Dense, constrain
 from bert_jax.models.transformer import add_layers, run_layers
 from bert_jax.records import Batch
@@ -69,9 +68,8 @@ class Encoder(nn.Module):
 
         If ``rng`` is None, there is no dropout. The first of "all" hidden states is the output of the projection.
         """
-        visible = Visible(batch["attention_mask"], batch.get("sequence_ids"), self.config.causal)
         x: jax.Array = self.embedding_projection(self.embeddings(batch, rng))
-        x, stacked = run_layers(self, constrain(x, "batch", "length", "embed"), visible, rng)
+        x, stacked = run_layers(self, constrain(x, "batch", "length", "embed"), batch, rng)
         hidden = stacked() if hidden_states == "all" else None
         return Encoding(x, self.embeddings.word_embeddings, hidden)
 

@@ -22,7 +22,6 @@ from bert_jax.models.dropout import RowRng, dropout
 from bert_jax.models.encoding import Encoding
 from bert_jax.models.heads import LmHead as LmHead
 from bert_jax.models.heads import Pooler as Pooler
-from bert_jax.models.masks import Visible
 from bert_jax.models.primitives import LayerNorm, activation_dtype, constrain, look_up, normal, spread, with_axes
 from bert_jax.models.transformer import add_layers, run_layers
 from bert_jax.records import Batch
@@ -106,9 +105,8 @@ class Encoder(nn.Module):
 
         If ``rng`` is None, there is no dropout.
         """
-        visible = Visible(batch["attention_mask"], batch.get("sequence_ids"), self.config.causal)
         x = self.embeddings(batch, rng)
-        x, stacked = run_layers(self, x, visible, rng)
+        x, stacked = run_layers(self, x, batch, rng)
         hidden = stacked() if hidden_states == "all" else None
         return Encoding(x, self.embeddings.word_embeddings, hidden)
 
