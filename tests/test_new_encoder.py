@@ -16,6 +16,7 @@ from bert_jax.cli.main import run
 from tests import toy
 
 PAGE = (Path(bert_jax.__file__).parent / "objectives" / "README.md").read_text(encoding="utf-8")
+[NEAR] = re.findall(r"`near.py`[^`]*\n```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 [BLOCKS] = re.findall(r"`blocks.py`[^`]*\n```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 # Another class of transformers, with names of its own for the same tensors.
 OTHER = """
@@ -102,6 +103,20 @@ def test_the_encoder_of_the_page_is_exported_as_bert(
         assert run([*tune, f"--init={workdir}", f"--workdir={tuned}", "--trust_code"]) == 0
     assert exported(tuned)["architectures"] == ["BertForSequenceClassification"]
     assert run(["predict", f"--workdir={tuned / 'hugging_face'}", TEXT]) == 0
+
+
+def test_a_rotary_encoder_of_the_page_with_blocks_of_its_own(recipe: Path) -> None:
+    """Three layers in a scan, of which two see one token to each side."""
+    assert len([line for line in NEAR.splitlines() if line.strip()]) <= 40
+    flags = ("--config.model.layers=scanned", "--config.model.num_layers=3", "--config.model.near=1")
+    assert pretrain(recipe, NEAR, "near", *flags) == 0
+    model = bert_jax.load(str(recipe.with_name("near")), trust_code=True)
+    assert model.config.blocks[0].window == model.config.blocks[1].window == 1
+    assert model.config.blocks[2].window is None
+    assert "position_embeddings" not in model.params["encoder"]["embeddings"]
+    first, other = (model.hidden_states([text])[0] for text in (TEXT, f"{TEXT} a ship"))
+    np.testing.assert_allclose(first[2, :-3], other[2, : first.shape[1] - 3], atol=1e-5)  # what is far is not seen
+    assert np.abs(first[3, 1] - other[3, 1]).max() > 1e-4  # but by the last layer
 
 
 def test_an_encoder_that_does_not_fit_its_family_is_refused_before_text_is_read(

@@ -165,7 +165,7 @@ class _Transform(heads.Head):
     def transformed(self, x: jax.Array) -> jax.Array:
         """Return [..., D] for x [..., D]; call this in a method that is ``nn.compact``."""
         config, size = self.config, self.config.hidden_size
-        dense = Dense(config, (("embed", size),), ((None, size),), bias=False, name="transform")
+        dense = Dense(config, (("embed", size),), ((None, size),), bias=config.biases, name="transform")
         return LayerNorm(config, name="layer_norm")(ACTIVATIONS[config.activation](dense(x)))
 
 
