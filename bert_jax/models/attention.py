@@ -12,37 +12,13 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bert_jax.models.config import Block, TransformerConfig
-from bert_jax.models.dropout import RowRng, dropout
+from bert_jax.models.dropout import RowRng
 from bert_jax.models.kernels.choice import Case, choose
+from bert_jax.models.kernels.plain import SITE, plain
 from bert_jax.models.kernels.row_attention import Factors, rows
-from bert_jax.models.masks import Visible, bias
+from bert_jax.models.masks import Visible
 from bert_jax.models.primitives import Dense, Placement, constrain, placement
 from bert_jax.models.rotary import Rotation, rotate
-
-SCORES = "bqhd,bkhd->bhqk"
-SITE = "attention_probabilities"  # of the dropout
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def products(query: jax.Array, key: jax.Array, dtype: Any) -> jax.Array:
-    """Return scores [B, H, Q, K] of query [B, Q, H, head_dim] and key [B, K, H, head_dim], accumulated in ``dtype``.
-
-    The gradients are computed in the dtype of query and key, because jax's own rule would use ``dtype``, which is slow.
-    """
-    return jnp.einsum(SCORES, query, key, preferred_element_type=dtype)
-
-
-def _products(query: jax.Array, key: jax.Array, dtype: Any) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return products(query, key, dtype), (query, key)
-
-
-def _gradients(dtype: Any, factors: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
-    del dtype
-    _, backward = jax.vjp(functools.partial(jnp.einsum, SCORES), *factors)
-    return backward(gradient.astype(factors[0].dtype))  # type: ignore[no-any-return]
-
-
-products.defvjp(_products, _gradients)
 
 
 def attend(
@@ -66,7 +42,7 @@ def attend(
     place, query = placement.get(), factors[0]
     if place is not None and kernel != "plain" and (share := _share_of(place, query.shape)):
         platform, packed = place.mesh.devices.flat[0].platform, visible.sequence_ids is not None
-        case = Case(platform, query.shape[1], share[2], query.shape[3], query.dtype.name, rate, packed)
+        case = Case(platform, query.shape[1], share[2], query.shape[3], query.dtype.name, rate, packed, visible.window)
         chosen = choose(kernel, case)
         if chosen == "rows":
             local = functools.partial(rows, rate=rate, causal=visible.causal)
@@ -74,13 +50,6 @@ def attend(
         if chosen == "cudnn":
             return _on_each_device(place, functools.partial(cudnn, causal=visible.causal), factors, visible, rng)
     return plain(factors, visible, rate, rng)
-
-
-def plain(factors: Factors, visible: Visible, rate: float, rng: RowRng | None) -> jax.Array:
-    """Return attention [B, L, H, head_dim] by jax alone, which every device runs and the partitioner can divide."""
-    query, key, value = factors
-    weights = dropout(_probabilities(query, key, visible), rate, rng, SITE)
-    return jnp.einsum("bhqk,bkhd->bqhd", weights.astype(value.dtype), value)
 
 
 def cudnn(factors: Factors, ids: Any, dropout_keys: Any, *, causal: bool) -> Any:
@@ -138,18 +107,6 @@ def _share_of(place: Placement, shape: tuple[int, ...]) -> tuple[int, ...]:
     if any(size % part for size, part in zip(shape, parts, strict=True)):
         return ()
     return tuple(size // part for size, part in zip(shape, parts, strict=True))
-
-
-def _probabilities(query: jax.Array, key: jax.Array, visible: Visible) -> jax.Array:
-    """Return how much each query attends to each key, [B, H, L, L] float32 or wider, without dropout."""
-    found = scores(query, key)
-    return jax.nn.softmax(found + jnp.broadcast_to(bias(visible), found.shape))
-
-
-def scores(query: jax.Array, key: jax.Array) -> jax.Array:
-    """Return query key^T / sqrt(head_dim), [B, H, L, L] float32 or wider, for [B, L, H, head_dim] each."""
-    wide = jnp.promote_types(query.dtype, jnp.float32)
-    return products(query / math.sqrt(query.shape[-1]), key, wide)
 
 
 class Context(NamedTuple):

@@ -18,10 +18,11 @@ from flax import linen as nn
 
 from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
-from bert_jax.models.attention import scores
 from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.heads import Head, Outputs
+from bert_jax.models.kernels.choice import LONG
+from bert_jax.models.kernels.plain import scores
 from bert_jax.models.losses import Teachable
 from bert_jax.models.masks import Visible, bias
 from bert_jax.models.model import IDS, Model, Part, encoder_file, head_class
@@ -297,6 +298,11 @@ def _distance_of_scores(pairs: Any, batch: Batch, causal: bool) -> jax.Array:
     ``pairs``: (query, key) of the student and of the teacher, for each pair of layers.
     """
     shape = batch["attention_mask"].shape
+    if shape[-1] >= LONG:
+        raise UserError(
+            f"{WHERE}.attention compares all scores of a row, which are held at once for rows of fewer than {LONG:,} "
+            f"positions; these have {shape[-1]:,}: set {WHERE}.attention.weight to 0"
+        )
     seen = Visible(batch["attention_mask"].reshape(-1, shape[-1]), batch.get("sequence_ids"), causal)
     is_seen = (bias(seen) == 0)[:, 0].astype(jnp.float32)  # [B, 1 or L, L]
     total: Any = 0.0

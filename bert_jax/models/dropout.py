@@ -64,22 +64,25 @@ class RowRng:
         """Return the key of each row, [B] uint32, from which the bits of its elements follow."""
         return _fold(jnp.broadcast_to(self.key, self.rows.shape), self.rows)
 
-    def bits(self, shape: tuple[int, ...]) -> jax.Array:
-        """Return uniform uint32 of ``shape`` = [B, ...]. A row may have up to 2**32 elements."""
+    def bits(self, shape: tuple[int, ...], index: jax.Array | None = None) -> jax.Array:
+        """Return uniform uint32 of ``shape`` = [B, ...]. A row may have up to 2**32 elements.
+
+        ``index`` (uint32, broadcast to ``shape``) says which of its row's elements each one is, where they are not all.
+        """
         assert shape[0] == self.rows.shape[0], f"{self.rows.shape[0]} row ids for a batch of {shape[0]}"
         row = jax.lax.broadcast_in_dim(self.row_keys(), shape, (0,))
         # The counter is hashed before it meets the row's key. Otherwise rows with close keys would share a stream.
-        return mix(row ^ mix(_counter(shape)))
+        return mix(row ^ mix(_counter(shape) if index is None else jnp.broadcast_to(index, shape)))
 
 
-def dropout(x: jax.Array, rate: float, rng: RowRng | None, site: str) -> jax.Array:
+def dropout(x: jax.Array, rate: float, rng: RowRng | None, site: str, index: jax.Array | None = None) -> jax.Array:
     """Return ``x`` [B, ...] with each element zeroed with probability ``rate``, the others scaled by 1 / (1 - rate).
 
-    If ``rng`` is None, there is no dropout.
+    If ``rng`` is None, there is no dropout. ``index`` is that of ``RowRng.bits``, where x is a part of its rows.
     """
     if rng is None or rate == 0.0:
         return x
-    keep = rng.site(site).bits(x.shape) >= jnp.uint32(round(rate * 2**32))
+    keep = rng.site(site).bits(x.shape, index) >= jnp.uint32(round(rate * 2**32))
     return jnp.where(keep, x / (1.0 - rate), jnp.zeros_like(x))
 
 

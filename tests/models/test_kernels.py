@@ -12,9 +12,9 @@ from jax.ad_checkpoint import print_saved_residuals
 
 from bert_jax.errors import UserError
 from bert_jax.models import attention
-from bert_jax.models.attention import plain
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.kernels.choice import Case, check, choose
+from bert_jax.models.kernels.plain import SITE, plain
 from bert_jax.models.kernels.row_attention import KEPT, rows
 from bert_jax.models.masks import Visible
 from bert_jax.models.transformer import REMAT_POLICIES
@@ -50,7 +50,7 @@ def real(visible: Visible) -> jax.Array:
 
 
 def directly(visible: Visible, rate: float, rng: RowRng) -> Any:
-    keys = rng.site(attention.SITE).row_keys()
+    keys = rng.site(SITE).row_keys()
     local = functools.partial(INTERPRETED, rate=rate, causal=visible.causal)
     return lambda q, k, v: local((q, k, v), visible.ids(), (keys, jnp.zeros(1, jnp.int32)))
 

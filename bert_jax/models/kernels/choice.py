@@ -1,4 +1,13 @@
-"""Chooses what computes attention: plain jax, or a kernel for the devices at hand."""
+"""Chooses what computes attention: plain jax, or a kernel for the devices at hand.
+
+Plain attention has three forms (``kernels.plain``), chosen by the length of rows and the window of a layer alone, so
+that the scores of a long row, [L, L], are never held at once: neither by "auto", nor where "plain" is asked for, nor
+where another kernel cannot compute a case.
+
+Windows are left to plain attention. The kernel of TPUs holds whole rows and would compute what a window hides. By
+``jax.nn.dot_product_attention`` of jax 0.10.2, cuDNN has windows to the left alone, and no packed rows: offsets of
+sequences are taken only by the private binding below it.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +24,8 @@ Kernel = Literal["plain", "rows", "cudnn"]  # rows: ours for TPU, in Pallas; cud
 KERNELS: tuple[Kernel, ...] = ("plain", "rows", "cudnn")
 AUTOMATIC: tuple[Kernel, ...] = ("rows",)  # what "auto" may choose; cudnn was never run on a GPU yet
 WORTHWHILE = 256  # positions from which a kernel is faster; XLA keeps the scores of shorter rows on the chip itself
+LONG = 2048  # positions of a row from which plain attention does not hold all scores [L, L] at once
+BLOCK = 64  # queries of a block of local attention, at least; on a CPU 128 are slower
 ROW_HEADS = (32, 64, 128)  # sizes of heads that fill 128 lanes
 
 
@@ -28,6 +39,7 @@ class Case:
       dtype: the name of the dtype of queries, keys and values.
       rate: of dropout on the probabilities.
       packed: whether a row may hold several sequences that do not see each other.
+      window: ``Visible.window``.
     """
 
     platform: str
@@ -37,10 +49,16 @@ class Case:
     dtype: str
     rate: float
     packed: bool = False
+    window: int | None = None
 
 
-def case_of(model: TransformerConfig, spec: BatchSpec, platform: str, tensor: int) -> Case:
-    """Return what a model needs for batches of ``spec``. ``tensor``: the devices over which heads are divided."""
+def case_of(model: TransformerConfig, spec: BatchSpec, platform: str, tensor: int, window: int | None = None) -> Case:
+    """Return what a layer of a model needs for batches of ``spec``.
+
+    Args:
+      tensor: the devices over which heads are divided.
+      window: that of the layer.
+    """
     return Case(
         platform,
         length=spec["input_ids"].shape[-1],
@@ -49,7 +67,20 @@ def case_of(model: TransformerConfig, spec: BatchSpec, platform: str, tensor: in
         dtype=model.dtype,
         rate=model.attention_dropout_rate,
         packed="sequence_ids" in spec,
+        window=window,
     )
+
+
+def form_of(length: int, window: int | None) -> Literal["dense", "chunked", "local"]:
+    """Return the form of plain attention for rows of ``length``: local where that leaves out a quarter of the keys."""
+    if window is not None and 4 * (block_of(window) + 2 * window) <= 3 * length:
+        return "local"
+    return "chunked" if length >= LONG else "dense"
+
+
+def block_of(window: int) -> int:
+    """Return the number of queries that local attention takes together, at least ``window``."""
+    return max(window, BLOCK)
 
 
 def choose(wanted: Kernel | Literal["auto"], case: Case) -> Kernel:
@@ -89,7 +120,7 @@ def _of_rows(case: Case) -> str | None:
     if case.length % LANES or case.length > LONGEST[case.dtype]:
         longest = f"a multiple of {LANES} up to {LONGEST[case.dtype]:,} in {case.dtype}"
         return f"needs rows whose length is {longest}, and they have {case.length:,} positions"
-    return None
+    return _of_any(case)
 
 
 def _of_cudnn(case: Case) -> str | None:
@@ -105,4 +136,10 @@ def _of_cudnn(case: Case) -> str | None:
         return f"takes whole heads, and a device has {case.num_heads:g}"
     if case.packed:
         return "needs one sequence in a row, and rows are packed (config.objective.packing)"
+    return _of_any(case)
+
+
+def _of_any(case: Case) -> str | None:
+    if case.window is not None:
+        return f"has no window, and layers of the model see {case.window} positions to each side"
     return None
