@@ -1,4 +1,4 @@
-"""ModernBERT against ``transformers``: hidden states, logits, loss and every gradient, in rows of ten windows.
+"""ModernBERT against ``transformers``: hidden states, logits, loss and every gradient, in rows of 15 windows.
 
 Run by ``make test-parity``. It also writes the golden arrays that ``make test`` checks without torch.
 """
@@ -143,8 +143,8 @@ def test_packed_rows_are_read_as_theirs_with_a_mask_for_each_kind_of_layer(tmp_p
     model = theirs(tmp_path)
     imported = import_model(tmp_path)
     ids = np.random.default_rng(1).integers(5, V, (1, LENGTH)).astype(np.int32)
-    sequences = np.array([[1] * 17 + [2] * 18 + [0] * 5], np.int32)
-    positions = np.array([[*range(17), *range(18), *[0] * 5]], np.int32)
+    sequences = np.array([[1] * 47 + [2] * 58 + [0] * 15], np.int32)
+    positions = np.array([[*range(47), *range(58), *[0] * 15]], np.int32)
     same = (sequences[0][:, None] == sequences[0][None]) & (sequences[0][None] > 0)
     near = np.abs(np.arange(LENGTH)[:, None] - np.arange(LENGTH)[None]) <= 4
     masks = {"full_attention": same, "sliding_attention": same & near}
@@ -157,10 +157,10 @@ def test_packed_rows_are_read_as_theirs_with_a_mask_for_each_kind_of_layer(tmp_p
     batch |= {"sequence_ids": sequences, "position_ids": positions}
     encoder = encoder_of(imported.config)
     found = np.asarray(encoder.apply({"params": imported.params["encoder"]}, batch).sequence)
-    np.testing.assert_allclose(found[0, :35], wanted[0, :35], atol=2e-5, rtol=0)
-    alone = {name: batch[name][:, 17:35] for name in ("input_ids", "attention_mask")}
+    np.testing.assert_allclose(found[0, :105], wanted[0, :105], atol=2e-5, rtol=0)
+    alone = {name: batch[name][:, 47:105] for name in ("input_ids", "attention_mask")}
     separate = np.asarray(encoder.apply({"params": imported.params["encoder"]}, alone).sequence)
-    np.testing.assert_allclose(found[:, 17:35], separate, atol=1e-5, rtol=0)
+    np.testing.assert_allclose(found[:, 47:105], separate, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(
