@@ -72,7 +72,7 @@ SCHEDULE = Row(
     "name",
     "str",
     '"linear_from_zero"',
-    "what follows the warm-up: linear_from_zero, linear, cosine, warmup_stable_decay or a file of your own",
+    "what follows the warm-up: linear_from_zero, linear, cosine, inverse_sqrt, warmup_stable_decay or your own file",
 )
 TASK = Row("name", "str", "required", "a file of bert_jax/tasks")
 EVALUATION = Row("name", "str", "required", "a file of bert_jax/runs/evaluations")
