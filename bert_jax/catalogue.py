@@ -78,6 +78,7 @@ KEYS = {
     "training.evaluations.*.data.format": _READER,
     "optimizer.name": _OPTIMIZER,
     "schedule.name": _SCHEDULE,
+    "phases.*.schedule.name": _SCHEDULE,
     "task.name": _TASK,
     "data.format": _READER,
     "tasks.*.task.name": _TASK,
@@ -96,8 +97,10 @@ def parts(package: str, having: str | None = None) -> dict[str, Path]:
     return {name: file for name, file in files.items() if having is None or having in _definitions(file)}
 
 
-def find(package: str, name: str, having: str | None = None) -> ModuleType:
+def find(package: str, name: str, having: str | None = None, where: str = "") -> ModuleType:
     """Import and return the module ``bert_jax.<package>.<name>``, or the user's own file with this recorded name.
+
+    ``where`` is the path of the key that names it, if an error is to say so.
 
     Raises:
       UserError: there is no such component (the message suggests the nearest name and lists all); or ``name`` is code
@@ -113,7 +116,8 @@ def find(package: str, name: str, having: str | None = None) -> ModuleType:
         if is_path(name):
             raise UserError(f"the {what} {name!r} is a file; name it in a Python recipe or on the command line")
         hint = "; a file of your own is named by its path, such as ./toy.py" if package in _PACKAGES else ""
-        raise UserError(f"there is no {what} {name!r} in bert_jax.{package}; {nearest(str(name), known)}{hint}")
+        begin = f"{where}: " if where else ""
+        raise UserError(f"{begin}there is no {what} {name!r} in bert_jax.{package}; {nearest(str(name), known)}{hint}")
     return importlib.import_module(f"bert_jax.{package}.{name}")
 
 

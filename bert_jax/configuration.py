@@ -36,7 +36,8 @@ ONE = 1 - 2.0**-25  # numbers from here to 1 are 1 in float32
 # Keys of a group that say the same thing in other words: of each tuple, one is given, and it takes the others' place.
 IN_PLACE_OF = (
     ("num_steps", "num_tokens", "num_epochs"),
-    ("warmup_steps", "warmup_fraction"),
+    ("warmup_steps", "warmup_fraction", "warmup_tokens"),
+    ("decay_steps", "decay_fraction", "decay_tokens"),
     ("eval_every_steps", "evaluations_per_epoch"),
     ("log_every_steps", "logs_per_evaluation"),
 )

@@ -27,7 +27,7 @@ from bert_jax.training import mesh as meshes
 from bert_jax.training import trained
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.mesh import MeshConfig, unbox
-from bert_jax.training.optimizers import adamax, adamw, base, lamb
+from bert_jax.training.optimizers import adamax, adamw, base, lamb, muon, stable_adamw
 from bert_jax.training.optimizers.base import Rule
 from bert_jax.training.state import TrainState, metric_names
 from bert_jax.training.step import count_targets
@@ -181,11 +181,16 @@ def assert_rest_untouched(found: list[TrainState]) -> None:
         *((mesh, 2, lamb.Optimizer(clip_norm=0.1)) for mesh in ("one", "replicated", "sharded")),
         ("sharded", 2, adamax.Optimizer(clip_norm=0.1, bias_correction="none")),
         ("sharded", 2, adamw.Optimizer(clip_norm=0.1, bias_correction="standard")),
+        ("sharded", 2, stable_adamw.Optimizer()),
+        ("sharded", 2, muon.Optimizer()),
         *((mesh, 2, rule) for mesh in ("one", "sharded") for rule in (Partition(), Factored())),
     ],
 )
-def test_what_a_kind_does_not_train_is_untouched(mesh: str, micro_batches: int, optimizer: Rule) -> None:
+def test_what_a_kind_does_not_train_is_untouched(
+    mesh: str, micro_batches: int, optimizer: Rule, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Layers are scanned, gradients clipped, weights decayed; and the steps are those of one device."""
+    monkeypatch.setattr(muon, "PART", "body")
     found, expected = states(optimizer, *MESHES[mesh], micro_batches), alone(optimizer)
     assert_rest_untouched(found)
     for state, wanted in zip(found, expected, strict=True):

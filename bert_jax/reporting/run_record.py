@@ -77,7 +77,8 @@ def read_run(workdir: str) -> dict[str, Any]:
 def _with_names(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Return recorded settings with the keys of today.
 
-    Until 2026-11-23 the ``name`` of optimizer and schedule was ``kind``, and ``model.attention`` was a key.
+    Until 2026-11-23 the ``name`` of optimizer and schedule was ``kind``, and ``model.attention`` was a key. Until
+    2026-11-25 every decay was linear, to 0.
     """
     named = dict(tree)
     if isinstance(tree.get("model"), Mapping):
@@ -87,6 +88,8 @@ def _with_names(tree: Mapping[str, Any]) -> dict[str, Any]:
             named[group] = {"name" if key == "kind" else key: value for key, value in tree[group].items()}
             if group == "schedule" and named[group]["name"] != "warmup_stable_decay":
                 named[group].pop("decay_steps", None)  # nothing read it
+    if isinstance(tree.get("schedule"), Mapping) and named["schedule"].get("name") == "warmup_stable_decay":
+        named["schedule"] = {"decay": "linear", "final_fraction": 0.0, **named["schedule"]}
     return named
 
 

@@ -40,6 +40,8 @@ class Phase:
     masking: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     # keys of config.objective that the phase replaces, such as packing; with name, an objective of its own
     objective: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # a schedule of the phase's own, with the keys of config.schedule, over its steps; if None, that of the run goes on
+    schedule: Mapping[str, Any] | None = None
     micro_batches: int | None = None  # the parts in which a batch is computed; if None, config.training.micro_batches
 
     def __post_init__(self) -> None:
@@ -183,6 +185,18 @@ def _phase(name: str, values: Mapping[str, Any]) -> Phase:
     if phase.num_tokens is None:
         return phase
     return dataclasses.replace(phase, num_steps=-(-phase.num_tokens // (phase.batch_size * phase.max_length)))
+
+
+def steps_that_read(num_tokens: int, phases: Sequence[Phase]) -> int:
+    """Return how many of the first steps of ``phases`` read ``num_tokens`` positions, as if the last had no end."""
+    before = 0
+    for phase in phases:
+        of_step = phase.batch_size * phase.max_length
+        if num_tokens <= phase.num_steps * of_step:
+            break
+        num_tokens -= phase.num_steps * of_step
+        before += phase.num_steps
+    return before + -(-num_tokens // of_step)
 
 
 def steps_per_epoch(rows_per_epoch: int, buckets: Sequence[Bucket], batch_size: int) -> float:

@@ -38,6 +38,7 @@ OWN_KEYS = {
     "training.evaluations.*.name": ("training.evaluations.*", "Config"),
     "optimizer.name": ("optimizer", "Optimizer"),
     "schedule.name": ("schedule", "Schedule"),
+    "phases.*.schedule.name": ("phases.*.schedule", "Schedule"),
 }
 FILE = "file"  # key of the metadata of a field that names a file, whose content counts in the identity of a run
 

@@ -141,8 +141,8 @@ def _remarks_on(experiment: Experiment, reached: int) -> list[str]:
     num_steps = experiment.phases.num_steps
     if reached == num_steps:
         return [f"all {reached:,} steps are done already; --extend with more steps goes on"]
-    of_run = (experiment.schedule, experiment.checkpoints)
-    return [] if reached else [line for part in of_run for line in part.remarks(num_steps)]
+    of_schedules = (line for schedule, steps in experiment.schedules.values() for line in schedule.remarks(steps))
+    return [] if reached else [*of_schedules, *experiment.checkpoints.remarks(num_steps)]
 
 
 def _facts_of(

@@ -66,11 +66,16 @@ class Settings:
         "schedule": {"name": "linear_from_zero"},
     }
 
-    def find_part(self, group: str) -> Any:
-        """Return the "optimizer" or the "schedule". Raises ``UserError`` for a wrong key or value."""
-        given, defaults = getattr(self, group), self.part_defaults[group]
+    def find_part(self, group: str, phase: str | None = None) -> Any:
+        """Return the "optimizer" or the "schedule", of ``phase`` if one is named.
+
+        Raises ``UserError`` for a wrong key or value.
+        """
+        given, where = (self.phases[phase], f"config.phases.{phase}") if phase else (vars(self), "config")
+        given, where, defaults = given[group], f"{where}.{group}", self.part_defaults[group]
         name, category = given.get("name", defaults["name"]), catalogue.KEYS[f"{group}.name"]
-        cls = getattr(catalogue.find(category.package, name, having=category.having), category.having)
+        at = f"{where}.name" if phase else ""
+        cls = getattr(catalogue.find(category.package, name, having=category.having, where=at), category.having)
         base: type[Rule] | type[Warmup] = Rule if group == "optimizer" else Warmup
         if not issubclass(cls, base) or cls.__abstractmethods__:
             has = ", ".join(sorted(base.__abstractmethods__))
@@ -80,12 +85,14 @@ class Settings:
             )
         fields = {field.name for field in dataclasses.fields(cls)}
         own = {key: value for key, value in defaults.items() if key in fields}
-        return configuration.build(cls, configuration.complete(given, own), f"config.{group}", also=("name",))
+        return configuration.build(cls, configuration.complete(given, own), where, also=("name",))
 
     def experiment(self) -> Experiment:
+        phases = Phases.of(self.phases)
+        with_own = [phase.kind for phase in phases.phases if phase.schedule is not None]
         return Experiment(
             self.seed,
-            Phases.of(self.phases),
+            phases,
             self.find_part("optimizer"),
             self.find_part("schedule"),
             self.mesh,
@@ -93,6 +100,7 @@ class Settings:
             self.checkpoints,
             self.loader,
             self.selection,
+            own_schedules={name: self.find_part("schedule", name) for name in with_own},
         )
 
     def identity(self) -> dict[str, Any]:
@@ -102,12 +110,20 @@ class Settings:
         tree["model"] = without(with_defaults(self.model), *FREE_MODEL_FIELDS, "attention")  # the objective says that
         phases = {name: configuration.defaults(Phase) | values for name, values in self.phases.items()}
         tree["phases"] = {name: without(values, *FREE_PHASE_FIELDS) for name, values in phases.items()}
-        for group, defaults in self.part_defaults.items():
-            name = getattr(self, group).get("name", defaults["name"])
-            tree[group] = {"name": name, **dataclasses.asdict(self.find_part(group))}
-        if tree["schedule"]["warmup_fraction"] is not None:
-            del tree["schedule"]["warmup_steps"]
+        tree |= {group: self._identity_of(group) for group in self.part_defaults}
+        for name in (name for name, values in tree["phases"].items() if values["schedule"] is not None):
+            tree["phases"][name]["schedule"] = self._identity_of("schedule", name)
         return tree if self.teacher else without(tree, "teacher")
+
+    def _identity_of(self, group: str, phase: str | None = None) -> dict[str, Any]:
+        """Return name and options of the optimizer or a schedule, without those whose place another one takes."""
+        given = self.phases[phase][group] if phase else getattr(self, group)
+        name = given.get("name", self.part_defaults[group]["name"])
+        tree = {"name": name, **dataclasses.asdict(self.find_part(group, phase))}
+        for keys in configuration.IN_PLACE_OF:
+            if any(tree.get(key) is not None for key in keys[1:]):
+                tree.pop(keys[0], None)
+        return tree
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

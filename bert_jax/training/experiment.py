@@ -75,6 +75,7 @@ class Experiment:
     loader: LoaderConfig
     selection: SelectionConfig = SelectionConfig()
     profiled: ProfiledSteps | None = None
+    own_schedules: Mapping[str, Warmup] = dataclasses.field(default_factory=dict)  # of phases, by name
 
     def __post_init__(self) -> None:
         if (name := self.training.eval_phase) is not None:
@@ -118,8 +119,36 @@ class Experiment:
             training = dataclasses.replace(training, log_every_steps=every)
         return dataclasses.replace(self, phases=phases, training=training)
 
+    @property
+    def schedules(self) -> dict[str, tuple[Warmup, int]]:
+        """Phase -> its own schedule and its steps; "" -> that of the run and the steps of all phases without their own.
+
+        They are in the order in which the run comes to them.
+        """
+        found = dict[str, list[Phase]]()
+        for phase in self.phases.phases:
+            found.setdefault(phase.kind if phase.kind in self.own_schedules else "", []).append(phase)
+        return {
+            name: (self.own_schedules.get(name, self.schedule).in_steps(phases), sum(one.num_steps for one in phases))
+            for name, phases in found.items()
+        }
+
     def make_schedule(self) -> optax.Schedule:
-        return self.schedule.make(self.phases.num_steps)
+        """Return the function that maps a step of the run to its learning rate.
+
+        The schedule of a phase counts from its first step. That of the run counts the steps of the phases that have
+        none of their own, as if there were no others.
+        """
+        made = {name: schedule.make(num_steps) for name, (schedule, num_steps) in self.schedules.items()}
+        if not self.own_schedules:
+            return made[""]
+        parts, starts, common = list[optax.Schedule](), [0], 0
+        for phase in self.phases.phases:
+            own = made.get(phase.kind)
+            parts.append(own or (lambda step, before=common: made[""](step + before)))
+            starts.append(starts[-1] + phase.num_steps)
+            common += 0 if own else phase.num_steps
+        return optax.join_schedules(parts, starts[1:-1])
 
     def initial_state(self, task: Task, mesh: Mesh) -> InitialState:
         return InitialState(task, trained.transformation(task, self.optimizer), mesh, self.mesh.weight_update)
@@ -149,17 +178,18 @@ class Experiment:
         """Check everything that can be wrong before any text is read; return the mesh of ``devices`` (default: all).
 
         Raises:
-          UserError: the schedule is longer than the run, the mesh does not divide the devices or a batch, or it splits
-            matrices that the optimizer needs whole.
+          UserError: a schedule is longer than the run or its phase, the mesh does not divide the devices or a batch, or
+            it splits matrices that the optimizer needs whole.
         """
-        rate = jax.eval_shape(self.make_schedule(), jax.ShapeDtypeStruct((), "int32"))
-        if rate.shape:
-            raise UserError(f"config.schedule.name: the rate of a step is an array {list(rate.shape)}, not one number")
-        if is_own(name_of(type(self.schedule).__module__)):
-            steps = np.linspace(0, self.phases.num_steps - 1, 1000).astype(np.int32)
-            rates = np.asarray(jax.vmap(self.make_schedule())(steps))
-            if (wrong := ~np.isfinite(rates)).any():
-                raise UserError(f"config.schedule.name: the rate of step {steps[wrong][0]} is {rates[wrong][0]}")
+        for schedule, num_steps in self.schedules.values():
+            of_step, where = schedule.make(num_steps), f"{schedule.path}.name"
+            if shape := jax.eval_shape(of_step, jax.ShapeDtypeStruct((), "int32")).shape:
+                raise UserError(f"{where}: the rate of a step is an array {list(shape)}, not one number")
+            if is_own(name_of(type(schedule).__module__)):
+                steps = np.linspace(0, num_steps - 1, 1000).astype(np.int32)
+                rates = np.asarray(jax.vmap(of_step)(steps))
+                if (wrong := ~np.isfinite(rates)).any():
+                    raise UserError(f"{where}: the rate of step {steps[wrong][0]} is {rates[wrong][0]}")
         mesh = self.make_mesh(devices)
         if self.optimizer.whole_matrices and meshes.may_split(mesh, self.mesh.weight_update):
             name = display_name(name_of(type(self.optimizer).__module__))

@@ -101,8 +101,8 @@ def _train(run: Run, roll_backs: tuple[RollBack, ...]) -> dict[str, float] | Rol
     for line in unsplit(task, mesh, experiment.mesh.weight_update, meshes.is_split(state.params)):
         observer.note(line)
     first_step = int(state.step)
-    work, warmup = _work_before(phases, task.flops_per_row), experiment.schedule.warmup(phases.num_steps)
-    observer.begin(first_step, resumed, work, warmup)
+    (schedule, num_steps), *_ = experiment.schedules.values()
+    observer.begin(first_step, resumed, _work_before(phases, task.flops_per_row), schedule.warmup(num_steps))
     if roll_backs and roll_backs[-1].to == first_step:
         observer.alarm(first_step, roll_backs[-1].message())
     if first_step < phases.num_steps and distributed.is_first():

@@ -65,13 +65,14 @@ OPTIMIZER = Row(
     "name",
     "str",
     '"adamw"',
-    "adamw, adamax (MT-DNN's), lamb (for very large batches) or a file of your own; the keys below are theirs",
+    "adamw, adamax (MT-DNN's), lamb (for very large batches), stable_adamw (ModernBERT's), muon or a file of your own; "
+    "the keys below are theirs",
 )
 SCHEDULE = Row(
     "name",
     "str",
     '"linear_from_zero"',
-    "what follows the warm-up: linear_from_zero, linear, cosine, warmup_stable_decay or a file of your own",
+    "what follows the warm-up: linear_from_zero, linear, cosine, inverse_sqrt, warmup_stable_decay or your own file",
 )
 TASK = Row("name", "str", "required", "a file of bert_jax/tasks")
 EVALUATION = Row("name", "str", "required", "a file of bert_jax/runs/evaluations")
@@ -81,7 +82,7 @@ BOTH: Groups = (
     ("config.vocab", (), (VocabularyConfig,)),
     ("config.model", (ENCODER, SIZE, VOCAB_SIZE), (ModelConfig, TransformerConfig, bert.Config)),
     ("config.phases.NAME", (), (Phase,)),
-    ("config.optimizer", (OPTIMIZER,), (adamw.Optimizer,)),
+    ("config.optimizer", (OPTIMIZER,), (adamw.Adam, adamw.Optimizer)),
     ("config.schedule", (SCHEDULE,), (Warmup,)),
     ("config.selection", (), (SelectionConfig,)),
     ("config.training", (), (TrainingConfig,)),
@@ -178,7 +179,7 @@ def _own(package: str, having: str, name: str, options: str) -> list[Row]:
     """Return the keys of a part that the tables of its group do not have."""
     module = catalogue.find(package, name, having=having)
     cls = getattr(module, options)
-    common = {base.Config, evaluations.Config, ModelConfig, TransformerConfig, bert.Config, adamw.Optimizer}
+    common = {base.Config, evaluations.Config, ModelConfig, TransformerConfig, bert.Config, adamw.Optimizer, adamw.Adam}
     if cls in common or cls.__module__ != module.__name__ or not dataclasses.is_dataclass(cls):
         return []
     return list(_rows(cls))

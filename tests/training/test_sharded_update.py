@@ -11,7 +11,7 @@ import pytest
 from bert_jax.checkpoints.restoring import read_params
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig, make_mesh
-from bert_jax.training.optimizers import adamw, base, lamb
+from bert_jax.training.optimizers import adamw, base, lamb, muon, stable_adamw
 from bert_jax.training.optimizers.base import Rule
 from bert_jax.training.sharded_update import unsplit
 from bert_jax.training.state import InitialState, TrainState
@@ -97,9 +97,10 @@ class TwoRules(base.Rule):
         return optax.chain(optax.partition(rules, labels), optax.scale_by_factored_rms(min_dim_size_to_factor=1))
 
 
-@pytest.mark.parametrize("optimizer", [lamb.Optimizer(), TwoRules()])
-def test_an_optimizer_sees_whole_matrices_on_every_mesh(optimizer: Rule) -> None:
+@pytest.mark.parametrize("optimizer", [lamb.Optimizer(), stable_adamw.Optimizer(), muon.Optimizer(), TwoRules()])
+def test_an_optimizer_sees_whole_matrices_on_every_mesh(optimizer: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
     """Norms of a part would differ: the trust ratio of LAMB, the means over rows and columns of factored moments."""
+    monkeypatch.setattr(muon, "PART", "dense")
     kernels = {}
     for mesh_config in (REPLICATED, SHARDED, MeshConfig(2, 4)):
         state, kernels[mesh_config] = updated(optimizer, mesh_config)

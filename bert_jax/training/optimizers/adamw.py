@@ -14,19 +14,14 @@ from bert_jax.training.optimizers import base
 
 
 @dataclasses.dataclass(frozen=True)
-class Optimizer(base.Rule):
-    """The defaults are those of google-research/bert, optimization.py.
-
-    bias_correction: of Adam's moments; "none" is the published BERT optimizer. Its first updates are up to 3.16 times
-      those of Adam with "standard" correction (Kingma and Ba 2015, section 3).
-    """
+class Adam(base.Rule):
+    """The options of every optimizer with Adam's moments. The defaults are those of google-research/bert."""
 
     b1: float = 0.9  # decay of the mean of gradients
     b2: float = 0.999  # decay of the mean of squared gradients
     eps: float = 1e-6  # added to the root of the second moment
     weight_decay: float = 0.01  # decay of weights; biases and layer norms are not decayed
     clip_norm: float | None = 1.0  # gradients with a larger norm are scaled to it; None: never
-    bias_correction: Literal["none", "standard"] = "none"
 
     def __post_init__(self) -> None:
         where = "config.optimizer"
@@ -35,6 +30,17 @@ class Optimizer(base.Rule):
         check_fields(self, where, "at least 0 is needed", "weight_decay", sound=lambda value: value >= 0)
         allowed = "more than 0 is needed, or None to clip nothing"
         check_fields(self, where, allowed, "clip_norm", sound=lambda value: value is None or value > 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer(Adam):
+    """The defaults are those of google-research/bert, optimization.py.
+
+    bias_correction: of Adam's moments; "none" is the published BERT optimizer. Its first updates are up to 3.16 times
+      those of Adam with "standard" correction (Kingma and Ba 2015, section 3).
+    """
+
+    bias_correction: Literal["none", "standard"] = "none"
 
     def make(self) -> optax.GradientTransformation:
         return self._with(optax.identity())

@@ -1,4 +1,4 @@
-"""The base class of optimizers, and what optimizers share: clipping, and which weights decay."""
+"""The base class of optimizers, and what optimizers share: clipping, which weights decay, what one parameter is."""
 
 from __future__ import annotations
 
@@ -77,6 +77,16 @@ def decay(rate: float) -> optax.GradientTransformation:
 def decay_mask(params: Any) -> Any:
     """Return a tree that is True where weight decay applies: except in leaves whose names end in "bias" or "scale"."""
     return jax.tree_util.tree_map_with_path(lambda path, _: not _leaf_name(path).endswith(("bias", "scale")), params)
+
+
+def own_axes(path: tuple[Any, ...], weight: jax.Array) -> tuple[int, ...]:
+    """Return the axes of one parameter in the leaf ``weight``: all, but for the first where layers are stacked."""
+    return tuple(range(1 if is_stacked(path) else 0, weight.ndim))
+
+
+def is_stacked(path: tuple[Any, ...]) -> bool:
+    """Return whether the leaf at ``path`` holds the parameters of several layers, along its first axis."""
+    return any(isinstance(key, jax.tree_util.DictKey) and key.key == "layers" for key in path)
 
 
 def _leaf_name(path: tuple[Any, ...]) -> str:

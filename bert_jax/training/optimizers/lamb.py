@@ -22,10 +22,6 @@ class Optimizer(adamw.Optimizer):
         return self._with(_scale_by_layer_trust_ratio())
 
 
-def _is_stacked(path: tuple[Any, ...]) -> bool:
-    return any(isinstance(key, jax.tree_util.DictKey) and key.key == "layers" for key in path)
-
-
 def _scale_by_layer_trust_ratio() -> optax.GradientTransformation:
     """Scale the update of each parameter by |w| / |update|, per layer if stacked.
 
@@ -36,7 +32,7 @@ def _scale_by_layer_trust_ratio() -> optax.GradientTransformation:
     def scale(path: tuple[Any, ...], update: jax.Array, weight: jax.Array, decayed: bool) -> jax.Array:
         if not decayed:
             return update
-        axes = tuple(range(1 if _is_stacked(path) else 0, weight.ndim))
+        axes = base.own_axes(path, weight)
         weight_norm = jnp.sqrt(jnp.sum(jnp.square(weight), axes, keepdims=True))
         update_norm = jnp.sqrt(jnp.sum(jnp.square(update), axes, keepdims=True))
         usable = (weight_norm > 0) & (update_norm > 0)

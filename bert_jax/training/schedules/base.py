@@ -1,9 +1,14 @@
-"""The base class of learning-rate schedules. A schedule runs over all phases of a run."""
+"""The base class of learning-rate schedules.
+
+A schedule runs over all phases of a run, except those that have one of their own, which runs over the phase.
+"""
 
 from __future__ import annotations
 
 import abc
 import dataclasses
+from collections.abc import Sequence
+from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -11,25 +16,44 @@ import optax
 
 from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
+from bert_jax.rows.phases import Phase, steps_that_read
+
+RUN = "config.schedule"
 
 
 @dataclasses.dataclass(frozen=True)
 class Warmup(abc.ABC):
     """The rate rises to ``peak_learning_rate`` over the warm-up, then follows ``after_warmup`` to the last step.
 
-    The fields are keys of ``config.schedule``.
+    The fields are keys of ``config.schedule`` and of ``config.phases.NAME.schedule``; ``where`` is one of these paths.
     """
 
     peak_learning_rate: float = 1e-4  # the rate at the end of the warm-up
     warmup_steps: int = 10_000  # steps in which the rate rises from 0
     warmup_fraction: float | None = None  # in place of warmup_steps: the warm-up as a share of all steps
+    warmup_tokens: int | None = None  # in place of warmup_steps: positions of all rows that are read in the warm-up
+    where: dataclasses.InitVar[str] = dataclasses.field(default=RUN, kw_only=True)
 
-    def __post_init__(self) -> None:
-        where = "config.schedule"
+    def __post_init__(self, where: str) -> None:
+        object.__setattr__(self, "where", where)  # where dataclasses.replace finds it
         check_fields(self, where, "more than 0 is needed", "peak_learning_rate", sound=lambda value: value > 0)
         check_fields(self, where, "at least 0 is needed", "warmup_steps", sound=lambda value: value >= 0)
         share = "a share from 0 to below 1 is needed"
         check_fields(self, where, share, "warmup_fraction", sound=lambda value: value is None or 0 <= value < 1)
+        least = "at least 0 is needed"
+        check_fields(self, where, least, "warmup_tokens", sound=lambda value: value is None or value >= 0)
+
+    @property
+    def path(self) -> str:
+        """The path of its keys in the recipe."""
+        return str(vars(self)["where"])
+
+    def in_steps(self, phases: Sequence[Phase]) -> Self:
+        """Return the same schedule for the steps of ``phases``, in which lengths given in tokens have become steps."""
+        if self.warmup_tokens is None:
+            return self
+        steps = steps_that_read(self.warmup_tokens, phases)
+        return dataclasses.replace(self, warmup_steps=steps, warmup_tokens=None)
 
     @abc.abstractmethod
     def after_warmup(self, step: jax.Array, num_train_steps: int) -> jax.Array:
@@ -50,12 +74,12 @@ class Warmup(abc.ABC):
         return (step - warmup) / max(num_train_steps - warmup, 1)
 
     def remarks(self, num_train_steps: int) -> tuple[str, ...]:
-        """Return a line for the user if the warm-up takes at least half of the run, as in a run made shorter."""
+        """Return a line for the user if the warm-up takes at least half of the steps, as in a run made shorter."""
         warmup = self.warmup(num_train_steps)
         if 2 * warmup < num_train_steps:
             return ()
-        rising = f"the learning rate rises for {warmup:,} of {num_train_steps:,} steps (config.schedule)"
-        return (f"{rising}; --config.schedule.warmup_fraction=0.1 lets it rise for a tenth of them",)
+        rising = f"the learning rate rises for {warmup:,} of {num_train_steps:,} steps ({self.path})"
+        return (f"{rising}; --{self.path}.warmup_fraction=0.1 lets it rise for a tenth of them",)
 
     def make(self, num_train_steps: int) -> optax.Schedule:
         """Return the function that maps a step to its learning rate.
@@ -67,7 +91,7 @@ class Warmup(abc.ABC):
         """
         warmup, peak = self.warmup(num_train_steps), self.peak_learning_rate
         if warmup > num_train_steps:
-            raise does_not_fit(f"warmup_steps {warmup}", num_train_steps)
+            raise self.does_not_fit(f"warmup_steps {warmup}", num_train_steps)
 
         def schedule(step: jax.Array | int) -> jax.Array:
             position = jnp.asarray(step, jnp.float32)
@@ -76,10 +100,10 @@ class Warmup(abc.ABC):
 
         return schedule
 
-
-def does_not_fit(what: str, num_train_steps: int) -> UserError:
-    """Return the error for a schedule that is longer than the run."""
-    return UserError(
-        f"config.schedule: {what} exceed the run's {num_train_steps} steps; train longer, or give a share of the run "
-        "with --config.schedule.warmup_fraction=0.1"
-    )
+    def does_not_fit(self, what: str, num_train_steps: int) -> UserError:
+        """Return the error for a schedule that is longer than the run, or than its phase."""
+        of = "run" if self.path == RUN else "phase"
+        return UserError(
+            f"{self.path}: {what} exceed the {of}'s {num_train_steps} steps; train longer, or give a share of the "
+            f"{of} with --{self.path}.warmup_fraction=0.1"
+        )
