@@ -42,6 +42,8 @@ class Phase:
     objective: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     # a schedule of the phase's own, with the keys of config.schedule, over its steps; if None, that of the run goes on
     schedule: Mapping[str, Any] | None = None
+    # keys of config.model that the phase replaces and that change no parameter's shape, such as global_theta
+    model: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     micro_batches: int | None = None  # the parts in which a batch is computed; if None, config.training.micro_batches
 
     def __post_init__(self) -> None:

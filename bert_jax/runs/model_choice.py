@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+import functools
+from collections.abc import Collection, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+import jax
 from jax.sharding import Mesh
 
 from bert_jax import catalogue, configuration
@@ -15,8 +17,9 @@ from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.tokenizer_files import is_padded
 from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.kernels import choice as kernels
-from bert_jax.models.model import BERT, config_facts, encoder_file
+from bert_jax.models.model import BERT, config_facts, encoder_file, fresh_params
 from bert_jax.records import BatchSpec
+from bert_jax.rows.phases import Phase
 
 # Fields of config.model that the recipe sets even with --init. All other fields are taken from the --init model.
 _RATES = tuple(f"{of}dropout_rate" for of in ("", "attention_", "attention_output_", "classifier_", "span_"))
@@ -42,6 +45,41 @@ def choose_model(model: Mapping[str, Any], vocabulary_size: int, initial: Traine
     known = {field.name for field in dataclasses.fields(initial.config)}
     chosen = {name: getattr(own, name) for name in OPEN_MODEL_FIELDS if name in fields and name in known}
     return dataclasses.replace(initial.config, **chosen, vocab_size=vocabulary_size)
+
+
+def of_phase(model: ModelConfig, phase: Phase) -> ModelConfig:
+    """Return the run's ``model`` with the keys that ``phase`` replaces.
+
+    Raises ``UserError`` if these are no keys of the model, or a parameter would get another shape.
+    """
+    if not phase.model:
+        return model
+    where = f"config.phases.{phase.kind.partition('/')[0]}.model"
+    own: ModelConfig = configuration.build(type(model), phase.model, where, base=model)
+    before, after = (jax.eval_shape(functools.partial(fresh_params, one)) for one in (model, own))
+    if jax.tree.map(lambda x: x.shape, before) != jax.tree.map(lambda x: x.shape, after):
+        raise UserError(
+            f"{where} has {', '.join(phase.model)}, which would give parameters another shape than they have; a phase "
+            "may replace keys such as dropout_rate, global_theta or local_attention"
+        )
+    return own
+
+
+def check_extensions(model: ModelConfig, phases: Sequence[Phase]) -> None:
+    """Raise ``UserError`` if rows become much longer in a phase that does not say what base its rotary positions have.
+
+    With the base of short rows, positions turn too fast for what is far apart (ModernBERT: 10,000, then 160,000).
+    """
+    longest = phases[0].max_length
+    for phase in phases[1:]:
+        if hasattr(model, "global_theta") and phase.max_length >= 4 * longest and "global_theta" not in phase.model:
+            where = f"config.phases.{phase.kind}"
+            raise UserError(
+                f"{where}.max_length is {phase.max_length:,}, and rows before have at most {longest:,}; say which base "
+                f"rotary positions have in such rows: --{where}.model.global_theta=160000.0 (that of ModernBERT), or "
+                f"{model.global_theta} to keep the present one"
+            )
+        longest = max(longest, phase.max_length)
 
 
 def with_vocabulary_size(

@@ -28,8 +28,10 @@ from bert_jax.runs import own_parts
 from bert_jax.runs.evaluations import base as evaluations
 from bert_jax.runs.inputs import Inputs
 from bert_jax.runs.model_choice import (
+    check_extensions,
     check_kernel,
     choose_model,
+    of_phase,
     with_vocabulary_size,
 )
 from bert_jax.runs.models_read import (
@@ -136,12 +138,13 @@ def check_pretraining(
     check_loggers(settings.training.loggers)
     evaluations.check(settings.training.evaluations, settings.selection.metric)
     objectives: list[PretrainingObjective] = []
-    for module, config, own, where, models in chosen:
+    for module, config, own, where, _, models in chosen:
+        of_own = of_phase(model, own[0])
         lengths, changes = {p.kind: p.max_length for p in own}, {p.kind: p.changes for p in own}
         with own_parts.contract_of(catalogue.name_of(module.__name__)):
-            own_seed, read_too = seed_of_member(seed, member_of(own[0])), in_run(models, model, lengths, where)
-            taught = teacher_in_run(settings.teacher, teacher, model, lengths)
-            setting = Setting(model, lengths, own_seed, changes, settings.seed, read_too, where, taught)
+            own_seed, read_too = seed_of_member(seed, member_of(own[0])), in_run(models, of_own, lengths, where)
+            taught = teacher_in_run(settings.teacher, teacher, of_own, lengths)
+            setting = Setting(of_own, lengths, own_seed, changes, settings.seed, read_too, where, taught)
             one = module.Objective(config, setting)
             own_parts.check_objective(one)
         check_features(models, one.batch_specs, where)
@@ -149,6 +152,7 @@ def check_pretraining(
         _check_whole_batches(one, experiment, mesh)
         check_kernel(one.setting.model, mesh, [one.batch_specs[kind] for kind in lengths])
         objectives.append(one)
+    check_extensions(model, phases)
     members = {
         phase.kind: {name: (one.kind, share) for name, (one, share, _) in settings.members(phase).items()}
         for phase in phases

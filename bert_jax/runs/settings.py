@@ -221,11 +221,12 @@ class PretrainingSettings(Settings):
                 module = catalogue.find("objectives", name, having="Objective")
                 config = configuration.build(module.Config, {**shared, **own}, where, also=("name",))
             for other in found:
-                if other[:2] == (module, config) and member_of(other.phases[0]) == member_of(phase):
+                alike = other[:2] == (module, config) and other.model == phase.model
+                if alike and member_of(other.phases[0]) == member_of(phase):
                     other.phases.append(phase)
                     break
             else:
-                found.append(ChosenObjective(module, config, [phase], where))
+                found.append(ChosenObjective(module, config, [phase], where, phase.model))
         return found
 
 
@@ -238,12 +239,16 @@ class Member(NamedTuple):
 
 
 class ChosenObjective(NamedTuple):
-    """An objective of a recipe: its file, its config, the phases that have it, and the path of its keys."""
+    """An objective of a recipe, with the phases that have it and that replace the same keys of the model.
+
+    ``where`` is the path of its keys.
+    """
 
     module: ModuleType
     config: Any
     phases: list[Phase]
     where: str
+    model: Mapping[str, Any]
 
 
 def member_of(phase: Phase) -> str:
@@ -287,6 +292,8 @@ class FinetuningSettings(Settings):
         where = f"config.phases.{KIND}"
         if self.phase.changes:
             raise UserError(f"{where} has {', '.join(self.phase.changes)} of a pretraining objective; leave it out")
+        if self.phase.model:
+            raise UserError(f"{where}.model is for the phases of pretraining; give its keys in config.model")
         hint = "at least 8 is needed: the special tokens of a pair are three"
         configuration.check_fields(self.phase, where, hint, "max_length", sound=lambda v: v >= 8)
         if self.selection.metric.partition("/")[0] in self.training.evaluations:
