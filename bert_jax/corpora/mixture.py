@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from bert_jax.configuration import nearest
 from bert_jax.corpora.source import Piece, Skipped, Source
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
@@ -78,6 +79,19 @@ def check_weights(weights: Mapping[str, float | None], temperature: float) -> No
         raise UserError(f"config.corpus.temperature is {temperature}; a positive number is needed, 1 changes nothing")
 
 
+def check_shares(weights: Mapping[str, Any], parts: Iterable[str], where: str) -> None:
+    """Raise ``UserError`` unless ``weights``, called ``where``, are numbers for all ``parts``, not only 0."""
+    if not (parts := list(parts)):
+        raise UserError(f"{where} is set, and the corpus has no parts; leave it out, or name config.corpus.parts")
+    if unknown := [name for name in weights if name not in parts]:
+        raise UserError(f"{where} names {unknown[0]!r}, no part of the corpus; {nearest(unknown[0], parts)}")
+    if missing := [name for name in parts if name not in weights]:
+        raise UserError(f"{where} lacks {', '.join(missing)}; give every part one, 0 to leave it out of the phase")
+    number = (type(weight) in (int, float) and 0 <= weight < math.inf for weight in weights.values())
+    if not all(number) or not any(weights.values()):
+        raise UserError(f"{where} is {dict(weights)}; numbers of 0 or more are needed, and one above 0")
+
+
 def shares(weights: Mapping[str, float | None], sizes: Mapping[str, int], temperature: float) -> dict[str, float]:
     """Return the share of each corpus: its weight over the sum of all weights.
 
@@ -85,7 +99,12 @@ def shares(weights: Mapping[str, float | None], sizes: Mapping[str, int], temper
     proportions of the sizes; a higher temperature gives small corpora a larger share (multilingual BERT: 1 / 0.7).
     """
     raw = {name: sizes[name] ** (1 / temperature) if weight is None else weight for name, weight in weights.items()}
-    return {name: value / sum(raw.values()) for name, value in raw.items()}
+    return normalised(raw)
+
+
+def normalised(weights: Mapping[str, float]) -> dict[str, float]:
+    """Return the share of each corpus: its weight over the sum of all."""
+    return {name: weight / sum(weights.values()) for name, weight in weights.items()}
 
 
 @dataclasses.dataclass(frozen=True)

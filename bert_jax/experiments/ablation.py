@@ -274,7 +274,8 @@ def _on_rows_of(reference: PretrainingSettings, corpus: Mixture, tokenizer: Toke
         return {}
     config, phase = _masked_rows(reference), experiment.evaluated_phase
     lengths, changes = {phase.kind: phase.max_length}, {phase.kind: phase.changes}
-    setting = Setting(trained.config, lengths, reference.seed, changes)
+    heldout = reference.training.eval_masking
+    setting = Setting(trained.config, lengths, reference.seed, changes, heldout_masking=heldout)
     task = mlm.Objective(config, setting).with_text(corpus, tokenizer)
     return Evaluation(task, experiment.make_mesh(), phase, experiment.training.eval_rows).run(trained.params, {})
 
@@ -289,12 +290,17 @@ def _masked_rows(settings: PretrainingSettings) -> mlm.Config:
     return mlm.Config(**fields)
 
 
+OF_TRAINING = ("num_tokens", "num_epochs", "schedule", "shares")  # keys of a phase on which held-out rows do not depend
+
+
 def _evaluation(settings: PretrainingSettings) -> dict[str, Any]:
     """Return the settings of the held-out rows, on which the figures of all runs depend."""
     experiment = settings.experiment()
     phase = dataclasses.asdict(experiment.evaluated_phase)
-    phase = {name: value for name, value in phase.items() if name not in ("num_tokens", "num_epochs")}
+    phase = {name: value for name, value in phase.items() if name not in OF_TRAINING}
     rows = dataclasses.asdict(_masked_rows(settings)) | phase
+    if settings.training.eval_masking:
+        rows["eval_masking"] = settings.training.eval_masking
     return _plain(rows | {"eval_rows": experiment.training.eval_rows, "seed": settings.seed})
 
 

@@ -67,9 +67,11 @@ class Setting(NamedTuple):
       max_lengths: kind of batch (one per phase) -> the number of positions of a row.
       changes: kind of batch -> the keys of ``config.objective`` that its phase replaces, with their values.
       heldout_seed: the seed of the held-out rows. If None, it is ``seed``.
+      heldout_masking: the keys of masking that held-out rows have in place of those of their phase.
       models: field of the objective's config (metadata "model") -> the ``TrainedModel`` that it names.
       where: the path of the objective's keys in the recipe, for messages.
       teacher: the model of ``config.teacher``.
+      shares: kind of batch -> the share of its rows from each part of a mixture, if its phase has shares of its own.
     """
 
     model: ModelConfig
@@ -80,6 +82,8 @@ class Setting(NamedTuple):
     models: Mapping[str, Any] = {}
     where: str = "config.objective"
     teacher: Teacher | None = None
+    heldout_masking: Mapping[str, Any] = {}
+    shares: Mapping[str, Mapping[str, float]] = {}
 
 
 class PretrainingObjective(SingleTask, abc.ABC):
@@ -136,6 +140,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
         model.check_lengths(setting.max_lengths)
         self.dtype = model.dtype
         self._rows = {kind: self._with_features(self._rows_of(kind)) for kind in setting.max_lengths}
+        self._heldout = {kind: self._heldout_of(rows) for kind, rows in self._rows.items()}
         self.batch_specs = {name: spec for rows in self._rows.values() for name, spec in rows.batch_specs.items()}
         self.loss_weights = {name: term.weight for name, term in self._terms.items()}
         self._set_vocabulary(model.vocab_size)
@@ -242,15 +247,11 @@ class PretrainingObjective(SingleTask, abc.ABC):
             changes = {name: changes[name] for name in ROW_KEYS if name in changes}
         of_phase, shared = changes.pop("masking", {}), self.config.masking
         own = Config(**{name: getattr(self.config, name) for name in ROW_KEYS})
-        # the options of one arrangement say nothing to another, nor do those of one strategy
-        if changes.get("arrangement", own.arrangement) != own.arrangement:
+        if changes.get("arrangement", own.arrangement) != own.arrangement:  # the options of one say nothing to another
             changes = {"arrangement_options": {}} | changes
-        if of_phase.get("strategy", shared.strategy) != shared.strategy:
-            of_phase = {"options": {}, **of_phase}
         merged = configuration.replace(own, changes, where, also=("name",))
-        masks = self.masking(shared, "config.objective.masking")
-        if of_phase:
-            masks = self.masking(configuration.replace(shared, of_phase, f"{masks_at}.masking"), f"{masks_at}.masking")
+        masks_at = f"{masks_at if of_phase else 'config.objective'}.masking"
+        masks = self.masking(shared.replaced(of_phase, masks_at) if of_phase else shared, masks_at)
         return RowsConfig(
             self.setting.max_lengths[kind],
             merged.short_row_probability,
@@ -262,10 +263,17 @@ class PretrainingObjective(SingleTask, abc.ABC):
             kind=kind,
         )
 
+    def _heldout_of(self, rows: RowsConfig) -> RowsConfig:
+        """Return the configuration of the held-out rows of a phase that trains on ``rows``."""
+        masks, where = rows.masking, "config.training.eval_masking"
+        if changes := self.setting.heldout_masking:
+            masks = self.masking(masks.replaced(changes, where), where)
+        return dataclasses.replace(rows, masking=masks, packing="none" if rows.packing == "bucketed" else rows.packing)
+
     @property
     def units(self) -> tuple[str, ...]:
         """The units of masking in all phases: "piece", "word", or columns of the corpus."""
-        return tuple(sorted({rows.masking.unit for rows in self._rows.values()}))
+        return tuple(sorted({one.masking.unit for rows in (self._rows, self._heldout) for one in rows.values()}))
 
     def _with_features(self, rows: RowsConfig) -> RowsConfig:
         """Return ``rows`` with the features that the objective reads.
@@ -292,25 +300,19 @@ class PretrainingObjective(SingleTask, abc.ABC):
     # ---- The host side ---------------------------------------------------------------------------------------------
 
     def source(self, split: Literal["train", "eval"], kind: str, phase: int, part: str | None = None) -> RowSource:
-        rows, seed, heldout_seed = self._rows[kind], self.setting.seed, self.setting.heldout_seed
-        if split == "eval":
-            seed = seed if heldout_seed is None else heldout_seed
-            rows = dataclasses.replace(rows, packing="none") if rows.packing == "bucketed" else rows
+        setting, trains = self.setting, split == "train"
+        rows = (self._rows if trains else self._heldout)[kind]
+        seed = setting.seed if trains or setting.heldout_seed is None else setting.heldout_seed
+        shares = (trains and setting.shares.get(kind)) or self._mixture.shares
+        of = "train" if trains else "heldout"
         sources: dict[str, RowSource] = {
-            name: SequenceRows(
-                rows,
-                corpus.split("train" if split == "train" else "heldout"),
-                self._facts,
-                seed=seed,
-                phase=phase,
-                directory=corpus.folder,
-            )
+            name: SequenceRows(rows, corpus.split(of), self._facts, seed=seed, phase=phase, directory=corpus.folder)
             for name, corpus in self._mixture.corpora.items()
-            if (self._mixture.shares[name] if part is None else part == name)
+            if (shares[name] if part is None else part == name)
         }
         if len(sources) == 1:
             return next(iter(sources.values()))
-        key, shares = random.key(self._mixture.fingerprint, seed, phase, "mixture"), self._mixture.shares
+        key = random.key(self._mixture.fingerprint, seed, phase, "mixture")
         return MixedRows(list(sources.values()), [shares[n] for n in sources], key)
 
     def summary(self, sums: dict[str, Sum]) -> dict[str, float]:

@@ -80,6 +80,12 @@ class MaskingConfig:
             raise UserError(f"{where}.count is set, but strategy {self.strategy!r} draws its own counts; leave it out")
         _check_strategy(self, where)
 
+    def replaced(self, changes: Mapping[str, Any], where: str) -> MaskingConfig:
+        """Return this with the keys ``changes``, called ``where``. The options of another strategy begin anew."""
+        if changes.get("strategy", self.strategy) != self.strategy:
+            changes = {"options": {}, **changes}
+        return configuration.replace(self, changes, where)
+
     @functools.cached_property
     def selection(self) -> tuple[Strategy, Any]:
         """The strategy's function and its options."""

@@ -38,6 +38,8 @@ class Phase:
     num_epochs: float | None = None  # how often every row of the corpus is seen
     # keys of config.objective.masking that the phase replaces, such as rate
     masking: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # of a mixture: part -> its share of the rows, in place of the weights of config.corpus.parts; None: theirs
+    shares: Mapping[str, float] | None = None
     # keys of config.objective that the phase replaces, such as packing; with name, an objective of its own
     objective: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     # a schedule of the phase's own, with the keys of config.schedule, over its steps; if None, that of the run goes on

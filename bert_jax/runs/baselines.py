@@ -43,7 +43,8 @@ def write_baselines(
     path = files.as_path(workdir) / "baselines.json"
     phase, rows = experiment.evaluated_phase, experiment.training.eval_rows
     lengths = [[one.kind, one.max_length] for one in experiment.phases.phases]
-    reckoned_for = [fingerprint, phase.kind, rows, lengths]
+    masks = experiment.training.eval_masking
+    reckoned_for = [fingerprint, phase.kind, rows, lengths, *([dict(masks)] if masks else ())]
     figures = reading.read_object(path) or {}
     if figures.pop("reckoned_for", None) != reckoned_for or not _sound(figures):
         figures = dict(task.baselines(phase.kind, rows))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
 from bert_jax import catalogue, configuration
-from bert_jax.corpora.mixture import Mixture
+from bert_jax.corpora.mixture import Mixture, check_shares, normalised
 from bert_jax.errors import UserError
 from bert_jax.features.fill_mask import check_masked, encode_masked
 from bert_jax.features.trained_model import TrainedModel
@@ -144,7 +145,8 @@ def check_pretraining(
         with own_parts.contract_of(catalogue.name_of(module.__name__)):
             own_seed, read_too = seed_of_member(seed, member_of(own[0])), in_run(models, of_own, lengths, where)
             taught = teacher_in_run(settings.teacher, teacher, of_own, lengths)
-            setting = Setting(of_own, lengths, own_seed, changes, settings.seed, read_too, where, taught)
+            rows = _rows_of(own, settings, experiment.evaluated_phase)
+            setting = Setting(of_own, lengths, own_seed, changes, settings.seed, read_too, where, taught, **rows)
             one = module.Objective(config, setting)
             own_parts.check_objective(one)
         check_features(models, one.batch_specs, where)
@@ -173,6 +175,21 @@ def check_pretraining(
         evaluated = {"config.training.eval_rows": (settings.training.eval_rows, specs[experiment.evaluated_phase.kind])}
         check_fits(model.num_parameters, batches | evaluated)
     return CheckedPretraining(settings, initial, parent, task, experiment, mesh, teacher, start)
+
+
+def _rows_of(phases: list[Phase], settings: PretrainingSettings, evaluated: Phase) -> dict[str, Any]:
+    """Return what a ``Setting`` says of the rows of ``phases``, whose objective it is for: shares, held-out masks.
+
+    Raises ``UserError`` for shares that do not fit the parts of the corpus.
+    """
+    given = {phase.kind: phase.shares for phase in phases if phase.shares is not None}
+    for kind, shares in given.items():
+        check_shares(shares, settings.corpus.parts, f"config.phases.{kind.partition('/')[0]}.shares")
+    is_evaluated = evaluated.kind in {phase.kind.partition("/")[0] for phase in phases}
+    return {
+        "heldout_masking": settings.training.eval_masking if is_evaluated else {},
+        "shares": {kind: normalised(shares) for kind, shares in given.items()},
+    }
 
 
 def first_model(settings: PretrainingSettings, initial: TrainedModel | None, pieces: int | None = None) -> ModelConfig:

@@ -290,16 +290,17 @@ class FinetuningSettings(Settings):
         if others := [name for name in self.phases if name != KIND]:
             raise UserError(f"config.phases has {', '.join(others)}; fine-tuning has one phase, config.phases.{KIND}")
         where = f"config.phases.{KIND}"
-        if self.phase.changes:
-            raise UserError(f"{where} has {', '.join(self.phase.changes)} of a pretraining objective; leave it out")
-        if self.phase.model:
-            raise UserError(f"{where}.model is for the phases of pretraining; give its keys in config.model")
+        only = [name for name, value in (("shares", self.phase.shares), ("model", self.phase.model)) if value]
+        if extra := [*self.phase.changes, *only]:
+            raise UserError(f"{where} has {', '.join(extra)} of pretraining; leave it out")
         hint = "at least 8 is needed: the special tokens of a pair are three"
         configuration.check_fields(self.phase, where, hint, "max_length", sound=lambda v: v >= 8)
         if self.selection.metric.partition("/")[0] in self.training.evaluations:
             raise UserError(
                 f"config.selection.metric is {self.selection.metric!r}; fine-tuning selects by a metric of the dev rows"
             )
+        if self.training.eval_masking:
+            raise UserError("config.training.eval_masking is for pretraining; fine-tuning masks nothing, leave it out")
         if (rows := self.training.eval_rows) != ALL_ROWS:
             raise UserError(
                 f"config.training.eval_rows is {rows:,}; fine-tuning evaluates all rows; for fewer, set "

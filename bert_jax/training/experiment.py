@@ -42,6 +42,8 @@ class TrainingConfig:
     eval_every_steps: int = 1000  # steps between two evaluations
     evaluations_per_epoch: int | None = None  # in place of eval_every_steps: evaluations while every row is seen once
     eval_rows: int = 2048  # held-out rows of an evaluation, the same every time
+    # keys of config.objective.masking that held-out rows have whatever is trained, such as rate
+    eval_masking: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     eval_phase: str | None = None  # the phase whose rows are evaluated; if None, the last phase
     micro_batches: int = 1  # gradient accumulation: the parts in which a batch is computed; a phase may set its own
     gradient_dtype: Literal["float32", "bfloat16"] | None = None  # of sums over devices; if None, config.model.dtype

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.rows.batch_warmup import batch_warmup
 from bert_jax.rows.phases import MOST_STEPS, Phase, Phases, steps_per_epoch
 from bert_jax.task import Bucket
 
@@ -79,3 +80,19 @@ def test_a_phase_can_be_as_long_as_tokens_or_epochs_say() -> None:
 def test_an_epoch_of_buckets_has_the_steps_that_all_of_them_need() -> None:
     assert steps_per_epoch(10, (), 4) == 2.5
     assert steps_per_epoch(40, (Bucket("a", 10, 2), Bucket("b", 30, 1)), 4) == 2 + 8
+
+
+def test_the_batch_of_modernbert_grows_in_equal_numbers_of_steps() -> None:
+    """768 rows a size on 8 devices: 3.33, 10, 20, 33.3 and 50 billion tokens are where it grows; 4,608 follow."""
+    found = batch_warmup(range(768, 4608, 768), 50_000_000_000, 1024)
+    phases = Phases.of({"phase2": {"num_steps": 9, "batch_size": 4608, "max_length": 1024}, **found}).phases
+    assert [phase.batch_size for phase in phases] == [768, 1536, 2304, 3072, 3840, 4608]
+    assert [phase.kind for phase in phases] == [*(f"phase1_{i}" for i in range(1, 6)), "phase2"]
+    assert {phase.num_steps for phase in phases[:-1]} == {4239}
+    read = np.cumsum([phase.num_steps * phase.batch_size * 1024 for phase in phases[:-1]]) / 1e9
+    np.testing.assert_allclose(read, [50 / 15, 10, 20, 500 / 15, 50], rtol=2e-4)  # half a step of each size
+    large = batch_warmup(range(448, 4928, 448), 10_000_000_000, 1024, name="a")
+    assert list(large.values())[-1]["batch_size"] == 4480
+    assert len(large) == 10
+    with pytest.raises(UserError, match="over 40 tokens has no step of each of 2, 4 rows of 16; at least 96 are"):
+        batch_warmup((2, 4), 40, 16)

@@ -472,7 +472,7 @@ def test_a_fine_tuning_keeps_the_defaults_that_it_does_not_replace():
         ({"phases": {"phase1": {"num_steps": 9}}}, "fine-tuning has one phase, config.phases.train"),
         (
             {"phases": {"train": {"masking": {"rate": 0.2}}}},
-            "train has masking of a pretraining objective",
+            "train has masking of pretraining",
         ),
         ({"training": {"eval_rows": 100}}, "config.training.eval_rows is 100; fine-tuning evaluates all rows"),
     ):

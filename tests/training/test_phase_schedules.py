@@ -1,13 +1,19 @@
 """Schedules at their corners, in tokens, and of phases with a clock of their own."""
 
 import dataclasses
+import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
+from bert_jax.checkpoints.restoring import read_params, saved_steps
+from bert_jax.checkpoints.saving import CheckpointConfig
 from bert_jax.errors import UserError
+from bert_jax.reporting import run_record
 from bert_jax.rows.phases import Phase
 from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.training.experiment import Experiment
@@ -123,6 +129,46 @@ def test_it_is_part_of_what_a_run_is() -> None:
     found = PretrainingSettings.of({**recipe, "phases": phases}).identity()["phases"]["phase3"]["schedule"]
     assert (found["warmup_fraction"], found["peak_learning_rate"], found["decay"]) == (0.2, 0.5, "linear")
     assert "warmup_steps" not in found
+
+
+def test_a_run_of_before_had_a_linear_decay_to_0(tmp_path: Path) -> None:
+    recipe = {"objective": {"name": "mlm"}, "model": {"size": "tiny"}, "phases": PHASES, "schedule": OWN}
+    identity = PretrainingSettings.of(recipe).identity()
+    new = ("decay", "final_fraction", "warmup_tokens", "decay_tokens", "decay_fraction")
+    schedule = {key: value for key, value in identity["schedule"].items() if key not in new}
+    run = {"run_id": "before", "identity": {**identity, "schedule": schedule}}
+    run_record.write_run(str(tmp_path), run)
+    assert run_record.content(str(tmp_path), {}, identity, "", bound=True)["run_id"] == "before"
+
+
+def test_a_run_that_is_cut_in_a_phase_with_its_own_goes_on_at_its_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit, whether it is cut before the first step of the phase or within it."""
+    make, phases = line.experiment, tuple(Phase(6, line.BATCH, line.WIDTH, kind) for kind in ("a", "b", "c"))
+    own = {"b": WSD(0.03, 2, decay_steps=2, decay="one_minus_sqrt", where="config.phases.b.schedule")}
+    changed = {"own_schedules": own, "checkpoints": CheckpointConfig(every_steps=3, keep=9)}
+    monkeypatch.setattr(line, "experiment", lambda **changes: dataclasses.replace(make(**changes), **changed))
+
+    def train(workdir: Path) -> list[dict[str, Any]]:
+        task: Any = lambda points: line.Line(points, ("a", "b", "c"))  # noqa: E731
+        line.train(workdir, task=task, phases=phases, log_every_steps=1)
+        lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+        names = ("step", "learning_rate", "loss", "squared_error")
+        return [{name: one[name] for name in names if name in one} for one in lines]
+
+    whole = train(tmp_path / "whole")
+    rates = [one["learning_rate"] for one in whole if "learning_rate" in one]
+    expected = [*(0.01 * n for n in range(5)), 0.05, 0.0, 0.015, 0.03, 0.03, 0.03, 0.03 * (1 - 0.5**0.5)]
+    np.testing.assert_allclose(rates, [*expected, *(0.05 * (1 - n / 7) for n in range(1, 7))], rtol=1e-5)
+    for step in (6, 9):
+        cut = tmp_path / str(step)
+        shutil.copytree(tmp_path / "whole", cut)
+        for later in (one for one in saved_steps(str(cut)) if one > step):
+            shutil.rmtree(cut / "checkpoints" / str(later))
+        assert saved_steps(str(cut))[-1] == step
+        assert train(cut) == whole
+        jax.tree.map(np.testing.assert_array_equal, *(read_params(str(one))[0] for one in (cut, tmp_path / "whole")))
 
 
 def test_an_experiment_keeps_the_path_of_a_schedule() -> None:

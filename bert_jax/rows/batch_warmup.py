@@ -1,0 +1,31 @@
+"""A batch that grows in phases, for recipes: small batches learn more from a token while a model is young."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bert_jax.errors import UserError
+
+
+def batch_warmup(
+    sizes: Sequence[int], num_tokens: int, max_length: int, name: str = "phase1"
+) -> dict[str, dict[str, int]]:
+    """Return phases ``<name>_1``, ``<name>_2``, ... of ``sizes`` rows, which read about ``num_tokens`` positions.
+
+    Each has as many steps as the others, as in ModernBERT (``BatchSizeWarmupScheduler`` in its src/sequence_packer.py).
+    So a size is left after the share (sum of the sizes up to it) / (sum of all) of the tokens. The phase of the full
+    size that follows, such as ``phase2``, is the recipe's own. The schedule of the run goes on through all of them. As
+    every phase does, each compiles a step of its own, and deals the rows of the corpus anew.
+
+    Raises ``UserError`` if ``num_tokens`` is less than a step of each size.
+    """
+    steps = round(num_tokens / (max_length * sum(sizes)))
+    if steps < 1:
+        raise UserError(
+            f"a warm-up of the batch over {num_tokens:,} tokens has no step of each of {', '.join(map(str, sizes))} "
+            f"rows of {max_length}; at least {max_length * sum(sizes):,} are needed"
+        )
+    return {
+        f"{name}_{i}": {"num_steps": steps, "batch_size": size, "max_length": max_length}
+        for i, size in enumerate(sizes, start=1)
+    }
