@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -19,6 +20,8 @@ from bert_jax.models.model import IDS, Model, encoder_file
 from bert_jax.models.transformer import UNROLLED
 
 WHERE = "config.teacher"
+# Fields of a model's config, besides rates of dropout, that do not change what it says.
+UNSAID = ("dtype", "initializer_range", "layers", "remat", "attention_kernel")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,3 +192,19 @@ def digest(tree: Any) -> str:
         found.update(f"{jax.tree_util.keystr(path)} {leaf.shape} {leaf.dtype}\n".encode())
         found.update(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data)
     return found.hexdigest()[:16]
+
+
+def content(trained: Any, params: str = "") -> str:
+    """Return the first 16 hex digits of a sha256 of what a trained model is: parameters, architecture and labels.
+
+    It is the same for a run and its export, wherever they lie.
+
+    Args:
+      params: the digest of the parameters, if it is known.
+    """
+    fields = dataclasses.asdict(trained.config)
+    config = {name: x for name, x in fields.items() if not (name in UNSAID or name.endswith("dropout_rate"))}
+    each = {"": trained.facts, **(trained.facts.get("tasks") or {})}
+    labels = {name: [*map(str, facts.get("labels") or ())] for name, facts in each.items()}
+    said = [params or digest(trained.params), trained.config.encoder, config, labels]
+    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:16]

@@ -11,8 +11,10 @@ from bert_jax.errors import UserError
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.loading import load, one_task
 from bert_jax.models.config import ModelConfig
+from bert_jax.models.distillation import FROZEN
 from bert_jax.models.model import encoder_file
-from bert_jax.models.teacher import WHERE, Teacher, TeacherConfig, first_params
+from bert_jax.models.teacher import WHERE, Teacher, TeacherConfig, content, first_params
+from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.records import BatchSpec
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
@@ -104,6 +106,14 @@ def start_from_teacher(
     teacher = models["init"]
     params = first_params(teacher.params, config.start, model, teacher.config)
     return dataclasses.replace(teacher, params=params, source=f"{teacher.source}, layers {config.start}")
+
+
+def frozen_contents(objective: PretrainingObjective) -> dict[str, str]:
+    """Return the digests of what an objective reads and does not train, by name; of a model, that of all it is."""
+    setting = objective.setting
+    models = {**setting.models, **({FROZEN: setting.teacher.trained} if setting.teacher else {})}
+    digests = objective.given.digests
+    return {name: content(models[name], one) if name in models else one for name, one in digests.items()}
 
 
 def check_features(models: Models, specs: Mapping[str, BatchSpec], where: str) -> None:

@@ -14,7 +14,7 @@ import bert_jax
 from bert_jax import configuration
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
-from bert_jax.models.teacher import Teacher, TeacherConfig
+from bert_jax.models.teacher import Teacher, TeacherConfig, content
 from bert_jax.runs.cached_teacher import fill
 from bert_jax.training import mesh as meshes
 from tests import toy
@@ -69,7 +69,7 @@ def losses(task: Any) -> dict[str, float]:
     return {name: float(one.value / one.count) for name, one in terms(variables).items()}
 
 
-def test_labels_are_matched_by_name(tuned: Path) -> None:
+def test_labels_are_matched_by_name(tuned: Path, tmp_path: Path) -> None:
     """A teacher whose labels, and outputs, have the other order says the same."""
     trained = bert_jax.load(str(tuned / "teacher"))
     assert trained.facts["labels"] == ["neg", "pos"]
@@ -81,6 +81,9 @@ def test_labels_are_matched_by_name(tuned: Path) -> None:
     assert losses(taught_task(other)) == expected
     wrong = dataclasses.replace(trained, facts={**trained.facts, "labels": ["pos", "neg"]})
     assert losses(taught_task(wrong))["soft"] != expected["soft"]
+    assert content(wrong) != content(trained), "so a run that was taught by the one is not resumed with the other"
+    assert run(["export", f"--workdir={tuned / 'teacher'}", f"--output={tmp_path / 'model'}"]) == 0
+    assert content(bert_jax.load(str(tmp_path / "model"))) == content(trained)
 
 
 @pytest.mark.parametrize(
