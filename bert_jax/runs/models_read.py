@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from bert_jax.errors import UserError
@@ -16,6 +16,7 @@ from bert_jax.models.model import encoder_file
 from bert_jax.models.teacher import WHERE, Teacher, TeacherConfig, content, first_params
 from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.records import BatchSpec
+from bert_jax.task import Task, tasks_of
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
 
@@ -127,10 +128,27 @@ def check_features(models: Models, specs: Mapping[str, BatchSpec], where: str) -
             )
 
 
-def check_vocabulary(models: Models, tokenizer: Tokenizer | None, where: str) -> None:
-    """Raise ``UserError`` unless each model has the run's ``tokenizer``; None stands for one that is to be learned."""
+def check_vocabularies(task: Task, tokenizer: Tokenizer | None, added: Sequence[str]) -> None:
+    """Raise ``UserError`` for the reasons of ``check_vocabulary``, for each model that a pretraining ``task`` reads."""
+    for one in tasks_of(task).values():
+        check_vocabulary(one.setting.models, tokenizer, one.setting.where, added)
+        if one.setting.teacher:
+            check_vocabulary({"init": one.setting.teacher.trained}, tokenizer, WHERE, added)
+
+
+def check_vocabulary(models: Models, tokenizer: Tokenizer | None, where: str, added: Sequence[str] = ()) -> None:
+    """Raise ``UserError`` unless each model has the run's ``tokenizer``; None stands for one that is to be learned.
+
+    ``added``: the tokens of ``config.vocab.added``, which ``tokenizer`` has.
+    """
     for name, one in models.items():
         if tokenizer is None or tokenizer.sha256 != one.tokenizer.sha256:
+            if added:
+                raise UserError(
+                    f"{where}.{name}={one.source} has a vocabulary of its own, and config.vocab.added adds "
+                    f"{', '.join(added)} to that of the run; leave config.vocab.added out, or take a model that was "
+                    "trained with these tokens"
+                )
             folder = one.workdir or one.source
             file = tokenizers.existing(folder) or folder
             raise UserError(

@@ -258,6 +258,7 @@ def test_plans_and_mfu_count_the_teacher(place: Path) -> None:
     assert sum(x.size for x in frozen) == sum(x.size for x in jax.tree.leaves(taught.given.arrays)) > 0
 
 
+ANOTHER = "has another vocabulary of its own, and reads no other; add --config.vocab.path="
 BAD = {
     "no key": (["--config.teacher.init="], "config.teacher.init= is neither"),
     "gone": (["--config.teacher.init=gone"], "config.teacher.init=gone is neither a Hugging Face directory"),
@@ -318,6 +319,24 @@ def test_a_teacher_that_does_not_fit(
     line = capsys.readouterr().err.strip().splitlines()[-1]
     assert said in line
     assert not (tmp_path / "run" / "corpus").exists()
+
+
+@pytest.mark.parametrize("command", ["plan", "preflight"])
+def test_what_needs_no_run_refuses_another_vocabulary(
+    command: str, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the same line. A preflight also has a row with the teacher, to compare that of all hosts."""
+    (place / "other.txt").write_text((place / "teacher" / "vocab.txt").read_text() + "zebra\n")
+    own = "--topology=cpu:1" if command == "plan" else f"--workdir={tmp_path / 'run'}"
+    asked = [command, f"--config={place / 'student.json'}", own]
+    assert run([*asked, f"--config.vocab.path={place / 'other.txt'}"]) != 0
+    said = capsys.readouterr()
+    assert f"config.teacher.init={place / 'teacher'} {ANOTHER}{place / 'teacher' / 'vocab.txt'}" in said.out + said.err
+    for vocabulary in (place / "vocab.txt", ""):  # "": it would be learned
+        assert run([*asked, f"--config.vocab.path={vocabulary}"]) == 0
+    if command == "preflight":
+        name = content(bert_jax.load(str(place / "teacher")))
+        assert re.search(f"ok +frozen +config.teacher@{name}", capsys.readouterr().out)
 
 
 @pytest.mark.heavy
