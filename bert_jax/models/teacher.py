@@ -106,6 +106,35 @@ class TeacherConfig:
                 f"{WHERE}.cached keeps soft targets alone; set the weights of hidden and attention to 0, or cached to "
                 "False"
             )
+        self._check_read()
+
+    def _check_read(self) -> None:
+        """Raise ``UserError`` if a key is not as it is by default, and nothing reads it."""
+        soft, hidden, attention = self.soft.weight, self.hidden.weight, self.attention.weight
+        keys = (
+            ("layers", self.layers, TeacherConfig.layers, "hidden.weight or attention.weight", hidden or attention),
+            ("soft.temperature", self.soft.temperature, SoftConfig.temperature, "soft.weight", soft),
+            ("hidden.loss", self.hidden.loss, HiddenConfig.loss, "hidden.weight", hidden),
+        )
+        unread = [
+            f"{WHERE}.{key} is {value!r}, which nothing reads; set {weight} above 0, or {key} to {default!r}"
+            for key, value, default, weight, is_read in keys
+            if value != default and not is_read
+        ]
+        if unread:
+            raise UserError("; ".join(unread))
+
+    @property
+    def without_soft(self) -> str:
+        """Words that say how to learn without soft targets."""
+        changes = {
+            "soft.weight to 0": True,
+            f"soft.temperature to {SoftConfig.temperature}": self.soft.temperature != SoftConfig.temperature,
+            "cached to False": self.cached,
+            "hidden.weight above 0": not (self.hidden.weight or self.attention.weight),
+        }
+        needed = [f"{WHERE}.{change}" for change, is_needed in changes.items() if is_needed]
+        return f"set {' and '.join(needed)}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,12 +206,28 @@ def first_params(params: Mapping[str, Any], layers: Any, student: ModelConfig, t
     held = {jax.tree_util.keystr(path): x.shape for path, x in jax.tree_util.tree_leaves_with_path(encoder)}
     for path, leaf in jax.tree_util.tree_leaves_with_path(wanted):
         name = jax.tree_util.keystr(path)
-        if held.get(name) != leaf.shape:
+        if held.get(name) == leaf.shape:
+            continue
+        if sizes := _unlike_sizes(student, teacher):
+            ours, its = (", ".join(f"{size} {pair[i]}" for size, pair in sizes.items()) for i in (0, 1))
+            flags = " ".join(f"--config.model.{size}={pair[1]}" for size, pair in sizes.items())
             raise UserError(
-                f"{key} is {layers!r}, and the student's encoder{name} is {leaf.shape}, the teacher's "
-                f"{held.get(name, 'not there')}; leave {key} out, or give the student the sizes of the teacher"
+                f"{key} is {layers!r}, and the student has {ours}, the teacher {its}; leave {key} out, or give the "
+                f"student the sizes of the teacher: {flags}"
             )
+        raise UserError(
+            f"{key} is {layers!r}, and the student's encoder{name} is {leaf.shape}, the teacher's "
+            f"{held.get(name, 'not there')}; leave {key} out, or take a teacher of the same encoder"
+        )
     return {**params, "encoder": encoder}
+
+
+def _unlike_sizes(student: ModelConfig, teacher: ModelConfig) -> dict[str, tuple[int, int]]:
+    """Return the sizes of layers and embeddings in which two models differ, by name: (student's, teacher's)."""
+    every = {field.name: getattr(student, field.name) for field in dataclasses.fields(student)}
+    sizes = {name: (size, getattr(teacher, name, None)) for name, size in every.items() if type(size) is int}
+    differ = {name: (a, b) for name, (a, b) in sizes.items() if b not in (a, None)}
+    return {name: pair for name, pair in differ.items() if name not in ("num_layers", "vocab_size")}
 
 
 def digest(tree: Any) -> str:

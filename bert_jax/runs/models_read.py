@@ -55,8 +55,13 @@ def read_teacher(config: TeacherConfig | None, read: Callable[..., TrainedModel]
     """Return the model of ``config.teacher`` by the name of its key; {} if there is none. See ``read_models``."""
     if config is None:
         return {}
+    if not config.init:
+        raise UserError(
+            f"{WHERE}.init is needed, the model to learn from: a Hugging Face directory, the workdir of a run, or "
+            "WORKDIR@step"
+        )
     model = read(config.init, flag=f"{WHERE}.init=")
-    return {"init": one_task(model, config.task) if config.task else model}
+    return {"init": one_task(model, config.task, f"{WHERE}.task") if config.task else model}
 
 
 def teacher_of_finetuning(
@@ -87,7 +92,9 @@ def teacher_in_run(
     if config is None:
         return None
     trained = in_run(models, model, max_lengths, WHERE)["init"]
-    return Teacher(config, one_task(trained, task) if task and trained.facts.get("tasks") else trained, trained.params)
+    if not (task and trained.facts.get("tasks")):
+        return Teacher(config, trained, trained.params)
+    return Teacher(config, one_task(trained, task, f"task of {WHERE}.init={trained.source}"), trained.params)
 
 
 def start_from_teacher(

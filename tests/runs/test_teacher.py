@@ -260,10 +260,24 @@ def test_plans_and_mfu_count_the_teacher(place: Path) -> None:
 
 ANOTHER = "has another vocabulary of its own, and reads no other; add --config.vocab.path="
 BAD = {
-    "no key": (["--config.teacher.init="], "config.teacher.init= is neither"),
+    "no key": (["--config.teacher.init="], "config.teacher.init is needed, the model to learn from: a Hugging Face"),
+    "no group": (
+        ["--config.teacher=None", "--config.teacher={place}/teacher"],
+        "teacher', and has keys of its own; give one of them, --config.teacher.init=",
+    ),
     "gone": (["--config.teacher.init=gone"], "config.teacher.init=gone is neither a Hugging Face directory"),
     "nothing": (["--config.teacher.soft.weight=0"], "teaches nothing: the weights of soft, hidden and attention are 0"),
     "cold": (["--config.teacher.soft.temperature=0"], "soft.temperature is 0.0; more than 0 is needed"),
+    "unread": (
+        ["--config.teacher.layers=last", "--config.teacher.hidden.loss=cosine"],
+        "config.teacher.layers is 'last', which nothing reads; set hidden.weight or attention.weight above 0, or layers"
+        " to 'uniform'; config.teacher.hidden.loss is 'cosine', which nothing reads; set hidden.weight above 0, or "
+        "hidden.loss to 'mse'",
+    ),
+    "unread temperature": (
+        [*(f"--config.teacher.{key}" for key in ("soft.weight=0", "soft.temperature=2", "attention.weight=1"))],
+        "config.teacher.soft.temperature is 2.0, which nothing reads; set soft.weight above 0, or soft.temperature to",
+    ),
     "layers": (
         ["--config.teacher.hidden.weight=1", "--config.teacher.layers=(2, 5)"],
         "config.teacher.layers is (2, 5), and the teacher has 4 layers, the student 2; 'uniform', 'every_second', "
@@ -280,7 +294,8 @@ BAD = {
     "head": (
         ["--config.objective.name=mlm_nsp"],
         "has no pooler, nsp_head, and soft targets of the term 'nsp' read its nsp_logits; take a teacher that has it, "
-        "name other terms in config.teacher.soft.terms",
+        "name other terms in config.teacher.soft.terms, or set config.teacher.soft.weight to 0 and "
+        "config.teacher.hidden.weight above 0",
     ),
     "term": (["--config.teacher.soft.terms=('nsp',)"], "config.teacher.soft.terms has 'nsp'; valid: mlm"),
     "heads": (
@@ -289,8 +304,13 @@ BAD = {
     ),
     "narrow": (
         ["--config.teacher.start=uniform"],
-        "start is 'uniform', and the student's encoder['embeddings']['layer_norm']['bias'] is (32,), the teacher's "
-        "(64,); leave config.teacher.start out",
+        "start is 'uniform', and the student has hidden_size 32, the teacher hidden_size 64; leave config.teacher.start"
+        " out, or give the student the sizes of the teacher: --config.model.hidden_size=64",
+    ),
+    "another encoder": (
+        ["--config.teacher.start=(1, 4)", "--config.model.encoder=albert"]
+        + ["--config.model.hidden_size=64", "--config.model.embedding_size=64"],
+        "the teacher's not there; leave config.teacher.start out, or take a teacher of the same encoder",
     ),
     "one layer": (["--config.teacher.start=last"], "start is 'last', and each layer of the student needs one"),
     "two starts": (
@@ -299,13 +319,18 @@ BAD = {
     ),
     "order": (
         ["--config.objective.name=ltr"],
-        "reads both sides, and the student what came before; take a teacher that reads the same",
+        "reads both sides, and the student what came before in phase1; take a teacher that reads the same, or objec",
     ),
     "length": (
         ["--config.model.max_length=64", "--config.max_length=64"],
         "reads at most 32 positions, and the rows of phase1 have 64; lower config.phases.phase1.max_length",
     ),
-    "vocabulary": (["--config.vocab.path={place}/other.txt"], "has another vocabulary of its own, and reads no other"),
+    "vocabulary": (["--config.vocab.path={place}/other.txt"], ANOTHER),
+    "added": (
+        ["--config.vocab.added=('<e1>',)"],
+        "has a vocabulary of its own, and config.vocab.added adds <e1> to that of the run; leave config.vocab.added",
+    ),
+    "no task": (["--config.teacher.task=reviews"], "not trained on several tasks; leave the config.teacher.task 'rev"),
 }
 
 
