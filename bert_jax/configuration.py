@@ -140,6 +140,9 @@ def _convert(value: Any, hint: Any, where: str, default: Any = None) -> Any:
         if hint is int and isinstance(value, int) and abs(value) >= 2**WHOLE_BITS:
             raise UserError(f"{where} has {len(str(abs(value)))} digits; a whole number below 2^{WHOLE_BITS} is needed")
         return value
+    if dataclasses.is_dataclass(hint):
+        first = dataclasses.fields(hint)[0].name
+        raise UserError(f"{where} is {value!r}, and has keys of its own; give one of them, --{where}.{first}={value}")
     expected = _tuple_of(arguments[0], value) if origin is tuple else getattr(hint, "__name__", hint)
     raise UserError(f"{where} is {value!r}; expected {expected}")
 

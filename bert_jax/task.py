@@ -62,6 +62,17 @@ class Term(NamedTuple):
     baseline: Literal["cloze", "majority", "none"] = "none"
 
 
+TOTAL = "total_loss"
+
+
+def total(task: Task) -> str:
+    """Return the metric that is the weighted sum of a task's terms: ``loss``, or ``TOTAL`` if a term of several has it.
+
+    So a metric means the same in training and in an evaluation.
+    """
+    return TOTAL if "" in task.loss_weights and len(task.loss_weights) > 1 else "loss"
+
+
 def _prefix(term: str) -> str:
     return f"{term}_" if term else ""
 

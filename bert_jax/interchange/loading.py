@@ -78,15 +78,17 @@ def _of_workdir(source: str, workdir: str, step: int | None) -> TrainedModel:
     return TrainedModel(source, params, config, tokenizer, head, facts, workdir, step, _run_of(facts, step))
 
 
-def one_task(model: TrainedModel, name: str) -> TrainedModel:
+def one_task(model: TrainedModel, name: str, key: str = "task") -> TrainedModel:
     """Return a model of several tasks as one of its task ``name`` alone: its parts, its facts and its head.
+
+    ``key`` is what messages call the name.
 
     Raises ``UserError`` if it was not trained on several tasks, or ``name`` is none of them.
     """
     tasks = model.facts.get("tasks")
     if not tasks:
-        raise UserError(f"{model.source} was not trained on several tasks; leave the task {name!r} out")
-    own = configuration.choose("task", name, tasks)
+        raise UserError(f"{model.source} was not trained on several tasks; leave the {key} {name!r} out")
+    own = configuration.choose(key, name, tasks)
     parts = {outside(name, part): part for part in own["parts"]}
     params = {parts[whole]: tree for whole, tree in model.params.items() if whole in parts}
     facts = {key: value for key, value in {**model.facts, **own}.items() if key not in ("tasks", "parts")}

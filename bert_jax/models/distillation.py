@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -27,7 +27,7 @@ from bert_jax.models.losses import Teachable
 from bert_jax.models.masks import Visible, bias
 from bert_jax.models.model import IDS, Model, Part, encoder_file, head_class
 from bert_jax.models.primitives import Dense
-from bert_jax.models.teacher import WHERE, SoftConfig, Teacher, pairs_of
+from bert_jax.models.teacher import WHERE, Teacher, TeacherConfig, pairs_of
 from bert_jax.models.transformer import factors_of
 from bert_jax.records import Batch, BatchSpec, Sum
 from bert_jax.task import Term
@@ -112,6 +112,7 @@ class Lessons:
         parts: Sequence[Part],
         terms: Mapping[str, Term],
         teachers: tuple[Sequence[Part], Sequence[int] | None] | None = None,
+        kinds: Collection[str] = (),
     ):
         """Check that the teacher has what the terms read; nothing is computed.
 
@@ -119,6 +120,7 @@ class Lessons:
           parts, terms: those of the student.
           teachers: the heads of the teacher, if they are not ``parts``, and the labels of the student by their places
             among the outputs of the teacher, if the order differs.
+          kinds: of batches, for messages.
 
         Raises:
           UserError: the teacher lacks what it is to teach, or does not fit the student.
@@ -126,12 +128,13 @@ class Lessons:
         config, trained = teacher.config, teacher.trained
         if student.causal != trained.config.causal:
             reads = {True: "what came before", False: "both sides"}
+            where, other = (f" in {', '.join(kinds)}", ", or objectives that read as it does") if kinds else ("", "")
             raise UserError(
                 f"{WHERE}.init={trained.source} reads {reads[trained.config.causal]}, and the student "
-                f"{reads[student.causal]}; take a teacher that reads the same"
+                f"{reads[student.causal]}{where}; take a teacher that reads the same{other}"
             )
         self._config, self._order, self.cached = teacher.config, teachers and teachers[1], config.cached
-        soft = _soft_losses(config.soft, terms)
+        soft = _soft_losses(config, terms)
         self._said = [name for loss in soft.values() for name in loss.scores]
         own, its, self._layers = tuple[Part, ...](), tuple[Part, ...](), list[tuple[int, int]]()
         if config.hidden.weight or config.attention.weight:
@@ -147,7 +150,7 @@ class Lessons:
         self._states, self.student_parts = bool(own), (*parts, *own)
         self.parts = tuple(part for part in own if dict(part.options)["width"])
         heads = tuple(teachers[0] if teachers else parts) if soft else ()
-        self._model = _model_of(trained, heads, its, {name: loss.scores for name, loss in soft.items()})
+        self._model = _model_of(teacher, heads, its, {name: loss.scores for name, loss in soft.items()})
         self.params = dict(teacher.whole or trained.params)
         names = {id(tree): name for name, tree in self.params.items()}
         self._names = {own: names[id(tree)] for own, tree in trained.params.items()}
@@ -217,24 +220,25 @@ class Lessons:
         return math.prod(rows[:-1]) * self._model.config.train_flops(rows[-1], *heads) / 3
 
 
-def _soft_losses(config: SoftConfig, terms: Mapping[str, Term]) -> dict[str, Teachable]:
+def _soft_losses(config: TeacherConfig, terms: Mapping[str, Term]) -> dict[str, Teachable]:
     """Return the losses in which the teacher takes the place of labels, by the name of their terms."""
-    if not config.weight:
+    named = config.soft.terms
+    if not config.soft.weight:
         return {}
-    if unknown := [name for name in config.terms if name not in terms]:
+    if unknown := [name for name in named if name not in terms]:
         raise UserError(f"{WHERE}.soft.terms has {unknown[0]!r}; {nearest(unknown[0], terms)}")
-    chosen: dict[str, Any] = {name: terms[name].loss for name in config.terms or terms}
+    chosen: dict[str, Any] = {name: terms[name].loss for name in named or terms}
     found = {name: loss for name, loss in chosen.items() if isinstance(loss, Teachable)}
-    if lacking := [name for name in chosen if name not in found and (config.terms or not found)]:
+    if lacking := [name for name in chosen if name not in found and (named or not found)]:
         raise UserError(
             f"{WHERE}.soft: the loss of the term {lacking[0]!r} compares no logits or numbers with labels, in whose "
-            f"place a teacher's could be; set {WHERE}.soft.weight to 0, and {WHERE}.hidden.weight above 0"
+            f"place a teacher's could be; {config.without_soft}"
         )
     return found
 
 
 def _model_of(
-    trained: Any, heads: Sequence[Part], states: Sequence[Part], needed: Mapping[str, Sequence[str]]
+    teacher: Teacher, heads: Sequence[Part], states: Sequence[Part], needed: Mapping[str, Sequence[str]]
 ) -> Model:
     """Return the teacher's model.
 
@@ -244,7 +248,8 @@ def _model_of(
     Raises:
       UserError: it lacks such an output, or its parameters have other shapes than those of this model.
     """
-    config, here = trained.config, f"{WHERE}.init={trained.source}"
+    trained, here = teacher.trained, f"{WHERE}.init={teacher.trained.source}"
+    config = trained.config
     model = Model(config, (*(part for part in heads if part.name in trained.params), *states))
     reads = {name for part in heads for name in head_class(config, part.head).reads}
     batch = {name: jnp.zeros((1, 1), jnp.int32) for name in {*IDS, *encoder_file(config.encoder).Encoder.reads, *reads}}
@@ -254,7 +259,7 @@ def _model_of(
             lacking = ", ".join(part.name for part in heads if part.name not in trained.params)
             raise UserError(
                 f"{here} has no {lacking or missing[0]}, and soft targets of the term {term!r} read its {missing[0]}; "
-                f"take a teacher that has it, name other terms in {WHERE}.soft.terms, or set {WHERE}.soft.weight to 0"
+                f"take a teacher that has it, name other terms in {WHERE}.soft.terms, or {teacher.config.without_soft}"
             )
     expected = nn.unbox(variables)["params"]
     for name, tree in expected.items():

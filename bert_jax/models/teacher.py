@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -19,6 +20,8 @@ from bert_jax.models.model import IDS, Model, encoder_file
 from bert_jax.models.transformer import UNROLLED
 
 WHERE = "config.teacher"
+# Fields of a model's config, besides rates of dropout, that do not change what it says.
+UNSAID = ("dtype", "initializer_range", "layers", "remat", "attention_kernel")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +106,35 @@ class TeacherConfig:
                 f"{WHERE}.cached keeps soft targets alone; set the weights of hidden and attention to 0, or cached to "
                 "False"
             )
+        self._check_read()
+
+    def _check_read(self) -> None:
+        """Raise ``UserError`` if a key is not as it is by default, and nothing reads it."""
+        soft, hidden, attention = self.soft.weight, self.hidden.weight, self.attention.weight
+        keys = (
+            ("layers", self.layers, TeacherConfig.layers, "hidden.weight or attention.weight", hidden or attention),
+            ("soft.temperature", self.soft.temperature, SoftConfig.temperature, "soft.weight", soft),
+            ("hidden.loss", self.hidden.loss, HiddenConfig.loss, "hidden.weight", hidden),
+        )
+        unread = [
+            f"{WHERE}.{key} is {value!r}, which nothing reads; set {weight} above 0, or {key} to {default!r}"
+            for key, value, default, weight, is_read in keys
+            if value != default and not is_read
+        ]
+        if unread:
+            raise UserError("; ".join(unread))
+
+    @property
+    def without_soft(self) -> str:
+        """Words that say how to learn without soft targets."""
+        changes = {
+            "soft.weight to 0": True,
+            f"soft.temperature to {SoftConfig.temperature}": self.soft.temperature != SoftConfig.temperature,
+            "cached to False": self.cached,
+            "hidden.weight above 0": not (self.hidden.weight or self.attention.weight),
+        }
+        needed = [f"{WHERE}.{change}" for change, is_needed in changes.items() if is_needed]
+        return f"set {' and '.join(needed)}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,12 +206,28 @@ def first_params(params: Mapping[str, Any], layers: Any, student: ModelConfig, t
     held = {jax.tree_util.keystr(path): x.shape for path, x in jax.tree_util.tree_leaves_with_path(encoder)}
     for path, leaf in jax.tree_util.tree_leaves_with_path(wanted):
         name = jax.tree_util.keystr(path)
-        if held.get(name) != leaf.shape:
+        if held.get(name) == leaf.shape:
+            continue
+        if sizes := _unlike_sizes(student, teacher):
+            ours, its = (", ".join(f"{size} {pair[i]}" for size, pair in sizes.items()) for i in (0, 1))
+            flags = " ".join(f"--config.model.{size}={pair[1]}" for size, pair in sizes.items())
             raise UserError(
-                f"{key} is {layers!r}, and the student's encoder{name} is {leaf.shape}, the teacher's "
-                f"{held.get(name, 'not there')}; leave {key} out, or give the student the sizes of the teacher"
+                f"{key} is {layers!r}, and the student has {ours}, the teacher {its}; leave {key} out, or give the "
+                f"student the sizes of the teacher: {flags}"
             )
+        raise UserError(
+            f"{key} is {layers!r}, and the student's encoder{name} is {leaf.shape}, the teacher's "
+            f"{held.get(name, 'not there')}; leave {key} out, or take a teacher of the same encoder"
+        )
     return {**params, "encoder": encoder}
+
+
+def _unlike_sizes(student: ModelConfig, teacher: ModelConfig) -> dict[str, tuple[int, int]]:
+    """Return the sizes of layers and embeddings in which two models differ, by name: (student's, teacher's)."""
+    every = {field.name: getattr(student, field.name) for field in dataclasses.fields(student)}
+    sizes = {name: (size, getattr(teacher, name, None)) for name, size in every.items() if type(size) is int}
+    differ = {name: (a, b) for name, (a, b) in sizes.items() if b not in (a, None)}
+    return {name: pair for name, pair in differ.items() if name not in ("num_layers", "vocab_size")}
 
 
 def digest(tree: Any) -> str:
@@ -189,3 +237,19 @@ def digest(tree: Any) -> str:
         found.update(f"{jax.tree_util.keystr(path)} {leaf.shape} {leaf.dtype}\n".encode())
         found.update(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data)
     return found.hexdigest()[:16]
+
+
+def content(trained: Any, params: str = "") -> str:
+    """Return the first 16 hex digits of a sha256 of what a trained model is: parameters, architecture and labels.
+
+    It is the same for a run and its export, wherever they lie.
+
+    Args:
+      params: the digest of the parameters, if it is known.
+    """
+    fields = dataclasses.asdict(trained.config)
+    config = {name: x for name, x in fields.items() if not (name in UNSAID or name.endswith("dropout_rate"))}
+    each = {"": trained.facts, **(trained.facts.get("tasks") or {})}
+    labels = {name: [*map(str, facts.get("labels") or ())] for name, facts in each.items()}
+    said = [params or digest(trained.params), trained.config.encoder, config, labels]
+    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:16]

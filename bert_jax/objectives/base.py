@@ -131,7 +131,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
         self._terms, self._parts, frozen = self.terms(config), self.parts, self.frozen()
         check_terms(self._terms, catalogue.display_name(self.name))
         if setting.teacher:
-            self.lessons = one = Lessons(setting.teacher, model, self.parts, self._terms)
+            self.lessons = one = Lessons(setting.teacher, model, self.parts, self._terms, kinds=setting.max_lengths)
             self._terms, self._parts, self.parts = one.terms, one.student_parts, (*self.parts, *one.parts)
             frozen = {**frozen, FROZEN: one.params}
         self._model = Model(model, self._parts)

@@ -14,6 +14,7 @@ from typing import Any
 from bert_jax.reporting.formats import in_words, is_number
 from bert_jax.reporting.loggers.base import Record
 from bert_jax.reporting.measures import known_baselines
+from bert_jax.task import TOTAL
 
 WINDOWS, ENOUGH = 32, 16  # most and fewest earlier windows to compare a loss with; with fewer, there is no alarm
 DEVIATIONS = 10.0  # a spike lies at least so many robust standard deviations above the median of these windows
@@ -54,7 +55,7 @@ class Alarms:
 
         ``metrics`` has ``loss``, and ``phase`` if the run has phases.
         """
-        loss: float | None = metrics.get("loss")
+        loss: float | None = metrics.get(TOTAL, metrics.get("loss"))
         if metrics.get("phase") != self._phase:  # a new phase has another row length or batch size
             self._phase = metrics.get("phase")
             self._losses.clear()

@@ -7,12 +7,14 @@ from typing import Any
 
 from bert_jax.reporting.formats import MISSING, figure, in_words, is_number
 from bert_jax.reporting.loggers.base import Record, metrics_of
+from bert_jax.task import TOTAL
 from bert_jax.task import lower_is_better as lower_is_better
 
 # Metric -> title of what training itself measures, in the order of the charts. Objectives, tasks and evaluations have
 # ``titles`` of their own (``task.titles_of``), which ``run.json`` keeps. A metric without one is drawn under its name.
 TITLES = {
     "loss": "Loss",
+    TOTAL: "Loss, all terms",
     "learning_rate": "Learning rate",
     "gradient_norm": "Gradient norm",
     "tokens_per_second": "Tokens a second",
@@ -98,15 +100,17 @@ def metric_names(records: Iterable[Record], titles: Mapping[str, str] = TITLES) 
     ]
 
 
-def headline(record: Record, main: str | None, titles: Mapping[str, str]) -> list[str]:
-    """Return the metrics of a record that lead the report.
+def headline(record: Record, tuned: bool, main: str | None, titles: Mapping[str, str]) -> list[str]:
+    """Return the metrics of a record that lead the report, of a run that is ``tuned`` or one of pretraining.
 
     In pretraining they are the loss of the first term and the accuracies of all, in fine-tuning ``main`` and two more.
     Of several tasks they are the mean and the main metrics, whose titles come first.
     """
     names = metric_names([record], titles)
     terms = [name for name in names if name.endswith("_loss")][:1] + [n for n in names if n.endswith("_accuracy")]
-    return terms[:MOST_TILES] or sorted(names, key=lambda name: name != main)[: MOST_TILES if main == MEAN else 3]
+    if terms and not tuned:
+        return terms[:MOST_TILES]
+    return sorted(names, key=lambda name: name != main)[: MOST_TILES if main == MEAN else 3]
 
 
 def known_baselines(metric: str, baselines: Mapping[str, Any]) -> list[tuple[str, float]]:

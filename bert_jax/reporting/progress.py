@@ -14,6 +14,7 @@ from typing import Any, TextIO
 
 from bert_jax.program import duration
 from bert_jax.reporting.formats import count, is_number, phase_label
+from bert_jax.task import TOTAL
 
 REDRAW_SECONDS = 0.1
 COUNT_SECONDS, LINE_SECONDS = 1.0, 20.0  # between two lines that say how long something takes: in place, elsewhere
@@ -149,8 +150,10 @@ class ProgressLine:
         done = min(1.0, self._step / self.total_steps) if self.total_steps else 1.0
         speed: Any = self._metrics.get("tokens_per_second")
         losses = [*(n for n in self._order if n in self._metrics), *(n for n in self._metrics if n not in self._order)]
-        terms = [name.removesuffix("_loss") for name in losses if name.endswith("_loss")]
-        first, others = terms[:1] or [""], terms[1:]  # in fine-tuning, the only term is "loss"
+        terms = [name.removesuffix("_loss") for name in losses if name.endswith("_loss") and "/" not in name]
+        if TOTAL in losses or not terms:  # in fine-tuning, the first term has the metrics loss and accuracy
+            terms = ["", *(term for term in terms if f"{term}_loss" != TOTAL)]
+        first, others = terms[:1], terms[1:]
         parts = {
             "word": "step",
             "step": f"{self._step:,}/{self.total_steps:,}",

@@ -59,7 +59,7 @@ def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | Non
     best = details.get("best_step")
     evaluations = [record for record in records if record["split"] == "eval"]
     shown, titles = next((r for r in evaluations if r["step"] == best), (evaluations or records)[-1]), titles_in(run)
-    leading = {name: shown[name] for name in headline(shown, details.get("metric"), titles)}
+    leading = {name: shown[name] for name in headline(shown, tuned, details.get("metric"), titles)}
     rows = "held-out" if shown["split"] == "eval" else "train"
     tiles = [(f"{title(n, titles)}, {rows}", figure(x), *compare(n, x, baselines)) for n, x in leading.items()]
     parts = [

@@ -23,7 +23,7 @@ from bert_jax.interchange.initial import find_initial, frozen_parts, start_from
 from bert_jax.interchange.loading import load, one_task
 from bert_jax.models import distillation
 from bert_jax.models.model import config_facts
-from bert_jax.models.teacher import digest
+from bert_jax.models.teacher import content
 from bert_jax.program import Note, program
 from bert_jax.reporting import run_record
 from bert_jax.reporting.formats import is_number
@@ -84,7 +84,7 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
             notes += overridden_vocabulary(settings.vocab, request.typed_keys, initial)
         identity = settings.identity() | {"init": request.init}
         for trained in recipe.teacher.values():  # by its content, wherever it lies
-            identity["teacher"]["init"] = f"teacher@{digest(trained.params)}"
+            identity["teacher"]["init"] = f"teacher@{content(trained)}"
             distributed.wait("the teacher", identity["teacher"]["init"])
         run = run_record.content(workdir, config, identity, request.command, bound=bool(saved))
 

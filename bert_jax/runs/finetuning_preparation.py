@@ -159,7 +159,7 @@ class CheckedFinetuning:
         read = [(splits[name][train_split(splits[name])], one.task.roles) for name, one in self.tasks.items()]
         tokenizer = find_vocabulary(settings.vocab, self.initial, workdir, read, note)
         model = with_vocabulary_size(self.model, settings.model, tokenizer.size, self.initial)
-        check_vocabulary(self.teacher, tokenizer, distillation.WHERE)
+        check_vocabulary(self.teacher, tokenizer, distillation.WHERE, settings.vocab.added)
         made = {}
         for name, one in self.tasks.items():
             with at_task(name):

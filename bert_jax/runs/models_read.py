@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from bert_jax.errors import UserError
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.loading import load, one_task
 from bert_jax.models.config import ModelConfig
+from bert_jax.models.distillation import FROZEN
 from bert_jax.models.model import encoder_file
-from bert_jax.models.teacher import WHERE, Teacher, TeacherConfig, first_params
+from bert_jax.models.teacher import WHERE, Teacher, TeacherConfig, content, first_params
+from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.records import BatchSpec
+from bert_jax.task import Task, tasks_of
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
 
@@ -52,8 +55,13 @@ def read_teacher(config: TeacherConfig | None, read: Callable[..., TrainedModel]
     """Return the model of ``config.teacher`` by the name of its key; {} if there is none. See ``read_models``."""
     if config is None:
         return {}
+    if not config.init:
+        raise UserError(
+            f"{WHERE}.init is needed, the model to learn from: a Hugging Face directory, the workdir of a run, or "
+            "WORKDIR@step"
+        )
     model = read(config.init, flag=f"{WHERE}.init=")
-    return {"init": one_task(model, config.task) if config.task else model}
+    return {"init": one_task(model, config.task, f"{WHERE}.task") if config.task else model}
 
 
 def teacher_of_finetuning(
@@ -84,7 +92,9 @@ def teacher_in_run(
     if config is None:
         return None
     trained = in_run(models, model, max_lengths, WHERE)["init"]
-    return Teacher(config, one_task(trained, task) if task and trained.facts.get("tasks") else trained, trained.params)
+    if not (task and trained.facts.get("tasks")):
+        return Teacher(config, trained, trained.params)
+    return Teacher(config, one_task(trained, task, f"task of {WHERE}.init={trained.source}"), trained.params)
 
 
 def start_from_teacher(
@@ -106,6 +116,14 @@ def start_from_teacher(
     return dataclasses.replace(teacher, params=params, source=f"{teacher.source}, layers {config.start}")
 
 
+def frozen_contents(objective: PretrainingObjective) -> dict[str, str]:
+    """Return the digests of what an objective reads and does not train, by name; of a model, that of all it is."""
+    setting = objective.setting
+    models = {**setting.models, **({FROZEN: setting.teacher.trained} if setting.teacher else {})}
+    digests = objective.given.digests
+    return {name: content(models[name], one) if name in models else one for name, one in digests.items()}
+
+
 def check_features(models: Models, specs: Mapping[str, BatchSpec], where: str) -> None:
     """Raise ``UserError`` if rows are packed for a model whose encoder does not read which sequence a token is of."""
     for name, one in models.items():
@@ -117,10 +135,27 @@ def check_features(models: Models, specs: Mapping[str, BatchSpec], where: str) -
             )
 
 
-def check_vocabulary(models: Models, tokenizer: Tokenizer | None, where: str) -> None:
-    """Raise ``UserError`` unless each model has the run's ``tokenizer``; None stands for one that is to be learned."""
+def check_vocabularies(task: Task, tokenizer: Tokenizer | None, added: Sequence[str]) -> None:
+    """Raise ``UserError`` for the reasons of ``check_vocabulary``, for each model that a pretraining ``task`` reads."""
+    for one in tasks_of(task).values():
+        check_vocabulary(one.setting.models, tokenizer, one.setting.where, added)
+        if one.setting.teacher:
+            check_vocabulary({"init": one.setting.teacher.trained}, tokenizer, WHERE, added)
+
+
+def check_vocabulary(models: Models, tokenizer: Tokenizer | None, where: str, added: Sequence[str] = ()) -> None:
+    """Raise ``UserError`` unless each model has the run's ``tokenizer``; None stands for one that is to be learned.
+
+    ``added``: the tokens of ``config.vocab.added``, which ``tokenizer`` has.
+    """
     for name, one in models.items():
         if tokenizer is None or tokenizer.sha256 != one.tokenizer.sha256:
+            if added:
+                raise UserError(
+                    f"{where}.{name}={one.source} has a vocabulary of its own, and config.vocab.added adds "
+                    f"{', '.join(added)} to that of the run; leave config.vocab.added out, or take a model that was "
+                    "trained with these tokens"
+                )
             folder = one.workdir or one.source
             file = tokenizers.existing(folder) or folder
             raise UserError(

@@ -26,9 +26,11 @@ from bert_jax.interchange.loading import load
 from bert_jax.program import size
 from bert_jax.reporting.run_record import check_workdir
 from bert_jax.runs.inputs import Inputs
-from bert_jax.runs.preparation import check_pretraining
+from bert_jax.runs.models_read import check_vocabularies, frozen_contents
+from bert_jax.runs.preparation import CheckedPretraining, check_pretraining
 from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.storage import files
+from bert_jax.task import Task, tasks_of
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.training import mesh as meshes
 
@@ -46,17 +48,20 @@ def preflight(config: Mapping[str, Any], workdir: str, init: str | None = None) 
       UserError: the recipe cannot be read.
     """
     settings = PretrainingSettings.of(config)
-    initial, recipe, needed = _recipe(settings, init)
+    initial, recipe, check = _recipe(settings, init)
+    task = recipe.task if recipe else None
     digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:12]
     inputs = Inputs(workdir, settings.vocab, settings.corpus, initial, bound=False)
-    own = {"config": digest, **_of_host(), **_of_inputs(inputs), **_of_workdir(workdir)}
+    own = {"config": digest, **_of_host(), **_of_inputs(inputs, task), **_of_workdir(workdir)}
+    needed = KEPT * STATE_COPIES * 4 * task.setting.model.num_parameters if task else 0
     processes = [json.loads(text) for text in distributed.exchange("preflight", json.dumps(own))]
     return [
         _processes(processes),
         *(_alike(name, processes) for name in ("code", "config", "Python", "jax", "devices a process")),
         *(_alike(name, processes, needed=True) for name in ("vocabulary", "corpus")),
+        *([_alike("frozen", processes)] if any(one["frozen"] for one in processes) else []),
         *(Check("inputs", "bad", text) for text in dict.fromkeys(t for one in processes for t in one["problems"])),
-        *(_shared(processes), recipe, _disk(processes, needed), _all_reduce()),
+        *(_shared(processes), check, _disk(processes, needed), _all_reduce()),
     ]
 
 
@@ -76,14 +81,19 @@ def _of_host() -> dict[str, Any]:
     }
 
 
-def _of_inputs(inputs: Inputs) -> dict[str, Any]:
-    """Return the hashes of vocabulary and corpus, and a list ``problems``.
+def _of_inputs(inputs: Inputs, task: Task | None) -> dict[str, Any]:
+    """Return the hashes of vocabulary, corpus and the models that ``task`` reads, and a list ``problems``.
 
     Hashes are None if the input is missing. ``problems`` has a message for each fault that would make a run
-    fail: a folder that cannot be a workdir, a damaged input, or a missing corpus that the recipe names.
+    fail: a folder that cannot be a workdir, a damaged input, a missing corpus that the recipe names, or a model of
+    another vocabulary.
     """
     problems: list[str] = []
+    read = (
+        [f"{name}@{one}" for of in tasks_of(task).values() for name, one in frozen_contents(of).items()] if task else []
+    )
     facts: dict[str, Any] = {"vocabulary": None, "corpus": None, "problems": problems}
+    facts["frozen"] = ", ".join(dict.fromkeys(read)) or None
     with _collect(problems):
         if not files.is_remote(inputs.workdir):
             check_workdir(Path(files.as_path(inputs.workdir)))
@@ -92,6 +102,8 @@ def _of_inputs(inputs: Inputs) -> dict[str, Any]:
         if tokenizer is None and (path := tokenizers.existing(inputs.workdir)):
             tokenizer = tokenizers.load(path, inputs.lowercase)
         facts["vocabulary"] = tokenizer and tokenizer.sha256[:12]
+        if task and tokenizer:
+            check_vocabularies(task, tokenizer, inputs.vocab.added)
     with _collect(problems):
         if all(files.is_whole(place) for place in inputs.places().values()):
             facts["corpus"] = inputs.there().fingerprint[:12]
@@ -152,8 +164,14 @@ def _alike(name: str, processes: Sequence[Mapping[str, Any]], needed: bool = Fal
         return Check(name, "bad", "missing", advice)
     if len(set(values)) == 1:
         return Check(name, "ok", str(values[0]))
-    others = [f"{one[name]} on {one['host']} (process {one['index']})" for one in processes if one[name] != values[0]]
-    return Check(name, "bad", f"{values[0]} on {processes[0]['host']}, {', '.join(others[:3])}", "make them the same")
+    others = [
+        f"{one[name] or 'none'} on {one['host']} (process {one['index']})"
+        for one in processes
+        if one[name] != values[0]
+    ]
+    return Check(
+        name, "bad", f"{values[0] or 'none'} on {processes[0]['host']}, {', '.join(others[:3])}", "make them the same"
+    )
 
 
 def _shared(processes: Sequence[Mapping[str, Any]]) -> Check:
@@ -169,19 +187,20 @@ def _shared(processes: Sequence[Mapping[str, Any]]) -> Check:
     return Check("workdir", "ok", f"{processes[0]['workdir']}: written and seen by all")
 
 
-def _recipe(settings: PretrainingSettings, init: str | None) -> tuple[TrainedModel | None, Check, int]:
-    """Return the model of ``--init``, what a run says of the recipe before it reads text, and the bytes of the
-    checkpoints that it keeps."""
+def _recipe(
+    settings: PretrainingSettings, init: str | None
+) -> tuple[TrainedModel | None, CheckedPretraining | None, Check]:
+    """Return the model of ``--init``, the checked recipe, and what a run says of it before it reads text."""
     initial = None
     try:
         initial = load(init, flag="--init=") if init else None
         recipe = check_pretraining(settings, initial)
     except UserError as error:
-        return initial, Check("recipe", "bad", str(error)), 0
+        return initial, None, Check("recipe", "bad", str(error))
     shape = recipe.mesh.shape
     sizes = ", ".join(f"{phase.kind} {phase.batch_size:,}" for phase in recipe.experiment.phases.phases)
     found = f"mesh {', '.join(f'{k} {v}' for k, v in shape.items())}; batches {sizes}"
-    return initial, Check("recipe", "ok", found), KEPT * STATE_COPIES * 4 * recipe.task.setting.model.num_parameters
+    return initial, recipe, Check("recipe", "ok", found)
 
 
 def _disk(processes: Sequence[Mapping[str, Any]], needed: int) -> Check:

@@ -36,9 +36,8 @@ from bert_jax.runs.model_choice import (
     with_vocabulary_size,
 )
 from bert_jax.runs.models_read import (
-    Models,
     check_features,
-    check_vocabulary,
+    check_vocabularies,
     in_run,
     read_models,
     read_teacher,
@@ -64,7 +63,6 @@ class CheckedPretraining:
       parent: the entries of the run's facts that name the run from which it starts.
       task: the objective, or those of the phases, still without text. Until the vocabulary is there, the size of its
         model's vocabulary is that of ``initial`` or of ``config.vocab``.
-      teacher: the model of ``config.teacher``, by the name of its key.
       start: the model from whose layers the run starts, if the teacher's are to be taken.
     """
 
@@ -74,7 +72,6 @@ class CheckedPretraining:
     task: PretrainingObjective | Several
     experiment: Experiment
     mesh: Mesh
-    teacher: Models
     start: TrainedModel | None
 
     def inputs(self, workdir: str, bound: bool) -> Inputs:
@@ -86,9 +83,7 @@ class CheckedPretraining:
         own = (settings.vocab, settings.corpus, self.initial, bound, settings.private, self.task.units)
         inputs = Inputs(workdir, *own)
         if not bound:
-            for one in tasks_of(self.task).values():
-                check_vocabulary(one.setting.models, inputs.source_tokenizer, one.setting.where)
-            check_vocabulary(self.teacher, inputs.source_tokenizer, distillation.WHERE)
+            check_vocabularies(self.task, inputs.source_tokenizer, settings.vocab.added)
         inputs.check()
         return inputs
 
@@ -174,7 +169,7 @@ def check_pretraining(
         batches = {f"config.phases.{p.kind}.batch_size": (p.batch_size, specs[p.kind]) for p in phases}
         evaluated = {"config.training.eval_rows": (settings.training.eval_rows, specs[experiment.evaluated_phase.kind])}
         check_fits(model.num_parameters, batches | evaluated)
-    return CheckedPretraining(settings, initial, parent, task, experiment, mesh, teacher, start)
+    return CheckedPretraining(settings, initial, parent, task, experiment, mesh, start)
 
 
 def _rows_of(phases: list[Phase], settings: PretrainingSettings, evaluated: Phase) -> dict[str, Any]:

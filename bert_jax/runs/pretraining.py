@@ -41,6 +41,7 @@ from bert_jax.runs.filled_examples import fill_examples
 from bert_jax.runs.finishing import LONGER_PRETRAINING, export_newest, report_at_the_end, without_class
 from bert_jax.runs.inputs import CORPUS
 from bert_jax.runs.model_choice import other_reading, overridden_settings
+from bert_jax.runs.models_read import frozen_contents
 from bert_jax.runs.own_code import keep_copies, with_contents
 from bert_jax.runs.preparation import CheckedPretraining, check_pretraining
 from bert_jax.runs.settings import PretrainingSettings
@@ -85,7 +86,7 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
         notes += other_reading(recipe.task.setting.model, start) if start else []
         evaluators = read(settings.training.evaluations, notes.append)
         inputs = recipe.inputs(workdir, bound=bool(saved))
-        distributed.wait("what is frozen", str([one.given.digests for one in tasks_of(recipe.task).values()]))
+        distributed.wait("what is frozen", str([*map(frozen_contents, tasks_of(recipe.task).values())]))
         run = run_record.content(workdir, *_record_of(config, recipe, request), request.extend, bool(saved))
         tasks = tasks_of(recipe.task).values()
         run["titles"] = {name: title for one in tasks for name, title in titles_of(one).items()} | titles(evaluators)
@@ -173,7 +174,7 @@ def _with_frozen(tree: dict[str, Any], task: Task) -> dict[str, Any]:
     """
     contents, others = dict[tuple[str, Any], str](), dict[str, dict[str, str]]()
     for kind, one in tasks_of(task).items():
-        models, digests = one.setting.models, one.given.digests.copy()
+        models, digests = one.setting.models, frozen_contents(one)
         if taught := digests.pop(distillation.FROZEN, None):
             contents["init", one.setting.teacher.trained.source] = f"teacher@{taught}"
         contents |= {

@@ -21,9 +21,10 @@ from bert_jax.planning import page, topologies
 from bert_jax.planning.plan import Change, Machine, Plan, make
 from bert_jax.planning.smallest_change import smallest_change
 from bert_jax.program import Note
+from bert_jax.runs.models_read import check_vocabularies
 from bert_jax.runs.preparation import check_pretraining, first_model
 from bert_jax.runs.settings import PretrainingSettings
-from bert_jax.task import Task
+from bert_jax.task import Task, tasks_of
 from bert_jax.training.experiment import Experiment
 
 
@@ -95,7 +96,8 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> PlanRes
     initial = load(request.init, flag="--init=") if request.init else None
     recipe = dataclasses.replace(recipe, initial=initial)
     machine = Machine.of(topology)
-    _, experiment = recipe.variant(Change(), machine.devices)
+    task, experiment = recipe.variant(Change(), machine.devices)
+    recipe.check_vocabulary(task)
     batches = {phase.kind: phase.batch_size for phase in experiment.phases.phases}
     note(f"compiling the step of {', '.join(batches)} for {topology.name}")
     own = make(recipe, machine, price, note=note)
@@ -135,6 +137,13 @@ class PretrainingRecipe:
     def variant(self, change: Change, devices: list[Any]) -> tuple[Task, Experiment]:
         checked = check_pretraining(self._changed(change), self.initial, devices, self.read)
         return checked.task, checked.experiment
+
+    def check_vocabulary(self, task: Task) -> None:
+        """Raise ``UserError`` if the models that ``task`` reads have another vocabulary than the recipe names."""
+        vocab, initial = self.settings.vocab, self.initial
+        reads = any(one.setting.models or one.setting.teacher for one in tasks_of(task).values())
+        if reads and (tokenizer := vocab.load_tokenizer(initial.tokenizer if initial else None)):
+            check_vocabularies(task, tokenizer, vocab.added)
 
     def shape(self) -> ModelConfig:
         return first_model(self.settings, self.initial)

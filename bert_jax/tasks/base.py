@@ -291,7 +291,7 @@ class ExampleTask(SingleTask, abc.ABC):
             if own.get("name") != name:
                 raise UserError(
                     f"{here} was trained for {own.get('name', 'pretraining')}, and this run is of the task {name}; "
-                    f"fine-tune a teacher for it first, or set {distillation.WHERE}.soft.weight to 0"
+                    f"fine-tune a teacher for it first, or {teacher.config.without_soft}"
                 )
             its, ours = tuple(facts.get("labels") or ()), self.setting.labels
             if set(its) != set(ours):

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from bert_jax.errors import UserError
 from bert_jax.records import Batch, Sum
-from bert_jax.task import Task, needs_whole_batches, tasks_of
+from bert_jax.task import Task, needs_whole_batches, tasks_of, total
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import WeightUpdate
 
@@ -68,7 +68,8 @@ def metric_names(task: Task) -> list[str]:
         return [one.loss(variables, rows[kind], None).metrics for kind, one in tasks.items()]
 
     found = jax.eval_shape(metrics, jax.random.key(0), batches)
-    return [*dict.fromkeys(name for of_kind in found for name in of_kind), "loss", "gradient_norm", "learning_rate"]
+    names = dict.fromkeys(name for of_kind in found for name in of_kind)
+    return [*names, *map(total, tasks.values()), "gradient_norm", "learning_rate"]
 
 
 def make_state(params: Any, tx: optax.GradientTransformation, metric_names: list[str]) -> TrainState:

@@ -114,7 +114,7 @@ def means_of(task: Task, sums: dict[str, Sum]) -> dict[str, float]:
 
     If all steps were skipped, only the learning rate is known. Metrics of kinds of which no batch came are left out.
     """
-    steps, sound = (int(sums[name].count) for name in ("learning_rate", "loss"))
+    steps, sound = (int(sums[name].count) for name in ("learning_rate", "gradient_norm"))
     means = summary_of(tasks_of(task).values(), sums) | {"tokens": float(sums["tokens"].value) / max(sound, 1)}
     if not sound:
         unknown = dict.fromkeys((*means, "loss", "gradient_norm"), math.nan)

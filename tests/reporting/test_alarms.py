@@ -43,6 +43,14 @@ def test_a_spike_is_reported_once_and_noise_is_not(noise: float) -> None:
     assert "the loss is 9.000, after 2." in spikes[200]
 
 
+def test_the_sum_of_all_terms_is_judged() -> None:
+    found = alarms()
+    for loss in falling(100):
+        found.train({"loss": 0.5, "total_loss": loss})
+    assert found.train({"loss": 9.0, "total_loss": falling(100)[-1]}) is None
+    assert found.train({"loss": 0.5, "total_loss": 9.0})
+
+
 def test_what_is_no_spike() -> None:
     converged = [0.7 * 0.8**number for number in range(60)]  # of a fine-tuning, with a hard batch now and then
     for losses in (

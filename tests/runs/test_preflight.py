@@ -103,7 +103,9 @@ def test_the_vocabulary_is_that_of_the_model_to_start_from(recipe: Path, tmp_pat
     tokenizer = tokenizers.load(str(recipe.parent / "vocab.txt"))
     settings = PretrainingSettings.of(json.loads(recipe.read_text()) | {"vocab": {}})
     initial = TrainedModel("", {}, first_model(settings, None), tokenizer)
-    facts = [_of_inputs(Inputs(str(tmp_path), settings.vocab, settings.corpus, one, False)) for one in (None, initial)]
+    facts = [
+        _of_inputs(Inputs(str(tmp_path), settings.vocab, settings.corpus, one, False), None) for one in (None, initial)
+    ]
     assert [one["vocabulary"] for one in facts] == [None, tokenizer.sha256[:12]]
     assert [one["problems"] for one in facts] == [[], []]
 
@@ -133,6 +135,8 @@ def test_what_differs_is_named() -> None:
     found = _alike("code", facts)
     assert found.status == "bad"
     assert "old on h2 (process 2)" in found.figure
+    lacking = _alike("frozen", [one | {"frozen": "config.teacher@1" if one["index"] else None} for one in facts])
+    assert (lacking.status, lacking.figure.partition(" (")[0]) == ("bad", "none on h0, config.teacher@1 on h1")
     twice = [{**one, "index": 0} for one in facts]
     assert _processes(twice).status == "bad"
     assert "do not start: code" in as_table([found])

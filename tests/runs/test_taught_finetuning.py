@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,15 @@ import bert_jax
 from bert_jax import configuration
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
-from bert_jax.models.teacher import Teacher, TeacherConfig
+from bert_jax.models.teacher import Teacher, TeacherConfig, content
+from bert_jax.reporting.measures import headline
+from bert_jax.reporting.progress import ProgressLine
 from bert_jax.runs.cached_teacher import fill
+from bert_jax.task import titles_of
 from bert_jax.training import mesh as meshes
+from bert_jax.training.mesh import MeshConfig
 from tests import toy
+from tests.objectives.test_terms import one_update
 from tests.runs.test_teacher import records
 from tests.tasks import toy_tasks
 
@@ -69,7 +75,7 @@ def losses(task: Any) -> dict[str, float]:
     return {name: float(one.value / one.count) for name, one in terms(variables).items()}
 
 
-def test_labels_are_matched_by_name(tuned: Path) -> None:
+def test_labels_are_matched_by_name(tuned: Path, tmp_path: Path) -> None:
     """A teacher whose labels, and outputs, have the other order says the same."""
     trained = bert_jax.load(str(tuned / "teacher"))
     assert trained.facts["labels"] == ["neg", "pos"]
@@ -81,6 +87,23 @@ def test_labels_are_matched_by_name(tuned: Path) -> None:
     assert losses(taught_task(other)) == expected
     wrong = dataclasses.replace(trained, facts={**trained.facts, "labels": ["pos", "neg"]})
     assert losses(taught_task(wrong))["soft"] != expected["soft"]
+    assert content(wrong) != content(trained), "so a run that was taught by the one is not resumed with the other"
+    assert run(["export", f"--workdir={tuned / 'teacher'}", f"--output={tmp_path / 'model'}"]) == 0
+    assert content(bert_jax.load(str(tmp_path / "model"))) == content(trained)
+
+
+def test_the_loss_is_that_of_the_labels_in_training_too(tuned: Path) -> None:
+    """As in an evaluation; the sum of all terms has another name, and the line of a step shows each term."""
+    task = taught_task(bert_jax.load(str(tuned / "teacher")), labels=0.5, soft={"weight": 2.0})
+    metrics, _ = one_update(task, "train", 1, MeshConfig(), 1)
+    assert metrics["total_loss"] == pytest.approx(0.5 * metrics["loss"] + 2.0 * metrics["soft_loss"], rel=1e-5)
+    assert min(metrics["loss"], metrics["soft_loss"]) > 0.1
+    line = ProgressLine(2, stream=io.StringIO(), order=tuple(titles_of(task)))
+    line.update(1, metrics)
+    assert f"loss {metrics['loss']:.3f} acc {metrics['accuracy']:.3f}  soft {metrics['soft_loss']:.3f}" in line.line()
+    assert "total" not in line.line()
+    evaluated = {"split": "eval", "step": 1, "soft_loss": 0.2, "loss": 0.5, "accuracy": 0.75}
+    assert headline(evaluated, True, "accuracy", titles_of(task)) == ["accuracy", "loss", "soft_loss"]
 
 
 @pytest.mark.parametrize(
@@ -88,6 +111,12 @@ def test_labels_are_matched_by_name(tuned: Path) -> None:
     [
         ({"labels": ["neg", "good"]}, {}, "has the labels neg, good, and this run neg, pos; they have to be the same"),
         ({"task": None}, {}, "was trained for pretraining, and this run is of the task classification"),
+        ({"task": None}, {}, "set config.teacher.soft.weight to 0 and config.teacher.hidden.weight above 0"),
+        (
+            {"task": None},
+            {"soft": {"temperature": 2.0}, "hidden": {"weight": 1.0}},
+            "set config.teacher.soft.weight to 0 and config.teacher.soft.temperature to 1.0$",
+        ),
         ({"task": {"name": "regression"}}, {}, "was trained for regression"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import shutil
@@ -21,10 +20,9 @@ from bert_jax.checkpoints.restoring import read_params
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.models import distillation
-from bert_jax.models.encoders import albert
-from bert_jax.models.model import Model, config_of
-from bert_jax.models.teacher import digest, pairs_of
-from bert_jax.models.transformer import factors_of, stack_layers
+from bert_jax.models.model import config_of
+from bert_jax.models.teacher import content
+from bert_jax.models.transformer import stack_layers
 from bert_jax.reporting.run_record import read_run
 from bert_jax.runs import recipes
 from bert_jax.runs.preparation import check_pretraining
@@ -191,21 +189,6 @@ def scores(params: Any, hidden: np.ndarray, layer: int) -> np.ndarray:
     return np.asarray(np.einsum("qhe,khe->hqk", query, key) / np.sqrt(query.shape[-1]))
 
 
-def test_layers_that_share_their_parameters_have_scores_of_their_own() -> None:
-    batch = {name: np.ones((2, 8), np.int32) for name in ("input_ids", "attention_mask", "token_type_ids")}
-    batch["input_ids"] = np.arange(16, dtype=np.int32).reshape(2, 8)
-    config = albert.Config(16, 16, 3, 2, 32, max_length=8, embedding_size=8)
-    params = Model(config).init(jax.random.key(0), batch)
-    found = []
-    for layers in ("unrolled", "scanned"):
-        model = Model(dataclasses.replace(config, layers=layers))
-        _, seen = model.apply(params, batch, mutable=["intermediates"])
-        found.append(np.stack([np.stack(one) for one in factors_of(seen["intermediates"]["encoder"])]))
-    assert found[0].shape == (3, 2, 2, 8, 2, 8)
-    np.testing.assert_allclose(found[0], found[1], atol=1e-6)
-    assert np.abs(found[0][0] - found[0][2]).max() > 1e-3
-
-
 def test_a_student_starts_from_layers_of_its_teacher(
     place: Path, tmp_path: Path, one_device: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -224,14 +207,6 @@ def test_a_student_starts_from_layers_of_its_teacher(
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-12), found["mlm_head"], teacher["mlm_head"])
 
 
-def test_the_map_of_layers() -> None:
-    """A student of 4 layers learns from layers 3, 6, 9 and 12 of 12 (Jiao et al. 2020, section 4)."""
-    assert pairs_of("uniform", 4, 12) == ((0, 0), (1, 3), (2, 6), (3, 9), (4, 12))
-    assert pairs_of("every_second", 6, 12) == ((0, 0), (1, 2), (2, 4), (3, 6), (4, 8), (5, 10), (6, 12))
-    assert pairs_of("last", 6, 12) == ((6, 12),)
-    assert pairs_of((1, 12), 2, 12) == ((0, 0), (1, 1), (2, 12))
-
-
 @pytest.mark.heavy
 def test_every_layout_gives_the_same_step(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with jax.enable_x64(True):
@@ -247,11 +222,11 @@ def test_every_layout_gives_the_same_step(place: Path, tmp_path: Path, monkeypat
 def test_a_run_goes_on_beside_its_teacher_and_no_other(
     place: Path, student: Path, tmp_path: Path, one_device: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also where it lies elsewhere. No checkpoint holds it, and its parameters are what they were."""
+    """Also where it lies elsewhere. No checkpoint holds it. Other parameters, or another epsilon, make it another."""
     tree = ocp.PyTreeCheckpointer().metadata(student / "checkpoints" / str(STEPS) / "state").item_metadata.tree
     assert set(tree["params"]) == {"encoder", "mlm_head", distillation.PROJECTION}
-    content = read_run(str(student))["identity"]["teacher"]["init"]
-    assert content == f"teacher@{digest(bert_jax.load(str(place / 'teacher')).params)}"
+    name = read_run(str(student))["identity"]["teacher"]["init"]
+    assert name == f"teacher@{content(bert_jax.load(str(place / 'teacher')))}"
 
     begun = shutil.copytree(student, tmp_path / "begun")
     shutil.rmtree(begun / "checkpoints" / str(STEPS))  # as after a kill between two saves
@@ -259,8 +234,13 @@ def test_a_run_goes_on_beside_its_teacher_and_no_other(
     assert pretrain(place, str(begun), *EVERYTHING, f"--config.teacher.init={moved}") == 0
     for one, other in zip(*(jax.tree.leaves(read_params(str(path))[0]) for path in (begun, student)), strict=True):
         np.testing.assert_array_equal(one, other)
-    assert pretrain(place, str(begun), *EVERYTHING, f"--config.teacher.init={place / 'teacher'}@2") == 2
-    assert f"config.teacher.init: '{content}' -> 'teacher@" in capsys.readouterr().err
+    edited = shutil.copytree(moved, tmp_path / "edited")
+    config = json.loads((edited / "config.json").read_text())
+    (edited / "config.json").write_text(json.dumps(config | {"layer_norm_eps": 1e-5}))
+    (edited / "SHA256SUMS").unlink()
+    for other in (f"{place / 'teacher'}@2", edited):
+        assert pretrain(place, str(begun), *EVERYTHING, f"--config.teacher.init={other}") == 2
+        assert f"config.teacher.init: '{name}' -> 'teacher@" in capsys.readouterr().err
 
 
 def test_nothing_is_cached_in_pretraining(place: Path) -> None:
@@ -278,11 +258,26 @@ def test_plans_and_mfu_count_the_teacher(place: Path) -> None:
     assert sum(x.size for x in frozen) == sum(x.size for x in jax.tree.leaves(taught.given.arrays)) > 0
 
 
+ANOTHER = "has another vocabulary of its own, and reads no other; add --config.vocab.path="
 BAD = {
-    "no key": (["--config.teacher.init="], "config.teacher.init= is neither"),
+    "no key": (["--config.teacher.init="], "config.teacher.init is needed, the model to learn from: a Hugging Face"),
+    "no group": (
+        ["--config.teacher=None", "--config.teacher={place}/teacher"],
+        "teacher', and has keys of its own; give one of them, --config.teacher.init=",
+    ),
     "gone": (["--config.teacher.init=gone"], "config.teacher.init=gone is neither a Hugging Face directory"),
     "nothing": (["--config.teacher.soft.weight=0"], "teaches nothing: the weights of soft, hidden and attention are 0"),
     "cold": (["--config.teacher.soft.temperature=0"], "soft.temperature is 0.0; more than 0 is needed"),
+    "unread": (
+        ["--config.teacher.layers=last", "--config.teacher.hidden.loss=cosine"],
+        "config.teacher.layers is 'last', which nothing reads; set hidden.weight or attention.weight above 0, or layers"
+        " to 'uniform'; config.teacher.hidden.loss is 'cosine', which nothing reads; set hidden.weight above 0, or "
+        "hidden.loss to 'mse'",
+    ),
+    "unread temperature": (
+        [*(f"--config.teacher.{key}" for key in ("soft.weight=0", "soft.temperature=2", "attention.weight=1"))],
+        "config.teacher.soft.temperature is 2.0, which nothing reads; set soft.weight above 0, or soft.temperature to",
+    ),
     "layers": (
         ["--config.teacher.hidden.weight=1", "--config.teacher.layers=(2, 5)"],
         "config.teacher.layers is (2, 5), and the teacher has 4 layers, the student 2; 'uniform', 'every_second', "
@@ -299,7 +294,8 @@ BAD = {
     "head": (
         ["--config.objective.name=mlm_nsp"],
         "has no pooler, nsp_head, and soft targets of the term 'nsp' read its nsp_logits; take a teacher that has it, "
-        "name other terms in config.teacher.soft.terms",
+        "name other terms in config.teacher.soft.terms, or set config.teacher.soft.weight to 0 and "
+        "config.teacher.hidden.weight above 0",
     ),
     "term": (["--config.teacher.soft.terms=('nsp',)"], "config.teacher.soft.terms has 'nsp'; valid: mlm"),
     "heads": (
@@ -308,8 +304,13 @@ BAD = {
     ),
     "narrow": (
         ["--config.teacher.start=uniform"],
-        "start is 'uniform', and the student's encoder['embeddings']['layer_norm']['bias'] is (32,), the teacher's "
-        "(64,); leave config.teacher.start out",
+        "start is 'uniform', and the student has hidden_size 32, the teacher hidden_size 64; leave config.teacher.start"
+        " out, or give the student the sizes of the teacher: --config.model.hidden_size=64",
+    ),
+    "another encoder": (
+        ["--config.teacher.start=(1, 4)", "--config.model.encoder=albert"]
+        + ["--config.model.hidden_size=64", "--config.model.embedding_size=64"],
+        "the teacher's not there; leave config.teacher.start out, or take a teacher of the same encoder",
     ),
     "one layer": (["--config.teacher.start=last"], "start is 'last', and each layer of the student needs one"),
     "two starts": (
@@ -318,13 +319,18 @@ BAD = {
     ),
     "order": (
         ["--config.objective.name=ltr"],
-        "reads both sides, and the student what came before; take a teacher that reads the same",
+        "reads both sides, and the student what came before in phase1; take a teacher that reads the same, or objec",
     ),
     "length": (
         ["--config.model.max_length=64", "--config.max_length=64"],
         "reads at most 32 positions, and the rows of phase1 have 64; lower config.phases.phase1.max_length",
     ),
-    "vocabulary": (["--config.vocab.path={place}/other.txt"], "has another vocabulary of its own, and reads no other"),
+    "vocabulary": (["--config.vocab.path={place}/other.txt"], ANOTHER),
+    "added": (
+        ["--config.vocab.added=('<e1>',)"],
+        "has a vocabulary of its own, and config.vocab.added adds <e1> to that of the run; leave config.vocab.added",
+    ),
+    "no task": (["--config.teacher.task=reviews"], "not trained on several tasks; leave the config.teacher.task 'rev"),
 }
 
 
@@ -338,6 +344,24 @@ def test_a_teacher_that_does_not_fit(
     line = capsys.readouterr().err.strip().splitlines()[-1]
     assert said in line
     assert not (tmp_path / "run" / "corpus").exists()
+
+
+@pytest.mark.parametrize("command", ["plan", "preflight"])
+def test_what_needs_no_run_refuses_another_vocabulary(
+    command: str, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the same line. A preflight also has a row with the teacher, to compare that of all hosts."""
+    (place / "other.txt").write_text((place / "teacher" / "vocab.txt").read_text() + "zebra\n")
+    own = "--topology=cpu:1" if command == "plan" else f"--workdir={tmp_path / 'run'}"
+    asked = [command, f"--config={place / 'student.json'}", own]
+    assert run([*asked, f"--config.vocab.path={place / 'other.txt'}"]) != 0
+    said = capsys.readouterr()
+    assert f"config.teacher.init={place / 'teacher'} {ANOTHER}{place / 'teacher' / 'vocab.txt'}" in said.out + said.err
+    for vocabulary in (place / "vocab.txt", ""):  # "": it would be learned
+        assert run([*asked, f"--config.vocab.path={vocabulary}"]) == 0
+    if command == "preflight":
+        name = content(bert_jax.load(str(place / "teacher")))
+        assert re.search(f"ok +frozen +config.teacher@{name}", capsys.readouterr().out)
 
 
 @pytest.mark.heavy

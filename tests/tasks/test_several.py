@@ -135,7 +135,7 @@ def test_a_task_alone_is_taught_by_one_of_several(finished: Path) -> None:
     assert of_one(task="clas").lessons.params.keys() == own.keys()
     with pytest.raises(UserError, match="several tasks; config.teacher.task is one of clas, regr, tagg"):
         of_one()
-    with pytest.raises(UserError, match="unknown task 'clss'; did you mean 'clas'"):
+    with pytest.raises(UserError, match="unknown config.teacher.task 'clss'; did you mean 'clas'"):
         of_one(task="clss")
 
 
