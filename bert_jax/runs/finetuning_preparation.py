@@ -43,7 +43,7 @@ from bert_jax.runs.task_settings import TaskSettings, at_task, main_metrics, wit
 from bert_jax.tasks import base as tasks
 from bert_jax.tasks.base import KIND, ExampleTask
 from bert_jax.tasks.several import Member, SeveralTasks, each_task
-from bert_jax.training import trained
+from bert_jax.training import layer_rates, trained
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.memory import check_fits
 
@@ -137,6 +137,7 @@ class CheckedFinetuning:
             check_metrics(settings.selection.metric, experiment, task, mesh)
         own_parts.check_optimizer(task, experiment)
         trained.check(task, experiment.optimizer)
+        layer_rates.check(task, experiment.schedule.layer_decay)
         return task, experiment
 
     def _several(self, made: Mapping[str, ExampleTask]) -> SeveralTasks:

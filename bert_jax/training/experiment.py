@@ -20,6 +20,7 @@ from bert_jax.reporting.profiled_steps import ProfiledSteps
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases, steps_per_epoch
 from bert_jax.task import Task
+from bert_jax.training import layer_rates
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers.base import Rule
@@ -130,7 +131,7 @@ class Experiment:
         """
         task = task.of(kind)
         gradients = make_gradients(task, self.micro_batches(phase), state.params, self.training.gradient_dtype)
-        tx = self.optimizer.make()
+        tx = layer_rates.scaled(self.optimizer.make(), self.schedule.layer_decay)
         train_step = make_train_step(task, tx, self.make_schedule(), self.seed, gradients)
         return jit_train_step(train_step, state, self.mesh.overlap)
 

@@ -23,6 +23,8 @@ class Warmup(abc.ABC):
     peak_learning_rate: float = 1e-4  # the rate at the end of the warm-up
     warmup_steps: int = 10_000  # steps in which the rate rises from 0
     warmup_fraction: float | None = None  # in place of warmup_steps: the warm-up as a share of all steps
+    # the rate of each layer is this share of the next one's; heads have the full rate (training/layer_rates.py)
+    layer_decay: float | None = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         where = "config.schedule"
@@ -30,6 +32,8 @@ class Warmup(abc.ABC):
         check_fields(self, where, "at least 0 is needed", "warmup_steps", sound=lambda value: value >= 0)
         share = "a share from 0 to below 1 is needed"
         check_fields(self, where, share, "warmup_fraction", sound=lambda value: value is None or 0 <= value < 1)
+        allowed = "more than 0 and at most 1 is needed, or None"
+        check_fields(self, where, allowed, "layer_decay", sound=lambda value: value is None or 0 < value <= 1)
 
     @abc.abstractmethod
     def after_warmup(self, step: jax.Array, num_train_steps: int) -> jax.Array:
