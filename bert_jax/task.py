@@ -10,6 +10,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 from bert_jax.errors import UserError
@@ -137,7 +138,8 @@ class Bucket:
 
     kind: str  # a key of Task.batch_specs
     rows_per_epoch: int
-    batches: int  # batch size of this bucket / batch size of the phase: shorter rows come in larger batches
+    # batch size of this bucket / batch size of the phase: shorter rows come in larger batches, packed ones in smaller
+    batches: int | Fraction
     # How often each epoch of the phase reads the rows of an epoch of this bucket, on average. The last entry counts for
     # all later epochs too. An epoch of the phase has as many batches as the first one.
     passes: tuple[float, ...] = (1.0,)

@@ -22,8 +22,7 @@ from bert_jax.features.inputs import Item
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.heads import NEEDED, combine, pool
 from bert_jax.models.model import encoder_of
-from bert_jax.rows.example_rows import EncodedRows
-from bert_jax.tasks.base import pair_sequences
+from bert_jax.rows.example_rows import EncodedRows, pair_sequences
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import mesh as meshes
 from bert_jax.training.forward import Forward

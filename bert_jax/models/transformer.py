@@ -18,7 +18,8 @@ from bert_jax.models.masks import Visible
 from bert_jax.models.primitives import ACTIVATIONS, Dense, LayerNorm, constrain
 from bert_jax.records import Batch
 
-STACKED, UNROLLED = "layers", "layer_"  # name of the stacked layers, and the beginning of the name of one layer
+# The name of stacked layers, the beginning of the name of one layer, and the name of one that is applied N times.
+STACKED, UNROLLED, SHARED = "layers", "layer_", "layer"
 REMAT_POLICIES = {
     "dots": jax.checkpoint_policies.save_from_both_policies(
         jax.checkpoint_policies.dots_with_no_batch_dims_saveable,

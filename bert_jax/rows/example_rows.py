@@ -1,4 +1,4 @@
-"""The rows of labelled examples: their order in each epoch, and the lengths to which batches are padded.
+"""The rows of labelled examples: their tokens, their order in each epoch, and the lengths to which batches are padded.
 
 Examples are encoded once, kept without padding, and padded when a batch is made.
 """
@@ -6,12 +6,14 @@ Examples are encoded once, kept without padding, and padded when a batch is made
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from bert_jax.rows import random
 from bert_jax.task import Bucket, RowSource
+from bert_jax.text.encoded import kept_lengths
+from bert_jax.text.tokenizer import Tokenizer
 
 _MIN_BATCHES = 4  # the fewest batches of a bucket; in a smaller bucket the same rows would often fill up the last batch
 
@@ -146,3 +148,36 @@ def bucket_lengths(kind: str, lengths: np.ndarray, max_length: int, batch_size: 
             kept.append(bound)
             below = count
     return {f"{kind}_{bound}": bound for bound in kept} | {kind: max_length}
+
+
+def pair_sequences(
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    pairs: Sequence[str | None],
+    max_length: int,
+    note: Callable[[str], None] | None = None,
+) -> dict[str, list[np.ndarray]]:
+    """Return ``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]`` of every example (Devlin et al. 2019, 4.1).
+
+    The tokenizer's ``pair_separators`` gives the number of ``[SEP]`` between text and pair. A sequence that is too long
+    is cut as ``kept_lengths`` says; ``note`` is then called with a line that says how many sequences were cut.
+    """
+    first = tokenizer.encode_batch(texts)
+    second = tokenizer.encode_batch([pair or "" for pair in pairs])
+    ids, types, cut = [], [], [0, 0]  # cut: [sequences that were cut, tokens that were dropped]
+    cls, sep = np.array([tokenizer.cls_id], np.int32), np.array([tokenizer.sep_id], np.int32)
+    between = np.repeat(sep, tokenizer.pair_separators)
+    for a, b, pair in zip(first, second, pairs, strict=True):
+        capacity = max_length - (2 if pair is None else 2 + len(between))
+        kept_a, kept_b = kept_lengths(len(a), len(b) if pair is not None else 0, capacity)
+        if lost := len(a) - kept_a + (len(b) - kept_b if pair is not None else 0):
+            cut = [cut[0] + 1, cut[1] + lost]
+        parts = [cls, a[:kept_a], sep] if pair is None else [cls, a[:kept_a], between, b[:kept_b], sep]
+        ids.append(np.concatenate(parts))
+        of_first = len(ids[-1]) if pair is None else kept_a + 1 + len(between)
+        types.append(np.repeat(np.array([0, 1], np.int32), [of_first, len(ids[-1]) - of_first]))
+    if cut[0] and note is not None:
+        note(
+            f"{cut[0]:,} of {len(ids):,} sequences are longer than {max_length} tokens; {cut[1]:,} tokens were cut off"
+        )
+    return {"input_ids": ids, "token_type_ids": types}

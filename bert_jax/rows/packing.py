@@ -148,7 +148,7 @@ class Flat(NamedTuple):
     positions: dict[str, np.ndarray]  # [T] features of the axis "position"
     sequence_of: Ints  # [M] the index of the sequence that each prediction belongs to, ascending
     predictions: dict[str, np.ndarray]  # [M] features of the axis "prediction"
-    sequences: dict[str, np.ndarray]  # [m] features of the axis "sequence"
+    sequences: dict[str, np.ndarray]  # [m, ...] features of the axis "sequence"
 
 
 def flatten(
@@ -200,9 +200,9 @@ def join(
       pad: the token id of padding; all other features are 0 on padding.
 
     Returns:
-      The features of ``fields``, shaped [n, L], [n, P] or [n, K] by their axis, with positions counted from the start
-      of the row; and ``attention_mask``, ``position_ids`` (from 0 in every sequence), ``sequence_ids`` (sequences from
-      1), each [n, L].
+      The features of ``fields``, shaped [n, L], [n, P] or [n, K, ...] by their axis, with positions counted from the
+      start of the row; and ``attention_mask``, ``position_ids`` (from 0 in every sequence), ``sequence_ids`` (sequences
+      from 1), each [n, L].
     """
     max_length, most, max_sequences = shape
     count, lengths = len(sizes), flat.lengths
@@ -236,6 +236,7 @@ def join(
             features[name] = np.zeros((count, most), field.dtype)
             features[name][row_of, slot] = predictions[name] + (shift if field.is_place else 0)
         else:
-            features[name] = np.zeros((count, max_sequences), field.dtype)
-            features[name][row, place] = flat.sequences[name] + (offset if field.is_place else 0)
+            values = flat.sequences[name] + (offset if field.is_place else 0)
+            features[name] = np.zeros((count, max_sequences, *values.shape[1:]), field.dtype)
+            features[name][row, place] = values
     return features

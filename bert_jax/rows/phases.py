@@ -228,7 +228,7 @@ def _bucketed(number: int, phase: int, within: int, batch_size: int, buckets: Se
     mixed = int(random.permute(random.key("buckets", phase, epoch), position, int(steps.sum()))[0])
     chosen = int(np.searchsorted(np.cumsum(steps), mixed, side="right"))
     own_epoch, batch = divmod(int(before[chosen]) + mixed - int(steps[:chosen].sum()), int(needed[chosen]))
-    size, rows = batch_size * buckets[chosen].batches, [bucket.rows_per_epoch for bucket in buckets]
+    size, rows = int(batch_size * buckets[chosen].batches), [bucket.rows_per_epoch for bucket in buckets]
     indices = (batch * size + np.arange(size, dtype=np.int64)) % rows[chosen] + sum(rows[:chosen])
     epochs = np.full(size, own_epoch, np.int64)
     return Step(number=number, kind=buckets[chosen].kind, phase=phase, epochs=epochs, rows=indices)

@@ -43,7 +43,7 @@ from bert_jax.runs.settings import FinetuningSettings
 from bert_jax.runs.task_settings import TaskSettings, with_keys_of
 from bert_jax.storage import files
 from bert_jax.task import titles_of
-from bert_jax.tasks.base import KIND, ExampleTask
+from bert_jax.tasks.base import KIND, PACKED, ExampleTask
 from bert_jax.tasks.findings import findings
 from bert_jax.tasks.several import SeveralTasks, each_task, shared_setting
 from bert_jax.training.experiment import Experiment
@@ -200,11 +200,11 @@ def _describe(task: ExampleTask | SeveralTasks, experiment: Experiment) -> list[
         sizes = ", ".join(f"{split} {len(examples):,}" for split, examples in one.setting.splits.items())
         labels = f"; {with_keys_of(name, label_note(one.setting.labels))}" if one.setting.labels else ""
         lines.append(f"{name or 'examples'}: {sizes}{labels}")
-    lengths = sorted({length for one in each.values() for length in one.lengths.values()})
+    packed = next(iter(each.values())).setting.packing == "packed"
+    lengths = sorted({n for one in each.values() for kind, n in one.lengths.items() if (kind == PACKED) == packed})
+    rows = "examples, in packed rows of" if packed else "rows, padded to"
     every = f"an evaluation every {experiment.training.eval_every_steps:,}"
-    lines.append(
-        f"{phase.num_steps:,} steps of {phase.batch_size} rows, padded to {', '.join(map(str, lengths))}; {every}"
-    )
+    lines.append(f"{phase.num_steps:,} steps of {phase.batch_size} {rows} {', '.join(map(str, lengths))}; {every}")
     if isinstance(task, SeveralTasks):
         lines.append(task.describe())
     return lines

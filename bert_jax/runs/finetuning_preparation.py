@@ -37,13 +37,14 @@ from bert_jax.runs.models_read import (
     teacher_in_run,
     teacher_of_finetuning,
 )
+from bert_jax.runs.packed import check_packed_batch, check_packing
 from bert_jax.runs.preparation import check_metrics, micro_batches_key
 from bert_jax.runs.settings import FinetuningSettings
 from bert_jax.runs.task_settings import TaskSettings, at_task, main_metrics, with_keys_of
 from bert_jax.tasks import base as tasks
-from bert_jax.tasks.base import KIND, ExampleTask
+from bert_jax.tasks.base import KIND, PACKED, ExampleTask
 from bert_jax.tasks.several import Member, SeveralTasks, each_task
-from bert_jax.training import trained
+from bert_jax.training import layer_rates, trained
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.memory import check_fits
 
@@ -127,16 +128,21 @@ class CheckedFinetuning:
         mesh = experiment.check()
         for name, one in each_task(task).items():
             spec, model = one.batch_specs[KIND], one.setting.model
+            trained_on = [one.batch_specs[kind] for kind in (KIND, PACKED) if kind in one.batch_specs]
             with at_task(name):
-                check_kernel(model, mesh, [spec])
+                check_kernel(model, mesh, trained_on)
+                if PACKED in one.batch_specs:
+                    check_packed_batch(one, mesh, experiment.micro_batches(phase))
                 check_fits(model.num_parameters, {f"config.phases.{KIND}.batch_size": (phase.batch_size, spec)})
                 jax.eval_shape(one.init, jax.random.key(0))  # raises for options that the model cannot be built from
                 if catalogue.is_own(catalogue.name_of(type(one).__module__)):
-                    own_parts.check_terms(one, spec, dict)
+                    for own in trained_on:
+                        own_parts.check_terms(one, own, dict)
         if settings.selection.metric != task.main_metric or settings.training.evaluations:
             check_metrics(settings.selection.metric, experiment, task, mesh)
         own_parts.check_optimizer(task, experiment)
         trained.check(task, experiment.optimizer)
+        layer_rates.check(task, experiment.schedule.layer_decay)
         return task, experiment
 
     def _several(self, made: Mapping[str, ExampleTask]) -> SeveralTasks:
@@ -218,5 +224,7 @@ def check_finetuning(settings: FinetuningSettings, initial: TrainedModel | None)
     model = choose_model(settings.model, initial.tokenizer.size if initial else settings.vocab.size, initial)
     model.check_lengths({f"config.phases.{KIND}.max_length": settings.phase.max_length})
     teacher = teacher_of_finetuning(settings.teacher, initial, settings.vocab.path)
+    if settings.packing == "packed":
+        check_packing(settings, [one.task for one in chosen.values()], [model, *(t.config for t in teacher.values())])
     start_of_layers = start_from_teacher(settings.teacher, teacher, model, initial)
     return CheckedFinetuning(settings, initial, parent, model, chosen, experiment, teacher, start_of_layers)

@@ -47,8 +47,8 @@ from bert_jax.runs.models_read import (
 from bert_jax.runs.settings import PretrainingSettings, member_of
 from bert_jax.task import Task, check_meanings, tasks_of
 from bert_jax.text.tokenizer import Tokenizer
+from bert_jax.training import layer_rates, trained
 from bert_jax.training import mesh as meshes
-from bert_jax.training import trained
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.memory import check_fits
@@ -239,6 +239,7 @@ def _check_kinds(task: PretrainingObjective | Several, experiment: Experiment) -
     """Raise ``UserError`` if kinds of batches give one metric two meanings, or train what cannot be trained alone."""
     check_meanings({kind: one.terms(one.config) for kind, one in tasks_of(task).items()})
     trained.check(task, experiment.optimizer)
+    layer_rates.check(task, experiment.schedule.layer_decay)
 
 
 def micro_batches_key(phase: Phase) -> str:

@@ -19,6 +19,7 @@ from bert_jax.objectives import base
 from bert_jax.objectives.base import ROW_KEYS
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
+from bert_jax.rows.rows_config import Packing
 from bert_jax.runs.key_names import is_finetuning
 from bert_jax.runs.model_choice import with_defaults
 from bert_jax.runs.own_code import with_contents
@@ -273,7 +274,8 @@ class FinetuningSettings(Settings):
     model: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # dropout; without --init also size
     # one phase: 3 epochs, batches of 32 rows, 128 tokens each; longer texts are cut or become windows, by the task
     phases: Mapping[str, Any] = dataclasses.field(default_factory=lambda: {KIND: dict(PHASE)})
-    packing: Literal["none", "bucketed"] = "bucketed"  # "bucketed": rows of like length share a batch
+    # "bucketed": rows of like length share a batch; "packed": several examples share a row (bert_jax/tasks/README.md)
+    packing: Packing = "bucketed"
     weights: Literal["pretrained", "fresh"] = "pretrained"  # "fresh": --init gives no weights
     frozen: tuple[str, ...] = ()  # parts of the model that are not trained: encoder, pooler
     bilstm_layers: int = 0  # layers of a BiLSTM between encoder and head, as in the paper's ablation

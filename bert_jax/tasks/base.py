@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -25,15 +25,17 @@ from bert_jax.models.model import Model, Part
 from bert_jax.models.teacher import Teacher
 from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
 from bert_jax.rows import random
-from bert_jax.rows.example_rows import EncodedRows, ExampleRows, bucket_lengths
+from bert_jax.rows.example_rows import EncodedRows, ExampleRows, bucket_lengths, pair_sequences
+from bert_jax.rows.packed_examples import PackedExamples, row_length
+from bert_jax.rows.rows_config import Packing
 from bert_jax.task import Losses, RowSource, SingleTask, Term, Variables, measure
 from bert_jax.tasks.findings import Judge
-from bert_jax.text.encoded import kept_lengths
 from bert_jax.text.tokenizer import Tokenizer
 
 ProblemType = Literal["single_label_classification", "regression", "multi_label_classification"]
 NOTED_UNKNOWN = 0.1  # with a larger share of [UNK] tokens, the user gets a note
 KIND = "train"  # the kind of batches with the longest rows; evaluation uses it too
+PACKED = f"{KIND}_packed"  # the kind of batches whose rows hold several examples
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +46,9 @@ class Setting:
       splits: name of a split -> its examples. The one whose name begins with "train" is trained on; each split whose
         name begins with "dev" is evaluated separately; one whose name begins with "test" is predicted at the end.
       labels: names of the classes, in the order of the logits; () if a task has none.
-      packing: with "bucketed", the rows of a batch have about the same length and are padded to that length.
+      batch_size: the number of examples of a batch; if rows are packed, on average.
+      packing: with "bucketed", the rows of a batch have about the same length and are padded to that length; with
+        "packed", training rows hold several examples.
       frozen: parts of the model (``encoder``, ``pooler``) that are not trained.
       bilstm_layers: layers of a BiLSTM between encoder and head (Devlin et al. 2019, section 5.1). If 0, no BiLSTM.
       teacher: the model of ``config.teacher``.
@@ -57,7 +61,7 @@ class Setting:
     max_length: int
     batch_size: int
     seed: int = 0
-    packing: Literal["none", "bucketed"] = "bucketed"
+    packing: Packing = "bucketed"
     frozen: tuple[str, ...] = ()
     bilstm_layers: int = 0
     teacher: Teacher | None = None
@@ -83,6 +87,7 @@ class ExampleTask(SingleTask, abc.ABC):
       titles: metric -> its title in the report, besides those of the base class; "" if it is not drawn (``titles_of``).
       reads_one_vector: whether the last head is one dense layer, ``dense``, on one vector of a text: a probe learns it.
       whole_batches: whether a row's loss depends on the other rows of its batch, so that micro-batches would change it.
+      packs: whether examples may share a row: heads and terms then read features and outputs [B, K, ...] for [B, ...].
     """
 
     roles: Roles
@@ -96,6 +101,7 @@ class ExampleTask(SingleTask, abc.ABC):
     titles: ClassVar[Mapping[str, str]] = {"loss": "Loss"}
     reads_one_vector = False
     whole_batches: bool = False
+    packs: ClassVar[bool] = False
     dtype: str
     lessons: Lessons | None = None  # what is learned from the teacher, if there is one
 
@@ -124,8 +130,12 @@ class ExampleTask(SingleTask, abc.ABC):
         if setting.packing == "bucketed" and train:
             every = np.concatenate([self.rows[name].lengths for name in train])
             self.lengths = bucket_lengths(KIND, every, length, setting.batch_size)
+        if setting.packing == "packed" and train:
+            self.lengths[PACKED] = row_length(self.rows[train[0]].lengths, self._padded(*train), setting.max_length)
         self.heldout_parts = setting.names("dev") or (("",) if train else tuple(setting.splits))
-        self.batch_specs = {kind: self._spec(n) for kind, n in self.lengths.items()}
+        self.batch_specs = self._specs()
+        if PACKED in self.lengths:
+            self.notes.append(f"{train[0]}: {self._packed(0).describe()}")
         self._terms, self.model, self.dtype = self.terms(config), self.module(setting.model), setting.model.dtype
         self.flops_per_row = {
             kind: setting.model.train_flops(n) * (self.num_choices or 1) for kind, n in self.lengths.items()
@@ -241,6 +251,8 @@ class ExampleTask(SingleTask, abc.ABC):
         """Return the source of the training rows or, for "eval", of the rows of ``part``, which may be any split."""
         del kind
         if split == "train":
+            if PACKED in self.lengths:
+                return self._packed(phase)
             [name] = self.setting.names("train")
             return ExampleRows(self.rows[name], self.lengths, random.key("examples", self.setting.seed, phase))
         name = part or self.heldout_parts[0]
@@ -323,7 +335,14 @@ class ExampleTask(SingleTask, abc.ABC):
         for split, rows_of in self.rows.items():
             room = {name: np.zeros((len(rows_of), *x.shape[1:]), x.dtype) for name, x in shapes[0].items()}
             self.rows[split] = dataclasses.replace(rows_of, arrays={**rows_of.arrays, **room})
-        self.batch_specs = {kind: self._spec(n) for kind, n in self.lengths.items()}
+        self.batch_specs = self._specs()
+
+    def _packed(self, phase: int) -> PackedExamples:
+        """Return the packed training rows."""
+        [name] = self.setting.names("train")
+        length, batch_size, causal = self.lengths[PACKED], self.setting.batch_size, self.setting.model.causal
+        key = random.key("examples", self.setting.seed, phase)
+        return PackedExamples(self.rows[name], PACKED, length, batch_size, key, causal)
 
     def _note_unknown(self, rows: EncodedRows) -> None:
         ids = rows.sequences.get("input_ids", np.zeros(0, np.int32))
@@ -337,6 +356,10 @@ class ExampleTask(SingleTask, abc.ABC):
         return min(self.setting.max_length, max(-(-longest // 8) * 8, 8))
 
     # ---- Helpers for subclasses ------------------------------------------------------------------------------------
+
+    def _specs(self) -> dict[str, BatchSpec]:
+        """Return the features of a row of each kind of batch."""
+        return {kind: self._packed(0).spec if kind == PACKED else self._spec(n) for kind, n in self.lengths.items()}
 
     def _spec(self, length: int) -> BatchSpec:
         """Return the features of a row of ``length`` positions, as ``encode`` made them."""
@@ -360,36 +383,3 @@ class ExampleTask(SingleTask, abc.ABC):
     def pair_sequences(self, texts: Sequence[str], pairs: Sequence[str | None]) -> dict[str, list[np.ndarray]]:
         """Call the function ``pair_sequences`` with the task's maximum length; note how many sequences were cut."""
         return pair_sequences(self.setting.tokenizer, texts, pairs, self.setting.max_length, self.notes.append)
-
-
-def pair_sequences(
-    tokenizer: Tokenizer,
-    texts: Sequence[str],
-    pairs: Sequence[str | None],
-    max_length: int,
-    note: Callable[[str], None] | None = None,
-) -> dict[str, list[np.ndarray]]:
-    """Return ``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]`` of every example (Devlin et al. 2019, 4.1).
-
-    The tokenizer's ``pair_separators`` gives the number of ``[SEP]`` between text and pair. A sequence that is too long
-    is cut as ``kept_lengths`` says; ``note`` is then called with a line that says how many sequences were cut.
-    """
-    first = tokenizer.encode_batch(texts)
-    second = tokenizer.encode_batch([pair or "" for pair in pairs])
-    ids, types, cut = [], [], [0, 0]  # cut: [sequences that were cut, tokens that were dropped]
-    cls, sep = np.array([tokenizer.cls_id], np.int32), np.array([tokenizer.sep_id], np.int32)
-    between = np.repeat(sep, tokenizer.pair_separators)
-    for a, b, pair in zip(first, second, pairs, strict=True):
-        capacity = max_length - (2 if pair is None else 2 + len(between))
-        kept_a, kept_b = kept_lengths(len(a), len(b) if pair is not None else 0, capacity)
-        if lost := len(a) - kept_a + (len(b) - kept_b if pair is not None else 0):
-            cut = [cut[0] + 1, cut[1] + lost]
-        parts = [cls, a[:kept_a], sep] if pair is None else [cls, a[:kept_a], between, b[:kept_b], sep]
-        ids.append(np.concatenate(parts))
-        of_first = len(ids[-1]) if pair is None else kept_a + 1 + len(between)
-        types.append(np.repeat(np.array([0, 1], np.int32), [of_first, len(ids[-1]) - of_first]))
-    if cut[0] and note is not None:
-        note(
-            f"{cut[0]:,} of {len(ids):,} sequences are longer than {max_length} tokens; {cut[1]:,} tokens were cut off"
-        )
-    return {"input_ids": ids, "token_type_ids": types}

@@ -59,6 +59,7 @@ class Task(ExampleTask):
     head_dropout = "classifier_dropout_rate"
     judge = Judge("classes", _weigh, _show)
     reads_one_vector = True
+    packs = True
 
     @classmethod
     def labels(cls, config: Config, examples: Sequence[Example]) -> tuple[str, ...]:

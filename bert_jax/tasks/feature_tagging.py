@@ -45,6 +45,7 @@ class Task(tagging.Task):
     """
 
     exported_as = None  # only its encoder has a class, which the run did not train
+    packs = False  # the BiLSTM reads all vectors of a row
     config: Config
 
     def __init__(self, config: Config, setting: Setting):

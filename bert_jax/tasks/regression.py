@@ -55,6 +55,7 @@ class Task(ExampleTask):
     head_dropout = "classifier_dropout_rate"
     judge = Judge("numbers", _weigh, _show, by_degree=True)
     reads_one_vector = True
+    packs = True
 
     def check(self, splits: Mapping[str, Sequence[Example]]) -> None:
         wrong = [
@@ -119,10 +120,10 @@ class _SquaredError:
     ) -> Sum:
         """Return the same with the numbers of a teacher for labels."""
         del temperature
-        return self._from(outputs, said["logits"][:, 0], batch)
+        return self._from(outputs, said["logits"][..., 0], batch)
 
     def _from(self, outputs: Mapping[str, jax.Array], numbers: jax.Array, batch: Batch) -> Sum:
-        errors, weights = outputs["logits"][:, 0] - numbers, batch["label_weights"]  # [B]
+        errors, weights = outputs["logits"][..., 0] - numbers, batch["label_weights"]  # [B], or [B, K] of packed rows
         return Sum(jnp.sum(errors**2 * weights), jnp.sum(weights))
 
 

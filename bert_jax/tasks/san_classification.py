@@ -33,6 +33,7 @@ class Task(classification.Task):
     roles = Roles(("text", "pair"), ("label",))
     exported_as = None  # transformers has no class with this head
     reads_one_vector = False
+    packs = False  # the head reads all vectors of a row
     config: Config
 
     def head(self, dropout_rate: float) -> tuple[Part, ...]:

@@ -88,6 +88,7 @@ class Task(ExampleTask):
     titles: ClassVar[Mapping[str, str]] = {name: TITLES[name] for name in ("accuracy", "f1", "precision", "recall")}
     judge = Judge("tags", _weigh, _show, entities=_as_entities)
     gathered_outputs = ("predicted", "confidence")
+    packs = True
 
     @classmethod
     def metric(cls, config: Config) -> str:

@@ -20,6 +20,7 @@ from bert_jax.reporting.profiled_steps import ProfiledSteps
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases, steps_per_epoch
 from bert_jax.task import Task
+from bert_jax.training import layer_rates
 from bert_jax.training import mesh as meshes
 from bert_jax.training import trained
 from bert_jax.training.mesh import MeshConfig
@@ -160,7 +161,8 @@ class Experiment:
 
         ``state``: a state of the run, which may be of shapes with shardings.
         """
-        tx, task = trained.transformation(task, self.optimizer), task.of(kind)
+        decay = self.own_schedules.get(phase.kind, self.schedule).layer_decay
+        tx, task = layer_rates.scaled(trained.transformation(task, self.optimizer), decay), task.of(kind)
         gradients = make_gradients(task, self.micro_batches(phase), state.params, self.training.gradient_dtype)
         train_step = make_train_step(task, tx, self.make_schedule(), self.seed, gradients)
         return jit_train_step(train_step, state, self.mesh.overlap)

@@ -16,6 +16,7 @@ from bert_jax.training.step import make_gradients, make_train_step
 from tests.tasks import toy_tasks
 
 ROWS = 16
+PACKED = ("classification", "regression", "tagging")
 # Devices, mesh, micro-batches.
 LAYOUTS = [(1, MeshConfig(), 4), (2, MeshConfig(), 2), (8, MeshConfig(data=2, fsdp=2, tensor=2), 2)]
 
@@ -27,11 +28,12 @@ def sharded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def one_update(
-    name: str, devices: int, mesh_config: MeshConfig, micro_batches: int, **model: Any
+    name: str, devices: int, mesh_config: MeshConfig, micro_batches: int, packing: Any = "bucketed", **model: Any
 ) -> tuple[dict[str, float], Any]:
     """Metrics and first moments (a tenth of the gradient) after one step on a batch of uneven weights."""
     rates = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1}
-    task = toy_tasks.make_task(name, {"train": toy_tasks.examples(name, ROWS)}, **rates, **model)
+    train = toy_tasks.examples(name, ROWS if packing == "bucketed" else 4 * ROWS)
+    task = toy_tasks.make_task(name, {"train": train}, packing=packing, **rates, **model)
     mesh = meshes.make_mesh(mesh_config, jax.devices()[:devices])
     tx = adamw.Optimizer(clip_norm=None).make()
     schedule = linear.Schedule(1e-3, 0).make(10)
@@ -76,8 +78,10 @@ def test_two_devices_and_accumulation_give_the_same_step(task: str) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("task", toy_tasks.MAKERS)
-def test_every_layout_gives_the_same_step_in_float32(task: str) -> None:
-    expected = one_update(task, 1, MeshConfig(), 1)
+@pytest.mark.parametrize(
+    ("task", "packing"), [*((name, "bucketed") for name in toy_tasks.MAKERS), *((name, "packed") for name in PACKED)]
+)
+def test_every_layout_gives_the_same_step_in_float32(task: str, packing: str) -> None:
+    expected = one_update(task, 1, MeshConfig(), 1, packing)
     for devices, mesh_config, micro_batches in LAYOUTS:
-        compare(one_update(task, devices, mesh_config, micro_batches), expected, loss=1e-6, gradient=1e-5)
+        compare(one_update(task, devices, mesh_config, micro_batches, packing), expected, loss=1e-6, gradient=1e-5)

@@ -11,6 +11,7 @@ from typing import Any
 from bert_jax import catalogue, configuration
 from bert_jax.cli.main import run
 from bert_jax.models.encoders import bert
+from bert_jax.rows.rows_config import Packing
 from bert_jax.tasks.base import ExampleTask, Setting
 from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.tokenizer import Tokenizer, wordpiece
@@ -104,6 +105,7 @@ def make_task(
     max_length: int = 32,
     config: Any = None,
     frozen: tuple[str, ...] = (),
+    packing: Packing = "bucketed",
     **model: Any,
 ) -> ExampleTask:
     """The task on examples, without a run. ``config``: keys of config.task."""
@@ -113,7 +115,8 @@ def make_task(
     shape = bert.Config(tokenizer.size, 32, 1, 2, 64, max_length=32, **model)
     found = {split: tuple(examples) for split, examples in splits.items()}
     labels = module.Task.labels(own, found["train"])
-    task: ExampleTask = module.Task(own, Setting(found, tokenizer, shape, labels, max_length, 16, frozen=frozen))
+    setting = Setting(found, tokenizer, shape, labels, max_length, 16, packing=packing, frozen=frozen)
+    task: ExampleTask = module.Task(own, setting)
     return task
 
 

@@ -1,6 +1,7 @@
 """Optimizers and schedules against computations of their own, in plain numpy and float64."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -94,8 +95,10 @@ def random_like(params: Any, seed: int) -> Any:
     return jax.tree.map(lambda x: jnp.asarray(rng.normal(0, 1, x.shape), jnp.float32), params)
 
 
-def by_hand(params: Any, gradients: list[Any], rate: float = 0.01) -> dict[str, np.ndarray]:
-    """google-research/bert, optimization.py."""
+def by_hand(
+    params: Any, gradients: list[Any], rate: float = 0.01, share: Callable[[str], float] = lambda name: 1.0
+) -> dict[str, np.ndarray]:
+    """google-research/bert, optimization.py. ``share``: of the rate, by the name of a parameter."""
     weights = leaves(params)
     m, v = ({k: np.zeros_like(w) for k, w in weights.items()} for _ in range(2))
     for gradient in map(leaves, gradients):
@@ -106,7 +109,7 @@ def by_hand(params: Any, gradients: list[Any], rate: float = 0.01) -> dict[str, 
             update = m[k] / (np.sqrt(v[k]) + 1e-6)
             if not k.endswith(("bias']", "scale']")):
                 update = update + 0.01 * w
-            weights[k] = w - rate * update
+            weights[k] = w - rate * share(k) * update
     return weights
 
 

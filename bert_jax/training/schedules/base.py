@@ -33,6 +33,8 @@ class Warmup(abc.ABC):
     warmup_fraction: float | None = None  # in place of warmup_steps: the warm-up as a share of all steps
     warmup_tokens: int | None = None  # in place of warmup_steps: positions of all rows that are read in the warm-up
     where: dataclasses.InitVar[str] = dataclasses.field(default=RUN, kw_only=True)
+    # the rate of each layer is this share of the next one's; heads have the full rate (training/layer_rates.py)
+    layer_decay: float | None = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self, where: str) -> None:
         object.__setattr__(self, "where", where)  # where dataclasses.replace finds it
@@ -42,6 +44,8 @@ class Warmup(abc.ABC):
         check_fields(self, where, share, "warmup_fraction", sound=lambda value: value is None or 0 <= value < 1)
         least = "at least 0 is needed"
         check_fields(self, where, least, "warmup_tokens", sound=lambda value: value is None or value >= 0)
+        allowed = "more than 0 and at most 1 is needed, or None"
+        check_fields(self, where, allowed, "layer_decay", sound=lambda value: value is None or 0 < value <= 1)
 
     @property
     def path(self) -> str:
