@@ -20,9 +20,8 @@ from bert_jax.reporting.profiled_steps import ProfiledSteps
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases, steps_per_epoch
 from bert_jax.task import Task
-from bert_jax.training import layer_rates
+from bert_jax.training import layer_rates, trained
 from bert_jax.training import mesh as meshes
-from bert_jax.training import trained
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers.base import Rule
 from bert_jax.training.schedules.base import Warmup
