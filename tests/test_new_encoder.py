@@ -149,6 +149,7 @@ def test_a_class_that_this_package_does_not_know(recipe: Path, monkeypatch: pyte
         np.testing.assert_array_equal(one, other)
     monkeypatch.setattr(catalogue, "_names", {})
     with pytest.raises(
-        bert_jax.UserError, match="is a 'own' model; readable model types: albert, bert, distilbert, ernie, roberta"
+        bert_jax.UserError,
+        match="is a 'own' model; readable model types: albert, bert, distilbert, electra, ernie",
     ):
         bert_jax.load(str(workdir / "hugging_face"))

@@ -18,6 +18,7 @@ from bert_jax.experiments.grid import Cell, Grid, Metrics, say
 from bert_jax.experiments.table import OWN, SAME_ROWS, Tables, Variant, write_tables
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.loading import load
+from bert_jax.models.model import LM_HEAD
 from bert_jax.objectives import mlm
 from bert_jax.objectives.base import Setting
 from bert_jax.reporting.run_record import only_writer
@@ -267,10 +268,10 @@ def _inputs(
 def _on_rows_of(reference: PretrainingSettings, corpus: Mixture, tokenizer: Tokenizer, workdir: str) -> Metrics:
     """Return the masked-LM metrics of the model in ``workdir`` on the held-out rows of ``reference``.
 
-    A causal model has no such metrics; the result is then {}.
+    A causal model, or one without a head for masked LM, has no such metrics; the result is then {}.
     """
     trained, experiment = load(workdir), reference.experiment()
-    if trained.config.causal:
+    if trained.config.causal or LM_HEAD.name not in trained.params:
         return {}
     config, phase = _masked_rows(reference), experiment.evaluated_phase
     lengths, changes = {phase.kind: phase.max_length}, {phase.kind: phase.changes}

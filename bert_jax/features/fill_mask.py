@@ -52,6 +52,7 @@ def fill_mask(model: TrainedModel, texts: Sequence[str], best: int = 5) -> list[
       UserError: a text has no mask, or more tokens than the model has positions; or the model is left-to-right or has
         no masked-LM head.
     """
+    model = model.with_parts(("encoder", LM_HEAD.name))
     params, config, tokenizer = model.params, model.config, model.tokenizer
     if config.causal:
         raise UserError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from bert_jax.features.fill_mask import Filled, fill_mask
 from bert_jax.features.inputs import Item
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.heads import Pooling
+from bert_jax.models.model import EncoderPart, config_of
 from bert_jax.reporting.run_record import Purpose
 from bert_jax.text.tokenizer import Tokenizer
 
@@ -70,6 +71,18 @@ class TrainedModel:
         each = [self.facts, *(self.facts.get("tasks") or {}).values()]
         found = {task["pooling"] for facts in each if "pooling" in (task := facts.get("task") or {})}
         return found.pop() if len(found) == 1 else "mean"
+
+    def with_parts(self, parts: Collection[str]) -> TrainedModel:
+        """Return the model that has ``parts``: this one, or an encoder beside its own, such as ELECTRA's generator.
+
+        If none has them, return this one.
+        """
+        for name, facts in (self.facts.get("encoders") or {}).items():
+            if not {*parts} <= self.params.keys() and {*parts} <= self.params.get(name, {}).keys():
+                config = config_of(facts).plain()
+                params = EncoderPart(name, config, ()).whole(self.params)
+                return dataclasses.replace(self, params=params, config=config, head=None)
+        return self
 
     def encode(
         self,

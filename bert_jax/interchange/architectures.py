@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from bert_jax import catalogue
 from bert_jax.errors import UserError
-from bert_jax.interchange.family import Family, family_of, family_with
+from bert_jax.interchange.family import Family, families, family_of, family_with
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import BERT
 from bert_jax.tasks.base import ProblemType
@@ -71,6 +71,14 @@ def of_pretraining(config: ModelConfig, parts: Collection[str]) -> str:
     """Return the transformers class name of a model that was pretrained with these ``parts``."""
     family = family_of(config.encoder)
     return f"{family.name}{family.causal}" if config.causal and family.causal else pretraining_class(family, parts)
+
+
+def has_pretraining_class(config: ModelConfig, parts: Collection[str]) -> bool:
+    """Return whether transformers has a class for a model that was pretrained with these ``parts``."""
+    if config.encoder not in families():
+        return False
+    needed = family_of(config.encoder).architectures.get(of_pretraining(config, parts), ("none",))
+    return {*needed} <= {"encoder", "pooler", *parts}
 
 
 def pretraining_class(family: Family, parts: Collection[str]) -> str:

@@ -79,11 +79,13 @@ def read_params(
     names_read, problems, left = [], [], dict(tensors)
     missing: dict[str, list[str]] = {}  # part -> names of tensors
     for entry in (e for e in entries if e.part in {*head.parts, *complete}):
+        shape = leaf(shapes, entry.ours)
+        if shape is None and entry.optional:
+            continue
         array = left.pop(entry.theirs, None)
         if array is None:
             missing.setdefault(entry.part, []).append(entry.theirs)
             continue
-        shape = leaf(shapes, entry.ours)
         theirs = names.to_theirs(np.broadcast_to(np.float32(0), shape), entry).shape
         if array.shape != theirs:
             problems.append(f"{entry.theirs} is {list(array.shape)}, config.json says {list(theirs)}")
@@ -151,7 +153,7 @@ def tensors_of(
         name = entry.theirs.removeprefix(family.prefix) if bare else entry.theirs
         array = leaf(merged, entry.ours)
         if array is None:
-            missing.append(name)
+            missing += [] if entry.optional else [name]
             continue
         tensors[name] = names.to_theirs(np.asarray(array, np.float32), entry)
     unused = tuple(part for part in params if part not in head.parts)

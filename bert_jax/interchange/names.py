@@ -20,12 +20,14 @@ class Entry(NamedTuple):
       inputs: for a kernel, the number of leading axes that are inputs; 0 for an array with the same layout on both
         sides.
       skipped: the number of leading rows of transformers' table that our table does not have.
+      optional: whether models of some sizes have no such array.
     """
 
     ours: str
     theirs: str
     inputs: int = 0
     skipped: int = 0
+    optional: bool = False
 
     @property
     def part(self) -> str:

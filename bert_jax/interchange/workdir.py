@@ -50,6 +50,7 @@ def export_trained(
     if architecture and architecture != head.architecture:
         head = HeadClass(architecture)
         family_with(architecture)  # raises for an unknown class before anything is read
+        trained = trained.with_parts(head.parts)
     task = trained.facts.get("task") or {}
     if pooling is None and head.ending == "Model":
         pooling = task.get("pooling")

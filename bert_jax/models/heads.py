@@ -171,6 +171,23 @@ class Classifier(Head):
         return {self.logits: dense(x)}
 
 
+class ReplacedTokenHead(Head):
+    """Scores each token as one that was put in another's place (Clark et al. 2020, section 3.1).
+
+    A dense layer and the activation come before the last layer. Parameters: ``transform/{kernel, bias}``,
+    ``dense/{kernel, bias}``.
+    """
+
+    @nn.compact
+    def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
+        """Return replaced_logits [B, L] float32 or wider; above 0 means replaced."""
+        config, size = self.config, self.config.hidden_size
+        x = Dense(config, (("embed", size),), ((None, size),), name="transform")(outputs["sequence"])
+        x = ACTIVATIONS[config.activation](x)
+        logits = Dense(config, (("embed", size),), ((None, 1),), config.param_dtype, name="dense")(x)
+        return {"replaced_logits": logits[..., 0]}
+
+
 class SpanClassifier(Classifier):
     """Scores each token as the first and as the last token of an answer."""
 

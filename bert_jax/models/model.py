@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import zlib
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bert_jax import catalogue, configuration
+from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.heads import Classifier, Head
@@ -41,6 +43,49 @@ class Part(NamedTuple):
         return cls(name, head, tuple(options.items()))
 
 
+class EncoderPart(NamedTuple):
+    """A part of a model that is an encoder with heads of its own, such as the generator beside a discriminator.
+
+    Its embeddings are those of the model's encoder: the same parameters, which learn from both. ``Model`` does not run
+    it; an objective does, on the rows that it chooses (``apply``).
+
+    Attributes:
+      name: the name of its parameters in the tree, and the site of its dropout.
+      config: that of its encoder, in which embeddings are as wide as those of the model's encoder.
+      parts: its heads.
+    """
+
+    name: str
+    config: ModelConfig
+    parts: tuple[Part, ...]
+
+    def of_vocabulary(self, size: int) -> EncoderPart:
+        """Return this part for a vocabulary of ``size`` pieces."""
+        return self._replace(config=dataclasses.replace(self.config, vocab_size=size))
+
+    def init(self, rng: Any, batch: Batch) -> dict[str, Any]:
+        """Return newly initialised parameters: ``encoder`` without its embeddings, and a tree for each head."""
+        rng = jax.random.fold_in(rng, zlib.crc32(self.name.encode()))
+        params = Model(self.config, self.parts).init(rng, batch)["params"]
+        if _SHARED not in params["encoder"]:
+            raise UserError(
+                f"encoder {self.config.encoder!r} has no parameters named {_SHARED!r}, which it would share with "
+                f"{self.name!r}; take another config.model.encoder"
+            )
+        return {**params, "encoder": {name: x for name, x in params["encoder"].items() if name != _SHARED}}
+
+    def whole(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all that this encoder and its heads read, from the parameters of the model: ``encoder`` and heads."""
+        own = params[self.name]
+        return {**own, "encoder": {**own["encoder"], _SHARED: params["encoder"][_SHARED]}}
+
+    def apply(self, params: Mapping[str, Any], batch: Batch, rng: RowRng | None = None) -> dict[str, jax.Array]:
+        """Return the outputs of this part for a batch, from the parameters of the model (see ``Model``)."""
+        model = Model(self.config, self.parts)
+        return model.apply({"params": self.whole(params)}, batch, rng and rng.site(self.name))  # type: ignore[return-value]
+
+
+_SHARED = "embeddings"
 POOLER, LM_HEAD = Part.of("pooler", "Pooler"), Part.of("mlm_head", "LmHead")
 # Labels of NSP: 0 true next segment, 1 random segment. Labels of SOP: 0 in the order of the text, 1 otherwise.
 NSP_HEAD = Part.of("nsp_head", Classifier, num_outputs=2, logits="nsp_logits")
@@ -148,3 +193,10 @@ def fresh_params(config: ModelConfig) -> dict[str, Any]:
 def head_class(config: ModelConfig, head: type[Head] | str) -> type[Head]:
     """Return the class of a part's head. ``head`` is the class, or the name of a class in the encoder's file."""
     return getattr(encoder_file(config.encoder), head) if isinstance(head, str) else head
+
+
+def heads_of(config: ModelConfig, part: Part | EncoderPart) -> list[type[Head]]:
+    """Return the classes of the heads of a part, of a model with ``config``."""
+    if isinstance(part, EncoderPart):
+        return [head_class(part.config, one.head) for one in part.parts]
+    return [head_class(config, part.head)]

@@ -23,7 +23,7 @@ from bert_jax.models.distillation import FROZEN, Lessons
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.losses import CrossEntropy, token_metrics
 from bert_jax.models.losses import prediction as prediction
-from bert_jax.models.model import Model, Part, encoder_file
+from bert_jax.models.model import EncoderPart, Model, Part, encoder_file
 from bert_jax.models.teacher import Teacher
 from bert_jax.objectives.frozen import Frozen
 from bert_jax.objectives.reading import ALWAYS, features_read, with_attention
@@ -92,7 +92,8 @@ class PretrainingObjective(SingleTask, abc.ABC):
     It is made before text is read, so that everything else is checked first; ``with_text`` gives it the text.
 
     Class attributes of an objective:
-      parts: the heads of the model; if they depend on the config, set them before calling ``super().__init__``.
+      parts: the heads of the model, and encoders with heads that its own ``forward`` runs; if they depend on the
+        config, set them before calling ``super().__init__``.
       arrangement: the default of ``config.objective.arrangement``.
       reads: the text from which a token is predicted: "both sides", or "what came before". The model has the attention
         for it, whatever a model of --init has read.
@@ -102,7 +103,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
         global batch, and micro-batches are refused; otherwise both may see the rows of a device or micro-batch alone.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[Part | EncoderPart, ...]
     arrangement: ClassVar[str] = "sentence_pairs"
     reads: ClassVar[Literal["both sides", "what came before"]] = "both sides"
     derived: ClassVar[tuple[str, ...]] = ()
@@ -128,10 +129,11 @@ class PretrainingObjective(SingleTask, abc.ABC):
         """
         model = with_attention(setting.model, self.reads, self.name)
         self.config, self.setting = config, setting._replace(model=model)
-        self._terms, self._parts, frozen = self.terms(config), self.parts, self.frozen()
+        self._terms, frozen = self.terms(config), self.frozen()
+        self._parts = heads = tuple(part for part in self.parts if isinstance(part, Part))
         check_terms(self._terms, catalogue.display_name(self.name))
         if setting.teacher:
-            self.lessons = one = Lessons(setting.teacher, model, self.parts, self._terms, kinds=setting.max_lengths)
+            self.lessons = one = Lessons(setting.teacher, model, heads, self._terms, kinds=setting.max_lengths)
             self._terms, self._parts, self.parts = one.terms, one.student_parts, (*self.parts, *one.parts)
             frozen = {**frozen, FROZEN: one.params}
         self._model = Model(model, self._parts)
@@ -172,6 +174,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
         model = dataclasses.replace(self.setting.model, vocab_size=size)
         self.setting = self.setting._replace(model=model)
         self._model = Model(model, self._parts)
+        self.parts = tuple(part if isinstance(part, Part) else part.of_vocabulary(size) for part in self.parts)
         self._terms = of_vocabulary(self._terms, self.tokenizer, size)
         taught = self.lessons.flops if self.lessons else lambda spec: 0.0
         self.flops_per_row = {kind: self.flops(spec) + taught(spec) for kind, spec in self.batch_specs.items()}
@@ -233,7 +236,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
         return [*known, *[""] * (self.setting.model.vocab_size - len(known))]
 
     def _check_model(self, model: ModelConfig) -> None:
-        for role in [part.head for part in self.parts if isinstance(part.head, str)]:
+        for role in [part.head for part in self._parts if isinstance(part.head, str)]:
             if not hasattr(encoder_file(model.encoder), role):
                 raise UserError(f"encoder {model.encoder!r} has no {role}, which objective {self.name!r} needs")
 
@@ -338,8 +341,9 @@ class PretrainingObjective(SingleTask, abc.ABC):
 
     def init(self, rng: Any, spec: BatchSpec | None = None) -> Variables:
         spec = spec or next(iter(self.batch_specs.values()))
-        batch = {name: jnp.zeros((1, *feature.shape), feature.dtype) for name, feature in spec.items()}
-        return Variables(self._model.init(rng, self.inputs(batch))["params"], self.given.arrays)
+        batch = self.inputs({name: jnp.zeros((1, *feature.shape), feature.dtype) for name, feature in spec.items()})
+        beside = {part.name: part.init(rng, batch) for part in self.parts if isinstance(part, EncoderPart)}
+        return Variables({**self._model.init(rng, batch)["params"], **beside}, self.given.arrays)
 
     def loss(self, variables: Variables, batch: Batch, rng: Any) -> Losses:
         batch = self.inputs(batch)

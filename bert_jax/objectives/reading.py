@@ -15,7 +15,7 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.model import head_class
+from bert_jax.models.model import heads_of
 from bert_jax.objectives.terms import names_and_functions, values
 from bert_jax.records import Batch, BatchSpec, Feature
 from bert_jax.task import Measure, Term
@@ -94,7 +94,7 @@ def features_read(
 
     Heads, ``inputs`` and ``terms`` read features, and so does its ``forward`` if that is the file's own.
     """
-    heads = [head_class(objective.setting.model, part.head) for part in objective.parts]
+    heads = [head for part in objective.parts for head in heads_of(objective.setting.model, part)]
     derived, (named, unnamed) = set(objective.derived), names_and_functions(terms)
     needed = {name for head in heads for name in head.reads} - derived
     given = (needed | named).union(ALWAYS)

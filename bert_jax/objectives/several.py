@@ -13,7 +13,7 @@ from bert_jax import catalogue
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
-from bert_jax.models.model import Part
+from bert_jax.models.model import EncoderPart, Part
 from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.records import Batch, Sum
 from bert_jax.rows.dealt import DealtRows, passes_of
@@ -44,7 +44,7 @@ class Several:
           UserError: two objectives have each a head of one name, and these differ; or members have rows of several
             lengths.
         """
-        parts: dict[str, tuple[str, Part]] = {}
+        parts: dict[str, tuple[str, Part | EncoderPart]] = {}
         for one in objectives:
             for part in one.parts:
                 first, known = parts.setdefault(part.name, (one.name, part))

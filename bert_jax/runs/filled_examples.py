@@ -32,7 +32,7 @@ def fill_examples(trained: TrainedModel, texts: Sequence[str] | None, corpus: Mi
       texts: texts with a ``[MASK]`` each. If None, sentences of the held-out text are taken, whose masked words are
         then shown beside the predictions.
     """
-    if LM_HEAD.name not in trained.params:
+    if LM_HEAD.name not in trained.with_parts(("encoder", LM_HEAD.name)).params:
         return []
     masked = [(text, "") for text in texts or ()]
     if texts is None:

@@ -20,13 +20,12 @@ from bert_jax.cluster import distributed
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.privacy import private_config, redact
 from bert_jax.errors import UserError
-from bert_jax.interchange.architectures import of_pretraining
-from bert_jax.interchange.family import families
+from bert_jax.interchange.architectures import has_pretraining_class, of_pretraining
 from bert_jax.interchange.initial import find_initial, start_from
 from bert_jax.interchange.loading import load
 from bert_jax.models import distillation
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.model import LM_HEAD, config_facts
+from bert_jax.models.model import EncoderPart, config_facts
 from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.objectives.several import Several
 from bert_jax.program import program
@@ -153,14 +152,15 @@ def _facts_of(
     model, every = task.setting.model, [part.name for part in task.parts]
     parts = [name for name in every if name != distillation.PROJECTION]
     [(module, *_), *_] = settings.objectives(settings.experiment().phases.phases[-1:])
-    has_class = model.encoder in families() and LM_HEAD.name in parts  # a class of transformers
+    beside = {part.name: config_facts(part.config) for part in task.parts if isinstance(part, EncoderPart)}
     facts = {
         "model": config_facts(model),
         "lowercase": tokenizer.lowercase,
         "vocabulary_sha256": tokenizer.sha256,
         "corpus_fingerprint": corpus.fingerprint,
-        "head": {"architecture": of_pretraining(model, parts)} if has_class else None,
+        "head": {"architecture": of_pretraining(model, parts)} if has_pretraining_class(model, parts) else None,
         "objective": {"name": catalogue.name_of(module.__name__), **dataclasses.asdict(task.config)},
+        **({"encoders": beside} if beside else {}),
         # those of other phases, and what only a teacher needed, are left out of the model
         **({"parts": parts} if isinstance(task, Several) or parts != every else {}),
     }

@@ -191,6 +191,8 @@ def reference_outputs(
     ids = batch["input_ids"]
     x = words[ids] + named.positions(ids.shape[1])
     x = norm("embeddings.LayerNorm", x + named.table("token_type_embeddings")[batch["token_type_ids"]])
+    if config.embedding_size != config.hidden_size:
+        x = named.dense("embeddings_project", x)
     for i in range(config.num_layers):
         layer = f"encoder.layer.{i}"
         x = norm(f"{layer}.attention.output.LayerNorm", x + attention(f"{layer}.attention", x))
@@ -203,6 +205,9 @@ def reference_outputs(
         hidden = activation(named.dense("cls.predictions.transform.dense", x))
         hidden = norm("cls.predictions.transform.LayerNorm", hidden)
         outputs["mlm_logits"] = hidden @ words.T + named.mlm_bias()
+    if "discriminator_head" in parts:
+        hidden = activation(named.dense("discriminator_predictions.dense", x))
+        outputs["replaced_logits"] = named.dense("discriminator_predictions.dense_prediction", hidden)[..., 0]
     if "nsp_head" in parts and "pooler" in parts:
         outputs["nsp_logits"] = named.last("cls.seq_relationship", outputs["pooled"])
     if "classifier" in parts and (read := outputs.get(read_by_classifier(architecture))) is not None:
@@ -358,6 +363,24 @@ class _DistilBertNames(HuggingFaceNames):
         return np.maximum(self.dense("pre_classifier", x), 0)
 
 
+class _ElectraNames(HuggingFaceNames):
+    """Finds tensors by the names of BERT's modules; texts are pooled with a GELU."""
+
+    def __init__(self, tensors: Mapping[str, np.ndarray], architecture: str):
+        renamed = {
+            "cls.predictions.transform.dense": "generator_predictions.dense",
+            "cls.predictions.transform.LayerNorm": "generator_predictions.LayerNorm",
+            "cls.predictions": "generator_lm_head",
+            "pooler.dense": "sequence_summary.summary",
+        }
+        if architecture.endswith("ForSequenceClassification"):
+            renamed |= {"pooler.dense": "classifier.dense", "classifier": "classifier.out_proj"}
+        super().__init__(tensors, "electra.", renamed)
+
+    def pooled(self, x: np.ndarray) -> np.ndarray:
+        return activated(self.dense("pooler.dense", x), "gelu")
+
+
 def _roberta_names(tensors: Mapping[str, np.ndarray], config: ModelConfig, architecture: str) -> HuggingFaceNames:
     renamed = {
         "cls.predictions.transform.dense": "lm_head.dense",
@@ -391,6 +414,8 @@ def numpy_outputs(
         named = _roberta_names(tensors, config, architecture)
     elif config.encoder == "distilbert":
         named = _DistilBertNames(tensors, config)
+    elif config.encoder == "electra":
+        named = _ElectraNames(tensors, architecture)
     elif "bert/embeddings/word_embeddings" in tensors:
         named = OriginalNames(tensors)
     else:

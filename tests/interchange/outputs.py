@@ -13,6 +13,7 @@ from bert_jax.interchange.architectures import HeadClass
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.heads import Classifier
 from bert_jax.models.model import LM_HEAD, NSP_HEAD, POOLER, SOP_HEAD, Model, Part, token_head
+from bert_jax.objectives.replaced_tokens import DISCRIMINATOR
 
 
 def read_by_classifier(architecture: str) -> str:
@@ -30,6 +31,7 @@ def module_outputs(
     vectors = read_by_classifier(head.architecture)
     parts = [one for one in (POOLER, LM_HEAD, *token_head(config)) if one.name in params]
     parts += [one for one in (NSP_HEAD, SOP_HEAD) if "pooler" in params and one.name in params]
+    parts += [DISCRIMINATOR] if DISCRIMINATOR.name in params else []
     if "classifier" in params and (vectors == "sequence" or "pooler" in params):
         parts.append(Part.of("classifier", Classifier, num_outputs=head.num_outputs, vectors=vectors))
     if "qa_outputs" in params:

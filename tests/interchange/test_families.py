@@ -22,6 +22,7 @@ from bert_jax.interchange.hugging_face import export_model, import_model
 from bert_jax.interchange.tokenizer_files import write_tokenizer
 from bert_jax.models.heads import Classifier
 from bert_jax.models.model import Model, Part, config_facts, encoder_file, fresh_params
+from bert_jax.objectives import replaced_tokens
 from bert_jax.text.tokenizer import of_json
 from tests.interchange.heads import TAGS, TOKENIZER
 from tests.interchange.numpy_models import assert_same_outputs
@@ -60,6 +61,9 @@ def params_of(config: Any, head: HeadClass) -> Any:
     above = jax.eval_shape(lambda: nn.unbox(Model(config, parts).init(jax.random.key(0), batch))["params"])
     shapes = {**above, **jax.eval_shape(lambda: fresh_params(config))}
     shapes["token_head"] = shapes["pooler"]
+    if config.encoder == "electra":
+        module = Model(config, (replaced_tokens.DISCRIMINATOR,))
+        shapes |= jax.eval_shape(lambda: nn.unbox(module.init(jax.random.key(0), batch))["params"])
     rng = np.random.default_rng(0)
 
     def draw(path: Any, leaf: Any) -> np.ndarray:
@@ -208,6 +212,6 @@ def test_the_class_of_what_was_trained() -> None:
 def test_an_encoder_that_transformers_does_not_have_is_an_error() -> None:
     with pytest.raises(
         UserError,
-        match="the encoder 'own' cannot be exported: transformers has no class for it.* bert, distilbert, ern",
+        match="the encoder 'own' cannot be exported: transformers has no class for it.* bert, distilbert, electra",
     ):
         family_of("own")

@@ -16,7 +16,7 @@ from bert_jax import catalogue
 from bert_jax.models import heads
 from bert_jax.models.bilstm import BiLstm
 from bert_jax.models.distillation import States
-from bert_jax.models.encoders import albert, distilbert
+from bert_jax.models.encoders import albert, distilbert, electra
 from bert_jax.models.model import LM_HEAD, POOLER, SOP_HEAD, Model, Part, encoder_file, head_class
 from bert_jax.models.primitives import ACTIVATIONS, Dense
 from bert_jax.models.san import StochasticAnswer
@@ -30,6 +30,7 @@ BOUNDARIES = IDS | {name: random_batch()["masked_positions"] for name in PLACES}
 CHOICES = {name: np.stack([ids, ids[::-1]], axis=1) for name, ids in IDS.items()}
 CAUSAL = tiny(dtype="bfloat16", num_layers=1, attention="causal")
 ALBERT = albert.Config(**(TINY | {"num_layers": 1, "embedding_size": 8}), dtype="bfloat16")
+ELECTRA = electra.Config(**(TINY | {"num_layers": 1, "embedding_size": 8}), dtype="bfloat16")
 DISTILBERT = distilbert.Config(**(TINY | {"num_layers": 1}), dtype="bfloat16")
 MODULES: dict[str, tuple[Any, dict[str, np.ndarray]]] = {  # module, its inputs
     "pretraining": (pretraining(CONFIG), random_batch()),
@@ -60,10 +61,11 @@ MODULES: dict[str, tuple[Any, dict[str, np.ndarray]]] = {  # module, its inputs
     ),
     "albert": (Model(ALBERT, (POOLER, LM_HEAD, SOP_HEAD)), random_batch()),
     "distilbert": (Model(DISTILBERT, (POOLER, Part.of("classifier", heads.Classifier))), IDS),
+    "electra": (Model(ELECTRA, (POOLER, Part.of("discriminator_head", heads.ReplacedTokenHead))), IDS),
     "teacher": (Model(CONFIG, (Part.of("states", States, states=(0, 1), width=8),)), IDS),
     "sentence_embeddings": (Model(CONFIG, (Part.of("sentence_vector", heads.SentenceVector),)), IDS),
 }
-OWN_ENCODERS = ("albert", "distilbert")  # kinds whose encoder has other parameters than the rest
+OWN_ENCODERS = ("albert", "distilbert", "electra")  # kinds whose encoder has other parameters than the rest
 WIDE = ("erf", "tanh", "exp", "log", "logistic", "rsqrt", "sqrt", "reduce_sum")  # primitives that are never of bfloat16
 VECTORS = ("sequence", "pooled")  # outputs of bfloat16
 

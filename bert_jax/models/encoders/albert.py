@@ -12,19 +12,11 @@ Parameters (the embeddings have width E, everything else has width H; the tree i
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import Literal
 
-import jax
-from flax import linen as nn
-
-from bert_jax.models.dropout import RowRng
 from bert_jax.models.encoders import bert
 from bert_jax.models.encoders.bert import LmHead as LmHead
 from bert_jax.models.encoders.bert import Pooler as Pooler
-from bert_jax.models.encoding import Encoding
-from bert_jax.models.primitives import Dense, constrain
-from bert_jax.models.transformer import add_layers, run_layers
-from bert_jax.records import Batch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,30 +40,8 @@ class Config(bert.Config):
         return True
 
 
-class Encoder(nn.Module):
+class Encoder(bert.Encoder):
     """Applies embeddings, their projection, and ``num_layers`` times the same layer, each time with other dropout."""
-
-    config: Config
-    reads: ClassVar[frozenset[str]] = bert.Encoder.reads
-
-    def setup(self) -> None:
-        config = self.config
-        self.embeddings = bert.Embeddings(config)
-        narrow, wide = ((None, config.embedding_size),), (("embed", config.hidden_size),)
-        self.embedding_projection = Dense(config, narrow, wide)
-        add_layers(self, config)
-
-    def __call__(
-        self, batch: Batch, rng: RowRng | None = None, hidden_states: Literal["last", "all"] = "last"
-    ) -> Encoding:
-        """Encode ``input_ids``, ``attention_mask`` and the features in ``reads``, each [B, L].
-
-        If ``rng`` is None, there is no dropout. The first of "all" hidden states is the output of the projection.
-        """
-        x: jax.Array = self.embedding_projection(self.embeddings(batch, rng))
-        x, stacked = run_layers(self, constrain(x, "batch", "length", "embed"), batch, rng)
-        hidden = stacked() if hidden_states == "all" else None
-        return Encoding(x, self.embeddings.word_embeddings, hidden)
 
 
 def _size(num_layers: int, hidden_size: int, num_heads: int, embedding_size: int = 128) -> dict[str, int]:

@@ -6,6 +6,9 @@ Parameters (of unrolled layers; scanned layers are stacked under ``layers``)::
     layer_<i>/attention/{query, key, value, output}/{kernel, bias}
     layer_<i>/mlp/{input, output}/{kernel, bias}
     layer_<i>/{attention_layer_norm, mlp_layer_norm}/{scale, bias}
+
+An encoder whose embeddings have a width of their own, such as ELECTRA or ALBERT, has ``embedding_projection/{kernel,
+bias}`` too, which takes them to the width of the layers.
 """
 
 from __future__ import annotations
@@ -22,7 +25,16 @@ from bert_jax.models.dropout import RowRng, dropout
 from bert_jax.models.encoding import Encoding
 from bert_jax.models.heads import LmHead as LmHead
 from bert_jax.models.heads import Pooler as Pooler
-from bert_jax.models.primitives import LayerNorm, activation_dtype, constrain, look_up, normal, spread, with_axes
+from bert_jax.models.primitives import (
+    Dense,
+    LayerNorm,
+    activation_dtype,
+    constrain,
+    look_up,
+    normal,
+    spread,
+    with_axes,
+)
 from bert_jax.models.transformer import add_layers, run_layers
 from bert_jax.records import Batch
 
@@ -89,23 +101,29 @@ class Embeddings(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Applies the embeddings and then ``num_layers`` layers."""
+    """Applies the embeddings, their projection if the config has one, and then ``num_layers`` layers."""
 
     config: TransformerConfig
     reads: ClassVar[frozenset[str]] = frozenset({"token_type_ids", "position_ids", "sequence_ids"})
 
     def setup(self) -> None:
-        self.embeddings = Embeddings(self.config)
-        add_layers(self, self.config)
+        config = self.config
+        self.embeddings = Embeddings(config)
+        if config.embedding_projection:
+            narrow, wide = ((None, config.embedding_size),), (("embed", config.hidden_size),)
+            self.embedding_projection = Dense(config, narrow, wide)
+        add_layers(self, config)
 
     def __call__(
         self, batch: Batch, rng: RowRng | None = None, hidden_states: Literal["last", "all"] = "last"
     ) -> Encoding:
         """Encode ``input_ids``, ``attention_mask`` and the features in ``reads``, each [B, L].
 
-        If ``rng`` is None, there is no dropout.
+        If ``rng`` is None, there is no dropout. The first of "all" hidden states is what the first layer reads.
         """
-        x = self.embeddings(batch, rng)
+        x: jax.Array = self.embeddings(batch, rng)
+        if self.config.embedding_projection:
+            x = constrain(self.embedding_projection(x), "batch", "length", "embed")
         x, stacked = run_layers(self, x, batch, rng)
         hidden = stacked() if hidden_states == "all" else None
         return Encoding(x, self.embeddings.word_embeddings, hidden)
