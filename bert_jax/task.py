@@ -211,6 +211,13 @@ class Task(Protocol):
         """Return the kind of the rows of a held-out part, in an evaluation of the phase ``kind``."""
         ...
 
+    def reader(self, kind: str, phase: str) -> Task:
+        """Return the task that reads held-out rows of ``kind`` while the phase ``phase`` is trained.
+
+        It is that of ``kind``, with what the phase changes in the model.
+        """
+        ...
+
     def source(self, split: Literal["train", "eval"], kind: str, phase: int, part: str | None = None) -> RowSource:
         """Return the rows of a split, or only of one held-out part.
 
@@ -274,6 +281,10 @@ class SingleTask:
     def kind_of(self, part: str, kind: str) -> str:
         del part
         return kind
+
+    def reader(self, kind: str, phase: str) -> Any:
+        del phase
+        return self.of(kind)
 
     def evaluated(self, metrics: dict[str, float]) -> dict[str, float]:
         return metrics

@@ -128,15 +128,14 @@ class PretrainingObjective(SingleTask, abc.ABC):
           UserError: the encoder, arrangement, packing, masking and lengths do not fit together.
         """
         model = with_attention(setting.model, self.reads, self.name)
-        self.config, self.setting = config, setting._replace(model=model)
-        self._terms, frozen = self.terms(config), self.frozen()
+        self.config, self.setting, self._terms = config, setting._replace(model=model), self.terms(config)
         self._parts = heads = tuple(part for part in self.parts if isinstance(part, Part))
         check_terms(self._terms, catalogue.display_name(self.name))
         if setting.teacher:
             self.lessons = one = Lessons(setting.teacher, model, heads, self._terms, kinds=setting.max_lengths)
             self._terms, self._parts, self.parts = one.terms, one.student_parts, (*self.parts, *one.parts)
-            frozen = {**frozen, FROZEN: one.params}
         self._model = Model(model, self._parts)
+        frozen = {**self.frozen(), **({FROZEN: self.lessons.params} if self.lessons else {})}
         self.given = Frozen(frozen, [part.name for part in self.parts], catalogue.display_name(self.name))
         self._check_model(model)
         model.check_lengths(setting.max_lengths)

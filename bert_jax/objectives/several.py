@@ -95,6 +95,10 @@ class Several:
         of_phase = self._members[kind]
         return of_phase[part][0] if len(of_phase) > 1 else kind
 
+    def reader(self, kind: str, phase: str) -> PretrainingObjective:
+        one, now = self._of[kind], self._of[phase]
+        return now if (type(now), now.config) == (type(one), one.config) else one
+
     def source(self, split: Literal["train", "eval"], kind: str, phase: int, part: str | None = None) -> RowSource:
         of_phase = dict(self._members[kind.partition("/")[0]].values())
         if len(of_phase) == 1:

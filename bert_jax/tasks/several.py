@@ -163,6 +163,10 @@ class SeveralTasks:
         """Return the member of its kind of batch; of the phase, this object."""
         return self if kind == KIND else self._of[kind]
 
+    def reader(self, kind: str, phase: str) -> Any:
+        del phase
+        return self.of(kind)
+
     def kind_of(self, part: str, kind: str) -> str:
         del kind
         return part.partition("/")[0]

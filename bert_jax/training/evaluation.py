@@ -41,11 +41,14 @@ class Evaluation:
           progress: called after every batch with the rows that are done and all rows of the part.
         """
         self._task, self._mesh, self._phase, self._num_rows = task, mesh, phase, num_rows
-        self._steps: dict[str, Any] = {}  # by kind of rows
+        self._now = phase.kind  # the phase that is trained
+        self._steps: dict[tuple[str, str], Any] = {}  # by kind of rows and phase
         self._between, self._progress = between, progress
 
-    def run(self, params: Any, frozen: Any) -> dict[str, float]:
+    def run(self, params: Any, frozen: Any, now: str | None = None) -> dict[str, float]:
         """Return the metrics over all rows, as ``Task.evaluated`` names them.
+
+        ``now``: the phase that is trained, with whose model the rows are read; by default that of the rows.
 
         Sums are added up in float64 on the host and divided once.
 
@@ -53,6 +56,7 @@ class Evaluation:
         under ``<metric>/<part>``. Each part is read by the task of its own kind. What only some of them measure is a
         mean over these.
         """
+        self._now = now or self._phase.kind
         parts = self._task.of(self._phase.kind).heldout_parts
         tasks = {part: self._task.of(self._kind_of(part)) for part in parts}
         sums, of_host = {}, {}  # by held-out part
@@ -95,9 +99,9 @@ class Evaluation:
         return self._task.kind_of(part, self._phase.kind)
 
     def _step(self, kind: str) -> Any:
-        if kind not in self._steps:
-            self._steps[kind] = jax.jit(make_eval_step(self._task.of(kind)))
-        return self._steps[kind]
+        if (key := (kind, self._now)) not in self._steps:
+            self._steps[key] = jax.jit(make_eval_step(self._task.reader(*key)))
+        return self._steps[key]
 
     def _forward(self, kind: str) -> Callable[..., Any]:
         """Return the function of a batch, ``params`` and ``frozen`` that runs the eval step on rows of ``kind``."""

@@ -182,7 +182,8 @@ class _Trainer:
                 break
             distributed.at(done, "reading")
         self._finish()
-        return result or self._evaluation.run(meshes.whole(self._state.params), self._frozen)
+        params, at_end = meshes.whole(self._state.params), self._phases.phases[-1].kind
+        return result or self._evaluation.run(params, self._frozen, at_end)
 
     def _exhausted(self) -> bool:
         return bool(distributed.first_says("exhausted", self._selection.exhausted))
@@ -234,7 +235,8 @@ class _Trainer:
             with observer.during("scoring"):
                 found = others(step, params, self._frozen, self._termination.check)
         with observer.during("evaluating"):
-            metrics = self._evaluation.run(params, self._frozen) | found
+            now = self._phases.phase_of(max(step - 1, 0)).kind
+            metrics = self._evaluation.run(params, self._frozen, now) | found
         observer.evaluation(step, metrics)
         if distributed.first_says("best", self._selection.see(step, metrics)):
             with observer.during("saving"):

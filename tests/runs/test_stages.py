@@ -65,6 +65,12 @@ def test_a_phase_has_its_own_base_of_rotation_and_one_set_of_parameters(tmp_path
     assert {checked.task.of(kind).trains for kind in STAGES} == {None}
 
 
+def test_held_out_rows_are_read_with_the_base_of_the_phase_that_is_trained(tmp_path: Path) -> None:
+    task = task_of(tmp_path).task
+    read = {kind: task.reader("3_decay", kind) for kind in STAGES}
+    assert [one.setting.model.global_theta for one in read.values()] == [10_000.0, 160_000.0, 160_000.0]
+
+
 def test_a_run_in_stages_ends_as_the_model_of_its_last(tmp_path: Path) -> None:
     text = toy.write_text(tmp_path / "text.txt", documents=40)
     recipe = toy.write_recipe(tmp_path / "recipe.json", config_of(text, STAGES))
