@@ -1,0 +1,27 @@
+"""ModernBERT-base in about a day on one large GPU or eight TPU v5e chips: the three stages, shortened.
+
+    bert-jax plan --config=modernbert_day --topology=v5e:2x4
+    bert-jax pretrain --config=modernbert_day --workdir=runs/day \\
+        --config.corpus.source=text_files --config.corpus.options.paths="('text/*.txt.gz',)"
+
+26e9 tokens in rows of 1,024, 2e9 in rows of 8,192, and 2e9 more with a falling rate; ``plan`` says for your machine
+how long that takes and what memory it needs. Batches are smaller than the published ones, since the run has fewer
+steps; the rates are those of ``modernbert``. The numbers of tokens are our choice.
+"""
+
+from ml_collections import ConfigDict
+
+from bert_jax.runs import recipes
+
+
+def get_config() -> ConfigDict:
+    config = recipes.derive("modernbert")
+    long = config.phases.phase2
+    first = ConfigDict({"num_tokens": 26_000_000_000, "batch_size": 512, "max_length": 1_024})
+    config.phases = ConfigDict({"phase1": first, "phase2": long, "phase3": config.phases.phase3})
+    for name in ("phase2", "phase3"):
+        config.phases[name].update({"num_tokens": 2_000_000_000, "batch_size": 64})
+    config.schedule.warmup_tokens = 500_000_000
+    config.training.update({"eval_phase": "phase1", "eval_every_steps": 2_000, "micro_batches": 8})
+    config.checkpoints = ConfigDict({"every_steps": 1_000, "keep": 3, "keep_every_steps": 10_000})
+    return config
