@@ -248,7 +248,7 @@ def test_a_pooler_that_a_text_classifier_of_roberta_ignores_is_read_past(tmp_pat
         ("masked_lm", {"pruned_heads": {"0": [1]}}, r"has pruned_heads {'0': \[1\]}; of the BERT family"),
         ("masked_lm", {"rope": 1e4, "auto_map": {"A": "own.py"}, "x": None}, r"family: rope = 10000.0, auto_map ="),
         ("encoder", {"hidden_size": 64}, r"word_embeddings.weight is \[64, 32\], config.json says \[64, 64\]"),
-        ("encoder", {"model_type": "electra"}, "is a 'electra' model; readable model types: albert, bert, distilbert"),
+        ("encoder", {"model_type": "bart"}, "is a 'bart' model; readable model types: albert, bert, distilbert"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(copy_of: Any, name: str, fields: Any, message: str, tmp_path: Path) -> None:

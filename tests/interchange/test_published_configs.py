@@ -25,6 +25,10 @@ ALBERT = """{"architectures": ["AlbertForMaskedLM"], "attention_probs_dropout_pr
   "inner_group_num": 1, "intermediate_size": 3072, "layer_norm_eps": 1e-12, "max_position_embeddings": 512,
   "model_type": "albert", "net_structure_type": 0, "num_attention_heads": 12, "num_hidden_groups": 1,
   "num_hidden_layers": 12, "num_memory_blocks": 0, "pad_token_id": 0, "type_vocab_size": 2, "vocab_size": 30000"""
+ELECTRA = """{"architectures": ["ElectraForPreTraining"], "attention_probs_dropout_prob": 0.1, "embedding_size": 128,
+  "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "hidden_size": 256, "initializer_range": 0.02,
+  "intermediate_size": 1024, "layer_norm_eps": 1e-12, "max_position_embeddings": 512, "model_type": "electra",
+  "num_attention_heads": 4, "num_hidden_layers": 12, "type_vocab_size": 2, "vocab_size": 30522"""
 ERNIE = """{"attention_probs_dropout_prob": 0.1, "hidden_act": "relu", "hidden_dropout_prob": 0.1, "hidden_size": 768,
   "initializer_range": 0.02, "max_position_embeddings": 2048, "num_attention_heads": 12, "num_hidden_layers": 12,
   "task_type_vocab_size": 3, "type_vocab_size": 4, "use_task_id": true, "vocab_size": 40000, "layer_norm_eps": 1e-05,
@@ -78,13 +82,24 @@ PUBLISHED = {
     "a dump of a DistilBERT by version 4": DISTILBERT + WHOLE + "}",
     "a DistilBERT of version 5": DISTILBERT.replace('"tie_weights_": true', '"tie_word_embeddings": true')
     + ', "bos_token_id": null, "dtype": "float32", "eos_token_id": null, "transformers_version": "5.23.0"}',
+    "electra-small-discriminator": ELECTRA + "}",
+    "an ELECTRA of version 4": ELECTRA
+    + """, "classifier_dropout": null, "pad_token_id": 0, "position_embedding_type": "absolute",
+      "summary_type": "first", "summary_use_proj": true, "summary_activation": "gelu", "summary_last_dropout": 0.1}""",
     "ernie-3.0-base-zh": ERNIE + "}",
     "an ERNIE of PaddleNLP": ERNIE
     + ', "enable_recompute": false, "paddlenlp_version": null, "pool_act": "tanh", "task_id": 0}',
 }
 
 
-BY_ENCODER = {"albert": ALBERT, "bert": BERT, "distilbert": DISTILBERT, "ernie": ERNIE, "roberta": ROBERTA}
+BY_ENCODER = {
+    "albert": ALBERT,
+    "bert": BERT,
+    "distilbert": DISTILBERT,
+    "electra": ELECTRA,
+    "ernie": ERNIE,
+    "roberta": ROBERTA,
+}
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -116,3 +131,9 @@ def test_positions_that_are_no_number_are_refused(encoder: str, positions: Any) 
     described = json.loads({"bert": BERT, "roberta": ROBERTA}[encoder] + "}") | {"max_position_embeddings": positions}
     with pytest.raises(UserError, match="^there/config.json does not describe .*: config.*max_length is"):
         family_of(encoder).from_config(described, "there")
+
+
+@pytest.mark.parametrize(("key", "value"), [("hidden_act", "relu"), ("summary_type", "mean")])
+def test_an_electra_whose_heads_compute_otherwise_is_refused(key: str, value: str) -> None:
+    with pytest.raises(UserError, match=f"^there/config.json .*{value}"):
+        family_of("electra").from_config(json.loads(ELECTRA + "}") | {key: value}, "there")
