@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.models.encoders import albert, bert, distilbert, ernie, roberta
-from bert_jax.models.model import IDS, LM_HEAD, POOLER, Model
-from bert_jax.models.transformer import stack_layers, unstack_layers
+from bert_jax.models.encoders import albert, bert, distilbert, ernie, modernbert, roberta
+from bert_jax.models.model import IDS, LM_HEAD, POOLER, Model, fresh_params
+from bert_jax.models.transformer import scanned_from, stack_layers, unstack_layers
 from bert_jax.runs.finetuning_preparation import check_finetuning
 from bert_jax.runs.settings import FinetuningSettings
 from bert_jax.training import mesh as meshes
@@ -20,7 +20,7 @@ from bert_jax.training.layer_rates import factors, scaled
 from bert_jax.training.mesh import unbox
 from bert_jax.training.optimizers import adamax, adamw, lamb
 from bert_jax.training.optimizers.base import Rule
-from bert_jax.training.trained import part_of, update
+from bert_jax.training.trained import part_of, transformation
 from tests.tasks import toy_tasks
 from tests.training.test_updates import by_hand, leaves, random_like, run, tiny_params
 
@@ -51,6 +51,23 @@ def test_factors_by_name(encoder: str) -> None:
         of_encoder = {"embeddings": 0.8**3, "embedding_projection": 0.8**3, "layer": 0.8**2}
     expected = {f"encoder/{name}": value for name, value in of_encoder.items()}
     assert by_name(params) == pytest.approx({"pooler": 1.0, "mlm_head": 1.0} | expected)
+
+
+def test_layers_of_a_period_have_the_factors_that_they_have_alone() -> None:
+    """ModernBERT's: the first layer is not stacked, then three at a time."""
+    config = modernbert.Config(50, hidden_size=8, num_layers=7, num_heads=2, mlp_dim=16, max_length=8)
+    params, groups = fresh_params(config), scanned_from(config.blocks)
+    found, stacked = factors(params, DECAY), factors(stack_layers(params, groups), DECAY)
+    assert groups == (1, 3)
+    spread = jax.tree.map(
+        lambda factor, leaf: np.broadcast_to(factor, leaf.shape), stacked, stack_layers(params, groups)
+    )
+    for i in range(7):
+        [factor] = {float(one) for one in jax.tree.leaves(found["encoder"][f"layer_{i}"])}
+        assert factor == pytest.approx(DECAY ** (8 - i))
+        for leaf in jax.tree.leaves(unstack_layers(spread, groups)["encoder"][f"layer_{i}"]):
+            np.testing.assert_allclose(leaf, factor, rtol=1e-6)
+    assert set(jax.tree.leaves(found["encoder"]["layer_norm"])) == {DECAY}
 
 
 def test_twelve_layers_have_the_rates_of_electra() -> None:
@@ -107,13 +124,25 @@ def test_without_decay_the_optimizer_is_the_same_object() -> None:
     assert scaled(tx, 1.0) is tx
 
 
+class Kinds:
+    """Of a task of one kind, what an optimizer reads."""
+
+    batch_specs = ("train",)
+
+    def __init__(self, trains: frozenset[str]):
+        self.trains = trains
+
+    def of(self, kind: str) -> Any:
+        del kind
+        return self
+
+
 @pytest.mark.parametrize("trains", [{"pooler"}, {"encoder", "nsp_head"}])
 def test_a_step_that_trains_some_parts(trains: set[str]) -> None:
     params, parts = tiny_params(), frozenset(trains)
-    gradient, tx = part_of(random_like(params, 8), parts), adamw.Optimizer().make()
+    gradient, tx = part_of(random_like(params, 8), parts), transformation(Kinds(parts), adamw.Optimizer())
     plain, decayed = (
-        jax.jit(lambda g, p, tx=tx: update(tx, g, tx.init(p), p, parts)[0])(gradient, params)
-        for tx in (tx, scaled(tx, DECAY))
+        jax.jit(lambda g, p, tx=tx: tx.update(g, tx.init(p), p)[0])(gradient, params) for tx in (tx, scaled(tx, DECAY))
     )
     for (name, one), other in zip(leaves(plain).items(), leaves(decayed).values(), strict=True):
         np.testing.assert_allclose(other, share(name) * one, rtol=1e-6, err_msg=name)

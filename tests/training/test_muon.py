@@ -36,6 +36,24 @@ def test_what_it_takes() -> None:
     assert list(taken(shared)) == ["encoder.embedding_projection", *(f"encoder.layer.{name}" for name in OF_LAYER)]
 
 
+def test_the_matrices_of_one_kernel_are_made_orthogonal_each() -> None:
+    """Queries, keys and values of ModernBERT, and the halves of its MLPs: as if each had a kernel of its own."""
+    draw = np.random.default_rng(0).normal
+    kernels = {"qkv": draw(size=(8, 3, 2, 4)), "input": draw(size=(8, 2, 6)), "output": draw(size=(2, 4, 8))}
+
+    def steps(kernels: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        params = {"encoder": {"layer_0": {name: {"kernel": jnp.asarray(x)} for name, x in kernels.items()}}}
+        tx = muon.Optimizer(weight_decay=0.0).make()
+        found, _ = tx.update(params, tx.init(params), params)
+        return {name: np.asarray(tree["kernel"]) for name, tree in found["encoder"]["layer_0"].items()}
+
+    together = steps(kernels)
+    for name in ("qkv", "input"):
+        for i in range(kernels[name].shape[1]):
+            alone = steps({"query": kernels[name][:, i]})["query"]
+            np.testing.assert_allclose(together[name][:, i], alone, atol=1e-5)
+
+
 def orthogonal(matrix: np.ndarray) -> np.ndarray:
     """Five Newton-Schulz steps (Jordan et al. 2024) on the singular values alone."""
     u, values, v = np.linalg.svd(matrix, full_matrices=False)

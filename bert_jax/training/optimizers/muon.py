@@ -26,9 +26,10 @@ class Optimizer(adamw.Adam):
     """The defaults are those of Moonlight's code, which clips nothing.
 
     The kernels of the encoder are matrices from their inputs to their outputs: attention's [D, H, d] and [H, d, D] are
-    [D, H*d] and [H*d, D], and stacked layers are matrices one by one. A step of a matrix [n, m] is its momentum made
-    orthogonal, times 0.2 * sqrt(max(n, m)): entries then have the RMS of a step of AdamW, so that both rules share
-    learning rate and decay. Embeddings, heads, the pooler, biases and layer norms are left to AdamW.
+    [D, H*d] and [H*d, D]. Stacked layers are matrices one by one, as are queries, keys and values of one kernel, and
+    the halves of a gated MLP. A step of a matrix [n, m] is its momentum made orthogonal, times 0.2 * sqrt(max(n, m)):
+    entries then have the RMS of a step of AdamW, so that both rules share learning rate and decay. Embeddings, heads,
+    the pooler, biases and layer norms are left to AdamW.
     """
 
     b2: float = 0.95  # AdamW's decay of the mean of squared gradients
@@ -62,12 +63,16 @@ def rules_of(params: Any) -> Any:
 
 
 def dimension_numbers(kernels: Any) -> Any:
-    """Return which axes of each kernel are inputs, and which are outputs; layers, stacked on an axis, are neither."""
+    """Return which axes of each kernel are inputs, and which are outputs.
+
+    An axis of several matrices is neither: stacked layers, and what a layer makes of one input.
+    """
 
     def axes_of(path: tuple[Any, ...], kernel: jax.Array) -> MuonDimensionNumbers:
-        axes = base.own_axes(path, kernel)
-        inputs = len(axes) - 1 if OF_HEADS in [getattr(key, "key", "") for key in path] else 1
-        return MuonDimensionNumbers(axes[:inputs], axes[inputs:])
+        axes, names = base.own_axes(path, kernel), [getattr(key, "key", "") for key in path]
+        inputs = len(axes) - 1 if OF_HEADS in names else 1
+        several = "qkv" in names or ("input" in names and len(axes) == 3)
+        return MuonDimensionNumbers(axes[:inputs], axes[inputs + several :])
 
     return jax.tree_util.tree_map_with_path(axes_of, kernels)
 
