@@ -84,14 +84,14 @@ def bias(visible: Visible) -> jax.Array:
 
 
 def bias_between(visible: Visible, ids: Pair, places: Pair) -> jax.Array:
-    """Return the part of ``bias`` that is between some queries and some keys, [B, ..., 1, Q, K] float32.
+    """Return the part of ``bias`` that is between some queries and some keys, [B, 1, ..., Q, K] float32.
 
     Args:
-      ids: those of the queries [B, ..., Q] and of the keys [B, ..., K], from ``Visible.ids``.
+      ids: those of the queries [B, 1, ..., Q] and of the keys [B, 1, ..., K], from ``Visible.ids``.
       places: the positions of the queries [..., Q] and of the keys [..., K].
     """
     queries, keys = places
-    return _bias(visible, _same(*ids), (queries[None], keys[None]))[..., None, :, :]
+    return _bias(visible, _same(*ids), (queries[None, None], keys[None, None]))
 
 
 def _same(queries: jax.Array, keys: jax.Array) -> jax.Array:

@@ -34,6 +34,12 @@ def test_bias_matrices_are_those_of_the_docstrings() -> None:
     assert np.array_equal(bias(Visible(jnp.array([[1, 1, 1, 0]])))[0, 0], [[0, 0, 0, h]])
     expected = [[0, 0, h, h], [0, 0, h, h], [h, h, 0, h], [h, h, h, h]]
     assert np.array_equal(bias(Visible(jnp.ones((1, 4)), jnp.array([[1, 1, 2, 0]])))[0, 0], expected)
+    padded = bias(Visible(jnp.array([[1, 1, 1, 1, 0]]), window=1))[0, 0]
+    assert np.array_equal(padded, [[0, 0, h, h, h], [0, 0, 0, h, h], [h, 0, 0, 0, h], [h, h, 0, 0, h], [h, h, h, 0, h]])
+    ids = jnp.array([[1, 1, 1, 2, 2]])
+    packed, causal = (bias(Visible(ids, ids, causal, 1))[0, 0] for causal in (False, True))
+    assert np.array_equal(packed, [[0, 0, h, h, h], [0, 0, 0, h, h], [h, 0, 0, h, h], [h, h, h, 0, 0], [h, h, h, 0, 0]])
+    assert np.array_equal(causal, [[0, h, h, h, h], [0, 0, h, h, h], [h, 0, 0, h, h], [h, h, h, 0, h], [h, h, h, 0, 0]])
 
 
 def test_padding_is_never_read() -> None:

@@ -175,6 +175,7 @@ def test_auto_takes_what_can_compute_it() -> None:
     assert chosen(GPU, dtype="float32") == chosen(LARGE, platform="cpu") == "plain"
     assert choose("rows", dataclasses.replace(LARGE, length=128)) == "rows"  # asked for: also where it is not faster
     assert choose("rows", GPU) == choose("plain", LARGE) == "plain"
+    assert chosen(LARGE, window=64) == choose("cudnn", dataclasses.replace(GPU, window=64)) == "plain"
 
 
 @pytest.mark.parametrize(
@@ -187,6 +188,13 @@ def test_auto_takes_what_can_compute_it() -> None:
         ("rows", LARGE, {"num_heads": 3}, "takes 2 heads of 64 entries at a time, and a device has 3"),
         ("rows", LARGE, {"dtype": "float64"}, "computes in bfloat16 or float32, and config.model.dtype is float64"),
         ("rows", GPU, {}, "runs on TPUs, and the devices are gpu; here 'plain' and 'cudnn' can run: choose one"),
+        (
+            "rows",
+            LARGE,
+            {"window": 64},
+            "has no window, and layers of the model see 64 positions to each side; here 'plain'",
+        ),
+        ("cudnn", GPU, {"window": 64}, "has no window, and layers of the model see 64 positions to each side; here"),
         ("cudnn", LARGE, {}, "runs on NVIDIA GPUs, and the devices are tpu; here 'plain' and 'rows' can run"),
         ("cudnn", GPU, {"rate": 0.1}, "no dropout like ours, and config.model.attention_dropout_rate is 0.1"),
         ("cudnn", GPU, {"packed": True}, "needs one sequence in a row, and rows are packed (config.objective.packing)"),

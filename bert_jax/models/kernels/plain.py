@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,12 +18,14 @@ from jax.ad_checkpoint import checkpoint_name
 from bert_jax.models.dropout import RowRng, dropout
 from bert_jax.models.kernels.choice import LONG, block_of, form_of
 from bert_jax.models.kernels.row_attention import OUTPUT, Factors
-from bert_jax.models.masks import Visible, bias, bias_between
+from bert_jax.models.masks import Pair, Visible, bias, bias_between
 
-SCORES = "...qhd,...khd->...hqk"
+# Products for the scores and with the values. XLA on CPU transposes what is not heads first: the blocked forms do that
+# once; for whole rows it makes no difference.
+LENGTH_FIRST = ("bqhd,bkhd->bhqk", "bhqk,bkhd->bqhd")
+HEADS_FIRST = ("...qd,...kd->...qk", "...qk,...kd->...qd")
 SITE = "attention_probabilities"  # of the dropout
 CHUNK, CHUNK_SCORES = 128, 2**19  # queries of a chunk, at least, and the scores of one head that a chunk should have
-Places: TypeAlias = tuple[jax.Array, jax.Array]  # positions of queries [..., Q] and of keys [..., K] within the row
 
 
 def plain(factors: Factors, visible: Visible, rate: float, rng: RowRng | None) -> jax.Array:
@@ -34,7 +36,8 @@ def plain(factors: Factors, visible: Visible, rate: float, rng: RowRng | None) -
 
 def dense(factors: Factors, visible: Visible, rate: float, rng: RowRng | None) -> jax.Array:
     """Return attention [B, L, H, head_dim] from all scores at once, [B, H, L, L]."""
-    return _attention(factors, bias(visible), rate, rng)
+    assert factors[0].shape[1] < LONG, f"all scores of rows of {factors[0].shape[1]} positions at once"
+    return _attention(factors, bias(visible), rate, rng, None, LENGTH_FIRST)
 
 
 def chunked(factors: Factors, visible: Visible, rate: float, rng: RowRng | None, size: int | None = None) -> jax.Array:
@@ -42,25 +45,27 @@ def chunked(factors: Factors, visible: Visible, rate: float, rng: RowRng | None,
 
     The backward pass computes the scores of each chunk again, so that memory is O(L * size).
     """
-    query, key, value = factors
-    batch, length, heads, _ = query.shape
+    length = factors[0].shape[1]
     count = -(-length // (size or max(CHUNK, CHUNK_SCORES // length)))
     size = -(-length // count)
-    query_ids, key_ids = visible.ids()
+    (query, key, value), (query_ids, key_ids) = _heads_first(factors, visible)
+    dtype = query.dtype
+    # The loop adds up the gradients of keys and values, which bfloat16 is too narrow for.
+    key, value = (x.astype(jnp.promote_types(dtype, jnp.float32)) for x in (key, value))
 
-    def cut(x: jax.Array) -> jax.Array:  # [B, L, ...] -> [count, B, size, ...]
-        return jnp.moveaxis(_padded(x, 0, count * size - length).reshape(batch, count, size, *x.shape[2:]), 1, 0)
+    def cut(x: jax.Array) -> jax.Array:  # [B, H, L, ...] -> [count, B, H, size, ...]
+        return jnp.moveaxis(_cut(x, 0, size), 2, 0)
 
     @functools.partial(jax.checkpoint, prevent_cse=False)  # a loop cannot be merged with the one of the forward pass
     def of_chunk(chunk: tuple[jax.Array, ...]) -> jax.Array:
         query, ids, queries = chunk
         places = (queries, jnp.arange(length))
         added = bias_between(visible, (ids, key_ids), places)
-        return _attention((query, key, value), added, rate, rng, _index(places, heads, length))
+        index = _index(places, query.shape[1], length)
+        return _attention((query, key.astype(dtype), value.astype(dtype)), added, rate, rng, index, HEADS_FIRST)
 
     chunks = jax.lax.map(of_chunk, (cut(query), cut(query_ids), jnp.arange(count * size).reshape(count, size)))
-    out = jnp.moveaxis(chunks, 0, 1).reshape(batch, count * size, *query.shape[2:])[:, :length]
-    return checkpoint_name(out, OUTPUT)  # type: ignore[no-any-return]
+    return checkpoint_name(_joined(jnp.moveaxis(chunks, 0, 2), length), OUTPUT)  # type: ignore[no-any-return]
 
 
 def local(factors: Factors, visible: Visible, rate: float, rng: RowRng | None) -> jax.Array:
@@ -69,88 +74,106 @@ def local(factors: Factors, visible: Visible, rate: float, rng: RowRng | None) -
     Rows are cut into N blocks of at least ``window`` positions. The queries of a block see its keys and those within
     the window before and after it; what a block reads outside of the row is padding, which nothing sees.
     """
-    query, key, value = factors
-    batch, length, heads, _ = query.shape
     assert visible.window is not None
     before = visible.window
     after = 0 if visible.causal else before
-    block = block_of(before)
-    count = -(-length // block)
-    rest = count * block - length
+    block, length = block_of(before), factors[0].shape[1]
+    (query, key, value), (query_ids, key_ids) = _heads_first(factors, visible)
 
-    def blocks(x: jax.Array) -> jax.Array:  # [B, L, ...] -> [B, N, block, ...]
-        return _padded(x, 0, rest).reshape(batch, count, block, *x.shape[2:])
+    def around(x: jax.Array) -> jax.Array:  # [B, H, L, ...] -> [B, H, N, before + block + after, ...]
+        x = _cut(x, 1, block)
+        return jnp.concatenate([x[:, :, :-2, block - before :], x[:, :, 1:-1], x[:, :, 2:, :after]], axis=3)
 
-    def around(x: jax.Array) -> jax.Array:  # [B, L, ...] -> [B, N, before + block + after, ...]
-        x = _padded(x, block, block + rest).reshape(batch, count + 2, block, *x.shape[2:])
-        return jnp.concatenate([x[:, :-2, block - before :], x[:, 1:-1], x[:, 2:, :after]], axis=2)
-
-    query_ids, key_ids = visible.ids()
-    first = block * jnp.arange(count)[:, None]
+    near = (_cut(query, 0, block), around(key), around(value))
+    first = block * jnp.arange(near[0].shape[2])[:, None]
     places = (first + jnp.arange(block)[None], first + jnp.arange(-before, block + after)[None])
-    added = bias_between(visible, (blocks(query_ids), around(key_ids)), places)
-    near = (blocks(query), around(key), around(value))
-    out = _attention(near, added, rate, rng, _index(places, heads, length))
-    return out.reshape(batch, count * block, *query.shape[2:])[:, :length]
+    added = bias_between(visible, (_cut(query_ids, 0, block), around(key_ids)), places)
+    index = _index(places, query.shape[1], length)
+    return _joined(_attention(near, added, rate, rng, index, HEADS_FIRST), length)
 
 
 def _attention(
-    factors: Factors, added: jax.Array, rate: float, rng: RowRng | None, index: jax.Array | None = None
+    factors: Factors,
+    added: jax.Array,
+    rate: float,
+    rng: RowRng | None,
+    index: jax.Array | None,
+    products_of: tuple[str, str],
 ) -> jax.Array:
-    """Return attention [B, ..., Q, H, head_dim].
+    """Return attention of the shape of the query.
 
     Args:
-      factors: query [B, ..., Q, H, head_dim], key and value [B, ..., K, H, head_dim].
-      added: what is added to the scores, [B, ..., 1, 1 or Q, K].
-      index: of each probability within its row's [H, L, L], uint32 [..., H, Q, K]. If None, they are all of the row's.
+      factors: query, key and value, with the axes of ``products_of``.
+      added: what is added to the scores, broadcast to them.
+      index: of each probability within its row's [H, L, L], uint32. If None, they are all of the row's.
     """
     query, key, value = factors
-    found = scores(query, key)
+    found = scores(query, key, products_of[0])
     weights = jax.nn.softmax(found + jnp.broadcast_to(added, found.shape))
     weights = dropout(weights, rate, rng, SITE, index)
-    return jnp.einsum("...hqk,...khd->...qhd", weights.astype(value.dtype), value)
+    return jnp.einsum(products_of[1], weights.astype(value.dtype), value)
 
 
-def scores(query: jax.Array, key: jax.Array) -> jax.Array:
-    """Return query key^T / sqrt(head_dim), [..., H, Q, K] float32 or wider, for [..., Q or K, H, head_dim] each."""
-    assert min(query.shape[-3], key.shape[-3]) < LONG, f"all scores of rows of {key.shape[-3]} positions at once"
+def scores(query: jax.Array, key: jax.Array, product: str = LENGTH_FIRST[0]) -> jax.Array:
+    """Return query key^T / sqrt(head_dim), float32 or wider: [B, H, L, L] for [B, L, H, head_dim] each."""
     wide = jnp.promote_types(query.dtype, jnp.float32)
-    return products(query / math.sqrt(query.shape[-1]), key, wide)
+    return products(query / math.sqrt(query.shape[-1]), key, wide, product)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def products(query: jax.Array, key: jax.Array, dtype: Any) -> jax.Array:
-    """Return [..., H, Q, K] of query [..., Q, H, head_dim] and key [..., K, H, head_dim], accumulated in ``dtype``.
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def products(query: jax.Array, key: jax.Array, dtype: Any, product: str) -> jax.Array:
+    """Return the ``product`` of query and key, accumulated in ``dtype``.
 
     The gradients are computed in the dtype of query and key, because jax's own rule would use ``dtype``, which is slow.
     """
-    return jnp.einsum(SCORES, query, key, preferred_element_type=dtype)
+    return jnp.einsum(product, query, key, preferred_element_type=dtype)
 
 
-def _products(query: jax.Array, key: jax.Array, dtype: Any) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return products(query, key, dtype), (query, key)
+def _products(
+    query: jax.Array, key: jax.Array, dtype: Any, product: str
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return products(query, key, dtype, product), (query, key)
 
 
-def _gradients(dtype: Any, factors: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _gradients(
+    dtype: Any, product: str, factors: tuple[jax.Array, jax.Array], gradient: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     del dtype
-    _, backward = jax.vjp(functools.partial(jnp.einsum, SCORES), *factors)
+    _, backward = jax.vjp(functools.partial(jnp.einsum, product), *factors)
     return backward(gradient.astype(factors[0].dtype))  # type: ignore[no-any-return]
 
 
 products.defvjp(_products, _gradients)
 
 
-def _padded(x: jax.Array, before: int, after: int) -> jax.Array:
-    """Return x [B, L, ...] with zeros before and after the positions."""
-    return jnp.pad(x, ((0, 0), (before, after), *((0, 0),) * (x.ndim - 2)))
+def _heads_first(factors: Factors, visible: Visible) -> tuple[tuple[jax.Array, ...], Pair]:
+    """Return query, key and value [B, H, L, head_dim], and ids of queries and of keys [B, 1, L]."""
+    query_ids, key_ids = visible.ids()
+    return tuple(jnp.swapaxes(x, 1, 2) for x in factors), (query_ids[:, None], key_ids[:, None])
 
 
-def _index(places: Places, heads: int, length: int) -> jax.Array:
-    """Return the index of each probability within its row's [H, L, L], uint32 [..., H, Q, K].
+def _cut(x: jax.Array, around: int, size: int) -> jax.Array:
+    """Return x [B, H, L, ...] as [B, H, N, size, ...], padded with zeros, with ``around`` more parts at each end."""
+    batch, heads, length, *rest = x.shape
+    missing = -length % size
+    edges = (around * size, missing + around * size)
+    padded = jnp.pad(x, ((0, 0), (0, 0), edges, *((0, 0),) * len(rest)))
+    return padded.reshape(batch, heads, -1, size, *rest)
 
-    A key outside of the row has the index of another probability; its own is 0.
+
+def _joined(x: jax.Array, length: int) -> jax.Array:
+    """Return x [B, H, N, size, head_dim] as [B, L, H, head_dim]."""
+    batch, heads, _, _, head_dim = x.shape
+    return jnp.swapaxes(x.reshape(batch, heads, -1, head_dim)[:, :, :length], 1, 2)
+
+
+def _index(places: Pair, heads: int, length: int) -> jax.Array:
+    """Return the index of each probability within its row's [H, L, L], uint32 [H, ..., Q, K].
+
+    ``places``: positions of queries [..., Q] and of keys [..., K]. A key outside of the row has any index; its
+    probability is 0.
     """
     queries, keys = places
-    within = (queries[..., :, None] * length + keys[..., None, :]).astype(jnp.uint32)[..., None, :, :]
+    within = (queries[..., :, None] * length + keys[..., None, :]).astype(jnp.uint32)[None]
     first = jnp.arange(heads, dtype=jnp.uint32) * jnp.uint32(length * length)
-    return within + first.reshape((1,) * (within.ndim - 3) + (heads, 1, 1))
+    return within + first.reshape(heads, *(1,) * (within.ndim - 1))
