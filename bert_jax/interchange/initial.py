@@ -105,10 +105,12 @@ def start_from(
 
     def start(state: TrainState) -> TrainState:
         fitting = _parts_that_fit(params, state.params, except_for)
-        fitting |= _begun(params, {n: tree for n, tree in state.params.items() if n not in fitting}, model)
+        begun = _begun(params, {n: tree for n, tree in state.params.items() if n not in fitting}, model)
+        fitting |= begun
         fresh = [part for part in state.params if part not in fitting]
         left_out = [part for part in params if part not in fitting]
-        changes = "".join(f"; {what}: {', '.join(p)}" for what, p in (("fresh", fresh), ("left out", left_out)) if p)
+        lists = {"begun as its head of pretraining": begun, "fresh": fresh, "left out": left_out}
+        changes = "".join(f"; {what}: {', '.join(names)}" for what, names in lists.items() if names)
         note(f"starting from {initial.source}{changes}")
         return dataclasses.replace(state, params=overlay(fitting, state.params), step=jax.numpy.zeros_like(state.step))
 

@@ -14,6 +14,8 @@ from bert_jax.interchange.hugging_face import export_model
 from bert_jax.interchange.initial import continued_seed, start_from, with_vocabulary_rows
 from bert_jax.interchange.loading import load
 from bert_jax.interchange.workdir import import_into_workdir
+from bert_jax.models.encoders import modernbert
+from bert_jax.models.model import fresh_params
 from bert_jax.models.transformer import stack_layers
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.text.tokenizer import wordpiece
@@ -85,6 +87,21 @@ def test_new_pieces_start_at_the_mean_of_their_old_parts(piece: str, parts: list
     rows = [OLD.vocab.index(part) for part in parts]
     for before, after in zip(vocabulary_leaves(PARAMS), vocabulary_leaves(params), strict=True):
         np.testing.assert_allclose(after[5], before[rows].mean(axis=0), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("part", ["pooler", "token_head", "news_token_head"])
+def test_what_a_modernbert_has_before_its_last_layer_goes_on_from_its_head_of_pretraining(part: str) -> None:
+    """As transformers has it, whose classes call it ``head``; "news" is one of several tasks."""
+    config = modernbert.Config(OLD.size, 32, 2, 2, 48)
+    params = jax.tree.map(np.asarray, fresh_params(config))
+    fresh = {"encoder": params["encoder"], part: jax.tree.map(np.zeros_like, params["pooler"]), "classifier": {}}
+    initial = TrainedModel("there", {name: params[name] for name in ("encoder", "mlm_head")}, config, OLD)
+    notes: list[str] = []
+    state = start_from(initial, config, OLD, notes.append)(state_of(fresh))
+    for name in ("transform", "layer_norm"):
+        jax.tree.map(np.testing.assert_array_equal, state.params[part][name], params["mlm_head"][name])
+    begun = f"begun as its head of pretraining: {part}"
+    assert notes == [f"starting from there; {begun}; fresh: classifier; left out: mlm_head"]
 
 
 def test_missing_parts_start_fresh_and_the_rest_is_taken_over() -> None:
