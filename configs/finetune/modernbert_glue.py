@@ -1,6 +1,6 @@
 """Fine-tunes a ModernBERT on a task of GLUE, with the settings of its published code by task.
 
-    bert-jax finetune --config=modernbert:rte --init=DIR --data=GLUE --workdir=runs/rte
+    bert-jax finetune --config=modernbert_glue:rte --init=DIR --data=GLUE --workdir=runs/rte
 
 The argument is a task of ``--config=glue``, whose folders GLUE holds, without wnli. Rates, decays, batches and epochs
 are those of AnswerDotAI/ModernBERT, src/evals/glue_jobs.py: AdamW with b2 0.98 and eps 1e-6; its decay, which the rate
