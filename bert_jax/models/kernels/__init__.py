@@ -1,1 +1,1 @@
-"""Kernels that compute attention on one kind of device each, with the result of plain attention but for rounding."""
+"""Attention by plain jax, and by kernels for one kind of device each, with the same result but for rounding."""
