@@ -69,9 +69,13 @@ def factors(params: Any, decay: float) -> Any:
 
 
 def check(task: Task, decay: float | None) -> None:
-    """Raise ``UserError`` if ``decay`` is given and the encoder's layers are not known. Nothing is computed."""
-    if decay is not None:
-        factors(unbox(jax.eval_shape(task.init, jax.random.key(0)).params), decay)
+    """Raise ``UserError`` if ``decay`` is given and no layers that are known are trained. Nothing is computed."""
+    if decay is None:
+        return
+    params = unbox(jax.eval_shape(task.init, jax.random.key(0)).params)
+    if "encoder" not in params:
+        raise UserError("config.schedule.layer_decay is for the layers of an encoder, and it is frozen; leave it out")
+    factors(params, decay)
 
 
 def _number(name: str) -> int:

@@ -96,9 +96,10 @@ def test_one_task_of_the_model(finished: Path) -> None:
         one_task(model, "clas")
 
 
-def taught(folder: Path, **teacher: Any) -> Any:
+def taught(folder: Path, packing: str = "bucketed", **teacher: Any) -> Any:
     """The task of a run in which the finished one is the teacher, as far as before its first step."""
     changes = {
+        "packing": packing,
         "teacher": {"init": str(folder / "run"), **teacher},
         "vocab": {"path": str(folder / "run" / "vocab.txt")},
     }
@@ -122,6 +123,24 @@ def test_each_task_is_taught_by_the_one_of_its_name(finished: Path) -> None:
         )(teacher.params).terms
         assert float(terms[f"{name}/"].value) > 0.1
         assert max(abs(float(terms[f"{name}/{lesson}"].value)) for lesson in ("soft", "hidden")) < 1e-5
+
+
+@pytest.mark.heavy
+def test_a_teacher_of_packed_rows(finished: Path) -> None:
+    """Of the examples of packed rows it says what it says of each alone; the student that is the teacher agrees."""
+    weights = {"hidden": {"weight": 1.0}, "attention": {"weight": 1.0}}
+    task, teacher = taught(finished, packing="packed", **weights), load(str(finished / "run"))
+    frozen, source = task.init(jax.random.key(0)).frozen, task.source("train", "train", 0)
+    assert task.describe().startswith("batches of an epoch: clas ")
+    for name, first in (("clas", 0), ("regr", 1), ("tagg", 2)):
+        one, sizes = task.of(f"{name}/packed"), [bucket.rows_per_epoch for bucket in source.buckets]
+        rows = np.arange(8) % sizes[first] + sum(sizes[:first])
+        batch = source.rows(np.zeros(8, np.int64), rows)
+        terms = jax.jit(lambda params, one=one, batch=batch: one.loss(Variables(params, frozen), batch, None))(
+            teacher.params
+        ).terms
+        assert max(abs(float(terms[f"{name}/{lesson}"].value)) for lesson in ("soft", "hidden", "attention")) < 1e-5
+        assert float(terms[f"{name}/"].value) > 0.1
 
 
 def test_a_task_alone_is_taught_by_one_of_several(finished: Path) -> None:

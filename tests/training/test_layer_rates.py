@@ -16,7 +16,7 @@ from bert_jax.models.transformer import scanned_from, stack_layers, unstack_laye
 from bert_jax.runs.finetuning_preparation import check_finetuning
 from bert_jax.runs.settings import FinetuningSettings
 from bert_jax.training import mesh as meshes
-from bert_jax.training.layer_rates import factors, scaled
+from bert_jax.training.layer_rates import check, factors, scaled
 from bert_jax.training.mesh import unbox
 from bert_jax.training.optimizers import adamax, adamw, lamb
 from bert_jax.training.optimizers.base import Rule
@@ -188,3 +188,10 @@ def test_a_decay_that_is_none(decay: Any) -> None:
 def test_an_encoder_without_such_layers_is_refused() -> None:
     with pytest.raises(UserError, match="layer_decay needs layers called layer_0.*this encoder has blocks; leave"):
         factors({"encoder": {"blocks": np.zeros(2)}}, DECAY)
+
+
+def test_a_frozen_encoder_has_no_rates() -> None:
+    task = toy_tasks.make_task("tagging", {"train": toy_tasks.examples("tagging", 8)}, frozen=("encoder",))
+    check(task, None)
+    with pytest.raises(UserError, match="layer_decay is for the layers of an encoder, and it is frozen; leave it out"):
+        check(task, DECAY)
