@@ -39,6 +39,11 @@ def pruned_config(model: TrainedModel, mlp: float, layers: int | None) -> Transf
         raise UserError(f"transformers has no class with the head of {task}, so the pruned model could not be written")
     if config.shares_layers:
         raise UserError(f"the layers of {model.source} share their parameters; one whose layers do not is needed")
+    if any(block.gated or block != config.blocks[0] for block in config.blocks):
+        raise UserError(
+            f"{model.source} is of the encoder {config.encoder!r}, whose MLPs have gates or whose layers differ; one "
+            "without gates and with layers that are all alike, such as BERT's, is needed"
+        )
     if not 0 < mlp <= 1 or not 0 < (layers or config.num_layers) <= config.num_layers:
         raise UserError(f"--mlp above 0 and at most 1, and --layers from 1 to {config.num_layers}, are what can stay")
     units = max(1, round(mlp * config.mlp_dim))
