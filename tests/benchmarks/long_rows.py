@@ -45,6 +45,7 @@ def ours(length: int) -> Callable[[], None]:
     from bert_jax.training.schedules import linear
     from bert_jax.training.state import InitialState
     from bert_jax.training.step import jit_train_step, make_train_step
+    from bert_jax.training.stepping import compile_program
 
     model = modernbert.Config(VOCABULARY, HIDDEN, LAYERS, HEADS, MLP)
     masking = MaskingConfig(rate=RATE, max_predictions=int(RATE * length))
@@ -63,9 +64,8 @@ def ours(length: int) -> Callable[[], None]:
     schedule = linear.Schedule(1e-4, 10).make(1_000)
     on_device = meshes.to_devices(batch, mesh)
     with meshes.activations(mesh):
-        compiled = (
-            jit_train_step(make_train_step(task, tx, schedule, 0), state).lower(state, frozen, on_device).compile()
-        )
+        step_of = jit_train_step(make_train_step(task, tx, schedule, 0), state)
+        compiled = compile_program(step_of, state, frozen, on_device)
 
     def step() -> None:
         nonlocal state
