@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from bert_jax.planning.compile import compile_phase
 from bert_jax.planning.plan import Change, Machine, PhasePlan, Plan, Recipe
@@ -72,9 +73,9 @@ def largest_micro_batches(recipe: Recipe, machine: Machine, plan: Plan, note: No
 
 def _but_size(one: PhasePlan) -> tuple[Phase, bool]:
     """Return what decides the memory of a step besides the size of its micro-batches."""
-    lengths = {"num_steps": 1, "num_tokens": None, "num_epochs": None, "batch_size": 1}
-    phase = dataclasses.replace(one.phase, kind="", schedule=None, shares=None, micro_batches=None, **lengths)
-    return phase, one.micro_batches > 1
+    size = {"num_steps": 1, "num_tokens": None, "num_epochs": None, "batch_size": 1, "micro_batches": None}
+    others: dict[str, Any] = {**size, "kind": "", "schedule": None, "shares": None}
+    return dataclasses.replace(one.phase, **others), one.micro_batches > 1
 
 
 def _rows(one: PhasePlan, devices: int) -> int:
