@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePath
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import jax
 import numpy as np
@@ -246,18 +246,18 @@ def _read_tree(folder: epath.Path, shapes: Any) -> Any:
     """
     checkpointer = _checkpointer()
     saved = checkpointer.metadata(folder).item_metadata.tree
-    wanted, there = _named_leaves(shapes), _named_leaves(saved)
+    wanted, there = named_leaves(shapes), named_leaves(saved)
     if unknown := [name for name in there if name not in wanted]:
         raise ValueError(f"it holds {few(unknown, 3)}, which this run does not have")
     if absent := [name for name in wanted if name not in there]:
         raise ValueError(f"it lacks {few(absent, 3)}")
     item = jax.tree.map_with_path(lambda path, _: wanted[_leaf_name(path)], saved)
     arguments = ocp.args.PyTreeRestore(item, ocp.checkpoint_utils.construct_restore_args(item))
-    leaves = _named_leaves(checkpointer.restore(folder, args=arguments))
+    leaves = named_leaves(checkpointer.restore(folder, args=arguments))
     return jax.tree.unflatten(jax.tree.structure(shapes), [leaves[name] for name in wanted])
 
 
-def _named_leaves(tree: Any) -> dict[str, Any]:
+def named_leaves(tree: Any) -> dict[str, Any]:
     """Return the leaves of ``tree`` by name, such as ``params/pooler/dense/bias``, in the tree's order."""
     return {_leaf_name(path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
 
@@ -276,8 +276,14 @@ def _checkpointer() -> ocp.Checkpointer:
     return ocp.Checkpointer(handler, multiprocessing_options=alone)
 
 
-def read_params(workdir: str, step: int | None = None) -> tuple[Any, dict[str, Any], int]:
+def read_params(
+    workdir: str, step: int | None = None, entry: Literal["params", "opt_state"] = "params"
+) -> tuple[Any, dict[str, Any], int]:
     """Return only the parameters, as numpy, of the newest step or of ``step``, for exports and new runs.
+
+    Args:
+      entry: what to return in their place: "opt_state" is the optimizer's state, by names such as ``1/mu/pooler/bias``;
+        {} if the step has none.
 
     Returns:
       (parameters, the facts saved with them, step).
@@ -299,7 +305,7 @@ def read_params(workdir: str, step: int | None = None) -> tuple[Any, dict[str, A
         raise UserError(f"{workdir} has {problem}; {advice}")
     step = steps[-1] if step is None else step
     try:
-        params, facts = _read(workdir, step, _params)
+        params, facts = _read(workdir, step, functools.partial(_params, entry=entry))
     except Exception as error:  # a damaged file can make a library raise anything
         if isinstance(error, UserError) or _of_machine(error):
             raise
@@ -320,18 +326,16 @@ def _advice(workdir: str, step: int) -> str:
     return "it has no other that is whole; copy it again, or train again"
 
 
-def _params(step: epath.Path) -> tuple[Any, dict[str, Any]]:
-    """Return (parameters as numpy, facts) from a step's folder. Raises any error of Orbax."""
+def _params(step: epath.Path, entry: str) -> tuple[Any, dict[str, Any]]:
+    """Return (``entry`` of the state as numpy, facts) from a step's folder. Raises any error of Orbax."""
     checkpointer = _checkpointer()
-    tree = checkpointer.metadata(step / STATE).item_metadata.tree["params"]
-    restored = checkpointer.restore(
-        step / STATE,
-        args=ocp.args.PyTreeRestore(
-            item={"params": jax.tree.map(lambda _: 0, tree)},
-            restore_args={"params": jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)},
-            partial_restore=True,
-        ),
+    tree = checkpointer.metadata(step / STATE).item_metadata.tree.get(entry, {})
+    arguments = ocp.args.PyTreeRestore(
+        item={entry: jax.tree.map(lambda _: 0, tree)},
+        restore_args={entry: jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)},
+        partial_restore=True,
     )
+    restored = checkpointer.restore(step / STATE, args=arguments)[entry] if tree else {}
     facts = _facts(step)
     del facts["step"], facts[file_formats.KEY]
-    return restored["params"], facts
+    return restored if entry == "params" else named_leaves(restored), facts

@@ -25,5 +25,6 @@ def run(arguments: argparse.Namespace) -> int:
     typed = (f"--config={arguments.recipe}", *start, *arguments.overrides)
     request = PlanRequest(arguments.topology, arguments.init, arguments.price_per_chip_hour, typed)
     result = plan(arguments.config.to_dict(), request, say)
-    print(result.as_json() if arguments.json else "\n".join(result.as_lines()))
+    for line in [result.as_json()] if arguments.json else result.as_lines():
+        print(line, flush=True)
     return 0 if result.fits else 1

@@ -15,6 +15,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workdir", required=True, help="the run's folder: checkpoints, metrics, report, export")
     parser.add_argument("--init", help="start from a Hugging Face directory, or from WORKDIR[@step]")
     parser.add_argument(
+        "--init_optimizer",
+        choices=["fresh", "kept"],
+        default="fresh",
+        help="kept: with --init=WORKDIR[@step], begin with the moments of its optimizer, as a decay of a long run does",
+    )
+    parser.add_argument(
         "--vocab",
         help="vocab.txt, .model or tokenizer.json to use, in place of config.vocab.path; with --init it may have new "
         "pieces",
@@ -36,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         workdir=arguments.workdir,
         command=command(),
         init=arguments.init,
+        init_optimizer=arguments.init_optimizer,
         vocab=arguments.vocab,
         extend=arguments.extend,
         private=arguments.private,

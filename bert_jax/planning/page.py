@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bert_jax.planning.collectives import Collective
+from bert_jax.planning.largest_micro_batch import LargestMicroBatch
 from bert_jax.planning.plan import PhasePlan, Plan, in_words
 from bert_jax.program import duration, program, size
 
@@ -119,6 +120,16 @@ def smaller_lines(fitting: list[Plan], batches: Mapping[str, int]) -> list[str]:
         + " ".join(plan.change.overrides(batches))
         for head, plan in zip(heads, fitting, strict=False)
     ]
+
+
+def largest_lines(plan: Plan, largest: Mapping[str, LargestMicroBatch]) -> list[str]:
+    """Return a line for each phase of which the largest micro-batch that fits is known."""
+    lines = []
+    for name, of in largest.items():
+        line = f"{name}: the largest micro-batch that fits has {of.rows:,} rows a device, the recipe's {of.own:,}"
+        enough = of.micro_batches not in (None, plan.micro_batches[name])
+        lines.append(f"{line}: micro_batches={of.micro_batches} is enough" if enough else line)
+    return lines
 
 
 def smaller_record(fitting: list[Plan], batches: Mapping[str, int]) -> Record:

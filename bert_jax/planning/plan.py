@@ -97,6 +97,14 @@ class Machine:
         devices = topologies.devices(topology)
         return cls(topology, topologies.chip(topology), devices)
 
+    def holds(self, compiled: Compiled) -> bool:
+        """Return whether a step fits into the memory of a device.
+
+        A TPU's compiler refuses programs that its chip cannot hold; for other devices the sum of all bytes decides.
+        """
+        within = self.topology.platform == "tpu" or compiled.memory.total <= self.chip.memory_bytes
+        return within and not compiled.refused_bytes
+
 
 @dataclasses.dataclass(frozen=True)
 class PhasePlan:
@@ -216,10 +224,7 @@ class Attempt:
         flops = self._task.flops_per_row[dearest_kind(self._task, phase)] * phase.batch_size
         peak = machine.chip.product_flops(self._task.dtype)
         parts, devices = self._experiment.micro_batches(phase), machine.topology.num_devices
-        # A TPU's compiler refuses programs that its chip cannot hold; for other devices the sum of all bytes decides.
-        holds = machine.topology.platform == "tpu" or compiled.memory.total <= machine.chip.memory_bytes
-        fits = holds and not compiled.refused_bytes
-        return PhasePlan(phase, compiled, parts, prediction, fits, flops, devices, peak)
+        return PhasePlan(phase, compiled, parts, prediction, machine.holds(compiled), flops, devices, peak)
 
     def plan(self, price_per_chip_hour: float | None) -> Plan:
         """Return the plan of all phases."""

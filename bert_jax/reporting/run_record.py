@@ -108,6 +108,7 @@ def _is_sound(run: Mapping[str, Any]) -> bool:
 
 
 Purpose = Literal["pretraining", "fine-tuning"]
+STARTS = ("init", "init_optimizer")  # entries of the identity that say what a run begins with; flags of these names
 
 
 def purpose_of(tree: Mapping[str, Any]) -> Purpose:
@@ -154,8 +155,8 @@ def content(
         if held != wanted:
             start = f"; start from its model with --init={workdir}" if held == "pretraining" else ""
             raise UserError(f"{workdir} holds a run of {held}, this is one of {wanted}. Give another --workdir{start}")
-        if identity.get("init") is None:  # to resume, --init need not be given again
-            identity = {**identity, "init": begun.get("init")}
+        again = {name: begun[name] for name in STARTS if name in begun and identity.get(name) is None}
+        identity = {**identity, **again}  # to resume, these flags need not be given again
         changed = differences(begun, json.loads(json.dumps(identity)))
         blocking = [d for d in changed if not (extend and _is_length(d))]
         if blocking:
@@ -181,14 +182,15 @@ def content(
 
 
 def _check_start(workdir: str, run: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
-    """Raise ``UserError`` if a run without a saved step was begun with ``--init`` and is now started without it."""
+    """Raise ``UserError`` if a run without a saved step was begun with one of ``STARTS``, and is now without it."""
     begun = run.get("identity", {})
-    if begun.get("init") is None or identity.get("init") is not None or purpose_of(begun) != purpose_of(identity):
-        return
-    raise UserError(
-        f"{workdir} holds a run that was begun with --init={begun['init']} and has saved no step yet; give --init "
-        "again, or another --workdir to begin without"
-    )
+    for name in STARTS:
+        if begun.get(name) is None or identity.get(name) is not None or purpose_of(begun) != purpose_of(identity):
+            continue
+        raise UserError(
+            f"{workdir} holds a run that was begun with --{name}={begun[name]} and has saved no step yet; give "
+            f"--{name} again, or another --workdir to begin without"
+        )
 
 
 FREE_FACTS = ("run.model.remat",)  # facts that are recorded but may change

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar
 
 from absl import logging
 from ml_collections import ConfigDict
@@ -103,6 +103,7 @@ def pretrain(
     *,
     overrides: Mapping[str, Any] | None = None,
     init: AnyPath | None = None,
+    init_optimizer: Literal["fresh", "kept"] = "fresh",
     vocab: AnyPath | None = None,
     extend: bool = False,
     private: bool = False,
@@ -118,6 +119,7 @@ def pretrain(
       workdir: the run's folder: vocabulary, corpus, checkpoints, metrics, report, export.
       overrides: key -> value that replaces the recipe's, such as ``{"model.size": "tiny"}``.
       init: the model to start from: a Hugging Face directory, or WORKDIR[@step].
+      init_optimizer: "kept": begin with the optimizer's moments of ``init``, a step of a run, too.
       vocab: a vocabulary file to use in place of ``config.vocab.path``.
       extend: resume with another number of steps.
       private: keep text and paths of the corpus out of logs, report, manifest and model card.
@@ -131,11 +133,14 @@ def pretrain(
     _prepare_to_train()
     from bert_jax.runs import pretraining
 
-    arguments = {"overrides": overrides, "init": init, "vocab": vocab}
+    if init_optimizer not in ("fresh", "kept"):
+        raise UserError(f"init_optimizer is {init_optimizer!r}; allowed: 'fresh', 'kept'")
+    arguments = {"overrides": overrides, "init": init, "init_optimizer": init_optimizer, "vocab": vocab}
     request = pretraining.PretrainingRequest(
         workdir=_path("workdir", workdir),
         command=_call("pretrain", config, workdir, **arguments, extend=extend, private=private, trust_code=trust_code),
         init=_maybe_path("init", init),
+        init_optimizer=init_optimizer,
         vocab=_maybe_path("vocab", vocab),
         extend=extend,
         private=private,

@@ -9,7 +9,7 @@ import dataclasses
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -23,6 +23,7 @@ from bert_jax.errors import UserError
 from bert_jax.interchange.architectures import has_pretraining_class, of_pretraining
 from bert_jax.interchange.initial import find_initial, start_from
 from bert_jax.interchange.loading import load
+from bert_jax.interchange.moments import read_moments, with_moments
 from bert_jax.models import distillation
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import EncoderPart, config_facts
@@ -60,6 +61,7 @@ class PretrainingRequest:
     workdir: str
     command: str = ""
     init: str | None = None  # a Hugging Face directory, or WORKDIR[@step]
+    init_optimizer: Literal["fresh", "kept"] = "fresh"  # "kept": begin with the optimizer's moments of --init too
     vocab: str | None = None  # replaces config.vocab.path
     extend: bool = False
     private: bool = False  # the same as config.private
@@ -85,6 +87,11 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
         notes += other_reading(recipe.task.setting.model, start) if start else []
         evaluators = read(settings.training.evaluations, notes.append)
         inputs = recipe.inputs(workdir, bound=bool(saved))
+        moments = None
+        if request.init_optimizer == "kept" and not saved:
+            rule, name = recipe.experiment.optimizer, recipe.settings.identity()["optimizer"]["name"]
+            moments = read_moments(start, recipe.task, recipe.task.setting.model, rule, name, inputs.source_tokenizer)
+            notes.append(f"the moments of the optimizer of {request.init} are kept")
         distributed.wait("what is frozen", str([*map(frozen_contents, tasks_of(recipe.task).values())]))
         run = run_record.content(workdir, *_record_of(config, recipe, request), request.extend, bool(saved))
         tasks = tasks_of(recipe.task).values()
@@ -117,6 +124,7 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
             first = None
             if begin := None if saved else start or recipe.start:
                 first = start_from(begin, model, tokenizer, observer.note)
+                first = first if moments is None else with_moments(first, moments)
             facts = facts | {"run": run}
             result = train_and_evaluate(Run(task, experiment, observer, facts, first, evaluations=evaluations))
             if distributed.is_first():
@@ -204,6 +212,8 @@ def _record_of(
 ) -> tuple[Mapping[str, Any], dict[str, Any], str]:
     """Return config, identity and command as a run's files record them. A private run records hashes and no command."""
     identity = _with_frozen(recipe.settings.identity(), recipe.task) | {"init": request.init}
+    if request.init_optimizer == "kept":
+        identity["init_optimizer"] = request.init_optimizer
     if not recipe.settings.private:
         return config, identity, request.command
     return private_config(config), private_config(identity) | {"init": redact(request.init)}, ""

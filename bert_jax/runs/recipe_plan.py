@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from bert_jax import configuration
@@ -18,6 +18,7 @@ from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.loading import load
 from bert_jax.models.config import ModelConfig
 from bert_jax.planning import page, topologies
+from bert_jax.planning.largest_micro_batch import LargestMicroBatch, largest_micro_batches
 from bert_jax.planning.plan import Change, Machine, Plan, make
 from bert_jax.planning.smallest_change import smallest_change
 from bert_jax.program import Note
@@ -50,22 +51,25 @@ class PlanResult:
 
     Attributes:
       smaller: the plans with the smallest changes that make the recipe fit; none if it fits, or no change is found.
+      find_largest: finds the largest micro-batch of each phase; that takes compilations, so ``plan`` leaves it to do.
     """
 
     plan: Plan
     request: PlanRequest
     batches: Mapping[str, int]
     smaller: list[Plan]
+    find_largest: Callable[[], Mapping[str, LargestMicroBatch]]
 
     @property
     def fits(self) -> bool:
         return self.plan.fits
 
-    def as_lines(self) -> list[str]:
-        lines = page.as_lines(self.plan)
+    def as_lines(self) -> Iterator[str]:
+        """Return the lines of the plan, those that take more compilations last."""
+        yield from page.as_lines(self.plan)
         if not self.fits:
-            lines += page.smaller_lines(self.smaller, self.batches)
-        return [*lines, "", self.next_line()]
+            yield from page.smaller_lines(self.smaller, self.batches)
+        yield from ["", *page.largest_lines(self.plan, self.find_largest()), "", self.next_line()]
 
     def next_line(self) -> str:
         """Return the line with the command to type next."""
@@ -76,6 +80,7 @@ class PlanResult:
     def as_json(self) -> str:
         record = page.as_record(self.plan)
         record["next"] = self.next_line()
+        record["largest_micro_batches"] = {name: vars(of) for name, of in self.find_largest().items()}
         if self.smaller:
             record["smallest_change"] = page.smaller_record(self.smaller, self.batches)
         return json.dumps(record)
@@ -102,7 +107,7 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> PlanRes
     note(f"compiling the step of {', '.join(batches)} for {topology.name}")
     own = make(recipe, machine, price, note=note)
     smaller = [] if own.fits else smallest_change(recipe, machine, own, note)
-    return PlanResult(own, request, batches, smaller)
+    return PlanResult(own, request, batches, smaller, lambda: largest_micro_batches(recipe, machine, own, note))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,6 +12,7 @@ import pytest
 from bert_jax.cli.main import run
 from bert_jax.planning import page, topologies
 from bert_jax.planning.compile import compile_phase, out_of_memory
+from bert_jax.planning.largest_micro_batch import LargestMicroBatch
 from bert_jax.planning.plan import Change, Machine, make
 from bert_jax.planning.smallest_change import smallest_change
 from bert_jax.training import mesh as meshes
@@ -250,7 +251,9 @@ def test_added_tokens_are_pieces_of_the_vocabulary():
     assert tiny.recipe(vocab={"added": ("<e1>", "</e1>")}).shape().vocab_size == tiny.VOCABULARY + 2
 
 
-def test_command(capsys, tmp_path):
+def test_command(capsys, tmp_path, monkeypatch):
+    found = {"phase1": LargestMicroBatch(9, 8, 1)}  # as test_largest_micro_batch.py finds them
+    monkeypatch.setattr("bert_jax.runs.recipe_plan.largest_micro_batches", lambda *_: found)
     recipe = tmp_path / "tiny.json"
     recipe.write_text(json.dumps(tiny.config()))
     assert run(["plan", f"--config={recipe}", "--topology=cpu:8", "--json", "--price_per_chip_hour=1"]) == 0
@@ -259,6 +262,7 @@ def test_command(capsys, tmp_path):
     assert record["next"].startswith("next, on cpu:8: JAX_NUM_CPU_DEVICES=8 ")
     assert record["next"].endswith(f"pretrain --config={recipe} --workdir=runs/tiny")
     assert math.isfinite(record["predicted_price"])
+    assert record["largest_micro_batches"] == {"phase1": {"rows": 9, "own": 8, "micro_batches": 1}}
 
 
 @pytest.mark.heavy

@@ -33,7 +33,8 @@ SIGNATURES = {
     "init: 'AnyPath | None' = None, vocab: 'AnyPath | None' = None, first_step: 'int' = 0, "
     "trust_code: 'bool' = False) -> 'TrainingBatches'",
     "pretrain": "(config: 'Recipe', workdir: 'AnyPath', *, overrides: 'Mapping[str, Any] | None' = None, "
-    "init: 'AnyPath | None' = None, vocab: 'AnyPath | None' = None, extend: 'bool' = False, private: 'bool' = False, "
+    "init: 'AnyPath | None' = None, init_optimizer: \"Literal['fresh', 'kept']\" = 'fresh', "
+    "vocab: 'AnyPath | None' = None, extend: 'bool' = False, private: 'bool' = False, "
     "trust_code: 'bool' = False) -> 'dict[str, float]'",
     "finetune": "(config: 'Recipe', workdir: 'AnyPath', *, overrides: 'Mapping[str, Any] | None' = None, "
     "data: 'AnyPath' = '.', init: 'AnyPath | None' = None, trust_code: 'bool' = False) -> 'dict[str, float]'",
@@ -159,6 +160,7 @@ def test_curves_are_a_picture(page: SimpleNamespace) -> None:
         (lambda: bert_jax.batches("glue", "run"), "this recipe is one for fine-tuning"),
         (lambda: bert_jax.finetune("quickstart", "run"), "this recipe is one for pretraining"),
         (lambda: bert_jax.pretrain("quickstart", "run", overrides={"seed": "x"}), "config.seed is 'x'; expected int"),
+        (lambda: bert_jax.pretrain("quickstart", "run", init_optimizer="old"), "init_optimizer is 'old'; allowed: "),
         (
             lambda: bert_jax.pretrain("quickstart", "run", overrides=["seed"]),
             r"overrides is \['seed'\]; a dict is needed",

@@ -9,11 +9,13 @@ from typing import Any
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 from bert_jax import catalogue
 from bert_jax.catalogue import OwnCode
-from bert_jax.checkpoints.restoring import saved_steps
+from bert_jax.checkpoints.restoring import read_params, saved_steps
+from bert_jax.checkpoints.saving import save_best
 from bert_jax.cli.main import run
 from bert_jax.configuration import differences
 from bert_jax.errors import UserError
@@ -22,6 +24,8 @@ from bert_jax.interchange import initial
 from bert_jax.interchange.loading import load
 from bert_jax.models.encoders import bert
 from bert_jax.models.model import config_facts, config_of
+from bert_jax.models.transformer import stack_layers
+from bert_jax.reporting import run_record
 from bert_jax.reporting.run_record import read_run, settle
 from bert_jax.runs import pretraining
 from bert_jax.runs.settings import FinetuningSettings, PretrainingSettings
@@ -112,6 +116,83 @@ def test_a_resume_needs_neither_the_flag_nor_the_parent(
     assert resumed["identity"] == begun["identity"]
     assert resumed["facts"] == begun["facts"]
     assert len(resumed["facts"]["parent_key"]) == 64
+
+
+@pytest.mark.parametrize("layers", ["unrolled", "scanned"])
+def test_moments_are_kept_and_steps_begin_anew(
+    parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], layers: str
+) -> None:
+    def stop(run: Run) -> None:
+        shapes, _ = run.experiment.initial_state(run.task, run.experiment.make_mesh()).shapes
+        fresh = jax.tree.map(lambda x: jax.device_put(np.ones(x.shape, x.dtype), x.sharding), shapes)
+        assert run.start is not None
+        seen.append((fresh, run.start(fresh)))
+        raise UserError("seen")
+
+    seen: list[tuple[Any, Any]] = []
+    monkeypatch.setattr(pretraining, "train_and_evaluate", stop)
+    flags = [f"--config.model.layers={layers}", "--config.optimizer.b2=0.98"]
+    assert pretrain(tmp_path, again(parent), f"--init={parent}@4", "--init_optimizer=kept", *flags) == 2
+    assert f"the moments of the optimizer of {parent}@4 are kept" in capsys.readouterr().err
+    [(fresh, state)] = seen
+    step, reader = parent / "checkpoints" / "4" / "state", ocp.PyTreeCheckpointer()
+    tree = reader.metadata(step).item_metadata.tree
+    saved = reader.restore(step, restore_args=jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree))
+    moments, params = saved["opt_state"], saved["params"]
+    for found, wanted in ((state.params, params), (state.opt_state[1].mu, moments[1]["mu"])):
+        found, wanted = jax.tree.map(np.asarray, found), stack_layers(wanted) if layers == "scanned" else wanted
+        jax.tree.map(np.testing.assert_array_equal, found, wanted)
+    assert any(np.any(leaf) for leaf in jax.tree.leaves(state.opt_state[1].nu))
+    assert int(state.step) == 0
+    jax.tree.map(np.testing.assert_array_equal, state.metrics, fresh.metrics)
+    where = jax.tree.map(lambda leaf: leaf.sharding, (state.params, state.opt_state))
+    assert where == jax.tree.map(lambda leaf: leaf.sharding, (fresh.params, fresh.opt_state))
+
+
+def test_a_run_that_kept_moments_goes_on_without_the_flag_and_begins_only_with_it(parent: Path, tmp_path: Path) -> None:
+    start = {"init": f"{parent}@4", "init_optimizer": "kept"}
+    run_record.write_run(str(tmp_path), {"run_id": "a", "identity": {"objective": {}, **start}})
+    for flags in ({"init": None}, {"init": f"{parent}@4"}):
+        resumed = run_record.content(str(tmp_path), {}, {"objective": {}, **flags}, "")
+        assert resumed["identity"] == {"objective": {}, **start}
+    with pytest.raises(UserError, match="begun with --init_optimizer=kept and has saved no step yet; give --init_opt"):
+        run_record.content(str(tmp_path), {}, {"objective": {}, **flags}, "", bound=False)
+    assert "init_optimizer" not in read_run(str(parent))["identity"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "--init_optimizer=kept needs --init=WORKDIR@STEP, a step of a run; leave --init_optimizer out"),
+        (["--init={parent}/hugging_face"], "hugging_face is no run of bert-jax and has no optimizer state; leave"),
+        (["--init={parent}@3"], "has only steps 2, 4, 6; choose one of them"),
+        (["--init={best}"], "(step 3) has no optimizer state; name one of the steps that are kept (2, 4, 6): --init="),
+        (["--init={parent}", "--config.optimizer.name=lamb"], "was trained with adamw, this run has lamb; leave"),
+        (
+            ["--init={parent}", "--config.optimizer.bias_correction=standard"],
+            "has another state (1/count: None there, () here); leave --init_optimizer out",
+        ),
+        (
+            ["--init={parent}", "--config.objective.name=mlm"],
+            "has encoder, mlm_head, nsp_head, pooler; this run encoder, mlm_head; leave",
+        ),
+        (["--init={parent}", "--vocab={vocab}"], "needs the vocabulary of {parent}, in its order; leave --vocab"),
+    ],
+)
+def test_moments_that_cannot_be_kept_are_refused_at_once(
+    parent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
+) -> None:
+    vocab, best = tmp_path / "vocab.txt", tmp_path / "best"
+    vocab.write_text((parent / "vocab.txt").read_text() + "extra\n")
+    if flags == ["--init={best}"]:
+        shutil.copytree(parent, best, ignore=shutil.ignore_patterns("corpus"))
+        params, facts, _ = read_params(str(parent))
+        save_best(str(best), 3, params, facts)
+    places = {"parent": parent, "vocab": vocab, "best": best}
+    config = recipe(parent.parent / "text.txt")
+    assert pretrain(tmp_path, config, "--init_optimizer=kept", *(flag.format(**places) for flag in flags)) == 2
+    assert message.format(**places) in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_encoder_without_a_head_is_said_to_get_a_fresh_one(

@@ -1,0 +1,127 @@
+"""Finds the largest micro-batch with which the step of each phase fits into memory, with few compilations."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bert_jax.planning.compile import compile_phase
+from bert_jax.planning.plan import Change, Machine, PhasePlan, Plan, Recipe
+from bert_jax.program import Note
+from bert_jax.reporting.progress import ProgressLine
+from bert_jax.rows.phases import Phase
+from bert_jax.task import needs_whole_batches
+
+COMPILATIONS = 3  # of a phase, at most
+_BITS = 4  # numbers of rows are rounded down to this many binary digits
+
+
+@dataclasses.dataclass(frozen=True)
+class LargestMicroBatch:
+    """The largest micro-batch of a phase that was found to fit.
+
+    Attributes:
+      rows: the rows that a device computes at once.
+      own: those of the recipe.
+      micro_batches: the fewest parts of the recipe's batch that fit; None if the objective reads whole batches.
+    """
+
+    rows: int
+    own: int
+    micro_batches: int | None
+
+
+def largest_micro_batches(recipe: Recipe, machine: Machine, plan: Plan, note: Note) -> dict[str, LargestMicroBatch]:
+    """Return the largest micro-batch of each phase, by the phase's name. A phase where none is found is left out.
+
+    Memory is nearly linear in the rows, so the number at which a line through two sizes meets the memory is compiled,
+    and the line drawn anew. Phases that differ in the size of their batches alone share what is compiled.
+    """
+    task, experiment = recipe.variant(Change(), machine.devices)
+    devices, whole = plan.mesh["data"] * plan.mesh["fsdp"], needs_whole_batches(task)
+    groups: list[list[PhasePlan]] = []
+    for one in plan.phases:
+        for group in groups:
+            if _but_size(group[0]) == _but_size(one):
+                group.append(one)
+                break
+        else:
+            groups.append([one])
+    found = dict[str, LargestMicroBatch]()
+    for group in groups:
+        first = group[0]
+        parts = first.micro_batches if whole or all(one.fits for one in group) else max(2, first.micro_batches)
+
+        def compiled(rows: int, phase: Phase = first.phase, parts: int = parts) -> tuple[int, bool]:
+            doing = f"trying {rows:,} rows a device in {phase.kind}"
+            note(doing)
+            sized = dataclasses.replace(phase, batch_size=rows * devices * parts, micro_batches=parts)
+            with ProgressLine(0).outside(doing):
+                step = compile_phase(task, experiment, sized, machine.devices)
+            return step.needed_bytes, machine.holds(step)
+
+        sizes = {_rows(one, devices): (one.compiled.needed_bytes, one.fits) for one in group}
+        rows = _search(sizes, first.compiled.memory.state, machine.chip.memory_bytes, compiled)
+        for one in group if rows else ():
+            total = one.phase.batch_size // devices
+            fewest = next(n for n in range(1, total + 1) if total % n == 0 and total // n <= rows)
+            own = _rows(one, devices)
+            found[one.phase.kind] = LargestMicroBatch(rows, own, None if whole else fewest)
+    return found
+
+
+def _but_size(one: PhasePlan) -> tuple[Phase, bool]:
+    """Return what decides the memory of a step besides the size of its micro-batches."""
+    size = {"num_steps": 1, "num_tokens": None, "num_epochs": None, "batch_size": 1, "micro_batches": None}
+    others: dict[str, Any] = {**size, "kind": "", "schedule": None, "shares": None}
+    return dataclasses.replace(one.phase, **others), one.micro_batches > 1
+
+
+def _rows(one: PhasePlan, devices: int) -> int:
+    return one.phase.batch_size // devices // one.micro_batches
+
+
+def _search(
+    sizes: Mapping[int, tuple[int, bool]], state: int, memory: float, compiled: Callable[[int], tuple[int, bool]]
+) -> int:
+    """Return the largest number of rows that was found to fit; 0 if none.
+
+    Args:
+      sizes: rows -> the bytes that they need, and whether they fit.
+      state: the bytes without rows, at least.
+      compiled: returns the same for a number of rows.
+    """
+    sizes = dict(sizes)
+    for _ in range(COMPILATIONS if state < memory else 0):
+        high = min((rows for rows, (_, fits) in sizes.items() if not fits), default=None)
+        guess = _meets(sizes, state, memory)
+        if high is not None and not 0 < guess < high:
+            guess = (_low(sizes) + high) // 2
+        guess = _rounded(guess)
+        if guess <= _low(sizes):
+            break
+        sizes[guess] = compiled(guess)
+    return _low(sizes)
+
+
+def _low(sizes: Mapping[int, tuple[int, bool]]) -> int:
+    return max((rows for rows, (_, fits) in sizes.items() if fits), default=0)
+
+
+def _meets(sizes: Mapping[int, tuple[int, bool]], state: int, memory: float) -> int:
+    """Return the rows at which the line through the two sizes nearest to ``memory`` meets it; 0 if that is not known.
+
+    A size that does not fit, and of which the compiler did not say how much it needs, is on no line.
+    """
+    known = [(abs(need - memory), rows, need) for rows, (need, fits) in sizes.items() if fits or need > memory]
+    if not known:
+        return 0
+    (_, rows, need), (_, other, least) = (*sorted(known), (0.0, 0, state))[:2]
+    slope = (need - least) / (rows - other)
+    return max(0, int(rows + (memory - need) / slope)) if slope > 0 else 0
+
+
+def _rounded(rows: int) -> int:
+    shift = max(0, rows.bit_length() - _BITS)
+    return rows >> shift << shift
