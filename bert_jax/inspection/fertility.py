@@ -19,7 +19,7 @@ from bert_jax.inspection.check import percent, ratio
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.text.words import WIDE
 
-CHARACTERS = 1 << 20  # of text are enough to tell vocabularies apart
+CHARACTERS = 1 << 18  # of text are enough to tell vocabularies apart
 _PIECES, _SENTENCES, _LONGEST = 256, 4_096, 512  # of a source; of a corpus; tokens of a sentence
 _NO_SPACES = re.compile(rf"{WIDE}|[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")  # also Thai, Lao, Burmese and Khmer
 _BYTES = re.compile("(<0x[0-9A-F]{2}>)+")

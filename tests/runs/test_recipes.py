@@ -163,7 +163,8 @@ def test_pretrain_recipes_are_sound(name):
     from bert_jax.runs.settings import PretrainingSettings
 
     config = recipes.load(name).to_dict()
-    settings = PretrainingSettings.of({**config, "model": config["model"] or {"encoder": "bert"}, "teacher": None})
+    model = config["model"] or {"encoder": "bert", "max_length": 1_024}
+    settings = PretrainingSettings.of({**config, "model": model, "teacher": None})
     assert check_pretraining(settings, devices=jax.devices()).task.tokenizer is None
 
 
