@@ -17,6 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the vocab.txt, .model or tokenizer.json that made it (default: the one in that folder or beside it)",
     )
     parser.add_argument(
+        "--init", metavar="MODEL", help="a model or vocabulary: what the corpus's own vocabulary wins over that one"
+    )
+    parser.add_argument(
         "--max_length",
         type=numbers,
         help="row lengths to plan for (default: those of --config, else of the run that the corpus belongs to, else "
@@ -33,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from bert_jax.inspection.check import worst
     from bert_jax.inspection.inspect import as_lines, inspect, request_for
+    from bert_jax.interchange.tokenizer_files import tokenizer_of
 
     request = request_for(arguments.corpus, arguments.config.to_dict() if arguments.config is not None else None)
     lengths = arguments.max_length or request.max_lengths
@@ -40,6 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     request = dataclasses.replace(
         request,
         vocab=arguments.vocab,
+        init=tokenizer_of(arguments.init) if arguments.init else None,
         max_lengths=lengths,
         phases=phases,
         private=arguments.private,

@@ -6,7 +6,7 @@ import argparse
 
 from bert_jax.cli.flags import add_config
 from bert_jax.configuration import build
-from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig, prepare_vocabulary
+from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig, find_source, prepare_vocabulary
 from bert_jax.corpora.workplace import clean_up_parents
 from bert_jax.errors import UserError
 from bert_jax.program import program
@@ -20,9 +20,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="the vocab.txt to write; spiece.model for sentencepiece, tokenizer.json for byte_bpe",
     )
+    parser.add_argument(
+        "--init", metavar="MODEL", help="a model or vocabulary: what the new one wins over that one on the same text"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
+    from bert_jax.inspection.fertility import compared, measure, text_of
+
     config = arguments.config.to_dict()
     vocab = build(VocabularyConfig, config.get("vocab", {}), "config.vocab")
     if is_finetuning(config) and not vocab.path:
@@ -31,6 +36,11 @@ def run(arguments: argparse.Namespace) -> None:
             "choose one of configs/pretrain"
         )
     corpus = build(CorpusConfig, config.get("corpus", {}), "config.corpus")
+    init = None
+    if arguments.init:
+        from bert_jax.interchange.tokenizer_files import tokenizer_of
+
+        init = tokenizer_of(arguments.init)
     with clean_up_parents(arguments.output):
         tokenizer = prepare_vocabulary(vocab, corpus, arguments.output, print)
     shortfall = (
@@ -39,4 +49,12 @@ def run(arguments: argparse.Namespace) -> None:
         else ""
     )
     print(f"{tokenizer.size:,} pieces in {arguments.output}{f', a copy of {vocab.path}' if vocab.path else shortfall}")
+    try:
+        texts = text_of(find_source(corpus))
+        found = measure(tokenizer, texts)
+        print(f"fertility: {found}")
+        if init:
+            print(compared(found, measure(init, texts))[1])
+    except UserError as error:  # a vocabulary that is only copied needs no text
+        print(f"no fertility: {error}")
     print(f'next: {program()} tokenize --vocab={arguments.output} "some text"')

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from bert_jax.inspection.check import Check, Status, grade, percent, ratio, worst
+from bert_jax.inspection.fertility import Fertility, compared
 from bert_jax.inspection.pieces import Pieces, Tokenizer
 from bert_jax.inspection.scan import Scan
 
@@ -32,19 +34,29 @@ def unknown(scan: Scan, document_tokens: np.ndarray) -> Check:
     )
 
 
-def words(scan: Scan, pieces: Pieces) -> Check:
-    """Check into how many pieces the vocabulary splits a word on average."""
+def words(scan: Scan, pieces: Pieces, found: Fertility) -> Check:
+    """Check into how many pieces the vocabulary cuts a word on average, or a character of a script without spaces."""
     tokens = int(scan.token_counts[pieces.wordlike].sum())
-    starts = int(scan.token_counts[pieces.wordlike & ~pieces.continuation].sum())
     letters = ratio(scan.token_counts[pieces.single_continuation].sum(), tokens)
-    fertility = ratio(tokens, starts)
-    status = worst([grade(fertility, 2.0, 2.5), grade(letters, 0.15, 0.3)])
+    cut = grade(found.value, 2.0, 2.5) if found.unit == "word" else grade(found.value, 1.1, 1.5)
     return Check(
         "tokens_a_word",
-        status,
-        f"{fertility:.2f} tokens per word; {percent(letters)} of word pieces are single letters inside a word",
+        worst([cut, grade(letters, 0.15, 0.3)]),
+        f"{found}; {percent(letters)} of word pieces are single letters inside a word",
         f"the vocabulary is of another language or too small: {LEARNED}",
-        {"fertility": fertility, "single_letter_share": letters},
+        {**found.facts, "single_letter_share": letters},
+    )
+
+
+def gain(new: Fertility, old: Fertility) -> Check:
+    """Check whether the vocabulary makes fewer tokens of the text than that of the model to start from."""
+    times, line = compared(new, old)
+    return Check(
+        "gain_over_init",
+        grade(times, 1.0, math.inf),
+        line,
+        "keep the vocabulary of --init: pretrain without --vocab",
+        {"times_the_tokens": times, **{f"init_{name}": value for name, value in old.facts.items()}},
     )
 
 

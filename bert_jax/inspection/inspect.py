@@ -21,6 +21,7 @@ from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.inspection import fit, repeats, shape
 from bert_jax.inspection.check import Check, Status, worst
+from bert_jax.inspection.fertility import decoded, measure
 from bert_jax.inspection.fixes import Fixes
 from bert_jax.inspection.line_ends import line_ends
 from bert_jax.inspection.pieces import Pieces
@@ -40,6 +41,7 @@ class InspectionRequest:
 
     corpus: str
     vocab: str | None = None  # a path; if None, a tokenizer in or beside the corpus's folder that made the corpus
+    init: Tokenizer | None = None  # that of a model to start from, for comparison on the same text
     max_lengths: tuple[int, ...] = (128, 512)
     phases: Mapping[str, int] = dataclasses.field(default_factory=dict)  # of the recipe: name -> row length
     pairs: bool = True  # whether rows are pairs of segments whose second one is random half of the time
@@ -167,6 +169,10 @@ def _check_splits(
     train, held = (scan(corpus.split(name), manifest["vocab_size"], unk_id, folder) for name in ("train", "heldout"))
     lengths = shape.measure(train.split)
     checks = _text_checks(train, tokenizer, pieces, lengths.document_tokens, fixes)
+    if tokenizer is not None and pieces is not None:
+        texts = decoded(train.split, tokenizer)
+        found, *others = (measure(one, texts, True) for one in (tokenizer, request.init) if one)
+        checks[1:1] = [fit.words(train, pieces, found), *(fit.gain(found, other) for other in others)]
     hits, text_bytes = manifest["text_hits"]["encoding"], manifest["text_bytes"]
     checks += [
         fit.encoding(hits, text_bytes),
@@ -191,7 +197,6 @@ def _text_checks(
         return [Check(name, "skip", "not checked", "needs the vocabulary of the corpus: --vocab") for name in names]
     return [
         fit.unknown(train, document_tokens),
-        fit.words(train, pieces),
         fit.case(train, pieces, tokenizer.lowercase),
         line_ends(train.split, pieces, fixes),
     ]

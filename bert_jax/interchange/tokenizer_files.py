@@ -95,6 +95,17 @@ def read_tokenizer(folder: Path, config: ModelConfig, where: str, lowercase: boo
     return tokenizer
 
 
+def tokenizer_of(source: str) -> Tokenizer:
+    """Return the tokenizer of ``source``: a vocabulary's file, or the folder of one, of a model or of a run.
+
+    Raises ``UserError`` if there is none.
+    """
+    folder = files.as_path(source)
+    run = (reading.read_object(folder / "run.json") or {}) if folder.is_dir() else {}
+    lowercase = run.get("facts", {}).get("lowercase")
+    return tokenizers.load(source, _lowercase(folder) if folder.is_dir() and lowercase is None else lowercase)
+
+
 def is_padded(num_embeddings: int, num_pieces: int) -> bool:
     """Return whether an embedding table fits a vocabulary of ``num_pieces``.
 
@@ -128,7 +139,7 @@ def _check_same(folder: Path, where: str) -> None:
             )
 
 
-def _lowercase(folder: Path) -> bool | None:
+def _lowercase(folder: Any) -> bool | None:
     """Return whether the tokenizer's files say that it lower-cases text; None if they do not say."""
     for name in ("tokenizer_config.json", "config.json"):
         if (folder / name).exists() and "do_lower_case" in (content := read_json(folder / name)):

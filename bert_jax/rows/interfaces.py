@@ -27,6 +27,7 @@ class TokenFacts:
     mask: int
     vocab_size: int
     is_continuation: Bools | None = None  # [V] whether a piece continues a word
+    ends_word: Bools | None = None  # [V] whether a word starts after a piece, whichever piece comes next
     special_ids: tuple[int, ...] = ()
 
     @classmethod
@@ -34,7 +35,7 @@ class TokenFacts:
         """Return the facts of a ``text.tokenizer.Tokenizer``."""
         t = tokenizer
         special = tuple(sorted(t.special_ids))
-        return cls(t.pad_id, t.cls_id, t.sep_id, t.mask_id, t.size, t.is_continuation, special)
+        return cls(t.pad_id, t.cls_id, t.sep_id, t.mask_id, t.size, t.is_continuation, t.ends_word, special)
 
 
 class Field(NamedTuple):

@@ -22,20 +22,23 @@ def starts(unit: str, ids: Ids, candidates: Bools, facts: TokenFacts, column: np
     """Return [n, L] whether a unit begins at a candidate.
 
     Args:
-      unit: "piece", "word" (``TokenFacts.is_continuation`` says which pieces go on with one), or the name of a column
-        of the corpus.
+      unit: "piece", "word" (``TokenFacts`` says which pieces go on with one, and after which no piece does), or the
+        name of a column of the corpus.
       column: the values [n, L] of that column.
     """
     if unit == PIECE:
         return candidates
+    before = np.zeros_like(candidates)
+    before[:, 1:] = candidates[:, :-1]  # a piece after a special token always begins a unit
     if unit == WORD:
-        goes_on = np.zeros(facts.vocab_size, np.bool_) if facts.is_continuation is None else facts.is_continuation
+        none = np.zeros(facts.vocab_size, np.bool_)
+        goes_on = none if facts.is_continuation is None else facts.is_continuation
+        ends = none if facts.ends_word is None else facts.ends_word
         continues = goes_on[ids]
+        before[:, 1:] &= ~ends[ids[:, :-1]]
     else:
         assert column is not None
         continues = column == CONTINUES
-    before = np.zeros_like(candidates)
-    before[:, 1:] = candidates[:, :-1]  # a piece after a special token always begins a unit
     return candidates & (~continues | ~before)
 
 

@@ -71,11 +71,20 @@ class Tokenizer:
     def is_continuation(self) -> np.ndarray:
         """Return whether each piece continues a word, bool [V].
 
-        All other pieces start a word. After a special token, any piece starts a word. In byte-level BPE that puts no
+        All other pieces start a word, and so does any piece after one of ``ends_word``. In byte-level BPE that puts no
         space before a text, the first piece of a text counts as a continuation.
         """
         whole = {*self.special_ids, *self._engine.added_ids}
         return np.array([i not in whole and self._engine.marks.continues(p) for i, p in enumerate(self.vocab)])
+
+    @functools.cached_property
+    def ends_word(self) -> np.ndarray:
+        """Return after which pieces any piece starts a word, bool [V]: special and added tokens, tabs and line breaks.
+
+        A single space belongs to the word that it stands before.
+        """
+        ends = [is_white(text[-1:]) for text, _ in self.surfaces]
+        return np.array([role in ("special", "added") or end for role, end in zip(self._roles, ends, strict=True)])
 
     @functools.cached_property
     def surfaces(self) -> tuple[tuple[str, bool | None], ...]:

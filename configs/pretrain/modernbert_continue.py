@@ -9,8 +9,8 @@ are predicted, as in ModernBERT. The rate is 3e-4, that of its last stages, with
 1 - sqrt over the last half of the steps. For longer documents: ``--config.phases.phase1.max_length=8192`` and a smaller
 ``batch_size``.
 
-With a vocabulary of your own (``--vocab=DIR``, a folder that ``bert-jax vocab`` made), the vector of each new piece
-begins at the mean of those of the pieces into which the old vocabulary cuts it.
+With a vocabulary of your own (``--vocab=DIR``, a folder that ``bert-jax vocab`` made with this recipe), the vector of
+each new piece begins at the mean of those of the pieces into which the old vocabulary cuts it (configs/language.md).
 """
 
 from ml_collections import ConfigDict
@@ -20,6 +20,7 @@ from bert_jax.runs import recipes
 
 def get_config(text: str = "own") -> ConfigDict:
     config = recipes.derive(f"continue:{text}")
+    config.vocab = ConfigDict({"path": "", "kind": "byte_bpe", "size": 50_368, "lowercase": False})
     config.objective.masking = ConfigDict({"rate": 0.3})
     config.phases.phase1.max_length = 1_024
     config.optimizer = ConfigDict({"name": "stable_adamw", "weight_decay": 1e-5 / 8e-4})

@@ -25,6 +25,7 @@ WALKS = {
     "bert_jax/objectives/README.md": 8,
     "bert_jax/planning/README.md": 3,
     "bert_jax/tasks/README.md": 11,
+    "configs/language.md": 9,
     "launch/README.md": 7,
 }
 NOT_HERE = re.compile(r"gs://|/shared/|/data/|topology=v5e|tfds|GLUE|=DIR|dev-v1.1|runs/(sentences|nli|names|zh)")
@@ -107,6 +108,7 @@ def place(tmp_path, monkeypatch):
                 "places.py",
                 "teacher.py",
                 "blocks.py",
+                "near.py",
                 "last_units.py",
                 "rare_pieces.py",
                 "two_rules.py",

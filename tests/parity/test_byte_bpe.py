@@ -1,6 +1,8 @@
 """Byte-level tokenizers as ``transformers`` loads ours, and as we read its own files."""
 
 import dataclasses
+import json
+import random
 
 import pytest
 
@@ -14,16 +16,17 @@ from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.tokenizer import load, of_json
 from tests.models.helpers import tiny
 from tests.tasks import toy_tasks
-from tests.text.byte_level_files import MERGES, modern_bert, roberta
+from tests.text.byte_level_files import MERGES, released, released_for, roberta
+from tests.text.test_byte_bpe import REAL, text_of
 
 pytestmark = pytest.mark.parity
 TEXTS = ["Hello world", "the {mask} cat", "the{mask}cat {mask}", " naïve  café 日本🙂\n\tx ", "I'll can't WE'LL", ""]
 
 
-@pytest.fixture(scope="module", params=["learned", "lowercase", "roberta", "modern_bert"])
+@pytest.fixture(scope="module", params=["learned", "lowercase", "roberta", "released"])
 def ours(request):
-    if request.param in ("roberta", "modern_bert"):
-        return of_json({"roberta": roberta, "modern_bert": modern_bert}[request.param]())
+    if request.param in ("roberta", "released"):
+        return of_json({"roberta": roberta, "released": released}[request.param]())
     return learn_byte_bpe(["the cat's naïve hello world"] * 9, 300, lowercase=request.param == "lowercase")
 
 
@@ -45,6 +48,21 @@ def test_auto_tokenizer_gives_our_ids_and_saves_what_we_read(ours, tmp_path):
     check(ours, theirs)
     theirs.save_pretrained(tmp_path / "again")
     check(load(tmp_path / "again"), theirs)
+
+
+def test_a_published_modern_bert_cuts_5000_strings_as_here(tmp_path):
+    content = released_for(REAL[:2000])
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizers.Tokenizer.from_str(json.dumps(content)),
+        **{f"{role}_token": f"[{role.upper()}]" for role in ("unk", "cls", "sep", "pad", "mask")},
+    ).save_pretrained(tmp_path / "theirs")
+    ours = load(tmp_path / "theirs")
+    write_tokenizer(tmp_path, tiny(vocab_size=ours.size), ours)
+    rng = random.Random(0)
+    texts = [f"{text_of(rng)}{rng.choice(['', ' [MASK]', '[SEP]'])}" for _ in range(2500)] + REAL[:2500]
+    wanted = [list(ours.encode(text, special_tokens_in_text=True).input_ids) for text in texts]
+    for folder in (tmp_path / "theirs", tmp_path):
+        assert transformers.AutoTokenizer.from_pretrained(folder)(texts)["input_ids"] == wanted
 
 
 def test_we_read_what_a_roberta_tokenizer_saves(tmp_path):

@@ -1,7 +1,9 @@
 """Small byte-level tokenizers in the forms in which published ones come."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.marks import ALPHABET
 
 MERGES = (
@@ -21,13 +23,18 @@ MERGES = (
     "He ll",
     "Ã ©",
 )
-PIECES = (*sorted(ALPHABET), *(merge.replace(" ", "") for merge in MERGES))
+
+
+def pieces_of(merges: Sequence[str]) -> tuple[str, ...]:
+    return (*sorted(ALPHABET), *(merge.replace(" ", "") for merge in merges))
+
+
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 
 
 def roberta() -> dict[str, Any]:
     """Return RoBERTa's form: merges as strings, its own post-processor, special tokens in the vocabulary."""
-    vocab = {piece: i for i, piece in enumerate(["<s>", "<pad>", "</s>", "<unk>", *PIECES, "<mask>"])}
+    vocab = {piece: i for i, piece in enumerate(["<s>", "<pad>", "</s>", "<unk>", *pieces_of(MERGES), "<mask>"])}
     special = [{"id": vocab[t], "content": t, "lstrip": t == "<mask>", "special": True} for t in vocab if t in SPECIAL]
     return {
         "version": "1.0",
@@ -51,19 +58,24 @@ def roberta() -> dict[str, Any]:
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 
 
-def modern_bert() -> dict[str, Any]:
+def modern_bert(
+    merges: Sequence[str] = MERGES,
+    first: Sequence[str] = (),
+    plain: Sequence[str] = ("  ", "   "),
+    unused: Sequence[str] = (),
+) -> dict[str, Any]:
     """Return ModernBERT's form: NFC, merges as pairs, runs of spaces and special tokens added after the vocabulary."""
-    vocab = {piece: i for i, piece in enumerate(PIECES)}
-    added = ["  ", "   ", "[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
+    vocab = {piece: i for i, piece in enumerate([*first, *pieces_of(merges)])}
+    added = [*first, *plain, "[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]", *unused]
     entries = [
         {
-            "id": len(vocab) + i,
+            "id": vocab.get(token, len(vocab) + i - len(first)),
             "content": token,
             "single_word": False,
             "lstrip": token == "[MASK]",
             "rstrip": False,
-            "normalized": not token.strip(),
-            "special": bool(token.strip()),
+            "normalized": token in (*first[:1], *plain, *unused),
+            "special": token not in (*first[:1], *plain, *unused),
         }
         for i, token in enumerate(added)
     ]
@@ -84,5 +96,16 @@ def modern_bert() -> dict[str, Any]:
             "special_tokens": {t: {"id": t, "ids": [ids[t]], "tokens": [t]} for t in ("[CLS]", "[SEP]")},
         },
         "decoder": BYTE_LEVEL,
-        "model": {"type": "BPE", "vocab": vocab, "merges": [merge.split(" ") for merge in MERGES]},
+        "model": {"type": "BPE", "vocab": vocab, "merges": [merge.split(" ") for merge in merges]},
     }
+
+
+def released(merges: Sequence[str] = MERGES) -> dict[str, Any]:
+    """Return ModernBERT's form with every kind of added token that the released one has, such as 2 to 24 spaces."""
+    plain = [*(" " * n for n in range(24, 1, -1)), "|||EMAIL_ADDRESS|||"]
+    return modern_bert(merges, ["|||IP_ADDRESS|||", "<|padding|>"], plain, [f"[unused{i}]" for i in range(5)])
+
+
+def released_for(texts: Iterable[str], size: int = 400) -> dict[str, Any]:
+    """Return the same with merges that ``texts`` teach; added tokens come on top of ``size``."""
+    return released([" ".join(merge) for merge in learn_byte_bpe(texts, size)._engine.content["model"]["merges"]])

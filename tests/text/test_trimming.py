@@ -12,8 +12,19 @@ from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.learn_sentencepiece import learn_sentencepiece
 from bert_jax.text.tokenizer import Tokenizer, of_json, sentencepiece, wordpiece
+from tests.text.byte_level_files import released_for
 
-KINDS = ("wordpiece", "wordpiece_json", "byte_bpe", "unigram", "unigram_json", "bpe", "bpe_json", "unigram_bytes")
+KINDS = (
+    "wordpiece",
+    "wordpiece_json",
+    "byte_bpe",
+    "modern_bert",
+    "unigram",
+    "unigram_json",
+    "bpe",
+    "bpe_json",
+    "unigram_bytes",
+)
 
 
 def words(rng: random.Random) -> str:
@@ -28,6 +39,8 @@ USED, OTHERS = TEXTS[:40], TEXTS[40:]
 @pytest.fixture(scope="module", params=KINDS)
 def tokenizer(request) -> Tokenizer:
     kind, _, form = request.param.partition("_")
+    if request.param == "modern_bert":
+        return of_json(released_for(TEXTS, 600))
     if request.param == "byte_bpe":
         return learn_byte_bpe(TEXTS, 600)
     if kind == "wordpiece":

@@ -1,0 +1,111 @@
+"""Counts into how many pieces a tokenizer cuts the words of a text, so that vocabularies can be compared.
+
+Fertility, and the share of words that stay whole, are those of Rust et al. 2021 (arXiv 2012.15613, section 3). A word
+is what stands between spaces, without the marks at its ends. Text in a script without spaces is counted by characters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from bert_jax.corpora.source import Piece, Source, documents
+from bert_jax.corpora.store import CorpusSplit
+from bert_jax.inspection.check import percent, ratio
+from bert_jax.text.tokenizer import Tokenizer
+from bert_jax.text.words import WIDE
+
+CHARACTERS = 1 << 18  # of text are enough to tell vocabularies apart
+_PIECES, _SENTENCES, _LONGEST = 256, 4_096, 512  # of a source; of a corpus; tokens of a sentence
+_NO_SPACES = re.compile(rf"{WIDE}|[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")  # also Thai, Lao, Burmese and Khmer
+_BYTES = re.compile("(<0x[0-9A-F]{2}>)+")
+
+
+@dataclasses.dataclass(frozen=True)
+class Fertility:
+    """The counts of a text that a tokenizer has cut."""
+
+    unit: str  # "word", or "character" if most of the text is in a script without spaces
+    units: int
+    unit_pieces: int  # pieces that begin in a unit: marks around words are left out
+    whole: int  # units that are not cut
+    pieces: int
+    unknown: int  # pieces that are [UNK]
+    bytes: int  # pieces that are parts of characters
+
+    @property
+    def value(self) -> float:
+        return ratio(self.unit_pieces, self.units)
+
+    @property
+    def facts(self) -> dict[str, str | float]:
+        shares = {"unknown_share": ratio(self.unknown, self.pieces), "byte_share": ratio(self.bytes, self.pieces)}
+        return {"unit": self.unit, "fertility": self.value, "whole_share": ratio(self.whole, self.units), **shares}
+
+    def __str__(self) -> str:
+        lost, what = (self.bytes, "parts of characters") if self.bytes else (self.unknown, "[UNK]")
+        whole = f"{percent(ratio(self.whole, self.units))} of {self.unit}s stay whole"
+        return (
+            f"{self.value:.2f} pieces a {self.unit}, {whole}, {percent(ratio(lost, self.pieces))} of pieces are {what}"
+        )
+
+
+def measure(tokenizer: Tokenizer, texts: Sequence[str], special_tokens_in_text: bool = False) -> Fertility:
+    """Return the fertility of ``tokenizer`` on ``texts``, which are sentences."""
+    without = sum(len(_NO_SPACES.findall(text)) for text in texts)
+    by_character = 2 * without > sum(len("".join(text.split())) for text in texts)
+    in_bytes = np.array([bool(_BYTES.fullmatch(text)) for text, _ in tokenizer.surfaces])
+    totals = np.zeros(6, np.int64)
+    for text in texts:
+        text = text if by_character else tokenizer.joiner + text  # a sentence in running text
+        encoded = tokenizer.encode(text, special_tokens_in_text=special_tokens_in_text)
+        ids = np.array(encoded.input_ids[1:-1], np.int64)
+        begins = np.array([start for start, _ in encoded.offsets[1:-1]], np.int64)
+        spans = [match.span() for match in re.finditer(r"\S", text)] if by_character else list(_words(text))
+        starts, stops = np.array(spans, np.int64).reshape(-1, 2).T
+        counts = np.searchsorted(begins, stops) - np.searchsorted(begins, starts)  # pieces that begin in each unit
+        own = (len(spans), counts.sum(), (counts <= 1).sum(), len(ids), (ids == tokenizer.unk_id).sum())
+        totals += np.array([*own, in_bytes[ids].sum()], np.int64)
+    return Fertility("character" if by_character else "word", *totals.tolist())
+
+
+def compared(new: Fertility, old: Fertility) -> tuple[float, str]:
+    """Return how many times the tokens of ``old`` the same text has with ``new``, and a line that says it."""
+    times = ratio(new.pieces, old.pieces)
+    return times, f"{times:.2f} times the tokens that the vocabulary of --init makes of the text: {old}"
+
+
+def text_of(source: Source) -> list[str]:
+    """Return about ``CHARACTERS`` of the sentences of ``source``, from all over it."""
+    pieces = source.pieces()
+    chosen = pieces[:: -(-len(pieces) // _PIECES) or 1]
+    return [text for piece in chosen for text in _first(source, piece, CHARACTERS // len(chosen))]
+
+
+def _first(source: Source, piece: Piece, size: int) -> Iterator[str]:
+    for document in documents(source, [piece]):
+        for sentence in document.sentences:
+            if size <= 0:
+                return
+            size -= len(sentence)
+            yield sentence
+
+
+def decoded(split: CorpusSplit, tokenizer: Tokenizer) -> list[str]:
+    """Return sentences from all over ``split``, at most ``_SENTENCES``, as ``tokenizer`` decodes them."""
+    numbers = np.unique(np.linspace(0, split.num_sentences - 1, _SENTENCES).astype(np.int64))
+    starts = np.asarray(split.sentence_offsets)[numbers]
+    lengths = np.minimum(np.asarray(split.sentence_offsets)[numbers + 1] - starts, _LONGEST)
+    return [tokenizer.decode(ids) for ids in np.split(split.read(starts, lengths), np.cumsum(lengths)[:-1])]
+
+
+def _words(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the span of each word of ``text`` that has a letter or a digit."""
+    for match in re.finditer(r"\S+", text):
+        kept = [i for i in range(*match.span()) if unicodedata.category(text[i])[0] in "LNM"]
+        if any(text[i].isalnum() for i in kept):
+            yield kept[0], kept[-1] + 1
