@@ -52,6 +52,8 @@ WORST = {
     "examples.jsonl.NEXT_OBJECT": ("search", ("", "\n", "x"), ("\n", " ", "x"), ("", "\n ", "x")),
     "examples.jsonl.SPACE": ("match", ("", " ", "x"), ("", ", ", "x")),
     "features.retrieval.WORD": ("findall", ("", "a", ""), ("", "a ", ""), ("", "一", "")),
+    "inspection.fertility._BYTES": ("fullmatch", ("", "<0xAB>", "x"), ("<0x", "A", ">")),
+    "inspection.fertility._NO_SPACES": ("findall", ("", "a", ""), ("", "一", "")),
     "inspection.pieces._NO_TEXT": ("fullmatch", ("[unused", "1", "x"), ("<", ">", "x")),
     "tasks.metrics.entities.TAG": ("fullmatch", ("B-", "a", "\n")),
     "tasks.metrics.spans._ARTICLES": ("findall", ("", "a", ""), ("", "a ", ""), ("", "the", "")),
