@@ -16,8 +16,8 @@ from bert_jax import catalogue
 from bert_jax.models import heads
 from bert_jax.models.bilstm import BiLstm
 from bert_jax.models.distillation import States
-from bert_jax.models.encoders import albert, distilbert, electra
-from bert_jax.models.model import LM_HEAD, POOLER, SOP_HEAD, Model, Part, encoder_file, head_class
+from bert_jax.models.encoders import albert, distilbert, electra, modernbert
+from bert_jax.models.model import LM_HEAD, POOLER, SOP_HEAD, Model, Part, encoder_file, head_class, token_head
 from bert_jax.models.primitives import ACTIVATIONS, Dense
 from bert_jax.models.san import StochasticAnswer
 from tests.models.helpers import TINY, pretraining, random_batch, tiny
@@ -32,6 +32,7 @@ CAUSAL = tiny(dtype="bfloat16", num_layers=1, attention="causal")
 ALBERT = albert.Config(**(TINY | {"num_layers": 1, "embedding_size": 8}), dtype="bfloat16")
 ELECTRA = electra.Config(**(TINY | {"num_layers": 1, "embedding_size": 8}), dtype="bfloat16")
 DISTILBERT = distilbert.Config(**(TINY | {"num_layers": 1}), dtype="bfloat16")
+MODERNBERT = modernbert.Config(**(TINY | {"num_layers": 1}), dtype="bfloat16")
 MODULES: dict[str, tuple[Any, dict[str, np.ndarray]]] = {  # module, its inputs
     "pretraining": (pretraining(CONFIG), random_batch()),
     "masked_lm": (Model(CONFIG, (LM_HEAD,)), MASKED),
@@ -62,10 +63,19 @@ MODULES: dict[str, tuple[Any, dict[str, np.ndarray]]] = {  # module, its inputs
     "albert": (Model(ALBERT, (POOLER, LM_HEAD, SOP_HEAD)), random_batch()),
     "distilbert": (Model(DISTILBERT, (POOLER, Part.of("classifier", heads.Classifier))), IDS),
     "electra": (Model(ELECTRA, (POOLER, Part.of("discriminator_head", heads.ReplacedTokenHead))), IDS),
+    "modernbert": (
+        Model(MODERNBERT, (POOLER, *token_head(MODERNBERT), LM_HEAD, Part.of("classifier", heads.Classifier))),
+        MASKED,
+    ),
     "teacher": (Model(CONFIG, (Part.of("states", States, states=(0, 1), width=8),)), IDS),
     "sentence_embeddings": (Model(CONFIG, (Part.of("sentence_vector", heads.SentenceVector),)), IDS),
 }
-OWN_ENCODERS = ("albert", "distilbert", "electra")  # kinds whose encoder has other parameters than the rest
+OWN_ENCODERS = (
+    "albert",
+    "distilbert",
+    "electra",
+    "modernbert",
+)  # kinds whose encoder has other parameters than the rest
 WIDE = ("erf", "tanh", "exp", "log", "logistic", "rsqrt", "sqrt", "reduce_sum")  # primitives that are never of bfloat16
 VECTORS = ("sequence", "pooled")  # outputs of bfloat16
 
@@ -146,7 +156,10 @@ def test_every_head_is_here() -> None:
         kind
         for file in files
         for kind in vars(file).values()
-        if isinstance(kind, type) and issubclass(kind, heads.Head) and kind is not heads.Head
+        if isinstance(kind, type)
+        and issubclass(kind, heads.Head)
+        and kind is not heads.Head
+        and not kind.__name__.startswith("_")
     }
     assert whole == {head_class(module.config, part.head) for module, _ in MODULES.values() for part in module.parts}
 
