@@ -134,8 +134,8 @@ class PretrainingObjective(SingleTask, abc.ABC):
         if setting.teacher:
             self.lessons = one = Lessons(setting.teacher, model, heads, self._terms, kinds=setting.max_lengths)
             self._terms, self._parts, self.parts = one.terms, one.student_parts, (*self.parts, *one.parts)
-        self._model = Model(model, self._parts)
-        frozen = {**self.frozen(), **({FROZEN: self.lessons.params} if self.lessons else {})}
+        self._model, frozen = Model(model, self._parts), self.frozen()
+        frozen = {**frozen, FROZEN: self.lessons.params} if self.lessons else frozen
         self.given = Frozen(frozen, [part.name for part in self.parts], catalogue.display_name(self.name))
         self._check_model(model)
         model.check_lengths(setting.max_lengths)

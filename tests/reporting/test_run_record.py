@@ -21,6 +21,7 @@ def test_the_settings_of_a_run_of_before_have_the_keys_of_today(tmp_path: Path) 
     rates = {"name": "linear", "peak_learning_rate": 0.1, "warmup_fraction": 0.1}
     model = {"size": "tiny"}
     assert found["identity"] == {"seed": 3, "model": model, "optimizer": optimizer, "schedule": rates}
-    assert found["config"]["schedule"] == {**rates, "name": "warmup_stable_decay", "decay_steps": 0}
+    decay = {"decay_steps": 0, "decay": "linear", "final_fraction": 0.0}
+    assert found["config"]["schedule"] == {**rates, "name": "warmup_stable_decay", **decay}
     (tmp_path / "run.json").write_text(json.dumps(found))
     assert read_run(str(tmp_path)) == found

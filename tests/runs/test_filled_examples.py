@@ -12,6 +12,7 @@ from bert_jax import configuration
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig
 from bert_jax.features.fill_mask import Filled
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.models.model import LM_HEAD
 from bert_jax.runs import filled_examples
 from bert_jax.runs.filled_examples import NUMBER, _masked_sentences
@@ -63,8 +64,9 @@ def test_sentences_are_of_the_heldout_text_with_one_word_masked(tmp_path: Path, 
 
 
 def test_held_out_words_are_shown_beside_the_predictions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = SimpleNamespace(max_length=32)
-    trained: Any = SimpleNamespace(params={LM_HEAD.name: {}}, config=config, tokenizer=None, workdir=str(tmp_path))
+    config: Any = SimpleNamespace(max_length=32)
+    tokenizer: Any = None
+    trained = TrainedModel("", {LM_HEAD.name: {}}, config, tokenizer, workdir=str(tmp_path))
     masked = [("a [MASK]", "x"), ("b [MASK]", "cat")]
     monkeypatch.setattr(filled_examples, "_masked_sentences", lambda *arguments: masked)
     guesses = ((("cat", 0.5), ("dog", 0.25)),)
