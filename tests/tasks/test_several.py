@@ -126,7 +126,7 @@ def test_each_task_is_taught_by_the_one_of_its_name(finished: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_a_teacher_of_packed_rows(finished: Path) -> None:
+def test_a_teacher_of_packed_rows(finished: Path, one_device: None) -> None:
     """Of the examples of packed rows it says what it says of each alone; the student that is the teacher agrees."""
     weights = {"hidden": {"weight": 1.0}, "attention": {"weight": 1.0}}
     task, teacher = taught(finished, packing="packed", **weights), load(str(finished / "run"))
