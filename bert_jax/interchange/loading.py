@@ -17,7 +17,7 @@ from bert_jax.interchange.architectures import of_facts
 from bert_jax.interchange.family import families
 from bert_jax.interchange.hugging_face import import_model, licence_of
 from bert_jax.interchange.original import import_original, is_original
-from bert_jax.models.config import TransformerConfig
+from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.model import config_facts, config_of
 from bert_jax.models.transformer import scanned_from, unstack_layers
 from bert_jax.reporting.run_record import purpose_of, read_run
@@ -70,12 +70,22 @@ def _of_workdir(source: str, workdir: str, step: int | None) -> TrainedModel:
     tokenizer = tokenizers.load(file, facts["lowercase"])
     if tokenizer.sha256 != facts["vocabulary_sha256"]:
         raise UserError(f"{file} is not the vocabulary that step {step} was trained with; put the old one back")
-    config = config_of(facts["model"])
+    config = _at_step(config_of(facts["model"]), facts, step)
     if isinstance(config, TransformerConfig) and config.layers == "scanned":
         params = unstack_layers(params, scanned_from(config.blocks))
         config = dataclasses.replace(config, layers="unrolled")
     head = of_facts(facts, params) if config.encoder in families() else None
     return TrainedModel(source, params, config, tokenizer, head, facts, workdir, step, _run_of(facts, step))
+
+
+def _at_step(config: ModelConfig, facts: Mapping[str, Any], step: int) -> ModelConfig:
+    """Return the architecture that a run had at ``step``: phases may replace keys of the model (``Phase.model``)."""
+    done = 0
+    for phase, values in facts.get("model_of_phases", {}).items():
+        done += facts["run"]["phases"][phase]["num_steps"]
+        if step <= done:
+            return dataclasses.replace(config, **values)
+    return config
 
 
 def one_task(model: TrainedModel, name: str, key: str = "task") -> TrainedModel:

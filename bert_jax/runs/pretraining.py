@@ -159,10 +159,14 @@ def _facts_of(
     """Return the facts of a run: what is known of it once it has text. It resumes only with the same."""
     model, every = task.setting.model, [part.name for part in task.parts]
     parts = [name for name in every if name != distillation.PROJECTION]
-    [(module, *_), *_] = settings.objectives(settings.experiment().phases.phases[-1:])
+    phases = settings.experiment().phases.phases
+    [(module, *_), *_] = settings.objectives(phases[-1:])
+    replaced = sorted({key for phase in phases for key in phase.model})
+    models = {p.kind: {key: getattr(task.of(p.kind).setting.model, key) for key in replaced} for p in phases}
     beside = {part.name: config_facts(part.config) for part in task.parts if isinstance(part, EncoderPart)}
     facts = {
         "model": config_facts(model),
+        **({"model_of_phases": models} if replaced else {}),
         "lowercase": tokenizer.lowercase,
         "vocabulary_sha256": tokenizer.sha256,
         "corpus_fingerprint": corpus.fingerprint,

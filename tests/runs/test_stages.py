@@ -82,6 +82,10 @@ def test_a_run_in_stages_ends_as_the_model_of_its_last(tmp_path: Path) -> None:
     assert exported["rope_parameters"]["full_attention"]["rope_theta"] == 160_000.0
     models = [bert_jax.load(str(tmp_path / "run" / folder)).config for folder in ("", "hugging_face")]
     assert models[0] == models[1]
+    bases = {step: bert_jax.load(f"{tmp_path / 'run'}@{step}").config.global_theta for step in (2, 8, 10, 16)}
+    assert bases == {2: 10_000.0, 8: 10_000.0, 10: 160_000.0, 16: 160_000.0}, (
+        "a step has the base that it was trained with"
+    )
 
 
 @pytest.mark.heavy
