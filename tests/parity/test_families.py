@@ -32,6 +32,7 @@ OUTPUTS = {
         "prediction_logits": "mlm_logits",
         "seq_relationship_logits": "nsp_logits",
         "sop_logits": "sop_logits",
+        "logits": "replaced_logits",  # of ELECTRA
     },
     "ForNextSentencePrediction": {"logits": "nsp_logits"},
     "ForQuestionAnswering": {"start_logits": "start_logits", "end_logits": "end_logits"},
@@ -62,6 +63,14 @@ def theirs(folder: Path, architecture: str, batch: dict[str, np.ndarray]) -> Any
         return model.eval()(**inputs)
 
 
+def tolerance(encoder: str, expected: np.ndarray) -> float:
+    """2e-5; of ELECTRA, in shares of the largest output: its narrow embeddings, drawn from N(0, 0.2), are widened.
+
+    test_electra.py compares them in float64, to 1e-10.
+    """
+    return 2e-5 * max(1.0, np.abs(expected).max()) if encoder == "electra" else 2e-5
+
+
 @pytest.mark.parametrize(("encoder", "ending"), CLASSES, ids=lambda value: value)
 def test_an_export_gives_the_same_outputs_there(tmp_path: Path, encoder: str, ending: str) -> None:
     config, head = config_of(encoder), head_of(encoder, ending)
@@ -81,7 +90,7 @@ def test_an_export_gives_the_same_outputs_there(tmp_path: Path, encoder: str, en
         compared += 1
         if expected.shape[:2] == real.shape:
             expected, found = expected[real], found[real]
-        np.testing.assert_allclose(found.reshape(expected.shape), expected, atol=2e-5, rtol=0)
+        np.testing.assert_allclose(found.reshape(expected.shape), expected, atol=tolerance(encoder, expected), rtol=0)
     assert compared
 
 
@@ -107,7 +116,7 @@ def test_a_model_of_theirs_is_read(tmp_path: Path, encoder: str) -> None:
         expected = model(**inputs).logits.numpy()
     found = np.asarray(module_outputs(imported.params, config, batch, imported.head)["mlm_logits"])
     real = batch["attention_mask"] > 0
-    np.testing.assert_allclose(found[real], expected[real], atol=2e-5, rtol=0)
+    np.testing.assert_allclose(found[real], expected[real], atol=tolerance(encoder, expected), rtol=0)
 
 
 def test_an_ernie_with_task_ids_goes_in_and_out(tmp_path: Path) -> None:
