@@ -102,7 +102,7 @@ def _of_inputs(inputs: Inputs, task: Task | None) -> dict[str, Any]:
         if tokenizer is None and (path := tokenizers.existing(inputs.workdir)):
             tokenizer = tokenizers.load(path, inputs.lowercase)
         facts["vocabulary"] = tokenizer and tokenizer.sha256[:12]
-        if task and tokenizer:
+        if task:
             check_vocabularies(task, tokenizer, inputs.vocab.added)
     with _collect(problems):
         if all(files.is_whole(place) for place in inputs.places().values()):

@@ -144,11 +144,10 @@ class PretrainingRecipe:
         return checked.task, checked.experiment
 
     def check_vocabulary(self, task: Task) -> None:
-        """Raise ``UserError`` if the models that ``task`` reads have another vocabulary than the recipe names."""
+        """Raise ``UserError`` unless the models that ``task`` reads have the vocabulary that the recipe names."""
         vocab, initial = self.settings.vocab, self.initial
-        reads = any(one.setting.models or one.setting.teacher for one in tasks_of(task).values())
-        if reads and (tokenizer := vocab.load_tokenizer(initial.tokenizer if initial else None)):
-            check_vocabularies(task, tokenizer, vocab.added)
+        if any(one.setting.models or one.setting.teacher for one in tasks_of(task).values()):
+            check_vocabularies(task, vocab.load_tokenizer(initial.tokenizer if initial else None), vocab.added)
 
     def shape(self) -> ModelConfig:
         return first_model(self.settings, self.initial)

@@ -69,6 +69,7 @@ class Mixing:
             return {name: tuple(one[name] for one in every) for name in batches}
         if self.ratio is not None and self.main is not None:
             others = sum(batches.values()) - batches[self.main]
-            share = min(1.0, self.ratio * batches[self.main] / others) if others else 1.0
+            wanted = max(1, round(self.ratio * batches[self.main]))  # whole batches, so that main keeps all of its own
+            share = min(1.0, wanted / others) if others else 1.0
             return {name: (1.0 if name == self.main else share,) for name in batches}
         return dict.fromkeys(batches, (1.0,))

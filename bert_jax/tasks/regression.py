@@ -50,12 +50,17 @@ class Task(ExampleTask):
 
     roles = Roles(("text",), ("pair", "label"))
     answer, main_metric = "label", "spearmanr"
+
     titles: ClassVar[Mapping[str, str]] = TITLES
     exported_as = ("ForSequenceClassification", "regression")
     head_dropout = "classifier_dropout_rate"
     judge = Judge("numbers", _weigh, _show, by_degree=True)
     reads_one_vector = True
     packs = True
+
+    @classmethod
+    def metric(cls, config: Config) -> str:
+        return config.metrics[0] if config.metrics and cls.main_metric not in config.metrics else cls.main_metric
 
     def check(self, splits: Mapping[str, Sequence[Example]]) -> None:
         wrong = [

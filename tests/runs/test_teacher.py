@@ -357,8 +357,10 @@ def test_what_needs_no_run_refuses_another_vocabulary(
     assert run([*asked, f"--config.vocab.path={place / 'other.txt'}"]) != 0
     said = capsys.readouterr()
     assert f"config.teacher.init={place / 'teacher'} {ANOTHER}{place / 'teacher' / 'vocab.txt'}" in said.out + said.err
-    for vocabulary in (place / "vocab.txt", ""):  # "": it would be learned
-        assert run([*asked, f"--config.vocab.path={vocabulary}"]) == 0
+    assert run([*asked, "--config.vocab.path="]) != 0  # it would be learned
+    said = capsys.readouterr()
+    assert "has a vocabulary of its own, and reads no other; add --config.vocab.path=" in said.out + said.err
+    assert run([*asked, f"--config.vocab.path={place / 'vocab.txt'}"]) == 0
     if command == "preflight":
         name = content(bert_jax.load(str(place / "teacher")))
         assert re.search(f"ok +frozen +config.teacher@{name}", capsys.readouterr().out)

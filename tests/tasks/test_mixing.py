@@ -70,3 +70,11 @@ WRONG = {
 def test_what_is_wrong_is_one_line(message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)):
         batches(0, **WRONG[message])
+
+
+@pytest.mark.parametrize(("ratio", "others"), [(0.5, 2), (0.01, 1), (1.0, 3), (9.0, 6)])
+def test_the_main_task_keeps_all_its_batches(ratio: float, others: int) -> None:
+    """The others have whole batches together, at least one, and at most all."""
+    passes = Mixing(main="a", ratio=ratio).passes({"a": 3, "b": 4, "c": 2}, 1)
+    assert passes["a"] == (1.0,)
+    assert 4 * passes["b"][0] + 2 * passes["c"][0] == pytest.approx(others)

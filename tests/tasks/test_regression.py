@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.tasks.regression import Config, Task
 from tests.tasks import toy_tasks
 
 EXAMPLES = [
@@ -56,3 +57,8 @@ def test_a_run_learns(tmp_path: Path) -> None:
     truth, found = (np.array([record[key] for record in records]) for key in ("label", "prediction"))
     assert metrics["pearson"] == pytest.approx(np.corrcoef(truth, found)[0, 1], abs=1e-4)
     assert metrics["loss"] == pytest.approx(np.mean((truth - found) ** 2), rel=1e-3)
+
+
+def test_the_main_metric_is_one_that_is_measured() -> None:
+    assert Task.metric(Config()) == "spearmanr"
+    assert Task.metric(Config(metrics=("mean_squared_error", "pearson"))) == "mean_squared_error"
