@@ -226,7 +226,8 @@ def _soft_losses(config: TeacherConfig, terms: Mapping[str, Term]) -> dict[str, 
     if not config.soft.weight:
         return {}
     if unknown := [name for name in named if name not in terms]:
-        raise UserError(f"{WHERE}.soft.terms has {unknown[0]!r}; {nearest(unknown[0], terms)}")
+        known = nearest(unknown[0], terms) if any(terms) else "the loss here has one term, without a name: leave it out"
+        raise UserError(f"{WHERE}.soft.terms has {unknown[0]!r}; {known}")
     chosen: dict[str, Any] = {name: terms[name].loss for name in named or terms}
     found = {name: loss for name, loss in chosen.items() if isinstance(loss, Teachable)}
     if lacking := [name for name in chosen if name not in found and (named or not found)]:

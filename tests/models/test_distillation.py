@@ -6,10 +6,14 @@ import dataclasses
 
 import jax
 import numpy as np
+import pytest
 
+from bert_jax.errors import UserError
+from bert_jax.models.distillation import _soft_losses
 from bert_jax.models.encoders import albert
+from bert_jax.models.losses import prediction
 from bert_jax.models.model import Model
-from bert_jax.models.teacher import pairs_of
+from bert_jax.models.teacher import SoftConfig, TeacherConfig, pairs_of
 from bert_jax.models.transformer import factors_of
 
 
@@ -34,3 +38,9 @@ def test_layers_that_share_their_parameters_have_scores_of_their_own() -> None:
     assert found[0].shape == (3, 2, 2, 8, 2, 8)
     np.testing.assert_allclose(found[0], found[1], atol=1e-6)
     assert np.abs(found[0][0] - found[0][2]).max() > 1e-3
+
+
+def test_terms_of_a_loss_whose_only_term_has_no_name() -> None:
+    config = TeacherConfig("there", soft=SoftConfig(terms=("mlm",)))
+    with pytest.raises(UserError, match="has one term, without a name: leave it out"):
+        _soft_losses(config, {"": prediction("logits", "labels", "label_weights")})
