@@ -5,7 +5,8 @@
 Each figure is of a process of its own; the two sides take turns. A step reads 8,192 tokens, of which 30 % are
 predicted: forward, backward and update (AdamW), float32. Theirs is ``ModernBertForMaskedLM`` with PyTorch's fused
 attention, and with ``sparse_prediction``, so that predicted positions alone reach the vocabulary on both sides. Time is
-that of the processor, since other jobs may run beside. Memory is what the process holds at most during the steps, above what it held before the first one.
+that of the processor, since other jobs may run beside. Memory is what the process holds at most during the steps, above
+what it held before the first one.
 """
 
 from __future__ import annotations
