@@ -163,14 +163,14 @@ def compiled(form: Form, length: int, mesh: Any = None, **rules: Any) -> Any:
 
 @pytest.mark.parametrize("rules", [{"window": 16}, {}])
 def test_memory_grows_with_the_length_alone(rules: Any) -> None:
-    """Of rows of 8,192 positions all scores would take 256 MiB for each head and row."""
+    """All scores of rows of 8,192 positions would take 256 MiB for each head and row."""
     form = local if rules else plain
     short, long = (compiled(form, length, **rules).memory_analysis().temp_size_in_bytes for length in (2048, 8192))
     assert long < 4.4 * short < BATCH * HEADS * 4 * 2048**2 * 4
 
 
 def test_no_scores_of_a_whole_row_are_held() -> None:
-    """Whatever is asked for: a kernel that cannot run, and a window that leaves out little."""
+    """It holds for every choice: a kernel that cannot run, and a window that leaves out little."""
     x, ids = jnp.zeros((1, 2048, 1, 8)), jnp.ones((1, 2048), jnp.int32)
     for kernel, window in (("auto", None), ("plain", 1024), ("rows", 64)):
         seen = Visible(ids, ids, window=window)

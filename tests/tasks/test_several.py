@@ -127,7 +127,7 @@ def test_each_task_is_taught_by_the_one_of_its_name(finished: Path) -> None:
 
 @pytest.mark.heavy
 def test_a_teacher_of_packed_rows(finished: Path, one_device: None) -> None:
-    """Of the examples of packed rows it says what it says of each alone; the student that is the teacher agrees."""
+    """It says the same of an example alone and in a packed row; a student with its parameters has a loss of 0."""
     weights = {"hidden": {"weight": 1.0}, "attention": {"weight": 1.0}}
     task, teacher = taught(finished, packing="packed", **weights), load(str(finished / "run"))
     frozen, source = task.init(jax.random.key(0)).frozen, task.source("train", "train", 0)

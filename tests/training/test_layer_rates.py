@@ -82,7 +82,7 @@ def test_twelve_layers_have_the_rates_of_electra() -> None:
 
 
 def share(name: str) -> float:
-    """Of a leaf of ``tiny_params``, by its name alone."""
+    """Return the factor of a leaf of ``tiny_params``, by its name alone."""
     for part, depth in (("embeddings", 0), ("layer_0", 1), ("layer_1", 2)):
         if f"['encoder']['{part}']" in name:
             return float(DECAY ** (N + 2 - depth))
@@ -125,7 +125,7 @@ def test_without_decay_the_optimizer_is_the_same_object() -> None:
 
 
 class Kinds:
-    """Of a task of one kind, what an optimizer reads."""
+    """Has what an optimizer reads of a task of one kind."""
 
     batch_specs = ("train",)
 
