@@ -31,10 +31,11 @@ class Side:
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """A whole train step of a BERT: forward, backward, dropout 0.1, clipping and AdamW.
+    """A whole train step: forward, backward, dropout, clipping and AdamW.
 
     Attributes:
-      task: "pretraining" is masked LM with next sentences, "fine-tuning" the classification of a sequence.
+      task: "pretraining" of a BERT is masked LM with next sentences, of a ModernBERT masked LM; "fine-tuning" is the
+        classification of a sequence by a BERT.
       masked: the predicted positions of a row in pretraining.
       sequences: packed sequences of a row. Hugging Face's classes cannot pack: they get rows of one sequence each.
     """
@@ -48,10 +49,16 @@ class Figure:
     length: int
     masked: int = 20
     sequences: int = 1
+    model: Literal["bert", "modernbert"] = "bert"
+
+    @property
+    def mlp_dim(self) -> int:
+        return 4 * self.hidden if self.model == "bert" else 3 * self.hidden // 2
 
     def described(self) -> str:
         packed = f", {self.sequences} sequences packed" if self.sequences > 1 else ""
-        return f"{self.task}, {self.layers} layers x {self.hidden}, {self.rows} rows of {self.length} positions{packed}"
+        sizes = f"{self.layers} layers x {self.hidden}, {self.rows} rows of {self.length} positions"
+        return f"{self.task} of {self.model}, {sizes}{packed}"
 
     def as_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -63,18 +70,21 @@ SENTENCES = Figure("6 x 384, sentences of 64", "fine-tuning", 6, 384, 6, 32, 64)
 LARGE_512 = Figure("large 16 x 512 packed", "pretraining", 24, 1024, 16, 16, 512, 80, 2)
 BASE_128 = Figure("base 256 x 128", "pretraining", 12, 768, 12, 256, 128)
 BASE_FINETUNING = Figure("base 64 x 128", "fine-tuning", 12, 768, 12, 64, 128)
+MODERN_1024 = Figure("ModernBERT base 16 x 1,024", "pretraining", 22, 768, 12, 16, 1024, 307, model="modernbert")
+MODERN_8192 = Figure("ModernBERT base 2 x 8,192", "pretraining", 22, 768, 12, 2, 8192, 2457, model="modernbert")
 TINY = (
     Figure("tiny pretraining", "pretraining", 1, 32, 2, 4, 32, 4),
     Figure("tiny packed pretraining", "pretraining", 1, 32, 2, 4, 32, 4, 2),
     Figure("tiny fine-tuning", "fine-tuning", 1, 32, 2, 4, 32),
+    Figure("tiny ModernBERT", "pretraining", 2, 32, 2, 4, 32, 4, model="modernbert"),
 )
 
 FLOAT, BF16 = "float32", "bfloat16"
 # Device -> its figures, the most important first, since time may run out; and the sides of each.
 FIGURES: dict[str, tuple[Figure, ...]] = {
     "cpu": (SMALL, BASE, SENTENCES),
-    "gpu": (LARGE_512, BASE_128, BASE_FINETUNING),
-    "tpu": (LARGE_512, BASE_128, BASE_FINETUNING),
+    "gpu": (LARGE_512, BASE_128, MODERN_1024, MODERN_8192, BASE_FINETUNING),
+    "tpu": (LARGE_512, BASE_128, MODERN_1024, MODERN_8192, BASE_FINETUNING),
 }
 SIDES: dict[str, tuple[Side, ...]] = {
     "cpu": (Side(OURS, FLOAT), Side(OURS, BF16), Side(STRONG, FLOAT), Side(STRONG, BF16), Side(HUGGING_FACE, BF16)),

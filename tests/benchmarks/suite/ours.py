@@ -94,26 +94,33 @@ def prepare(figure: Figure, dtype: str) -> tuple[Callable[[int], float], dict[st
 
 
 def _model(figure: Figure, dtype: str) -> Any:
-    from bert_jax.models.encoders import bert
+    from bert_jax.models.encoders import bert, modernbert
 
-    sizes = (figure.hidden, figure.layers, figure.heads, 4 * figure.hidden)
-    return bert.Config(VOCABULARY, *sizes, max_length=max(figure.length, 512), dtype=dtype)
+    config = {"bert": bert.Config, "modernbert": modernbert.Config}[figure.model]
+    sizes = (figure.hidden, figure.layers, figure.heads, figure.mlp_dim)
+    return config(VOCABULARY, *sizes, max_length=max(figure.length, 512), dtype=dtype)
 
 
 def _pretraining(figure: Figure, dtype: str) -> tuple[Any, dict[str, Any]]:
     import numpy as np
 
+    from bert_jax.objectives import mlm, mlm_nsp
     from bert_jax.objectives.base import Setting
-    from bert_jax.objectives.mlm_nsp import Config, Objective
     from bert_jax.rows.masking import MaskingConfig
 
     packed = figure.sequences > 1
-    config = Config(
-        masking=MaskingConfig(max_predictions=figure.masked),
-        packing="packed" if packed else "none",
-        max_pairs_per_row=figure.sequences if packed else None,
+    masking, setting = (
+        MaskingConfig(max_predictions=figure.masked),
+        Setting(_model(figure, dtype), {"step": figure.length}),
     )
-    task = Objective(config, Setting(_model(figure, dtype), {"step": figure.length}))
+    task: Any
+    if figure.model == "bert":
+        pairs = figure.sequences if packed else None
+        task = mlm_nsp.Objective(
+            mlm_nsp.Config(masking=masking, packing="packed" if packed else "none", max_pairs_per_row=pairs), setting
+        )
+    else:
+        task = mlm.Objective(mlm.Config(masking=masking, arrangement="sentences"), setting)
     rng, starts = np.random.default_rng(0), np.arange(figure.sequences) * (figure.length // figure.sequences)
     places = np.arange(figure.length)
     sequence = np.searchsorted(starts, places, side="right") - 1

@@ -22,12 +22,16 @@ def prepare(figure: Figure, who: str, dtype: str) -> tuple[Callable[[int], float
         torch.set_num_threads(len(os.sched_getaffinity(0)))
     else:
         torch.set_float32_matmul_precision("high")
-    model, batch = (_strong if who == STRONG else _hugging_face)(figure)
+    if figure.model == "modernbert":
+        model, batch = _modernbert(figure, who)
+    else:
+        model, batch = (_strong if who == STRONG else _hugging_face)(figure)
     model = model.to(device).train()
     batch = {name: value.to(device) for name, value in batch.items()}
     if who == STRONG and device.type == "cuda":
-        for layer in model.layers:  # one layer is compiled, and used for all
-            layer.compile()
+        # one layer of our BERT is compiled, and used for all
+        for part in model.layers if figure.model == "bert" else [model]:
+            part.compile()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=who == STRONG)
     lower = torch.autocast(device.type, torch.bfloat16) if dtype == "bfloat16" else contextlib.nullcontext()
 
@@ -74,6 +78,28 @@ def _hugging_face(figure: Figure) -> tuple[Any, dict[str, Any]]:
     places = torch.linspace(1, figure.length - 2, figure.masked).long()
     labels[:, places] = ids[:, places]
     return transformers.BertForPreTraining(config), {**batch, "labels": labels, "next_sentence_label": classes}
+
+
+def _modernbert(figure: Figure, who: str) -> tuple[Any, dict[str, Any]]:
+    """Return transformers' ModernBERT and a batch. The strong one's vocabulary sees predicted positions alone."""
+    import torch
+    import transformers
+
+    config = transformers.ModernBertConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=figure.hidden,
+        num_hidden_layers=figure.layers,
+        num_attention_heads=figure.heads,
+        intermediate_size=figure.mlp_dim,
+        pad_token_id=0,
+        sparse_prediction=who == STRONG,
+        attn_implementation="sdpa",
+    )
+    ids = torch.randint(1000, VOCABULARY, (figure.rows, figure.length))
+    labels = torch.full_like(ids, -100)
+    places = torch.linspace(1, figure.length - 2, figure.masked).long()
+    labels[:, places] = ids[:, places]
+    return transformers.ModernBertForMaskedLM(config), {"input_ids": ids, "labels": labels}
 
 
 def _strong(figure: Figure) -> tuple[Any, dict[str, Any]]:
