@@ -13,7 +13,8 @@ from flax import linen as nn
 
 from bert_jax.models.config import Block, TransformerConfig
 from bert_jax.models.dropout import RowRng
-from bert_jax.models.kernels.choice import Case, choose
+from bert_jax.models.kernels.choice import Case, Kernel, choose
+from bert_jax.models.kernels.flash import flash
 from bert_jax.models.kernels.plain import SITE, plain
 from bert_jax.models.kernels.row_attention import Factors, rows
 from bert_jax.models.masks import Visible
@@ -26,7 +27,7 @@ def attend(
     visible: Visible,
     rate: float,
     rng: RowRng | None,
-    kernel: Literal["auto", "plain", "rows", "cudnn"] = "auto",
+    kernel: Kernel | Literal["auto"] = "auto",
 ) -> jax.Array:
     """Return scaled dot-product attention, with dropout on the probabilities (Vaswani et al. 2017, section 3.2).
 
@@ -44,12 +45,14 @@ def attend(
     if place is not None and kernel != "plain" and (share := _share_of(place, query.shape)):
         platform, packed = place.mesh.devices.flat[0].platform, visible.sequence_ids is not None
         case = Case(platform, query.shape[1], share[2], query.shape[3], query.dtype.name, rate, packed, visible.window)
-        chosen = choose(kernel, case)
-        if chosen == "rows":
-            local = functools.partial(rows, rate=rate, causal=visible.causal)
-            return _on_each_device(place, local, factors, visible, rng)
-        if chosen == "cudnn":
-            return _on_each_device(place, functools.partial(cudnn, causal=visible.causal), factors, visible, rng)
+        chosen, causal = choose(kernel, case), visible.causal
+        kernels: dict[str, Callable[..., jax.Array]] = {
+            "rows": functools.partial(rows, rate=rate, causal=causal),
+            "flash": functools.partial(flash, rate=rate, causal=causal, window=visible.window),
+            "cudnn": functools.partial(cudnn, causal=causal),
+        }
+        if chosen in kernels:
+            return _on_each_device(place, kernels[chosen], factors, visible, rng)
     return plain(factors, visible, rate, rng)
 
 

@@ -14,6 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.models import attention
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.kernels.choice import Case, check, choose
+from bert_jax.models.kernels.flash import flash
 from bert_jax.models.kernels.plain import SITE, plain
 from bert_jax.models.kernels.row_attention import KEPT, rows
 from bert_jax.models.masks import Visible
@@ -22,6 +23,7 @@ from bert_jax.training.mesh import MeshConfig, activations, make_mesh
 
 LENGTH, HEADS, WIDTH = 384, 2, 64  # several chunks of queries and blocks of keys
 INTERPRETED = functools.partial(rows, interpret=True)
+FLASH = functools.partial(flash, interpret=True)
 
 
 def arrays(batch: int, dtype: Any = jnp.float32, heads: int = HEADS, width: int = WIDTH) -> list[jax.Array]:
@@ -49,9 +51,9 @@ def real(visible: Visible) -> jax.Array:
     return (visible.ids()[1] > 0)[:, :, None, None].astype(jnp.float32)
 
 
-def directly(visible: Visible, rate: float, rng: RowRng) -> Any:
+def directly(visible: Visible, rate: float, rng: RowRng, kernel: Any = INTERPRETED) -> Any:
     keys = rng.site(SITE).row_keys()
-    local = functools.partial(INTERPRETED, rate=rate, causal=visible.causal)
+    local = functools.partial(kernel, rate=rate, causal=visible.causal)
     return lambda q, k, v: local((q, k, v), visible.ids(), (keys, jnp.zeros(1, jnp.int32)))
 
 
@@ -97,6 +99,55 @@ def test_rows_are_plain_attention(name: str) -> None:
     expected = results(lambda q, k, v: plain((q, k, v), visible, rate, rng), inputs, visible)
     found = results(directly(visible, rate, rng), inputs, visible)
     assert_close(found, expected, 2e-6 if dtype == jnp.float32 else 2e-2)
+
+
+FLASH_CASES = {
+    "packed, dropout, bfloat16": CASES["packed, dropout, bfloat16"],
+    "packed, window": (packed, {"window": 20}, 0.1, jnp.float32, 32),
+    "padded, causal, window, rows that no block divides": (padded, {"window": 70, "causal": True}, 0.1, jnp.float32, 32),
+}
+
+
+@pytest.mark.parametrize("name", FLASH_CASES)
+def test_flash_is_plain_attention(name: str) -> None:
+    make, rules, rate, dtype, width = FLASH_CASES[name]
+    short = 300 if "divides" in name else LENGTH
+    visible, inputs = jax.tree.map(lambda x: x[:, :short], (make(2, **rules), arrays(2, dtype, width=width)))
+    rng, kernel = RowRng.create(3, 17, jnp.arange(2) + 40), functools.partial(FLASH, window=visible.window)
+    expected = results(lambda q, k, v: plain((q, k, v), visible, rate, rng), inputs, visible)
+    found = results(directly(visible, rate, rng, kernel), inputs, visible)
+    assert_close(found, expected, 2e-6 if dtype == jnp.float32 else 2e-2)
+
+
+def test_flash_reads_no_block_that_is_not_seen() -> None:
+    """NaN in what no query sees, of whole blocks: of another sequence, beyond the window, of the padding."""
+    place = np.arange(1024)[None]
+    ids = jnp.asarray(np.where(place >= 896, 0, 1 + place // 384))
+    keys = (jnp.zeros(1, jnp.uint32), jnp.zeros(1, jnp.int32))
+    query = jnp.ones((1, 1024, 1, 32))
+    for window, unseen in ((None, place >= 384), (64, place >= 192)):
+        poisoned = jnp.where(jnp.asarray(unseen)[:, :, None, None], jnp.nan, query)
+
+        def attend(query: Any, poisoned: Any = poisoned, window: Any = window) -> jax.Array:
+            return FLASH((query, poisoned, poisoned), (ids, ids), keys, rate=0.0, window=window)[:, :128]
+
+        out, backward = jax.vjp(attend, query)
+        assert jnp.allclose(out, 1.0)
+        assert jnp.abs(backward(jnp.ones_like(out))[0][:, :128]).max() < 1e-6
+        assert jnp.isnan(attend(query, jnp.full_like(query, jnp.nan))).any()
+
+
+def test_flash_compiles_for_a_gpu() -> None:
+    """Up to the code that is handed to the GPU's compiler, which is not here."""
+    shapes = [jax.ShapeDtypeStruct((2, 512, 4, 64), jnp.bfloat16)] * 3
+    ids, keys, head = (jax.ShapeDtypeStruct(*x) for x in (((2, 512), "int32"), ((2,), "uint32"), ((1,), "int32")))
+
+    def loss(factors: Any, ids: Any, keys: Any, head: Any) -> jax.Array:
+        return flash(factors, (ids, ids), (keys, head), rate=0.1, window=64).astype(jnp.float32).sum()
+
+    allowed = [jax.export.DisabledSafetyCheck.custom_call("__gpu$xla.gpu.triton")]
+    traced = jax.export.export(jax.jit(jax.grad(loss)), platforms=["cuda"], disabled_checks=allowed)
+    assert traced(shapes, ids, keys, head).mlir_module().count("custom_call @__gpu$xla.gpu.triton") == 3
 
 
 def test_other_bits_would_be_seen() -> None:
@@ -170,9 +221,9 @@ def test_auto_takes_what_can_compute_it() -> None:
     assert chosen(LARGE) == chosen(LARGE, rate=0.0) == chosen(LARGE, length=256) == "rows"
     assert chosen(LARGE, length=128) == chosen(LARGE, length=320) == chosen(LARGE, num_heads=3) == "plain"
     assert chosen(LARGE, length=4096) == chosen(LARGE, head_dim=48) == chosen(LARGE, dtype="float64") == "plain"
-    assert (chosen(GPU), choose("cudnn", GPU)) == ("plain", "cudnn")
-    assert chosen(GPU, rate=0.1) == chosen(GPU, packed=True) == "plain"
-    assert chosen(GPU, dtype="float32") == chosen(LARGE, platform="cpu") == "plain"
+    assert (chosen(GPU), choose("cudnn", GPU)) == ("flash", "cudnn")
+    assert chosen(GPU, rate=0.1) == chosen(GPU, packed=True) == chosen(GPU, length=8000, window=64) == "flash"
+    assert chosen(GPU, dtype="float32") == chosen(GPU, head_dim=48) == chosen(GPU, length=128) == chosen(LARGE, platform="cpu") == "plain"
     assert choose("rows", dataclasses.replace(LARGE, length=128)) == "rows"  # asked for: also where it is not faster
     assert choose("rows", GPU) == choose("plain", LARGE) == "plain"
     assert chosen(LARGE, window=64) == choose("cudnn", dataclasses.replace(GPU, window=64)) == "plain"
@@ -187,13 +238,17 @@ def test_auto_takes_what_can_compute_it() -> None:
         ("rows", LARGE, {"length": 4096}, "up to 2,048 in bfloat16, and they have 4,096 positions"),
         ("rows", LARGE, {"num_heads": 3}, "takes 2 heads of 64 entries at a time, and a device has 3"),
         ("rows", LARGE, {"dtype": "float64"}, "computes in bfloat16 or float32, and config.model.dtype is float64"),
-        ("rows", GPU, {}, "runs on TPUs, and the devices are gpu; here 'plain' and 'cudnn' can run: choose one"),
+        ("rows", GPU, {}, "runs on TPUs, and the devices are gpu; here 'plain' and 'flash' and 'cudnn' can run: choose"),
         (
             "rows",
             LARGE,
             {"window": 64},
             "has no window, and layers of the model see 64 positions to each side; here 'plain'",
         ),
+        ("flash", LARGE, {}, "runs on NVIDIA GPUs, and the devices are tpu; here 'plain' and 'rows' can run: choose one"),
+        ("flash", GPU, {"dtype": "float32"}, "computes in bfloat16, and config.model.dtype is float32; here 'plain' can"),
+        ("flash", GPU, {"head_dim": 48}, "needs heads of 32, 64, 128 entries, and these have 48; here 'plain' and"),
+        ("flash", GPU, {"num_heads": 1.5}, "takes whole heads, and a device has 1.5; here 'plain' can run"),
         ("cudnn", GPU, {"window": 64}, "has no window, and layers of the model see 64 positions to each side; here"),
         ("cudnn", LARGE, {}, "runs on NVIDIA GPUs, and the devices are tpu; here 'plain' and 'rows' can run"),
         ("cudnn", GPU, {"rate": 0.1}, "no dropout like ours, and config.model.attention_dropout_rate is 0.1"),

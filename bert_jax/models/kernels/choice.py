@@ -4,7 +4,7 @@ Plain attention has three forms (``kernels.plain``), chosen by the length of row
 that the scores of a long row, [L, L], are never held at once: neither by "auto", nor where "plain" is asked for, nor
 where another kernel cannot compute a case.
 
-Windows are left to plain attention. The kernel of TPUs holds whole rows and would compute what a window hides. By
+On TPUs windows are left to plain attention: the kernel holds whole rows and would compute what a window hides. By
 ``jax.nn.dot_product_attention`` of jax 0.10.2, cuDNN has windows to the left alone, and no packed rows: offsets of
 sequences are taken only by the private binding below it.
 """
@@ -20,13 +20,13 @@ from bert_jax.models.config import TransformerConfig
 from bert_jax.models.kernels.row_attention import LANES, LONGEST
 from bert_jax.records import BatchSpec
 
-Kernel = Literal["plain", "rows", "cudnn"]  # rows: ours for TPU, in Pallas; cudnn: NVIDIA's
-KERNELS: tuple[Kernel, ...] = ("plain", "rows", "cudnn")
-AUTOMATIC: tuple[Kernel, ...] = ("rows",)  # what "auto" may choose; cudnn was never run on a GPU yet
+Kernel = Literal["plain", "rows", "flash", "cudnn"]  # rows: ours for TPUs; flash: ours for GPUs; cudnn: NVIDIA's
+KERNELS: tuple[Kernel, ...] = ("plain", "rows", "flash", "cudnn")
+AUTOMATIC: tuple[Kernel, ...] = ("rows", "flash")  # what "auto" may choose
 WORTHWHILE = 256  # positions from which a kernel is faster; XLA keeps the scores of shorter rows on the chip itself
 LONG = 2048  # positions of a row from which plain attention does not hold all scores [L, L] at once
 BLOCK = 64  # queries of a block of local attention, at least; on a CPU 128 are slower
-ROW_HEADS = (32, 64, 128)  # sizes of heads that fill 128 lanes
+HEAD_DIMS = (32, 64, 128)  # sizes of heads that our kernels take
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,23 +104,35 @@ def check(wanted: Kernel | Literal["auto"], cases: Sequence[Case]) -> None:
 
 def _obstacle(kernel: Kernel, case: Case) -> str | None:
     """Return what ``kernel`` needs and ``case`` does not have, as the end of a sentence; None if nothing is missing."""
-    return {"plain": lambda _: None, "rows": _of_rows, "cudnn": _of_cudnn}[kernel](case)
+    return {"plain": lambda _: None, "rows": _of_rows, "flash": _of_flash, "cudnn": _of_cudnn}[kernel](case)
 
 
 def _of_rows(case: Case) -> str | None:
-    together = LANES // case.head_dim if case.head_dim in ROW_HEADS else 1
+    together = LANES // case.head_dim if case.head_dim in HEAD_DIMS else 1
     if case.platform != "tpu":
         return f"runs on TPUs, and the devices are {case.platform}"
     if case.dtype not in LONGEST:
         return f"computes in {' or '.join(LONGEST)}, and config.model.dtype is {case.dtype}"
-    if case.head_dim not in ROW_HEADS:
-        return f"needs heads of {', '.join(map(str, ROW_HEADS))} entries, and these have {case.head_dim}"
+    if case.head_dim not in HEAD_DIMS:
+        return f"needs heads of {', '.join(map(str, HEAD_DIMS))} entries, and these have {case.head_dim}"
     if case.num_heads % together:
         return f"takes {together} heads of {case.head_dim} entries at a time, and a device has {case.num_heads:g}"
     if case.length % LANES or case.length > LONGEST[case.dtype]:
         longest = f"a multiple of {LANES} up to {LONGEST[case.dtype]:,} in {case.dtype}"
         return f"needs rows whose length is {longest}, and they have {case.length:,} positions"
-    return _of_any(case)
+    return _without_window(case)
+
+
+def _of_flash(case: Case) -> str | None:
+    if case.platform != "gpu":
+        return f"runs on NVIDIA GPUs, and the devices are {case.platform}"
+    if case.dtype != "bfloat16":
+        return f"computes in bfloat16, and config.model.dtype is {case.dtype}"
+    if case.head_dim not in HEAD_DIMS:
+        return f"needs heads of {', '.join(map(str, HEAD_DIMS))} entries, and these have {case.head_dim}"
+    if case.num_heads % 1:
+        return f"takes whole heads, and a device has {case.num_heads:g}"
+    return None
 
 
 def _of_cudnn(case: Case) -> str | None:
@@ -136,10 +148,10 @@ def _of_cudnn(case: Case) -> str | None:
         return f"takes whole heads, and a device has {case.num_heads:g}"
     if case.packed:
         return "needs one sequence in a row, and rows are packed (config.objective.packing)"
-    return _of_any(case)
+    return _without_window(case)
 
 
-def _of_any(case: Case) -> str | None:
+def _without_window(case: Case) -> str | None:
     if case.window is not None:
         return f"has no window, and layers of the model see {case.window} positions to each side"
     return None
