@@ -83,7 +83,7 @@ FLOAT, BF16 = "float32", "bfloat16"
 # Device -> its figures, the most important first, since time may run out; and the sides of each.
 FIGURES: dict[str, tuple[Figure, ...]] = {
     "cpu": (SMALL, BASE, SENTENCES),
-    "gpu": (LARGE_512, BASE_128, MODERN_1024, MODERN_8192, BASE_FINETUNING),
+    "gpu": (MODERN_1024, MODERN_8192, LARGE_512, BASE_128, BASE_FINETUNING),
     "tpu": (LARGE_512, BASE_128, MODERN_1024, MODERN_8192, BASE_FINETUNING),
 }
 SIDES: dict[str, tuple[Side, ...]] = {
