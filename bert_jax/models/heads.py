@@ -23,7 +23,7 @@ from bert_jax.models.primitives import (
     normal,
     with_axes,
 )
-from bert_jax.models.products import rounded_product
+from bert_jax.models.products import rounded_product, wide_product
 from bert_jax.records import Batch
 
 Outputs = Mapping[str, jax.Array]
@@ -109,7 +109,7 @@ class LmHead(Head):
             logits = rounded_product(rows, table, config.compute_dtype, True).reshape(*x.shape[:-1], -1)
         else:
             table = table.astype(config.compute_dtype)
-            logits = jnp.einsum("...d,vd->...v", x, table, preferred_element_type=config.param_dtype)
+            logits = wide_product(x, table, config.param_dtype, "...d,vd->...v")
         zeros = with_axes(nn.initializers.zeros, "vocab")
         logits += self.param("output_bias", zeros, (config.vocab_size,), config.param_dtype)[None, None, :]
         return {self.logits: constrain(logits, "batch", None, "vocab")}

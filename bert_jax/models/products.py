@@ -1,4 +1,8 @@
-"""Products of float32 matrices whose factors are rounded, which reach a CPU's bfloat16 units forward and backward."""
+"""Products whose factors are narrower than their sums, forward and backward.
+
+``rounded_product`` is one of float32 matrices, which reaches a CPU's bfloat16 units; ``wide_product`` is one of arrays
+that are in the narrow dtype already.
+"""
 
 from __future__ import annotations
 
@@ -58,3 +62,25 @@ def _down_columns(x: jax.Array, y: jax.Array) -> jax.Array:
         return jnp.matmul(x.T.astype(jnp.float32), y.astype(jnp.float32))
     blocks = jnp.moveaxis(x.reshape(rows // _BLOCK, _BLOCK, columns), -1, 0)
     return _wide(jax.lax.optimization_barrier(blocks).reshape(columns, rows), y)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def wide_product(x: jax.Array, y: jax.Array, dtype: Any, product: str) -> jax.Array:
+    """Return the ``product`` of x and y (as ``jnp.einsum`` writes it), accumulated in ``dtype``.
+
+    The gradients are computed in the dtype of x and y, because jax's own rule would use ``dtype``, which is slow.
+    """
+    return jnp.einsum(product, x, y, preferred_element_type=dtype)
+
+
+def _wide_forward(x: jax.Array, y: jax.Array, dtype: Any, product: str) -> tuple[jax.Array, Pair]:
+    return wide_product(x, y, dtype, product), (x, y)
+
+
+def _wide_backward(dtype: Any, product: str, factors: Pair, gradient: jax.Array) -> Pair:
+    del dtype
+    _, backward = jax.vjp(functools.partial(jnp.einsum, product), *factors)
+    return backward(gradient.astype(factors[0].dtype))  # type: ignore[no-any-return]
+
+
+wide_product.defvjp(_wide_forward, _wide_backward)

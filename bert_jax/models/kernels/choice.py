@@ -22,8 +22,8 @@ from bert_jax.records import BatchSpec
 
 Kernel = Literal["plain", "rows", "flash", "cudnn"]  # rows: ours for TPUs; flash: ours for GPUs; cudnn: NVIDIA's
 KERNELS: tuple[Kernel, ...] = ("plain", "rows", "flash", "cudnn")
-AUTOMATIC: tuple[Kernel, ...] = ("rows", "flash")  # what "auto" may choose
-WORTHWHILE = 256  # positions from which a kernel is faster; XLA keeps the scores of shorter rows on the chip itself
+# Positions from which a kernel is faster. For shorter rows XLA keeps the scores on a TPU's chip itself.
+WORTHWHILE: dict[Kernel, int] = {"rows": 256, "flash": 128}
 LONG = 2048  # positions of a row from which plain attention does not hold all scores [L, L] at once
 BLOCK = 64  # queries of a block of local attention, at least; on a CPU 128 are slower
 HEAD_DIMS = (32, 64, 128)  # sizes of heads that our kernels take
@@ -84,9 +84,9 @@ def block_of(window: int) -> int:
 
 
 def choose(wanted: Kernel | Literal["auto"], case: Case) -> Kernel:
-    """Return what computes ``case``: ``wanted`` where it can, otherwise plain; for "auto" a kernel of ``AUTOMATIC``."""
+    """Return what computes ``case``: ``wanted`` where it can, otherwise plain; for "auto" a ``WORTHWHILE`` kernel."""
     if wanted == "auto":
-        able = [kernel for kernel in AUTOMATIC if case.length >= WORTHWHILE and not _obstacle(kernel, case)]
+        able = [kernel for kernel, least in WORTHWHILE.items() if case.length >= least and not _obstacle(kernel, case)]
         return able[0] if able else "plain"
     return "plain" if _obstacle(wanted, case) else wanted
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +18,7 @@ from bert_jax.models.dropout import RowRng, dropout
 from bert_jax.models.kernels.choice import LONG, block_of, form_of
 from bert_jax.models.kernels.row_attention import OUTPUT, Factors
 from bert_jax.models.masks import Pair, Visible, bias, bias_between
+from bert_jax.models.products import wide_product
 
 # Products for the scores and with the values. XLA on CPU transposes what is not heads first: the blocked forms do that
 # once; for whole rows it makes no difference.
@@ -117,33 +117,7 @@ def _attention(
 def scores(query: jax.Array, key: jax.Array, product: str = LENGTH_FIRST[0]) -> jax.Array:
     """Return query key^T / sqrt(head_dim), float32 or wider: [B, H, L, L] for [B, L, H, head_dim] each."""
     wide = jnp.promote_types(query.dtype, jnp.float32)
-    return products(query / math.sqrt(query.shape[-1]), key, wide, product)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def products(query: jax.Array, key: jax.Array, dtype: Any, product: str) -> jax.Array:
-    """Return the ``product`` of query and key, accumulated in ``dtype``.
-
-    The gradients are computed in the dtype of query and key, because jax's own rule would use ``dtype``, which is slow.
-    """
-    return jnp.einsum(product, query, key, preferred_element_type=dtype)
-
-
-def _products(
-    query: jax.Array, key: jax.Array, dtype: Any, product: str
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return products(query, key, dtype, product), (query, key)
-
-
-def _gradients(
-    dtype: Any, product: str, factors: tuple[jax.Array, jax.Array], gradient: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    del dtype
-    _, backward = jax.vjp(functools.partial(jnp.einsum, product), *factors)
-    return backward(gradient.astype(factors[0].dtype))  # type: ignore[no-any-return]
-
-
-products.defvjp(_products, _gradients)
+    return wide_product(query / math.sqrt(query.shape[-1]), key, wide, product)
 
 
 def _heads_first(factors: Factors, visible: Visible) -> tuple[tuple[jax.Array, ...], Pair]:
