@@ -173,9 +173,19 @@ def _call(
         out_specs=[vectors(over) if len(x.shape) == 4 else numbers(over) for x in outputs],
         out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in outputs],
         compiler_params=plgpu.CompilerParams(num_warps=blocks.warps, num_stages=blocks.stages),
+        cost_estimate=_cost(form, blocks, (*inputs, *outputs), len(of_rows) + len(outputs)),
         interpret=form.interpret,
         name=f"flash_attention{kernel.__name__.removesuffix('_kernel')}",
     )(first, last, row_keys, first_head, query_ids, key_ids, *inputs, *of_rows)
+
+
+def _cost(form: _Form, blocks: Blocks, moved: tuple[Any, ...], products: int) -> pl.CostEstimate:
+    """Return what the compiler and ``bert-jax plan`` are told of a kernel's work, as if a row were one sequence."""
+    batch, length, heads, head_dim = moved[0].shape
+    near = length if form.window is None else min(length, 2 * form.window + blocks.queries)
+    scores = batch * heads * length * near
+    size = sum(math.prod(x.shape) * x.dtype.itemsize for x in moved)
+    return pl.CostEstimate(flops=2 * products * scores * head_dim, transcendentals=scores, bytes_accessed=size)
 
 
 def _span(form: _Form, blocks: Blocks, ids: Arrays, over: str) -> tuple[jax.Array, jax.Array]:
