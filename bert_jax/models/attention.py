@@ -143,7 +143,7 @@ class SelfAttention(nn.Module):
         heads = (("heads", config.num_heads), ("head_dim", config.head_dim))
         if block.fused:
             dense = Dense(config, embed, ((None, 3), *heads), bias=config.biases, name="qkv")
-            query, key, value = jnp.moveaxis(dense(x), 2, 0)
+            query, key, value = (jnp.squeeze(factor, 2) for factor in jnp.split(dense(x), 3, axis=2))
         else:
             query, key, value = (
                 Dense(config, embed, heads, bias=config.biases, name=name)(x) for name in ("query", "key", "value")

@@ -1,12 +1,14 @@
-"""ModernBERT-base in about a day on one large GPU or eight TPU v5e chips: the three stages, shortened.
+"""ModernBERT-base in a day on one H100: the three stages, shortened.
 
     bert-jax plan --config=modernbert_day --topology=v5e:2x4
     bert-jax pretrain --config=modernbert_day --workdir=runs/day \\
         --config.corpus.source=text_files --config.corpus.options.paths="('text/*.txt.gz',)"
 
-26e9 tokens in rows of 1,024, 2e9 in rows of 8,192, and 2e9 more with a falling rate; ``plan`` says for your machine
-how long that takes and what memory it needs. Batches are smaller than the published ones, since the run has fewer
-steps; the rates are those of ``modernbert``. The numbers of tokens are our choice.
+22e9 tokens in rows of 1,024 and 2e9 in rows of 8,192, then 2e9 more with a falling rate. At the 340k and 203k tokens a
+second that one H100 was measured at (tests/benchmarks/README.md, 2026-11-26) that is 18 and 5.5 hours; ``plan`` says for
+other machines how long it takes and what memory it needs. On more than eight devices give ``training.micro_batches``
+a smaller number. Batches are smaller than the published ones, since the run has fewer steps; the rates are those of
+``modernbert``. The numbers of tokens are our choice.
 """
 
 from ml_collections import ConfigDict
@@ -17,7 +19,7 @@ from bert_jax.runs import recipes
 def get_config() -> ConfigDict:
     config = recipes.derive("modernbert")
     long = config.phases.phase2
-    first = ConfigDict({"num_tokens": 26_000_000_000, "batch_size": 512, "max_length": 1_024})
+    first = ConfigDict({"num_tokens": 22_000_000_000, "batch_size": 512, "max_length": 1_024})
     config.phases = ConfigDict({"phase1": first, "phase2": long, "phase3": config.phases.phase3})
     for name in ("phase2", "phase3"):
         config.phases[name].update({"num_tokens": 2_000_000_000, "batch_size": 64})
