@@ -91,6 +91,10 @@ def test_queries_keys_values_and_gates_are_tiled_apart(tmp_path, one_device, cap
     )
     assert begins_pretraining(tmp_path) == 0
     assert f"starting from {tmp_path / 'large'}\n" in capsys.readouterr().err
+    of_run = ["grow", f"--init={tmp_path / 'run'}@1", "--size=ettin_17m", f"--output={tmp_path / 'again'}"]
+    assert run(of_run) == 0  # its layers are scanned
+    assert_same(load(str(tmp_path / "again")).params, dict(load(str(tmp_path / "run")).params))
+    capsys.readouterr()
     assert run(grow) == 2
     assert "exists already and is not empty" in capsys.readouterr().err
 
