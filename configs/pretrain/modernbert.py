@@ -17,7 +17,8 @@ clipping: the published decay, 1e-5 at the peak, is divided by the peak here. Dr
 
 Four things differ. There [CLS] and [SEP] are masked as other tokens are; here they never are. There a batch's loss is a
 mean over the rows of each device; here over all predicted tokens. There the decoder's bias begins with random values,
-here with 0. The published large model began with the layers of base; here with random values.
+here with 0. The published large model began with the weights of base, tiled; here with random values, unless they are
+tiled too: ``bert-jax grow --init=runs/modernbert --size=large --output=DIR``, and ``--init=DIR`` here.
 """
 
 from typing import Any
