@@ -24,7 +24,8 @@ Kernel = Literal["plain", "rows", "cudnn"]  # rows: ours for TPU, in Pallas; cud
 KERNELS: tuple[Kernel, ...] = ("plain", "rows", "cudnn")
 AUTOMATIC: tuple[Kernel, ...] = ("rows",)  # what "auto" may choose; cudnn was never run on a GPU yet
 WORTHWHILE = 256  # positions from which a kernel is faster; XLA keeps the scores of shorter rows on the chip itself
-LONG = 2048  # positions of a row from which plain attention does not hold all scores [L, L] at once
+CHUNKED = 1024  # positions of a row from which plain attention holds the scores of some queries at a time
+LONG = 2048  # positions of a row from which nothing may hold all scores [L, L] at once
 BLOCK = 64  # queries of a block of local attention, at least; on a CPU 128 are slower
 ROW_HEADS = (32, 64, 128)  # sizes of heads that fill 128 lanes
 
@@ -75,7 +76,7 @@ def form_of(length: int, window: int | None) -> Literal["dense", "chunked", "loc
     """Return the form of plain attention for rows of ``length``: local where that leaves out a quarter of the keys."""
     if window is not None and 4 * (block_of(window) + 2 * window) <= 3 * length:
         return "local"
-    return "chunked" if length >= LONG else "dense"
+    return "chunked" if length >= CHUNKED else "dense"
 
 
 def block_of(window: int) -> int:
