@@ -12,7 +12,7 @@ import sys
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -2, -3, -4, -8
 _ACCELERATORS = ("libtpu", "jax_cuda12_plugin", "jax_cuda13_plugin")
 HUGE_PAGES = "glibc.malloc.hugetlb=1"
-LARGE = 1 << 29  # bytes that a program takes at once, from which ``keep_small_blocks`` saves memory and costs little
+LARGE = 1 << 28  # bytes that a program takes at once, from which ``keep_small_blocks`` saves memory and costs little
 
 
 def use_huge_pages() -> None:

@@ -218,9 +218,9 @@ def test_rematerialisation_keeps_the_output_of_chunks(capsys: pytest.CaptureFixt
 
 
 def test_the_form_follows_from_length_and_window() -> None:
-    assert [form_of(length, None) for length in (128, 2047, 2048, 8192)] == ["dense", "dense", "chunked", "chunked"]
+    assert [form_of(length, None) for length in (128, 1023, 1024, 8192)] == ["dense", "dense", "chunked", "chunked"]
     assert [form_of(length, 64) for length in (128, 192, 256, 8192)] == ["dense", "dense", "local", "local"]
-    assert [form_of(length, 1024) for length in (1024, 2048, 8192)] == ["dense", "chunked", "local"]
+    assert [form_of(length, 512) for length in (1023, 2047, 4096)] == ["dense", "chunked", "local"]
 
 
 def test_bad_values_are_one_line() -> None:

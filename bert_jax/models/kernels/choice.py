@@ -24,7 +24,8 @@ Kernel = Literal["plain", "rows", "flash", "cudnn"]  # rows: ours for TPUs; flas
 KERNELS: tuple[Kernel, ...] = ("plain", "rows", "flash", "cudnn")
 # Positions from which a kernel is faster. For shorter rows XLA keeps the scores on a TPU's chip itself.
 WORTHWHILE: dict[Kernel, int] = {"rows": 256, "flash": 128}
-LONG = 2048  # positions of a row from which plain attention does not hold all scores [L, L] at once
+CHUNKED = 1024  # positions of a row from which plain attention holds the scores of some queries at a time
+LONG = 2048  # positions of a row from which nothing may hold all scores [L, L] at once
 BLOCK = 64  # queries of a block of local attention, at least; on a CPU 128 are slower
 HEAD_DIMS = (32, 64, 128)  # sizes of heads that our kernels take
 
@@ -75,7 +76,7 @@ def form_of(length: int, window: int | None) -> Literal["dense", "chunked", "loc
     """Return the form of plain attention for rows of ``length``: local where that leaves out a quarter of the keys."""
     if window is not None and 4 * (block_of(window) + 2 * window) <= 3 * length:
         return "local"
-    return "chunked" if length >= LONG else "dense"
+    return "chunked" if length >= CHUNKED else "dense"
 
 
 def block_of(window: int) -> int:
