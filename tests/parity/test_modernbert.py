@@ -20,7 +20,7 @@ transformers = pytest.importorskip("transformers", reason="needs the parity envi
 from bert_jax.interchange import names
 from bert_jax.interchange.conversion import leaf
 from bert_jax.interchange.family import family_of
-from bert_jax.interchange.hugging_face import import_model
+from bert_jax.interchange.hugging_face import export_model, import_model
 from bert_jax.models.model import LM_HEAD, Model, encoder_of
 from bert_jax.models.transformer import scanned_from, stack_layers, unstack_layers
 from tests.interchange.heads import TOKENIZER
@@ -200,3 +200,21 @@ def test_bases_of_rotation_are_read_from_old_and_new_keys(tmp_path: Path, old: b
     read = import_model(tmp_path).config
     assert isinstance(read.global_theta, float)
     assert (read.global_theta, read.local_theta) == (20_000.0, 20_000.0 if old else 10_000.0)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_sentence_transformers_gives_our_vectors(tmp_path: Path, pooling: str) -> None:
+    library = pytest.importorskip("sentence_transformers", reason="needs sentence-transformers")
+    theirs(tmp_path / "theirs", ending="Model")
+    model = import_model(tmp_path / "theirs")
+    export_model(model, tmp_path / "out", "card", pooling=pooling)
+    embedder = library.SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    texts = ["abc de", "f", "a b c d e f g h i j k l m n o p q r s t", "BAD cab"]
+    for text, vector in zip(texts, embedder.encode(texts), strict=True):
+        encoded = TOKENIZER.encode(text, max_length=model.config.max_length)
+        batch = {name: jnp.asarray([getattr(encoded, name)]) for name in ("input_ids", "attention_mask")}
+        encoder = encoder_of(model.config)
+        sequence = np.asarray(encoder.apply({"params": model.params["encoder"]}, batch).sequence)[0]
+        real = sequence[np.asarray(batch["attention_mask"][0]) > 0]
+        np.testing.assert_allclose(vector, real.mean(0) if pooling == "mean" else real[0], atol=2e-5, rtol=0)
+    assert embedder.max_seq_length == model.config.max_length
