@@ -189,8 +189,8 @@ class TransformerConfig(ModelConfig):
     layers: "scanned" compiles one layer and loops over parameters stacked on a leading axis; "unrolled" runs faster
       and compiles longer. ``models.transformer`` converts the parameters.
     attention_kernel: what computes attention: "plain" jax, "rows" (a TPU kernel), "flash" (a GPU kernel) or "cudnn"
-      (NVIDIA's, without dropout), all with the same result but for rounding; "auto" takes the fastest that can
-      (``models.kernels.choice``).
+      (NVIDIA's, without dropout), all with the same result but for rounding; "auto" takes "rows" or "flash"
+      where it can (``models.kernels.choice``).
     remat: what the backward pass recomputes: "none" nothing, "dots" everything except matrix products with weights and
       what an attention kernel computed, "full" everything inside a layer.
     """

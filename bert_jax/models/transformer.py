@@ -43,7 +43,7 @@ class _Mlp(nn.Module):
         embed, mlp = (("embed", config.hidden_size),), (("mlp", config.mlp_dim),)
         wide: tuple[tuple[str | None, int], ...] = ((None, 2), *mlp) if block.gated else mlp
         hidden = Dense(config, embed, wide, bias=config.biases, name="input")(x)
-        # What a gated one has in between is computed again in the backward pass: stored, it took 1.7 times its input.
+        # A gate's activation and product are computed again in the backward pass: stored, they took 1.7 of the input.
         gated = jax.checkpoint(lambda x: activation(x[:, :, 0]) * x[:, :, 1])
         hidden = gated(hidden) if block.gated else activation(hidden)
         hidden = constrain(hidden, "batch", "length", "mlp")

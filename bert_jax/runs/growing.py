@@ -77,7 +77,7 @@ def _misfit(old: TransformerConfig, new: TransformerConfig) -> str:
 
 
 def layers_of(old: int, new: int) -> list[int]:
-    """Return for each of ``new`` layers as which of ``old`` layers it begins; in 28 of 22: 0 1 2 2 3 4 ... 20 20 21.
+    """Return, for each of ``new`` layers, the number of the old layer that it begins as; 0 1 2 2 ... 20 20 21 for 28.
 
     It is round(i * old / new), a half to the even number, but at most the last layer: with twice as many or more, the
     published code fails here.

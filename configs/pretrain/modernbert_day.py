@@ -4,11 +4,12 @@
     bert-jax pretrain --config=modernbert_day --workdir=runs/day \\
         --config.corpus.source=text_files --config.corpus.options.paths="('text/*.txt.gz',)"
 
-22e9 tokens in rows of 1,024 and 2e9 in rows of 8,192, then 2e9 more with a falling rate: 18 and 5.5 hours at the 340k
-and 203k tokens a second that were measured on an H100 (tests/benchmarks/README.md, 2026-11-26). ``plan`` says for other
-machines how long it takes and what memory it needs. On more than eight devices give ``training.micro_batches`` a
-smaller number. Batches are smaller than the published ones, since the run has fewer steps; the rates are those of
-``modernbert``. The numbers of tokens are our choice.
+22e9 tokens in rows of 1,024 and 2e9 in rows of 8,192, then 2e9 more with a falling rate: 18 and 5.5 hours of steps,
+without evaluations and saves, at the 340k and 203k tokens a second that were measured on an H100
+(tests/benchmarks/README.md, 2026-11-26). ``plan`` says for other machines how long it takes and what memory it needs.
+On more than eight devices give ``training.micro_batches`` a smaller number: 64 rows in 8 parts are 8 rows each.
+Batches are smaller than the published ones, since the run has fewer steps; the rates are those of ``modernbert``. The
+numbers of tokens are our choice.
 """
 
 from ml_collections import ConfigDict

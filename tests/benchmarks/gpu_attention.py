@@ -59,7 +59,8 @@ def measured(attend: Callable[..., jax.Array], factors: Any, gradient: jax.Array
 
 def main() -> None:
     print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}; ms forward and backward")
-    print("| rows x positions x heads | sequences | dropout | window | plain | flash | cudnn | error of flash |")
+    heading = "rows x positions x heads | sequences | dropout | window | plain | flash | cudnn"
+    print(f"| {heading} | error of output, dQ, dK, dV |")
     print("|---|---|---|---|---|---|---|---|")
     for rows, length, heads, sequences, rate, window in SHAPES:
         random, shape = np.random.default_rng(0), (rows, length, heads, HEAD_DIM)

@@ -117,12 +117,21 @@ FLASH_CASES = {
 @pytest.mark.parametrize("name", FLASH_CASES)
 def test_flash_is_plain_attention(name: str) -> None:
     make, rules, rate, dtype, width = FLASH_CASES[name]
-    short = 300 if "odd" in name else LENGTH
+    short = 300 if "divides" in name else LENGTH
     visible, inputs = jax.tree.map(lambda x: x[:, :short], (make(2, **rules), arrays(2, dtype, width=width)))
     rng, kernel = RowRng.create(3, 17, jnp.arange(2) + 40), functools.partial(FLASH, window=visible.window)
     expected = results(lambda q, k, v: plain((q, k, v), visible, rate, rng), inputs, visible)
     found = results(directly(visible, rate, rng, kernel), inputs, visible)
     assert_close(found, expected, 2e-6 if dtype == jnp.float32 else 2e-2)
+
+
+def test_flash_stays_finite_with_padding_within_a_row() -> None:
+    ids = np.ones((1, LENGTH), int)
+    ids[0, 100:110] = ids[0, 120:270] = 0
+    visible, inputs = Visible(jnp.asarray(ids), jnp.asarray(ids)), arrays(1)
+    rng = RowRng.create(0, 0, jnp.arange(1))
+    expected = results(lambda q, k, v: plain((q, k, v), visible, 0.0, rng), inputs, visible)
+    assert_close(results(directly(visible, 0.0, rng, FLASH), inputs, visible), expected, 2e-6)
 
 
 def test_flash_reads_no_block_that_is_not_seen() -> None:
@@ -162,8 +171,10 @@ def test_other_bits_would_be_seen() -> None:
     assert np.abs(one - other).max() > 1e-2 * np.abs(other).max()
 
 
-@pytest.mark.parametrize("manual", [(), ("data",), ("data", "fsdp", "tensor")])
-def test_under_a_mesh_the_bits_are_those_of_the_whole_array(manual: tuple[str, ...], monkeypatch: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "manual"), [("rows", ()), ("rows", ("data",)), ("rows", ("data", "fsdp", "tensor")), ("flash", ())]
+)
+def test_under_a_mesh_the_bits_are_those_of_the_whole_array(name: str, manual: Any, monkeypatch: Any) -> None:
     """Rows over data, heads over tensor: within jit, and within a step that is manual over some axes or over all."""
     visible, inputs, mesh = packed(2), arrays(2, heads=4), make_mesh(MeshConfig(data=2, tensor=2), jax.devices()[:4])
     rows_of_batch = jnp.arange(2, dtype=jnp.uint32)
@@ -171,10 +182,10 @@ def test_under_a_mesh_the_bits_are_those_of_the_whole_array(manual: tuple[str, .
 
     def interpreted(factors: Any, *rest: Any, **options: Any) -> jax.Array:
         called.append(factors[0].shape)
-        return INTERPRETED(factors, *rest, **options)
+        return {"rows": INTERPRETED, "flash": FLASH}[name](factors, *rest, **options)
 
-    monkeypatch.setattr(attention, "rows", interpreted)
-    monkeypatch.setattr(attention, "choose", lambda kernel, case: {"auto": "rows"}[kernel])
+    monkeypatch.setattr(attention, name, interpreted)
+    monkeypatch.setattr(attention, "choose", lambda kernel, case: {"auto": name}[kernel])
 
     def attend(q: Any, k: Any, v: Any, ids: Any, rows: Any) -> jax.Array:
         return attention.attend((q, k, v), Visible(ids, ids), 0.1, RowRng.create(3, 17, rows))

@@ -22,7 +22,7 @@ from bert_jax.records import BatchSpec
 
 Kernel = Literal["plain", "rows", "flash", "cudnn"]  # rows: ours for TPUs; flash: ours for GPUs; cudnn: NVIDIA's
 KERNELS: tuple[Kernel, ...] = ("plain", "rows", "flash", "cudnn")
-# Positions from which a kernel is faster. For shorter rows XLA keeps the scores on a TPU's chip itself.
+# Positions from which a kernel is faster than plain attention. XLA itself keeps scores of shorter rows on a TPU's chip.
 WORTHWHILE: dict[Kernel, int] = {"rows": 256, "flash": 128}
 CHUNKED = 1024  # positions of a row from which plain attention holds the scores of some queries at a time
 LONG = 2048  # positions of a row from which nothing may hold all scores [L, L] at once
@@ -85,7 +85,7 @@ def block_of(window: int) -> int:
 
 
 def choose(wanted: Kernel | Literal["auto"], case: Case) -> Kernel:
-    """Return what computes ``case``: ``wanted`` where it can, otherwise plain; for "auto" a ``WORTHWHILE`` kernel."""
+    """Return what computes ``case``: ``wanted`` where it can, otherwise plain; for "auto" one of ``WORTHWHILE``."""
     if wanted == "auto":
         able = [kernel for kernel, least in WORTHWHILE.items() if case.length >= least and not _obstacle(kernel, case)]
         return able[0] if able else "plain"

@@ -36,10 +36,11 @@ class Blocks:
     keys: int
     warps: int
     stages: int
+    products: int  # of matrices, for each block of scores
 
 
 # The fastest of seven each on an H100, for heads of 64 entries (tests/benchmarks/README.md).
-FORWARD, OF_QUERIES, OF_KEYS = Blocks(128, 64, 8, 3), Blocks(128, 64, 4, 2), Blocks(64, 64, 4, 3)
+FORWARD, OF_QUERIES, OF_KEYS = Blocks(128, 64, 8, 3, 2), Blocks(128, 64, 4, 2, 3), Blocks(64, 64, 4, 3, 4)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,8 +82,8 @@ def flash(
     """Return softmax(query key^T / sqrt(head_dim) + bias) value [B, L, H, head_dim], with dropout on the probabilities.
 
     Args:
-      ids: ids of queries and of keys, each [B, L] int32 (``Visible.ids``). A query sees the keys of its own id. The ids
-        of a row grow, but for the padding at its end, whose id is 0.
+      ids: ids of queries and of keys, each [B, L] int32 (``Visible.ids``). A query sees the keys of its own id, and
+        none of id 0. The ids of a row grow, but for the padding, whose id is 0.
       dropout_keys: the key of each row, [B] uint32 (``RowRng.row_keys``), and the index of the first of these heads
         among all heads of the layer, [1] int32.
     """
@@ -90,7 +91,9 @@ def flash(
     form = _Form(length, head_dim, rate, causal, window, interpret)
     end = (0, -length % MULTIPLE)
     padded = tuple(jnp.pad(x, ((0, 0), end, (0, 0), (0, 0))) for x in factors)
-    return _attention(form, padded, tuple(jnp.pad(x, ((0, 0), end)) for x in ids), dropout_keys)[:, :length]
+    query_ids, key_ids = (jnp.pad(x, ((0, 0), end)) for x in ids)
+    key_ids = jnp.where(key_ids > 0, key_ids, -1)  # no query sees padding, not even one of padding
+    return _attention(form, padded, (query_ids, key_ids), dropout_keys)[:, :length]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -173,19 +176,19 @@ def _call(
         out_specs=[vectors(over) if len(x.shape) == 4 else numbers(over) for x in outputs],
         out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in outputs],
         compiler_params=plgpu.CompilerParams(num_warps=blocks.warps, num_stages=blocks.stages),
-        cost_estimate=_cost(form, blocks, (*inputs, *outputs), len(of_rows) + len(outputs)),
+        cost_estimate=_cost(form, blocks, (*inputs, *outputs)),
         interpret=form.interpret,
         name=f"flash_attention{kernel.__name__.removesuffix('_kernel')}",
     )(first, last, row_keys, first_head, query_ids, key_ids, *inputs, *of_rows)
 
 
-def _cost(form: _Form, blocks: Blocks, moved: tuple[Any, ...], products: int) -> pl.CostEstimate:
+def _cost(form: _Form, blocks: Blocks, moved: tuple[Any, ...]) -> pl.CostEstimate:
     """Return what the compiler and ``bert-jax plan`` are told of a kernel's work, as if a row were one sequence."""
     batch, length, heads, head_dim = moved[0].shape
     near = length if form.window is None else min(length, 2 * form.window + blocks.queries)
     scores = batch * heads * length * near
     size = sum(math.prod(x.shape) * x.dtype.itemsize for x in moved)
-    return pl.CostEstimate(flops=2 * products * scores * head_dim, transcendentals=scores, bytes_accessed=size)
+    return pl.CostEstimate(flops=2 * blocks.products * scores * head_dim, transcendentals=scores, bytes_accessed=size)
 
 
 def _span(form: _Form, blocks: Blocks, ids: Arrays, over: str) -> tuple[jax.Array, jax.Array]:
@@ -237,7 +240,7 @@ def _forward_kernel(form: _Form, blocks: Blocks, first, last, row_key, first_hea
     zeros = jnp.zeros(blocks.queries, jnp.float32)
     state = (jnp.zeros((blocks.queries, form.head_dim), jnp.float32), zeros + UNSEEN, zeros)
     mixed, most, denominator = jax.lax.fori_loop(first[...], last[...], step, state)
-    denominator = jnp.where(denominator > 0.0, denominator, 1.0)  # of queries that see nothing: padding
+    denominator = jnp.where(denominator > 0.0, denominator, 1.0)  # of a program that reads no block
     out[...] = (mixed / (denominator * (1.0 - form.rate))[:, None]).astype(out.dtype)
     total[...] = most * form.to_exponent + jnp.log2(denominator)
 
