@@ -30,17 +30,25 @@ MULTIPLE = 128  # rows are padded to a multiple of it, which is one of all block
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """The sizes of one kernel: queries and keys that are multiplied at a time, and how the compiler lays it out."""
+    """The sizes of one kernel: queries and keys that are multiplied at a time, and how the compiler lays it out.
+
+    Attributes:
+      parts: what a program has of each input: a block of "queries" or of "keys", or "all" positions of the row.
+      products: of matrices, for each block of scores.
+    """
 
     queries: int
     keys: int
     warps: int
     stages: int
-    products: int  # of matrices, for each block of scores
+    parts: tuple[str, ...]
+    products: int
 
 
 # The fastest of seven each on an H100, for heads of 64 entries (tests/benchmarks/README.md).
-FORWARD, OF_QUERIES, OF_KEYS = Blocks(128, 64, 8, 3, 2), Blocks(128, 64, 4, 2, 3), Blocks(64, 64, 4, 3, 4)
+FORWARD = Blocks(128, 64, 8, 3, ("queries", "all", "all"), products=2)
+OF_QUERIES = Blocks(128, 64, 4, 2, ("queries", "all", "all", "queries"), products=3)
+OF_KEYS = Blocks(64, 64, 4, 3, ("all", "keys", "keys", "all"), products=4)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,9 +113,7 @@ def _forward(form: _Form, factors: Arrays, ids: Arrays, dropout_keys: Arrays) ->
     query = factors[0]
     batch, length, heads, _ = query.shape
     totals = jax.ShapeDtypeStruct((batch, heads, length), jnp.float32)
-    out, total = _call(
-        _forward_kernel, form, FORWARD, (ids, dropout_keys), ("queries", "all", "all"), factors, (), (query, totals)
-    )
+    out, total = _call(_forward_kernel, form, FORWARD, (ids, dropout_keys), (factors, ()), (query, totals))
     out, total = checkpoint_name(out, OUTPUT), checkpoint_name(total, TOTAL)
     return out, (factors, ids, dropout_keys, out, total)
 
@@ -116,14 +122,9 @@ def _backward(form: _Form, kept: tuple[Any, ...], gradient: jax.Array) -> tuple[
     factors, ids, dropout_keys, out, total = kept
     query, key, value = factors
     mean = jnp.einsum("blhd,blhd->bhl", gradient, out, preferred_element_type=jnp.float32)
-    scalars, of_rows = (ids, dropout_keys), (total, mean)
-    inputs = (*factors, gradient)
-    [dq] = _call(
-        _of_queries_kernel, form, OF_QUERIES, scalars, ("queries", "all", "all", "queries"), inputs, of_rows, (query,)
-    )
-    dk, dv = _call(
-        _of_keys_kernel, form, OF_KEYS, scalars, ("all", "keys", "keys", "all"), inputs, of_rows, (key, value)
-    )
+    scalars, arrays = (ids, dropout_keys), ((*factors, gradient), (total, mean))
+    [dq] = _call(_of_queries_kernel, form, OF_QUERIES, scalars, arrays, (query,))
+    dk, dv = _call(_of_keys_kernel, form, OF_KEYS, scalars, arrays, (key, value))
     of_integers = jax.tree.map(lambda x: np.zeros(x.shape, jax.dtypes.float0), (ids, dropout_keys))
     return (dq, dk, dv), *of_integers
 
@@ -136,22 +137,20 @@ def _call(
     form: _Form,
     blocks: Blocks,
     scalars: tuple[Arrays, Arrays],
-    parts: tuple[str, ...],
-    inputs: Arrays,
-    of_rows: Arrays,
+    arrays: tuple[Arrays, Arrays],
     outputs: tuple[Any, ...],
 ) -> Any:
     """Run a kernel over the blocks of queries or of keys, all heads and all rows.
 
     Args:
-      parts: what a program has of each input: a block of "queries" or of "keys", or "all" positions of the row.
-      inputs: arrays [B, L, H, head_dim].
-      of_rows: numbers of the queries, float32 [B, H, L].
+      scalars: ids of queries and of keys, and the keys of dropout, as in ``flash``.
+      arrays: those of vectors [B, L, H, head_dim], and those of numbers of the queries, float32 [B, H, L].
       outputs: shapes and dtypes; [B, L, H, head_dim], of which a program writes a block, or [B, H, L].
     """
     (query_ids, key_ids), (row_keys, first_head) = scalars
+    inputs, of_rows = arrays
     batch, length, heads, head_dim = inputs[0].shape
-    over = "keys" if parts[0] == "all" else "queries"
+    over = "keys" if blocks.parts[0] == "all" else "queries"
     size = {"queries": blocks.queries, "keys": blocks.keys, "all": length}
 
     def vectors(part: str) -> pl.BlockSpec:
@@ -164,15 +163,14 @@ def _call(
         return pl.BlockSpec((None, size[part]), lambda i, h, b: (b, 0 if part == "all" else i))
 
     of_queries, of_keys = ("queries", "all") if over == "queries" else ("all", "keys")
-    one = pl.BlockSpec((None, None), lambda i, h, b: (b, i))
+    span, row_key = pl.BlockSpec((None, None), lambda i, h, b: (b, i)), pl.BlockSpec((None,), lambda i, h, b: (b,))
+    head = pl.BlockSpec((None,), lambda i, h, b: (0,))
+    read = (span, span, row_key, head, of_ids(of_queries), of_ids(of_keys))
     first, last = _span(form, blocks, (query_ids, key_ids), over)
     return pl.pallas_call(
         functools.partial(kernel, form, blocks),
         grid=(length // size[over], heads, batch),
-        in_specs=[
-            *(one, one, pl.BlockSpec((None,), lambda i, h, b: (b,)), pl.BlockSpec((None,), lambda i, h, b: (0,))),
-            *(of_ids(of_queries), of_ids(of_keys), *map(vectors, parts), *(numbers(of_queries) for _ in of_rows)),
-        ],
+        in_specs=[*read, *map(vectors, blocks.parts), *[numbers(of_queries)] * len(of_rows)],
         out_specs=[vectors(over) if len(x.shape) == 4 else numbers(over) for x in outputs],
         out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in outputs],
         compiler_params=plgpu.CompilerParams(num_warps=blocks.warps, num_stages=blocks.stages),
