@@ -70,16 +70,19 @@ def check_extensions(model: ModelConfig, phases: Sequence[Phase]) -> None:
 
     With the base of short rows, positions turn too fast for what is far apart (ModernBERT: 10,000, then 160,000).
     """
-    longest = phases[0].max_length
-    for phase in phases[1:]:
-        if hasattr(model, "global_theta") and phase.max_length >= 4 * longest and "global_theta" not in phase.model:
+    of_model = getattr(model, "global_theta", None)
+    longest: dict[float, int] = {}  # base -> the longest rows that were trained with it
+    for phase in () if of_model is None else phases:
+        base = phase.model.get("global_theta", of_model)
+        before = longest.get(base, min(longest.values(), default=phase.max_length))
+        if phase.max_length >= 4 * before and "global_theta" not in phase.model:
             where = f"config.phases.{phase.kind}"
             raise UserError(
-                f"{where}.max_length is {phase.max_length:,}, and rows before have at most {longest:,}; say which base "
+                f"{where}.max_length is {phase.max_length:,}, and rows before have at most {before:,}; say which base "
                 f"rotary positions have in such rows: --{where}.model.global_theta=160000.0 (that of ModernBERT), or "
-                f"{model.global_theta} to keep the present one"
+                f"{of_model} to keep that of config.model"
             )
-        longest = max(longest, phase.max_length)
+        longest[base] = max(before, phase.max_length)
 
 
 def with_vocabulary_size(

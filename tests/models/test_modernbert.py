@@ -13,6 +13,7 @@ from flax import linen as nn
 from bert_jax.configuration import build
 from bert_jax.errors import UserError
 from bert_jax.interchange.conversion import leaf, put
+from bert_jax.interchange.family import family_of
 from bert_jax.models.config import Block
 from bert_jax.models.encoders import bert, modernbert
 from bert_jax.models.heads import Classifier
@@ -193,3 +194,24 @@ def test_rows_longer_than_the_positions_are_refused() -> None:
         jax.eval_shape(
             lambda: modernbert.Encoder(config_of()).init(jax.random.key(0), {"input_ids": ids, "attention_mask": ids})
         )
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        (
+            {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e3}},
+            "m/config.json has rope_parameters {'rope_type",
+        ),
+        ({"rope_parameters": {"full_attention": {"factor": 4.0}}}, "what can be read is rope_type and rope_theta"),
+        ({"rope_parameters": {"full_attention": 7}}, "for each of full_attention and sliding_attention"),
+        ({"rope_parameters": [1]}, r"has rope_parameters \[1\]"),
+        ({"layer_types": 7}, "has layer_types 7; a list"),
+    ],
+)
+def test_a_config_that_cannot_be_read_is_refused(written: Any, message: str) -> None:
+    family = family_of("modernbert")
+    theirs = family.to_config(modernbert.Config(100, 32, 3, 2, 48), 0)
+    assert family.from_config(theirs | {"global_attn_every_n_layers": 0}, "m") == family.from_config(theirs, "m")
+    with pytest.raises(UserError, match=message):
+        family.from_config(theirs | written, "m")

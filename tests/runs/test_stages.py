@@ -109,6 +109,10 @@ def test_a_run_in_stages_is_killed_in_each_and_resumes_bit_for_bit(tmp_path: Pat
             "config.phases.2_long.max_length is 64, and rows before have at most 16; say which base rotary positions",
         ),
         (
+            {"2_long": STAGES["2_long"], "3_decay": {"num_steps": 4, "batch_size": 2, "max_length": 64}},
+            "config.phases.3_decay.max_length is 64, and rows before have at most 16; say which base rotary positions",
+        ),
+        (
             {"2_long": STAGES["2_long"] | {"model": {"global_thta": 1e5}}},
             r"unknown key config.phases.2_long.model.global_thta; .*global_theta",
         ),

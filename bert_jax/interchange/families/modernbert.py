@@ -139,9 +139,18 @@ class Family(family.Family):
 def _thetas(theirs: Mapping[str, Any], path: str) -> dict[str, float]:
     """Return the bases of rotation, by the keys that transformers 4 has for them; version 5 has ``rope_parameters``."""
     found: dict[str, float] = {}
+    both = theirs.get("rope_parameters") or {}
+    if not isinstance(both, Mapping) or not all(
+        kind in _LAYERS and isinstance(one, Mapping) and one.keys() <= {"rope_type", "rope_theta"}
+        for kind, one in both.items()
+    ):
+        raise UserError(
+            f"{path} has rope_parameters {both!r}; what can be read is rope_type and rope_theta for each of "
+            f"{' and '.join(_LAYERS)}"
+        )
     for kind, ours in _LAYERS.items():
         key, default = f"{ours}_rope_theta", getattr(Config, f"{ours}_theta")
-        parameters = dict((theirs.get("rope_parameters") or {}).get(kind) or {})
+        parameters = both.get(kind, {})
         if (kind_of_rope := parameters.get("rope_type", "default")) != "default":
             raise UserError(f"{path} has rope_type {kind_of_rope!r}; only 'default' can be read")
         base = parameters.get("rope_theta", theirs.get(key, default))
@@ -161,10 +170,12 @@ def _every(theirs: Mapping[str, Any], path: str) -> dict[str, int]:
     types = theirs.get("layer_types")
     if not types:
         return {}
+    if not isinstance(types, list):
+        raise UserError(f"{path} has layer_types {types!r}; a list with the kind of each layer is needed")
     sees_all = [one == "full_attention" for one in types]
     every = next((number for number, one in enumerate(sees_all) if one and number), len(types))
     if sees_all != [number % every == 0 for number in range(len(types))] or not set(types) <= _LAYERS.keys():
         raise UserError(f"{path}: layer_types do not repeat from a global layer on; such a model cannot be read")
-    given = theirs.get("global_attn_every_n_layers", every)
+    given = theirs.get("global_attn_every_n_layers") or every
     repeats = sees_all == [number % given == 0 for number in range(len(types))]
     return {"global_attn_every_n_layers": given if repeats else every}
