@@ -17,8 +17,12 @@ def batch_warmup(
     size that follows, such as ``phase2``, is the recipe's own. The schedule of the run goes on through all of them. As
     every phase does, each compiles a step of its own, and deals the rows of the corpus anew.
 
-    Raises ``UserError`` if ``num_tokens`` is less than a step of each size.
+    Raises ``UserError`` if a size or ``max_length`` is below 1, or ``num_tokens`` less than a step of each size.
     """
+    if not sizes or min(*sizes, max_length) < 1:
+        raise UserError(
+            f"a warm-up of the batch has the sizes {list(sizes)} and max_length {max_length}; give sizes, and 1 or more"
+        )
     steps = round(num_tokens / (max_length * sum(sizes)))
     if steps < 1:
         raise UserError(
