@@ -1,8 +1,8 @@
 """Begins a larger model with the weights of a smaller one, as ModernBERT-large was begun from base.
 
 Warner et al. 2024 (arXiv 2412.13663), section 2.2; AnswerDotAI/ModernBERT, bert_layers/model.py and initialization.py
-("tile_weights_from_middle"). Two things differ there: the last layer norm begins at 1, here as the smaller model's; and
-an odd number of new heads begins in the middle of a head, here with a whole one.
+("tile_weights_from_middle"). The published code begins the last layer norm at 1, and an odd number of new heads in the
+middle of a head. Here the norm begins as the smaller model's, and heads stay whole.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ MULTIPLE = 128  # rows are padded to a multiple of it, which is one of all block
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """The sizes of one kernel: queries and keys that are multiplied at a time, and how the compiler lays it out.
+    """The sizes of one kernel: how many queries and keys are multiplied at a time, and what the compiler is told.
 
     Attributes:
       parts: what a program has of each input: a block of "queries" or of "keys", or "all" positions of the row.
@@ -45,7 +45,7 @@ class Blocks:
     products: int
 
 
-# The fastest of seven each on an H100, for heads of 64 entries (tests/benchmarks/README.md).
+# The fastest of six or seven each on an H100, for heads of 64 entries (tests/benchmarks/README.md).
 FORWARD = Blocks(128, 64, 8, 3, ("queries", "all", "all"), products=2)
 OF_QUERIES = Blocks(128, 64, 4, 2, ("queries", "all", "all", "queries"), products=3)
 OF_KEYS = Blocks(64, 64, 4, 3, ("all", "keys", "keys", "all"), products=4)
