@@ -22,7 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="then fine-tune every model with this recipe, such as glue:sst2, or, with keys of its own,"
         ' "glue:sst2 --epochs=1"; may be repeated; with it a variant may end in +bilstm',
     )
-    parser.add_argument("--workdir", required=True, help="a folder for each run, inputs, table.md, table.json, report")
+    parser.add_argument(
+        "--workdir", required=True, help="a folder for each run, inputs, table.md, table.json, report.html, picture.svg"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -30,5 +32,5 @@ def run(arguments: argparse.Namespace) -> None:
 
     variants = tuple(name.strip() for name in arguments.variants.split(","))
     tasks = (tuple(arguments.finetune), arguments.data)
-    common = (arguments.workdir, command(), *tasks)
+    common = (arguments.workdir, command(), *tasks, arguments.over.removeprefix("config."))
     ablate(Ablation(arguments.recipe, arguments.overrides, variants, arguments.seeds, *common))

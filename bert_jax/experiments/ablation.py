@@ -15,6 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.examples.load import load as load_examples
 from bert_jax.examples.splits import train_split
 from bert_jax.experiments.grid import Cell, Grid, Metrics, say
+from bert_jax.experiments.pictures import read_over
 from bert_jax.experiments.table import OWN, SAME_ROWS, Tables, Variant, write_tables
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.loading import load
@@ -53,6 +54,7 @@ class Ablation:
     # recipes with which every pretrained model is fine-tuned, each with ``--config.key=value`` after it if wanted
     finetune: tuple[str, ...] = ()
     data: str = "."  # the folder of the labelled examples for ``finetune``
+    over: str = ""  # the key of the variants' configs that is the x axis of the pictures
 
     @property
     def pretrained(self) -> tuple[str, ...]:
@@ -66,9 +68,9 @@ class Ablation:
 def ablate(ablation: Ablation) -> Tables:
     """Run the experiments that are not done yet; write and return a table for each metric.
 
-    The files are ``table.md``, ``table.json`` and ``report.html``. The metrics ``mlm_loss`` and ``mlm_accuracy`` of all
-    bidirectional variants are computed on the same rows, the masked held-out rows of the first variant.
-    ``own_mlm_loss`` and ``own_mlm_accuracy`` are a variant's own term ``mlm``, on its own held-out rows.
+    The files are ``table.md``, ``table.json``, ``report.html`` and ``picture.svg``. The metrics ``mlm_loss`` and
+    ``mlm_accuracy`` of all bidirectional variants are computed on the same rows, the masked held-out rows of the first
+    variant. ``own_mlm_loss`` and ``own_mlm_accuracy`` are a variant's own term ``mlm``, on its own held-out rows.
 
     Raises:
       UserError: any error of ``pretrain`` in a variant's recipe, or a folder of the workdir that holds another run;
@@ -79,6 +81,7 @@ def ablate(ablation: Ablation) -> Tables:
     variants = {name: _variant(name, one) for name, one in settings.items()}
     first = settings[ablation.pretrained[0]]
     _check_text(settings)
+    over = read_over(ablation.over, {name: configs[name.removesuffix(BILSTM)] for name in ablation.variants})
     tunings = _tunings(ablation)
     tasks = {name: one.config for name, one in tunings.items()}
     cells = _cells(ablation, settings, tasks)
@@ -106,7 +109,7 @@ def ablate(ablation: Ablation) -> Tables:
                 tuned = results[f"{task}-{name}-seed{seed}"]
                 scores |= {f"{task}/{metric}": value for metric, value in tuned.items()}
             of_seeds.append(scores)
-    tables, text = write_tables(ablation.workdir, ablation.command, ablation.seeds, runs, variants, tasks)
+    tables, text = write_tables(ablation, runs, variants, tasks, over)
     say(text)
     return tables
 

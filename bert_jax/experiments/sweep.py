@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bert_jax.errors import UserError
-from bert_jax.experiments import table
+from bert_jax.experiments import output, pictures, table
 from bert_jax.experiments.grid import Cell, Grid, Metrics, say
+from bert_jax.reporting.formats import is_number
 from bert_jax.reporting.measures import lower_is_better
 from bert_jax.reporting.run_record import only_writer
-from bert_jax.runs import recipes
+from bert_jax.runs import key_names, recipes
 from bert_jax.runs.finetuning import FinetuningRequest, finetune
 from bert_jax.runs.settings import FinetuningSettings
-from bert_jax.storage import files
 
 INIT = "init"  # the key of ``vary`` for the model to start from; all other keys of ``vary`` are config keys
 
@@ -40,6 +39,7 @@ class Sweep:
     init: str | None = None
     choose: tuple[str, ...] = ()
     command: str = ""
+    over: str = ""  # the key of ``vary`` that is the x axis of the picture
 
 
 class _Common(NamedTuple):
@@ -66,8 +66,7 @@ class Outcome:
 
 
 def sweep(request: Sweep) -> list[Outcome]:
-    """Run the combinations that are not done yet; write ``table.md`` and ``table.json``; report the best by the dev
-    score.
+    """Run the combinations that are not done yet; write their tables and pictures; report the best by the dev score.
 
     Returns:
       The combinations in the table. For each key in ``choose``, the table keeps only the best value.
@@ -82,6 +81,7 @@ def sweep(request: Sweep) -> list[Outcome]:
         changes = [f"--config.{key}={value}" for key, value in values.items() if key != INIT]
         configs[name] = recipes.load(request.recipe, [*request.overrides, *changes]).to_dict()
     metric, common = _metric(list(configs.values())), _Common(request.data, request.init)
+    over = _over(request, next(iter(configs.values())))
     cells = {
         (name, seed): Cell(
             _folder(values, seed), {"seed": seed, "config": configs[name], **values}, common, "fine-tuning"
@@ -105,7 +105,7 @@ def sweep(request: Sweep) -> list[Outcome]:
         for name, values in combinations.items()
     ]
     kept = _best_of(outcomes, request.choose, metric)
-    say(_write(request, outcomes, kept, metric))
+    say(_write(request, outcomes, kept, metric, over))
     return kept
 
 
@@ -171,23 +171,92 @@ def _doubt(best: Outcome, others: Sequence[Outcome]) -> str:
     return f"; within the noise of the seeds: {', '.join(near)}" if near else ""
 
 
-def _compare_values(request: Sweep, kept: Sequence[Outcome], metric: str) -> str:
-    """Return the tables that compare the values of the last key, side by side for each combination of the others."""
-    keys = [key for key, values in request.vary.items() if len(values) > 1 and key not in request.choose]
-    groups: dict[str, dict[str, tuple[float, ...]]] = {}
+def _over(request: Sweep, config: Mapping[str, Any]) -> str:
+    """Return the key of ``vary`` that is the x axis of the picture; "" if there is none and bars are drawn.
+
+    It is ``--over``; without it, the last key that varies if that has at least three values, all of them numbers.
+
+    Raises ``UserError`` if ``--over`` does not vary or has a value that is no number.
+    """
+    keys = _compared_keys(request)
+    if not request.over:
+        last = keys[-1] if keys else ""
+        return last if len(request.vary.get(last, ())) > 2 and all(map(_number, request.vary[last])) else ""
+    wanted = key_names.full(request.over, config)
+    found = [key for key in keys if key_names.full(key, config) == wanted]
+    if not found:
+        raise UserError(
+            f"--over={request.over} is none of the keys that the table compares: {', '.join(keys) or 'none'}"
+        )
+    for text in request.vary[found[0]]:
+        if not _number(text):
+            raise UserError(
+                f"--over={request.over} needs numbers, and {_name({found[0]: text})} has {text!r}; leave the value "
+                "out of --vary, or name another key"
+            )
+    return found[0]
+
+
+def _compared_keys(request: Sweep) -> list[str]:
+    return [key for key, values in request.vary.items() if len(values) > 1 and key not in request.choose]
+
+
+def _number(text: str) -> list[float]:
+    """Return the number that a value is, in a list; [] if it is none."""
+    try:
+        return [number] if is_number(number := float(text)) else []
+    except ValueError:
+        return []
+
+
+def _compare_values(
+    request: Sweep, kept: Sequence[Outcome], metric: str, over: str
+) -> tuple[list[output.Block], table.Tables, list[pictures.Figure]]:
+    """Return the tables that compare values, as blocks and as they are, and their pictures.
+
+    Values of the last key stand side by side for each combination of the others; in curves, those of all other keys for
+    each value of ``over``.
+    """
+    keys = _compared_keys(request)
+    at = [] if len(keys) < 2 else [over] if over else keys[:-1]
+    groups, xs = dict[str, dict[str, tuple[float, ...]]](), dict[str, float]()
     for outcome in kept:
-        group = _name({key: outcome.values[key] for key in keys[:-1]}) if len(keys) > 1 else metric
-        groups.setdefault(group, {})[_name({keys[-1]: outcome.values[keys[-1]]})] = outcome.scores
+        group = _name({key: outcome.values[key] for key in at}) if at else metric
+        name = _name({key: outcome.values[key] for key in keys if key not in at})
+        groups.setdefault(group, {})[name] = outcome.scores
+        xs |= {
+            name if group == metric else group: number
+            for key in (over,)
+            if key
+            for number in _number(outcome.values[key])
+        }
     tables = {group: table.compare(scores) for group, scores in groups.items()}
-    head, rows = table.differences(tables)
-    differences = table.markdown((("at" if len(keys) > 1 else "metric", *head[1:]), rows))
-    beside = f"{table.markdown(table.overview(tables, {}))}\n\n{table.SPREAD}\n\n" if len(keys) > 1 else ""
+    better = f"{'lower' if lower_is_better(metric) else 'higher'} is better"
+    series: dict[str, list[tuple[float, table.VariantSummary]]] = {}
+    for group, rows in tables.items():
+        for row in rows:
+            series.setdefault(row.variant if at else metric, []).append((xs.get(group, xs.get(row.variant, 0.0)), row))
+    if over:
+        every = {name: sorted(points, key=lambda point: point[0]) for name, points in series.items()}
+        figures = [pictures.figure(metric, better, every, x_name=over)]
+    else:
+        figures = [
+            pictures.figure(
+                group if group == metric else f"{metric} at {group}", better, {"": [(0.0, row) for row in rows]}
+            )
+            for group, rows in tables.items()
+        ]
+    head, lines = table.differences(tables)
+    if not lines:
+        return [], tables, figures
+    beside: list[output.Block] = [table.overview(tables, {}), table.SPREAD] if at else []
     first = next(iter(next(iter(groups.values()))))
-    return f"\n## Compared with {first}\n\n{beside}{differences}\n\n{table.NOTE}\n"
+    compared = ("at" if at else "metric", *head[1:]), lines
+    return [f"## Compared with {first}", *beside, compared, table.NOTE], tables, figures
 
 
-def _write(request: Sweep, outcomes: Sequence[Outcome], kept: Sequence[Outcome], metric: str) -> str:
-    """Write ``table.json`` and ``table.md``; return the text of ``table.md``."""
+def _write(request: Sweep, outcomes: Sequence[Outcome], kept: Sequence[Outcome], metric: str, over: str) -> str:
+    """Write the tables and pictures; return the text for the terminal."""
     top = min if lower_is_better(metric) else max
     [best] = _best_of(outcomes, list(request.vary), metric)
     seed = request.seeds[best.scores.index(top(best.scores))]
@@ -199,9 +268,7 @@ def _write(request: Sweep, outcomes: Sequence[Outcome], kept: Sequence[Outcome],
         rows.append((*outcome.values.values(), str(len(outcome.scores)), *figures, f"{top(outcome.scores):.4f}"))
     winner = f"best by the median {metric}: {best.name}; its best seed is {seed}, in {request.workdir}/{folder}"
     winner += _doubt(best, [outcome for outcome in outcomes if outcome is not best])
-    text = f"# {request.recipe}\n\n{table.markdown((head, rows))}\n\n{winner}\n"
-    if len(kept) > 1:
-        text += _compare_values(request, kept, metric)
+    compared, tables, drawn = _compare_values(request, kept, metric, over)
     data = {
         "metric": metric,
         "command": request.command,
@@ -210,7 +277,6 @@ def _write(request: Sweep, outcomes: Sequence[Outcome], kept: Sequence[Outcome],
             for o in outcomes
         ],
         "best": {"values": dict(best.values), "seed": seed, "workdir": folder},
+        "compared": table.as_data(tables),
     }
-    files.write_text(files.as_path(request.workdir) / "table.json", json.dumps(data, indent=1) + "\n")
-    files.write_text(files.as_path(request.workdir) / "table.md", text)
-    return text
+    return output.write(request.workdir, [f"# {request.recipe}", (head, rows), winner, *compared], data, drawn)
