@@ -109,7 +109,7 @@ def _curves(chart: Figure) -> tuple[list[str], float]:
             drawn = _error(row, x, frame.y(row.mean - bar), frame.y(row.mean + bar), across=False)
             dot = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.6"/>'
             parts.append(f'<g class="point {kind_of(row)}">{title}{drawn}{dot}</g>')
-        parts.append("</g>")
+        parts[-1] += "</g>"
     return parts, charts.HEIGHT + 20
 
 

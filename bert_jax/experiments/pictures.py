@@ -153,9 +153,11 @@ def of_metrics(
         first = next(iter(steps))
         series: dict[str, list[tuple[float, VariantSummary]]] = {}
         if len(steps) == 1 and over:
-            places = {row.variant: (over.values[row.variant], row) for row in tables[first]}
-            every = {name: sorted(places[v] for v in names if v in places) for name, names in over.curves.items()}
-            series, x_name = {name: points for name, points in every.items() if points}, over.key
+            x_name = over.key
+            for name, variants in over.curves.items():
+                points = [(over.values[row.variant], row) for row in tables[first] if row.variant in variants]
+                if points:
+                    series[name] = sorted(points, key=lambda point: point[0])
         else:
             for metric, step in sorted(steps.items(), key=lambda one: one[1]):
                 for row in tables[metric]:

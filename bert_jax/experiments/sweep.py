@@ -81,7 +81,7 @@ def sweep(request: Sweep) -> list[Outcome]:
         changes = [f"--config.{key}={value}" for key, value in values.items() if key != INIT]
         configs[name] = recipes.load(request.recipe, [*request.overrides, *changes]).to_dict()
     metric, common = _metric(list(configs.values())), _Common(request.data, request.init)
-    over = _over(request, next(iter(configs.values())))
+    over = _over(request, configs)
     cells = {
         (name, seed): Cell(
             _folder(values, seed), {"seed": seed, "config": configs[name], **values}, common, "fine-tuning"
@@ -171,91 +171,66 @@ def _doubt(best: Outcome, others: Sequence[Outcome]) -> str:
     return f"; within the noise of the seeds: {', '.join(near)}" if near else ""
 
 
-def _over(request: Sweep, config: Mapping[str, Any]) -> str:
-    """Return the key of ``vary`` that is the x axis of the picture; "" if there is none and bars are drawn.
+def _over(request: Sweep, configs: Mapping[str, Mapping[str, Any]]) -> pictures.Over | None:
+    """Return the x axis of the picture, with the place of each combination; None if bars are drawn.
 
-    It is ``--over``; without it, the last key that varies if that has at least three values, all of them numbers.
+    Without ``--over`` it is the last key that varies if that has at least three values, all of them numbers.
 
     Raises ``UserError`` if ``--over`` does not vary or has a value that is no number.
     """
-    keys = _compared_keys(request)
+    keys, config = _compared_keys(request), next(iter(configs.values()))
     if not request.over:
-        last = keys[-1] if keys else ""
-        return last if len(request.vary.get(last, ())) > 2 and all(map(_number, request.vary[last])) else ""
+        last = [key for key in keys[-1:] if key != INIT and len(request.vary[key]) > 2]
+        numbers = last and all(is_number(recipes.literal(value)) for value in request.vary[last[0]])
+        return pictures.read_over(last[0], configs) if numbers else None
     wanted = key_names.full(request.over, config)
-    found = [key for key in keys if key_names.full(key, config) == wanted]
-    if not found:
-        raise UserError(
-            f"--over={request.over} is none of the keys that the table compares: {', '.join(keys) or 'none'}"
-        )
-    for text in request.vary[found[0]]:
-        if not _number(text):
-            raise UserError(
-                f"--over={request.over} needs numbers, and {_name({found[0]: text})} has {text!r}; leave the value "
-                "out of --vary, or name another key"
-            )
-    return found[0]
+    for key in keys:
+        if key_names.full(key, config) == wanted:
+            return pictures.read_over(key, configs)
+    raise UserError(f"--over={request.over} is none of what the table compares: {', '.join(keys)}; name one of these")
 
 
 def _compared_keys(request: Sweep) -> list[str]:
     return [key for key, values in request.vary.items() if len(values) > 1 and key not in request.choose]
 
 
-def _number(text: str) -> list[float]:
-    """Return the number that a value is, in a list; [] if it is none."""
-    try:
-        return [number] if is_number(number := float(text)) else []
-    except ValueError:
-        return []
-
-
 def _compare_values(
-    request: Sweep, kept: Sequence[Outcome], metric: str, over: str
+    request: Sweep, kept: Sequence[Outcome], metric: str, over: pictures.Over | None = None
 ) -> tuple[list[output.Block], table.Tables, list[pictures.Figure]]:
     """Return the tables that compare values, as blocks and as they are, and their pictures.
 
-    Values of the last key stand side by side for each combination of the others; in curves, those of all other keys for
-    each value of ``over``.
+    The values of the last key stand side by side for each combination of the others; in curves, those of all other keys
+    for each value of ``over``.
     """
-    keys = _compared_keys(request)
-    at = [] if len(keys) < 2 else [over] if over else keys[:-1]
-    groups, xs = dict[str, dict[str, tuple[float, ...]]](), dict[str, float]()
+    keys, better = _compared_keys(request), f"{'lower' if lower_is_better(metric) else 'higher'} is better"
+    at = [] if len(keys) < 2 else [over.key] if over else keys[:-1]
+    groups: dict[str, dict[str, Outcome]] = {}
     for outcome in kept:
         group = _name({key: outcome.values[key] for key in at}) if at else metric
-        name = _name({key: outcome.values[key] for key in keys if key not in at})
-        groups.setdefault(group, {})[name] = outcome.scores
-        xs |= {
-            name if group == metric else group: number
-            for key in (over,)
-            if key
-            for number in _number(outcome.values[key])
-        }
-    tables = {group: table.compare(scores) for group, scores in groups.items()}
-    better = f"{'lower' if lower_is_better(metric) else 'higher'} is better"
-    series: dict[str, list[tuple[float, table.VariantSummary]]] = {}
+        groups.setdefault(group, {})[_name({key: outcome.values[key] for key in keys if key not in at})] = outcome
+    tables = {group: table.compare({name: o.scores for name, o in every.items()}) for group, every in groups.items()}
+    curves: dict[str, list[tuple[float, table.VariantSummary]]] = {}
     for group, rows in tables.items():
         for row in rows:
-            series.setdefault(row.variant if at else metric, []).append((xs.get(group, xs.get(row.variant, 0.0)), row))
+            x, name = over.values[groups[group][row.variant].name] if over else 0.0, row.variant if at else metric
+            curves.setdefault(name if over else group, []).append((x, row))
     if over:
-        every = {name: sorted(points, key=lambda point: point[0]) for name, points in series.items()}
-        figures = [pictures.figure(metric, better, every, x_name=over)]
+        curves = {name: sorted(points, key=lambda point: point[0]) for name, points in curves.items()}
+        figures = [pictures.figure(metric, better, curves, x_name=over.key)]
     else:
-        figures = [
-            pictures.figure(
-                group if group == metric else f"{metric} at {group}", better, {"": [(0.0, row) for row in rows]}
-            )
-            for group, rows in tables.items()
-        ]
+        titles = {group: f"{metric} at {group}" if at else metric for group in groups}
+        figures = [pictures.figure(titles[group], better, {"": points}) for group, points in curves.items()]
     head, lines = table.differences(tables)
     if not lines:
         return [], tables, figures
     beside: list[output.Block] = [table.overview(tables, {}), table.SPREAD] if at else []
-    first = next(iter(next(iter(groups.values()))))
     compared = ("at" if at else "metric", *head[1:]), lines
-    return [f"## Compared with {first}", *beside, compared, table.NOTE], tables, figures
+    return [f"## Compared with {tables[next(iter(tables))][0].variant}", *beside, compared, table.NOTE], tables, figures
 
 
-def _write(request: Sweep, outcomes: Sequence[Outcome], kept: Sequence[Outcome], metric: str, over: str) -> str:
+def _write(
+    request: Sweep, outcomes: Sequence[Outcome], kept: Sequence[Outcome], metric: str, over: pictures.Over | None
+) -> str:
     """Write the tables and pictures; return the text for the terminal."""
     top = min if lower_is_better(metric) else max
     [best] = _best_of(outcomes, list(request.vary), metric)

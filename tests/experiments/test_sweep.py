@@ -71,7 +71,7 @@ def test_pretrained_and_fresh_are_compared_at_each_fraction():
         outcome("1", "fresh", 0.8, 0.8),
     ]
     vary = {"data.train_fraction": ("0.1", "1"), "weights": ("pretrained", "fresh"), "seed": ("1",)}
-    text = text_of(_compare_values(Sweep("r", (), vary, (0, 1), "w"), outcomes, "accuracy", "")[0])
+    text = text_of(_compare_values(Sweep("r", (), vary, (0, 1), "w"), outcomes, "accuracy")[0])
     assert (
         "## Compared with weights=pretrained\n\n| variant | seeds | train_fraction=0.1 | train_fraction=1 |\n" in text
     )
@@ -80,7 +80,7 @@ def test_pretrained_and_fresh_are_compared_at_each_fraction():
     assert "| train_fraction=0.1 | weights=fresh - weights=pretrained | -0.2000 | 0.1000 | within the noise |" in text
     assert "| train_fraction=1 | weights=fresh - weights=pretrained | -0.1000 | 0.0000 | beyond the noise |" in text
     request = Sweep("r", (), vary, (0, 1), "w", choose=("data.train_fraction",))
-    one = text_of(_compare_values(request, outcomes[2:], "accuracy", "")[0])
+    one = text_of(_compare_values(request, outcomes[2:], "accuracy")[0])
     assert one.startswith("## Compared with weights=pretrained\n\n| metric | variants | difference |")
 
 
