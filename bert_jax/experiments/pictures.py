@@ -177,4 +177,5 @@ def word_of(row: VariantSummary) -> str:
 
 
 def kind_of(row: VariantSummary) -> str:
-    return "other" if word_of(row) == OTHER else "doubt" if row.shown is False else "" if row.reference else "reference"
+    """Return how a bar or a point looks: as a reference, as what is not shown, as another measure, or plain ("")."""
+    return "other" if word_of(row) == OTHER else "doubt" if row.doubt else "" if row.reference else "reference"

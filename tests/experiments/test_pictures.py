@@ -143,6 +143,7 @@ def test_one_seed_has_no_bars_and_says_so(tmp_path):
     _, picture = ablation(tmp_path, {"bert": {"mlm_loss": [2.0]}, "no_nsp": {"mlm_loss": [2.2]}}, ())
     check_alone(tmp_path)
     assert 'class="error"' not in picture
+    assert [kind for kind, *_ in points(picture)] == ["reference", "doubt"]
     assert "not shown:" not in picture
     for text in (picture, (tmp_path / "report.html").read_text()):
         assert "One seed: there are no error bars" in text
