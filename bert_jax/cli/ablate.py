@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bert_jax.cli.flags import add_grid, command
+from bert_jax.cli.flags import add_grid, command, numbers
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,6 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ' "glue:sst2 --epochs=1"; may be repeated; with it a variant may end in +bilstm',
     )
     parser.add_argument(
+        "--finetune_steps",
+        type=numbers,
+        default=(),
+        metavar="S1,S2",
+        help="fine-tune these saved steps of every run instead of its end, to see what is learned when",
+    )
+    parser.add_argument(
         "--workdir", required=True, help="a folder for each run, inputs, table.md, table.json, report.html, picture.svg"
     )
 
@@ -31,6 +38,6 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_jax.experiments.ablation import Ablation, ablate
 
     variants = tuple(name.strip() for name in arguments.variants.split(","))
-    tasks = (tuple(arguments.finetune), arguments.data)
+    tasks = (tuple(arguments.finetune), arguments.data, arguments.finetune_steps)
     common = (arguments.workdir, command(), *tasks, arguments.over.removeprefix("config."))
     ablate(Ablation(arguments.recipe, arguments.overrides, variants, arguments.seeds, *common))

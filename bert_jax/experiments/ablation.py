@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,10 +12,11 @@ from typing import Any, NamedTuple
 from bert_jax import configuration
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.corpora.mixture import Mixture
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, few
 from bert_jax.examples.load import load as load_examples
 from bert_jax.examples.splits import train_split
-from bert_jax.experiments.grid import Cell, Grid, Metrics, say
+from bert_jax.experiments.finetunings import check_and_count, flops
+from bert_jax.experiments.grid import RESULTS, Cell, Grid, Metrics, say
 from bert_jax.experiments.pictures import read_over
 from bert_jax.experiments.table import OWN, SAME_ROWS, Tables, Variant, write_tables
 from bert_jax.features.trained_model import TrainedModel
@@ -26,7 +28,7 @@ from bert_jax.reporting.run_record import only_writer
 from bert_jax.runs import finetuning, recipes
 from bert_jax.runs.finetuning_preparation import Splits, check_finetuning
 from bert_jax.runs.inputs import CORPUS, Inputs
-from bert_jax.runs.preparation import check_pretraining
+from bert_jax.runs.preparation import CheckedPretraining, check_pretraining
 from bert_jax.runs.pretraining import PretrainingRequest, pretrain
 from bert_jax.runs.settings import FinetuningSettings, PretrainingSettings
 from bert_jax.storage import files
@@ -54,6 +56,7 @@ class Ablation:
     # recipes with which every pretrained model is fine-tuned, each with ``--config.key=value`` after it if wanted
     finetune: tuple[str, ...] = ()
     data: str = "."  # the folder of the labelled examples for ``finetune``
+    steps: tuple[int, ...] = ()  # the saved steps that are fine-tuned; (): the model that a run ends with
     over: str = ""  # the key of the variants' configs that is the x axis of the pictures
 
     @property
@@ -78,18 +81,20 @@ def ablate(ablation: Ablation) -> Tables:
     """
     configs = _configs(ablation)
     settings = {name: PretrainingSettings.of(config, f"{name}: config") for name, config in configs.items()}
-    variants = {name: _variant(name, one) for name, one in settings.items()}
+    checked = {name: _checked(name, one) for name, one in settings.items()}
+    variants = {name: _variant(settings[name], one) for name, one in checked.items()}
     first = settings[ablation.pretrained[0]]
     _check_text(settings)
     over = read_over(ablation.over, {name: configs[name.removesuffix(BILSTM)] for name in ablation.variants})
     tunings = _tunings(ablation)
-    tasks = {name: one.config for name, one in tunings.items()}
+    tasks = {f"{name}{at}": one.config for at in _at(ablation) for name, one in tunings.items()}
     cells = _cells(ablation, settings, tasks)
     pretrained = cells[: len(ablation.seeds) * len(settings)]
+    _check_steps(ablation, checked, pretrained)
     with only_writer(ablation.workdir):
         grid = Grid(cells, ablation.workdir)
         tokenizer, corpus, paths = _inputs(ablation, first, variants, pretrained)
-        _check_finetunings(ablation, tunings, cells, variants, tokenizer)
+        work = _work(ablation, cells, checked, _check_finetunings(ablation, tunings, checked, tokenizer))
         tunings.clear()  # the examples need not stay in memory
 
         def run(cell: Cell, workdir: str) -> Metrics:
@@ -100,7 +105,7 @@ def ablate(ablation: Ablation) -> Tables:
             own = pretrain(config, PretrainingRequest(workdir=workdir, command=ablation.command))
             return _metrics(own, _on_rows_of(first, corpus, tokenizer, workdir))
 
-        results = grid.run(run)
+        results = grid.run(run, work)
     runs: dict[str, list[Metrics]] = {name: [] for name in ablation.variants}
     for seed in ablation.seeds:
         for name, of_seeds in runs.items():
@@ -114,8 +119,8 @@ def ablate(ablation: Ablation) -> Tables:
     return tables
 
 
-def _variant(name: str, settings: PretrainingSettings) -> Variant:
-    """Return what the metrics of a variant depend on.
+def _checked(name: str, settings: PretrainingSettings) -> CheckedPretraining:
+    """Return the checked recipe of a variant.
 
     Its model and its loss are traced (nothing is computed), so that errors in a user's own code are found now.
     """
@@ -127,6 +132,11 @@ def _variant(name: str, settings: PretrainingSettings) -> Variant:
     except Exception as error:
         error.add_note(f"in the variant {name}")
         raise
+    return recipe
+
+
+def _variant(settings: PretrainingSettings, recipe: CheckedPretraining) -> Variant:
+    """Return what the metrics of a variant depend on."""
     rows = {key: value for key, value in _evaluation(settings).items() if key not in FREE_OF_ROWS}
     rows["masks"] = _plain(dataclasses.asdict(_masked_rows(settings).masking))  # before a phase replaces keys of it
     changes = {phase.kind: phase.changes for phase in recipe.experiment.phases.phases}
@@ -156,12 +166,62 @@ def _cells(
     return cells
 
 
+def _at(ablation: Ablation) -> Sequence[str]:
+    """Return what follows the name of a recipe of ``finetune``: ``@STEP`` for each step; "" without steps."""
+    return [f"@{step}" for step in ablation.steps] or [""]
+
+
+def _check_steps(ablation: Ablation, checked: Mapping[str, CheckedPretraining], cells: Sequence[Cell]) -> None:
+    """Raise ``UserError`` if a run in ``cells`` has not kept, or would not keep, a step that is to be fine-tuned."""
+    for cell in cells if ablation.steps else ():
+        place, experiment = files.as_path(ablation.workdir) / cell.name, checked[cell.overrides["variant"]].experiment
+        if (place / RESULTS).exists():
+            kept = saved_steps(str(place))
+        elif experiment.phases.in_epochs:
+            raise UserError(
+                f"{cell.name} has phases in epochs, of which no step is known; give num_steps or num_tokens"
+            )
+        else:
+            last, every = experiment.phases.num_steps, experiment.save_every_steps
+            kept = experiment.checkpoints.steps_to_keep(sorted({*range(every, last + 1, every), last}))
+        if missing := [str(step) for step in ablation.steps if step not in kept]:
+            each = math.gcd(*ablation.steps)
+            raise UserError(
+                f"--finetune_steps has {few(missing)}, not kept by {cell.name}, which keeps "
+                f"{few([*map(str, kept)]) or 'none'}; to keep such "
+                f"steps of new runs: --config.checkpoints.every_steps={each} "
+                f"--config.checkpoints.keep_every_steps={each}"
+            )
+
+
+def _work(
+    ablation: Ablation, cells: Sequence[Cell], checked: Mapping[str, CheckedPretraining], tunings: Mapping[str, float]
+) -> dict[str, float]:
+    """Return the FLOPs of cells by name.
+
+    Args:
+      tunings: name of a recipe of ``finetune`` -> FLOPs of a run of the first variant; the work of another variant is
+        taken to be in the proportion of their pretraining.
+    """
+    found, rows = {}, {name: max(one.task.flops_per_row.values()) for name, one in checked.items()}
+    for cell in cells:
+        variant = cell.overrides["variant"].removesuffix(BILSTM)
+        task, experiment = cell.overrides.get("task", "").partition("@")[0], checked[variant].experiment
+        if task in tunings:
+            found[cell.name] = tunings[task] * rows[variant] / rows[ablation.pretrained[0]]
+        elif not task and not experiment.phases.in_epochs:
+            found[cell.name] = flops(checked[variant].task, experiment)
+    return found
+
+
 def _configs(ablation: Ablation) -> dict[str, dict[str, Any]]:
     if ":" in ablation.recipe.replace("://", ""):
         raise UserError(f"--config={ablation.recipe} names a variant; give the file alone, and --variants")
     for what, values in (("--variants", ablation.variants), ("--seeds", ablation.seeds)):
         if not values or len(set(values)) < len(values):
             raise UserError(f"{what} is {','.join(map(str, values))!r}; give at least one, each once")
+    if ablation.steps and not ablation.finetune:
+        raise UserError("--finetune_steps are fine-tuned by a recipe; give --finetune=RECIPE")
     if not ablation.finetune and ablation.pretrained != ablation.variants:
         raise UserError(f"--variants with {BILSTM} differ only in fine-tuning; give --finetune=RECIPE")
     names = ablation.pretrained
@@ -210,29 +270,29 @@ def _tunings(ablation: Ablation) -> dict[str, _Tuning]:
 def _check_finetunings(
     ablation: Ablation,
     tunings: Mapping[str, _Tuning],
-    cells: Sequence[Cell],
-    variants: Mapping[str, Variant],
+    checked: Mapping[str, CheckedPretraining],
     tokenizer: Tokenizer,
-) -> None:
-    """Raise ``UserError`` if a fine-tuning of which no run has begun could not begin; pretraining takes long.
+) -> dict[str, float]:
+    """Return the FLOPs of a run of each fine-tuning. Raise ``UserError`` if it could not begin; pretraining takes long.
 
     The examples are encoded for the first model alone; of the others only the lengths are checked.
     """
-    root, models = files.as_path(ablation.workdir), [one.task.setting.model for one in variants.values()]
-    layers = 2 if any(name.endswith(BILSTM) for name in ablation.variants) else 0
-    begun = {cell.overrides.get("task") for cell in cells if (root / cell.name).exists()}
-    for text, _, settings, every in [one for name, one in tunings.items() if name not in begun]:
+    models = [one.task.setting.model for one in checked.values()]
+    layers, found = 2 if any(name.endswith(BILSTM) for name in ablation.variants) else 0, {}
+    for name, (text, _, settings, every) in tunings.items():
         settings = dataclasses.replace(settings, bilstm_layers=layers)
         try:
             first, *_ = [check_finetuning(settings, TrainedModel("", {}, model, tokenizer)) for model in models]
-            first.with_examples(every)
+            found[name] = check_and_count(first, every)
         except UserError as error:
             raise UserError(f"{text}: {error}") from error
+    return found
 
 
 def _finetune(ablation: Ablation, cell: Cell, workdir: str) -> Metrics:
     variant, seed = cell.overrides["variant"], cell.overrides["seed"]
     init = str(files.as_path(ablation.workdir) / f"{variant.removesuffix(BILSTM)}-seed{seed}")
+    init += "".join(cell.overrides["task"].partition("@")[1:])
     request = finetuning.FinetuningRequest(workdir, ablation.data, ablation.command, init)
     return finetuning.finetune(cell.overrides["config"], request)
 

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 from etils import epath
 
 from bert_jax.checkpoints.restoring import saved_steps
@@ -20,8 +21,10 @@ from bert_jax.configuration import differences
 from bert_jax.errors import UserError, few
 from bert_jax.program import duration
 from bert_jax.storage import file_formats, files, reading
+from bert_jax.training import peak_rates
 
 CELL, RESULTS = "cell.json", "finished.json"  # which run a cell is, written first; its results, written last
+GUESSED_MFU = 0.25  # share of the peak rate of matrix products that training of small models reaches
 MOST_NAMED, MOST_METRICS = 4, 4  # names of cells in one error; metrics in the line of a cell
 Metrics = dict[str, float]
 
@@ -67,7 +70,9 @@ class Grid:
                 f"({changed}). Put back what changed, give another --workdir, or move these folders away"
             )
 
-    def run(self, train: Callable[[Cell, str], Mapping[str, float]]) -> dict[str, Metrics]:
+    def run(
+        self, train: Callable[[Cell, str], Mapping[str, float]], flops: Mapping[str, float] | None = None
+    ) -> dict[str, Metrics]:
         """Run the cells that are not done yet; return the metrics of every cell by name.
 
         A cell is done if its folder has results for the same ``overrides`` and the same ``common``. A cell that was
@@ -75,14 +80,18 @@ class Grid:
 
         Args:
           train: a function (cell, existing folder) -> metrics, all finite. It resumes a run that it finds there.
+          flops: name of a cell -> the FLOPs of its matrix products, as far as known; by them it is said how long all
+            will take.
 
         Raises:
           UserError: any error of a run, preceded by the cell's name.
         """
-        cells, root, every, seconds = self._cells, self._root, dict[str, Metrics](), dict[str, list[float]]()
+        cells, root, every = self._cells, self._root, dict[str, Metrics]()
         done = {cell.name: metrics for cell in cells if (metrics := _results(root / cell.name, cell)) is not None}
+        seconds = {name: _read(root / name / RESULTS).get("seconds", 0.0) for name in done}
         works = ", then ".join(f"{number} of {work}" for work, number in Counter(cell.work for cell in cells).items())
-        say(f"{len(cells)} runs: {works}; {len(done)} of them done already")
+        left = _left([cell for cell in cells if cell.name not in done], cells, flops or {}, seconds)
+        say(f"{len(cells)} runs: {works}; {len(done)} of them done already{left}")
         for number, cell in enumerate(cells, start=1):
             place, where = root / cell.name, f"[{number}/{len(cells)}] {cell.name}"
             if cell.name in done:
@@ -92,32 +101,34 @@ class Grid:
             say(f"{where}: {place}")
             began = time.monotonic()
             metrics = every[cell.name] = _run(cell, place, train)
-            seconds.setdefault(cell.work, []).append(time.monotonic() - began)
-            left = Counter(later.work for later in cells[number:] if later.name not in done)
-            say(f"{where}: {_describe(metrics)}{_left(left, seconds)}")
+            seconds[cell.name] = time.monotonic() - began
+            later = [one for one in cells[number:] if one.name not in done]
+            say(f"{where}: {_describe(metrics)}{_left(later, cells, flops or {}, seconds)}")
         return every
 
 
 def _run(cell: Cell, place: epath.Path, train: Callable[[Cell, str], Mapping[str, float]]) -> Metrics:
-    """Run a cell in its folder, in which its results are written last; return its metrics."""
+    """Run a cell in its folder, in which its results and its seconds are written last; return its metrics."""
     place.mkdir(parents=True, exist_ok=True)
     files.write_text(place / CELL, json.dumps(_whose(cell) | {"common": _with_names(cell.common)}) + "\n")
     (place / RESULTS).unlink(missing_ok=True)
+    began = time.monotonic()
     try:
         metrics = dict(train(cell, str(place)))
     except UserError as error:
         raise type(error)(f"{cell.name}: {error}") from error
     if broken := [key for key, value in metrics.items() if not math.isfinite(value)]:
         raise UserError(f"{cell.name}: {', '.join(broken)} is not finite; lower the run's learning rate")
-    record = _whose(cell) | {"metrics": metrics, "sha256": _digest(metrics)}
+    seconds = round(time.monotonic() - began, 3)
+    record = _whose(cell) | {"metrics": metrics, "sha256": _digest(metrics), "seconds": seconds}
     files.write_text(place / RESULTS, json.dumps(record, indent=2) + "\n")
     return metrics
 
 
 def _check_names(cells: Sequence[Cell]) -> None:
-    wrong = [cell.name for cell in cells if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.=+-]*", cell.name)]
+    wrong = [cell.name for cell in cells if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.=+@-]*", cell.name)]
     if wrong:
-        raise UserError(f"{', '.join(map(repr, wrong))} cannot name a folder; use letters, digits and _ . = + -")
+        raise UserError(f"{', '.join(map(repr, wrong))} cannot name a folder; use letters, digits and _ . = + @ -")
     folded = [cell.name.lower() for cell in cells]  # some file systems ignore case
     twice = sorted({name for name in folded if folded.count(name) > 1})
     if twice:
@@ -185,12 +196,35 @@ def _describe(metrics: Metrics) -> str:
     return ", ".join(f"{name} {value:.4g}" for name, value in list(metrics.items())[:MOST_METRICS])
 
 
-def _left(left: Mapping[str, int], seconds: Mapping[str, Sequence[float]]) -> str:
-    """Return how long the runs that are left will take, by the mean time of those with the same work that have ended.
+def _left(left: Sequence[Cell], cells: Sequence[Cell], flops: Mapping[str, float], seconds: Mapping[str, float]) -> str:
+    """Return the end of a line, with the time that the cells ``left`` will take; "" if it is not known.
+
+    It goes by the FLOPs a second of ended runs of the same work, else of all ended runs, else of this machine; for a
+    cell without FLOPs by the mean time of ended runs of its work.
 
     Args:
-      left: work -> number of runs to come.
-      seconds: work -> the time of each run that has ended.
+      flops: name of a cell -> its FLOPs.
+      seconds: name of an ended cell -> its time; 0 if that is not known.
     """
-    known = {work: number * statistics.fmean(seconds[work]) for work, number in left.items() if work in seconds}
-    return "".join(f"; about {duration(time)} of {work} left" for work, time in known.items())
+    ended, total = [cell for cell in cells if seconds.get(cell.name)], 0.0
+    if not left or not (ended or flops):
+        return ""
+    peak = 0.0 if ended else _usual_flops()
+    for cell in left:
+        same = [one for one in ended if one.work == cell.work]
+        timed = [one.name for one in same or ended if one.name in flops]
+        if cell.name in flops and (timed or peak):
+            rate = sum(flops[name] for name in timed) / sum(seconds[name] for name in timed) if timed else peak
+            total += flops[cell.name] / rate
+        elif same:
+            total += statistics.fmean(seconds[one.name] for one in same)
+        else:
+            return ""
+    guess = "" if ended else ", a guess from their matrix products and this machine's speed; the first run tells better"
+    return f"; about {duration(total)} left{guess}"
+
+
+def _usual_flops() -> float:
+    """Return the FLOP/s of matrix products that runs of small models reach on the devices of this machine."""
+    devices = jax.local_devices()
+    return GUESSED_MFU * peak_rates.peak_flops(devices[0]) * len(devices)

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
+import json
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bert_jax.errors import UserError
 from bert_jax.experiments import output, pictures, table
+from bert_jax.experiments.finetunings import check_and_count
 from bert_jax.experiments.grid import Cell, Grid, Metrics, say
+from bert_jax.interchange.loading import load
 from bert_jax.reporting.formats import is_number
 from bert_jax.reporting.measures import lower_is_better
 from bert_jax.reporting.run_record import only_writer
 from bert_jax.runs import key_names, recipes
 from bert_jax.runs.finetuning import FinetuningRequest, finetune
+from bert_jax.runs.finetuning_preparation import Splits, check_finetuning
 from bert_jax.runs.settings import FinetuningSettings
+from bert_jax.storage import files
 
-INIT = "init"  # the key of ``vary`` for the model to start from; all other keys of ``vary`` are config keys
+# The keys of ``vary`` for the model to start from and for the recipe's argument; all others are config keys.
+INIT, VARIANT = "init", "variant"
+OF_OPTIMIZATION = ("optimizer", "schedule", "selection", "checkpoints", "training", "loader", "export", "weights")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +34,7 @@ class Sweep:
     """The flags of ``bert-jax sweep``.
 
     Attributes:
-      vary: a config key (without ``config.``) or ``init`` -> its values as text, in the order of the table.
+      vary: a config key (without ``config.``), or ``init`` or ``variant`` -> its values as text, in the table's order.
       choose: keys of ``vary``. For each combination of the other keys, the table has only the best values of these.
     """
 
@@ -76,10 +84,7 @@ def sweep(request: Sweep) -> list[Outcome]:
         before the first run.
     """
     combinations = _combinations(request)
-    configs = {}
-    for name, values in combinations.items():
-        changes = [f"--config.{key}={value}" for key, value in values.items() if key != INIT]
-        configs[name] = recipes.load(request.recipe, [*request.overrides, *changes]).to_dict()
+    configs = {name: _config(request, values) for name, values in combinations.items()}
     metric, common = _metric(list(configs.values())), _Common(request.data, request.init)
     over = _over(request, configs)
     cells = {
@@ -93,13 +98,15 @@ def sweep(request: Sweep) -> list[Outcome]:
 
         def run(cell: Cell, workdir: str) -> Metrics:
             config = {**cell.overrides["config"], "seed": cell.overrides["seed"]}
-            init = cell.overrides.get(INIT, request.init)
-            init = None if init in ("", "none") else init
+            init = _init(request, cell.overrides)
             typed = (*recipes.typed_keys(request.overrides), *request.vary)
             metrics = finetune(config, FinetuningRequest(workdir, request.data, request.command, init, typed))
             return {metric: metrics[metric], **metrics}  # puts the main metric first
 
-        metrics_of = Grid(list(cells.values()), request.workdir).run(run)
+        grid, root = Grid(list(cells.values()), request.workdir), files.as_path(request.workdir)
+        new = {name for (name, _), cell in cells.items() if not (root / cell.name).exists()}
+        work = _work(request, combinations, {name: config for name, config in configs.items() if name in new})
+        metrics_of = grid.run(run, {cell.name: work[name] for (name, _), cell in cells.items() if name in work})
     outcomes = [
         Outcome(values, tuple(metrics_of[cells[name, seed].name][metric] for seed in request.seeds))
         for name, values in combinations.items()
@@ -107,6 +114,46 @@ def sweep(request: Sweep) -> list[Outcome]:
     kept = _best_of(outcomes, request.choose, metric)
     say(_write(request, outcomes, kept, metric, over))
     return kept
+
+
+def _config(request: Sweep, values: Mapping[str, str]) -> dict[str, Any]:
+    """Return the config of a combination."""
+    recipe, changes = request.recipe, [f"--config.{k}={v}" for k, v in values.items() if k not in (INIT, VARIANT)]
+    if VARIANT in values and ":" in recipe.replace("://", ""):
+        raise UserError(f"--config={recipe} names a variant; give the file alone, and --vary={VARIANT}=A,B")
+    recipe += f":{values[VARIANT]}" if VARIANT in values else ""
+    return recipes.load(recipe, [*request.overrides, *changes]).to_dict()
+
+
+def _init(request: Sweep, values: Mapping[str, Any]) -> str | None:
+    init = values.get(INIT, request.init)
+    return None if init in ("", "none") else init
+
+
+def _work(
+    request: Sweep, combinations: Mapping[str, Mapping[str, str]], configs: Mapping[str, Mapping[str, Any]]
+) -> dict[str, float]:
+    """Return the FLOPs of a run of each combination in ``configs``.
+
+    Raises ``UserError`` if it could not begin: its model, its examples and their labels are read and checked. Examples
+    are encoded once for all combinations that differ only in how they are optimized.
+    """
+    model, read = functools.cache(functools.partial(load, flag="--init=")), dict[str, dict[str, Splits]]()
+    found, counted = dict[str, float](), dict[str, float]()
+    for name, config in configs.items():
+        init, data = _init(request, combinations[name]), {**config.get("data", {}), "train_fraction": 1.0}
+        files_of = json.dumps([config.get("task"), config.get("tasks"), data], default=str)
+        rows_of = json.dumps([init, {k: v for k, v in config.items() if k not in OF_OPTIMIZATION}], default=str)
+        try:
+            checked = check_finetuning(FinetuningSettings.of(config), model(init) if init else None)
+            if files_of not in read:
+                read[files_of] = checked.load(request.data, lambda _: None)
+            if rows_of not in counted:
+                counted[rows_of] = check_and_count(checked, read[files_of])
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from error
+        found[name] = counted[rows_of]
+    return found
 
 
 def _best_of(outcomes: Sequence[Outcome], choose: Sequence[str], metric: str) -> list[Outcome]:
@@ -180,7 +227,7 @@ def _over(request: Sweep, configs: Mapping[str, Mapping[str, Any]]) -> pictures.
     """
     keys, config = _compared_keys(request), next(iter(configs.values()))
     if not request.over:
-        last = [key for key in keys[-1:] if key != INIT and len(request.vary[key]) > 2]
+        last = [key for key in keys[-1:] if key not in (INIT, VARIANT) and len(request.vary[key]) > 2]
         numbers = last and all(is_number(recipes.literal(value)) for value in request.vary[last[0]])
         return pictures.read_over(last[0], configs) if numbers else None
     wanted = key_names.full(request.over, config)

@@ -335,14 +335,13 @@ def _to_beat(
         seeds = [variants[first].rows["seed"]]
     known: dict[str, list[float]] = {}
     for seed in seeds:
-        # those of a task are the same for every checkpoint, ``TASK@STEP``, that is fine-tuned on it
-        run = f"{task.partition('@')[0]}*-{variant}*-seed{seed}" if "@" in task else f"{task}-{variant}-seed{seed}"
-        for path in sorted(files.as_path(workdir).glob(f"{run.removeprefix('-')}/baselines.json"))[:1]:
-            for name, value in known_baselines(metric.removeprefix(f"{task}/"), reading.read_object(path) or {}):
-                known.setdefault(name, []).append(value)
+        folder = files.as_path(workdir) / f"{f'{task}-' if task else ''}{variant}-seed{seed}"
+        baselines = reading.read_object(folder / "baselines.json") or {}
+        for name, value in known_baselines(metric.removeprefix(f"{task}/"), baselines):
+            known.setdefault(name, []).append(value)
     return {name: statistics.fmean(values) for name, values in known.items()}
 
 
 def _task_of(metric: str, tasks: Collection[str]) -> str:
     name, slash, _ = metric.partition("/")
-    return name if slash and (name in tasks or name.partition("@")[0] in tasks) else ""
+    return name if slash and name in tasks else ""

@@ -23,7 +23,8 @@ from bert_jax.rows.phases import Phase
 
 # Fields of config.model that the recipe sets even with --init. All other fields are taken from the --init model.
 _RATES = tuple(f"{of}dropout_rate" for of in ("", "attention_", "attention_output_", "classifier_", "span_"))
-OPEN_MODEL_FIELDS = (*_RATES, "global_theta", "local_theta", "dtype", "layers", "remat", "attention_kernel")
+THETAS = ("global_theta", "local_theta")  # bases of rotary positions
+OPEN_MODEL_FIELDS = (*_RATES, *THETAS, "dtype", "layers", "remat", "attention_kernel")
 
 
 def choose_model(model: Mapping[str, Any], vocabulary_size: int, initial: TrainedModel | None) -> ModelConfig:
@@ -104,9 +105,9 @@ def with_vocabulary_size(
 
 
 def overridden_settings(model: Mapping[str, Any], typed: Collection[str], initial: TrainedModel) -> list[str]:
-    """Return a list with one line, which names the recipe's model settings that ``initial`` overrides.
+    """Return lines that say which model settings are those of ``initial``, not the recipe's; and which base is not.
 
-    Return [] if there are none.
+    The base of rotary positions is the recipe's, because a run may extend a model to longer rows.
 
     Args:
       typed: the keys of the config that were given on the command line, such as ``model.size``.
@@ -133,9 +134,13 @@ def overridden_settings(model: Mapping[str, Any], typed: Collection[str], initia
             f"{' '.join(sorted(wrong))} contradicts --init={initial.source}, whose model has {has}; a run that starts "
             "from a model has its architecture: leave it out, or start without --init"
         )
-    if not differing:
-        return []
-    return [f"the model of --init is taken, not the recipe's: {has}"]
+    lines = [f"the model of --init is taken, not the recipe's: {has}"] if differing else []
+    bases = {name: value for name, value in _own_fields(model).items() if name in THETAS and name in held}
+    return lines + [
+        f"{name} is the recipe's, {value:g}; the model of --init had {held[name]:g}"
+        for name, value in bases.items()
+        if value != held[name]
+    ]
 
 
 def other_reading(model: ModelConfig, initial: TrainedModel) -> list[str]:

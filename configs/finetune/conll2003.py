@@ -7,8 +7,12 @@ model of --init should be cased. Without --init, the model in config.model is tr
 needs a higher learning rate (--learning_rate=5e-4).
 
 ``--config=conll2003:features`` is the feature-based approach of the paper's table 7: a BiLSTM on layers of an encoder
-that is not trained (``--config.task.layers=last`` and so on; --init is needed). A BiLSTM processes one word after
-another, so make it smaller on a CPU (--config.task.lstm_size=128).
+that is not trained; --init is needed. ``conll2003:last`` and so on are its six ways to take layers, in one table with
+
+    bert-jax sweep --config=conll2003 --vary=variant=finetuned,embeddings,second_to_last,last,weighted_sum_last_four,\
+concat_last_four,weighted_sum_all --init=DIR --data=CONLL --workdir=runs/table7
+
+A BiLSTM processes one word after another, so make it smaller on a CPU (--config.task.lstm_size=128).
 
 To read a prepared TFDS dataset instead, whose tags are numbers with names:
 
@@ -19,14 +23,17 @@ tests/benchmarks/README.md has the scores that small models reached. The F1 scor
 96.4 and 92.4 (base), 96.6 and 92.8 (large).
 """
 
+from typing import get_args
+
 from ml_collections import ConfigDict
 
+from bert_jax.models.heads import Layers
+
+FEATURES = {"name": "feature_tagging", "lstm_size": 768, "num_lstm_layers": 2}
 TASKS = {  # approach -> (task, parts of the model that are not trained)
     "finetuned": ({"name": "tagging"}, ()),
-    "features": (
-        {"name": "feature_tagging", "layers": "concat_last_four", "lstm_size": 768, "num_lstm_layers": 2},
-        ("encoder",),
-    ),
+    "features": (FEATURES | {"layers": "concat_last_four"}, ("encoder",)),
+    **{layers: (FEATURES | {"layers": layers}, ("encoder",)) for layers in get_args(Layers)},
 }
 
 

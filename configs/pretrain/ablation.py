@@ -1,24 +1,27 @@
-"""Small versions of the paper's ablations (Devlin et al. 2019, section 5.1, tables 5 and 8).
+"""Small versions of the paper's ablations (Devlin et al. 2019, section 5.1, tables 5 and 8), and of later ones.
 
     bert-jax ablate --config=ablation --variants=bert,no_nsp,ltr_no_nsp --seeds=0,1,2 --workdir=runs/ablation
     bert-jax pretrain --config=configs/pretrain/ablation.py:no_nsp --workdir=runs/no_nsp
 
 A run takes minutes on two CPU cores. The model, the text and the rows are those of the quickstart, with fewer steps.
 For the paper's own scale, set the same keys of ``config.objective`` in ``configs/pretrain/bert_base.py``.
+tests/benchmarks/paper.md has each question with its command and its answer.
 """
 
 from ml_collections import ConfigDict
 
+RATES = (10, 15, 20, 30, 40, 50, 60)  # per cent of the tokens that are predicted
 # The keys of ``config.objective`` that each variant changes.
 VARIANTS = {
     "bert": {},
     "no_nsp": {"name": "mlm"},
     "ltr_no_nsp": {"name": "ltr"},
-    # The share of the tokens that are predicted.
-    "mask_15": {"masking": {"rate": 0.15}},
-    "mask_20": {"masking": {"rate": 0.20}},
-    "mask_30": {"masking": {"rate": 0.30}},
-    "mask_40": {"masking": {"rate": 0.40}},
+    # Sentence order in place of the next sentence (ALBERT); rows full of sentences, without pairs (RoBERTa).
+    "sop": {"name": "mlm_sop"},
+    "full_sentences": {"name": "mlm", "arrangement": "sentences"},
+    # Wettig et al. 2022 (arXiv 2202.08005): the rate alone, and where all predicted tokens become [MASK].
+    **{f"mask_{rate}": {"masking": {"rate": rate / 100}} for rate in RATES},
+    **{f"all_mask_{rate}": {"masking": {"rate": rate / 100, "mask_share": 1.0, "random_share": 0.0}} for rate in RATES},
     # Table 8: per cent of the predicted tokens that become [MASK], are kept, become random.
     "mix_80_10_10": {"masking": {"mask_share": 0.8, "random_share": 0.1}},
     "mix_100_0_0": {"masking": {"mask_share": 1.0, "random_share": 0.0}},

@@ -5,27 +5,28 @@
 
 Gisserot-Boukhlef et al. 2025 find this order the best at a fixed budget, with models of 210 million parameters and
 more. Here model and text are the quickstart's, so that a run takes minutes on two CPU cores. ``clm_mlm:mlm`` has masked
-tokens in both phases: as many steps, and as many tokens. For a real model, set the same ``config.phases.*.objective``
-in ``configs/pretrain/bert_base.py``.
+tokens in both phases, ``clm_mlm:ltr`` next tokens: as many steps, and as many tokens. For a real model, set the same
+``config.phases.*.objective`` in ``configs/pretrain/bert_base.py``.
 """
 
 from ml_collections import ConfigDict
 
 from bert_jax.runs import recipes
 
-# The keys of ``config.phases.phase1.objective`` that each variant changes.
-VARIANTS = {"clm_mlm": {"name": "ltr"}, "mlm": {}}
+# The objective of the run, and the keys of it that phase1 replaces.
+VARIANTS = {"clm_mlm": ("mlm", {"name": "ltr"}), "mlm": ("mlm", {}), "ltr": ("ltr", {})}
 
 
 def get_config(variant: str = "clm_mlm") -> ConfigDict:
     if variant not in VARIANTS:
         raise ValueError(f"unknown variant {variant!r}; choose one of: {', '.join(VARIANTS)}")
     config = recipes.derive("quickstart")
-    config.objective = ConfigDict({"name": "mlm", "arrangement": "sentences", "packing": "packed"})
+    name, first = VARIANTS[variant]
+    config.objective = ConfigDict({"name": name, "arrangement": "sentences", "packing": "packed"})
     rows = {"batch_size": 64, "max_length": 32}
     config.phases = ConfigDict(
         {
-            "phase1": {"num_steps": 500, **rows, "objective": VARIANTS[variant]},
+            "phase1": {"num_steps": 500, **rows, "objective": first},
             "phase2": {"num_steps": 500, **rows},
         }
     )

@@ -80,6 +80,7 @@ def recipe(tmp_path: Path) -> Path:
             "size=0: config.phases.train.batch_size is 0",
         ),
         (["--config.model.hidden_size=33"], "no_nsp: config.model.hidden_size 33 does not divide"),
+        (["--finetune_steps=2"], "--finetune_steps are fine-tuned by a recipe; give --finetune=RECIPE"),
     ],
 )
 def test_bad_input_is_named_before_anything_runs(
@@ -98,6 +99,7 @@ def test_bad_input_is_named_before_anything_runs(
         ("{}", "whose runs would have one name, 'tune'; leave one out"),
         ("other.json --config.phases.train.max_length=48", "error: other.json --config.phases.train.max_length=48: "),
         ("other.json --config.selection.metric=no_such", "config.selection.metric is 'no_such'"),
+        ("other.json --config.data.train_fraction=0.1", "keeps 1 of 8 examples, and none of them has the label"),
     ],
 )
 def test_what_is_wrong_with_a_fine_tuning_is_named_before_any_pretraining(
@@ -110,6 +112,21 @@ def test_what_is_wrong_with_a_fine_tuning_is_named_before_any_pretraining(
     assert run(["ablate", "--config=recipe.py", "--variants=no_nsp,ltr", *flags]) == 2
     assert message in capsys.readouterr().err
     assert not list(Path().glob("runs/*seed*"))
+
+
+def test_a_step_that_is_not_kept_is_named_before_any_pretraining(
+    recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(recipe.parent)
+    toy_tasks.write_toy(recipe.parent, "classification", train=8, dev=8).rename("tune.json")
+    flags = ["--finetune=tune.json", "--finetune_steps=1,2,4", "--config.checkpoints.keep=1", "--workdir=runs"]
+    assert run(["ablate", "--config=recipe.py", "--variants=no_nsp,ltr", *flags]) == 2
+    told = capsys.readouterr().err
+    assert (
+        "--finetune_steps has 1, 2, not kept by no_nsp-seed0, which keeps 4; to keep such steps of new runs: " in told
+    )
+    assert "--config.checkpoints.every_steps=1 --config.checkpoints.keep_every_steps=1" in told
+    assert not Path("runs").exists()
 
 
 def test_the_recipe_is_given_without_a_variant(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,7 +160,8 @@ def test_only_what_measures_the_same_is_compared(recipe: Path) -> None:
     variants = {}
     for name in ("no_nsp", "bert", "more_masks", "weighted"):
         config = recipes.load(f"{recipe}:{name}").to_dict()
-        variants[name] = ablation._variant(name, configuration.build(PretrainingSettings, config, "config"))
+        settings = configuration.build(PretrainingSettings, config, "config")
+        variants[name] = ablation._variant(settings, ablation._checked(name, settings))
     own, plain = (
         {name: one.measures(metric) for name, one in variants.items()} for metric in ("own_mlm_loss", "mlm_loss")
     )

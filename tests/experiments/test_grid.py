@@ -1,6 +1,7 @@
 """A grid that is cut goes on, and results are those of the very run that is asked for."""
 
 import dataclasses
+import json
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 
 import bert_jax
 from bert_jax.errors import RepeatingError, UserError
+from bert_jax.experiments import grid
 from bert_jax.experiments.grid import RESULTS, Cell, Grid
 
 CELLS = [Cell(f"rate-{i}", {"rate": i / 10}) for i in range(3)]
@@ -76,7 +78,9 @@ def test_damaged_results_are_made_again_in_place(tmp_path: Path, damage: str) ->
     runs = Runs()
     assert Grid(CELLS, str(tmp_path)).run(runs)["rate-1"] == {"loss": 0.2}
     assert runs.names == ["rate-1"]
-    assert results.read_text() == text
+    mended, before = json.loads(results.read_text()), json.loads(text)
+    assert mended.pop("seconds") >= 0 <= before.pop("seconds")
+    assert mended == before
     assert sorted(path.name for path in tmp_path.iterdir()) == [cell.name for cell in CELLS]
 
 
@@ -121,10 +125,36 @@ def test_the_time_left_counts_all_runs(tmp_path: Path, capsys: pytest.CaptureFix
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "5 runs: 3 of pretraining, then 2 of fine-tuning; 0 of them done already"
     ended = [line for line in lines if ": loss" in line]
-    assert ended[0] == "[1/5] rate-0: loss 0; about 0 s of pretraining left"
-    assert ended[2] == "[3/5] rate-2: loss 0.4"
-    assert ended[3].endswith("; about 0 s of fine-tuning left")
+    assert ended[0] == "[1/5] rate-0: loss 0", "nothing tells how long a fine-tuning takes"
+    assert ended[3].endswith("; about 0 s left")
     assert ended[4] == "[5/5] tuned-1: loss 2"
+
+
+def test_the_hours_of_a_grid_are_said_before_its_first_run_and_by_the_speed_of_those_that_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grid, "_usual_flops", lambda: 1e9)
+    clock = iter([0.0, 0.0, 100.0, 100.0, *([100.0] * 20)])
+    monkeypatch.setattr(grid.time, "monotonic", lambda: next(clock))
+    cells = [Cell("a", {"rate": 1.0}), Cell("b", {"rate": 1.0}), Cell("c", {"rate": 1.0}, work="fine-tuning")]
+    flops = {"a": 1e12, "b": 3e12, "c": 32e12}
+
+    def killed(cell: Cell, workdir: str) -> dict[str, float]:
+        del workdir
+        if cell.name == "b":
+            raise KeyboardInterrupt
+        return {"loss": 1.0}
+
+    with pytest.raises(KeyboardInterrupt):
+        Grid(cells, str(tmp_path)).run(killed, flops)
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first.endswith(
+        "; about 10 h 00 m left, a guess from their matrix products and this machine's speed; "
+        "the first run tells better"
+    )  # 36e12 FLOPs at 1e9 a second
+    assert "[1/3] a: loss 1; about 58 m 20 s left" in lines  # 35e12 at the 1e10 a second of the first
+    Grid(cells, str(tmp_path)).run(Runs(), flops)
+    assert "1 of them done already; about 58 m 20 s left" in capsys.readouterr().out
 
 
 def test_errors_name_the_cell_and_leave_it_unfinished(tmp_path: Path) -> None:

@@ -246,7 +246,7 @@ def test_steps_are_one_chart_and_columns_without_a_step_are_bars(tmp_path):
         for name in ("mlm", "ltr")
     }
     spec["ltr"].pop("sst2@400/accuracy")
-    written, picture = ablation(tmp_path, spec)
+    written, picture = ablation(tmp_path, spec, [f"sst2@{step}" for step in (100, 400, 1000)])
     check_alone(tmp_path)
     loss, steps = drawn(picture)
     assert "mlm_loss, lower is better" in loss

@@ -7,6 +7,7 @@ import pytest
 
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
+from bert_jax.experiments import sweep as sweeps
 from bert_jax.experiments.output import text_of
 from bert_jax.experiments.sweep import Outcome, Sweep, _best_of, _compare_values, _doubt, _metric
 from bert_jax.experiments.sweep import sweep as run_sweep
@@ -120,6 +121,9 @@ def test_the_best_value_is_doubted_within_the_noise_of_the_seeds():
         ("--choose=seed", "what varies"),
         ("--seeds=a", "whole numbers"),
         ("--data=nowhere", "no file for dev"),
+        ("--vary=data.train_fraction=0.05,1", "train_fraction=0.05: config.data.train_fraction=0.05 keeps 1 of 16"),
+        ("--vary=data.train_fraction=0.05,1", "and none of them has the label "),
+        ("--vary=init=none,nowhere", "init=nowhere: --init=nowhere"),
     ],
 )
 def test_slips_are_found_before_a_run(tmp_path, capsys, flag, said):
@@ -127,6 +131,19 @@ def test_slips_are_found_before_a_run(tmp_path, capsys, flag, said):
     assert sweep(tmp_path, flag) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "sweep").exists()
+
+
+def test_the_argument_of_a_recipe_can_vary(tmp_path, capsys):
+    toy_tasks.write_toy(tmp_path, "classification", train=16, dev=8)
+    code = "import json, pathlib\ndef get_config(size='a'):\n    own = json.loads(pathlib.Path({!r}).read_text())\n"
+    code += "    own['phases']['train']['batch_size'] = {{'a': 8, 'b': 16}}[size]\n    return own\n"
+    (tmp_path / "own.py").write_text(code.format(str(tmp_path / "recipe.json")))
+    request = Sweep(str(tmp_path / "own.py"), (), {"variant": ("a", "b")}, (0,), str(tmp_path / "sweep"), str(tmp_path))
+    sizes = [sweeps._config(request, values)["phases"]["train"] for values in sweeps._combinations(request).values()]
+    assert [size["batch_size"] for size in sizes] == [8, 16]
+    where = [f"--config={tmp_path / 'own.py'}:a", "--vary=variant=a,b", f"--workdir={tmp_path / 'sweep'}"]
+    assert run(["sweep", *where]) == 2
+    assert "names a variant; give the file alone, and --vary=variant=A,B" in capsys.readouterr().err
 
 
 def test_one_table_needs_one_score(tmp_path):

@@ -17,6 +17,7 @@ from bert_jax.interchange.hugging_face import export_model
 from bert_jax.interchange.loading import load
 from bert_jax.models.encoders import modernbert
 from bert_jax.runs import pretraining
+from bert_jax.runs.model_choice import overridden_settings
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import of_json
 from tests import toy
@@ -101,6 +102,14 @@ def test_a_published_model_goes_on_with_a_vocabulary_of_its_own(
     held_out = {key: value for record in gang.records(workdir) for key, value in record.items() if "mlm_loss" in key}
     assert all(np.isfinite(value) for value in held_out.values())
     assert (text == "replay") == any("general" in key for key in held_out)
+
+
+def test_another_base_than_that_of_the_model_is_said(published: Path) -> None:
+    initial = load(str(published / "model"))
+    model = {"encoder": "modernbert", "global_theta": 10_000.0, "local_theta": 10_000.0}
+    line = "global_theta is the recipe's, 10000; the model of --init had 160000"
+    assert overridden_settings(model, [], initial) == [line]
+    assert overridden_settings({"encoder": "modernbert"}, [], initial) == []
 
 
 def assert_rows_follow(params: Any, old: TrainedModel, new: tokenizers.Tokenizer) -> None:

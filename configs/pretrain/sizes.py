@@ -1,0 +1,43 @@
+"""Four depths and widths on one text, at equal steps and at equal FLOPs (Devlin et al. 2019, table 6).
+
+    bert-jax ablate --config=sizes --variants=L4_H128,L2_H64,L4_H64,L2_H128 --seeds=0,1,2 --workdir=runs/sizes
+    bert-jax ablate --config=sizes --variants=L4_H128,L2_H64_flops,L4_H64_flops,L2_H128_flops --workdir=runs/flops
+
+``L2_H64_flops`` is trained for as many more steps as make its FLOPs equal to those of ``L4_H128`` (of matrix products,
+without attention's own, by Kaplan et al. 2020, section 2.1: 24 n d^2 a token, here with the head for the predicted
+tokens). Text, rows and rate are those of ``ablation``; there are half as many steps. With --finetune the table says
+what the sizes are worth on small tasks.
+"""
+
+from ml_collections import ConfigDict
+
+from bert_jax.runs import recipes
+
+SIZES = {f"L{layers}_H{width}": (layers, width) for width in (64, 128) for layers in (2, 4)}
+LARGEST = "L4_H128"
+STEPS = {"phase1": 600, "phase2": 300}
+EQUAL = "_flops"
+
+
+def get_config(variant: str = LARGEST) -> ConfigDict:
+    size = variant.removesuffix(EQUAL)
+    if size not in SIZES:
+        raise ValueError(
+            f"unknown variant {variant!r}; choose one of: {', '.join(SIZES)}, or one with {EQUAL} after it"
+        )
+    config, (layers, width) = recipes.derive("ablation"), SIZES[size]
+    more = _flops(LARGEST, config) / _flops(size, config) if variant.endswith(EQUAL) else 1.0
+    del config.model.size
+    config.model.update(num_layers=layers, hidden_size=width, num_heads=width // 64, mlp_dim=4 * width)
+    for name, steps in STEPS.items():
+        config.phases[name].num_steps = round(steps * more)
+    config.schedule.warmup_steps = round(75 * more)
+    config.training.eval_every_steps = config.checkpoints.every_steps = round(300 * more)
+    return config
+
+
+def _flops(size: str, config: ConfigDict) -> float:
+    """Return the FLOPs of a token, forward."""
+    layers, width = SIZES[size]
+    predicted = 0.15 * 2 * width * (width + config.vocab.size)
+    return 24 * layers * width**2 + predicted
