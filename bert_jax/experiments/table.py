@@ -262,7 +262,12 @@ def write_tables(
     }
     compared = differences(tables)
     notes = SPREAD + (" The last line has what is reached without learning." if baselines else "")
-    blocks: list[Block] = [f"# {', '.join(runs)}: {len(seeds)} seeds", overview(tables, baselines), notes, lines]
+    blocks: list[Block] = [
+        f"# {', '.join(runs)}: {len(seeds)} seed{'s' * (len(seeds) > 1)}",
+        overview(tables, baselines),
+        notes,
+        lines,
+    ]
     if compared[1]:
         blocks += ["## Differences" + ("" if references else f" from {next(iter(runs))}"), compared, NOTE]
     record = {"variants": tuple(runs), "seeds": seeds, "command": ablation.command, "metrics": as_data(tables)}
