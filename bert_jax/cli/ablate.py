@@ -29,7 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S1,S2",
         help="fine-tune these saved steps of every run instead of its end, to see what is learned when",
     )
-    parser.add_argument("--workdir", required=True, help="a folder for each run, inputs, table.md, table.json, report")
+    parser.add_argument(
+        "--workdir", required=True, help="a folder for each run, inputs, table.md, table.json, report.html, picture.svg"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -37,5 +39,5 @@ def run(arguments: argparse.Namespace) -> None:
 
     variants = tuple(name.strip() for name in arguments.variants.split(","))
     tasks = (tuple(arguments.finetune), arguments.data, arguments.finetune_steps)
-    common = (arguments.workdir, command(), *tasks)
+    common = (arguments.workdir, command(), *tasks, arguments.over.removeprefix("config."))
     ablate(Ablation(arguments.recipe, arguments.overrides, variants, arguments.seeds, *common))

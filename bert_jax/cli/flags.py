@@ -94,6 +94,9 @@ def add_grid(parser: argparse.ArgumentParser) -> None:
         "--seeds", type=numbers, default="0,1,2", help="each trains the whole grid (default: %(default)s)"
     )
     parser.add_argument("--data", default=".", help="the folder with the files that fine-tuning reads")
+    parser.add_argument(
+        "--over", default="", metavar="KEY", help="draw curves over this key, whose values are numbers, instead of bars"
+    )
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:

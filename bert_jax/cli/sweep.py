@@ -23,7 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--choose", default="", metavar="KEYS", help="keep only the best values of these keys in the table"
     )
     parser.add_argument("--init", help="a Hugging Face directory, or WORKDIR[@step]; without it, random parameters")
-    parser.add_argument("--workdir", required=True, help="a folder for each run, table.md, table.json")
+    parser.add_argument(
+        "--workdir", required=True, help="a folder for each run, table.md, table.json, report.html, picture.svg"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -38,5 +40,6 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_jax.experiments.sweep import Sweep, sweep
 
     choose = tuple(key.removeprefix("config.") for key in arguments.choose.split(",") if key)
-    common = (arguments.workdir, arguments.data, arguments.init, choose, command())
+    over = arguments.over.removeprefix("config.")
+    common = (arguments.workdir, arguments.data, arguments.init, choose, command(), over)
     sweep(Sweep(arguments.recipe, arguments.overrides, vary, arguments.seeds, *common))

@@ -17,6 +17,7 @@ from bert_jax.examples.load import load as load_examples
 from bert_jax.examples.splits import train_split
 from bert_jax.experiments.finetunings import check_and_count, flops
 from bert_jax.experiments.grid import RESULTS, Cell, Grid, Metrics, say
+from bert_jax.experiments.pictures import read_over
 from bert_jax.experiments.table import OWN, SAME_ROWS, Tables, Variant, write_tables
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.loading import load
@@ -56,6 +57,7 @@ class Ablation:
     finetune: tuple[str, ...] = ()
     data: str = "."  # the folder of the labelled examples for ``finetune``
     steps: tuple[int, ...] = ()  # the saved steps that are fine-tuned; (): the model that a run ends with
+    over: str = ""  # the key of the variants' configs that is the x axis of the pictures
 
     @property
     def pretrained(self) -> tuple[str, ...]:
@@ -69,9 +71,9 @@ class Ablation:
 def ablate(ablation: Ablation) -> Tables:
     """Run the experiments that are not done yet; write and return a table for each metric.
 
-    The files are ``table.md``, ``table.json`` and ``report.html``. The metrics ``mlm_loss`` and ``mlm_accuracy`` of all
-    bidirectional variants are computed on the same rows, the masked held-out rows of the first variant.
-    ``own_mlm_loss`` and ``own_mlm_accuracy`` are a variant's own term ``mlm``, on its own held-out rows.
+    The files are ``table.md``, ``table.json``, ``report.html`` and ``picture.svg``. The metrics ``mlm_loss`` and
+    ``mlm_accuracy`` of all bidirectional variants are computed on the same rows, the masked held-out rows of the first
+    variant. ``own_mlm_loss`` and ``own_mlm_accuracy`` are a variant's own term ``mlm``, on its own held-out rows.
 
     Raises:
       UserError: any error of ``pretrain`` in a variant's recipe, or a folder of the workdir that holds another run;
@@ -83,6 +85,7 @@ def ablate(ablation: Ablation) -> Tables:
     variants = {name: _variant(settings[name], one) for name, one in checked.items()}
     first = settings[ablation.pretrained[0]]
     _check_text(settings)
+    over = read_over(ablation.over, {name: configs[name.removesuffix(BILSTM)] for name in ablation.variants})
     tunings = _tunings(ablation)
     tasks = {f"{name}{at}": one.config for at in _at(ablation) for name, one in tunings.items()}
     cells = _cells(ablation, settings, tasks)
@@ -111,7 +114,7 @@ def ablate(ablation: Ablation) -> Tables:
                 tuned = results[f"{task}-{name}-seed{seed}"]
                 scores |= {f"{task}/{metric}": value for metric, value in tuned.items()}
             of_seeds.append(scores)
-    tables, text = write_tables(ablation.workdir, ablation.command, ablation.seeds, runs, variants, tasks)
+    tables, text = write_tables(ablation, runs, variants, tasks, over)
     say(text)
     return tables
 

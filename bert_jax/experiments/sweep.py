@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bert_jax.errors import UserError
-from bert_jax.experiments import table
+from bert_jax.experiments import output, pictures, table
 from bert_jax.experiments.finetunings import check_and_count
 from bert_jax.experiments.grid import Cell, Grid, Metrics, say
 from bert_jax.interchange.loading import load
+from bert_jax.reporting.formats import is_number
 from bert_jax.reporting.measures import lower_is_better
 from bert_jax.reporting.run_record import only_writer
-from bert_jax.runs import recipes
+from bert_jax.runs import key_names, recipes
 from bert_jax.runs.finetuning import FinetuningRequest, finetune
 from bert_jax.runs.finetuning_preparation import Splits, check_finetuning
 from bert_jax.runs.settings import FinetuningSettings
@@ -46,6 +47,7 @@ class Sweep:
     init: str | None = None
     choose: tuple[str, ...] = ()
     command: str = ""
+    over: str = ""  # the key of ``vary`` that is the x axis of the picture
 
 
 class _Common(NamedTuple):
@@ -72,8 +74,7 @@ class Outcome:
 
 
 def sweep(request: Sweep) -> list[Outcome]:
-    """Run the combinations that are not done yet; write ``table.md`` and ``table.json``; report the best by the dev
-    score.
+    """Run the combinations that are not done yet; write their tables and pictures; report the best by the dev score.
 
     Returns:
       The combinations in the table. For each key in ``choose``, the table keeps only the best value.
@@ -85,6 +86,7 @@ def sweep(request: Sweep) -> list[Outcome]:
     combinations = _combinations(request)
     configs = {name: _config(request, values) for name, values in combinations.items()}
     metric, common = _metric(list(configs.values())), _Common(request.data, request.init)
+    over = _over(request, configs)
     cells = {
         (name, seed): Cell(
             _folder(values, seed), {"seed": seed, "config": configs[name], **values}, common, "fine-tuning"
@@ -110,7 +112,7 @@ def sweep(request: Sweep) -> list[Outcome]:
         for name, values in combinations.items()
     ]
     kept = _best_of(outcomes, request.choose, metric)
-    say(_write(request, outcomes, kept, metric))
+    say(_write(request, outcomes, kept, metric, over))
     return kept
 
 
@@ -216,23 +218,67 @@ def _doubt(best: Outcome, others: Sequence[Outcome]) -> str:
     return f"; within the noise of the seeds: {', '.join(near)}" if near else ""
 
 
-def _compare_values(request: Sweep, kept: Sequence[Outcome], metric: str) -> str:
-    """Return the tables that compare the values of the last key, side by side for each combination of the others."""
-    keys = [key for key, values in request.vary.items() if len(values) > 1 and key not in request.choose]
-    groups: dict[str, dict[str, tuple[float, ...]]] = {}
+def _over(request: Sweep, configs: Mapping[str, Mapping[str, Any]]) -> pictures.Over | None:
+    """Return the x axis of the picture, with the place of each combination; None if bars are drawn.
+
+    Without ``--over`` it is the last key that varies if that has at least three values, all of them numbers.
+
+    Raises ``UserError`` if ``--over`` does not vary or has a value that is no number.
+    """
+    keys, config = _compared_keys(request), next(iter(configs.values()))
+    if not request.over:
+        last = [key for key in keys[-1:] if key not in (INIT, VARIANT) and len(request.vary[key]) > 2]
+        numbers = last and all(is_number(recipes.literal(value)) for value in request.vary[last[0]])
+        return pictures.read_over(last[0], configs) if numbers else None
+    wanted = key_names.full(request.over, config)
+    for key in keys:
+        if key_names.full(key, config) == wanted:
+            return pictures.read_over(key, configs)
+    raise UserError(f"--over={request.over} is none of what the table compares: {', '.join(keys)}; name one of these")
+
+
+def _compared_keys(request: Sweep) -> list[str]:
+    return [key for key, values in request.vary.items() if len(values) > 1 and key not in request.choose]
+
+
+def _compare_values(
+    request: Sweep, kept: Sequence[Outcome], metric: str, over: pictures.Over | None = None
+) -> tuple[list[output.Block], table.Tables, list[pictures.Figure]]:
+    """Return the tables that compare values, as blocks and as they are, and their pictures.
+
+    The values of the last key stand side by side for each combination of the others; in curves, those of all other keys
+    for each value of ``over``.
+    """
+    keys, better = _compared_keys(request), f"{'lower' if lower_is_better(metric) else 'higher'} is better"
+    at = [] if len(keys) < 2 else [over.key] if over else keys[:-1]
+    groups: dict[str, dict[str, Outcome]] = {}
     for outcome in kept:
-        group = _name({key: outcome.values[key] for key in keys[:-1]}) if len(keys) > 1 else metric
-        groups.setdefault(group, {})[_name({keys[-1]: outcome.values[keys[-1]]})] = outcome.scores
-    tables = {group: table.compare(scores) for group, scores in groups.items()}
-    head, rows = table.differences(tables)
-    differences = table.markdown((("at" if len(keys) > 1 else "metric", *head[1:]), rows))
-    beside = f"{table.markdown(table.overview(tables, {}))}\n\n{table.SPREAD}\n\n" if len(keys) > 1 else ""
-    first = next(iter(next(iter(groups.values()))))
-    return f"\n## Compared with {first}\n\n{beside}{differences}\n\n{table.NOTE}\n"
+        group = _name({key: outcome.values[key] for key in at}) if at else metric
+        groups.setdefault(group, {})[_name({key: outcome.values[key] for key in keys if key not in at})] = outcome
+    tables = {group: table.compare({name: o.scores for name, o in every.items()}) for group, every in groups.items()}
+    curves: dict[str, list[tuple[float, table.VariantSummary]]] = {}
+    for group, rows in tables.items():
+        for row in rows:
+            x, name = over.values[groups[group][row.variant].name] if over else 0.0, row.variant if at else metric
+            curves.setdefault(name if over else group, []).append((x, row))
+    if over:
+        curves = {name: sorted(points, key=lambda point: point[0]) for name, points in curves.items()}
+        figures = [pictures.figure(metric, better, curves, x_name=over.key)]
+    else:
+        titles = {group: f"{metric} at {group}" if at else metric for group in groups}
+        figures = [pictures.figure(titles[group], better, {"": points}) for group, points in curves.items()]
+    head, lines = table.differences(tables)
+    if not lines:
+        return [], tables, figures
+    beside: list[output.Block] = [table.overview(tables, {}), table.SPREAD] if at else []
+    compared = ("at" if at else "metric", *head[1:]), lines
+    return [f"## Compared with {tables[next(iter(tables))][0].variant}", *beside, compared, table.NOTE], tables, figures
 
 
-def _write(request: Sweep, outcomes: Sequence[Outcome], kept: Sequence[Outcome], metric: str) -> str:
-    """Write ``table.json`` and ``table.md``; return the text of ``table.md``."""
+def _write(
+    request: Sweep, outcomes: Sequence[Outcome], kept: Sequence[Outcome], metric: str, over: pictures.Over | None
+) -> str:
+    """Write the tables and pictures; return the text for the terminal."""
     top = min if lower_is_better(metric) else max
     [best] = _best_of(outcomes, list(request.vary), metric)
     seed = request.seeds[best.scores.index(top(best.scores))]
@@ -244,9 +290,7 @@ def _write(request: Sweep, outcomes: Sequence[Outcome], kept: Sequence[Outcome],
         rows.append((*outcome.values.values(), str(len(outcome.scores)), *figures, f"{top(outcome.scores):.4f}"))
     winner = f"best by the median {metric}: {best.name}; its best seed is {seed}, in {request.workdir}/{folder}"
     winner += _doubt(best, [outcome for outcome in outcomes if outcome is not best])
-    text = f"# {request.recipe}\n\n{table.markdown((head, rows))}\n\n{winner}\n"
-    if len(kept) > 1:
-        text += _compare_values(request, kept, metric)
+    compared, tables, drawn = _compare_values(request, kept, metric, over)
     data = {
         "metric": metric,
         "command": request.command,
@@ -255,7 +299,6 @@ def _write(request: Sweep, outcomes: Sequence[Outcome], kept: Sequence[Outcome],
             for o in outcomes
         ],
         "best": {"values": dict(best.values), "seed": seed, "workdir": folder},
+        "compared": table.as_data(tables),
     }
-    files.write_text(files.as_path(request.workdir) / "table.json", json.dumps(data, indent=1) + "\n")
-    files.write_text(files.as_path(request.workdir) / "table.md", text)
-    return text
+    return output.write(request.workdir, [f"# {request.recipe}", (head, rows), winner, *compared], data, drawn)

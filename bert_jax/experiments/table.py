@@ -7,27 +7,31 @@ say what each column measures.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scipy import special
 
+from bert_jax.experiments import pictures
 from bert_jax.experiments.grid import Metrics
+from bert_jax.experiments.output import Block, Page, write
 from bert_jax.models.losses import OfLabels
 from bert_jax.objectives.base import PretrainingObjective
-from bert_jax.reporting import page
 from bert_jax.reporting.formats import figure
 from bert_jax.reporting.measures import known_baselines, lower_is_better
 from bert_jax.storage import files, reading
+
+if TYPE_CHECKING:
+    from bert_jax.experiments.ablation import Ablation
 
 SPREAD = "Cells are the mean ± the standard deviation (n - 1) over the seeds; one seed has no deviation."
 NOTE = (
     "A difference is the variant's mean minus that of the first; its standard error is that of two independent means"
     " (Welch). It is beyond the noise if it exceeds the error times Student's t for 95 % and so few seeds (4.3 for two"
     " alike, 2.8 for three, 2.3 for five); where nothing differs, 1 in 20 or fewer do by chance. One seed cannot tell."
+    " Pictures call it shown if, besides, the bars of two standard errors around the two means do not overlap."
 )
 INSIDE = 0.95  # share of differences within the noise where nothing differs
 OWN = "own_"  # prefix of the masked-LM metrics of a variant's own objective, on its own held-out rows
@@ -39,8 +43,9 @@ UNITS = {"loss": "cross-entropy in nats per target", "accuracy": "share of its t
 class VariantSummary:
     """The scores of one variant in one metric.
 
-    ``difference``, ``standard_error`` and ``noise`` compare with the first variant. They are None for the first variant
-    itself, and if the two measure different things. With one seed, ``spread`` and the last two are None.
+    ``difference`` and what follows compare with the variant ``reference``: the first, unless another is asked for. They
+    are None for a reference itself, and if the two measure different things. With one seed, ``spread`` and what follows
+    ``difference`` are None.
     """
 
     variant: str
@@ -50,6 +55,13 @@ class VariantSummary:
     difference: float | None = None  # the mean minus the first variant's mean
     standard_error: float | None = None  # of ``difference``
     noise: float | None = None  # the standard error times Student's t: a larger difference is beyond the noise
+    bars: float | None = None  # both variants' ``bar``: with a larger difference they do not overlap
+    reference: str | None = None
+
+    @property
+    def bar(self) -> float | None:
+        """Two standard errors of the mean over the seeds, the length of its error bar to either side."""
+        return None if self.spread is None else 2 * self.spread / math.sqrt(self.seeds)
 
     @property
     def beyond_noise(self) -> bool | None:
@@ -57,14 +69,35 @@ class VariantSummary:
         return None if self.difference is None or self.noise is None else abs(self.difference) > self.noise
 
     @property
+    def doubt(self) -> str:
+        """Why a difference is not shown; "" if it is, or if nothing is compared."""
+        if self.difference is None:
+            return ""
+        if self.noise is None or self.bars is None:
+            return "one seed"
+        if abs(self.difference) <= self.bars:
+            return "the bars overlap"
+        return "" if self.beyond_noise else "within the noise"
+
+    @property
+    def shown(self) -> bool | None:
+        """Whether a difference is beyond the noise and the error bars do not overlap; None if that cannot be told."""
+        return None if self.beyond_noise is None else not self.doubt
+
+    @property
     def verdict(self) -> str:
-        return {None: "one seed: cannot tell", True: "beyond the noise", False: "within the noise"}[self.beyond_noise]
+        verdicts = {None: "one seed: cannot tell", True: "beyond the noise", False: "within the noise"}
+        return verdicts[self.beyond_noise] + (f", but {self.doubt}" if self.beyond_noise and self.doubt else "")
 
 
 Tables = Mapping[str, Sequence[VariantSummary]]  # metric -> a summary for each variant that has it
 
 
-def compare(scores: Mapping[str, Sequence[float]], measures: Mapping[str, Any] | None = None) -> list[VariantSummary]:
+def compare(
+    scores: Mapping[str, Sequence[float]],
+    measures: Mapping[str, Any] | None = None,
+    references: Mapping[str, str] | None = None,
+) -> list[VariantSummary]:
     """Return a summary per variant, which compares its scores with those of the first variant.
 
     The standard error treats the runs as independent. In fact all variants use the same seeds, and runs with the same
@@ -75,16 +108,29 @@ def compare(scores: Mapping[str, Sequence[float]], measures: Mapping[str, Any] |
       scores: variant -> a non-empty list with one score per seed.
       measures: variant -> what its scores measure. A variant that measures something else than the first is not
         compared. If None, all measure the same.
+      references: variant -> another than the first with which it is compared.
     """
-    rows: list[VariantSummary] = []
+    rows: dict[str, VariantSummary] = {}
     for variant, values in scores.items():
         mean, spread = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
-        row = VariantSummary(variant, len(values), mean, spread)
-        if rows and (measures is None or measures[variant] == measures[rows[0].variant]):
-            error, noise = _errors(rows[0], row)
-            row = dataclasses.replace(row, difference=mean - rows[0].mean, standard_error=error, noise=noise)
-        rows.append(row)
-    return rows
+        rows[variant] = VariantSummary(variant, len(values), mean, spread)
+    first, *others = rows.values()
+    return [
+        first,
+        *(_beside(rows.get((references or {}).get(row.variant, ""), first), row, measures) for row in others),
+    ]
+
+
+def _beside(reference: VariantSummary, row: VariantSummary, measures: Mapping[str, Any] | None) -> VariantSummary:
+    """Return ``row`` with its comparison with ``reference``."""
+    if measures is not None and measures[row.variant] != measures[reference.variant]:
+        return dataclasses.replace(row, reference=reference.variant)
+    error, noise = _errors(reference, row)
+    bars = None if reference.bar is None or row.bar is None else reference.bar + row.bar
+    difference = row.mean - reference.mean
+    return dataclasses.replace(
+        row, difference=difference, standard_error=error, noise=noise, bars=bars, reference=reference.variant
+    )
 
 
 def _errors(a: VariantSummary, b: VariantSummary) -> tuple[float | None, float | None]:
@@ -110,9 +156,6 @@ def _by_metric(results: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str
         having = {variant: [run[name] for run in runs if name in run] for variant, runs in results.items()}
         scores[name] = {variant: values for variant, values in having.items() if values}
     return scores
-
-
-Page = tuple[tuple[str, ...], list[tuple[str, ...]]]  # the heading and the rows of a table, as text
 
 
 def overview(tables: Tables, baselines: Mapping[str, str]) -> Page:
@@ -144,23 +187,17 @@ def differences(tables: Tables) -> Page:
         for row in rows:
             if row.difference is not None:
                 error = "" if row.standard_error is None else f"{row.standard_error:.4f}"
-                lines.append(
-                    (metric, f"{row.variant} - {rows[0].variant}", f"{row.difference:+.4f}", error, row.verdict)
-                )
+                lines.append((metric, f"{row.variant} - {row.reference}", f"{row.difference:+.4f}", error, row.verdict))
     return ("metric", "variants", "difference", "standard error", "verdict"), lines
 
 
-def markdown(page: Page) -> str:
-    """Return a table as Markdown."""
-    head, rows = page
-    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
-
-
-def _as_data(tables: Tables) -> dict[str, list[dict[str, Any]]]:
+def as_data(tables: Tables) -> dict[str, list[dict[str, Any]]]:
     """Return the tables as plain data that JSON can hold."""
     return {
-        metric: [dataclasses.asdict(row) | {"beyond_noise": row.beyond_noise} for row in rows]
+        metric: [
+            dataclasses.asdict(row) | {"beyond_noise": row.beyond_noise, "bar": row.bar, "shown": row.shown}
+            for row in rows
+        ]
         for metric, rows in tables.items()
     }
 
@@ -198,49 +235,47 @@ class Variant:
 
 
 def write_tables(
-    workdir: str,
-    command: str,
-    seeds: Sequence[int],
+    ablation: Ablation,
     runs: Mapping[str, Sequence[Metrics]],
     variants: Mapping[str, Variant],
     tasks: Collection[str],
+    over: pictures.Over | None = None,
 ) -> tuple[Tables, str]:
-    """Write the tables as Markdown, JSON and HTML; return them, and the text to show on the terminal.
+    """Write the tables and pictures of an ablation; return the tables, and the text to show on the terminal.
 
     Args:
       runs: variant -> the metrics of each seed.
       variants: those that were pretrained.
       tasks: the names of fine-tuning recipes, with which the names of their metrics begin.
+      over: the place of each variant along x in the pictures.
     """
-    folder, title = files.as_path(workdir), f"{', '.join(runs)}: {len(seeds)} seeds"
-    scores = _by_metric(runs)
+    seeds, scores = ablation.seeds, _by_metric(runs)
     measures = _columns(scores, variants, tasks)
-    tables = {metric: compare(scores[metric], by) for metric, by in measures.items()}
+    references = over.references if over else None
+    tables = {metric: compare(scores[metric], by, references) for metric, by in measures.items()}
     lines = {metric: _describe(metric, by, next(iter(variants)), tasks) for metric, by in measures.items()}
-    every = {metric: _to_beat(workdir, seeds, metric, scores[metric], variants, tasks) for metric in measures}
-    baselines = {metric: text for metric, text in every.items() if text}
-    every_score, compared = overview(tables, baselines), differences(tables)
+    every = {metric: _to_beat(ablation.workdir, seeds, metric, scores[metric], variants, tasks) for metric in measures}
+    baselines = {
+        metric: ", ".join(f"{name} {figure(value)}" for name, value in known.items())
+        for metric, known in every.items()
+        if known
+    }
+    compared = differences(tables)
     notes = SPREAD + (" The last line has what is reached without learning." if baselines else "")
-    text = [
-        f"# {title}",
-        markdown(every_score),
+    blocks: list[Block] = [
+        f"# {', '.join(runs)}: {len(seeds)} seed{'s' * (len(seeds) > 1)}",
+        overview(tables, baselines),
         notes,
-        "\n".join(f"- {name}: {line}" for name, line in lines.items()),
+        lines,
     ]
-    html = [f"<h1>{page.escape(title)}</h1>", page.table(*every_score), f"<p>{notes}</p>"]
-    html.append(page.table(("column", "what it is"), list(lines.items()), numbers_from=2))
     if compared[1]:
-        heading = f"Differences from {next(iter(runs))}"
-        text += [f"## {heading}", markdown(compared), NOTE]
-        html.append(page.section(heading, page.table(*compared) + f"\n<p>{NOTE}</p>"))
-    record = {"variants": tuple(runs), "seeds": seeds, "command": command, "metrics": _as_data(tables)}
+        blocks += ["## Differences" + ("" if references else f" from {next(iter(runs))}"), compared, NOTE]
+    record = {"variants": tuple(runs), "seeds": seeds, "command": ablation.command, "metrics": as_data(tables)}
     record["scores"] = {metric: scores[metric] for metric in measures}  # of each variant, in the order of the seeds
     record |= {"columns": lines, "without_learning": baselines}
-    whole = "\n\n".join(text) + "\n"
-    files.write_text(folder / "table.md", whole)
-    files.write_text(folder / "table.json", json.dumps(record, indent=2) + "\n")
-    files.write_text(folder / "report.html", page.page(title, "\n".join(html)))
-    return tables, f"{whole}\ntables: {folder / 'table.md'}, {folder / 'table.json'}, {folder / 'report.html'}"
+    if over:
+        record["over"] = {over.key: over.values}
+    return tables, write(ablation.workdir, blocks, record, pictures.of_metrics(tables, lines, every, over))
 
 
 def _columns(
@@ -293,14 +328,14 @@ def _to_beat(
     having: Collection[str],
     variants: Mapping[str, Variant],
     tasks: Collection[str],
-) -> str:
-    """Return, as text, what ``metric`` is without learning: the mean over the runs of the first variant that has it.
+) -> dict[str, float]:
+    """Return what ``metric`` is without learning, by name: the mean over the runs of the first variant that has it.
 
     ``mlm_loss`` is computed on the rows of the first variant with its own seed, so only that run's baselines count.
     """
     variant, first, task = next(iter(having)), next(iter(variants)), _task_of(metric, tasks)
     if metric.startswith(OWN) or (metric in SAME_ROWS and variant != first):
-        return ""
+        return {}
     if metric in SAME_ROWS and variants[first].rows["seed"] in seeds:
         seeds = [variants[first].rows["seed"]]
     known: dict[str, list[float]] = {}
@@ -309,7 +344,7 @@ def _to_beat(
         baselines = reading.read_object(folder / "baselines.json") or {}
         for name, value in known_baselines(metric.removeprefix(f"{task}/"), baselines):
             known.setdefault(name, []).append(value)
-    return ", ".join(f"{name} {figure(statistics.fmean(values))}" for name, values in known.items())
+    return {name: statistics.fmean(values) for name, values in known.items()}
 
 
 def _task_of(metric: str, tasks: Collection[str]) -> str:

@@ -49,7 +49,7 @@ class Chart:
     noisy: bool = True  # whether to add a moving average to long curves
 
 
-def _ticks(low: float, high: float, most: int = 6) -> list[float]:
+def ticks(low: float, high: float, most: int = 6) -> list[float]:
     """Return evenly spaced round numbers in [low, high], with at most ``most`` intervals between them.
 
     The step is 1, 2, 2.5 or 5 times a power of ten.
@@ -63,7 +63,8 @@ def _ticks(low: float, high: float, most: int = 6) -> list[float]:
     return [round(i * step, 12 - math.floor(math.log10(step))) for i in range(first, last + 1)]
 
 
-def _tick_label(value: float) -> str:
+def tick_label(value: float) -> str:
+    """Return a number as it stands at an axis."""
     return count(value) if abs(value) >= 1000 else f"{value:g}"
 
 
@@ -100,14 +101,17 @@ def _known_points(points: Points) -> list[tuple[float, float]]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Frame:
-    """Maps data values to SVG coordinates."""
+class Frame:
+    """Maps data values to SVG coordinates; along x by their logarithms if ``log``."""
 
     x_range: tuple[float, float]
     y_range: tuple[float, float]
+    log: bool = False
 
     def x(self, value: float) -> float:
         low, high = self.x_range
+        if self.log:
+            low, high, value = math.log(low), math.log(high), math.log(value)
         return LEFT + (value - low) / (high - low or 1.0) * (RIGHT_EDGE - LEFT)
 
     def y(self, value: float) -> float:
@@ -117,7 +121,7 @@ class _Frame:
 
 def svg(chart: Chart) -> str:
     """Return the chart as one ``<svg>``; "" if there is nothing to draw."""
-    frame = _frame(chart)
+    frame = frame_of(chart)
     if frame is None:
         return ""
     label = escape(f"{chart.title}: " + "; ".join(_summary(s, chart) for s in chart.series if s.points))
@@ -127,16 +131,16 @@ def svg(chart: Chart) -> str:
 
 def still(chart: Chart) -> str:
     """Return the elements of ``svg`` without those that react to the pointer; "" if there is nothing to draw."""
-    frame = _frame(chart)
+    frame = frame_of(chart)
     return "" if frame is None else "\n".join(_still(chart, frame))
 
 
-def _still(chart: Chart, frame: _Frame) -> list[str]:
+def _still(chart: Chart, frame: Frame) -> list[str]:
     curves = [_curve(series, frame, chart.noisy) for series in chart.series]
-    return [*_grid(frame), *_marks(chart, frame), *curves, *_references(chart, frame)]
+    return [*grid(frame), *_marks(chart, frame), *curves, *references(chart, frame)]
 
 
-def _frame(chart: Chart) -> _Frame | None:
+def frame_of(chart: Chart) -> Frame | None:
     """Return the frame that holds all curves and references; None if no curve has a value."""
     values = [y for series in chart.series for _, y in _known_points(series.points)]
     if not values:
@@ -146,17 +150,18 @@ def _frame(chart: Chart) -> _Frame | None:
     low, high = min(values), max(values)
     margin = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
     floor = 0.0 if low >= 0 and low - margin < 0 else low - margin
-    return _Frame((min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1), (floor, high + margin))
+    return Frame((min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1), (floor, high + margin))
 
 
-def _grid(frame: _Frame) -> list[str]:
+def grid(frame: Frame, xs: Sequence[float] = ()) -> list[str]:
+    """Return the lines and labels of both axes. ``xs``: the places of labels along x, if they need not be round."""
     elements = []
-    values = _ticks(*frame.y_range)
-    for y, label in ((frame.y(value), _tick_label(value)) for value in values):
+    values: Sequence[float] = ticks(*frame.y_range)
+    for y, label in ((frame.y(value), tick_label(value)) for value in values):
         elements.append(f'<line class="grid" {_across(y)}/>')
         elements.append(f'<text class="tick" x="{LEFT - 8:g}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
-    values = _ticks(*frame.x_range)
-    for x, label in ((frame.x(value), _tick_label(value)) for value in values):
+    values = xs or ticks(*frame.x_range)
+    for x, label in ((frame.x(value), tick_label(value)) for value in values):
         at, anchor = (x, "middle") if x < RIGHT_EDGE - 14 else (RIGHT_EDGE, "end")
         elements.append(f'<text class="tick" x="{at:.1f}" y="{HEIGHT - 10:g}" text-anchor="{anchor}">{label}</text>')
     return [*elements, f'<line class="axis" {_across(BASE)}/>']
@@ -170,7 +175,8 @@ def _down(x: float, top: float = TOP) -> str:
     return f'x1="{x:.1f}" x2="{x:.1f}" y1="{top:g}" y2="{BASE:g}"'
 
 
-def _path(points: Points, frame: _Frame, style: str) -> str:
+def path(points: Points, frame: Frame, style: str) -> str:
+    """Return the line through the points, of the CSS class ``style``."""
     commands, pen_down = [], False
     for x, y in points:
         if is_number(y):
@@ -179,18 +185,19 @@ def _path(points: Points, frame: _Frame, style: str) -> str:
     return f'<path class="curve {style}" d="{"".join(commands)}"/>'
 
 
-def _curve(series: Series, frame: _Frame, noisy: bool) -> str:
+def _curve(series: Series, frame: Frame, noisy: bool) -> str:
     points = _thin(series.points)
     if noisy and len(points) > SMOOTH_FROM:
-        return _path(points, frame, f"{series.style} raw") + _path(_thin(_smooth(series.points)), frame, series.style)
+        return path(points, frame, f"{series.style} raw") + path(_thin(_smooth(series.points)), frame, series.style)
     dots = _known_points(points) if len(points) <= MOST_DOTS else []
     circles = "".join(
         f'<circle class="dot {series.style}" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="2.4"/>' for x, y in dots
     )
-    return _path(points, frame, series.style) + circles
+    return path(points, frame, series.style) + circles
 
 
-def _references(chart: Chart, frame: _Frame) -> list[str]:
+def references(chart: Chart, frame: Frame) -> list[str]:
+    """Return the horizontal lines of a chart with their labels."""
     lines, last = [], -math.inf
     for name, value in sorted(chart.references, key=lambda reference: -reference[1]):
         y = frame.y(value)
@@ -201,7 +208,7 @@ def _references(chart: Chart, frame: _Frame) -> list[str]:
     return lines
 
 
-def _marks(chart: Chart, frame: _Frame) -> list[str]:
+def _marks(chart: Chart, frame: Frame) -> list[str]:
     elements, free_from = [], -math.inf
     low, high = frame.x_range
     for name, value in sorted((mark for mark in chart.marks if low <= mark[1] <= high), key=lambda mark: mark[1]):
@@ -216,7 +223,7 @@ def _marks(chart: Chart, frame: _Frame) -> list[str]:
     return elements
 
 
-def _hover(chart: Chart, frame: _Frame) -> list[str]:
+def _hover(chart: Chart, frame: Frame) -> list[str]:
     """Return transparent bands that cover the chart and react to the pointer.
 
     While the pointer is over a band, a vertical line, a dot on each curve and a tooltip with the values appear.

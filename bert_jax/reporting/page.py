@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
-STYLE = """
+COLOURS = """
 :root { color-scheme: light dark;
   --page: #f6f7f9; --card: #ffffff; --text: #1b2330; --soft: #5b6675; --rule: #e3e7ed; --grid: #edf0f4;
   --train: #2f6fd6; --eval: #d9631e; --reference: #7b52c4; --good: #1c7f4f; --bad: #b3352b;
@@ -20,6 +20,23 @@ STYLE = """
   --train: #6fa4ff; --eval: #ff9f5a; --reference: #b699f5; --good: #5cc894; --bad: #ff8a7d;
   --a: #6fa4ff; --b: #f0b65a; --c: #5cc8a6; --d: #b699f5; --e: #f58672; --f: #8d99aa; --g: #e79cc4; --h: #b5c96a;
   --i: #74c3da; --j: #d9a273; --k: #b3bdcc; } }
+"""
+DRAWINGS = """svg text { font-size: 12px; fill: var(--soft); font-variant-numeric: tabular-nums; }
+svg .grid { stroke: var(--grid); } svg .axis { stroke: var(--rule); }
+svg .curve { fill: none; stroke-width: 2; stroke-linejoin: round; stroke-linecap: round; }
+svg .raw { stroke-width: 1; opacity: .32; } svg .train { stroke: var(--train); } svg .eval { stroke: var(--eval); }
+svg .dot { stroke: none; } svg .dot.train { fill: var(--train); } svg .dot.eval { fill: var(--eval); }
+svg line.reference { stroke: var(--reference); stroke-dasharray: 5 4; stroke-width: 1.2; }
+svg text.reference { fill: var(--reference); paint-order: stroke; stroke: var(--card); stroke-width: 4px; }
+svg .mark line { stroke: var(--soft); stroke-dasharray: 1 4; stroke-linecap: round; stroke-width: 1.5; }
+svg .mark text { font-size: 11px; }
+svg .hover rect { fill: transparent; } svg .hover > line { stroke: var(--soft); }
+svg .hover > line, svg .hover circle { opacity: 0; }
+svg .hover:hover > line { opacity: .5; } svg .hover:hover circle { opacity: 1; }
+"""  # the rules of charts
+STYLE = (
+    COLOURS
+    + """\
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--text); -webkit-text-size-adjust: 100%;
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif; }
@@ -47,18 +64,9 @@ figure { margin: 0; } figcaption { display: flex; flex-wrap: wrap; justify-conte
 .legend i { display: inline-block; width: 16px; height: 3px; border-radius: 2px; margin-right: 6px;
   vertical-align: middle; }
 svg { display: block; width: 100%; height: auto; margin-top: 8px; overflow: visible; }
-svg text { font-size: 12px; fill: var(--soft); font-variant-numeric: tabular-nums; }
-svg .grid { stroke: var(--grid); } svg .axis { stroke: var(--rule); }
-svg .curve { fill: none; stroke-width: 2; stroke-linejoin: round; stroke-linecap: round; }
-svg .raw { stroke-width: 1; opacity: .32; } svg .train { stroke: var(--train); } svg .eval { stroke: var(--eval); }
-svg .dot { stroke: none; } svg .dot.train { fill: var(--train); } svg .dot.eval { fill: var(--eval); }
-svg line.reference { stroke: var(--reference); stroke-dasharray: 5 4; stroke-width: 1.2; }
-svg text.reference { fill: var(--reference); paint-order: stroke; stroke: var(--card); stroke-width: 4px; }
-svg .mark line { stroke: var(--soft); stroke-dasharray: 1 4; stroke-linecap: round; stroke-width: 1.5; }
-svg .mark text { font-size: 11px; }
-svg .hover rect { fill: transparent; } svg .hover > line { stroke: var(--soft); }
-svg .hover > line, svg .hover circle { opacity: 0; }
-svg .hover:hover > line { opacity: .5; } svg .hover:hover circle { opacity: 1; }
+"""
+    + DRAWINGS
+    + """\
 .scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 7px 14px 7px 0; border-bottom: 1px solid var(--rule); vertical-align: top; }
 tr:last-child > td, tr:last-child > th[scope=row] { border-bottom: 0; }
@@ -118,11 +126,12 @@ mark.both { background: color-mix(in srgb, var(--b) 36%, transparent); }
 .words + .words { margin-top: 4px; } .words i { font-style: normal; color: var(--soft); font-size: .8rem;
   display: inline-block; min-width: 5.5em; }
 """
+)
 FLAG = re.compile(r"--\w+")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # makes browsers load nothing, whatever the page contains
 
 
-def page(title: str, body: str) -> str:
+def page(title: str, body: str, style: str = STYLE) -> str:
     """Return a complete HTML document. ``body`` is HTML."""
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -131,7 +140,7 @@ def page(title: str, body: str) -> str:
 <meta http-equiv="Content-Security-Policy" content="{POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(title)}</title>
-<style>{STYLE}</style>
+<style>{style}</style>
 </head>
 <body>
 <main>

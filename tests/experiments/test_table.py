@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 from bert_jax.experiments import table
+from bert_jax.experiments.output import markdown
 
 SCORES = {
     "bert": [0.80, 0.82, 0.81],
@@ -73,11 +74,11 @@ def test_variants_without_a_metric_are_left_out_of_its_table() -> None:
 
 def test_one_table_has_every_variant_and_every_metric() -> None:
     tables = {"accuracy": table.compare(SCORES), "loss": table.compare({"bert": [1.0]})}
-    lines = table.markdown(table.overview(tables, {"accuracy": "majority 0.500"})).splitlines()
+    lines = markdown(table.overview(tables, {"accuracy": "majority 0.500"})).splitlines()
     assert lines[0] == "| variant | seeds | accuracy | loss |"
     assert lines[2] == "| bert | 3 | 0.8100 ± 0.0100 | 1.0000 |"
     assert lines[4:] == ["| ltr | 4 | 0.7200 ± 0.0216 |  |", "| without learning |  | majority 0.500 |  |"]
-    text = table.markdown(table.differences(tables))
+    text = markdown(table.differences(tables))
     assert "| accuracy | no_nsp - bert | +0.0000 | 0.0115 | within the noise |" in text
     assert "| accuracy | ltr - bert | -0.0900 | 0.0122 | beyond the noise |" in text
-    assert table._as_data(tables)["accuracy"][2]["beyond_noise"] is True
+    assert table.as_data(tables)["accuracy"][2]["beyond_noise"] is True

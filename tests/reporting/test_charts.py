@@ -23,13 +23,13 @@ from bert_jax.reporting.measures import metric_names, title
     ],
 )
 def test_ticks_are_round_and_within(low, high, expected):
-    assert charts._ticks(low, high) == pytest.approx(expected, abs=1e-15)
+    assert charts.ticks(low, high) == pytest.approx(expected, abs=1e-15)
 
 
 @pytest.mark.parametrize("scale", [1e-9, 1e-4, 1.0, 37.0, 1e6])
 def test_ticks_are_evenly_spaced_and_few_at_any_scale(scale):
     for high in (1.0, 1.7, 2.3, 4.4, 6.1, 9.9):
-        found = charts._ticks(0.13 * scale, high * scale)
+        found = charts.ticks(0.13 * scale, high * scale)
         assert 3 <= len(found) <= 7
         assert 0.13 * scale <= found[0]
         assert found[-1] <= high * scale * (1 + 1e-9)
@@ -41,7 +41,7 @@ def test_ticks_are_evenly_spaced_and_few_at_any_scale(scale):
 
 def test_tick_labels():
     labels = {0: "0", 1000: "1.00k", 20_000: "20.0k", 2.5e-4: "0.00025", 5e-5: "5e-05", 0.25: "0.25"}
-    assert {value: charts._tick_label(value) for value in labels} == labels
+    assert {value: charts.tick_label(value) for value in labels} == labels
 
 
 def test_thinning_keeps_ends_order_and_every_extreme():

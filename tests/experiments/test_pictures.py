@@ -1,0 +1,335 @@
+"""The pictures of tables: what is drawn stands where the axes say and is what table.json has, and doubt is said."""
+
+import html
+import itertools
+import json
+import math
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from bert_jax.cli.main import run
+from bert_jax.errors import UserError
+from bert_jax.experiments import drawing, pictures, table
+from bert_jax.experiments.pictures import figure, read_over
+from bert_jax.experiments.sweep import Outcome, Sweep, _over, _write
+from tests import toy
+from tests.tasks import toy_tasks
+
+NUMBER = r"[-+]?[0-9.]+(?:e[-+]?[0-9]+)?"
+
+
+class Measured(SimpleNamespace):
+    """A variant whose own metrics measure what ``what`` says."""
+
+    def measures(self, metric):
+        return "the same" if metric in table.SAME_ROWS else self.what
+
+
+def ablation(folder, spec, tasks=("sst2",), key="", configs=None, what=None):
+    """Write the tables of {variant: {metric: scores}}; return the folder's table.json and the text of its picture."""
+    runs = {}
+    for variant, metrics in spec.items():
+        seeds = range(len(next(iter(metrics.values()))))
+        runs[variant] = [{metric: scores[seed] for metric, scores in metrics.items()} for seed in seeds]
+        for seed, task in itertools.product(seeds, ("", *(f"{task}-" for task in tasks))):
+            place = folder / f"{task}{variant}-seed{seed}"
+            place.mkdir()
+            (place / "baselines.json").write_text('{"majority_rate": 0.5, "unigram_cross_entropy": 3.0}')
+    variants = {name: Measured(rows={"seed": 0}, what=(what or {}).get(name, "x")) for name in spec}
+    request = SimpleNamespace(workdir=str(folder), seeds=tuple(seeds), command="bert-jax ablate")
+    table.write_tables(request, runs, variants, tasks, read_over(key, configs or {}))
+    return json.loads((folder / "table.json").read_text()), (folder / "picture.svg").read_text()
+
+
+def sweep(folder, vary, score, seeds=3, over=""):
+    every = [dict(zip(vary, values, strict=True)) for values in itertools.product(*vary.values())]
+    outcomes = [Outcome(values, tuple(score(values, seed) for seed in range(seeds))) for values in every]
+    request = Sweep("glue:sst2", (), vary, tuple(range(seeds)), str(folder), over=over)
+    configs = {
+        one.name: {"phases": {"train": {}}, "data": {"train_fraction": float(one.values["data.train_fraction"])}}
+        for one in outcomes
+    }
+    _write(request, outcomes, outcomes, "accuracy", _over(request, configs))
+    return json.loads((folder / "table.json").read_text()), (folder / "picture.svg").read_text()
+
+
+def check_alone(folder):
+    """Assert that page and picture are well-formed, run nothing and read nothing from elsewhere."""
+    picture, page = (folder / "picture.svg").read_text(), (folder / "report.html").read_text()
+    ElementTree.fromstring(picture)
+    ElementTree.fromstring(re.sub(r"<(meta[^>]*|br)>", r"<\1/>", page.partition("\n")[2]))
+    for text in (picture, page):
+        assert not re.search(r"<script|<image|<use|@import|url\(|\son\w+=|href=|src=", text)
+        assert re.sub(r'xmlns="http://www.w3.org/2000/svg"', "", text).count("http") == text.count("http-equiv")
+        assert "nan" not in re.sub(r"<text.*?</text>|<title>.*?</title>", "", text)
+    assert drawn(picture) == drawn(page)
+
+
+def drawn(text):
+    return re.findall(r'<g role="img".*?\n</g>', text, re.DOTALL)
+
+
+def points(text):
+    """What each mark of a drawing has: its class, its title, its elements."""
+    return re.findall(r'<g class="(?:point ?)?(\w*)"><title>(.*?)</title>(.*?)</g>', text)
+
+
+SPEC = {
+    "bert": {"mlm_loss": [2.0, 2.1, 2.2], "sst2/accuracy": [0.80, 0.82, 0.81]},
+    "no_nsp": {"mlm_loss": [2.1, 2.1, 2.0], "sst2/accuracy": [0.80, 0.83, 0.80]},
+    "ltr": {"sst2/accuracy": [0.70, 0.71, 0.72]},
+}
+
+
+def test_bars_say_what_the_table_has_and_where_nothing_is_shown(tmp_path):
+    written, picture = ablation(tmp_path, SPEC)
+    check_alone(tmp_path)
+    loss, accuracy = map(points, drawn(picture))
+    assert len(loss) == 2, "ltr has no such metric"
+    assert [kind for kind, *_ in accuracy] == ["reference", "doubt", ""]
+    for (_, title, elements), row in zip(accuracy, written["metrics"]["sst2/accuracy"], strict=True):
+        scores = SPEC[row["variant"]]["sst2/accuracy"]
+        bar = 2 * np.std(scores, ddof=1) / math.sqrt(3)
+        assert row["bar"] == pytest.approx(bar)
+        assert title.startswith(f"{row['variant']}: {row['mean']:.4f} ± {row['bar']:.4f}, 3 seeds")
+        assert ("not shown" in title) == ("not shown" in elements) == (row["shown"] is False)
+        assert f"{row['variant']} {row['mean']:.4f} ± {row['bar']:.4f}" in picture, "the label of the whole"
+    assert "no_nsp 0.8100 ± 0.0200 (not shown: the bars overlap)" in picture
+    ticks = re.findall(rf'<text x="({NUMBER})" y="{NUMBER}" text-anchor="middle">({NUMBER})</text>', drawn(picture)[1])
+    (x0, v0), (x1, v1) = [(float(x), float(value)) for x, value in (ticks[0], ticks[-1])]
+    for (_, _, elements), row in zip(accuracy, written["metrics"]["sst2/accuracy"], strict=True):
+        low, high = map(float, re.search(rf'class="error" d="M({NUMBER}) {NUMBER}H({NUMBER})', elements).groups())
+        pixels = (x1 - x0) / (v1 - v0)
+        assert high - low == pytest.approx(2 * row["bar"] * pixels, abs=0.3)
+        assert (high + low) / 2 == pytest.approx(x0 + (row["mean"] - v0) * pixels, abs=0.3)
+    assert "sst2/accuracy, higher is better (the axis does not begin at 0)" in picture
+    assert "mlm_loss, lower is better" in picture
+    assert "majority rate 0.500" in picture
+
+
+def test_what_is_shown_is_beyond_the_noise_and_its_bars_do_not_overlap():
+    rng, overlapping, noisy = np.random.default_rng(0), 0, 0
+    for seeds in (2, 3, 5, 9):
+        for difference in rng.uniform(0, 6, 200):
+            a, b = rng.normal(0, 1, seeds).tolist(), rng.normal(difference, 2, seeds).tolist()
+            row = table.compare({"a": a, "b": b})[1]
+            ends = [(np.mean(x), 2 * np.std(x, ddof=1) / math.sqrt(seeds)) for x in (a, b)]
+            apart = abs(ends[0][0] - ends[1][0]) > ends[0][1] + ends[1][1]
+            assert row.shown == (row.beyond_noise and apart) == (row.doubt == "")
+            assert (row.doubt == "the bars overlap") == (not apart)
+            overlapping += bool(row.beyond_noise and not apart)
+            noisy += bool(apart and not row.beyond_noise)
+            if row.beyond_noise and not apart:
+                assert row.verdict == "beyond the noise, but the bars overlap"
+    assert overlapping
+    assert noisy
+
+
+def test_another_measure_is_neither_shown_nor_not(tmp_path):
+    spec = {name: {"own_mlm_loss": [1.0 + i, 1.1 + i]} for i, name in enumerate(("bert", "no_nsp", "ltr"))}
+    written, picture = ablation(tmp_path, spec, (), what={"ltr": "y", "bert": "x", "no_nsp": "x"})
+    assert [kind for kind, *_ in points(picture)] == ["reference", "", "other"]
+    assert "ltr 3.0500 ± 0.1000 (another measure)" in picture
+    assert "not shown:" not in picture
+    assert [row["shown"] for row in written["metrics"]["own_mlm_loss"]] == [None, True, None]
+
+
+def test_one_seed_has_no_bars_and_says_so(tmp_path):
+    _, picture = ablation(tmp_path, {"bert": {"mlm_loss": [2.0]}, "no_nsp": {"mlm_loss": [2.2]}}, ())
+    check_alone(tmp_path)
+    assert 'class="error"' not in picture
+    assert [kind for kind, *_ in points(picture)] == ["reference", "doubt"]
+    assert "not shown:" not in picture
+    for text in (picture, (tmp_path / "report.html").read_text()):
+        assert "One seed: there are no error bars" in text
+
+
+def test_many_long_names_and_one_variant_fit(tmp_path):
+    names = [f"variant_{i}_of_a_model_with_a_very_long_name_{'and_more_' * i}" for i in range(13)]
+    rng = np.random.default_rng(0)
+    _, picture = ablation(tmp_path, {name: {"mlm_loss": rng.normal(2 + i, 0.1, 3)} for i, name in enumerate(names)}, ())
+    check_alone(tmp_path)
+    ends = []
+    for (_, _, elements), name in zip(points(picture), names, strict=True):
+        lines = re.findall(rf'class="name" x="8" y="({NUMBER})">(.*?)<', elements)
+        assert "".join(line for _, line in lines) == name
+        said = re.search(r'class="word".*?>(.*?)<', elements)[1]
+        assert max(len(line) for _, line in lines) + len(said) < 546 / drawing.CHARACTER
+        ends += [float(y) for y, _ in lines]
+    assert min(np.diff(ends)) >= drawing.LINE, "no line of text lies on another"
+    one = tmp_path / "one"
+    one.mkdir()
+    ablation(one, {"bert": {"mlm_loss": [2.0, 2.1]}}, ())
+    check_alone(one)
+    assert "reference" not in points((one / "picture.svg").read_text())[0][2]
+
+
+def rates(variants):
+    return {name: {"objective": {"masking": {"rate": int(name.rpartition("_")[2]) / 100}}} for name in variants}
+
+
+def test_alike_variants_are_curves_compared_at_equal_places(tmp_path):
+    names = ["rate_10", "rate_20", "rate_40", "all_rate_10", "all_rate_20", "all_rate_60"]
+    rng = np.random.default_rng(0)
+    means = dict(zip(names, (2.0, 2.0, 3.0, 2.0, 2.5, 3.0), strict=True))
+    spec = {name: {"mlm_loss": rng.normal(mean, 0.01, 3).tolist()} for name, mean in means.items()}
+    written, picture = ablation(tmp_path, spec, (), "objective.masking.rate", rates(names))
+    check_alone(tmp_path)
+    rows = {row["variant"]: row for row in written["metrics"]["mlm_loss"]}
+    beside = {"rate_20": "rate_10", "rate_40": "rate_10", "all_rate_10": "rate_10", "all_rate_20": "rate_20"}
+    assert {name: rows[name]["reference"] for name in beside} == beside
+    assert rows["all_rate_60"]["reference"] == "rate_10", "no rate_60"
+    assert "| mlm_loss | all_rate_20 - rate_20 |" in (tmp_path / "table.md").read_text()
+    said = (tmp_path / "report.html").read_text()
+    assert "all_rate: not shown to differ from rate_10 at 0.1: the bars overlap." in said
+    assert ">rate: not shown to differ from rate_10 at 0.2: the bars overlap." in said
+    assert written["over"] == {"objective.masking.rate": {name: int(name[-2:]) / 100 for name in names}}
+    titles = [title for _, title, _ in points(picture)]
+    assert titles[4].startswith(f"all_rate at objective.masking.rate 0.2: {rows['all_rate_20']['mean']:.4f} ± ")
+    assert picture.count('class="curve "') == 2
+    assert "var(--train)" in drawn(picture)[0]
+    assert "var(--eval)" in drawn(picture)[0]
+
+
+def test_a_logarithmic_axis_and_the_lengths_of_its_error_bars(tmp_path):
+    vary = {"data.train_fraction": ("0.01", "0.1", "1"), "weights": ("pretrained", "fresh")}
+    rng = np.random.default_rng(0)
+
+    def score(values, _):
+        return 0.5 + rng.normal(0.2 * float(values["data.train_fraction"]) + 0.1 * (values["weights"] == "fresh"), 0.02)
+
+    written, picture = sweep(tmp_path, vary, score, over="data.train_fraction")
+    check_alone(tmp_path)
+    marks = points(picture)
+    xs = [float(re.search(rf'cx="({NUMBER})"', elements)[1]) for _, _, elements in marks]
+    assert xs[:3] == xs[3:]
+    assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1], abs=0.11), "0.01, 0.1 and 1 lie evenly"
+    labels = dict(re.findall(rf'class="tick" x="({NUMBER})" y="260" text-anchor="\w+">({NUMBER})<', picture))
+    assert {value: float(x) for x, value in labels.items()} == dict(zip(("0.01", "0.1", "1"), xs[:3], strict=True))
+    grid = re.findall(rf'class="tick" x="46" y="({NUMBER})" text-anchor="end">({NUMBER})<', picture)
+    (y0, v0), (y1, v1) = [(float(y), float(value)) for y, value in (grid[0], grid[-1])]
+    for outcome, (_, title, elements) in zip(written["outcomes"][::2] + written["outcomes"][1::2], marks, strict=True):
+        bar = 2 * np.std(outcome["scores"], ddof=1) / math.sqrt(3)
+        top, bottom = map(float, re.search(rf'd="M{NUMBER} ({NUMBER})V({NUMBER})', elements).groups())
+        assert abs(top - bottom) == pytest.approx(2 * bar * abs((y1 - y0) / (v1 - v0)), abs=0.3)
+        assert f"{np.mean(outcome['scores']):.4f} ± {bar:.4f}, 3 seeds" in title
+    told = [(row["mean"], row["shown"]) for rows in written["compared"].values() for row in rows]
+    assert [shown is False for _, shown in told[1::2]] == [kind == "doubt" for kind, *_ in marks[3:]]
+
+
+@pytest.mark.parametrize(
+    ("xs", "log"),
+    [
+        ([0.01, 0.1, 1], True),
+        ([1, 3, 10, 30, 100], True),
+        ([1e-5, 3e-5, 1e-4], True),
+        ([0.1, 1], False),
+        ([0, 1, 100], False),
+        ([10, 20, 30, 40, 60], False),
+        (range(100, 1100, 100), False),
+    ],
+)
+def test_a_logarithmic_axis_is_for_places_that_span_a_power_of_ten(xs, log):
+    assert drawing._is_log(list(xs)) == log
+
+
+def test_steps_are_one_chart_and_columns_without_a_step_are_bars(tmp_path):
+    rng = np.random.default_rng(0)
+    spec = {
+        name: {"mlm_loss": rng.normal(2, 0.1, 3)}
+        | {f"sst2@{step}/accuracy": rng.normal(0.6 + step / 4000, 0.01, 3) for step in (100, 400, 1000)}
+        for name in ("mlm", "ltr")
+    }
+    spec["ltr"].pop("sst2@400/accuracy")
+    written, picture = ablation(tmp_path, spec, [f"sst2@{step}" for step in (100, 400, 1000)])
+    check_alone(tmp_path)
+    loss, steps = drawn(picture)
+    assert "mlm_loss, lower is better" in loss
+    assert [title.partition(":")[0] for _, title, _ in points(steps)] == [
+        "mlm at step 100",
+        "mlm at step 400",
+        "mlm at step 1,000",
+        "ltr at step 100",
+        "ltr at step 1,000",
+    ]
+    assert "Accuracy of sst2's best evaluation after fine-tuning with it." in html.unescape(picture)
+    assert written["without_learning"]["sst2@400/accuracy"] == "majority rate 0.500"
+
+
+def test_bars_of_a_sweep_are_one_chart_for_each_of_the_other_values(tmp_path):
+    vary = {"data.train_fraction": ("0.1", "1"), "weights": ("pretrained", "fresh")}
+    written, picture = sweep(tmp_path, vary, lambda values, seed: 0.5 + seed / 100, seeds=2)
+    check_alone(tmp_path)
+    assert "accuracy at train_fraction=0.1" in picture
+    assert [kind for kind, *_ in points(picture)] == ["reference", "doubt"] * 2
+    assert list(written["compared"]) == ["train_fraction=0.1", "train_fraction=1"]
+
+
+def test_three_numbers_of_the_last_key_are_a_curve_unasked(tmp_path):
+    vary = {"weights": ("pretrained", "fresh"), "data.train_fraction": ("0.1", "0.2", "0.3")}
+    _, picture = sweep(tmp_path, vary, lambda values, seed: float(values["data.train_fraction"]) + seed / 9)
+    assert picture.count('class="curve "') == 2
+    said = "weights=fresh: not shown to differ from weights=pretrained at 0.1, 0.2, 0.3: the bars overlap."
+    assert said in (tmp_path / "report.html").read_text()
+    assert "| train_fraction=0.1 | weights=fresh - weights=pretrained |" in (tmp_path / "table.md").read_text()
+
+
+def test_a_baseline_far_off_is_said_and_not_drawn():
+    rows = table.compare({"a": [2.0, 2.1], "b": [2.2, 2.3]})
+    points = {"": [(0.0, row) for row in rows]}
+    chart = figure("loss", "lower is better", points, baselines={"near": 2.4, "far": 9.0})
+    assert [name for name, _ in chart.lines] == ["near"]
+    assert chart.sentences == ["Without learning: near 2.400, far 9.000."]
+
+
+def test_hostile_names_stay_text(tmp_path):
+    odd = "<script>&\"'_1"
+    chart = figure(
+        odd, "lower is better", {odd: [(x, table.compare({odd: [1.0, x]})[0]) for x in (1.0, 2.0)]}, x_name=odd
+    )
+    for text in (drawing.section([chart]), drawing.picture(odd, [chart])):
+        assert "<script" not in text
+        assert "&lt;script&gt;" in text
+
+
+def test_a_value_that_is_no_number_is_named(tmp_path, capsys):
+    with pytest.raises(UserError, match="--over=model.size needs a number in every variant, and b has 'tiny'; set one"):
+        read_over("model.size", {"a": {"model": {"size": 3}}, "b": {"model": {"size": "tiny"}}})
+    with pytest.raises(UserError, match="and a does not set it"):
+        read_over("no.key", {"a": {}})
+    assert read_over("", {"a": {}}) is None
+    toy_tasks.write_toy(tmp_path, "classification", train=16, dev=8)
+    flags = [f"--config={tmp_path / 'recipe.json'}", f"--data={tmp_path}", f"--workdir={tmp_path / 'runs'}"]
+    for vary, over, said in (
+        (
+            "weights=pretrained,fresh",
+            "weights",
+            "--over=weights needs a number in every variant, and weights=pretrained",
+        ),
+        ("epochs=1,2", "learning_rate", "--over=learning_rate is none of what the table compares: epochs"),
+    ):
+        assert run(["sweep", *flags, f"--vary={vary}", f"--over={over}"]) == 2
+        assert said in capsys.readouterr().err
+    text = toy.write_text(tmp_path / "text.txt")
+    recipe = Path(tmp_path / "own.py")
+    recipe.write_text(f"def get_config(variant='a'):\n    return {toy.recipe(text)!r}\n")
+    flags = [f"--config={recipe}", "--variants=a,b", f"--workdir={tmp_path / 'runs'}", "--over=objective.name"]
+    assert run(["ablate", *flags]) == 2
+    assert "--over=objective.name needs a number in every variant, and a has 'mlm" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_names_that_differ_by_a_number_are_one_curve():
+    over = pictures.Over("k", {"rate_10": 1, "rate_20": 2, "bert": 1, "rate_20+bilstm": 2, "x_0.5": 5, "x_1": 6})
+    assert over.curves == {
+        "rate": ["rate_10", "rate_20"],
+        "bert": ["bert"],
+        "rate_20+bilstm": ["rate_20+bilstm"],
+        "x": ["x_0.5", "x_1"],
+    }
+    assert over.references == {"bert": "rate_10", "rate_20+bilstm": "rate_20"}
