@@ -24,18 +24,20 @@ class Config(tagging.Config):
 
     Attributes:
       layers: how the encoder's layers are combined. A weighted sum learns softmax weights and a scale.
-      lstm_size, num_lstm_layers: the width of one direction of the BiLSTM, and its number of layers.
+      lstm_size, num_lstm_layers: the width of one direction of the BiLSTM, and its number of layers. If the width is
+        None, it is that of the model: 768 in the paper.
       dropout_rate: the dropout rate on the input and the output of the BiLSTM. If None, the model's rate.
     """
 
     layers: Layers = "concat_last_four"
-    lstm_size: int = 768  # width of one direction of the BiLSTM
+    lstm_size: int | None = None  # width of one direction of the BiLSTM; None: that of the model (768 in the paper)
     num_lstm_layers: int = 2  # layers of the BiLSTM
 
     def __post_init__(self) -> None:
         super().__post_init__()
         positive = ("lstm_size", "num_lstm_layers")
-        configuration.check_fields(self, "config.task", "at least 1 is needed", *positive, sound=lambda v: v >= 1)
+        least = "at least 1 is needed"
+        configuration.check_fields(self, "config.task", least, *positive, sound=lambda n: n is None or n >= 1)
 
 
 class Task(tagging.Task):
@@ -65,7 +67,7 @@ class Task(tagging.Task):
         """Return the whole model: frozen encoder, combination of its layers, BiLSTM and classifier."""
         config = self.config
         rate = model.dropout_rate if config.dropout_rate is None else config.dropout_rate
-        size, layers = config.lstm_size, config.num_lstm_layers
+        size, layers = config.lstm_size or model.hidden_size, config.num_lstm_layers
         below = (
             Part.of("layer_mix", LayerMix, layers=config.layers, dropout_rate=rate),
             Part.of("bilstm", BiLstm, features=size, num_layers=layers, steps="word_ids"),

@@ -12,7 +12,7 @@ that is not trained; --init is needed. ``conll2003:last`` and so on are its six 
     bert-jax sweep --config=conll2003 --vary=variant=finetuned,embeddings,second_to_last,last,weighted_sum_last_four,\
 concat_last_four,weighted_sum_all --init=DIR --data=CONLL --workdir=runs/table7
 
-A BiLSTM processes one word after another, so make it smaller on a CPU (--config.task.lstm_size=128).
+A BiLSTM processes one word after another, so make it smaller for a large model on a CPU (--config.task.lstm_size=128).
 
 To read a prepared TFDS dataset instead, whose tags are numbers with names:
 
@@ -29,7 +29,7 @@ from ml_collections import ConfigDict
 
 from bert_jax.models.heads import Layers
 
-FEATURES = {"name": "feature_tagging", "lstm_size": 768, "num_lstm_layers": 2}
+FEATURES = {"name": "feature_tagging", "num_lstm_layers": 2}
 TASKS = {  # approach -> (task, parts of the model that are not trained)
     "finetuned": ({"name": "tagging"}, ()),
     "features": (FEATURES | {"layers": "concat_last_four"}, ("encoder",)),

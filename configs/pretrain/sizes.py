@@ -5,8 +5,8 @@
 
 ``L2_H64_flops`` is trained for as many more steps as make its FLOPs equal to those of ``L4_H128`` (of matrix products,
 without attention's own, by Kaplan et al. 2020, section 2.1: 24 n d^2 a token, here with the head for the predicted
-tokens). Text, rows and rate are those of ``ablation``; there are half as many steps. With --finetune the table says
-what the sizes are worth on small tasks.
+tokens). Text, rows, rate and steps are those of ``ablation``. With --finetune the table says what the sizes are worth
+on small tasks.
 """
 
 from ml_collections import ConfigDict
@@ -15,7 +15,6 @@ from bert_jax.runs import recipes
 
 SIZES = {f"L{layers}_H{width}": (layers, width) for width in (64, 128) for layers in (2, 4)}
 LARGEST = "L4_H128"
-STEPS = {"phase1": 600, "phase2": 300}
 EQUAL = "_flops"
 
 
@@ -29,10 +28,10 @@ def get_config(variant: str = LARGEST) -> ConfigDict:
     more = _flops(LARGEST, config) / _flops(size, config) if variant.endswith(EQUAL) else 1.0
     del config.model.size
     config.model.update(num_layers=layers, hidden_size=width, num_heads=width // 64, mlp_dim=4 * width)
-    for name, steps in STEPS.items():
-        config.phases[name].num_steps = round(steps * more)
-    config.schedule.warmup_steps = round(75 * more)
-    config.training.eval_every_steps = config.checkpoints.every_steps = round(300 * more)
+    for phase in config.phases.values():
+        phase.num_steps = round(phase.num_steps * more)
+    config.schedule.warmup_steps = round(config.schedule.warmup_steps * more)
+    config.training.eval_every_steps = config.checkpoints.every_steps = round(config.checkpoints.every_steps * more)
     return config
 
 

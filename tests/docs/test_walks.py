@@ -33,7 +33,9 @@ ELSEWHERE = {
     "bert_jax/rows/README.md": "tests/runs/test_decay_branches.py",
     "tests/benchmarks/paper.md": "tests/benchmarks/test_paper.py",
 }
-NOT_HERE = re.compile(r"gs://|/shared/|/data/|topology=v5e|tfds|GLUE|=DIR|dev-v1.1|-reviews$|runs/(sentences|nli|names|zh)")
+NOT_HERE = re.compile(
+    r"gs://|/shared/|/data/|topology=v5e|tfds|GLUE|=DIR|dev-v1.1|-reviews$|runs/(sentences|nli|names|zh)"
+)
 MODEL = re.compile(r"path/to/bert-base-(multilingual-)?(un)?cased|\bMODEL\b")
 TINY = [
     f"--config.model.{value}"
