@@ -1,0 +1,433 @@
+"""Tells the senses of words by contextual vectors, by one averaged vector a word, and by word2vec on the same text.
+
+    .venv-bench/bin/python -m tests.benchmarks.senses --init=RUN --text=BOOKS --labelled=CONLL --workdir=DIR \\
+        [--seeds=0,1,2] [--layer=second_to_last] [--words=2000000] [--senses=30]
+
+RUN is a trained model; where it says ``{seed}``, each seed has its own, such as ``runs/mlm_{seed}``. BOOKS is a text
+file, or a tar of text files (``../shared/data/en_books/en_books.tar.xz``); paragraphs are drawn until there are
+``--words``. CONLL is a folder with the train, valid and test files of CoNLL-2003 (``../shared/data/conll2003_ner``).
+
+**The words** are found by rule. An occurrence of a word, in lower case, has a sense if it is outside of names (O), a
+part of a person's name (PER), or by itself the whole name of a place, an organization or something else (LOC, ORG,
+MISC); a word inside a longer name ("of" in "Bank of England") has none. Sentences that were seen before are left out.
+A word's senses are its two most frequent ones, each with at least 10 occurrences in at least 3 documents; the 30 words
+with the most occurrences of the rarer sense are taken. So some are homonyms (*mark*, *bill*, *rose*: a person or a
+word), others regular polysemy (*chicago*: a city or its club). Everything is in lower case, also for a cased model,
+so that the capital letter does not tell.
+
+**An occurrence** is represented by the mean of its pieces' vectors (contextual), or, since one vector a word cannot
+tell occurrences apart, by the mean of the vectors of the words within 5 of it: of averaged contextual vectors (Bommasani
+et al. 2020) or of word2vec's (skip-gram, Mikolov et al. 2013), both of the words that occur 5 times in the text. Its
+sense is the one whose centroid, over the occurrences in all other documents, is nearest by cosine (Wiedemann et al. 2019
+take the nearest neighbour). The score is the mean recall of a word's two senses, 0.5 for whoever always says the same.
+
+**Neighbours** of classic homonyms in the text: the words whose averaged vectors are nearest to the contextual vectors of
+two occurrences, those nearest to the centres of 2-means, and to the word's averaged and word2vec vectors.
+
+A seed that is done is read from DIR. table.md and table.json are written there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import math
+import random
+import re
+import sys
+import tarfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.examples.conll import Reader
+from bert_jax.examples.reading import Record, need, whole_text
+from bert_jax.experiments.table import markdown
+from bert_jax.features.extract import Extractor, TextFeatures
+from bert_jax.features.inputs import Item
+from bert_jax.features.trained_model import TrainedModel
+from bert_jax.interchange.loading import load
+from bert_jax.program import say
+from bert_jax.storage import files, reading
+from bert_jax.text.words import split_words
+
+FILES = ("train.txt", "valid.txt", "test.txt")
+LAYERS = ("embeddings", "second_to_last", "last", "sum_last_four", "concat_last_four")  # one vector a token
+LEAST, DOCUMENTS = 10, 3  # occurrences and documents of a sense
+CONTEXT, ROW = 30, 60  # words on either side of an occurrence that the model sees; words of a row of text
+WINDOW, LEAST_COUNT, EPOCHS = 5, 5, 5  # of word2vec, as in its authors' program
+HOMONYMS = ("bank", "spring", "light", "match", "bear", "fair", "seal", "watch")
+SHOWN, KEPT, KNOWN = 6, 300, 20  # neighbours shown, occurrences of a homonym, occurrences of a neighbour in the text
+MAJORITY, CONTEXTUAL, AVERAGED, WORD2VEC = "majority sense", "contextual", "averaged contextual", "word2vec"
+KINDS = (MAJORITY, CONTEXTUAL, AVERAGED, WORD2VEC)
+GROUPS = ("all words", "name or common word", "two kinds of names")
+Row = tuple[str, ...]  # words in lower case
+
+
+class Occurrence(NamedTuple):
+    """A word in its sentence."""
+
+    words: Row
+    place: int
+    sense: str
+    document: str
+
+
+class OfModel(NamedTuple):
+    """What is computed with a model."""
+
+    occurrences: dict[str, np.ndarray]  # word with two senses -> [occurrences, D]
+    averaged: dict[str, np.ndarray]  # word of the text -> [D]
+    homonyms: dict[str, tuple[list[str], np.ndarray]]  # homonym -> its rows, [occurrences, D]
+
+
+def find_words(folder: str, number: int = 30, least: int = LEAST) -> dict[str, list[Occurrence]]:
+    """Return the words with two senses and their occurrences, by the rule above.
+
+    Raises:
+      UserError: a file is missing or bad, or no word has two senses.
+    """
+    found: dict[str, dict[str, list[Occurrence]]] = {}
+    seen = set()
+    for name in FILES:
+        for record in Reader().read(need(str(Path(folder) / name))):
+            if not isinstance(record, Record):
+                raise UserError(f"{record.where} {record.reason}; mend it")
+            words = tuple(word.lower() for word in record["words"])
+            if words not in seen:
+                seen.add(words)
+                for place, sense in enumerate(_senses(record["tags"])):
+                    if sense and words[place].isalpha():
+                        one = Occurrence(words, place, sense, f"{name}:{record['document']}")
+                        found.setdefault(words[place], {}).setdefault(sense, []).append(one)
+    two = {word: sorted(senses.values(), key=len, reverse=True)[:2] for word, senses in found.items()}
+    ambiguous = {word: senses for word, senses in two.items() if len(senses) == 2 and _enough(senses, least)}
+    if not ambiguous:
+        raise UserError(f"no word of {folder} has two senses with {least} occurrences each; give a larger folder")
+    rarest_last = sorted(ambiguous, key=lambda word: (-len(ambiguous[word][1]), word))
+    return {word: [one for sense in ambiguous[word] for one in sense] for word in rarest_last[:number]}
+
+
+def _senses(tags: Sequence[str]) -> Iterator[str]:
+    for tag, following in zip(tags, [*tags[1:], "O"], strict=True):
+        prefix, _, kind = tag.partition("-")
+        whole = prefix == "B" and not following.startswith("I-")
+        yield tag if tag == "O" else kind if kind == "PER" or whole else ""
+
+
+def _enough(senses: Sequence[Sequence[Occurrence]], least: int) -> bool:
+    return all(len(of) >= least and len({one.document for one in of}) >= DOCUMENTS for of in senses)
+
+
+def read_rows(path: str, most: int) -> list[Row]:
+    """Return rows of a text, of at most 60 words each: paragraphs in random order until there are ``most`` words.
+
+    Raises:
+      UserError: there is no such file, or no text in it.
+    """
+    source, rows, count = need(path), [], 0
+    if tarfile.is_tarfile(source):
+        with tarfile.open(source) as archive:
+            opened = (archive.extractfile(member) for member in archive if member.isfile())
+            texts = [file.read().decode("utf-8", "replace") for file in opened if file]
+    else:
+        texts = [whole_text(source)]
+    paragraphs = [part for text in texts for part in re.split(r"\n\s*\n", text) if not part.lstrip().startswith("#")]
+    random.Random(0).shuffle(paragraphs)
+    for paragraph in paragraphs:
+        words = tuple(word.text for word in split_words(paragraph.lower()))
+        rows += [words[first : first + ROW] for first in range(0, len(words), ROW)]
+        count += len(words)
+        if count >= most:
+            break
+    if not rows:
+        raise UserError(f"{path} has no text; give a text file or a tar of text files")
+    return rows
+
+
+def word_vectors(features: TextFeatures, words: Row, layer: str) -> np.ndarray:
+    """Return the mean vector of each word's pieces, [words, D]; NaN for words that were cut off.
+
+    ``features`` are those of the words joined by spaces.
+    """
+    offsets, vectors = features.tokens.offsets, features.vectors[layer]
+    inside = offsets[:, 1] > offsets[:, 0]
+    starts = np.cumsum([0, *(len(word) + 1 for word in words[:-1])])
+    owners = np.searchsorted(starts, offsets[inside, 0], side="right") - 1
+    sums = np.zeros((len(words), vectors.shape[1]))
+    np.add.at(sums, owners, vectors[inside])
+    counts = np.bincount(owners, minlength=len(words))
+    return np.where(counts[:, None], sums / np.maximum(counts, 1)[:, None], np.nan)
+
+
+def of_model(
+    model: TrainedModel, layer: str, found: Mapping[str, Sequence[Occurrence]], rows: Sequence[Row], counts: Counter[str]
+) -> OfModel:
+    """Return the contextual vectors of occurrences, and the mean of those of each word of the text."""
+    extractor = Extractor(model, [layer])
+    cut = {word: [_around(one, extractor) for one in of] for word, of in found.items()}
+    every = [one for of in cut.values() for one in of]
+    vectors = [of[place] for of, (_, place) in zip(_run(extractor, [row for row, _ in every], layer), every, strict=True)]
+    bounds = np.cumsum([len(of) for of in cut.values()])[:-1]
+    occurrences = dict(zip(cut, np.split(np.array(vectors), bounds), strict=True))
+    numbers = {word: number for number, word in enumerate(counts)}
+    sums, seen = np.zeros((len(counts), len(vectors[0]))), np.zeros(len(counts))
+    homonyms: dict[str, list[tuple[str, np.ndarray]]] = {}
+    for row, of in zip(rows, _run(extractor, rows, layer), strict=True):
+        read = [place for place, word in enumerate(row) if word in numbers and not np.isnan(of[place, 0])]
+        ids = [numbers[row[place]] for place in read]
+        np.add.at(sums, ids, of[read])
+        np.add.at(seen, ids, 1)
+        for place in read:
+            if row[place] in HOMONYMS and len(homonyms.setdefault(row[place], [])) < KEPT:
+                homonyms[row[place]].append((_shown(row, place), of[place]))
+    averaged = {word: sums[number] / seen[number] for word, number in numbers.items() if seen[number]}
+    kept = {word: ([text for text, _ in of], np.array([v for _, v in of])) for word, of in homonyms.items()}
+    return OfModel(occurrences, averaged, kept)
+
+
+def _run(extractor: Extractor, rows: Sequence[Row], layer: str) -> Iterator[np.ndarray]:
+    items = (Item(str(number), " ".join(row)) for number, row in enumerate(rows))
+    for row, features in zip(rows, extractor.run(items), strict=True):
+        yield word_vectors(features, row, layer)
+
+
+def _around(one: Occurrence, extractor: Extractor) -> tuple[Row, int]:
+    """Return the words around an occurrence that the model can read, and its place among them."""
+    row: Row = ()
+    for width in (CONTEXT, CONTEXT // 2, CONTEXT // 4, 2, 0):
+        first = max(0, one.place - width)
+        row = one.words[first : one.place + width + 1]
+        if len(extractor.model.tokenizer.encode(" ".join(row)).input_ids) <= extractor.max_length:
+            break
+    return row, one.place - first
+
+
+def _shown(row: Row, place: int) -> str:
+    return " ".join((*row[max(0, place - 6) : place], f"**{row[place]}**", *row[place + 1 : place + 7]))
+
+
+def word2vec(rows: Sequence[Row], size: int, seed: int) -> dict[str, np.ndarray]:
+    """Return the vectors [size] of the words of ``rows`` by gensim's skip-gram; one thread, so a seed says it all."""
+    from gensim.models import Word2Vec
+
+    options = {"sg": 1, "window": WINDOW, "min_count": LEAST_COUNT, "epochs": EPOCHS, "workers": 1, "seed": seed}
+    vectors = Word2Vec(rows, vector_size=size, **options).wv
+    return {word: vectors[word] for word in vectors.index_to_key}
+
+
+def window(one: Occurrence, vectors: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the mean vector of the words within 5 of an occurrence, without the word itself; 0 if none has one."""
+    around = (*one.words[max(0, one.place - WINDOW) : one.place], *one.words[one.place + 1 : one.place + 1 + WINDOW])
+    known = [vectors[word] for word in around if word in vectors]
+    return np.mean(known, axis=0) if known else np.zeros_like(next(iter(vectors.values())))
+
+
+def tell(vectors: np.ndarray, senses: Sequence[str], documents: Sequence[str]) -> list[str]:
+    """Return the sense of each occurrence as the others tell it, those of its own document left out.
+
+    It is the sense whose centroid, of vectors [N, D] of length 1, is nearest by cosine; the more frequent if none is.
+    """
+    unit, given, where = _unit(vectors), np.array(senses), np.array(documents)
+    told = given.copy()
+    for document in dict.fromkeys(documents):
+        others = where != document
+        names = [name for name, _ in Counter(given[others].tolist()).most_common()]
+        centroids = _unit(np.array([unit[others & (given == name)].mean(axis=0) for name in names]))
+        told[~others] = np.array(names)[np.argmax(np.round(unit[~others] @ centroids.T, 9), axis=1)]
+    return told.tolist()
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+
+
+def balanced_accuracy(senses: Sequence[str], told: Sequence[str]) -> float:
+    """Return the mean over the senses of the share of their occurrences that are told rightly."""
+    given, right = np.array(senses), np.array(senses) == np.array(told)
+    return float(np.mean([right[given == sense].mean() for sense in np.unique(given)]))
+
+
+def score(found: Mapping[str, Sequence[Occurrence]], represent: Callable[[str], np.ndarray]) -> dict[str, float]:
+    """Return the balanced accuracy of each word. ``represent`` returns the vectors [N, D] of a word's occurrences."""
+    result = {}
+    for word, of in found.items():
+        senses = [one.sense for one in of]
+        result[word] = balanced_accuracy(senses, tell(represent(word), senses, [one.document for one in of]))
+    return result
+
+
+def neighbours(vector: np.ndarray, vectors: Mapping[str, np.ndarray], counts: Counter[str], word: str) -> list[str]:
+    """Return the words, of those that occur 20 times in the text, nearest to ``vector`` by cosine, without ``word``."""
+    known = [name for name in vectors if counts[name] >= KNOWN and name != word and name.isalpha()]
+    cosines = _unit(np.array([vectors[name] for name in known])) @ _unit(vector)
+    return [known[number] for number in np.argsort(-cosines)[:SHOWN]]
+
+
+def homonym_table(model: OfModel, static: Mapping[str, np.ndarray], counts: Counter[str]) -> list[dict[str, Any]]:
+    """Return the neighbours of each homonym that occurs often enough, as plain data."""
+    from scipy.cluster.vq import kmeans2
+
+    table = []
+    for word in HOMONYMS:
+        texts, vectors = model.homonyms.get(word, ([], np.empty(0)))
+        if len(texts) < KNOWN or word not in static:
+            continue
+        unit = _unit(vectors)
+        centres, _ = kmeans2(unit, 2, minit="++", rng=np.random.default_rng(0))
+        for number in np.argmax(unit @ _unit(centres).T, axis=0):
+            near = neighbours(vectors[number], model.averaged, counts, word)
+            table.append({"word": word, "of": texts[number], "neighbours": near})
+        for kind, of in ((AVERAGED, model.averaged), (WORD2VEC, static)):
+            table.append({"word": word, "of": kind, "neighbours": neighbours(of[word], of, counts, word)})
+    return table
+
+
+def two_errors(values: np.ndarray) -> float:
+    """Return two standard errors of the mean of ``values`` [words, seeds], over words and seeds.
+
+    The variances of both means are added, which counts what is of neither twice: rather too much (Owen 2007).
+    """
+    variance = 0.0
+    for axis in (0, 1):
+        means = values.mean(axis=axis)
+        variance += means.var(ddof=1) / len(means) if len(means) > 1 else 0.0
+    return 2 * math.sqrt(variance)
+
+
+def summary(found: Mapping[str, Sequence[Occurrence]], scores: Sequence[Mapping[str, Mapping[str, float]]]) -> dict:
+    """Return means and differences with two standard errors, of all words and of both groups, as plain data.
+
+    ``scores``: of each seed, kind -> word -> score.
+    """
+    common = {word: any(one.sense == "O" for one in of) for word, of in found.items()}
+    chosen = {GROUPS[0]: list(found), GROUPS[1]: [w for w in found if common[w]]}
+    chosen[GROUPS[2]] = [w for w in found if not common[w]]
+    means, differences = [], []
+    for group, words in chosen.items():
+        if not words:
+            continue
+        of = {kind: np.array([[seed[kind][word] for seed in scores] for word in words]) for kind in KINDS}
+        for kind, values in of.items():
+            entry = {"group": group, "words": len(words), "kind": kind, "mean": float(values.mean())}
+            means.append(entry | {"two_errors": two_errors(values)})
+        for one, other in [(a, b) for i, b in enumerate(KINDS) for a in KINDS[i + 1 :]]:
+            gap = of[one] - of[other]
+            entry = {"group": group, "difference": f"{one} - {other}", "mean": float(gap.mean())}
+            shown = abs(entry["mean"]) > two_errors(gap) if len(words) > 1 else False
+            differences.append(entry | {"two_errors": two_errors(gap), "verdict": "shown" if shown else "not shown"})
+    return {"means": means, "differences": differences}
+
+
+def text_of(record: Mapping[str, Any]) -> str:
+    """Return ``table.json`` as Markdown."""
+    means = [(m["group"], str(m["words"]), m["kind"], _number(m, "")) for m in record["means"]]
+    gaps = [(d["group"], d["difference"], _number(d, "+"), d["verdict"]) for d in record["differences"]]
+    head, *_ = record["words"]
+    words = [tuple(f"{v:.2f}" if isinstance(v, float) else str(v) for v in one.values()) for one in record["words"]]
+    near = [(one["word"], one["of"], ", ".join(one["neighbours"])) for one in record["neighbours"]]
+    parts = [
+        "# One sense or many?",
+        f"Balanced accuracy of telling two senses ± two standard errors over words and seeds ({record['seeds']}); "
+        f"{record['layer']}; {record['text_words']:,} words of text; of the words around an occurrence, "
+        f"{record['covered']:.0%} have a static vector.",
+        markdown((("words", "number", "vectors", "balanced accuracy"), means)),
+        "Paired differences ± two standard errors; shown: beyond these.",
+        markdown((("words", "difference", "mean", "verdict"), gaps)),
+        "## The words",
+        markdown((tuple(head), words)),
+        "## Neighbours",
+        markdown((("word", "of", "neighbours"), near)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _number(entry: Mapping[str, Any], sign: str) -> str:
+    return f"{entry['mean']:{sign}.3f} ± {entry['two_errors']:.3f}"
+
+
+def measure(given: argparse.Namespace) -> dict[str, Any]:
+    """Return the results of all seeds as plain data, and write those of each seed when it is done."""
+    if importlib.util.find_spec("gensim") is None:
+        raise UserError("word2vec needs the package gensim; take .venv-bench (make bench-parts), or pip install .[bench]")
+    seeds = sorted({int(seed) for seed in given.seeds.split(",")})
+    found = find_words(given.labelled, given.senses)
+    models = {path: load(path) for path in dict.fromkeys(given.init.format(seed=seed) for seed in seeds)}
+    rows = read_rows(given.text, given.words)
+    every = Counter(word for row in rows for word in row)
+    counts = Counter({word: count for word, count in every.items() if count >= LEAST_COUNT})
+    results, computed = [], {}
+    for seed in seeds:
+        path, record = given.init.format(seed=seed), files.as_path(given.workdir) / f"seed-{seed}.json"
+        model = models[path]
+        about = {"init": path, "run": model.run and model.run.key, "layer": given.layer, "words": list(found)}
+        about |= {"text": given.text, "text_words": every.total()}
+        done = reading.read_object(record) or {}
+        if done.get("about") != about:
+            say(f"seed {seed}: {every.total():,} words of text by {path}, then word2vec")
+            if path not in computed:
+                computed = {path: of_model(model, given.layer, found, rows, counts)}
+            vectors = computed[path]
+            static = word2vec(rows, len(next(iter(vectors.averaged.values()))), seed)
+            kinds: dict[str, Callable[[str], np.ndarray]] = {
+                MAJORITY: lambda word: np.zeros((len(found[word]), 1)),
+                CONTEXTUAL: vectors.occurrences.__getitem__,
+                AVERAGED: lambda word, of=vectors.averaged: np.array([window(one, of) for one in found[word]]),
+                WORD2VEC: lambda word, of=static: np.array([window(one, of) for one in found[word]]),
+            }
+            scores = {kind: score(found, represent) for kind, represent in kinds.items()}
+            done = {"about": about, "scores": scores, "neighbours": homonym_table(vectors, static, counts)}
+            files.write_text(record, json.dumps(done) + "\n")
+        results.append(done)
+    return report(given, found, seeds, results, counts) | {"text_words": every.total()}
+
+
+def report(given, found, seeds, results, counts) -> dict[str, Any]:
+    """Return the content of table.json."""
+    scores = [one["scores"] for one in results]
+    words = []
+    for word, of in found.items():
+        senses = Counter(one.sense for one in of).most_common()
+        entry: dict[str, Any] = {"word": word, "senses": ", ".join(f"{count} {sense}" for sense, count in senses)}
+        words.append(entry | {kind: float(np.mean([seed[kind][word] for seed in scores])) for kind in KINDS[1:]})
+    around = Counter()
+    for one in (one for of in found.values() for one in of):
+        for place in range(max(0, one.place - WINDOW), min(len(one.words), one.place + WINDOW + 1)):
+            if place != one.place:
+                around[one.words[place] in counts] += 1
+    record = {"init": given.init, "layer": given.layer, "seeds": ", ".join(map(str, seeds))}
+    record |= {"covered": around[True] / max(1, around.total()), **summary(found, scores), "words": words}
+    return record | {"neighbours": results[0]["neighbours"], "scores": scores}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.senses", description=__doc__.splitlines()[0])
+    parser.add_argument("--init", required=True, help="a trained model; {seed} in it becomes each seed")
+    parser.add_argument("--text", required=True, help="a text file, or a tar of text files")
+    parser.add_argument("--labelled", required=True, help="a folder with the files of CoNLL-2003")
+    parser.add_argument("--workdir", required=True, help="where results go")
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--layer", default="second_to_last", choices=LAYERS)
+    parser.add_argument("--words", type=int, default=2_000_000, help="words of text (default: 2,000,000)")
+    parser.add_argument("--senses", type=int, default=30, help="words with two senses, at most (default: 30)")
+    given = parser.parse_args(argv)
+    try:
+        record = measure(given)
+        text = text_of(record)
+        files.write_text(files.as_path(given.workdir) / "table.json", json.dumps(record, indent=2) + "\n")
+        files.write_text(files.as_path(given.workdir) / "table.md", text)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
