@@ -16,13 +16,14 @@ word), others regular polysemy (*chicago*: a city or its club). Everything is in
 so that the capital letter does not tell.
 
 **An occurrence** is represented by the mean of its pieces' vectors (contextual), or, since one vector a word cannot
-tell occurrences apart, by the mean of the vectors of the words within 5 of it: of averaged contextual vectors (Bommasani
-et al. 2020) or of word2vec's (skip-gram, Mikolov et al. 2013), both of the words that occur 5 times in the text. Its
-sense is the one whose centroid, over the occurrences in all other documents, is nearest by cosine (Wiedemann et al. 2019
-take the nearest neighbour). The score is the mean recall of a word's two senses, 0.5 for whoever always says the same.
+tell occurrences apart, by the mean of the vectors of the words within 5 of it: of averaged contextual vectors
+(Bommasani et al. 2020) or of word2vec's (skip-gram, Mikolov et al. 2013), both of the words that occur 5 times in the
+text. Its sense is the one whose centroid, over the occurrences in all other documents, is nearest by cosine; their mean
+is subtracted first, since what all have in common, the word itself, would outweigh the rest (Ethayarajh 2019). The
+score is the mean recall of a word's two senses, 0.5 for whoever always says the same.
 
-**Neighbours** of classic homonyms in the text: the words whose averaged vectors are nearest to the contextual vectors of
-two occurrences, those nearest to the centres of 2-means, and to the word's averaged and word2vec vectors.
+**Neighbours** of classic homonyms in the text: the words whose averaged vectors are nearest to the contextual vectors
+of two occurrences, those nearest to the centres of 2-means, and to the word's averaged and word2vec vectors.
 
 A seed that is done is read from DIR. table.md and table.json are written there.
 """
@@ -40,7 +41,7 @@ import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -48,42 +49,31 @@ from bert_jax.errors import UserError
 from bert_jax.examples.conll import Reader
 from bert_jax.examples.reading import Record, need, whole_text
 from bert_jax.experiments.table import markdown
-from bert_jax.features.extract import Extractor, TextFeatures
-from bert_jax.features.inputs import Item
-from bert_jax.features.trained_model import TrainedModel
+from bert_jax.features.extract import check_layers
 from bert_jax.interchange.loading import load
 from bert_jax.program import say
 from bert_jax.storage import files, reading
 from bert_jax.text.words import split_words
+from tests.benchmarks.sense_vectors import (
+    HOMONYMS,
+    LEAST_COUNT,
+    Occurrence,
+    OfModel,
+    Row,
+    of_model,
+    window,
+    within,
+    word2vec,
+)
 
 FILES = ("train.txt", "valid.txt", "test.txt")
 LAYERS = ("embeddings", "second_to_last", "last", "sum_last_four", "concat_last_four")  # one vector a token
 LEAST, DOCUMENTS = 10, 3  # occurrences and documents of a sense
-CONTEXT, ROW = 30, 60  # words on either side of an occurrence that the model sees; words of a row of text
-WINDOW, LEAST_COUNT, EPOCHS = 5, 5, 5  # of word2vec, as in its authors' program
-HOMONYMS = ("bank", "spring", "light", "match", "bear", "fair", "seal", "watch")
-SHOWN, KEPT, KNOWN = 6, 300, 20  # neighbours shown, occurrences of a homonym, occurrences of a neighbour in the text
+ROW = 60  # words of a row of text
+SHOWN, KNOWN = 6, 20  # neighbours shown; what they and homonyms occur at least in the text
 MAJORITY, CONTEXTUAL, AVERAGED, WORD2VEC = "majority sense", "contextual", "averaged contextual", "word2vec"
-KINDS = (MAJORITY, CONTEXTUAL, AVERAGED, WORD2VEC)
+KINDS = (CONTEXTUAL, AVERAGED, WORD2VEC, MAJORITY)
 GROUPS = ("all words", "name or common word", "two kinds of names")
-Row = tuple[str, ...]  # words in lower case
-
-
-class Occurrence(NamedTuple):
-    """A word in its sentence."""
-
-    words: Row
-    place: int
-    sense: str
-    document: str
-
-
-class OfModel(NamedTuple):
-    """What is computed with a model."""
-
-    occurrences: dict[str, np.ndarray]  # word with two senses -> [occurrences, D]
-    averaged: dict[str, np.ndarray]  # word of the text -> [D]
-    homonyms: dict[str, tuple[list[str], np.ndarray]]  # homonym -> its rows, [occurrences, D]
 
 
 def find_words(folder: str, number: int = 30, least: int = LEAST) -> dict[str, list[Occurrence]]:
@@ -150,101 +140,27 @@ def read_rows(path: str, most: int) -> list[Row]:
     return rows
 
 
-def word_vectors(features: TextFeatures, words: Row, layer: str) -> np.ndarray:
-    """Return the mean vector of each word's pieces, [words, D]; NaN for words that were cut off.
-
-    ``features`` are those of the words joined by spaces.
-    """
-    offsets, vectors = features.tokens.offsets, features.vectors[layer]
-    inside = offsets[:, 1] > offsets[:, 0]
-    starts = np.cumsum([0, *(len(word) + 1 for word in words[:-1])])
-    owners = np.searchsorted(starts, offsets[inside, 0], side="right") - 1
-    sums = np.zeros((len(words), vectors.shape[1]))
-    np.add.at(sums, owners, vectors[inside])
-    counts = np.bincount(owners, minlength=len(words))
-    return np.where(counts[:, None], sums / np.maximum(counts, 1)[:, None], np.nan)
-
-
-def of_model(
-    model: TrainedModel, layer: str, found: Mapping[str, Sequence[Occurrence]], rows: Sequence[Row], counts: Counter[str]
-) -> OfModel:
-    """Return the contextual vectors of occurrences, and the mean of those of each word of the text."""
-    extractor = Extractor(model, [layer])
-    cut = {word: [_around(one, extractor) for one in of] for word, of in found.items()}
-    every = [one for of in cut.values() for one in of]
-    vectors = [of[place] for of, (_, place) in zip(_run(extractor, [row for row, _ in every], layer), every, strict=True)]
-    bounds = np.cumsum([len(of) for of in cut.values()])[:-1]
-    occurrences = dict(zip(cut, np.split(np.array(vectors), bounds), strict=True))
-    numbers = {word: number for number, word in enumerate(counts)}
-    sums, seen = np.zeros((len(counts), len(vectors[0]))), np.zeros(len(counts))
-    homonyms: dict[str, list[tuple[str, np.ndarray]]] = {}
-    for row, of in zip(rows, _run(extractor, rows, layer), strict=True):
-        read = [place for place, word in enumerate(row) if word in numbers and not np.isnan(of[place, 0])]
-        ids = [numbers[row[place]] for place in read]
-        np.add.at(sums, ids, of[read])
-        np.add.at(seen, ids, 1)
-        for place in read:
-            if row[place] in HOMONYMS and len(homonyms.setdefault(row[place], [])) < KEPT:
-                homonyms[row[place]].append((_shown(row, place), of[place]))
-    averaged = {word: sums[number] / seen[number] for word, number in numbers.items() if seen[number]}
-    kept = {word: ([text for text, _ in of], np.array([v for _, v in of])) for word, of in homonyms.items()}
-    return OfModel(occurrences, averaged, kept)
-
-
-def _run(extractor: Extractor, rows: Sequence[Row], layer: str) -> Iterator[np.ndarray]:
-    items = (Item(str(number), " ".join(row)) for number, row in enumerate(rows))
-    for row, features in zip(rows, extractor.run(items), strict=True):
-        yield word_vectors(features, row, layer)
-
-
-def _around(one: Occurrence, extractor: Extractor) -> tuple[Row, int]:
-    """Return the words around an occurrence that the model can read, and its place among them."""
-    row: Row = ()
-    for width in (CONTEXT, CONTEXT // 2, CONTEXT // 4, 2, 0):
-        first = max(0, one.place - width)
-        row = one.words[first : one.place + width + 1]
-        if len(extractor.model.tokenizer.encode(" ".join(row)).input_ids) <= extractor.max_length:
-            break
-    return row, one.place - first
-
-
-def _shown(row: Row, place: int) -> str:
-    return " ".join((*row[max(0, place - 6) : place], f"**{row[place]}**", *row[place + 1 : place + 7]))
-
-
-def word2vec(rows: Sequence[Row], size: int, seed: int) -> dict[str, np.ndarray]:
-    """Return the vectors [size] of the words of ``rows`` by gensim's skip-gram; one thread, so a seed says it all."""
-    from gensim.models import Word2Vec
-
-    options = {"sg": 1, "window": WINDOW, "min_count": LEAST_COUNT, "epochs": EPOCHS, "workers": 1, "seed": seed}
-    vectors = Word2Vec(rows, vector_size=size, **options).wv
-    return {word: vectors[word] for word in vectors.index_to_key}
-
-
-def window(one: Occurrence, vectors: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the mean vector of the words within 5 of an occurrence, without the word itself; 0 if none has one."""
-    around = (*one.words[max(0, one.place - WINDOW) : one.place], *one.words[one.place + 1 : one.place + 1 + WINDOW])
-    known = [vectors[word] for word in around if word in vectors]
-    return np.mean(known, axis=0) if known else np.zeros_like(next(iter(vectors.values())))
-
-
 def tell(vectors: np.ndarray, senses: Sequence[str], documents: Sequence[str]) -> list[str]:
     """Return the sense of each occurrence as the others tell it, those of its own document left out.
 
-    It is the sense whose centroid, of vectors [N, D] of length 1, is nearest by cosine; the more frequent if none is.
+    It is the sense whose centroid is nearest by cosine, in vectors [N, D] that get length 1 and then lose the mean of
+    the other documents' ones; the more frequent sense if none is nearer.
     """
     unit, given, where = _unit(vectors), np.array(senses), np.array(documents)
     told = given.copy()
     for document in dict.fromkeys(documents):
         others = where != document
         names = [name for name, _ in Counter(given[others].tolist()).most_common()]
-        centroids = _unit(np.array([unit[others & (given == name)].mean(axis=0) for name in names]))
-        told[~others] = np.array(names)[np.argmax(np.round(unit[~others] @ centroids.T, 9), axis=1)]
+        common = unit[others].mean(axis=0)
+        centroids = _unit(np.array([unit[others & (given == name)].mean(axis=0) - common for name in names]))
+        cosines = _unit(unit[~others] - common) @ centroids.T
+        told[~others] = np.array(names)[np.argmax(np.round(cosines, 6), axis=1)]
     return told.tolist()
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors / np.where(lengths > 1e-9, lengths, np.inf)  # what has no length has no direction
 
 
 def balanced_accuracy(senses: Sequence[str], told: Sequence[str]) -> float:
@@ -328,14 +244,14 @@ def text_of(record: Mapping[str, Any]) -> str:
     """Return ``table.json`` as Markdown."""
     means = [(m["group"], str(m["words"]), m["kind"], _number(m, "")) for m in record["means"]]
     gaps = [(d["group"], d["difference"], _number(d, "+"), d["verdict"]) for d in record["differences"]]
-    head, *_ = record["words"]
+    head, seeds = record["words"][0], ", ".join(map(str, record["seeds"]))
     words = [tuple(f"{v:.2f}" if isinstance(v, float) else str(v) for v in one.values()) for one in record["words"]]
     near = [(one["word"], one["of"], ", ".join(one["neighbours"])) for one in record["neighbours"]]
     parts = [
         "# One sense or many?",
-        f"Balanced accuracy of telling two senses ± two standard errors over words and seeds ({record['seeds']}); "
-        f"{record['layer']}; {record['text_words']:,} words of text; of the words around an occurrence, "
-        f"{record['covered']:.0%} have a static vector.",
+        f"Balanced accuracy of telling two senses ± two standard errors over words and seeds ({seeds}). "
+        f"Vectors of {record['init']}, {record['layer']}; {record['text_words']:,} words of text; of the words around "
+        f"an occurrence, {record['covered']:.0%} have a vector of their own.",
         markdown((("words", "number", "vectors", "balanced accuracy"), means)),
         "Paired differences ± two standard errors; shown: beyond these.",
         markdown((("words", "difference", "mean", "verdict"), gaps)),
@@ -352,57 +268,74 @@ def _number(entry: Mapping[str, Any], sign: str) -> str:
 
 
 def measure(given: argparse.Namespace) -> dict[str, Any]:
-    """Return the results of all seeds as plain data, and write those of each seed when it is done."""
+    """Return the content of table.json, and write the results of each seed when it is done.
+
+    Raises:
+      UserError: gensim, a model, data or a number is missing or wrong; before anything is computed.
+    """
     if importlib.util.find_spec("gensim") is None:
-        raise UserError("word2vec needs the package gensim; take .venv-bench (make bench-parts), or pip install .[bench]")
-    seeds = sorted({int(seed) for seed in given.seeds.split(",")})
+        raise UserError(
+            "word2vec needs gensim, which is not installed; take .venv-bench (make .venv-bench/base.stamp), or install "
+            "the extra bench: pip install -e .[bench]"
+        )
+    if not re.fullmatch(r"\d+(,\d+)*", given.seeds) or min(given.words, given.senses) < 1:
+        raise UserError("--seeds takes whole numbers such as 0,1,2; --words and --senses are at least 1")
     found = find_words(given.labelled, given.senses)
-    models = {path: load(path) for path in dict.fromkeys(given.init.format(seed=seed) for seed in seeds)}
+    inits = {int(seed): given.init.replace("{seed}", seed) for seed in given.seeds.split(",")}
+    models = {init: load(init) for init in dict.fromkeys(inits.values())}
+    for model in models.values():
+        check_layers([given.layer], model.config.num_layers)
     rows = read_rows(given.text, given.words)
     every = Counter(word for row in rows for word in row)
     counts = Counter({word: count for word, count in every.items() if count >= LEAST_COUNT})
-    results, computed = [], {}
-    for seed in seeds:
-        path, record = given.init.format(seed=seed), files.as_path(given.workdir) / f"seed-{seed}.json"
-        model = models[path]
-        about = {"init": path, "run": model.run and model.run.key, "layer": given.layer, "words": list(found)}
-        about |= {"text": given.text, "text_words": every.total()}
+    if not counts:
+        raise UserError(f"{given.text} has no word {LEAST_COUNT} times; give a longer text, or more --words")
+    computed: dict[str, OfModel] = {}
+    seeds = []
+    for seed, init in inits.items():
+        record, run = files.as_path(given.workdir) / f"seed-{seed}.json", models[init].run
+        about = {"init": init, "run": run and run.key, "layer": given.layer, "senses": list(found)}
+        about |= {"text": given.text, "words": every.total(), "kept": len(counts)}
         done = reading.read_object(record) or {}
         if done.get("about") != about:
-            say(f"seed {seed}: {every.total():,} words of text by {path}, then word2vec")
-            if path not in computed:
-                computed = {path: of_model(model, given.layer, found, rows, counts)}
-            vectors = computed[path]
-            static = word2vec(rows, len(next(iter(vectors.averaged.values()))), seed)
-            kinds: dict[str, Callable[[str], np.ndarray]] = {
-                MAJORITY: lambda word: np.zeros((len(found[word]), 1)),
-                CONTEXTUAL: vectors.occurrences.__getitem__,
-                AVERAGED: lambda word, of=vectors.averaged: np.array([window(one, of) for one in found[word]]),
-                WORD2VEC: lambda word, of=static: np.array([window(one, of) for one in found[word]]),
-            }
-            scores = {kind: score(found, represent) for kind, represent in kinds.items()}
-            done = {"about": about, "scores": scores, "neighbours": homonym_table(vectors, static, counts)}
+            say(f"seed {seed}: {every.total():,} words of text by {init}, then by word2vec")
+            if init not in computed:
+                computed = {init: of_model(models[init], given.layer, found, rows, counts)}
+            static = word2vec(rows, len(next(iter(computed[init].averaged.values()))), seed)
+            done = {"about": about, **results(found, computed[init], static, counts)}
             files.write_text(record, json.dumps(done) + "\n")
-        results.append(done)
-    return report(given, found, seeds, results, counts) | {"text_words": every.total()}
+        seeds.append(done)
+    scores = [done["scores"] for done in seeds]
+    record = {"init": given.init, "layer": given.layer, "seeds": list(inits), "text_words": every.total()}
+    record |= {"covered": covered(found, counts), **summary(found, scores), "words": words_table(found, scores)}
+    return record | {"neighbours": seeds[0]["neighbours"], "scores": scores}
 
 
-def report(given, found, seeds, results, counts) -> dict[str, Any]:
-    """Return the content of table.json."""
-    scores = [one["scores"] for one in results]
-    words = []
+def results(
+    found: Mapping[str, Sequence[Occurrence]], model: OfModel, static: Mapping[str, np.ndarray], counts: Counter[str]
+) -> dict[str, Any]:
+    """Return the scores, kind -> word -> score, and the neighbours of one seed."""
+    scores = {MAJORITY: dict.fromkeys(found, 0.5), CONTEXTUAL: score(found, model.occurrences.__getitem__)}
+    for kind, vectors in ((AVERAGED, model.averaged), (WORD2VEC, static)):
+        around = {word: np.array([window(one, vectors) for one in of]) for word, of in found.items()}
+        scores[kind] = score(found, around.__getitem__)
+    return {"scores": scores, "neighbours": homonym_table(model, static, counts)}
+
+
+def words_table(found: Mapping[str, Sequence[Occurrence]], scores: Sequence[Mapping]) -> list[dict[str, Any]]:
+    """Return a line for each word: its senses with their counts, and the mean score of each kind."""
+    table = []
     for word, of in found.items():
-        senses = Counter(one.sense for one in of).most_common()
-        entry: dict[str, Any] = {"word": word, "senses": ", ".join(f"{count} {sense}" for sense, count in senses)}
-        words.append(entry | {kind: float(np.mean([seed[kind][word] for seed in scores])) for kind in KINDS[1:]})
-    around = Counter()
-    for one in (one for of in found.values() for one in of):
-        for place in range(max(0, one.place - WINDOW), min(len(one.words), one.place + WINDOW + 1)):
-            if place != one.place:
-                around[one.words[place] in counts] += 1
-    record = {"init": given.init, "layer": given.layer, "seeds": ", ".join(map(str, seeds))}
-    record |= {"covered": around[True] / max(1, around.total()), **summary(found, scores), "words": words}
-    return record | {"neighbours": results[0]["neighbours"], "scores": scores}
+        senses = ", ".join(f"{count} {sense}" for sense, count in Counter(one.sense for one in of).most_common())
+        means = {kind: float(np.mean([seed[kind][word] for seed in scores])) for kind in KINDS[:-1]}
+        table.append({"word": word, "senses": senses, **means})
+    return table
+
+
+def covered(found: Mapping[str, Sequence[Occurrence]], counts: Counter[str]) -> float:
+    """Return which share of the words around the occurrences has a vector of its own."""
+    around = [word in counts for of in found.values() for one in of for word in within(one)]
+    return sum(around) / max(1, len(around))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
