@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import itertools
 import json
 import math
 import random
@@ -232,10 +233,10 @@ def summary(found: Mapping[str, Sequence[Occurrence]], scores: Sequence[Mapping[
         for kind, values in of.items():
             entry = {"group": group, "words": len(words), "kind": kind, "mean": float(values.mean())}
             means.append(entry | {"two_errors": two_errors(values)})
-        for one, other in [(a, b) for i, b in enumerate(KINDS) for a in KINDS[i + 1 :]]:
+        for one, other in itertools.combinations(KINDS, 2):
             gap = of[one] - of[other]
             entry = {"group": group, "difference": f"{one} - {other}", "mean": float(gap.mean())}
-            shown = abs(entry["mean"]) > two_errors(gap) if len(words) > 1 else False
+            shown = len(words) > 1 and abs(entry["mean"]) > two_errors(gap)
             differences.append(entry | {"two_errors": two_errors(gap), "verdict": "shown" if shown else "not shown"})
     return {"means": means, "differences": differences}
 
