@@ -89,6 +89,8 @@ def find_words(folder: str, number: int = 30, least: int = LEAST) -> dict[str, l
         for record in Reader().read(need(str(Path(folder) / name))):
             if not isinstance(record, Record):
                 raise UserError(f"{record.where} {record.reason}; mend it")
+            if "tags" not in record:
+                raise UserError(f"{record.where} has words without tags; give the files of CoNLL-2003")
             words = tuple(word.lower() for word in record["words"])
             if words not in seen:
                 seen.add(words)
@@ -208,7 +210,7 @@ def homonym_table(model: OfModel, static: Mapping[str, np.ndarray], counts: Coun
 def two_errors(values: np.ndarray) -> float:
     """Return two standard errors of the mean of ``values`` [words, seeds], over words and seeds.
 
-    The variances of both means are added, which counts what is of neither twice: rather too much (Owen 2007).
+    The variances of both means are added, which counts what is of neither alone twice: rather too much.
     """
     variance = 0.0
     for axis in (0, 1):
@@ -247,7 +249,7 @@ def text_of(record: Mapping[str, Any]) -> str:
     gaps = [(d["group"], d["difference"], _number(d, "+"), d["verdict"]) for d in record["differences"]]
     head, seeds = record["words"][0], ", ".join(map(str, record["seeds"]))
     words = [tuple(f"{v:.2f}" if isinstance(v, float) else str(v) for v in one.values()) for one in record["words"]]
-    near = [(one["word"], one["of"], ", ".join(one["neighbours"])) for one in record["neighbours"]]
+    near = [(one["word"], one["of"].replace("|", "\\|"), ", ".join(one["neighbours"])) for one in record["neighbours"]]
     parts = [
         "# One sense or many?",
         f"Balanced accuracy of telling two senses ± two standard errors over words and seeds ({seeds}). "

@@ -55,6 +55,9 @@ def test_words_with_two_senses_are_found_by_the_rule(tmp_path: Path) -> None:
     assert [one.document for one in found["mark"][:4]] == ["train.txt:1", "train.txt:2", "valid.txt:1", "test.txt:1"]
     with pytest.raises(UserError, match="no word of .* has two senses with 10 occurrences"):
         senses.find_words(str(tmp_path))
+    (tmp_path / "test.txt").write_text("words\nalone\n")
+    with pytest.raises(UserError, match="test.txt:1 has words without tags"):
+        senses.find_words(str(tmp_path))
     (tmp_path / "test.txt").unlink()
     with pytest.raises(UserError, match="no file .*test.txt"):
         senses.find_words(str(tmp_path))
