@@ -49,7 +49,7 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.examples.conll import Reader
 from bert_jax.examples.reading import Record, need, whole_text
-from bert_jax.experiments.table import markdown
+from bert_jax.experiments.output import markdown
 from bert_jax.features.extract import check_layers
 from bert_jax.interchange.loading import load
 from bert_jax.program import say
