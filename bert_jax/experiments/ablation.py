@@ -88,6 +88,7 @@ def ablate(ablation: Ablation) -> Tables:
     over = read_over(ablation.over, {name: configs[name.removesuffix(BILSTM)] for name in ablation.variants})
     tunings = _tunings(ablation)
     tasks = {f"{name}{at}": one.config for at in _at(ablation) for name, one in tunings.items()}
+    main = {f"{name}{at}": str(one.settings.main_metric) for at in _at(ablation) for name, one in tunings.items()}
     cells = _cells(ablation, settings, tasks)
     pretrained = cells[: len(ablation.seeds) * len(settings)]
     _check_steps(ablation, checked, pretrained)
@@ -114,7 +115,7 @@ def ablate(ablation: Ablation) -> Tables:
                 tuned = results[f"{task}-{name}-seed{seed}"]
                 scores |= {f"{task}/{metric}": value for metric, value in tuned.items()}
             of_seeds.append(scores)
-    tables, text = write_tables(ablation, runs, variants, tasks, over)
+    tables, text = write_tables(ablation, runs, variants, main, over)
     say(text)
     return tables
 

@@ -43,12 +43,20 @@ def _html_of(block: Block) -> str:
     return f"<{tag}>{page.as_html(text)}</{tag}>"
 
 
-def write(workdir: str, blocks: Sequence[Block], record: Mapping[str, Any], figures: Sequence[Figure]) -> str:
+def write(
+    workdir: str,
+    blocks: Sequence[Block],
+    record: Mapping[str, Any],
+    figures: Sequence[Figure],
+    shown: Sequence[Figure],
+) -> str:
     """Write ``table.md``, ``table.json``, ``report.html`` and ``picture.svg``; return the text for the terminal.
 
     Args:
       blocks: the first is the title, as a heading.
       record: what ``table.json`` holds.
+      figures: those of the page.
+      shown: those of the picture.
     """
     folder, text, title = files.as_path(workdir), text_of(blocks), str(blocks[0]).lstrip("# ")
     first, *others = map(_html_of, blocks)
@@ -56,7 +64,7 @@ def write(workdir: str, blocks: Sequence[Block], record: Mapping[str, Any], figu
     files.write_text(folder / "table.md", text)
     files.write_text(folder / "table.json", json.dumps(record, indent=2) + "\n")
     files.write_text(folder / "report.html", page.page(title, body, page.STYLE + drawing.STYLE))
-    files.write_text(folder / "picture.svg", drawing.picture(title, figures))
+    files.write_text(folder / "picture.svg", drawing.picture(title, shown))
     return f"{text}\ntables: {folder / 'table.md'}, {folder / 'table.json'}; pictures: " + (
         f"{folder / 'report.html'}, {folder / 'picture.svg'}"
     )

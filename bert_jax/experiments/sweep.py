@@ -301,4 +301,5 @@ def _write(
         "best": {"values": dict(best.values), "seed": seed, "workdir": folder},
         "compared": table.as_data(tables),
     }
-    return output.write(request.workdir, [f"# {request.recipe}", (head, rows), winner, *compared], data, drawn)
+    blocks = [f"# {request.recipe}", (head, rows), winner, *compared]
+    return output.write(request.workdir, blocks, data, drawn, drawn)

@@ -238,7 +238,7 @@ def write_tables(
     ablation: Ablation,
     runs: Mapping[str, Sequence[Metrics]],
     variants: Mapping[str, Variant],
-    tasks: Collection[str],
+    tasks: Mapping[str, str],
     over: pictures.Over | None = None,
 ) -> tuple[Tables, str]:
     """Write the tables and pictures of an ablation; return the tables, and the text to show on the terminal.
@@ -246,7 +246,7 @@ def write_tables(
     Args:
       runs: variant -> the metrics of each seed.
       variants: those that were pretrained.
-      tasks: the names of fine-tuning recipes, with which the names of their metrics begin.
+      tasks: the names of fine-tuning recipes, with which the names of their metrics begin -> the main metric of each.
       over: the place of each variant along x in the pictures.
     """
     seeds, scores = ablation.seeds, _by_metric(runs)
@@ -275,7 +275,10 @@ def write_tables(
     record |= {"columns": lines, "without_learning": baselines}
     if over:
         record["over"] = {over.key: over.values}
-    return tables, write(ablation.workdir, blocks, record, pictures.of_metrics(tables, lines, every, over))
+    figures = pictures.of_metrics(tables, lines, every, over)
+    main = {SAME_ROWS[0], *(f"{task.partition('@')[0]}/{metric}" for task, metric in tasks.items())}
+    shown = [one for one in figures if one.title in main]
+    return tables, write(ablation.workdir, blocks, record, figures, shown or figures)
 
 
 def _columns(

@@ -42,7 +42,9 @@ def ablation(folder, spec, tasks=("sst2",), key="", configs=None, what=None):
             (place / "baselines.json").write_text('{"majority_rate": 0.5, "unigram_cross_entropy": 3.0}')
     variants = {name: Measured(rows={"seed": 0}, what=(what or {}).get(name, "x")) for name in spec}
     request = SimpleNamespace(workdir=str(folder), seeds=tuple(seeds), command="bert-jax ablate")
-    table.write_tables(request, runs, variants, tasks, read_over(key, configs or {}))
+    measured = [metric.partition("/") for metrics in spec.values() for metric in metrics]
+    main = {task: next((name for of, _, name in measured if of == task), "") for task in tasks}
+    table.write_tables(request, runs, variants, main, read_over(key, configs or {}))
     return json.loads((folder / "table.json").read_text()), (folder / "picture.svg").read_text()
 
 
@@ -333,3 +335,14 @@ def test_names_that_differ_by_a_number_are_one_curve():
         "x": ["x_0.5", "x_1"],
     }
     assert over.references == {"bert": "rate_10", "rate_20+bilstm": "rate_20"}
+
+
+def test_the_picture_has_the_main_metrics_and_the_page_all(tmp_path):
+    spec = {
+        name: {metric: [0.5, 0.6] for metric in ("mlm_loss", "mlm_accuracy", "sst2/accuracy", "sst2/loss")}
+        for name in ("bert", "ltr")
+    }
+    _, picture = ablation(tmp_path, spec)
+    page = (tmp_path / "report.html").read_text()
+    assert [len(re.findall(r'role="img"', text)) for text in (picture, page)] == [2, 4]
+    assert "mlm_accuracy" not in picture
