@@ -34,6 +34,8 @@ def run(arguments: argparse.Namespace) -> None:
         key, equals, values = text.partition("=")
         if not equals:
             raise UserError(f"--vary={text} has no values; write --vary=KEY=V1,V2")
+        if key.removeprefix("config.") in vary:
+            raise UserError(f"--vary={key} is given twice; write all its values into one, as {key}=V1,V2")
         vary[key.removeprefix("config.")] = tuple(values.split(","))
     for source in vary.get("init", ()) if arguments.trust_code else ():
         trust_copies(source)

@@ -21,6 +21,7 @@ from bert_jax.experiments.pictures import read_over
 from bert_jax.experiments.table import OWN, SAME_ROWS, Tables, Variant, write_tables
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.loading import load
+from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import LM_HEAD
 from bert_jax.objectives import mlm
 from bert_jax.objectives.base import Setting
@@ -32,6 +33,7 @@ from bert_jax.runs.preparation import CheckedPretraining, check_pretraining
 from bert_jax.runs.pretraining import PretrainingRequest, pretrain
 from bert_jax.runs.settings import FinetuningSettings, PretrainingSettings
 from bert_jax.storage import files
+from bert_jax.tasks.base import KIND
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training.evaluation import Evaluation
@@ -86,7 +88,7 @@ def ablate(ablation: Ablation) -> Tables:
     first = settings[ablation.pretrained[0]]
     _check_text(settings)
     over = read_over(ablation.over, {name: configs[name.removesuffix(BILSTM)] for name in ablation.variants})
-    tunings = _tunings(ablation)
+    tunings = _tunings(ablation, [one.task.setting.model for one in checked.values()])
     tasks = {f"{name}{at}": one.config for at in _at(ablation) for name, one in tunings.items()}
     main = {f"{name}{at}": str(one.settings.main_metric) for at in _at(ablation) for name, one in tunings.items()}
     cells = _cells(ablation, settings, tasks)
@@ -100,7 +102,8 @@ def ablate(ablation: Ablation) -> Tables:
 
         def run(cell: Cell, workdir: str) -> Metrics:
             if "task" in cell.overrides:
-                return _finetune(ablation, cell, workdir)
+                metric, metrics = main[cell.overrides["task"]], _finetune(ablation, cell, workdir)
+                return {metric: metrics[metric], **metrics}  # puts the main metric first
             config = configs[cell.overrides["variant"]]
             config = configuration.complete({"seed": cell.overrides["seed"], **paths}, config)
             own = pretrain(config, PretrainingRequest(workdir=workdir, command=ablation.command))
@@ -218,9 +221,12 @@ def _work(
 def _configs(ablation: Ablation) -> dict[str, dict[str, Any]]:
     if ":" in ablation.recipe.replace("://", ""):
         raise UserError(f"--config={ablation.recipe} names a variant; give the file alone, and --variants")
-    for what, values in (("--variants", ablation.variants), ("--seeds", ablation.seeds)):
+    given = {"--variants": ablation.variants, "--seeds": ablation.seeds}
+    for what, values in (given | ({"--finetune_steps": ablation.steps} if ablation.steps else {})).items():
         if not values or len(set(values)) < len(values):
             raise UserError(f"{what} is {','.join(map(str, values))!r}; give at least one, each once")
+    if min(ablation.steps, default=1) < 1:
+        raise UserError(f"--finetune_steps has {min(ablation.steps)}; steps that are saved are 1 and more")
     if ablation.steps and not ablation.finetune:
         raise UserError("--finetune_steps are fine-tuned by a recipe; give --finetune=RECIPE")
     if not ablation.finetune and ablation.pretrained != ablation.variants:
@@ -238,10 +244,11 @@ class _Tuning(NamedTuple):
     every: Mapping[str, Splits]
 
 
-def _tunings(ablation: Ablation) -> dict[str, _Tuning]:
+def _tunings(ablation: Ablation, models: Sequence[ModelConfig]) -> dict[str, _Tuning]:
     """Return the recipes of ``--finetune`` by their short names, which begin the names of their runs and metrics.
 
-    Raises ``UserError`` if a recipe or its examples are wrong, or two recipes have one name.
+    Raises ``UserError`` if a recipe or its examples are wrong, its rows are too long for one of ``models``, or two
+    recipes have one name.
     """
     tunings: dict[str, _Tuning] = {}
     for text in ablation.finetune:
@@ -262,6 +269,8 @@ def _tunings(ablation: Ablation) -> dict[str, _Tuning]:
             }
             for splits in every.values():
                 train_split(splits)  # raises unless there is one
+            for model in models:
+                model.check_lengths({f"config.phases.{KIND}.max_length": settings.phase.max_length})
         except UserError as error:
             raise UserError(f"{text}: {error}") from error
         tunings[name] = _Tuning(text, config, settings, every)

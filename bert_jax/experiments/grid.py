@@ -24,6 +24,7 @@ from bert_jax.storage import file_formats, files, reading
 from bert_jax.training import peak_rates
 
 CELL, RESULTS = "cell.json", "finished.json"  # which run a cell is, written first; its results, written last
+START = 20.0  # seconds of a run for compiling, evaluating and saving, as far as no run has ended
 GUESSED_MFU = 0.25  # share of the peak rate of matrix products that training of small models reaches
 MOST_NAMED, MOST_METRICS = 4, 4  # names of cells in one error; metrics in the line of a cell
 Metrics = dict[str, float]
@@ -88,7 +89,7 @@ class Grid:
         """
         cells, root, every = self._cells, self._root, dict[str, Metrics]()
         done = {cell.name: metrics for cell in cells if (metrics := _results(root / cell.name, cell)) is not None}
-        seconds = {name: _read(root / name / RESULTS).get("seconds", 0.0) for name in done}
+        seconds = {name: _seconds(root / name) for name in done}
         works = ", then ".join(f"{number} of {work}" for work, number in Counter(cell.work for cell in cells).items())
         left = _left([cell for cell in cells if cell.name not in done], cells, flops or {}, seconds)
         say(f"{len(cells)} runs: {works}; {len(done)} of them done already{left}")
@@ -99,9 +100,8 @@ class Grid:
                 every[cell.name] = done[cell.name]
                 continue
             say(f"{where}: {place}")
-            began = time.monotonic()
             metrics = every[cell.name] = _run(cell, place, train)
-            seconds[cell.name] = time.monotonic() - began
+            seconds[cell.name] = _seconds(place)
             later = [one for one in cells[number:] if one.name not in done]
             say(f"{where}: {_describe(metrics)}{_left(later, cells, flops or {}, seconds)}")
         return every
@@ -112,14 +112,14 @@ def _run(cell: Cell, place: epath.Path, train: Callable[[Cell, str], Mapping[str
     place.mkdir(parents=True, exist_ok=True)
     files.write_text(place / CELL, json.dumps(_whose(cell) | {"common": _with_names(cell.common)}) + "\n")
     (place / RESULTS).unlink(missing_ok=True)
-    began = time.monotonic()
+    began, resumes = time.monotonic(), bool(saved_steps(str(place)))
     try:
         metrics = dict(train(cell, str(place)))
     except UserError as error:
         raise type(error)(f"{cell.name}: {error}") from error
     if broken := [key for key, value in metrics.items() if not math.isfinite(value)]:
         raise UserError(f"{cell.name}: {', '.join(broken)} is not finite; lower the run's learning rate")
-    seconds = round(time.monotonic() - began, 3)
+    seconds = 0.0 if resumes else max(time.monotonic() - began, 1e-3)  # 0: not known
     record = _whose(cell) | {"metrics": metrics, "sha256": _digest(metrics), "seconds": seconds}
     files.write_text(place / RESULTS, json.dumps(record, indent=2) + "\n")
     return metrics
@@ -154,6 +154,11 @@ def _results(place: epath.Path, cell: Cell) -> Metrics | None:
     metrics = record.get("metrics")
     sound = record.get("identity") == _identity(cell) and record.get("sha256") == _digest(metrics)
     return metrics if sound else None
+
+
+def _seconds(place: epath.Path) -> float:
+    """Return how long an ended run took; 0 if that is not known, because it was interrupted."""
+    return float(_read(place / RESULTS).get("seconds", 0.0))
 
 
 def _holds_another(place: epath.Path, cell: Cell) -> bool:
@@ -215,7 +220,7 @@ def _left(left: Sequence[Cell], cells: Sequence[Cell], flops: Mapping[str, float
         timed = [one.name for one in same or ended if one.name in flops]
         if cell.name in flops and (timed or peak):
             rate = sum(flops[name] for name in timed) / sum(seconds[name] for name in timed) if timed else peak
-            total += flops[cell.name] / rate
+            total += flops[cell.name] / rate + (0.0 if timed else START)
         elif same:
             total += statistics.fmean(seconds[one.name] for one in same)
         else:

@@ -172,8 +172,10 @@ def _best_of(outcomes: Sequence[Outcome], choose: Sequence[str], metric: str) ->
 def _combinations(request: Sweep) -> dict[str, dict[str, str]]:
     """Return a dict: name -> values. Raises ``UserError`` for values that are missing or not told apart by name."""
     for what, values in (*request.vary.items(), ("--seeds", request.seeds)):
-        if not values or len(set(values)) < len(values):
+        if not values or "" in values or len({_same(value) for value in values}) < len(values):
             raise UserError(f"{what} is {','.join(map(str, values))!r}; give at least one value, each once")
+    if "seed" in request.vary:
+        raise UserError("--vary=seed: seeds are given by --seeds=0,1,2, and each trains the whole grid")
     unknown = set(request.choose) - set(request.vary)
     if unknown:
         raise UserError(f"--choose names {', '.join(sorted(unknown))}; what varies is {', '.join(request.vary)}")
@@ -185,6 +187,12 @@ def _combinations(request: Sweep) -> dict[str, dict[str, str]]:
             )
     every = itertools.product(*request.vary.values())
     return {_name(named): named for named in (dict(zip(request.vary, values, strict=True)) for values in every)}
+
+
+def _same(value: Any) -> Any:
+    """Return what is equal for equal numbers, such as ``0.1`` and ``0.10``."""
+    number = recipes.literal(str(value))
+    return float(number) if is_number(number) else value
 
 
 def _metric(configs: Sequence[Mapping[str, Any]]) -> str:

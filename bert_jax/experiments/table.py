@@ -249,7 +249,12 @@ def write_tables(
       tasks: the names of fine-tuning recipes, with which the names of their metrics begin -> the main metric of each.
       over: the place of each variant along x in the pictures.
     """
-    seeds, scores = ablation.seeds, _by_metric(runs)
+    seeds, steps = ablation.seeds, [task for task in tasks if "@" in task]
+    scores = {  # of many steps, the main metric alone
+        metric: of_variants
+        for metric, of_variants in _by_metric(runs).items()
+        if (task := _task_of(metric, tasks)) not in steps or metric == f"{task}/{tasks[task]}"
+    }
     measures = _columns(scores, variants, tasks)
     references = over.references if over else None
     tables = {metric: compare(scores[metric], by, references) for metric, by in measures.items()}
@@ -277,7 +282,7 @@ def write_tables(
         record["over"] = {over.key: over.values}
     figures = pictures.of_metrics(tables, lines, every, over)
     main = {SAME_ROWS[0], *(f"{task.partition('@')[0]}/{metric}" for task, metric in tasks.items())}
-    shown = [one for one in figures if one.title in main]
+    shown = [one for one in figures if one.title in main and len(one.rows) > 1]
     return tables, write(ablation.workdir, blocks, record, figures, shown or figures)
 
 

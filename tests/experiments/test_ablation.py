@@ -80,6 +80,8 @@ def recipe(tmp_path: Path) -> Path:
             "size=0: config.phases.train.batch_size is 0",
         ),
         (["--config.model.hidden_size=33"], "no_nsp: config.model.hidden_size 33 does not divide"),
+        (["--finetune_steps=2,2", "--finetune=glue:sst2"], "--finetune_steps is '2,2'; give at least one, each once"),
+        (["--finetune_steps=0", "--finetune=glue:sst2"], "--finetune_steps has 0; steps that are saved are 1 and more"),
         (["--finetune_steps=2"], "--finetune_steps are fine-tuned by a recipe; give --finetune=RECIPE"),
     ],
 )

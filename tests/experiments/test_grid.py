@@ -134,7 +134,7 @@ def test_the_hours_of_a_grid_are_said_before_its_first_run_and_by_the_speed_of_t
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(grid, "_usual_flops", lambda: 1e9)
-    clock = iter([0.0, 0.0, 100.0, 100.0, *([100.0] * 20)])
+    clock = iter([0.0, 100.0, *([100.0] * 20)])
     monkeypatch.setattr(grid.time, "monotonic", lambda: next(clock))
     cells = [Cell("a", {"rate": 1.0}), Cell("b", {"rate": 1.0}), Cell("c", {"rate": 1.0}, work="fine-tuning")]
     flops = {"a": 1e12, "b": 3e12, "c": 32e12}
@@ -149,12 +149,19 @@ def test_the_hours_of_a_grid_are_said_before_its_first_run_and_by_the_speed_of_t
         Grid(cells, str(tmp_path)).run(killed, flops)
     first, *lines = capsys.readouterr().out.splitlines()
     assert first.endswith(
-        "; about 10 h 00 m left, a guess from their matrix products and this machine's speed; "
+        "; about 10 h 01 m left, a guess from their matrix products and this machine's speed; "
         "the first run tells better"
-    )  # 36e12 FLOPs at 1e9 a second
+    )  # 36e12 FLOPs at 1e9 a second, and 20 s each
     assert "[1/3] a: loss 1; about 58 m 20 s left" in lines  # 35e12 at the 1e10 a second of the first
     Grid(cells, str(tmp_path)).run(Runs(), flops)
     assert "1 of them done already; about 58 m 20 s left" in capsys.readouterr().out
+
+
+def test_what_was_interrupted_tells_nothing_of_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grid, "saved_steps", lambda place: [20] if place.endswith("rate-0") else [])
+    Grid(CELLS, str(tmp_path)).run(Runs())
+    seconds = [json.loads((tmp_path / cell.name / RESULTS).read_text())["seconds"] for cell in CELLS]
+    assert seconds[0] == 0 < min(seconds[1:])
 
 
 def test_errors_name_the_cell_and_leave_it_unfinished(tmp_path: Path) -> None:

@@ -121,6 +121,9 @@ def test_the_best_value_is_doubted_within_the_noise_of_the_seeds():
         ("--choose=seed", "what varies"),
         ("--seeds=a", "whole numbers"),
         ("--data=nowhere", "no file for dev"),
+        ("--vary=epochs=1,1.0", "each once"),
+        ("--vary=epochs=1,,2", "at least one value, each once"),
+        ("--vary=seed=1,2", "seeds are given by --seeds"),
         ("--vary=data.train_fraction=0.05,1", "train_fraction=0.05: config.data.train_fraction=0.05 keeps 1 of 16"),
         ("--vary=data.train_fraction=0.05,1", "and none of them has the label "),
         ("--vary=init=none,nowhere", "init=nowhere: --init=nowhere"),
@@ -144,6 +147,12 @@ def test_the_argument_of_a_recipe_can_vary(tmp_path, capsys):
     where = [f"--config={tmp_path / 'own.py'}:a", "--vary=variant=a,b", f"--workdir={tmp_path / 'sweep'}"]
     assert run(["sweep", *where]) == 2
     assert "names a variant; give the file alone, and --vary=variant=A,B" in capsys.readouterr().err
+
+
+def test_a_key_is_given_once(tmp_path, capsys):
+    toy_tasks.write_toy(tmp_path, "classification", train=16, dev=8)
+    assert sweep(tmp_path, "--vary=epochs=1", "--vary=epochs=2") == 2
+    assert "--vary=epochs is given twice; write all its values into one, as epochs=V1,V2" in capsys.readouterr().err
 
 
 def test_one_table_needs_one_score(tmp_path):
