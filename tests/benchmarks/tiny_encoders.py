@@ -42,6 +42,7 @@ def get_config(name: str = "bert") -> ConfigDict:
     )
     if name == "modernbert":  # rows of 128 are short too
         config.phases.phase2.model = {"global_theta": ROTARY["global_theta"]}
+    config.optimizer = ConfigDict({"name": "adamw", "bias_correction": "standard"})
     config.schedule = ConfigDict({"name": "linear", "peak_learning_rate": 1e-3, "warmup_fraction": 0.1})
     config.training = ConfigDict({"log_every_steps": 250, "eval_every_steps": 1_000_000, "loggers": ()})
     config.checkpoints = ConfigDict({"every_steps": 1_000_000, "keep": 1})
