@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bert_jax.errors import UserError
 from bert_jax.reporting.formats import figure as rounded
 from bert_jax.reporting.formats import is_number
+from bert_jax.reporting.loggers.base import flatten
 from bert_jax.runs import key_names
 from bert_jax.runs.own_code import at
 
@@ -51,6 +53,10 @@ def read_over(key: str, configs: Mapping[str, Any]) -> Over | None:
     Raises ``UserError`` for a value that is no number.
     """
     values = {name: at(config, key_names.full(key, config)) for name, config in configs.items()} if key else {}
+    if key and all(value is None for value in values.values()):
+        known = sorted({one for config in configs.values() for one in flatten(config)})
+        close = "".join(f"; did you mean {one!r}?" for one in difflib.get_close_matches(key, known, n=1))
+        raise UserError(f"--over={key} is a key that no variant sets{close}")
     for name, value in values.items():
         if not is_number(value):
             found = "does not set it" if value is None else f"has {value!r}"

@@ -302,7 +302,11 @@ def test_hostile_names_stay_text(tmp_path):
 def test_a_value_that_is_no_number_is_named(tmp_path, capsys):
     with pytest.raises(UserError, match="--over=model.size needs a number in every variant, and b has 'tiny'; set one"):
         read_over("model.size", {"a": {"model": {"size": 3}}, "b": {"model": {"size": "tiny"}}})
-    with pytest.raises(UserError, match="and a does not set it"):
+    with pytest.raises(UserError, match="and b does not set it"):
+        read_over("seed", {"a": {"seed": 1}, "b": {}})
+    with pytest.raises(UserError, match="is a key that no variant sets; did you mean 'objective.masking.rate'"):
+        read_over("objective.masking.rat", {"a": {}, "b": {"objective": {"masking": {"rate": 0.2}}}})
+    with pytest.raises(UserError, match="--over=no.key is a key that no variant sets$"):
         read_over("no.key", {"a": {}})
     assert read_over("", {"a": {}}) is None
     toy_tasks.write_toy(tmp_path, "classification", train=16, dev=8)
