@@ -92,11 +92,12 @@ def _frame(chart: Figure) -> charts.Frame:
 
 def _curves(chart: Figure) -> tuple[list[str], float]:
     """Return the elements of curves, and their height."""
-    frame, ticks, free = _frame(chart), list[float](), 0.0
-    for x in chart.xs:  # a label where no other stands
-        half = CHARACTER * len(charts.tick_label(x)) / 2
-        if frame.x(x) - half >= free:
-            ticks, free = [*ticks, x], frame.x(x) + half + 6
+    frame, last = _frame(chart), chart.xs[-1]
+    room = {x: CHARACTER * len(charts.tick_label(x)) / 2 + 3 for x in chart.xs}  # to either side of a label
+    ticks, free = list[float](), 0.0
+    for x in chart.xs:  # a label at the last place, and where no other stands
+        if x == last or (frame.x(x) - room[x] >= free and frame.x(x) + room[x] <= frame.x(last) - room[last]):
+            ticks, free = [*ticks, x], frame.x(x) + room[x]
     parts = [*charts.grid(frame, ticks), f'<text class="word" x="2" y="10">{escape(chart.axis)}</text>']
     middle = (charts.LEFT + charts.RIGHT_EDGE) / 2
     parts.append(f'<text x="{middle:g}" y="{charts.HEIGHT + 12:g}" text-anchor="middle">{escape(chart.x_name)}</text>')
