@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -204,8 +205,8 @@ def _describe(metrics: Metrics) -> str:
 def _left(left: Sequence[Cell], cells: Sequence[Cell], flops: Mapping[str, float], seconds: Mapping[str, float]) -> str:
     """Return the end of a line, with the time that the cells ``left`` will take; "" if it is not known.
 
-    It goes by the FLOPs a second of ended runs of the same work, else of all ended runs, else of this machine; for a
-    cell without FLOPs by the mean time of ended runs of its work.
+    It goes by the ended runs of the same work, else by all ended runs, else by the speed of this machine; for a cell
+    without FLOPs by the mean time of ended runs of its work.
 
     Args:
       flops: name of a cell -> its FLOPs.
@@ -214,13 +215,12 @@ def _left(left: Sequence[Cell], cells: Sequence[Cell], flops: Mapping[str, float
     ended, total = [cell for cell in cells if seconds.get(cell.name)], 0.0
     if not left or not (ended or flops):
         return ""
-    peak = 0.0 if ended else _usual_flops()
     for cell in left:
         same = [one for one in ended if one.work == cell.work]
         timed = [one.name for one in same or ended if one.name in flops]
-        if cell.name in flops and (timed or peak):
-            rate = sum(flops[name] for name in timed) / sum(seconds[name] for name in timed) if timed else peak
-            total += flops[cell.name] / rate + (0.0 if timed else START)
+        if cell.name in flops and (timed or not ended):
+            start, per_flop = _start_and_speed([flops[name] for name in timed], [seconds[name] for name in timed])
+            total += start + per_flop * flops[cell.name]
         elif same:
             total += statistics.fmean(seconds[one.name] for one in same)
         else:
@@ -229,6 +229,22 @@ def _left(left: Sequence[Cell], cells: Sequence[Cell], flops: Mapping[str, float
     return f"; about {duration(total)} left{guess}"
 
 
+def _start_and_speed(flops: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
+    """Return the seconds that any run takes and those of each FLOP, by ended runs of so many FLOPs and seconds.
+
+    They are those of the straight line through the runs if there is one, else the guesses for this machine, both
+    multiplied by what the runs took of what was guessed.
+    """
+    if len(set(flops)) > 1:
+        per_flop, start = statistics.linear_regression(flops, seconds)
+        if per_flop > 0 and start >= 0:
+            return start, per_flop
+    guessed = sum(START + one / _usual_flops() for one in flops)
+    took = sum(seconds) / guessed if flops else 1.0
+    return START * took, took / _usual_flops()
+
+
+@functools.cache
 def _usual_flops() -> float:
     """Return the FLOP/s of matrix products that runs of small models reach on the devices of this machine."""
     devices = jax.local_devices()

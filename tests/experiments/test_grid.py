@@ -152,9 +152,17 @@ def test_the_hours_of_a_grid_are_said_before_its_first_run_and_by_the_speed_of_t
         "; about 10 h 01 m left, a guess from their matrix products and this machine's speed; "
         "the first run tells better"
     )  # 36e12 FLOPs at 1e9 a second, and 20 s each
-    assert "[1/3] a: loss 1; about 58 m 20 s left" in lines  # 35e12 at the 1e10 a second of the first
+    # 100 s where 1,020 were guessed: a tenth of the 35e12 FLOPs' 35,000 s and of the two runs' 40 s
+    assert "[1/3] a: loss 1; about 57 m 15 s left" in lines
     Grid(cells, str(tmp_path)).run(Runs(), flops)
-    assert "1 of them done already; about 58 m 20 s left" in capsys.readouterr().out
+    assert "1 of them done already; about 57 m 15 s left" in capsys.readouterr().out
+
+
+def test_short_runs_tell_how_long_longer_ones_take() -> None:
+    flops, seconds = [1e12, 3e12, 10e12], [57.1, 61.4, 84.6]  # at a hundredth, 3 and 10 % of the labels
+    start, per_flop = grid._start_and_speed(flops, seconds)
+    assert start + per_flop * 100e12 == pytest.approx(360, rel=0.05), "324 s were measured"
+    assert grid._start_and_speed([1e12, 2e12], [50.0, 40.0])[1] > 0, "a longer run that took less says nothing"
 
 
 def test_what_was_interrupted_tells_nothing_of_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
