@@ -74,7 +74,7 @@ def tenth(words: list[str]) -> list[str]:
         if flag in ("--variants", "--vary"):
             key, equals, values = value.rpartition("=")
             return f"{flag}={key}{equals}" + ",".join(values.split(",")[:3])
-        return f"{flag}={int(value) // 10}" if re.search(r"_steps$", flag) else word
+        return f"{flag}={int(value) // 10}" if re.search(r"[-_]steps$", flag) else word
 
     typed, short = {word.partition("=")[0] for word in words}, [shorter(word) for word in words]
     if words[0] == "sweep":
