@@ -24,7 +24,7 @@ from bert_jax.interchange.loading import load
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import LM_HEAD
 from bert_jax.objectives import mlm
-from bert_jax.objectives.base import Setting
+from bert_jax.objectives.base import ROW_KEYS, Setting
 from bert_jax.reporting.run_record import only_writer
 from bert_jax.runs import finetuning, recipes
 from bert_jax.runs.finetuning_preparation import Splits, check_finetuning
@@ -41,7 +41,6 @@ from bert_jax.training.state import metric_names
 
 INPUTS = "inputs"  # folder of the vocabulary and corpus that all runs share
 BILSTM = "+bilstm"  # suffix of a variant: a two-layer BiLSTM is added in fine-tuning (paper, section 5.1)
-ROW_KEYS = tuple(field.name for field in dataclasses.fields(mlm.Config))  # keys that decide the rows
 FREE_OF_ROWS = ("num_steps", "batch_size", "micro_batches")  # fields of a phase that do not decide its held-out rows
 
 
@@ -87,7 +86,10 @@ def ablate(ablation: Ablation) -> Tables:
     variants = {name: _variant(settings[name], one) for name, one in checked.items()}
     first = settings[ablation.pretrained[0]]
     _check_text(settings)
+    _check_positions(checked)
     over = read_over(ablation.over, {name: configs[name.removesuffix(BILSTM)] for name in ablation.variants})
+    if over:
+        over.check_curves()
     tunings = _tunings(ablation, [one.task.setting.model for one in checked.values()])
     tasks = {f"{name}{at}": one.config for at in _at(ablation) for name, one in tunings.items()}
     main = {f"{name}{at}": str(one.settings.main_metric) for at in _at(ablation) for name, one in tunings.items()}
@@ -162,10 +164,11 @@ def _cells(
     for task, config in tasks.items():
         for seed in ablation.seeds:
             for name in ablation.variants:
-                layers = 2 if name.endswith(BILSTM) else 0
-                own = {**config, "seed": seed, "bilstm_layers": layers, "export": False}
-                origin = origins[name.removesuffix(BILSTM), seed]
-                facts = {"task": task, "variant": name, "seed": seed, "config": own, "origin": origin}
+                own = {**config, "seed": seed, "export": False} | (
+                    {"bilstm_layers": 2} if name.endswith(BILSTM) else {}
+                )
+                facts = {"task": task, "variant": name, "seed": seed, "config": own, "data": ablation.data}
+                facts["origin"] = origins[name.removesuffix(BILSTM), seed]
                 cells.append(Cell(f"{task}-{name}-seed{seed}", facts, None, "fine-tuning"))
     return cells
 
@@ -179,15 +182,15 @@ def _check_steps(ablation: Ablation, checked: Mapping[str, CheckedPretraining], 
     """Raise ``UserError`` if a run in ``cells`` has not kept, or would not keep, a step that is to be fine-tuned."""
     for cell in cells if ablation.steps else ():
         place, experiment = files.as_path(ablation.workdir) / cell.name, checked[cell.overrides["variant"]].experiment
-        if (place / RESULTS).exists():
-            kept = saved_steps(str(place))
-        elif experiment.phases.in_epochs:
+        kept = saved_steps(str(place))
+        if not (place / RESULTS).exists() and experiment.phases.in_epochs:
             raise UserError(
                 f"{cell.name} has phases in epochs, of which no step is known; give num_steps or num_tokens"
             )
-        else:
-            last, every = experiment.phases.num_steps, experiment.save_every_steps
-            kept = experiment.checkpoints.steps_to_keep(sorted({*range(every, last + 1, every), last}))
+        if not (place / RESULTS).exists():
+            last, every, there = experiment.phases.num_steps, experiment.save_every_steps, max(kept, default=0)
+            planned = experiment.checkpoints.steps_to_keep(sorted({*range(every, last + 1, every), last}))
+            kept = [*kept, *(step for step in planned if step > there)]
         if missing := [str(step) for step in ablation.steps if step not in kept]:
             each = math.gcd(*ablation.steps)
             raise UserError(
@@ -288,9 +291,9 @@ def _check_finetunings(
     The examples are encoded for the first model alone; of the others only the lengths are checked.
     """
     models = [one.task.setting.model for one in checked.values()]
-    layers, found = 2 if any(name.endswith(BILSTM) for name in ablation.variants) else 0, {}
+    found, bilstm = {}, any(name.endswith(BILSTM) for name in ablation.variants)
     for name, (text, _, settings, every) in tunings.items():
-        settings = dataclasses.replace(settings, bilstm_layers=layers)
+        settings = dataclasses.replace(settings, bilstm_layers=2) if bilstm else settings
         try:
             first, *_ = [check_finetuning(settings, TrainedModel("", {}, model, tokenizer)) for model in models]
             found[name] = check_and_count(first, every)
@@ -305,6 +308,19 @@ def _finetune(ablation: Ablation, cell: Cell, workdir: str) -> Metrics:
     init += "".join(cell.overrides["task"].partition("@")[1:])
     request = finetuning.FinetuningRequest(workdir, ablation.data, ablation.command, init)
     return finetuning.finetune(cell.overrides["config"], request)
+
+
+def _check_positions(checked: Mapping[str, CheckedPretraining]) -> None:
+    """Raise ``UserError`` if a variant cannot read the first one's held-out rows, on which all are compared."""
+    first, *others = checked
+    phase = checked[first].experiment.evaluated_phase
+    for model, name in ((checked[other].task.setting.model, other) for other in others):
+        if not model.causal and phase.max_length > model.max_length:
+            raise UserError(
+                f"all variants are compared on the held-out rows of {first}, of {phase.max_length} tokens, and {name} "
+                f"has {model.max_length} positions; raise its config.model.max_length, or name a variant with shorter "
+                "rows first"
+            )
 
 
 def _check_text(settings: Mapping[str, PretrainingSettings]) -> None:

@@ -93,7 +93,7 @@ def _frame(chart: Figure) -> charts.Frame:
 def _curves(chart: Figure) -> tuple[list[str], float]:
     """Return the elements of curves, and their height."""
     frame, last = _frame(chart), chart.xs[-1]
-    room = {x: CHARACTER * len(charts.tick_label(x)) / 2 + 3 for x in chart.xs}  # to either side of a label
+    room = {x: CHARACTER * len(charts.exact_label(x)) / 2 + 3 for x in chart.xs}  # to either side of a label
     ticks, free = list[float](), 0.0
     for x in chart.xs:  # a label at the last place, and where no other stands
         if x == last or (frame.x(x) - room[x] >= free and frame.x(x) + room[x] <= frame.x(last) - room[last]):
@@ -129,7 +129,7 @@ def _bars(chart: Figure) -> tuple[list[str], float]:
     top, zero = LINE * len(chart.lines) + 4, place(max(begin, 0.0))
     parts, y, first = list[str](), top, chart.rows[0]
     for row in chart.rows:
-        word = word_of(row) or (kind_of(row) if len(chart.rows) > 1 else "")
+        word = word_of(row) or ("reference" if kind_of(row) == "reference" and len(chart.rows) > 1 else "")
         said = f"{row.mean:.4f}" + (f" · {word}" if word else "")
         names = _wrapped(row.variant, int((right - left) / CHARACTER) - len(said) - 2)
         title = _told(row, row.variant)
@@ -171,7 +171,7 @@ def _bars(chart: Figure) -> tuple[list[str], float]:
 def _wrapped(name: str, most: int) -> list[str]:
     """Return a name in lines of at most ``most`` characters, which end at one of ``_+=-`` where possible."""
     lines = [""]
-    for part in re.findall(rf"[^_+=-]{{1,{most - 1}}}[_+=-]?|[_+=-]", name):
+    for part in re.findall(rf"[^_+=-]{{1,{max(most - 1, 1)}}}[_+=-]?|[_+=-]", name):
         if len(lines[-1] + part) > most:
             lines.append("")
         lines[-1] += part
@@ -231,7 +231,8 @@ def _lines(texts: Sequence[str], y: float, style: str = "", width: float = ACROS
 
 def _panel(chart: Figure) -> tuple[str, float]:
     """Return a figure of a picture, with its title, legend and sentences, and its height."""
-    parts, x, y = [f'<text class="title" x="{MARGIN:g}" y="32">{escape(chart.title)}</text>'], MARGIN, 58.0
+    parts = list(_lines([chart.title], 32, "title"))
+    x, y = MARGIN, 38 + LINE * len(parts)
     if len(chart.series) > 1:
         for name, style in zip(chart.series, _styles(chart), strict=True):
             width = CHARACTER * len(name) + 40

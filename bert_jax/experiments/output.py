@@ -59,10 +59,10 @@ def write(
       shown: those of the picture.
     """
     folder, text, title = files.as_path(workdir), text_of(blocks), str(blocks[0]).lstrip("# ")
-    first, *others = map(_html_of, blocks)
-    body = "\n".join([first, drawing.section(figures), *others])
     files.write_text(folder / "table.md", text)
     files.write_text(folder / "table.json", json.dumps(record, indent=2) + "\n")
+    first, *others = map(_html_of, blocks)
+    body = "\n".join([first, drawing.section(figures), *others])
     files.write_text(folder / "report.html", page.page(title, body, page.STYLE + drawing.STYLE))
     files.write_text(folder / "picture.svg", drawing.picture(title, shown))
     return f"{text}\ntables: {folder / 'table.md'}, {folder / 'table.json'}; pictures: " + (

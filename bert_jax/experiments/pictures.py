@@ -38,6 +38,18 @@ class Over(NamedTuple):
             alike.setdefault(LAST_NUMBER.sub("", variant) or self.key, []).append(variant)
         return {name if len(names) > 1 else names[0]: names for name, names in alike.items()}
 
+    def check_curves(self) -> None:
+        """Raise ``UserError`` if two variants would stand at one place of one curve."""
+        for name, variants in self.curves.items():
+            places: dict[float, str] = {}
+            for variant in variants:
+                if (other := places.setdefault(self.values[variant], variant)) != variant:
+                    raise UserError(
+                        f"--over={self.key} would put {other} and {variant} at one place of the curve {name!r}: "
+                        "variants whose names differ only in their last number make a curve. Compare fewer variants, "
+                        "rename them, or leave --over out"
+                    )
+
     @property
     def references(self) -> dict[str, str]:
         """Variant of any curve but the first -> that of the first curve at the same place, with which to compare it."""
@@ -105,17 +117,22 @@ class Figure:
         return tuple((name, value) for name, value in self.baselines.items() if low - far <= value <= high + far)
 
     @property
+    def _first(self) -> Sequence[tuple[float, VariantSummary]]:
+        """The points of the first curve."""
+        return next(iter(self.series.values()))
+
+    @property
     def sentences(self) -> list[str]:
         """What stands under the chart."""
         said = [self.note[:1].upper() + self.note[1:]] if self.note else []
         for name, points in self.series.items() if self.x_name else ():
-            places: dict[str, list[str]] = {}
+            places: dict[tuple[str, str], list[str]] = {}  # (word, with what it is compared) -> places
             for x, row in points:
+                at_same_place = any((x, row.reference) == (other, one.variant) for other, one in self._first)
+                other = next(iter(self.series)) if at_same_place else str(row.reference)
                 if word := word_of(row):
-                    places.setdefault(word, []).append(f"{x:,.10g}")
-            known = {row.reference for _, row in points if row.shown is False}
-            other = known.pop() if len(known) == 1 else next(iter(self.series))
-            for word, xs in places.items():
+                    places.setdefault((word, other), []).append(f"{x:,.10g}")
+            for (word, other), xs in places.items():
                 what, _, why = word.partition(": ")
                 said.append(
                     f"{name}: not shown to differ from {other} at {', '.join(xs)}: {why}"

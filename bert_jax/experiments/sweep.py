@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from bert_jax.errors import UserError
 from bert_jax.experiments import output, pictures, table
 from bert_jax.experiments.finetunings import check_and_count
-from bert_jax.experiments.grid import Cell, Grid, Metrics, say
+from bert_jax.experiments.grid import RESULTS, Cell, Grid, Metrics, say
 from bert_jax.interchange.loading import load
 from bert_jax.reporting.formats import is_number
 from bert_jax.reporting.measures import lower_is_better
@@ -104,7 +104,7 @@ def sweep(request: Sweep) -> list[Outcome]:
             return {metric: metrics[metric], **metrics}  # puts the main metric first
 
         grid, root = Grid(list(cells.values()), request.workdir), files.as_path(request.workdir)
-        new = {name for (name, _), cell in cells.items() if not (root / cell.name).exists()}
+        new = {name for (name, _), cell in cells.items() if not (root / cell.name / RESULTS).exists()}
         work = _work(request, combinations, {name: config for name, config in configs.items() if name in new})
         metrics_of = grid.run(run, {cell.name: work[name] for (name, _), cell in cells.items() if name in work})
     outcomes = [
@@ -233,16 +233,20 @@ def _over(request: Sweep, configs: Mapping[str, Mapping[str, Any]]) -> pictures.
 
     Raises ``UserError`` if ``--over`` does not vary or has a value that is no number.
     """
-    keys, config = _compared_keys(request), next(iter(configs.values()))
+    compared, config = _compared_keys(request), next(iter(configs.values()))
+    keys = [key for key in compared if key not in (INIT, VARIANT)]
     if not request.over:
-        last = [key for key in keys[-1:] if key not in (INIT, VARIANT) and len(request.vary[key]) > 2]
+        last = [key for key in keys if key == compared[-1] and len(request.vary[key]) > 2]
         numbers = last and all(is_number(recipes.literal(value)) for value in request.vary[last[0]])
         return pictures.read_over(last[0], configs) if numbers else None
     wanted = key_names.full(request.over, config)
     for key in keys:
         if key_names.full(key, config) == wanted:
             return pictures.read_over(key, configs)
-    raise UserError(f"--over={request.over} is none of what the table compares: {', '.join(keys)}; name one of these")
+    raise UserError(
+        f"--over={request.over} is none of the config keys that the table compares: "
+        f"{', '.join(keys) or 'there are none'}; name one of these, or leave --over out"
+    )
 
 
 def _compared_keys(request: Sweep) -> list[str]:

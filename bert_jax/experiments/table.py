@@ -30,8 +30,8 @@ SPREAD = "Cells are the mean ± the standard deviation (n - 1) over the seeds; o
 NOTE = (
     "A difference is the variant's mean minus that of the first; its standard error is that of two independent means"
     " (Welch). It is beyond the noise if it exceeds the error times Student's t for 95 % and so few seeds (4.3 for two"
-    " alike, 2.8 for three, 2.3 for five); where nothing differs, 1 in 20 or fewer do by chance. One seed cannot tell."
-    " Pictures call it shown if, besides, the bars of two standard errors around the two means do not overlap."
+    " alike, 2.8 for three, 2.3 for five); where nothing differs, about 1 in 20 or fewer do by chance. One seed cannot"
+    " tell. Pictures call it shown if, besides, the bars of two standard errors around the two means do not overlap."
 )
 INSIDE = 0.95  # share of differences within the noise where nothing differs
 OWN = "own_"  # prefix of the masked-LM metrics of a variant's own objective, on its own held-out rows

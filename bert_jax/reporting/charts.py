@@ -68,6 +68,11 @@ def tick_label(value: float) -> str:
     return count(value) if abs(value) >= 1000 else f"{value:g}"
 
 
+def exact_label(value: float) -> str:
+    """Return a number that is not rounded, such as ``10,050``."""
+    return f"{value:,.10g}"
+
+
 def _thin(points: Points) -> list[tuple[float, float | None]]:
     """Return at most ``MAX_POINTS`` of the points.
 
@@ -154,14 +159,14 @@ def frame_of(chart: Chart) -> Frame | None:
 
 
 def grid(frame: Frame, xs: Sequence[float] = ()) -> list[str]:
-    """Return the lines and labels of both axes. ``xs``: the places of labels along x, if they need not be round."""
+    """Return the lines and labels of both axes. ``xs``: the places along x that are labelled as they are."""
     elements = []
     values: Sequence[float] = ticks(*frame.y_range)
     for y, label in ((frame.y(value), tick_label(value)) for value in values):
         elements.append(f'<line class="grid" {_across(y)}/>')
         elements.append(f'<text class="tick" x="{LEFT - 8:g}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
-    values = xs or ticks(*frame.x_range)
-    for x, label in ((frame.x(value), tick_label(value)) for value in values):
+    along = {x: exact_label(x) for x in xs} or {x: tick_label(x) for x in ticks(*frame.x_range)}
+    for x, label in ((frame.x(value), label) for value, label in along.items()):
         at, anchor = (x, "middle") if x < RIGHT_EDGE - 14 else (RIGHT_EDGE, "end")
         elements.append(f'<text class="tick" x="{at:.1f}" y="{HEIGHT - 10:g}" text-anchor="{anchor}">{label}</text>')
     return [*elements, f'<line class="axis" {_across(BASE)}/>']

@@ -1,5 +1,6 @@
 """``bert-jax ablate``: what is refused before anything runs, and (heavy) a whole table that is not made twice."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -27,9 +28,12 @@ def get_config(variant="bert"):
         "columns": {{"objective": {{"name": "mlm", "masking": {{"unit": "no_such"}}}}}},
         "weighted": {{"objective": {{"name": "./weighted.py"}}}},
         "slip": {{"objective": {{"name": "./slip.py"}}}},
+        "short": {{"objective": {{"name": "mlm"}}, "length": 16}},
     }}[variant]
     config = json.loads({base!r})
     config["objective"] = changes.get("objective", config["objective"])
+    if "length" in changes:
+        config["model"]["max_length"] = config["phases"]["phase1"]["max_length"] = changes["length"]
     config["corpus"]["heldout_fraction"] = changes.get("heldout_fraction", 0.2)
     return config
 """
@@ -83,6 +87,7 @@ def recipe(tmp_path: Path) -> Path:
         (["--finetune_steps=2,2", "--finetune=glue:sst2"], "--finetune_steps is '2,2'; give at least one, each once"),
         (["--finetune_steps=0", "--finetune=glue:sst2"], "--finetune_steps has 0; steps that are saved are 1 and more"),
         (["--finetune_steps=2"], "--finetune_steps are fine-tuned by a recipe; give --finetune=RECIPE"),
+        (["--variants=bert,short"], "held-out rows of bert, of 32 tokens, and short has 16 positions; raise its"),
     ],
 )
 def test_bad_input_is_named_before_anything_runs(
@@ -129,6 +134,32 @@ def test_a_step_that_is_not_kept_is_named_before_any_pretraining(
     )
     assert "--config.checkpoints.every_steps=1 --config.checkpoints.keep_every_steps=1" in told
     assert not Path("runs").exists()
+
+
+def test_a_step_that_a_cut_run_can_no_longer_keep_is_named(
+    recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(recipe.parent)
+    toy_tasks.write_toy(recipe.parent, "classification", train=8, dev=8).rename("tune.json")
+    monkeypatch.setattr(ablation, "saved_steps", lambda place: [2])
+    keep = ["--config.checkpoints.every_steps=1", "--config.checkpoints.keep_every_steps=1"]
+    flags = ["--finetune=tune.json", "--finetune_steps=1,2,3", *keep, "--workdir=runs"]
+    assert run(["ablate", "--config=recipe.py", "--variants=no_nsp", *flags]) == 2
+    assert "has 1, not kept by no_nsp-seed0, which keeps 2, 3, 4" in capsys.readouterr().err
+
+
+def test_a_fine_tuning_is_another_with_other_data_and_keeps_its_own_bilstm(recipe: Path) -> None:
+    settings = {"no_nsp": PretrainingSettings.of(recipes.load(f"{recipe}:no_nsp").to_dict())}
+    asked = ablation.Ablation(str(recipe), (), ("no_nsp", "no_nsp+bilstm"), (0,), "runs", data="here")
+    tasks = {"tune": {"bilstm_layers": 1}}
+    cells = [ablation._cells(dataclasses.replace(asked, data=data), settings, tasks) for data in ("here", "there")]
+    assert [cell.overrides.get("data") for of_data in cells for cell in of_data] == [
+        None,
+        *["here"] * 2,
+        None,
+        *["there"] * 2,
+    ]
+    assert [cell.overrides["config"]["bilstm_layers"] for cell in cells[0][1:]] == [1, 2]
 
 
 def test_the_recipe_is_given_without_a_variant(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -147,6 +147,7 @@ def test_one_seed_has_no_bars_and_says_so(tmp_path):
     assert 'class="error"' not in picture
     assert [kind for kind, *_ in points(picture)] == ["reference", "doubt"]
     assert "not shown:" not in picture
+    assert re.findall(r'class="word".*?>(.*?)<', picture) == ["2.0000 · reference", "2.2000"]
     for text in (picture, (tmp_path / "report.html").read_text()):
         assert "One seed: there are no error bars" in text
 
@@ -188,7 +189,7 @@ def test_alike_variants_are_curves_compared_at_equal_places(tmp_path):
     assert rows["all_rate_60"]["reference"] == "rate_10", "no rate_60"
     assert "| mlm_loss | all_rate_20 - rate_20 |" in (tmp_path / "table.md").read_text()
     said = (tmp_path / "report.html").read_text()
-    assert "all_rate: not shown to differ from rate_10 at 0.1: the bars overlap." in said
+    assert "all_rate: not shown to differ from rate at 0.1: the bars overlap." in said
     assert ">rate: not shown to differ from rate_10 at 0.2: the bars overlap." in said
     assert written["over"] == {"objective.masking.rate": {name: int(name[-2:]) / 100 for name in names}}
     titles = [title for _, title, _ in points(picture)]
@@ -317,7 +318,8 @@ def test_a_value_that_is_no_number_is_named(tmp_path, capsys):
             "weights",
             "--over=weights needs a number in every variant, and weights=pretrained",
         ),
-        ("epochs=1,2", "learning_rate", "--over=learning_rate is none of what the table compares: epochs"),
+        ("epochs=1,2", "learning_rate", "--over=learning_rate is none of the config keys that the table compares: ep"),
+        ("init=none,x", "init", "the table compares: there are none; name one of these, or leave --over out"),
     ):
         assert run(["sweep", *flags, f"--vary={vary}", f"--over={over}"]) == 2
         assert said in capsys.readouterr().err
@@ -339,6 +341,18 @@ def test_names_that_differ_by_a_number_are_one_curve():
         "x": ["x_0.5", "x_1"],
     }
     assert over.references == {"bert": "rate_10", "rate_20+bilstm": "rate_20"}
+    over.check_curves()
+    with pytest.raises(UserError, match="would put L4_H128 and L4_H64 at one place of the curve 'L4_H': "):
+        pictures.Over("model.num_layers", {"L4_H128": 4, "L2_H128": 2, "L4_H64": 4}).check_curves()
+
+
+def test_a_place_without_a_point_of_the_first_curve_is_compared_with_the_first_variant(tmp_path):
+    names = ["rate_10", "rate_20", "all_rate_20", "all_rate_60"]
+    spec = {name: {"mlm_loss": [2.0, 2.1, 2.2]} for name in names}
+    ablation(tmp_path, spec, (), "objective.masking.rate", rates(names))
+    said = (tmp_path / "report.html").read_text()
+    assert "all_rate: not shown to differ from rate at 0.2: the bars overlap." in said
+    assert "all_rate: not shown to differ from rate_10 at 0.6: the bars overlap." in said
 
 
 def test_the_picture_has_the_main_metrics_and_the_page_all(tmp_path):
