@@ -98,7 +98,7 @@ def test_a_command_runs(
     for init in (word.removeprefix("--init=") for word in words if word.startswith("--init=")):
         if not Path(init).exists():  # this test runs alone
             steps = ["--config.phases.phase1.num_steps=60", "--config.phases.phase2.num_steps=30"]
-            steps.append("--config.schedule.warmup_steps=10")
+            steps += ["--config.schedule.warmup_steps=10", "--config.model.max_length=128"]
             assert main.run(["pretrain", "--config=sizes", *steps, f"--workdir={init}"]) == 0
     assert main.run(words) == 0
     if words[0] == "pretrain":
