@@ -313,14 +313,10 @@ def _finetune(ablation: Ablation, cell: Cell, workdir: str) -> Metrics:
 def _check_positions(checked: Mapping[str, CheckedPretraining]) -> None:
     """Raise ``UserError`` if a variant cannot read the first one's held-out rows, on which all are compared."""
     first, *others = checked
-    phase = checked[first].experiment.evaluated_phase
-    for model, name in ((checked[other].task.setting.model, other) for other in others):
-        if not model.causal and phase.max_length > model.max_length:
-            raise UserError(
-                f"all variants are compared on the held-out rows of {first}, of {phase.max_length} tokens, and {name} "
-                f"has {model.max_length} positions; raise its config.model.max_length, or name a variant with shorter "
-                "rows first"
-            )
+    length = checked[first].experiment.evaluated_phase.max_length
+    for name in others:
+        if not (model := checked[name].task.setting.model).causal:
+            model.check_lengths({f"the held-out rows of {first}, on which {name} is judged too": length})
 
 
 def _check_text(settings: Mapping[str, PretrainingSettings]) -> None:

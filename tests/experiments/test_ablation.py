@@ -87,7 +87,7 @@ def recipe(tmp_path: Path) -> Path:
         (["--finetune_steps=2,2", "--finetune=glue:sst2"], "--finetune_steps is '2,2'; give at least one, each once"),
         (["--finetune_steps=0", "--finetune=glue:sst2"], "--finetune_steps has 0; steps that are saved are 1 and more"),
         (["--finetune_steps=2"], "--finetune_steps are fine-tuned by a recipe; give --finetune=RECIPE"),
-        (["--variants=bert,short"], "held-out rows of bert, of 32 tokens, and short has 16 positions; raise its"),
+        (["--variants=bert,short"], "(the held-out rows of bert, on which short is judged too) exceeds the model's 16"),
     ],
 )
 def test_bad_input_is_named_before_anything_runs(
