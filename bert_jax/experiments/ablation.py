@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -17,14 +16,11 @@ from bert_jax.examples.load import load as load_examples
 from bert_jax.examples.splits import train_split
 from bert_jax.experiments.finetunings import check_and_count, flops
 from bert_jax.experiments.grid import RESULTS, Cell, Grid, Metrics, say
+from bert_jax.experiments.heldout_rows import deciding, heldout_rows, metrics_of_run, plain
 from bert_jax.experiments.pictures import read_over
-from bert_jax.experiments.table import OWN, SAME_ROWS, Tables, Variant, write_tables
+from bert_jax.experiments.table import Tables, Variant, write_tables
 from bert_jax.features.trained_model import TrainedModel
-from bert_jax.interchange.loading import load
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.model import LM_HEAD
-from bert_jax.objectives import mlm
-from bert_jax.objectives.base import ROW_KEYS, Setting
 from bert_jax.reporting.run_record import only_writer
 from bert_jax.runs import finetuning, recipes
 from bert_jax.runs.finetuning_preparation import Splits, check_finetuning
@@ -36,12 +32,10 @@ from bert_jax.storage import files
 from bert_jax.tasks.base import KIND
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
-from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.state import metric_names
 
 INPUTS = "inputs"  # folder of the vocabulary and corpus that all runs share
 BILSTM = "+bilstm"  # suffix of a variant: a two-layer BiLSTM is added in fine-tuning (paper, section 5.1)
-FREE_OF_ROWS = ("num_steps", "batch_size", "micro_batches")  # fields of a phase that do not decide its held-out rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +103,7 @@ def ablate(ablation: Ablation) -> Tables:
             config = configs[cell.overrides["variant"]]
             config = configuration.complete({"seed": cell.overrides["seed"], **paths}, config)
             own = pretrain(config, PretrainingRequest(workdir=workdir, command=ablation.command))
-            return _metrics(own, _on_rows_of(first, corpus, tokenizer, workdir))
+            return metrics_of_run(own, first, corpus, tokenizer, workdir)
 
         results = grid.run(run, work)
     runs: dict[str, list[Metrics]] = {name: [] for name in ablation.variants}
@@ -143,20 +137,18 @@ def _checked(name: str, settings: PretrainingSettings) -> CheckedPretraining:
 
 def _variant(settings: PretrainingSettings, recipe: CheckedPretraining) -> Variant:
     """Return what the metrics of a variant depend on."""
-    rows = {key: value for key, value in _evaluation(settings).items() if key not in FREE_OF_ROWS}
-    rows["masks"] = _plain(dataclasses.asdict(_masked_rows(settings).masking))  # before a phase replaces keys of it
     changes = {phase.kind: phase.changes for phase in recipe.experiment.phases.phases}
     objective = recipe.task.of(recipe.experiment.evaluated_phase.kind)
-    return Variant(objective, rows, _plain([dict(settings.objective), changes]))
+    return Variant(objective, deciding(settings), plain([dict(settings.objective), changes]))
 
 
 def _cells(
     ablation: Ablation, settings: Mapping[str, PretrainingSettings], tasks: Mapping[str, dict[str, Any]]
 ) -> list[Cell]:
     """Return the runs of pretraining, then those of fine-tuning every pretrained model on every task."""
-    evaluation = _evaluation(settings[ablation.pretrained[0]])
+    evaluation = heldout_rows(settings[ablation.pretrained[0]])
     origins = {
-        (name, seed): {"variant": name, "seed": seed, "recipe": _plain(settings[name].identity())}
+        (name, seed): {"variant": name, "seed": seed, "recipe": plain(settings[name].identity())}
         for seed in ablation.seeds
         for name in ablation.pretrained
     }
@@ -348,54 +340,3 @@ def _inputs(
     tokenizer, corpus = inputs.open(say)
     place = settings.corpus.path or str(folder / CORPUS)
     return tokenizer, corpus, {"vocab": {"path": str(tokenizers.find(str(folder)))}, "corpus": {"path": place}}
-
-
-def _on_rows_of(reference: PretrainingSettings, corpus: Mixture, tokenizer: Tokenizer, workdir: str) -> Metrics:
-    """Return the masked-LM metrics of the model in ``workdir`` on the held-out rows of ``reference``.
-
-    A causal model, or one without a head for masked LM, has no such metrics; the result is then {}.
-    """
-    trained, experiment = load(workdir), reference.experiment()
-    if trained.config.causal or LM_HEAD.name not in trained.params:
-        return {}
-    config, phase = _masked_rows(reference), experiment.evaluated_phase
-    lengths, changes = {phase.kind: phase.max_length}, {phase.kind: phase.changes}
-    heldout = reference.training.eval_masking
-    setting = Setting(trained.config, lengths, reference.seed, changes, heldout_masking=heldout)
-    task = mlm.Objective(config, setting).with_text(corpus, tokenizer)
-    return Evaluation(task, experiment.make_mesh(), phase, experiment.training.eval_rows).run(trained.params, {})
-
-
-def _masked_rows(settings: PretrainingSettings) -> mlm.Config:
-    """Return the config of the objective ``mlm`` on the rows of a recipe."""
-    [(module, config, *_), *_] = settings.objectives([settings.experiment().evaluated_phase])
-    fields = {name: getattr(config, name) for name in ROW_KEYS}
-    default = module.Objective.arrangement
-    if not fields["arrangement"] and default != mlm.Objective.arrangement:
-        fields["arrangement"] = default
-    return mlm.Config(**fields)
-
-
-OF_TRAINING = ("num_tokens", "num_epochs", "schedule", "shares")  # keys of a phase on which held-out rows do not depend
-
-
-def _evaluation(settings: PretrainingSettings) -> dict[str, Any]:
-    """Return the settings of the held-out rows, on which the figures of all runs depend."""
-    experiment = settings.experiment()
-    phase = dataclasses.asdict(experiment.evaluated_phase)
-    phase = {name: value for name, value in phase.items() if name not in OF_TRAINING}
-    rows = dataclasses.asdict(_masked_rows(settings)) | phase
-    if settings.training.eval_masking:
-        rows["eval_masking"] = settings.training.eval_masking
-    return _plain(rows | {"eval_rows": experiment.training.eval_rows, "seed": settings.seed})
-
-
-def _metrics(own: Mapping[str, float], same_rows: Mapping[str, float]) -> Metrics:
-    masked = {f"{OWN}{name}": value for name, value in own.items() if name in SAME_ROWS}
-    other = {name: value for name, value in own.items() if not name.startswith(("mlm_", "perplexity"))}
-    return {**{name: same_rows[name] for name in SAME_ROWS if name in same_rows}, **other, **masked}
-
-
-def _plain(content: Any) -> Any:
-    """Return ``content`` as JSON would read it back (tuples become lists)."""
-    return json.loads(json.dumps(content))

@@ -10,7 +10,7 @@ import pytest
 
 from bert_jax import configuration
 from bert_jax.cli.main import run
-from bert_jax.experiments import ablation, table
+from bert_jax.experiments import ablation, heldout_rows, table
 from bert_jax.runs import recipes
 from bert_jax.runs.settings import PretrainingSettings
 from tests import toy
@@ -245,4 +245,4 @@ def test_a_whole_table(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_all_are_judged_on_the_rows_of_the_first() -> None:
     for name, arrangement in (("albert:base", "sentence_order"), ("bert_base", None)):
         settings = configuration.build(PretrainingSettings, recipes.load(name).to_dict(), "config")
-        assert ablation._masked_rows(settings).arrangement == arrangement
+        assert heldout_rows.heldout_rows(settings)["arrangement"] == arrangement
