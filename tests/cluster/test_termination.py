@@ -19,11 +19,13 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     codes: list[int] = []
     monkeypatch.setattr(signals, "end_at_once", lambda code=130: codes.append(code))
     monkeypatch.setattr(signals, "ECHO_SECONDS", -1.0)
-    first = signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored here
+    heard = dict.fromkeys(signals.TOLD_TO_END, signal.SIG_DFL) | {signal.SIGINT: signal.default_int_handler}
+    first = {number: signal.signal(number, handler) for number, handler in heard.items()}  # may be ignored, by nohup
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, *signals.TOLD_TO_END)}
     yield codes
     assert {number: signal.getsignal(number) for number in before} == before
-    signal.signal(signal.SIGINT, first)
+    for number, handler in first.items():
+        signal.signal(number, handler)
     assert not signals.hearers
     assert not signals._interrupts
 
