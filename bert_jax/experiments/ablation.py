@@ -16,7 +16,7 @@ from bert_jax.examples.load import load as load_examples
 from bert_jax.examples.splits import train_split
 from bert_jax.experiments.finetunings import check_and_count, flops
 from bert_jax.experiments.grid import RESULTS, Cell, Grid, Metrics, say
-from bert_jax.experiments.heldout_rows import deciding, heldout_rows, metrics_of_run, plain
+from bert_jax.experiments.heldout_rows import deciding_settings, heldout_rows, metrics_of_run, plain
 from bert_jax.experiments.pictures import read_over
 from bert_jax.experiments.table import Tables, Variant, write_tables
 from bert_jax.features.trained_model import TrainedModel
@@ -139,7 +139,7 @@ def _variant(settings: PretrainingSettings, recipe: CheckedPretraining) -> Varia
     """Return what the metrics of a variant depend on."""
     changes = {phase.kind: phase.changes for phase in recipe.experiment.phases.phases}
     objective = recipe.task.of(recipe.experiment.evaluated_phase.kind)
-    return Variant(objective, deciding(settings), plain([dict(settings.objective), changes]))
+    return Variant(objective, deciding_settings(settings), plain([dict(settings.objective), changes]))
 
 
 def _cells(

@@ -33,7 +33,7 @@ def heldout_rows(settings: PretrainingSettings) -> dict[str, Any]:
     return plain(rows | {"eval_rows": experiment.training.eval_rows, "seed": settings.seed})
 
 
-def deciding(settings: PretrainingSettings) -> dict[str, Any]:
+def deciding_settings(settings: PretrainingSettings) -> dict[str, Any]:
     """Return the settings that decide which held-out rows there are and how they are masked."""
     rows = {key: value for key, value in heldout_rows(settings).items() if key not in FREE_OF_ROWS}
     return rows | {"masks": plain(dataclasses.asdict(_masked_rows(settings).masking))}  # a phase may replace keys of it
@@ -50,10 +50,11 @@ def metrics_of_run(
         one without a head for masked LM, has neither.
       workdir: the folder of the run.
     """
-    same_rows = _on_rows_of(reference, corpus, tokenizer, workdir)
+    found = _on_rows_of(reference, corpus, tokenizer, workdir)
+    same_rows = {name: found[name] for name in SAME_ROWS if name in found}
     masked = {f"{OWN}{name}": value for name, value in own.items() if name in SAME_ROWS}
     other = {name: value for name, value in own.items() if not name.startswith(("mlm_", "perplexity"))}
-    return {**{name: same_rows[name] for name in SAME_ROWS if name in same_rows}, **other, **masked}
+    return same_rows | other | masked
 
 
 def _on_rows_of(reference: PretrainingSettings, corpus: Mixture, tokenizer: Tokenizer, workdir: str) -> Metrics:
