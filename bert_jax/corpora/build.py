@@ -124,7 +124,7 @@ def build(
             "fingerprint": fingerprint(tokenizer.sha256, splits, beside),
             "tokenizer_sha256": tokenizer.sha256,
             "vocab_size": tokenizer.size,
-            "lowercase": tokenizer.lowercase,
+            **tokenizer.case,
             "dtype": dtype.name,
             **config.identity(),
             "documents": sum(shard["documents"] for shard in written),

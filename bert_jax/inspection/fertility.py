@@ -13,15 +13,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from bert_jax.corpora.source import Piece, Source, documents
 from bert_jax.corpora.store import CorpusSplit
 from bert_jax.inspection.check import percent, ratio
 from bert_jax.text.tokenizer import Tokenizer
-from bert_jax.text.words import WIDE
+from bert_jax.text.words import is_spaced
 
-CHARACTERS = 1 << 18  # of text are enough to tell vocabularies apart
-_PIECES, _SENTENCES, _LONGEST = 256, 4_096, 512  # of a source; of a corpus; tokens of a sentence
-_NO_SPACES = re.compile(rf"{WIDE}|[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")  # also Thai, Lao, Burmese and Khmer
+_SENTENCES, _LONGEST = 4_096, 512  # of a corpus; tokens of a sentence
 _BYTES = re.compile("(<0x[0-9A-F]{2}>)+")
 
 
@@ -56,8 +53,7 @@ class Fertility:
 
 def measure(tokenizer: Tokenizer, texts: Sequence[str], special_tokens_in_text: bool = False) -> Fertility:
     """Return the fertility of ``tokenizer`` on ``texts``, which are sentences."""
-    without = sum(len(_NO_SPACES.findall(text)) for text in texts)
-    by_character = 2 * without > sum(len("".join(text.split())) for text in texts)
+    by_character = not is_spaced(texts)
     in_bytes = np.array([bool(_BYTES.fullmatch(text)) for text, _ in tokenizer.surfaces])
     totals = np.zeros(6, np.int64)
     for text in texts:
@@ -77,22 +73,6 @@ def compared(new: Fertility, old: Fertility) -> tuple[float, str]:
     """Return how many times the tokens of ``old`` the same text has with ``new``, and a line that says it."""
     times = ratio(new.pieces, old.pieces)
     return times, f"{times:.2f} times the tokens that the vocabulary of --init makes of the text: {old}"
-
-
-def text_of(source: Source) -> list[str]:
-    """Return about ``CHARACTERS`` of the sentences of ``source``, from all over it."""
-    pieces = source.pieces()
-    chosen = pieces[:: -(-len(pieces) // _PIECES) or 1]
-    return [text for piece in chosen for text in _first(source, piece, CHARACTERS // len(chosen))]
-
-
-def _first(source: Source, piece: Piece, size: int) -> Iterator[str]:
-    for document in documents(source, [piece]):
-        for sentence in document.sentences:
-            if size <= 0:
-                return
-            size -= len(sentence)
-            yield sentence
 
 
 def decoded(split: CorpusSplit, tokenizer: Tokenizer) -> list[str]:

@@ -45,7 +45,7 @@ def model_card(
 
     Args:
       model: its step and its head are named (if it has no head, that of a pretrained BERT), and of its facts
-        ``model``, ``lowercase``, ``corpus_fingerprint``, ``vocabulary_sha256``, ``run`` and ``task``.
+        ``model``, ``corpus_fingerprint``, ``vocabulary_sha256``, ``run`` and ``task``.
       metrics: the figures of the newest evaluation; may be empty.
       baselines: the baseline figures for the same held-out rows, as in ``baselines.json``.
       pooling: the pooling in the files for sentence-transformers. If None, the export has no such files.
@@ -59,7 +59,7 @@ def model_card(
 
 # {_plain(run.get("name", "BERT"))}
 
-An encoder of the {head.family.title} family ({"uncased" if facts["lowercase"] else "cased"}), written by bert_jax as
+An encoder of the {head.family.title} family ({model.tokenizer.case_in_words}), written by bert_jax as
 `{head.architecture}`.
 {_purpose(head)}
 

@@ -12,8 +12,8 @@ from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import encoder_file
 from bert_jax.storage import files, reading
 from bert_jax.text import tokenizer as tokenizers
+from bert_jax.text.case import NOT_SAID, Case
 from bert_jax.text.tokenizer import Tokenizer
-from bert_jax.text.tokenizer_json import FILE_NAME
 from bert_jax.text.vocab_txt import lines_of
 
 MAX_SPARE = 1024  # spare rows, which let an embedding table be split over devices, must be fewer than this
@@ -55,23 +55,24 @@ def _tokenizer_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, An
     is_bert = has_types and tokenizer.file_name == "vocab.txt"  # that class makes token types of its own
     # PreTrainedTokenizerFast returns token types only if model_input_names lists them.
     names = {"model_input_names": ["input_ids", *["token_type_ids"] * has_types, "attention_mask"]}
-    own = {"tokenize_chinese_chars": True, "strip_accents": None} if is_bert else names
+    own = {"tokenize_chinese_chars": True} if is_bert else names
     return {
         # Other tokenizer classes would ignore tokenizer.json and apply their own rules.
         "tokenizer_class": "BertTokenizer" if is_bert else "PreTrainedTokenizerFast",
         "do_lower_case": tokenizer.lowercase,
+        **({"strip_accents": tokenizer.strip_accents} if is_bert or tokenizer.strip_accents is not None else {}),
         "model_max_length": config.max_length,
         **own,
         **_special_tokens(tokenizer),
     }
 
 
-def read_tokenizer(folder: Path, config: ModelConfig, where: str, lowercase: bool | None = None) -> Tokenizer:
+def read_tokenizer(folder: Path, config: ModelConfig, where: str, given: Case = NOT_SAID) -> Tokenizer:
     """Return the tokenizer in a model's folder.
 
     Args:
       where: the folder's name for error messages.
-      lowercase: whether the tokenizer lower-cases text. If None, its files decide.
+      given: the case of its text, if its files do not say it.
 
     Raises:
       UserError: the folder has no tokenizer, or two that differ, or one whose number of pieces does not fit the
@@ -83,10 +84,8 @@ def read_tokenizer(folder: Path, config: ModelConfig, where: str, lowercase: boo
             f"{where} has no {' or '.join(tokenizers.FILE_NAMES)}; save the tokenizer's vocabulary there, one piece "
             "per line, or its sentencepiece model, or its tokenizer.json (WordPiece, Unigram or byte-level BPE)"
         )
-    if lowercase is None and files.as_path(vocabulary).name != FILE_NAME:  # a tokenizer.json says it itself
-        lowercase = _lowercase(folder)
     _check_same(folder, where)
-    tokenizer = tokenizers.load(vocabulary, lowercase)
+    tokenizer = tokenizers.load(vocabulary, *said_case(folder, given))
     if not is_padded(config.vocab_size, tokenizer.size) or tokenizer.size < len(_pieces_of_json(folder)):
         raise UserError(
             f"{vocabulary} has {tokenizer.size} pieces, the model {config.vocab_size} embeddings (special and added "
@@ -102,8 +101,9 @@ def tokenizer_of(source: str) -> Tokenizer:
     """
     folder = files.as_path(source)
     run = (reading.read_object(folder / "run.json") or {}) if folder.is_dir() else {}
-    lowercase = run.get("facts", {}).get("lowercase")
-    return tokenizers.load(source, _lowercase(folder) if folder.is_dir() and lowercase is None else lowercase)
+    facts = run.get("facts", {})
+    given = Case(facts.get("lowercase"), facts.get("strip_accents"))
+    return tokenizers.load(source, *(said_case(folder, given) if folder.is_dir() else given))
 
 
 def is_padded(num_embeddings: int, num_pieces: int) -> bool:
@@ -139,9 +139,10 @@ def _check_same(folder: Path, where: str) -> None:
             )
 
 
-def _lowercase(folder: Any) -> bool | None:
-    """Return whether the tokenizer's files say that it lower-cases text; None if they do not say."""
+def said_case(folder: Any, given: Case = NOT_SAID) -> Case:
+    """Return the case that the files of a tokenizer say, and of ``given`` what they do not say."""
     for name in ("tokenizer_config.json", "config.json"):
         if (folder / name).exists() and "do_lower_case" in (content := read_json(folder / name)):
-            return bool(content["do_lower_case"])
-    return None
+            strips = content.get("strip_accents")
+            return Case(bool(content["do_lower_case"]), given.strip_accents if strips is None else bool(strips))
+    return given

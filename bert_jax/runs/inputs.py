@@ -11,7 +11,7 @@ import functools
 import hashlib
 import json
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from etils import epath
@@ -28,6 +28,7 @@ from bert_jax.corpora.prepare import (
     learn_tokenizer,
     prepare_corpus,
     prepare_vocabulary,
+    tell_of_losses,
 )
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
@@ -36,11 +37,14 @@ from bert_jax.features.trained_model import TrainedModel
 from bert_jax.inspection.fixes import Fixes
 from bert_jax.inspection.line_ends import LONG_WORD, in_long_words, line_ends
 from bert_jax.inspection.pieces import Pieces
+from bert_jax.interchange.initial import find_initial
+from bert_jax.interchange.loading import load
 from bert_jax.program import Note
 from bert_jax.records import Example
 from bert_jax.rows import units
 from bert_jax.storage import files, reading
 from bert_jax.text import tokenizer as tokenizers
+from bert_jax.text.case import Case
 from bert_jax.text.tokenizer import Tokenizer
 
 CORPUS = "corpus"  # the folder of the corpus in a workdir
@@ -67,15 +71,18 @@ class Inputs:
     private: bool = False
     units: tuple[str, ...] = ()  # the units of masking: "piece", "word", or columns of the corpus
     builds: bool = True  # if False, an outdated vocabulary or corpus is an error, not made again
+    typed: tuple[str, ...] = ()  # the keys of the config that were given on the command line
 
     @property
-    def lowercase(self) -> bool:
-        return self.initial.tokenizer.lowercase if self.initial else self.vocab.lowercase
+    def case(self) -> Case:
+        """Return the case of the vocabulary, for a file that does not say it."""
+        one = self.source_tokenizer or self.vocab
+        return Case(one.lowercase, one.strip_accents)
 
     @functools.cached_property
     def source_tokenizer(self) -> Tokenizer | None:
         """Return the tokenizer of ``config.vocab.path`` or of the model to start from; None if one is learned."""
-        return self.vocab.load_tokenizer(self.initial.tokenizer if self.initial else None)
+        return self.vocab.load_tokenizer(self.initial.tokenizer if self.initial else None, self.typed)
 
     def check(self) -> None:
         """Raise ``UserError`` for every mistake that can be found before any text is read."""
@@ -161,7 +168,7 @@ class Inputs:
             raise UserError(
                 f"{file} is damaged: its sha256 is not that of {ORIGIN}; put the old one back (exports have it)"
             )
-        tokenizer = tokenizers.load(self.workdir, self.lowercase)
+        tokenizer = tokenizers.load(self.workdir, *self.case)
         if self.source_tokenizer and self.source_tokenizer.sha256 != tokenizer.sha256:
             named = self.vocab.path or f"that of --init with config.vocab.added={self.vocab.added}"
             raise UserError(
@@ -169,11 +176,8 @@ class Inputs:
                 "--workdir"
             )
         wanted = f" of the {self.vocab.size:,} asked for: nothing else in the text is frequent enough"
-        fewer = "" if self.source_tokenizer else wanted
-        note(
-            f"vocabulary: {tokenizer.size:,} pieces{fewer if tokenizer.size < self.vocab.size else ''},"
-            f" {'uncased' if tokenizer.lowercase else 'cased'}"
-        )
+        fewer = "" if self.source_tokenizer or tokenizer.size >= self.vocab.size else wanted
+        note(describe_vocabulary(tokenizer, fewer))
         return tokenizer
 
     def open_corpus(self, tokenizer: Tokenizer, note: Note) -> Mixture:
@@ -254,8 +258,7 @@ class Inputs:
         else:
             source = ", ".join(self.corpus.part_configs()) or self.corpus.source
             note(f"learning a vocabulary of {self.vocab.size:,} pieces from {source}")
-            name = tokenizers.file_name(self.vocab.kind, self.vocab.added)
-            prepare_vocabulary(self.vocab, self.corpus, workdir / name, note)
+            prepare_vocabulary(self.vocab, self.corpus, workdir / self.vocab.file_name, note)
         digest = files.sha256(tokenizers.find(workdir))
         files.write_text(workdir / ORIGIN, json.dumps({"sha256": origin, "file_sha256": digest}))
 
@@ -269,7 +272,7 @@ class Inputs:
             facts: Any = self.source_tokenizer.sha256
         else:
             facts = [dataclasses.asdict(self.vocab), find_source(self.corpus).fingerprint()]
-        return hashlib.sha256(json.dumps([facts, self.lowercase]).encode()).hexdigest()
+        return hashlib.sha256(json.dumps([facts, self.case.lowercase]).encode()).hexdigest()
 
 
 def _now_and_then(note: Note) -> Progress:
@@ -312,13 +315,50 @@ def find_vocabulary(
     ``train``: of each task, its examples to train on and its roles.
     """
     if workdir is not None and (there := tokenizers.existing(workdir)) is not None:
-        return tokenizers.load(there, initial.tokenizer.lowercase if initial else config.lowercase)
-    if initial:
-        return config.with_added(initial.tokenizer)
-    texts = (
+        one = initial.tokenizer if initial else config
+        return tokenizers.load(there, one.lowercase, one.strip_accents)
+    if found := config.with_added(initial.tokenizer) if initial else config.load_tokenizer():
+        return found
+    texts = [
         text for of, roles in train for example in of for role in roles.required for text in _strings(example.get(role))
-    )
-    return config.load_tokenizer() or config.with_added(learn_tokenizer(config, texts, note))
+    ]
+    learned = config.with_added(learn_tokenizer(config, texts, note))
+    tell_of_losses(config, learned, texts, note)
+    return learned
+
+
+def describe_vocabulary(tokenizer: Tokenizer, fewer: str = "") -> str:
+    """Return a line about the vocabulary of a run. ``fewer``: words about a size that is smaller than asked for."""
+    return f"vocabulary: {tokenizer.size:,} pieces{fewer}, {tokenizer.case_in_words}"
+
+
+def read_start(
+    config: VocabularyConfig, typed: Collection[str], source: str, read: Callable[..., TrainedModel] = load
+) -> TrainedModel:
+    """Return the model of ``--init``, outside a run; see ``find_start``."""
+    given = config.typed_case(typed)
+    initial = read(source, flag="--init=", given=given)
+    if not config.path:
+        given.check(initial.tokenizer, f"--init={source}")
+    return initial
+
+
+def find_start(
+    config: VocabularyConfig, typed: Collection[str], source: str | None, workdir: str, resumes: bool
+) -> TrainedModel | None:
+    """Return the model from which a run starts; see ``find_initial``.
+
+    ``typed``: the keys of the config that were given on the command line. Those of case decide how a vocabulary is read
+    whose files do not say it.
+
+    Raises:
+      UserError: for the reasons of ``find_initial``, or a key of case contradicts the vocabulary.
+    """
+    given = config.typed_case(typed)
+    initial = find_initial(source, workdir, resumes, given)
+    if initial and (resumes or not config.path):
+        given.check(initial.tokenizer, workdir if resumes else f"--init={source}")
+    return initial
 
 
 def overridden_vocabulary(config: VocabularyConfig, typed: Collection[str], initial: TrainedModel) -> list[str]:
@@ -335,7 +375,7 @@ def overridden_vocabulary(config: VocabularyConfig, typed: Collection[str], init
         return []
     if not {"vocab", "vocab.path"} & {*typed}:
         return [f"the vocabulary of --init is taken, not the recipe's: {config.path}"]
-    if tokenizers.load(config.path, initial.tokenizer.lowercase).sha256 == initial.tokenizer.sha256:
+    if tokenizers.load(config.path, *initial.tokenizer.case.values()).sha256 == initial.tokenizer.sha256:
         return []
     raise UserError(
         f"--config.vocab.path={config.path} contradicts --init={initial.source}, which has another vocabulary; "

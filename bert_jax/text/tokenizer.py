@@ -19,7 +19,7 @@ from etils import epath
 from bert_jax.errors import UserError
 from bert_jax.records import MASK, SPECIAL_TOKENS, UNK
 from bert_jax.storage import files, reading
-from bert_jax.text import added_tokens, tokenizer_json, trimming
+from bert_jax.text import accents, added_tokens, tokenizer_json, trimming
 from bert_jax.text.encoded import Cut, Encoded, kept_lengths
 from bert_jax.text.json_engine import JsonEngine
 from bert_jax.text.marks import is_white
@@ -66,6 +66,38 @@ class Tokenizer:
     def sha256(self) -> str:
         """Return the identity of the tokenizer: the hash of everything that its ids depend on."""
         return self._engine.sha256
+
+    @functools.cached_property
+    def strip_accents(self) -> bool | None:
+        """Return whether accents are stripped; None if that goes with lower case, as in BERT."""
+        strips = self._takes[0]
+        return None if strips == self.lowercase else strips
+
+    @property
+    def case(self) -> dict[str, bool | None]:
+        """Return what a record has to say of the case, for ``load`` to give the same tokenizer of a ``vocab.txt``."""
+        return {"lowercase": self.lowercase, "strip_accents": self.strip_accents}
+
+    @property
+    def case_in_words(self) -> str:
+        """Return "cased" or "uncased", with what becomes of accents if that is unusual."""
+        unusual = {None: "", True: ", accents stripped", False: ", accents kept"}[self.strip_accents]
+        return f"{'uncased' if self.lowercase else 'cased'}{unusual}"
+
+    @functools.cached_property
+    def _takes(self) -> tuple[bool, bool]:
+        """Return whether accents are stripped, and whether Korean syllables are cut."""
+        normalize = self._engine.normalized
+        return accents.strips_accents(normalize), accents.cuts_syllables(normalize)
+
+    def losses(self, found: accents.Losses) -> str:
+        """Return a line about what the tokenizer takes from the letters of a text; "" if it is little."""
+        return accents.line(found, *self._takes)
+
+    def spoils(self, text: str) -> bool:
+        """Return whether the tokenizer takes a part of a letter of ``text``."""
+        found, (strips, cuts) = accents.losses(text), self._takes
+        return bool((found.accents + found.signs) * strips + found.syllables * cuts)
 
     @functools.cached_property
     def is_continuation(self) -> np.ndarray:
@@ -225,15 +257,19 @@ class Tokenizer:
         return self._engine.as_json.json()
 
 
-def wordpiece(vocab: Sequence[str], lowercase: bool = True, where: str = "the vocabulary") -> Tokenizer:
+def wordpiece(
+    vocab: Sequence[str], lowercase: bool = True, where: str = "the vocabulary", strip_accents: bool | None = None
+) -> Tokenizer:
     """Return BERT's WordPiece tokenizer with these pieces, one for each id; error messages call them ``where``."""
     check_vocab(vocab, where)
-    return Tokenizer(JsonEngine(tokenizer_json.of_bert(vocab, lowercase)))
+    return Tokenizer(JsonEngine(tokenizer_json.of_bert(vocab, lowercase, strip_accents)))
 
 
-def sentencepiece(model: bytes, lowercase: bool | None = None, where: str = "the model") -> Tokenizer:
+def sentencepiece(
+    model: bytes, lowercase: bool | None = None, where: str = "the model", strip_accents: bool | None = None
+) -> Tokenizer:
     """Return the tokenizer of the bytes of a ``.model`` file; see ``sentencepiece_model.prepare``."""
-    return Tokenizer(SentencePieceEngine(model, lowercase, where))
+    return Tokenizer(SentencePieceEngine(model, lowercase, where, strip_accents))
 
 
 def of_json(content: tokenizer_json.Content) -> Tokenizer:
@@ -241,15 +277,17 @@ def of_json(content: tokenizer_json.Content) -> Tokenizer:
     return Tokenizer(JsonEngine(tokenizer_json.normal(content, "the tokenizer"), "the tokenizer"))
 
 
-def load(path: str | os.PathLike[str], lowercase: bool | None = None) -> Tokenizer:
+def load(path: str | os.PathLike[str], lowercase: bool | None = None, strip_accents: bool | None = None) -> Tokenizer:
     """Return the tokenizer of a file, or of the first file of ``FILE_NAMES`` in a folder.
 
     In a folder of transformers, it has the added tokens that any file there declares.
 
     Args:
-      lowercase: whether to convert text to lower case and strip accents. If None, a model of sentencepiece keeps its
-        own rule, and a ``vocab.txt`` is taken as lower-case. The argument has no effect on a model of sentencepiece
-        that converts to lower case by itself, or on a ``tokenizer.json``.
+      lowercase: whether to convert text to lower case. If None, a model of sentencepiece keeps its own rule, and a
+        ``vocab.txt`` is taken as lower-case. The argument has no effect on a model of sentencepiece that converts to
+        lower case by itself, or on a ``tokenizer.json``.
+      strip_accents: whether to strip accents. If None, they are stripped with lower case. The argument has no effect
+        where ``lowercase`` has none.
 
     Raises:
       UserError: there is no such file, or it is not a tokenizer.
@@ -261,17 +299,17 @@ def load(path: str | os.PathLike[str], lowercase: bool | None = None) -> Tokeniz
             f"no vocabulary file {source}; learn one with `bert-jax vocab` or name a published vocab.txt, .model or "
             "tokenizer.json"
         )
-    tokenizer = _of_file(source, lowercase)
+    tokenizer = _of_file(source, lowercase, strip_accents)
     return tokenizer.with_added(added_tokens.of_files(source, frozenset(tokenizer.vocab)))
 
 
-def _of_file(source: epath.Path, lowercase: bool | None) -> Tokenizer:
+def _of_file(source: epath.Path, lowercase: bool | None, strip_accents: bool | None) -> Tokenizer:
     if source.suffix == ".json" or source.name == tokenizer_json.MERGES:
         return Tokenizer(JsonEngine(tokenizer_json.read(source), str(source)))
     if source.suffix == ".model":
-        return sentencepiece(reading.read_bytes(source), lowercase, str(source))
+        return sentencepiece(reading.read_bytes(source), lowercase, str(source), strip_accents)
     pieces = lines_of(reading.utf8_text(source, str(source), "vocabulary"))
-    return wordpiece(pieces, lowercase is not False, str(source))
+    return wordpiece(pieces, lowercase is not False, str(source), strip_accents)
 
 
 def find(folder: str | os.PathLike[str]) -> os.PathLike[str]:
@@ -288,9 +326,13 @@ def existing(folder: str | os.PathLike[str]) -> os.PathLike[str] | None:
     return next((path for path in candidates if path.exists()), None)
 
 
-def file_name(kind: str, added: Sequence[str] = ()) -> str:
-    """Return the file name under which a folder keeps a learned tokenizer of ``kind`` with the tokens ``added``."""
-    return tokenizer_json.FILE_NAME if added else _FILE_OF_KIND.get(kind, SentencePieceEngine.file_name)
+def file_name(kind: str, added: Sequence[str] = (), plain: bool = True) -> str:
+    """Return the file name under which a folder keeps a learned tokenizer of ``kind`` with the tokens ``added``.
+
+    ``plain``: whether it strips accents in lower case, and only then; a ``vocab.txt`` cannot say another rule.
+    """
+    name = _FILE_OF_KIND.get(kind, SentencePieceEngine.file_name)
+    return tokenizer_json.FILE_NAME if added or (kind == "wordpiece" and not plain) else name
 
 
 def check_name(output: str | os.PathLike[str], wanted: str, vocabulary: str) -> None:

@@ -57,8 +57,11 @@ def read(path: str | os.PathLike[str]) -> Content:
     return normal(content, str(path), _roles_beside(source.parent))
 
 
-def of_bert(pieces: Sequence[str], lowercase: bool) -> Content:
-    """Return the content of BERT's WordPiece tokenizer with ``pieces``, one for each id."""
+def of_bert(pieces: Sequence[str], lowercase: bool, strip_accents: bool | None = None) -> Content:
+    """Return the content of BERT's WordPiece tokenizer with ``pieces``, one for each id.
+
+    ``strip_accents``: whether accents are stripped; None: in lower case alone.
+    """
     model = {
         "type": "WordPiece",
         "unk_token": UNK,
@@ -66,8 +69,8 @@ def of_bert(pieces: Sequence[str], lowercase: bool) -> Content:
         "max_input_chars_per_word": MAX_WORD_CHARACTERS,
         "vocab": {piece: i for i, piece in enumerate(pieces)},
     }
-    clean = {"clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": lowercase}
-    normalizer = {"type": "BertNormalizer", **clean}
+    clean = {"clean_text": True, "handle_chinese_chars": True}
+    normalizer = {"type": "BertNormalizer", **clean, "strip_accents": strip_accents, "lowercase": lowercase}
     return normal(
         {"normalizer": normalizer, "pre_tokenizer": {"type": "BertPreTokenizer"}, "model": model}, "the vocabulary"
     )
