@@ -70,6 +70,10 @@ class VocabularyConfig:
         return tokenizer.with_added([{"content": text} for text in self.added])
 
     @property
+    def case(self) -> Case:
+        return Case(self.lowercase, self.strip_accents)
+
+    @property
     def file_name(self) -> str:
         """Return the name of the file of a vocabulary that is learned."""
         return tokenizers.file_name(self.kind, self.added, self.strip_accents in (None, self.lowercase))
@@ -96,8 +100,7 @@ class VocabularyConfig:
           UserError: there is no such vocabulary, or a key of case was typed that contradicts it.
         """
         if self.path:
-            given, other = self.typed_case(typed), initial or self
-            others = (other.lowercase, other.strip_accents)
+            given, others = self.typed_case(typed), (initial or self).case
             case = [own if said is None else said for said, own in zip(given, others, strict=True)]
             initial = tokenizers.load(self.path, *case)
             given.check(initial, self.path)
@@ -273,10 +276,9 @@ def _count_words(source: Source, vocab: VocabularyConfig, corpus: CorpusConfig, 
 
     Finished counts are kept in ``TARGET.partial``, so that the next try continues an interrupted one.
     """
-    case = (vocab.lowercase, vocab.strip_accents)
-    identity = json.dumps([source.fingerprint(), *case, corpus.part_bytes])
+    identity = json.dumps([source.fingerprint(), *vocab.case, corpus.part_bytes])
     with open_workplace(f"{target}.partial", target, hashlib.sha256(identity.encode()).hexdigest()) as workplace:
-        work = functools.partial(workplace.once, "words", functools.partial(_count_in_shard, source, case))
+        work = functools.partial(workplace.once, "words", functools.partial(_count_in_shard, source, vocab.case))
         shards = shards_of(source.pieces(), corpus.part_bytes)
         engine.run(work, shards, corpus.num_workers, corpus.beam_options)
         words = learn.merge(work(shard) for shard in shards)
@@ -284,7 +286,7 @@ def _count_words(source: Source, vocab: VocabularyConfig, corpus: CorpusConfig, 
     return words
 
 
-def _count_in_shard(source: Source, case: tuple[bool, bool | None], shard: Shard, folder: Path) -> Counter[str]:
+def _count_in_shard(source: Source, case: Case, shard: Shard, folder: Path) -> Counter[str]:
     sentences = (sentence for document in documents(source, shard.pieces) for sentence in document.sentences)
     return learn.count_words(sentences, *case)
 
@@ -298,7 +300,7 @@ def learn_tokenizer(vocab: VocabularyConfig, texts: Iterable[str], note: Note | 
       UserError: there is no text, or ``vocab.size`` is too small for the pieces that such a tokenizer must have.
     """
     if vocab.kind == "wordpiece":
-        return _wordpiece(vocab, learn.count_words(texts, vocab.lowercase, vocab.strip_accents), note)
+        return _wordpiece(vocab, learn.count_words(texts, *vocab.case), note)
     if vocab.kind == "byte_bpe":
         return learn_byte_bpe(
             texts,

@@ -12,6 +12,7 @@ from bert_jax.interchange.architectures import HeadClass
 from bert_jax.models.heads import Pooling
 from bert_jax.reporting.formats import in_words
 from bert_jax.reporting.measures import known_baselines
+from bert_jax.text.case import Case
 
 # End of a class name in transformers -> (its pipeline, what a model of it does).
 _CLASSES = {
@@ -45,7 +46,7 @@ def model_card(
 
     Args:
       model: its step and its head are named (if it has no head, that of a pretrained BERT), and of its facts
-        ``model``, ``corpus_fingerprint``, ``vocabulary_sha256``, ``run`` and ``task``.
+        ``model``, ``lowercase``, ``corpus_fingerprint``, ``vocabulary_sha256``, ``run`` and ``task``.
       metrics: the figures of the newest evaluation; may be empty.
       baselines: the baseline figures for the same held-out rows, as in ``baselines.json``.
       pooling: the pooling in the files for sentence-transformers. If None, the export has no such files.
@@ -53,13 +54,14 @@ def model_card(
         started, if any.
     """
     head, facts, run, parent = model.head or HeadClass(), model.facts, model.facts.get("run") or {}, parent or {}
+    case = Case(facts["lowercase"], facts.get("strip_accents"))
     return f"""---
 {_front(head, pooling, parent.get("licence"), _languages(run))}
 ---
 
 # {_plain(run.get("name", "BERT"))}
 
-An encoder of the {head.family.title} family ({model.tokenizer.case_in_words}), written by bert_jax as
+An encoder of the {head.family.title} family ({case}), written by bert_jax as
 `{head.architecture}`.
 {_purpose(head)}
 

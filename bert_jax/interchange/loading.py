@@ -153,7 +153,7 @@ def read_model(directory: str, given: Case = NOT_SAID, keys: str | None = None) 
     assert head is not None
     facts = {
         "model": config_facts(model.config),
-        **model.tokenizer.case,
+        **model.tokenizer.case._asdict(),
         "vocabulary_sha256": model.tokenizer.sha256,
         "corpus_fingerprint": None,
         "head": dataclasses.asdict(head),

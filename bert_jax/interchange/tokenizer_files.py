@@ -94,15 +94,17 @@ def read_tokenizer(folder: Path, config: ModelConfig, where: str, given: Case = 
     return tokenizer
 
 
-def tokenizer_of(source: str) -> Tokenizer:
+def tokenizer_of(source: str, given: Case = NOT_SAID) -> Tokenizer:
     """Return the tokenizer of ``source``: a vocabulary's file, or the folder of one, of a model or of a run.
+
+    ``given``: the case of its text, if its files do not say it.
 
     Raises ``UserError`` if there is none.
     """
     folder = files.as_path(source)
     run = (reading.read_object(folder / "run.json") or {}) if folder.is_dir() else {}
     facts = run.get("facts", {})
-    given = Case(facts.get("lowercase"), facts.get("strip_accents"))
+    given = Case(facts["lowercase"], facts.get("strip_accents")) if "lowercase" in facts else given
     return tokenizers.load(source, *(said_case(folder, given) if folder.is_dir() else given))
 
 

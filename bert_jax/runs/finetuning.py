@@ -144,7 +144,7 @@ def _facts_of(settings: FinetuningSettings, task: ExampleTask | SeveralTasks) ->
     }
     return {
         "model": config_facts(own.model),
-        **own.tokenizer.case,
+        **own.tokenizer.case._asdict(),
         "vocabulary_sha256": own.tokenizer.sha256,
         "corpus_fingerprint": _fingerprint(splits),
         **of_each.get("", {"tasks": of_each}),

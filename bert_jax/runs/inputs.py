@@ -34,6 +34,7 @@ from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
 from bert_jax.features.trained_model import TrainedModel
+from bert_jax.inspection.fit import few_heldout
 from bert_jax.inspection.fixes import Fixes
 from bert_jax.inspection.line_ends import LONG_WORD, in_long_words, line_ends
 from bert_jax.inspection.pieces import Pieces
@@ -50,7 +51,6 @@ from bert_jax.text.tokenizer import Tokenizer
 CORPUS = "corpus"  # the folder of the corpus in a workdir
 NOTE_SECONDS = 30.0
 TOO_LONG = 0.2  # share of the pieces in long words; that of text with spaces is near 0
-FEW_TOKENS = 20_000  # with fewer held-out tokens (3,000 masked), a loss is uncertain by several hundredths
 HOW_TO_BUILD = (
     "several processes build none; on one host, with the recipe and the flags given here, run bert-jax vocab "
     "--config=RECIPE --output=VOCAB and bert-jax corpus --config=RECIPE --config.vocab.path=VOCAB --output=CORPUS, "
@@ -76,8 +76,7 @@ class Inputs:
     @property
     def case(self) -> Case:
         """Return the case of the vocabulary, for a file that does not say it."""
-        one = self.source_tokenizer or self.vocab
-        return Case(one.lowercase, one.strip_accents)
+        return (self.source_tokenizer or self.vocab).case
 
     @functools.cached_property
     def source_tokenizer(self) -> Tokenizer | None:
@@ -190,13 +189,9 @@ class Inputs:
             name: self._open(config, place, where, tokenizer, note)
             for (name, place), (where, config) in zip(places.items(), self.corpus.by_path().items(), strict=True)
         }
-        fewest = min(corpus.split("heldout").num_tokens for corpus in corpora.values())
-        if fewest < FEW_TOKENS:
-            more = min(0.3, round(self.corpus.heldout_fraction * FEW_TOKENS / fewest, 2))
-            note(
-                "so little held-out text gives rough figures; in a new --workdir, "
-                f"--config.corpus.heldout_fraction={more} holds out more"
-            )
+        smallest = min(corpora.values(), key=lambda corpus: corpus.split("heldout").num_tokens)
+        if few := few_heldout(smallest.split("heldout").num_tokens, smallest.manifest["heldout_fraction"]):
+            note(few)
         mixture = self._mix(corpora)
         if self.corpus.parts:
             note("shares of the rows: " + ", ".join(f"{name} {share:.1%}" for name, share in mixture.shares.items()))
@@ -315,8 +310,7 @@ def find_vocabulary(
     ``train``: of each task, its examples to train on and its roles.
     """
     if workdir is not None and (there := tokenizers.existing(workdir)) is not None:
-        one = initial.tokenizer if initial else config
-        return tokenizers.load(there, one.lowercase, one.strip_accents)
+        return tokenizers.load(there, *(initial.tokenizer if initial else config).case)
     if found := config.with_added(initial.tokenizer) if initial else config.load_tokenizer():
         return found
     texts = [
@@ -329,7 +323,7 @@ def find_vocabulary(
 
 def describe_vocabulary(tokenizer: Tokenizer, fewer: str = "") -> str:
     """Return a line about the vocabulary of a run. ``fewer``: words about a size that is smaller than asked for."""
-    return f"vocabulary: {tokenizer.size:,} pieces{fewer}, {tokenizer.case_in_words}"
+    return f"vocabulary: {tokenizer.size:,} pieces{fewer}, {tokenizer.case}"
 
 
 def read_start(
@@ -375,7 +369,7 @@ def overridden_vocabulary(config: VocabularyConfig, typed: Collection[str], init
         return []
     if not {"vocab", "vocab.path"} & {*typed}:
         return [f"the vocabulary of --init is taken, not the recipe's: {config.path}"]
-    if tokenizers.load(config.path, *initial.tokenizer.case.values()).sha256 == initial.tokenizer.sha256:
+    if tokenizers.load(config.path, *initial.tokenizer.case).sha256 == initial.tokenizer.sha256:
         return []
     raise UserError(
         f"--config.vocab.path={config.path} contradicts --init={initial.source}, which has another vocabulary; "

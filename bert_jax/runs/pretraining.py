@@ -168,7 +168,7 @@ def _facts_of(
     facts = {
         "model": config_facts(model),
         **({"model_of_phases": models} if replaced else {}),
-        **tokenizer.case,
+        **tokenizer.case._asdict(),
         "vocabulary_sha256": tokenizer.sha256,
         "corpus_fingerprint": corpus.fingerprint,
         "head": {"architecture": of_pretraining(model, parts)} if has_pretraining_class(model, parts) else None,

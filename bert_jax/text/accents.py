@@ -36,6 +36,11 @@ def losses(text: str) -> Losses:
     return Losses(found.total(), found["accents"], found["signs"], found["syllables"])
 
 
+def added(one: Losses, other: Losses) -> Losses:
+    """Return the counts of two texts together."""
+    return Losses(*(a + b for a, b in zip(one, other, strict=True)))
+
+
 def line(found: Losses, strips: bool, cuts: bool) -> str:
     """Return a line about what a tokenizer takes from the letters of a text; "" if it takes little.
 

@@ -19,6 +19,11 @@ class Case(NamedTuple):
     lowercase: bool | None = None
     strip_accents: bool | None = None
 
+    def __str__(self) -> str:
+        """Return "cased" or "uncased", with what becomes of accents if that is unusual."""
+        unusual = {None: "", True: ", accents stripped", False: ", accents kept"}[self.strip_accents]
+        return f"{'uncased' if self.lowercase else 'cased'}{unusual}"
+
     def check(self, tokenizer: Tokenizer, where: str, keys: str = KEYS) -> None:
         """Raise ``UserError`` unless the ``tokenizer`` of the files ``where`` is as the user says.
 

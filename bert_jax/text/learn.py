@@ -54,7 +54,7 @@ def learn_wordpiece(
     return learn_from_counts(count_words(texts, lowercase), size, min_frequency, coverage, note)
 
 
-def count_words(texts: Iterable[str], lowercase: bool = True, strip_accents: bool | None = None) -> Counter[str]:
+def count_words(texts: Iterable[str], lowercase: bool | None = True, strip_accents: bool | None = None) -> Counter[str]:
     """Return how often each word occurs in ``texts``, such as one part of a corpus.
 
     Words are counted as the model will see them: cleaned, in lower case (if ``lowercase``), without accents (if
@@ -63,7 +63,7 @@ def count_words(texts: Iterable[str], lowercase: bool = True, strip_accents: boo
 
     At most ``MAX_DISTINCT_WORDS`` words are kept.
     """
-    normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=strip_accents)
+    normalizer = normalizers.BertNormalizer(lowercase=bool(lowercase), strip_accents=strip_accents)
     words: Counter[str] = Counter()
     raw: Counter[str] = Counter()  # normalising each distinct string once is several times faster
     for text in texts:

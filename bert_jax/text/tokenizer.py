@@ -20,9 +20,10 @@ from bert_jax.errors import UserError
 from bert_jax.records import MASK, SPECIAL_TOKENS, UNK
 from bert_jax.storage import files, reading
 from bert_jax.text import accents, added_tokens, tokenizer_json, trimming
+from bert_jax.text.case import Case
 from bert_jax.text.encoded import Cut, Encoded, kept_lengths
 from bert_jax.text.json_engine import JsonEngine
-from bert_jax.text.marks import is_white
+from bert_jax.text.marks import Bytes, Prefix, is_white
 from bert_jax.text.sentencepiece_engine import SentencePieceEngine
 from bert_jax.text.surrogates import well_formed
 from bert_jax.text.vocab_txt import check_vocab, lines_of
@@ -67,6 +68,19 @@ class Tokenizer:
         """Return the identity of the tokenizer: the hash of everything that its ids depend on."""
         return self._engine.sha256
 
+    @property
+    def is_wordpiece(self) -> bool:
+        """Return whether a prefix, such as ``##``, marks the pieces that continue a word."""
+        return isinstance(self._engine.marks, Prefix)
+
+    def readable(self, token: int) -> str:
+        """Return a piece as a person reads it: in byte-level BPE with its text in place of the letters of its bytes."""
+        if not isinstance(self._engine.marks, Bytes) or self._roles[token] in ("special", "unknown", "added"):
+            return self.vocab[token]
+        text, continues = self.surfaces[token]
+        shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+        return shown if continues else self._engine.marks.space + shown
+
     @functools.cached_property
     def strip_accents(self) -> bool | None:
         """Return whether accents are stripped; None if that goes with lower case, as in BERT."""
@@ -74,15 +88,9 @@ class Tokenizer:
         return None if strips == self.lowercase else strips
 
     @property
-    def case(self) -> dict[str, bool | None]:
+    def case(self) -> Case:
         """Return what a record has to say of the case, for ``load`` to give the same tokenizer of a ``vocab.txt``."""
-        return {"lowercase": self.lowercase, "strip_accents": self.strip_accents}
-
-    @property
-    def case_in_words(self) -> str:
-        """Return "cased" or "uncased", with what becomes of accents if that is unusual."""
-        unusual = {None: "", True: ", accents stripped", False: ", accents kept"}[self.strip_accents]
-        return f"{'uncased' if self.lowercase else 'cased'}{unusual}"
+        return Case(self.lowercase, self.strip_accents)
 
     @functools.cached_property
     def _takes(self) -> tuple[bool, bool]:

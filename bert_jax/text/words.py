@@ -56,6 +56,11 @@ def is_spaced(texts: Iterable[str]) -> bool:
     return 2 * without <= total
 
 
+def joined_with(joiner: str, before: str, text: str) -> str:
+    """Return ``text`` with ``joiner`` before it, unless the two texts meet in a script without spaces."""
+    return text if NO_SPACES.match(text) or NO_SPACES.match(before[-1:]) else joiner + text
+
+
 def unspaced(text: str) -> str:
     """Return ``text`` without the spaces between Chinese or Japanese characters, and between these and ``[MASK]``."""
     return SPACES.sub("", text)
