@@ -251,7 +251,7 @@ def tell_of_losses(vocab: VocabularyConfig, tokenizer: Tokenizer, texts: Iterabl
     ``texts``: some of the text that it was learned from.
     """
     if note and vocab.strip_accents is None and (line := tokenizer.losses(accents.losses("".join(texts)))):
-        note(f"{line}; {accents.KEEP}")
+        note(f"{line}; {accents.KEEP}{' in a tokenizer.json' if vocab.kind == 'wordpiece' else ''}")
 
 
 def _learn(

@@ -30,11 +30,13 @@ class Fertility:
     unit: str  # "word", or "character" if most of the text is in a script without spaces
     units: int
     unit_pieces: int  # pieces that begin in a unit: marks around words are left out
-    whole: int  # units that are neither cut nor spoiled
+    whole: int  # units that are not cut
+    kept: int  # units that are not cut, and of which stripped accents take nothing
     spoiled: int  # units of which stripped accents take a part
     pieces: int
     unknown: int  # pieces that are [UNK]
     bytes: int  # pieces that are parts of characters
+    note: str = ""  # what else is to be said of the units
 
     @property
     def value(self) -> float:
@@ -43,13 +45,13 @@ class Fertility:
     @property
     def facts(self) -> dict[str, str | float]:
         shares = {"unknown_share": ratio(self.unknown, self.pieces), "byte_share": ratio(self.bytes, self.pieces)}
-        units = {"whole_share": ratio(self.whole, self.units), "spoiled_share": ratio(self.spoiled, self.units)}
+        units = {"whole_share": ratio(self.kept, self.units), "spoiled_share": ratio(self.spoiled, self.units)}
         return {"unit": self.unit, "fertility": self.value, **units, **shares}
 
     def __str__(self) -> str:
         lost, what = (self.bytes, "parts of characters") if self.bytes else (self.unknown, "[UNK]")
-        whole = f"{percent(ratio(self.whole, self.units))} of {self.unit}s stay whole"
-        if self.spoiled >= SPOILED * self.units:
+        whole = f"{percent(ratio(self.kept, self.units))} of {self.unit}s{self.note} stay whole"
+        if self.spoiled > SPOILED * self.units:
             whole += f", {percent(ratio(self.spoiled, self.units))} are changed by stripped accents"
         return (
             f"{self.value:.2f} pieces a {self.unit}, {whole}, {percent(ratio(lost, self.pieces))} of pieces are {what}"
@@ -60,7 +62,7 @@ def measure(tokenizer: Tokenizer, texts: Sequence[str], special_tokens_in_text: 
     """Return the fertility of ``tokenizer`` on ``texts``, which are sentences."""
     by_character = not is_spaced(texts)
     in_bytes = np.array([bool(_BYTES.fullmatch(text)) for text, _ in tokenizer.surfaces])
-    totals = np.zeros(7, np.int64)
+    totals = np.zeros(8, np.int64)
     for text in texts:
         text = text if by_character else tokenizer.joiner + text  # a sentence in running text
         encoded = tokenizer.encode(text, special_tokens_in_text=special_tokens_in_text)
@@ -70,8 +72,9 @@ def measure(tokenizer: Tokenizer, texts: Sequence[str], special_tokens_in_text: 
         starts, stops = np.array(spans, np.int64).reshape(-1, 2).T
         counts = np.searchsorted(begins, stops) - np.searchsorted(begins, starts)  # pieces that begin in each unit
         spoiled = np.array([tokenizer.spoils(text[start:stop]) for start, stop in spans], bool)
-        own = (len(spans), counts.sum(), ((counts <= 1) & ~spoiled).sum(), spoiled.sum())
-        totals += np.array([*own, len(ids), (ids == tokenizer.unk_id).sum(), in_bytes[ids].sum()], np.int64)
+        whole = counts <= 1
+        of_units = (len(spans), counts.sum(), whole.sum(), (whole & ~spoiled).sum(), spoiled.sum())
+        totals += np.array([*of_units, len(ids), (ids == tokenizer.unk_id).sum(), in_bytes[ids].sum()], np.int64)
     return Fertility("character" if by_character else "word", *totals.tolist())
 
 

@@ -104,7 +104,8 @@ class Tokenizer:
 
     def spoils(self, text: str) -> bool:
         """Return whether the tokenizer takes a part of a letter of ``text``."""
-        found, (strips, cuts) = accents.losses(text), self._takes
+        strips, cuts = self._takes
+        found = accents.losses(text if strips or cuts else "")
         return bool((found.accents + found.signs) * strips + found.syllables * cuts)
 
     @functools.cached_property
