@@ -36,7 +36,7 @@ class Fertility:
     pieces: int
     unknown: int  # pieces that are [UNK]
     bytes: int  # pieces that are parts of characters
-    note: str = ""  # what else is to be said of the units
+    lossy: int = 0  # 1 if stripped accents had taken a part of the text before
 
     @property
     def value(self) -> float:
@@ -50,7 +50,8 @@ class Fertility:
 
     def __str__(self) -> str:
         lost, what = (self.bytes, "parts of characters") if self.bytes else (self.unknown, "[UNK]")
-        whole = f"{percent(ratio(self.kept, self.units))} of {self.unit}s{self.note} stay whole"
+        left = ", as stripped accents leave them," if self.lossy else ""
+        whole = f"{percent(ratio(self.kept, self.units))} of {self.unit}s{left} stay whole"
         if self.spoiled > SPOILED * self.units:
             whole += f", {percent(ratio(self.spoiled, self.units))} are changed by stripped accents"
         return (

@@ -41,6 +41,7 @@ from bert_jax.runs.own_code import keep_copies
 from bert_jax.runs.prediction import predict_split, trial, write_predictions
 from bert_jax.runs.settings import FinetuningSettings
 from bert_jax.runs.task_settings import TaskSettings, with_keys_of
+from bert_jax.runs.used_keys import with_vocabulary
 from bert_jax.storage import files
 from bert_jax.task import titles_of
 from bert_jax.tasks.base import KIND, PACKED, ExampleTask
@@ -88,7 +89,8 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
         for trained in recipe.teacher.values():  # by its content, wherever it lies
             identity["teacher"]["init"] = f"teacher@{content(trained)}"
             distributed.wait("the teacher", identity["teacher"]["init"])
-        run = run_record.content(workdir, config, identity, request.command, bound=bool(saved))
+        recorded = with_vocabulary(config, settings.vocab.path, initial.tokenizer if initial else None)
+        run = run_record.content(workdir, recorded, identity, request.command, bound=bool(saved))
 
         evaluators = read(settings.training.evaluations, notes.append)
         every = recipe.load(request.data, notes.append)

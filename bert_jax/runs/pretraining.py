@@ -45,6 +45,7 @@ from bert_jax.runs.models_read import frozen_contents
 from bert_jax.runs.own_code import keep_copies, with_contents
 from bert_jax.runs.preparation import CheckedPretraining, check_pretraining
 from bert_jax.runs.settings import PretrainingSettings
+from bert_jax.runs.used_keys import used_keys
 from bert_jax.storage import files
 from bert_jax.task import Task, tasks_of, titles_of
 from bert_jax.text.tokenizer import Tokenizer
@@ -94,7 +95,8 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
             moments = read_moments(start, recipe.task, recipe.task.setting.model, rule, name, inputs.source_tokenizer)
             notes.append(f"the moments of the optimizer of {request.init} are kept")
         distributed.wait("what is frozen", str([*map(frozen_contents, tasks_of(recipe.task).values())]))
-        run = run_record.content(workdir, *_record_of(config, recipe, request), request.extend, bool(saved))
+        record = _record_of(used_keys(config, inputs), recipe, request)
+        run = run_record.content(workdir, *record, request.extend, bool(saved))
         tasks = tasks_of(recipe.task).values()
         run["titles"] = {name: title for one in tasks for name, title in titles_of(one).items()} | titles(evaluators)
         phases = recipe.experiment.phases
