@@ -47,8 +47,9 @@ class VocabularyConfig:
     path: str = ""
     kind: Literal["wordpiece", "unigram", "bpe", "byte_bpe"] = "wordpiece"  # unigram and bpe are sentencepiece's
     size: int = 30_522  # number of pieces to learn, special tokens included
-    lowercase: bool = True  # must be as a given vocabulary was made; one that says it itself contradicts another value
-    strip_accents: bool | None = None  # é becomes e, and other scripts lose signs; None: as lowercase
+    lowercase: bool = True  # of a vocabulary that is learned, or whose files do not say it, such as a bare vocab.txt
+    # whether é becomes e, and letters of other scripts lose their signs; None: in lower case alone, as in BERT
+    strip_accents: bool | None = None
     min_frequency: int = 2  # wordpiece, byte_bpe: a pair of pieces seen less often is not joined
     character_coverage: float = COVERAGE  # share of the text's characters that the alphabet covers, if there is room
     byte_fallback: bool = False  # sentencepiece: add 256 pieces for bytes, so that no text is unknown

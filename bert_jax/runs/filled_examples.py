@@ -40,8 +40,8 @@ def fill_examples(trained: TrainedModel, texts: Sequence[str] | None, corpus: Mi
     if not masked:
         if texts is None:
             note(
-                f"config.examples=None fills nothing: no held-out sentence of {LENGTHS[0]} to {LENGTHS[1]} tokens has a "
-                "word of one piece; --config.examples=\"('A text with a [MASK].',)\" fills texts of yours"
+                f"config.examples=None fills nothing: no held-out sentence of {LENGTHS[0]} to {LENGTHS[1]} tokens "
+                "has a word of one piece; --config.examples=\"('A text with a [MASK].',)\" fills texts of yours"
             )
         return []
     filled = fill_mask(trained, [text for text, _ in masked])

@@ -106,7 +106,7 @@ class JsonEngine:
         entries = [entry for entry in content["added_tokens"] if entry["id"] not in self.special_ids]
         self.added_ids = frozenset(entry["id"] for entry in entries)
         self.pair_separators, self.pair_type = tokenizer_json.pair_form(content)
-        self.lowercase = "B" not in self.normalized("B")
+        self.lowercase = "B" not in self._normalized("B")
         self.joiner = "" if self.words("a") == self.words(" a") else " "
         self._cache = None if any(map(_crosses_words, entries)) else self._word_cache()
 
@@ -182,11 +182,14 @@ class JsonEngine:
 
     def normalized(self, text: str) -> str:
         """Return ``text`` as it is before it is split into words."""
+        return self._normalized(text)
+
+    def _normalized(self, text: str) -> str:
         return self._library.normalizer.normalize_str(text) if self._library.normalizer else text
 
     def words(self, text: str) -> list[str]:
         """Return the words into which a text is split before they are cut into pieces, normalised."""
-        splitter, text = self._library.pre_tokenizer, self.normalized(text)
+        splitter, text = self._library.pre_tokenizer, self._normalized(text)
         return [word for word, _ in splitter.pre_tokenize_str(text)] if splitter else [text]
 
     def _bytes_of_ids(self, texts: Sequence[str]) -> Iterator[bytes]:
