@@ -84,21 +84,8 @@ def test_byte_level_pieces_are_readable_and_special_tokens_stay_whole(capsys, tm
     learn_byte_bpe(["北京", "大"] * 20, 290).save(file)
     assert main.run(["tokenize", f"--vocab={file}", "北京[MASK]大<mask>a b\n龘"]) == 0
     pieces = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:-2]]
-    assert pieces == [
-        "<s>",
-        "北京",
-        "<mask>",
-        "大",
-        "<mask>",
-        "a",
-        "Ġ",
-        "b",
-        "\\n",
-        "<0xE9>",
-        "<0xBE>",
-        "<0x98>",
-        "</s>",
-    ]
+    expected = "<s> 北京 <mask> 大 <mask> a Ġ b \\n <0xE9> <0xBE> <0x98> </s>"
+    assert " ".join(pieces) == expected
     assert as_json(capsys, f"--vocab={file}", "北京")["pieces"] == ["<s>", "åĮĹäº¬", "</s>"], "those of the file"
 
 

@@ -17,28 +17,13 @@ from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.text.tokenizer import load, wordpiece
 
 WORDS = {
-    "hi": [
-        "यह",
-        "हिन्दी",
-        "में",
-        "लिखा",
-        "हुआ",
-        "वाक्य",
-        "है",
-        "विद्यार्थी",
-        "किताब",
-        "पढ़ता",
-        "नदी",
-        "के",
-        "किनारे",
-        "गाँव",
-        "बसा",
-    ],
-    "ko": ["학생은", "책을", "읽습니다", "대학교에서", "공부합니다", "강가에", "마을이", "있습니다"],
-    "vi": ["học", "sinh", "đọc", "sách", "làng", "nằm", "bên", "bờ", "sông", "tôi", "học", "ở", "trường", "đại", "học"],
-    "zh": list("春天来了河边的柳树长出了新叶子孩们在院里放风筝"),
-    "en": ["the", "cat", "sees", "a", "river", "and", "the", "old", "king", "remembers", "every", "child"],
+    "hi": "यह हिन्दी में लिखा हुआ वाक्य है विद्यार्थी किताब पढ़ता नदी के किनारे गाँव बसा",
+    "ko": "학생은 책을 읽습니다 대학교에서 공부합니다 강가에 마을이 있습니다",
+    "vi": "học sinh đọc sách làng nằm bên bờ sông tôi học ở trường đại học",
+    "zh": "春 天 来 了 河 边 的 柳 树 长 出 了 新 叶 子 孩 们 在 院 里 放 风 筝",
+    "en": "the cat sees a river and the old king remembers every child",
 }
+SPOILED = {"hi": True, "ko": True, "vi": True, "zh": False, "en": False}
 
 
 def write(folder: Path, language: str) -> list[str]:
@@ -47,15 +32,13 @@ def write(folder: Path, language: str) -> list[str]:
     folder.mkdir()
     joiner = "" if language == "zh" else " "
     for number in range(40):
-        lines = (joiner.join(rng.choices(WORDS[language], k=rng.randint(8, 14))) + "." for _ in range(12))
+        lines = (joiner.join(rng.choices(WORDS[language].split(), k=rng.randint(8, 14))) + "." for _ in range(12))
         (folder / f"{number:02}.txt").write_text("\n".join(lines) + "\n", "utf-8")
     options = [f"--config.corpus.options.paths={folder}/*.txt", "--config.corpus.options.format=sentences"]
     return ["--config=bert_base", *options, "--config.vocab.size=320", "--config.corpus.heldout_fraction=0.2"]
 
 
-@pytest.mark.parametrize(
-    ("language", "spoiled"), [("hi", True), ("ko", True), ("vi", True), ("zh", False), ("en", False)]
-)
+@pytest.mark.parametrize(("language", "spoiled"), SPOILED.items())
 def test_lost_accents_are_told_of_and_the_hint_keeps_them(
     tmp_path: Path, language: str, spoiled: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -78,7 +61,7 @@ def test_lost_accents_are_told_of_and_the_hint_keeps_them(
         kept = tmp_path / hint[1]
         assert main.run(["vocab", *flags, hint[0], f"--output={kept}"]) == 0
         assert "accents" not in capsys.readouterr().out
-        text = WORDS[language][1]
+        text = WORDS[language].split()[1]
         assert load(kept).decode(load(kept).encode_batch([text])[0]) == text
         [advice] = [line for line in lines if "learn a vocabulary that keeps them: " in line]
         again = shlex.split(advice.partition("them: ")[2])

@@ -18,6 +18,7 @@ from bert_jax.interchange.hugging_face import import_model
 from bert_jax.interchange.loading import load
 from bert_jax.interchange.original import current_name, import_original
 from bert_jax.interchange.tensor_bundle import crc32c, read_bundle
+from bert_jax.text.case import Case
 from tests.interchange.numpy_models import assert_same_outputs
 from tests.interchange.original_checkpoint import FOLDER, LAYERS, D, values
 
