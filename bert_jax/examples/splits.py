@@ -34,8 +34,8 @@ def deal(
     """Divide ``examples`` into (train, dev); dev has ``fraction`` of them, rounded up.
 
     Of the examples of each label, and of all rare labels together, dev has the same fraction, give or take one example.
-    A hash of seed and id decides which examples are taken. Both splits keep the order of ``examples``. ``together``: see
-    ``groups_of``; whole groups are dealt.
+    A hash of seed and id decides which examples are taken. Both splits keep the order of ``examples``. Whole groups of
+    ``together`` are dealt (``groups_of``).
     """
     dealt = _taken(examples, fraction, f"dev {seed}", "frequent", together)
     train = tuple(example for i, example in enumerate(examples) if i not in dealt)
@@ -62,8 +62,8 @@ def deal_by_ids(
 def keep(examples: Sequence[Example], fraction: float, seed: int, together: Sequence[str] = ()) -> tuple[Example, ...]:
     """Return ``fraction`` of the examples, rounded up, in their order; of whole groups if ``together`` makes any.
 
-    Of the examples of each label, and of all rare labels together, the same fraction is kept, give or take one example;
-    the first example that is kept has a rare label. A larger fraction keeps every example that a smaller fraction keeps.
+    Of the examples of each label, and of all rare labels together, the same fraction is kept, give or take one example.
+    The first kept example has a rare label. A larger fraction keeps every example that a smaller fraction keeps.
     """
     if fraction == 1:
         return tuple(examples)
@@ -110,10 +110,10 @@ def _taken(
 def _order(examples: Sequence[Example], salt: str, lead: Literal["rare", "frequent"]) -> list[int]:
     """Return the indices of ``examples`` in an order such that every prefix has nearly the proportions of all labels.
 
-    In a prefix of k of n examples, a label with c of them has k c / n examples, rounded down or up, and so do all labels
-    together that are about as rare. Labels with the same number of examples take turns, in the order of a hash. Then the
-    two smallest neighbors, ordered by that number, are merged until one order is left. The last merge, which has all
-    rare labels on one side, begins with the side ``lead``.
+    A prefix of k of n examples has k c / n examples, rounded down or up, of a label with c examples, and nearly the
+    share of all rare labels together. Labels with the same number of examples take turns, in the order of a hash. The
+    orders of these strata stand by that number, and the two smallest neighbors are merged until one order is left. The
+    last merge has all rare labels on one side, and begins with the side ``lead``.
     """
     labels: dict[str, list[tuple[bytes, int]]] = defaultdict(list)
     for i, example in enumerate(examples):
