@@ -7,11 +7,14 @@ capital sigma to a medial sigma (not a final sigma), and it knows only the punct
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import itertools
 import json
+import os
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -96,6 +99,7 @@ class JsonEngine:
         hidden = _hidden(content)
         self._library = _library(content, where, hidden)
         self._library.encode_special_tokens = True
+        _check_patterns(content, self._library, where)
         ids = tokenizer_json.ids_of(content)
         self.vocab: tuple[str, ...] = tuple(sorted(ids, key=ids.__getitem__))
         if list(map(ids.__getitem__, self.vocab)) != list(range(len(ids))) or self._library.get_vocab() != {
@@ -118,6 +122,28 @@ class JsonEngine:
         """Return whether a ``vocab.txt`` says all: BERT's rules, without added tokens."""
         named = tuple(self.vocab[i] for i in self.special_ids) == SPECIAL_TOKENS
         return named and not self.added_ids and self.content == tokenizer_json.of_bert(self.vocab, self.lowercase)
+
+    @functools.cached_property
+    def has_bert_rules(self) -> bool:
+        """Return whether a ``vocab.txt`` and the ``switches`` say all: BERT's rules, without added tokens."""
+        named = tuple(self.vocab[i] for i in self.special_ids) == SPECIAL_TOKENS
+        words = self.content["model"]["type"] == "WordPiece" and named and not self.added_ids
+        return words and self.content == tokenizer_json.of_bert(self.vocab, *self.switches.values())
+
+    @functools.cached_property
+    def switches(self) -> dict[str, bool]:
+        """Return the rules that ``tokenizer_config.json`` has names for: what they do to text, by name."""
+        kind, accented = self.content["model"]["type"], unicodedata.normalize("NFC", self._normalized("é"))
+        steps = [*tokenizer_json.flat(self.content["pre_tokenizer"], "pretokenizers")]
+        first = [step.get("add_prefix_space", True) for step in steps if step["type"] == "ByteLevel"]
+        if kind not in ("WordPiece", "Unigram"):
+            return {"add_prefix_space": first[0]} if first else {}
+        if kind == "Unigram":  # a table of replacements may do the same, whatever the switches say
+            does, kept = tokenizer_json.steps_of(self.content), accented == "é"
+            case = {"do_lower_case": self.lowercase} if "Lowercase" in does or not self.lowercase else {}
+            return case | ({"keep_accents": kept} if "StripAccents" in does or kept else {})
+        split = " " in self._normalized("a中a")
+        return {"do_lower_case": self.lowercase, "strip_accents": accented != "é", "tokenize_chinese_chars": split}
 
     @property
     def file_name(self) -> str:
@@ -159,7 +185,8 @@ class JsonEngine:
     def cut(self, text: str, special_tokens: bool = False) -> Cut:
         """Return the pieces of ``text``. If ``special_tokens``, those in the text are recognised by either name."""
         library, others = self._with_special_tokens if special_tokens else (self._library, {})
-        encoding = library.encode(text, add_special_tokens=False)
+        with _refusing("a text cannot be cut into pieces"):
+            encoding = library.encode(text, add_special_tokens=False)
         return Cut([others.get(i, i) for i in encoding.ids], encoding.tokens, encoding.offsets)
 
     def text(self, pieces: Sequence[str]) -> str:
@@ -189,7 +216,9 @@ class JsonEngine:
         return [word for word, _ in splitter.pre_tokenize_str(text)] if splitter else [text]
 
     def _bytes_of_ids(self, texts: Sequence[str]) -> Iterator[bytes]:
-        for encoding in self._library.encode_batch_fast(list(texts), add_special_tokens=False):
+        with _refusing("a text cannot be cut into pieces"):
+            encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
+        for encoding in encodings:
             yield np.array(encoding.ids, np.int32).tobytes()
 
     def _word_cache(self) -> tuple[_WordCache, Callable[[str], bool] | None] | None:
@@ -260,15 +289,51 @@ def _library(content: tokenizer_json.Content, where: str, names: Mapping[str, st
     if names:
         model = {**model, "vocab": [[names.get(piece, piece), score] for piece, score in model["vocab"]]}
     plain = content | {"post_processor": None, "added_tokens": added, "model": model}
-    try:
+    with _refusing(f"{where} is damaged, or a {content['model']['type']} tokenizer that cannot be read"):
         return tokenizers.Tokenizer.from_str(json.dumps(plain))
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # plain ``Exception``, or the library's panic
-        kind = content["model"]["type"]
-        raise UserError(
-            f"{where} is damaged, or a {kind} tokenizer that cannot be read: {first_line(error)[:200]}; {_ADVICE}"
-        ) from error
+
+
+@contextlib.contextmanager
+def _refusing(what: str) -> Iterator[None]:
+    """Turn what the library raises into a ``UserError`` that begins with ``what``: ``Exception`` itself, or a panic.
+
+    A panic is no ``Exception``, and has a class that cannot be imported.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error) is not Exception and type(error).__name__ != "PanicException":
+            raise
+        raise UserError(f"{what}: {first_line(error)[:200]}; {_ADVICE}") from error
+
+
+def _check_patterns(content: tokenizer_json.Content, library: tokenizers.Tokenizer, where: str) -> None:
+    """Raise ``UserError`` if a pattern of the tokenizer runs away: needs a time exponential in the length of a word.
+
+    The library gives up such a search after millions of steps, with a panic. Texts to try are runs of the characters of
+    the pattern, and of pairs of them, before a character that ends the run. The pattern itself follows, because the
+    library does not search a text without the characters that every match has.
+    """
+    steps = (tokenizer_json.flat(content[key], f"{key.replace('_', '')}s") for key in ("normalizer", "pre_tokenizer"))
+    patterns = [step.get("pattern", {}).get("Regex", "") for step in itertools.chain(*steps)]
+    for pattern in filter(None, patterns):
+        units = {*"a1 .é中", *pattern, *map("".join, itertools.pairwise(pattern)), "ab", "a "}
+        with _refusing(f"{where} has a pattern that runs away, {pattern[:60]!r}"), _no_panics_shown():
+            for unit in sorted(units):
+                library.encode(f"{unit * 40}!\n{pattern}", add_special_tokens=False)
+
+
+@contextlib.contextmanager
+def _no_panics_shown() -> Iterator[None]:
+    """Close the standard error of the process for a moment: a panic is written there, however it is caught."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _marks(content: tokenizer_json.Content, where: str) -> Marks:

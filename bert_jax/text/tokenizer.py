@@ -1,15 +1,16 @@
 """``Tokenizer``, the class of every kind of tokenizer, and functions that find, read and make tokenizers.
 
 There are two engines: ``sentencepiece`` for its own models, and ``tokenizers`` for everything else. A folder (a
-workdir, a Hugging Face directory) has its tokenizer in one file: ``vocab.txt`` (WordPiece with BERT's rules),
-``spiece.model`` (sentencepiece, unigram or BPE) or ``tokenizer.json`` (WordPiece, byte-level BPE or Unigram). If a
-folder has several of these files, the first in this order is used. Published ``vocab.json`` and ``merges.txt`` are read
-too; a folder keeps them as ``tokenizer.json``.
+workdir, a Hugging Face directory) has its tokenizer in one file: ``tokenizer.json`` (WordPiece, byte-level BPE or
+Unigram), ``vocab.txt`` (WordPiece with BERT's rules) or ``spiece.model`` (sentencepiece, unigram or BPE). If a folder
+has several of these files, the first in this order is used. Published ``vocab.json`` and ``merges.txt`` are read too; a
+folder keeps them as ``tokenizer.json``.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import os
 from collections.abc import Sequence
 
@@ -19,15 +20,17 @@ from etils import epath
 from bert_jax.errors import UserError
 from bert_jax.records import MASK, SPECIAL_TOKENS, UNK
 from bert_jax.storage import files, reading
-from bert_jax.text import added_tokens, tokenizer_json, trimming
+from bert_jax.text import tokenizer_json, trimming
 from bert_jax.text.encoded import Cut, Encoded, kept_lengths
 from bert_jax.text.json_engine import JsonEngine
 from bert_jax.text.marks import is_white
 from bert_jax.text.sentencepiece_engine import SentencePieceEngine
+from bert_jax.text.settings import ROLES, Settings, Token, beside, read_json
 from bert_jax.text.surrogates import well_formed
-from bert_jax.text.vocab_txt import check_vocab, lines_of
+from bert_jax.text.vocab_txt import check_vocab, difference, lines_of
 
-FILE_NAMES = ("vocab.txt", SentencePieceEngine.file_name, tokenizer_json.FILE_NAME)
+_BARE = "vocab.txt"
+FILE_NAMES = (tokenizer_json.FILE_NAME, _BARE, SentencePieceEngine.file_name)
 _FILE_OF_KIND = {"wordpiece": "vocab.txt", "byte_bpe": tokenizer_json.FILE_NAME}  # all others: sentencepiece's
 
 
@@ -187,7 +190,7 @@ class Tokenizer:
         first = not self.joiner or pieces[:1] == [shown[self.mask_id]]
         return text.removeprefix(" ") if first else text
 
-    def with_added(self, tokens: Sequence[added_tokens.Token]) -> Tokenizer:
+    def with_added(self, tokens: Sequence[Token]) -> Tokenizer:
         """Return the tokenizer with more added tokens, which stay whole in every text. New ones get the next ids.
 
         A model of sentencepiece becomes a ``tokenizer.json``: see ``sentencepiece_engine._convert``.
@@ -216,6 +219,15 @@ class Tokenizer:
                 raise UserError(f"this tokenizer cannot be trimmed: {text[:60]!r} would be cut into other pieces")
         return smaller, kept
 
+    def check_switches(self, settings: Settings) -> None:
+        """Raise ``UserError`` if the files beside the tokenizer's file name other rules than that has."""
+        for name, value in self.switches.items():
+            if settings.switch(name) not in (None, value):
+                raise UserError(
+                    f"{settings.where} says {name} {json.dumps(not value)}, but its {self.file_name} does as if it were"
+                    f" {json.dumps(value)}; correct the one that is wrong (tokenizer_config.json may leave {name} out)"
+                )
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the tokenizer's file, whole or not at all."""
         files.write_bytes(path, self._engine.file(os.fspath(path)))
@@ -224,11 +236,33 @@ class Tokenizer:
         """Return a Hugging Face ``tokenizer.json`` that gives the same ids."""
         return self._engine.as_json.json()
 
+    @property
+    def has_bert_rules(self) -> bool:
+        """Return whether a ``vocab.txt`` and the ``switches`` say all."""
+        return self._engine.as_json.has_bert_rules
 
-def wordpiece(vocab: Sequence[str], lowercase: bool = True, where: str = "the vocabulary") -> Tokenizer:
-    """Return BERT's WordPiece tokenizer with these pieces, one for each id; error messages call them ``where``."""
-    check_vocab(vocab, where)
-    return Tokenizer(JsonEngine(tokenizer_json.of_bert(vocab, lowercase)))
+    @property
+    def switches(self) -> dict[str, bool]:
+        """Return the rules of the tokenizer that ``tokenizer_config.json`` has names for."""
+        return self._engine.as_json.switches
+
+
+def wordpiece(
+    vocab: Sequence[str],
+    lowercase: bool = True,
+    where: str = "the vocabulary",
+    strip_accents: bool | None = None,
+    split_ideographs: bool = True,
+    settings: Settings | None = None,
+) -> Tokenizer:
+    """Return BERT's WordPiece tokenizer with these pieces, one for each id; error messages call them ``where``.
+
+    See ``tokenizer_json.of_bert`` for the other arguments.
+    """
+    named = settings.roles if settings else {}
+    check_vocab(vocab, where, [named.get(role, token) for role, token in zip(ROLES, SPECIAL_TOKENS, strict=True)])
+    content = tokenizer_json.of_bert(vocab, lowercase, strip_accents, split_ideographs, settings)
+    return Tokenizer(JsonEngine(content, where))
 
 
 def sentencepiece(model: bytes, lowercase: bool | None = None, where: str = "the model") -> Tokenizer:
@@ -241,37 +275,100 @@ def of_json(content: tokenizer_json.Content) -> Tokenizer:
     return Tokenizer(JsonEngine(tokenizer_json.normal(content, "the tokenizer"), "the tokenizer"))
 
 
-def load(path: str | os.PathLike[str], lowercase: bool | None = None) -> Tokenizer:
+def load(path: str | os.PathLike[str], lowercase: bool | None = None, rows: int | None = None) -> Tokenizer:
     """Return the tokenizer of a file, or of the first file of ``FILE_NAMES`` in a folder.
 
-    In a folder of transformers, it has the added tokens that any file there declares.
+    What the files of transformers beside it say is obeyed, or refused: see ``text.settings``. A ``tokenizer.json`` says
+    more than they do, and they say more than the other files.
 
     Args:
-      lowercase: whether to convert text to lower case and strip accents. If None, a model of sentencepiece keeps its
-        own rule, and a ``vocab.txt`` is taken as lower-case. The argument has no effect on a model of sentencepiece
-        that converts to lower case by itself, or on a ``tokenizer.json``.
+      lowercase: whether to convert text to lower case and strip accents. If None, the files beside it say it;
+        otherwise a model of sentencepiece keeps its own rule, and a ``vocab.txt`` is taken as lower-case. The argument
+        has no effect on a model of sentencepiece that converts to lower case by itself, or on a ``tokenizer.json``.
+      rows: the number of ids that a model has embeddings for, if it is known; blank lines beyond do not count.
 
     Raises:
-      UserError: there is no such file, or it is not a tokenizer.
+      UserError: there is no such file, it is not a tokenizer, or the files contradict each other or ``lowercase``.
     """
     source = files.as_path(path)
-    source = files.as_path(find(source)) if source.is_dir() else source
+    in_folder = source.is_dir()
+    source = files.as_path(find(source)) if in_folder else source
     if not source.exists():
         raise UserError(
             f"no vocabulary file {source}; learn one with `bert-jax vocab` or name a published vocab.txt, .model or "
             "tokenizer.json"
         )
-    tokenizer = _of_file(source, lowercase)
-    return tokenizer.with_added(added_tokens.of_files(source, frozenset(tokenizer.vocab)))
+    settings, whole = beside(source), source.parent / tokenizer_json.FILE_NAME
+    if source.name == _BARE and whole.exists() and _difference(source.parent, read_json(whole), rows) is None:
+        source = whole
+    tokenizer = _of_file(source, settings, lowercase, rows)
+    return _as_beside(tokenizer, source.parent, rows) if in_folder and source == whole else tokenizer
 
 
-def _of_file(source: epath.Path, lowercase: bool | None) -> Tokenizer:
+def _of_file(source: epath.Path, settings: Settings, lowercase: bool | None, rows: int | None) -> Tokenizer:
     if source.suffix == ".json" or source.name == tokenizer_json.MERGES:
-        return Tokenizer(JsonEngine(tokenizer_json.read(source), str(source)))
+        tokenizer = Tokenizer(JsonEngine(tokenizer_json.read(source, settings), str(source)))
+        tokenizer.check_switches(settings)
+        return tokenizer
+    said = settings.switch("do_lower_case")
+    if said is not None and lowercase not in (None, said):
+        advice = (
+            "leave --cased or --config.vocab.lowercase=False out" if said else "give --config.vocab.lowercase=False"
+        )
+        raise UserError(
+            f"{settings.where} says do_lower_case {json.dumps(said)}, which contradicts the case that is asked for; "
+            f"{advice}"
+        )
+    lowercase = lowercase if said is None else said
     if source.suffix == ".model":
-        return sentencepiece(reading.read_bytes(source), lowercase, str(source))
-    pieces = lines_of(reading.utf8_text(source, str(source), "vocabulary"))
-    return wordpiece(pieces, lowercase is not False, str(source))
+        return _of_model(source, settings, lowercase)
+    settings.check_class("txt")
+    pieces = lines_of(reading.utf8_text(source, str(source), "vocabulary"), rows)
+    accents, ideographs = settings.switch("strip_accents"), settings.switch("tokenize_chinese_chars") is not False
+    return wordpiece(pieces, lowercase is not False, str(source), accents, ideographs, settings)
+
+
+def _of_model(source: epath.Path, settings: Settings, lowercase: bool | None) -> Tokenizer:
+    settings.check_class("model")
+    engine = SentencePieceEngine(reading.read_bytes(source), None if settings.is_albert else lowercase, str(source))
+    if settings.is_albert or settings.roles.items() - engine.roles.items():
+        return Tokenizer(engine.by_rules(settings, lowercase is not False))
+    tokenizer = Tokenizer(engine).with_added(settings.added(engine.vocab))
+    if settings.switch("keep_accents") is not None:
+        tokenizer.check_switches(settings)
+    return tokenizer
+
+
+def _as_beside(tokenizer: Tokenizer, folder: epath.Path, rows: int | None) -> Tokenizer:
+    """Return the tokenizer of the ``tokenizer.json`` in ``folder``, or of the bare file there if its ids are the same.
+
+    A ``tokenizer.json`` for a model without token types gives both texts of a pair one type; the bare file does not.
+
+    Raises ``UserError`` if a ``vocab.txt`` there says something else.
+    """
+    content, bare, model = (
+        json.loads(tokenizer.tokenizer_json()),
+        folder / _BARE,
+        folder / SentencePieceEngine.file_name,
+    )
+    if bare.exists() and (found := _difference(folder, content, rows)):
+        raise UserError(f"{bare} {found}: one of them was cut short or changed; copy the whole folder again")
+    other: Engine | None = None
+    if model.exists():
+        other = SentencePieceEngine(reading.read_bytes(model), None, str(model))
+    elif bare.exists():
+        other = JsonEngine(tokenizer_json.of_bert(tokenizer.vocab, *tokenizer.switches.values()))
+    return Tokenizer(other) if other and tokenizer_json.same(other.as_json.content, content) else tokenizer
+
+
+def _difference(folder: epath.Path, content: tokenizer_json.Content, rows: int | None) -> str | None:
+    """Return how the ``vocab.txt`` in ``folder`` differs from the content of the ``tokenizer.json`` beside it."""
+    model = content.get("model")
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    if not isinstance(vocab, dict):
+        return "lies beside a tokenizer.json that is no WordPiece"
+    lines = lines_of(reading.read_bytes(folder / _BARE).decode("utf-8-sig", "replace"), rows)
+    return difference(lines, vocab, tokenizer_json.ids_of(content))
 
 
 def find(folder: str | os.PathLike[str]) -> os.PathLike[str]:

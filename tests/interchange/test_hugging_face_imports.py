@@ -292,11 +292,11 @@ def only_pickle(folder: Path) -> None:
         (lambda f: (f / "config.json").write_text("{"), "config.json holds no JSON object"),
         (lambda f: (f / "config.json").write_text("{}"), "config.json has no vocab_size"),
         (lambda f: (f / "config.json").write_text("[]"), "config.json holds no JSON object"),
-        (no_vocabulary, r"has no vocab.txt or spiece.model or tokenizer.json; save the tokenizer's vocabulary there"),
+        (no_vocabulary, r"has no tokenizer.json or vocab.txt or spiece.model; save the tokenizer's vocabulary there"),
         (cut_vocabulary, r"vocab.txt has 60 lines, but .*tokenizer.json has 64 pieces, '3' as number 61: one of them"),
         (cut_in_a_piece, r"has '6' on line 64, but .*tokenizer.json has 64 pieces, '6th' as number 64: one of them"),
         (cut_before_a_special_token, r"has '\[CL' on line 3, but .* '\[CLS\]' as number 3: .* copy the whole folder"),
-        (lambda f: add_line(f / "vocab.txt"), "has 65 pieces, the model 64 embeddings"),
+        (lambda f: add_line(f / "vocab.txt"), "has 'one more' on line 65, but tokenizer.json has 64 pieces: one"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(copy: Path, spoil: Any, message: str) -> None:
