@@ -8,7 +8,7 @@ with ``merges.txt`` (byte-level BPE), and ``tokenizer.json`` itself. Its templat
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from bert_jax.errors import UserError
@@ -132,7 +132,8 @@ def _normal(content: Mapping[str, Any], where: str, named: Mapping[str, str], se
         "model": model,
     }
     _check_unknown(model, where)
-    whole = _without_holes(with_added(whole, settings.added(ids_of(whole)) if settings else ()))
+    added = settings.added(ids_of(whole)) if settings else []
+    whole = with_added(_without_holes(whole, {token["id"] for token in added if "id" in token}), added)
     processors = flat(content.get("post_processor"), "processors")
     ids = ids_of(whole)
     roles = _roles(processors, named, ids, model, where)
@@ -151,19 +152,24 @@ def _check_unknown(model: Mapping[str, Any], where: str) -> None:
     """Raise ``UserError`` if a model that needs a piece for unknown words has none."""
     vocab, unknown = model["vocab"], model.get("unk_token")
     if model["type"] == "Unigram" and not 0 <= model.get("unk_id", -1) < len(vocab):
-        raise UserError(f"{where} is damaged: its unk_id {model.get('unk_id')} is no piece's; copy it again")
+        raise UserError(f"{where} is damaged (unk_id {model.get('unk_id')} is no piece); copy it again")
     needed = unknown or model["type"] in ("WordPiece", "WordLevel")
     if isinstance(vocab, dict) and needed and unknown not in vocab:
-        raise UserError(f"{where} is damaged: its vocabulary lacks its unk_token {unknown!r}; copy it again")
+        raise UserError(f"{where} is damaged (the unk_token {unknown!r} is no piece); copy it again")
 
 
-def _without_holes(content: Content) -> Content:
-    """Return ``content`` with a piece, which no text gives, for each id of the model's range that no piece has."""
+def _without_holes(content: Content, others: Collection[int]) -> Content:
+    """Return ``content`` with a piece, which no text gives, for each id of the model's range that nothing has.
+
+    Args:
+      others: ids that tokens will have which are not in ``content`` yet.
+    """
     ids, model = ids_of(content), content["model"]
     taken = set(ids.values())
     if not isinstance(model["vocab"], dict) or len(taken) < len(ids) or max(taken, default=0) >= MAX_PIECES:
         return content
-    holes = {NO_PIECE.format(i): i for i in range(max(model["vocab"].values(), default=0)) if i not in taken}
+    free = {*range(max(model["vocab"].values(), default=0))} - taken - {*others}
+    holes = {NO_PIECE.format(i): i for i in sorted(free)}
     return content | {"model": {**model, "vocab": {**model["vocab"], **holes}}}
 
 
