@@ -7,12 +7,10 @@ capital sigma to a medial sigma (not a final sigma), and it knows only the punct
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import itertools
 import json
-import os
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,17 +20,14 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken
 
-from bert_jax.errors import UserError, first_line
+from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.text import tokenizer_json
 from bert_jax.text.encoded import Cut
 from bert_jax.text.marks import ALPHABET, SPACE, Bytes, Marks, Prefix, Underline
+from bert_jax.text.panics import ADVICE, check_patterns, refusing
 from bert_jax.text.words import unspaced
 
-_ADVICE = (
-    "save it as a tokenizer.json of WordPiece, Unigram or byte-level BPE, a vocab.txt or a .model of sentencepiece, or "
-    "learn one with `bert-jax vocab`"
-)
 CACHED_WORDS = 1 << 19  # about 120 MB
 _TEXTS_AHEAD = 512  # the number of texts whose new words the library encodes at once
 _NEVER_IN_UTF8 = frozenset((0xC0, 0xC1, *range(0xF5, 0x100)))
@@ -99,7 +94,7 @@ class JsonEngine:
         hidden = _hidden(content)
         self._library = _library(content, where, hidden)
         self._library.encode_special_tokens = True
-        _check_patterns(content, self._library, where)
+        check_patterns(content, self._library, where)
         ids = tokenizer_json.ids_of(content)
         self.vocab: tuple[str, ...] = tuple(sorted(ids, key=ids.__getitem__))
         if list(map(ids.__getitem__, self.vocab)) != list(range(len(ids))) or self._library.get_vocab() != {
@@ -127,8 +122,15 @@ class JsonEngine:
     def has_bert_rules(self) -> bool:
         """Return whether a ``vocab.txt`` and the ``switches`` say all: BERT's rules, without added tokens."""
         named = tuple(self.vocab[i] for i in self.special_ids) == SPECIAL_TOKENS
-        words = self.content["model"]["type"] == "WordPiece" and named and not self.added_ids
-        return words and self.content == tokenizer_json.of_bert(self.vocab, *self.switches.values())
+        return named and not self.added_ids and self.content == self.by_bert()
+
+    def by_bert(self) -> tokenizer_json.Content | None:
+        """Return the content of BERT's tokenizer with these pieces and ``switches``; None if this is no WordPiece."""
+        if self.content["model"]["type"] != "WordPiece":
+            return None
+        names = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
+        case, accents, ideographs = map(self.switches.__getitem__, names)
+        return tokenizer_json.of_bert(self.vocab, case, accents, ideographs)
 
     @functools.cached_property
     def switches(self) -> dict[str, bool]:
@@ -185,7 +187,7 @@ class JsonEngine:
     def cut(self, text: str, special_tokens: bool = False) -> Cut:
         """Return the pieces of ``text``. If ``special_tokens``, those in the text are recognised by either name."""
         library, others = self._with_special_tokens if special_tokens else (self._library, {})
-        with _refusing("a text cannot be cut into pieces"):
+        with refusing("a text cannot be cut into pieces"):
             encoding = library.encode(text, add_special_tokens=False)
         return Cut([others.get(i, i) for i in encoding.ids], encoding.tokens, encoding.offsets)
 
@@ -216,7 +218,7 @@ class JsonEngine:
         return [word for word, _ in splitter.pre_tokenize_str(text)] if splitter else [text]
 
     def _bytes_of_ids(self, texts: Sequence[str]) -> Iterator[bytes]:
-        with _refusing("a text cannot be cut into pieces"):
+        with refusing("a text cannot be cut into pieces"):
             encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
         for encoding in encodings:
             yield np.array(encoding.ids, np.int32).tobytes()
@@ -289,51 +291,8 @@ def _library(content: tokenizer_json.Content, where: str, names: Mapping[str, st
     if names:
         model = {**model, "vocab": [[names.get(piece, piece), score] for piece, score in model["vocab"]]}
     plain = content | {"post_processor": None, "added_tokens": added, "model": model}
-    with _refusing(f"{where} is damaged, or a {content['model']['type']} tokenizer that cannot be read"):
+    with refusing(f"{where} is damaged, or a {content['model']['type']} tokenizer that cannot be read"):
         return tokenizers.Tokenizer.from_str(json.dumps(plain))
-
-
-@contextlib.contextmanager
-def _refusing(what: str) -> Iterator[None]:
-    """Turn what the library raises into a ``UserError`` that begins with ``what``: ``Exception`` itself, or a panic.
-
-    A panic is no ``Exception``, and has a class that cannot be imported.
-    """
-    try:
-        yield
-    except BaseException as error:
-        if type(error) is not Exception and type(error).__name__ != "PanicException":
-            raise
-        raise UserError(f"{what}: {first_line(error)[:200]}; {_ADVICE}") from error
-
-
-def _check_patterns(content: tokenizer_json.Content, library: tokenizers.Tokenizer, where: str) -> None:
-    """Raise ``UserError`` if a pattern of the tokenizer runs away: needs a time exponential in the length of a word.
-
-    The library gives up such a search after millions of steps, with a panic. Texts to try are runs of the characters of
-    the pattern, and of pairs of them, before a character that ends the run. The pattern itself follows, because the
-    library does not search a text without the characters that every match has.
-    """
-    steps = (tokenizer_json.flat(content[key], f"{key.replace('_', '')}s") for key in ("normalizer", "pre_tokenizer"))
-    patterns = [step.get("pattern", {}).get("Regex", "") for step in itertools.chain(*steps)]
-    for pattern in filter(None, patterns):
-        units = {*"a1 .é中", *pattern, *map("".join, itertools.pairwise(pattern)), "ab", "a "}
-        with _refusing(f"{where} has a pattern that runs away, {pattern[:60]!r}"), _no_panics_shown():
-            for unit in sorted(units):
-                library.encode(f"{unit * 40}!\n{pattern}", add_special_tokens=False)
-
-
-@contextlib.contextmanager
-def _no_panics_shown() -> Iterator[None]:
-    """Close the standard error of the process for a moment: a panic is written there, however it is caught."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
 
 
 def _marks(content: tokenizer_json.Content, where: str) -> Marks:
@@ -354,7 +313,7 @@ def _marks(content: tokenizer_json.Content, where: str) -> Marks:
         return Prefix(content["model"].get("continuing_subword_prefix", "##"))
     raise UserError(
         f"{where} is a {kind} tokenizer whose pieces do not show where words begin (its pre_tokenizer is neither "
-        f"ByteLevel nor Metaspace); {_ADVICE}"
+        f"ByteLevel nor Metaspace); {ADVICE}"
     )
 
 

@@ -10,27 +10,24 @@ folder keeps them as ``tokenizer.json``.
 from __future__ import annotations
 
 import functools
-import json
 import os
 from collections.abc import Sequence
 
 import numpy as np
-from etils import epath
 
 from bert_jax.errors import UserError
 from bert_jax.records import MASK, SPECIAL_TOKENS, UNK
-from bert_jax.storage import files, reading
-from bert_jax.text import tokenizer_json, trimming
+from bert_jax.storage import files
+from bert_jax.text import folders, tokenizer_json, trimming
 from bert_jax.text.encoded import Cut, Encoded, kept_lengths
 from bert_jax.text.json_engine import JsonEngine
 from bert_jax.text.marks import is_white
 from bert_jax.text.sentencepiece_engine import SentencePieceEngine
-from bert_jax.text.settings import ROLES, Settings, Token, beside, read_json
+from bert_jax.text.settings import Token
 from bert_jax.text.surrogates import well_formed
-from bert_jax.text.vocab_txt import check_vocab, difference, lines_of
+from bert_jax.text.vocab_txt import check_vocab
 
-_BARE = "vocab.txt"
-FILE_NAMES = (tokenizer_json.FILE_NAME, _BARE, SentencePieceEngine.file_name)
+FILE_NAMES = (tokenizer_json.FILE_NAME, folders.BARE, SentencePieceEngine.file_name)
 _FILE_OF_KIND = {"wordpiece": "vocab.txt", "byte_bpe": tokenizer_json.FILE_NAME}  # all others: sentencepiece's
 
 
@@ -219,15 +216,6 @@ class Tokenizer:
                 raise UserError(f"this tokenizer cannot be trimmed: {text[:60]!r} would be cut into other pieces")
         return smaller, kept
 
-    def check_switches(self, settings: Settings) -> None:
-        """Raise ``UserError`` if the files beside the tokenizer's file name other rules than that has."""
-        for name, value in self.switches.items():
-            if settings.switch(name) not in (None, value):
-                raise UserError(
-                    f"{settings.where} says {name} {json.dumps(not value)}, but its {self.file_name} does as if it were"
-                    f" {json.dumps(value)}; correct the one that is wrong (tokenizer_config.json may leave {name} out)"
-                )
-
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the tokenizer's file, whole or not at all."""
         files.write_bytes(path, self._engine.file(os.fspath(path)))
@@ -247,22 +235,10 @@ class Tokenizer:
         return self._engine.as_json.switches
 
 
-def wordpiece(
-    vocab: Sequence[str],
-    lowercase: bool = True,
-    where: str = "the vocabulary",
-    strip_accents: bool | None = None,
-    split_ideographs: bool = True,
-    settings: Settings | None = None,
-) -> Tokenizer:
-    """Return BERT's WordPiece tokenizer with these pieces, one for each id; error messages call them ``where``.
-
-    See ``tokenizer_json.of_bert`` for the other arguments.
-    """
-    named = settings.roles if settings else {}
-    check_vocab(vocab, where, [named.get(role, token) for role, token in zip(ROLES, SPECIAL_TOKENS, strict=True)])
-    content = tokenizer_json.of_bert(vocab, lowercase, strip_accents, split_ideographs, settings)
-    return Tokenizer(JsonEngine(content, where))
+def wordpiece(vocab: Sequence[str], lowercase: bool = True, where: str = "the vocabulary") -> Tokenizer:
+    """Return BERT's WordPiece tokenizer with these pieces, one for each id; error messages call them ``where``."""
+    check_vocab(vocab, where)
+    return Tokenizer(JsonEngine(tokenizer_json.of_bert(vocab, lowercase)))
 
 
 def sentencepiece(model: bytes, lowercase: bool | None = None, where: str = "the model") -> Tokenizer:
@@ -278,8 +254,7 @@ def of_json(content: tokenizer_json.Content) -> Tokenizer:
 def load(path: str | os.PathLike[str], lowercase: bool | None = None, rows: int | None = None) -> Tokenizer:
     """Return the tokenizer of a file, or of the first file of ``FILE_NAMES`` in a folder.
 
-    What the files of transformers beside it say is obeyed, or refused: see ``text.settings``. A ``tokenizer.json`` says
-    more than they do, and they say more than the other files.
+    What the files of transformers beside it say is obeyed, or refused: see ``text.folders``.
 
     Args:
       lowercase: whether to convert text to lower case and strip accents. If None, the files beside it say it;
@@ -291,84 +266,14 @@ def load(path: str | os.PathLike[str], lowercase: bool | None = None, rows: int 
       UserError: there is no such file, it is not a tokenizer, or the files contradict each other or ``lowercase``.
     """
     source = files.as_path(path)
-    in_folder = source.is_dir()
-    source = files.as_path(find(source)) if in_folder else source
+    if source.is_dir():
+        return Tokenizer(folders.of_folder(files.as_path(find(source)), lowercase, rows))
     if not source.exists():
         raise UserError(
             f"no vocabulary file {source}; learn one with `bert-jax vocab` or name a published vocab.txt, .model or "
             "tokenizer.json"
         )
-    settings, whole = beside(source), source.parent / tokenizer_json.FILE_NAME
-    if source.name == _BARE and whole.exists() and _difference(source.parent, read_json(whole), rows) is None:
-        source = whole
-    tokenizer = _of_file(source, settings, lowercase, rows)
-    return _as_beside(tokenizer, source.parent, rows) if in_folder and source == whole else tokenizer
-
-
-def _of_file(source: epath.Path, settings: Settings, lowercase: bool | None, rows: int | None) -> Tokenizer:
-    if source.suffix == ".json" or source.name == tokenizer_json.MERGES:
-        tokenizer = Tokenizer(JsonEngine(tokenizer_json.read(source, settings), str(source)))
-        tokenizer.check_switches(settings)
-        return tokenizer
-    said = settings.switch("do_lower_case")
-    if said is not None and lowercase not in (None, said):
-        advice = (
-            "leave --cased or --config.vocab.lowercase=False out" if said else "give --config.vocab.lowercase=False"
-        )
-        raise UserError(
-            f"{settings.where} says do_lower_case {json.dumps(said)}, which contradicts the case that is asked for; "
-            f"{advice}"
-        )
-    lowercase = lowercase if said is None else said
-    if source.suffix == ".model":
-        return _of_model(source, settings, lowercase)
-    settings.check_class("txt")
-    pieces = lines_of(reading.utf8_text(source, str(source), "vocabulary"), rows)
-    accents, ideographs = settings.switch("strip_accents"), settings.switch("tokenize_chinese_chars") is not False
-    return wordpiece(pieces, lowercase is not False, str(source), accents, ideographs, settings)
-
-
-def _of_model(source: epath.Path, settings: Settings, lowercase: bool | None) -> Tokenizer:
-    settings.check_class("model")
-    engine = SentencePieceEngine(reading.read_bytes(source), None if settings.is_albert else lowercase, str(source))
-    if settings.is_albert or settings.roles.items() - engine.roles.items():
-        return Tokenizer(engine.by_rules(settings, lowercase is not False))
-    tokenizer = Tokenizer(engine).with_added(settings.added(engine.vocab))
-    if settings.switch("keep_accents") is not None:
-        tokenizer.check_switches(settings)
-    return tokenizer
-
-
-def _as_beside(tokenizer: Tokenizer, folder: epath.Path, rows: int | None) -> Tokenizer:
-    """Return the tokenizer of the ``tokenizer.json`` in ``folder``, or of the bare file there if its ids are the same.
-
-    A ``tokenizer.json`` for a model without token types gives both texts of a pair one type; the bare file does not.
-
-    Raises ``UserError`` if a ``vocab.txt`` there says something else.
-    """
-    content, bare, model = (
-        json.loads(tokenizer.tokenizer_json()),
-        folder / _BARE,
-        folder / SentencePieceEngine.file_name,
-    )
-    if bare.exists() and (found := _difference(folder, content, rows)):
-        raise UserError(f"{bare} {found}: one of them was cut short or changed; copy the whole folder again")
-    other: Engine | None = None
-    if model.exists():
-        other = SentencePieceEngine(reading.read_bytes(model), None, str(model))
-    elif bare.exists():
-        other = JsonEngine(tokenizer_json.of_bert(tokenizer.vocab, *tokenizer.switches.values()))
-    return Tokenizer(other) if other and tokenizer_json.same(other.as_json.content, content) else tokenizer
-
-
-def _difference(folder: epath.Path, content: tokenizer_json.Content, rows: int | None) -> str | None:
-    """Return how the ``vocab.txt`` in ``folder`` differs from the content of the ``tokenizer.json`` beside it."""
-    model = content.get("model")
-    vocab = model.get("vocab") if isinstance(model, dict) else None
-    if not isinstance(vocab, dict):
-        return "lies beside a tokenizer.json that is no WordPiece"
-    lines = lines_of(reading.read_bytes(folder / _BARE).decode("utf-8-sig", "replace"), rows)
-    return difference(lines, vocab, tokenizer_json.ids_of(content))
+    return Tokenizer(folders.of_file(source, lowercase, rows))
 
 
 def find(folder: str | os.PathLike[str]) -> os.PathLike[str]:

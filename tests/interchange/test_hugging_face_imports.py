@@ -265,6 +265,25 @@ def test_fewer_pieces_than_embeddings(embeddings: int, pieces: int, may_be: bool
     assert is_padded(embeddings, pieces) == may_be
 
 
+def test_rows_without_a_piece_and_lines_without_a_row(copy: Path) -> None:
+    """Transformers reads both: any number of spare rows, and blank lines at the end that no row belongs to."""
+    (copy / "tokenizer.json").unlink()
+    pad_embeddings(copy)
+    spare = import_model(copy)
+    assert (spare.tokenizer.size, spare.config.vocab_size) == (64, 72)
+    assert spare.report is not None
+    assert any("8 of the 72 embeddings have no piece" in note for note in spare.report.notes)
+    lines = (copy / "vocab.txt").read_text()
+    (copy / "vocab.txt").write_text(lines.replace("\n6\n", "\n\n") + "\n" * 20)
+    assert import_model(copy).tokenizer.size == 72
+    cut = lines.splitlines()[:51]
+    (copy / "vocab.txt").write_text("\n".join(cut))
+    assert import_model(copy).tokenizer.size == 51
+    (copy / "vocab.txt").write_text(lines + "".join(f"more{i}\n" for i in range(9)))
+    with pytest.raises(UserError, match="vocab.txt has 73 pieces, the model 72 embeddings"):
+        import_model(copy)
+
+
 def truncate(folder: Path) -> None:
     (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-100])
 

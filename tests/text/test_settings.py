@@ -108,7 +108,8 @@ def test_a_tokenizer_json_comes_first_and_no_file_may_contradict_it(tmp_path):
         assert load(place).sha256 == wanted.sha256
     for name, value in {"do_lower_case": False, "strip_accents": True, "tokenize_chinese_chars": False}.items():
         write(tmp_path, {"tokenizer_config.json": {name: value}})
-        message = f"says {name} {json.dumps(value)}, but its tokenizer.json does as if it were {json.dumps(not value)}"
+        said, done = map(json.dumps, (value, not value))
+        message = f"says {name} {said}, but the tokenizer's file does as if it were {done}"
         with pytest.raises(UserError, match=message):
             load(tmp_path)
     write(tmp_path, {"tokenizer_config.json": {}, "vocab.txt": lines("more")})
