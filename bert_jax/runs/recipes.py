@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import fnmatch
 import inspect
 import json
 import os
@@ -110,8 +111,11 @@ def _changed(
 ) -> ConfigDict:
     """Return a recipe's config with new ``values``, checked and locked. ``read`` converts each value for its key."""
     before, changed = {key: at(config, key) for key in OWN_KEYS}, changed_keys(key for key, _ in values)
+    recipe = _plain(config)
     for key, value in values:
-        _set(config, _keys(config, key), value, "config", read)
+        keys = _keys(config, key)
+        _check_names(keys, recipe, config)
+        _set(config, keys, value, "config", read)
     key_names.check_renamed(_leaves(config))
     for key, name in recorded_names(config, folder, changed, asked=trust_code or not is_data).items():
         _set(config, key.split("."), name, "config", _value)
@@ -129,6 +133,24 @@ def _keys(config: ConfigDict, key: str) -> list[str]:
     keys = KEYS.findall(key_names.full(key, config))
     key_names.check_renamed([".".join(keys)])
     return keys
+
+
+def _check_names(keys: list[str], recipe: Mapping[str, Any], config: ConfigDict) -> None:
+    """Raise ``UserError`` if a typed key, the path ``keys``, adds a name to a group in which the ``recipe`` has names.
+
+    A typed key may fill a group that the recipe leaves empty. In others a slip would train a phase or a task more.
+    ``config``: the recipe with the changes so far.
+    """
+    for pattern in key_names.NAMED:
+        *path, name = keys[: pattern.count(".") + 2]
+        where = ".".join(path)
+        if not fnmatch.fnmatchcase(where, pattern) or not isinstance(given := at(recipe, where), Mapping) or not given:
+            continue
+        if name not in (names := at(config, where) or {}):
+            raise UserError(
+                f"unknown key config.{where}.{name}; {nearest(name, names)}; new names of {where} come from a recipe "
+                "file, not from flags"
+            )
 
 
 def _leave_out_keys_of_others(config: ConfigDict, before: Mapping[str, Any], changed: Sequence[str]) -> None:
