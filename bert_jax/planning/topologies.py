@@ -20,7 +20,7 @@ from bert_jax.errors import UserError
 from bert_jax.program import warn
 from bert_jax.training import peak_rates
 from bert_jax.training.chips import CHIPS, Chip
-from bert_jax.training.memory import host_bytes
+from bert_jax.training.malloc import host_bytes
 
 # Slices that can be ordered. Sources: docs.cloud.google.com/tpu/docs/v5e, /v5p, /v6e, "Configurations", which name the
 # common slices; for v4 /types-topologies: shapes A x B x C with A <= B <= C, each up to 4 or a multiple of 4.

@@ -25,6 +25,7 @@ import bert_jax
 from bert_jax.inspection.check import Check
 from bert_jax.program import size
 from bert_jax.storage import files
+from bert_jax.training.malloc import host_bytes
 
 NAME = "bert-jax"
 SHOWN = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
@@ -193,11 +194,8 @@ def _read(file: Any) -> str:
 
 
 def _memory() -> Check:
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with contextlib.suppress(OSError, ValueError):  # a container may have less
-        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    found = f"{cores} processor cores, {size(total)} of memory"
+    found = f"{cores} processor cores, {size(host_bytes())} of memory"
     return Check("memory", "ok", found)
 
 
