@@ -269,7 +269,7 @@ def _parse(parser: _Parser, argv: list[str]) -> argparse.Namespace:
         raise UserError(f"unexpected argument {text!r}; {hint}")
     overrides += getattr(arguments, "short", [])
     place = getattr(arguments, "workdir", None) or ""
-    if hasattr(arguments, "step") and (at := re.fullmatch(r"(.+)@(\d+)", place)):
+    if hasattr(arguments, "step") and (at := re.fullmatch(r"(.+)@([0-9]+)", place)):
         arguments.workdir, arguments.step = at[1], int(at[2])  # WORKDIR@STEP, as --init takes it
     trusts = getattr(arguments, "trust_code", False)
     for place in [getattr(arguments, name, None) for name in ("workdir", "init")] if trusts else ():

@@ -89,7 +89,7 @@ def parse(name: str) -> Topology:
             raise UserError(f"unknown topology {name!r}; {kind} comes as {comes}")
         return Topology(name, kind, tuple(int(n) for n in shape.split("x")))
     if kind == "cpu" or kind in CHIPS:
-        if not re.fullmatch(r"[1-9]\d{0,3}", shape):
+        if not re.fullmatch(r"[1-9][0-9]{0,3}", shape):
             raise UserError(f"unknown topology {name!r}; write {kind}:N with the number of devices, such as {kind}:8")
         return Topology(name, kind, (int(shape),))
     raise UserError(

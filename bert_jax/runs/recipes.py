@@ -321,7 +321,7 @@ def _set(node: Any, keys: list[str], new: Any, where: str, read: Callable[[Any, 
         return read(new, node, where)
     key, *rest = keys
     if isinstance(node, tuple | list):
-        if not key.isdigit() or int(key) >= len(node):
+        if not re.fullmatch("[0-9]+", key) or int(key) >= len(node):
             raise UserError(f"{where} has {len(node)} entries, numbered from 0; found [{key}]")
         i = int(key)
         return type(node)([*node[:i], _set(node[i], rest, new, f"{where}[{i}]", read), *node[i + 1 :]])
