@@ -23,7 +23,7 @@ from bert_jax.rows.rows_config import Packing
 from bert_jax.runs.key_names import is_finetuning
 from bert_jax.runs.model_choice import with_defaults
 from bert_jax.runs.own_code import with_contents
-from bert_jax.runs.task_settings import TaskSettings, main_metrics, several_tasks, without
+from bert_jax.runs.task_settings import TaskSettings, check_files, main_metrics, several_tasks, without
 from bert_jax.tasks.base import KIND
 from bert_jax.tasks.mixing import Mixing
 from bert_jax.tasks.several import mean_of
@@ -319,6 +319,7 @@ class FinetuningSettings(Settings):
             )
         settings = configuration.build(cls, config, "config")
         settings.mixing.check(settings.each)
+        check_files(settings.each)
         return settings
 
     @functools.cached_property
