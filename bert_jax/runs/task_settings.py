@@ -31,7 +31,8 @@ class TaskSettings:
     where: dataclasses.InitVar[str] = "config"
 
     def __post_init__(self, where: str) -> None:
-        configuration.check_fields(self, where, "a number above 0 is needed", "weight", sound=lambda v: v > 0)
+        allowed = "a number above 0 is needed, 1e-6 to 1e6"
+        configuration.check_fields(self, where, allowed, "weight", sound=lambda v: 1e-6 <= v <= 1e6)
 
     def find(self) -> tuple[type[ExampleTask], Any]:
         """Return the class of the task and its config. Raises ``UserError`` for a wrong key or value."""
