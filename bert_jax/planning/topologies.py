@@ -17,7 +17,7 @@ import jax
 
 from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
-from bert_jax.program import warn
+from bert_jax.program import INSTALL, warn
 from bert_jax.training import peak_rates
 from bert_jax.training.chips import CHIPS, Chip
 from bert_jax.training.malloc import host_bytes
@@ -142,8 +142,7 @@ def _tpu(topology: Topology) -> list[Any]:
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(
             f"{topology.name} is compiled by libtpu, which is not installed (no TPU is needed); install it with: "
-            "pip install 'jax[tpu]' (in the source tree: pip install --no-deps --require-hashes -r "
-            "requirements/tpu.txt), or plan for cpu:8"
+            f"{INSTALL['tpu']}, or plan for cpu:8"
         )
     # libtpu would ask the metadata server of a TPU VM which chips there are, and lock them.
     for name, value in {
@@ -179,7 +178,7 @@ def _gpu(topology: Topology) -> list[Any]:
     except Exception as error:  # the plugin's own error classes are not public
         raise UserError(
             f"{topology.name} needs jax's CUDA plugin and a GPU of this kind to compile for "
-            f"({type(error).__name__}); install it with: pip install 'jax[cuda12]', or plan for a TPU or cpu:8"
+            f"({type(error).__name__}); install it with: {INSTALL['gpu']}, or plan for a TPU or cpu:8"
         ) from error
 
 

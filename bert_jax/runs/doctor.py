@@ -23,7 +23,7 @@ from packaging.requirements import Requirement
 
 import bert_jax
 from bert_jax.inspection.check import Check
-from bert_jax.program import size
+from bert_jax.program import INSTALL, size
 from bert_jax.storage import files
 from bert_jax.training.malloc import host_bytes
 
@@ -140,9 +140,9 @@ def _plugins() -> Check:
 def _unused_hardware(plugins: dict[str, str]) -> str:
     """Return what to install for an accelerator that this machine has and jax has no plug-in for, otherwise ""."""
     if Path("/dev/nvidia0").exists() and not any("cuda" in name for name in plugins):
-        return "this machine has an NVIDIA GPU; to use it: pip install 'jax[cuda12]'"
+        return f"this machine has an NVIDIA GPU; to use it: {INSTALL['gpu']}"
     if (Path("/dev/accel0").exists() or Path("/dev/vfio/0").exists()) and "libtpu" not in plugins:
-        return "this machine seems to have TPUs; to use them: pip install 'jax[tpu]'"
+        return f"this machine seems to have TPUs; to use them: {INSTALL['tpu']}"
     return ""
 
 

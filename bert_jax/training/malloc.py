@@ -69,7 +69,7 @@ def _set(*options: tuple[int, int]) -> None:
 
 
 def _has_accelerator() -> bool:
-    return any(importlib.util.find_spec(name) for name in _ACCELERATORS)
+    return os.environ.get("JAX_PLATFORMS") != "cpu" and any(map(importlib.util.find_spec, _ACCELERATORS))
 
 
 def host_bytes() -> int:
