@@ -17,6 +17,7 @@ import jax
 
 from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
+from bert_jax.planning.gpu_targets import TARGETS
 from bert_jax.program import INSTALL, warn
 from bert_jax.training import peak_rates
 from bert_jax.training.chips import CHIPS, Chip
@@ -170,16 +171,20 @@ def _gpu(topology: Topology) -> list[Any]:
     hosts = -(-topology.num_devices // _GPUS_OF_A_HOST)
     if hosts > 1 and topology.num_devices % _GPUS_OF_A_HOST:
         raise UserError(f"{topology.name}: several hosts have {_GPUS_OF_A_HOST} GPUs each; give a multiple of that")
+    if topology.kind not in TARGETS:
+        raise UserError(
+            f"{topology.name}: of GPUs, {', '.join(TARGETS)} are known to the compiler; plan for one of them"
+        )
+    if importlib.util.find_spec("jax_cuda12_plugin") is None and importlib.util.find_spec("jax_cuda13_plugin") is None:
+        raise UserError(
+            f"{topology.name} is compiled by jax's CUDA plugin, which is not installed (no GPU is needed); install it "
+            f"with: {INSTALL['gpu']}, or plan for a TPU or cpu:8"
+        )
+    _use_cpu()
     from jax.experimental import topologies
 
-    try:
-        shape = f"1x{hosts}x{topology.num_devices // hosts}"
-        return list(topologies.get_topology_desc("", platform="cuda", topology=shape).devices)
-    except Exception as error:  # the plugin's own error classes are not public
-        raise UserError(
-            f"{topology.name} needs jax's CUDA plugin and a GPU of this kind to compile for "
-            f"({type(error).__name__}); install it with: {INSTALL['gpu']}, or plan for a TPU or cpu:8"
-        ) from error
+    shape, target = f"1x{hosts}x{topology.num_devices // hosts}", TARGETS[topology.kind]
+    return list(topologies.get_topology_desc("", platform="cuda", topology=shape, target_config=target).devices)
 
 
 def _cpu(topology: Topology) -> list[Any]:
