@@ -79,14 +79,18 @@ class CheckedPretraining:
     mesh: Mesh
     start: TrainedModel | None
 
-    def inputs(self, workdir: str, bound: bool) -> Inputs:
-        """Return what finds or makes the vocabulary and the corpus. ``bound``: whether the run has saved a step.
+    def inputs(self, workdir: str, bound: bool, typed: tuple[str, ...] = ()) -> Inputs:
+        """Return what finds or makes the vocabulary and the corpus.
+
+        Args:
+          bound: whether the run has saved a step.
+          typed: the keys of the config that were given on the command line.
 
         Raises ``UserError`` for every mistake that can be found before any text is read.
         """
         settings = self.settings
         own = (settings.vocab, settings.corpus, self.initial, bound, settings.private, self.task.units)
-        inputs = Inputs(workdir, *own)
+        inputs = Inputs(workdir, *own, typed=typed)
         if not bound:
             check_vocabularies(self.task, inputs.source_tokenizer, settings.vocab.added)
         inputs.check()
