@@ -140,6 +140,7 @@ class CorpusConfig:
                 )
             if not re.fullmatch(r"[a-z0-9_][a-z0-9_-]*", name):
                 raise UserError(f"config.corpus.parts has {name!r}; a name has small letters, digits, _ and - only")
+            files.check_name(name, "a part of config.corpus.parts")
         parts = self.part_configs()
         check_weights({name: part.weight for name, part in parts.items()}, self.temperature)
         if parts and any(value != () for value in self.options.values()):

@@ -189,8 +189,11 @@ def _combinations(request: Sweep) -> dict[str, dict[str, str]]:
                 f"{key} is {','.join(values)!r}, of which the last folder names a run, and several would be "
                 f"{' and '.join(sorted(names))}; name folders that end differently, such as the workdirs of models"
             )
-    every = itertools.product(*request.vary.values())
-    return {_name(named): named for named in (dict(zip(request.vary, values, strict=True)) for values in every)}
+    every = [dict(zip(request.vary, values, strict=True)) for values in itertools.product(*request.vary.values())]
+    names = list(map(_name, every))
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UserError(f"two combinations of --vary would both be called {twice[0]!r}; vary them one after another")
+    return dict(zip(names, every, strict=True))
 
 
 def _same(value: Any) -> Any:

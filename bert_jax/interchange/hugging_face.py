@@ -204,6 +204,9 @@ def _import_local(folder: Path, where: str, given: Case = NOT_SAID) -> TrainedMo
     config = family_described(theirs, where).from_config(theirs, where)
     tokenizer = read_tokenizer(folder, config, where, given)
     params, head, report = _model_of(theirs, read_tensors(folder, where), config, where, tokenizer.pad_id)
+    if spare := config.vocab_size - tokenizer.size:
+        note = f"{spare:,} of the {config.vocab_size:,} embeddings have no piece: spare rows, or a vocabulary cut short"
+        report = dataclasses.replace(report, notes=(*report.notes, note))
     return TrainedModel(where, params, config, tokenizer, head, report=report)
 
 

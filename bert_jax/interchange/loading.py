@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.model import config_facts, config_of
 from bert_jax.models.transformer import scanned_from, unstack_layers
 from bert_jax.reporting.run_record import purpose_of, read_run
+from bert_jax.reporting.status import first_save
 from bert_jax.storage import files, reading
 from bert_jax.tasks.several import outside
 from bert_jax.text import tokenizer as tokenizers
@@ -48,10 +50,12 @@ def load(source: str, step: int | None = None, flag: str = "", given: Case | Non
     workdir = source
     if step is None and "@" in source and not _is_workdir(source):
         workdir, _, number = source.rpartition("@")
-        if not number.isdecimal():
-            raise UserError(f"{flag}{source}: after @ comes a step number")
+        if not re.fullmatch("[0-9]{1,18}", number):
+            raise UserError(f"{flag}{source}: after @ comes a step number, in the digits 0 to 9")
         step = int(number)
     if not _is_workdir(workdir):
+        if advice := first_save(workdir):
+            raise UserError(f"{flag}{source} has no finished checkpoint; {advice}")
         gone = "" if files.as_path(source).exists() else "; there is no such folder"
         raise UserError(
             f"{flag}{source} is neither a Hugging Face directory (config.json) nor a workdir (checkpoints/) nor an "

@@ -17,8 +17,9 @@ from bert_jax.interchange.family import family_of
 from bert_jax.interchange.json_files import read_json
 from bert_jax.interchange.tensor_bundle import read_bundle
 from bert_jax.interchange.tensors import check_finite, current_names
-from bert_jax.interchange.tokenizer_files import read_tokenizer, said_case
+from bert_jax.interchange.tokenizer_files import read_tokenizer
 from bert_jax.storage import files
+from bert_jax.text import settings
 from bert_jax.text.case import KEYS, NOT_SAID, Case
 
 CONFIG, CHECKPOINT = "bert_config.json", "bert_model.ckpt"
@@ -54,7 +55,8 @@ def import_original(directory: str | os.PathLike[str], given: Case = NOT_SAID, k
     with files.download(directory) as folder:
         family = family_of("bert")
         config = family.from_config(read_json(folder / CONFIG), where, CONFIG)
-        if said_case(folder, given).lowercase is None:
+        said = settings.beside(folder / CONFIG).switch("do_lower_case")
+        if said is None and given.lowercase is None:
             given = given._replace(lowercase=_lowercase_of(os.path.basename(os.path.abspath(where)), where, keys))
         tokenizer = read_tokenizer(folder, config, where, given)
         prefix = _prefix(folder, where)

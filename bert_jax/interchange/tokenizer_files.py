@@ -7,26 +7,26 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.interchange.json_files import read_json, write_json
+from bert_jax.interchange.json_files import write_json
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import encoder_file
 from bert_jax.storage import files, reading
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.case import NOT_SAID, Case
 from bert_jax.text.tokenizer import Tokenizer
-from bert_jax.text.vocab_txt import lines_of
 
 MAX_SPARE = 1024  # spare rows, which let an embedding table be split over devices, must be fewer than this
 
 
 def write_tokenizer(folder: Path, config: ModelConfig, tokenizer: Tokenizer) -> None:
     """Write our own tokenizer file, ``tokenizer.json``, and the two small JSON files that transformers needs."""
-    tokenizer.save(folder / tokenizer.file_name)
+    is_bert = tokenizer.has_bert_rules
+    tokenizer.save(folder / ("vocab.txt" if is_bert else tokenizer.file_name))
     content = tokenizer.tokenizer_json()
     if not _has_types(config):
         content = _of_one_type(content)
     (folder / "tokenizer.json").write_text(content, encoding="utf-8")
-    write_json(folder / "tokenizer_config.json", _tokenizer_config(config, tokenizer))
+    write_json(folder / "tokenizer_config.json", _tokenizer_config(config, tokenizer, is_bert and _has_types(config)))
     write_json(folder / "special_tokens_map.json", _special_tokens(tokenizer))
 
 
@@ -50,19 +50,17 @@ def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
     return {f"{name}_token": t.vocab[i] for name, i in ids.items()}
 
 
-def _tokenizer_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
-    has_types = _has_types(config)
-    is_bert = has_types and tokenizer.file_name == "vocab.txt"  # that class makes token types of its own
+def _tokenizer_config(config: ModelConfig, tokenizer: Tokenizer, is_bert: bool) -> dict[str, Any]:
+    """Return what ``tokenizer_config.json`` holds; ``is_bert``: with the class of BERT, which makes token types."""
     # PreTrainedTokenizerFast returns token types only if model_input_names lists them.
-    names = {"model_input_names": ["input_ids", *["token_type_ids"] * has_types, "attention_mask"]}
-    own = {"tokenize_chinese_chars": True} if is_bert else names
+    names = {"model_input_names": ["input_ids", *["token_type_ids"] * _has_types(config), "attention_mask"]}
     return {
         # Other tokenizer classes would ignore tokenizer.json and apply their own rules.
         "tokenizer_class": "BertTokenizer" if is_bert else "PreTrainedTokenizerFast",
         "do_lower_case": tokenizer.lowercase,
-        **({"strip_accents": tokenizer.strip_accents} if is_bert or tokenizer.strip_accents is not None else {}),
         "model_max_length": config.max_length,
-        **own,
+        **({} if is_bert else names),
+        **tokenizer.switches,
         **_special_tokens(tokenizer),
     }
 
@@ -84,9 +82,8 @@ def read_tokenizer(folder: Path, config: ModelConfig, where: str, given: Case = 
             f"{where} has no {' or '.join(tokenizers.FILE_NAMES)}; save the tokenizer's vocabulary there, one piece "
             "per line, or its sentencepiece model, or its tokenizer.json (WordPiece, Unigram or byte-level BPE)"
         )
-    _check_same(folder, where)
-    tokenizer = tokenizers.load(vocabulary, *said_case(folder, given))
-    if not is_padded(config.vocab_size, tokenizer.size) or tokenizer.size < len(_pieces_of_json(folder)):
+    tokenizer = tokenizers.load(folder, *given, rows=config.vocab_size)
+    if tokenizer.size > config.vocab_size:
         raise UserError(
             f"{vocabulary} has {tokenizer.size} pieces, the model {config.vocab_size} embeddings (special and added "
             "tokens are pieces too); copy the whole folder again"
@@ -105,7 +102,7 @@ def tokenizer_of(source: str, given: Case = NOT_SAID) -> Tokenizer:
     run = (reading.read_object(folder / "run.json") or {}) if folder.is_dir() else {}
     facts = run.get("facts", {})
     given = Case(facts["lowercase"], facts.get("strip_accents")) if "lowercase" in facts else given
-    return tokenizers.load(source, *(said_case(folder, given) if folder.is_dir() else given))
+    return tokenizers.load(source, *given)
 
 
 def is_padded(num_embeddings: int, num_pieces: int) -> bool:
@@ -116,35 +113,3 @@ def is_padded(num_embeddings: int, num_pieces: int) -> bool:
     """
     spare = num_embeddings - num_pieces
     return spare == 0 or (0 < spare < MAX_SPARE and num_embeddings % 8 == 0)
-
-
-def _pieces_of_json(folder: Path) -> dict[str, int] | list[Any]:
-    """Return the pieces in ``tokenizer.json``; empty if the file or its vocabulary is missing."""
-    path = folder / "tokenizer.json"
-    model = read_json(path).get("model") if path.exists() else None
-    vocabulary = model.get("vocab") if isinstance(model, dict) else None
-    return vocabulary if isinstance(vocabulary, dict | list) else []
-
-
-def _check_same(folder: Path, where: str) -> None:
-    """Raise ``UserError`` if ``vocab.txt`` lacks pieces of the ``tokenizer.json`` beside it: it was cut short."""
-    theirs, file = _pieces_of_json(folder), folder / "vocab.txt"
-    if not (isinstance(theirs, dict) and file.exists()):
-        return
-    lines = lines_of(reading.read_bytes(file).decode("utf-8-sig", "replace"))
-    for i, piece in enumerate(sorted(theirs, key=theirs.__getitem__)):
-        if i >= len(lines) or lines[i] != piece:
-            ours = f"{lines[i]!r} on line {i + 1:,}" if i < len(lines) else f"{len(lines):,} lines"
-            raise UserError(
-                f"{where}/{file.name} has {ours}, but {where}/tokenizer.json has {len(theirs):,} pieces, {piece!r} as "
-                f"number {i + 1:,}: one of them was cut short or changed; copy the whole folder again"
-            )
-
-
-def said_case(folder: Any, given: Case = NOT_SAID) -> Case:
-    """Return the case that the files of a tokenizer say, and of ``given`` what they do not say."""
-    for name in ("tokenizer_config.json", "config.json"):
-        if (folder / name).exists() and "do_lower_case" in (content := read_json(folder / name)):
-            strips = content.get("strip_accents")
-            return Case(bool(content["do_lower_case"]), given.strip_accents if strips is None else bool(strips))
-    return given

@@ -40,7 +40,7 @@ from bert_jax.runs.model_choice import overridden_settings
 from bert_jax.runs.own_code import keep_copies
 from bert_jax.runs.prediction import predict_split, trial, write_predictions
 from bert_jax.runs.settings import FinetuningSettings
-from bert_jax.runs.task_settings import TaskSettings, with_keys_of
+from bert_jax.runs.task_settings import TaskSettings, predictions_file, with_keys_of
 from bert_jax.runs.used_keys import with_vocabulary
 from bert_jax.storage import files
 from bert_jax.task import titles_of
@@ -235,7 +235,7 @@ def _finish(
                     continue
                 whole = f"{name}/{split}" if name else split
                 results["metrics"][whole], predictions[split] = predict_split(tuned, one, split, observer.evaluating)
-                write_predictions(workdir / f"predictions_{whole.replace('/', '_')}.jsonl", predictions[split])
+                write_predictions(workdir / predictions_file(name, split), predictions[split])
             for split, found in _details(one, predictions).items():
                 whole = f"{name}/{split}" if name else split
                 details[whole] = found | {"metrics": results["metrics"][whole]}

@@ -12,6 +12,7 @@ import hashlib
 import itertools
 import json
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,17 +20,14 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken
 
-from bert_jax.errors import UserError, first_line
+from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.text import tokenizer_json
 from bert_jax.text.encoded import Cut
 from bert_jax.text.marks import ALPHABET, SPACE, Bytes, Marks, Prefix, Underline
+from bert_jax.text.panics import ADVICE, check_patterns, refusing
 from bert_jax.text.words import unspaced
 
-_ADVICE = (
-    "save it as a tokenizer.json of WordPiece, Unigram or byte-level BPE, a vocab.txt or a .model of sentencepiece, or "
-    "learn one with `bert-jax vocab`"
-)
 ACCENTS = r"\p{Mn}"  # what BERT strips from decomposed text
 CACHED_WORDS = 1 << 19  # about 120 MB
 _TEXTS_AHEAD = 512  # the number of texts whose new words the library encodes at once
@@ -97,6 +95,7 @@ class JsonEngine:
         hidden = _hidden(content)
         self._library = _library(content, where, hidden)
         self._library.encode_special_tokens = True
+        check_patterns(content, self._library, where)
         ids = tokenizer_json.ids_of(content)
         self.vocab: tuple[str, ...] = tuple(sorted(ids, key=ids.__getitem__))
         if list(map(ids.__getitem__, self.vocab)) != list(range(len(ids))) or self._library.get_vocab() != {
@@ -119,6 +118,35 @@ class JsonEngine:
         """Return whether a ``vocab.txt`` says all: BERT's rules, without added tokens."""
         named = tuple(self.vocab[i] for i in self.special_ids) == SPECIAL_TOKENS
         return named and not self.added_ids and self.content == tokenizer_json.of_bert(self.vocab, self.lowercase)
+
+    @functools.cached_property
+    def has_bert_rules(self) -> bool:
+        """Return whether a ``vocab.txt`` and the ``switches`` say all: BERT's rules, without added tokens."""
+        named = tuple(self.vocab[i] for i in self.special_ids) == SPECIAL_TOKENS
+        return named and not self.added_ids and self.content == self.by_bert()
+
+    def by_bert(self) -> tokenizer_json.Content | None:
+        """Return the content of BERT's tokenizer with these pieces and ``switches``; None if this is no WordPiece."""
+        if self.content["model"]["type"] != "WordPiece":
+            return None
+        names = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
+        case, accents, ideographs = map(self.switches.__getitem__, names)
+        return tokenizer_json.of_bert(self.vocab, case, accents, ideographs)
+
+    @functools.cached_property
+    def switches(self) -> dict[str, bool]:
+        """Return the rules that ``tokenizer_config.json`` has names for: what they do to text, by name."""
+        kind, accented = self.content["model"]["type"], unicodedata.normalize("NFC", self._normalized("é"))
+        steps = [*tokenizer_json.flat(self.content["pre_tokenizer"], "pretokenizers")]
+        first = [step.get("add_prefix_space", True) for step in steps if step["type"] == "ByteLevel"]
+        if kind not in ("WordPiece", "Unigram"):
+            return {"add_prefix_space": first[0]} if first else {}
+        if kind == "Unigram":  # a table of replacements may do the same, whatever the switches say
+            does, kept = tokenizer_json.steps_of(self.content), accented == "é"
+            case = {"do_lower_case": self.lowercase} if "Lowercase" in does or not self.lowercase else {}
+            return case | ({"keep_accents": kept} if "StripAccents" in does or kept else {})
+        split = " " in self._normalized("a中a")
+        return {"do_lower_case": self.lowercase, "strip_accents": accented != "é", "tokenize_chinese_chars": split}
 
     @property
     def file_name(self) -> str:
@@ -160,7 +188,8 @@ class JsonEngine:
     def cut(self, text: str, special_tokens: bool = False) -> Cut:
         """Return the pieces of ``text``. If ``special_tokens``, those in the text are recognised by either name."""
         library, others = self._with_special_tokens if special_tokens else (self._library, {})
-        encoding = library.encode(text, add_special_tokens=False)
+        with refusing("a text cannot be cut into pieces"):
+            encoding = library.encode(text, add_special_tokens=False)
         return Cut([others.get(i, i) for i in encoding.ids], encoding.tokens, encoding.offsets)
 
     def text(self, pieces: Sequence[str]) -> str:
@@ -194,7 +223,9 @@ class JsonEngine:
         return [word for word, _ in splitter.pre_tokenize_str(text)] if splitter else [text]
 
     def _bytes_of_ids(self, texts: Sequence[str]) -> Iterator[bytes]:
-        for encoding in self._library.encode_batch_fast(list(texts), add_special_tokens=False):
+        with refusing("a text cannot be cut into pieces"):
+            encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
+        for encoding in encodings:
             yield np.array(encoding.ids, np.int32).tobytes()
 
     def _word_cache(self) -> tuple[_WordCache, Callable[[str], bool] | None] | None:
@@ -265,15 +296,8 @@ def _library(content: tokenizer_json.Content, where: str, names: Mapping[str, st
     if names:
         model = {**model, "vocab": [[names.get(piece, piece), score] for piece, score in model["vocab"]]}
     plain = content | {"post_processor": None, "added_tokens": added, "model": model}
-    try:
+    with refusing(f"{where} is damaged, or a {content['model']['type']} tokenizer that cannot be read"):
         return tokenizers.Tokenizer.from_str(json.dumps(plain))
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # plain ``Exception``, or the library's panic
-        kind = content["model"]["type"]
-        raise UserError(
-            f"{where} is damaged, or a {kind} tokenizer that cannot be read: {first_line(error)[:200]}; {_ADVICE}"
-        ) from error
 
 
 def _marks(content: tokenizer_json.Content, where: str) -> Marks:
@@ -294,7 +318,7 @@ def _marks(content: tokenizer_json.Content, where: str) -> Marks:
         return Prefix(content["model"].get("continuing_subword_prefix", "##"))
     raise UserError(
         f"{where} is a {kind} tokenizer whose pieces do not show where words begin (its pre_tokenizer is neither "
-        f"ByteLevel nor Metaspace); {_ADVICE}"
+        f"ByteLevel nor Metaspace); {ADVICE}"
     )
 
 

@@ -29,6 +29,7 @@ from bert_jax.text.sentencepiece_model import (
     prepare,
     quiet,
 )
+from bert_jax.text.settings import ROLES, Settings
 
 _QUOTES = ("``", "''")  # the replacement table of ALBERT has " for each; those of most models leave them
 _DECODER = decoders.Sequence([decoders.Metaspace(SPACE, "always"), decoders.ByteFallback(), decoders.Fuse()])
@@ -76,12 +77,28 @@ class SentencePieceEngine:
         """Return what a file of the tokenizer holds."""
         return self.model
 
+    @property
+    def roles(self) -> dict[str, str]:
+        """Return role -> special token."""
+        return {role: self.vocab[i] for role, i in zip(ROLES, self.special_ids, strict=True)}
+
     @functools.cached_property
     def as_json(self) -> JsonEngine:
         """Return the engine of the same pieces, rules and special tokens in a ``tokenizer.json``; see ``_convert``."""
-        named = {role: self.vocab[i] for role, i in zip(tokenizer_json.ROLES, self.special_ids, strict=True)}
         content = _convert(self.model, self._special)
-        return JsonEngine(tokenizer_json.normal(content, "the model", named), "the model")
+        return JsonEngine(tokenizer_json.normal(content, "the model", self.roles), "the model")
+
+    def by_rules(self, settings: Settings, lowercase: bool) -> JsonEngine:
+        """Return the engine of the same pieces with the special tokens, and ALBERT's rules, that ``settings`` name.
+
+        Args:
+          lowercase: whether ALBERT's rules convert text to lower case.
+        """
+        content = _convert(self.model, self._special)
+        content |= _albert(content, settings, lowercase) if settings.is_albert else {}
+        return JsonEngine(
+            tokenizer_json.normal(content, "the model", self.roles | settings.roles, settings), "the model"
+        )
 
     def ids(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Return the ids of each text, int32 (read-only)."""
@@ -152,6 +169,20 @@ def _convert(data: bytes, special: Mapping[str, int]) -> tokenizer_json.Content:
     )
     content: dict[str, Any] = json.loads(tokenizer.to_str())
     return content
+
+
+def _albert(content: tokenizer_json.Content, settings: Settings, lowercase: bool) -> tokenizer_json.Content:
+    """Return the steps by which ALBERT's tokenizer changes and splits text before the rules of the model itself."""
+    own = [step for step in content["normalizer"]["normalizers"] if step["type"] == "Precompiled"]
+    quotes = [{"type": "Replace", "pattern": {"String": quote}, "content": '"'} for quote in _QUOTES]
+    accents = [] if settings.switch("keep_accents") else [{"type": "NFKD"}, {"type": "StripAccents"}]
+    case = [{"type": "Lowercase"}] if lowercase else []
+    scheme = "never" if settings.switch("add_prefix_space") is False else "always"
+    space = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": True}
+    return {
+        "normalizer": {"type": "Sequence", "normalizers": [*quotes, *accents, *case, *own]},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, space]},
+    }
 
 
 def _model(model: Any, unk_id: int) -> Any:

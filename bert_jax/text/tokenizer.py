@@ -1,10 +1,10 @@
 """``Tokenizer``, the class of every kind of tokenizer, and functions that find, read and make tokenizers.
 
 There are two engines: ``sentencepiece`` for its own models, and ``tokenizers`` for everything else. A folder (a
-workdir, a Hugging Face directory) has its tokenizer in one file: ``vocab.txt`` (WordPiece with BERT's rules),
-``spiece.model`` (sentencepiece, unigram or BPE) or ``tokenizer.json`` (WordPiece, byte-level BPE or Unigram). If a
-folder has several of these files, the first in this order is used. Published ``vocab.json`` and ``merges.txt`` are read
-too; a folder keeps them as ``tokenizer.json``.
+workdir, a Hugging Face directory) has its tokenizer in one file: ``tokenizer.json`` (WordPiece, byte-level BPE or
+Unigram), ``vocab.txt`` (WordPiece with BERT's rules) or ``spiece.model`` (sentencepiece, unigram or BPE). If a folder
+has several of these files, the first in this order is used. Published ``vocab.json`` and ``merges.txt`` are read too; a
+folder keeps them as ``tokenizer.json``.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import os
 from collections.abc import Sequence
 
 import numpy as np
-from etils import epath
 
 from bert_jax.errors import UserError
 from bert_jax.records import MASK, SPECIAL_TOKENS, UNK
-from bert_jax.storage import files, reading
-from bert_jax.text import accents, added_tokens, tokenizer_json, trimming
+from bert_jax.storage import files
+from bert_jax.text import accents, folders, tokenizer_json, trimming
 from bert_jax.text.case import Case
 from bert_jax.text.encoded import Cut, Encoded, kept_lengths
 from bert_jax.text.json_engine import JsonEngine
 from bert_jax.text.marks import Bytes, Prefix, is_white
 from bert_jax.text.sentencepiece_engine import SentencePieceEngine
+from bert_jax.text.settings import Token
 from bert_jax.text.surrogates import well_formed
-from bert_jax.text.vocab_txt import check_vocab, lines_of
+from bert_jax.text.vocab_txt import check_vocab
 
-FILE_NAMES = ("vocab.txt", SentencePieceEngine.file_name, tokenizer_json.FILE_NAME)
+FILE_NAMES = (tokenizer_json.FILE_NAME, folders.BARE, SentencePieceEngine.file_name)
 _FILE_OF_KIND = {"wordpiece": "vocab.txt", "byte_bpe": tokenizer_json.FILE_NAME}  # all others: sentencepiece's
 
 
@@ -228,7 +228,7 @@ class Tokenizer:
         first = not self.joiner or pieces[:1] == [shown[self.mask_id]]
         return text.removeprefix(" ") if first else text
 
-    def with_added(self, tokens: Sequence[added_tokens.Token]) -> Tokenizer:
+    def with_added(self, tokens: Sequence[Token]) -> Tokenizer:
         """Return the tokenizer with more added tokens, which stay whole in every text. New ones get the next ids.
 
         A model of sentencepiece becomes a ``tokenizer.json``: see ``sentencepiece_engine._convert``.
@@ -265,6 +265,16 @@ class Tokenizer:
         """Return a Hugging Face ``tokenizer.json`` that gives the same ids."""
         return self._engine.as_json.json()
 
+    @property
+    def has_bert_rules(self) -> bool:
+        """Return whether a ``vocab.txt`` and the ``switches`` say all."""
+        return self._engine.as_json.has_bert_rules
+
+    @property
+    def switches(self) -> dict[str, bool]:
+        """Return the rules of the tokenizer that ``tokenizer_config.json`` has names for."""
+        return self._engine.as_json.switches
+
 
 def wordpiece(
     vocab: Sequence[str], lowercase: bool = True, where: str = "the vocabulary", strip_accents: bool | None = None
@@ -286,39 +296,34 @@ def of_json(content: tokenizer_json.Content) -> Tokenizer:
     return Tokenizer(JsonEngine(tokenizer_json.normal(content, "the tokenizer"), "the tokenizer"))
 
 
-def load(path: str | os.PathLike[str], lowercase: bool | None = None, strip_accents: bool | None = None) -> Tokenizer:
+def load(
+    path: str | os.PathLike[str],
+    lowercase: bool | None = None,
+    strip_accents: bool | None = None,
+    rows: int | None = None,
+) -> Tokenizer:
     """Return the tokenizer of a file, or of the first file of ``FILE_NAMES`` in a folder.
 
-    In a folder of transformers, it has the added tokens that any file there declares.
+    What the files of transformers beside it say is obeyed, or refused: see ``text.folders``.
 
     Args:
-      lowercase: whether to convert text to lower case. If None, a model of sentencepiece keeps its own rule, and a
-        ``vocab.txt`` is taken as lower-case. The argument has no effect on a model of sentencepiece that converts to
-        lower case by itself, or on a ``tokenizer.json``.
-      strip_accents: whether to strip accents. If None, they are stripped with lower case. The argument has no effect
-        where ``lowercase`` has none.
+      lowercase: whether to convert text to lower case, if the file and the files beside it do not say it. If None, a
+        model of sentencepiece keeps its own rule, and a ``vocab.txt`` is taken as lower-case.
+      strip_accents: whether to strip accents, if no file says it. If None, they are stripped with lower case.
+      rows: the number of ids that a model has embeddings for, if it is known; blank lines beyond do not count.
 
     Raises:
-      UserError: there is no such file, or it is not a tokenizer.
+      UserError: there is no such file, it is not a tokenizer, or the files contradict each other.
     """
-    source = files.as_path(path)
-    source = files.as_path(find(source)) if source.is_dir() else source
+    source, given = files.as_path(path), Case(lowercase, strip_accents)
+    if source.is_dir():
+        return Tokenizer(folders.of_folder(files.as_path(find(source)), given, rows))
     if not source.exists():
         raise UserError(
             f"no vocabulary file {source}; learn one with `bert-jax vocab` or name a published vocab.txt, .model or "
             "tokenizer.json"
         )
-    tokenizer = _of_file(source, lowercase, strip_accents)
-    return tokenizer.with_added(added_tokens.of_files(source, frozenset(tokenizer.vocab)))
-
-
-def _of_file(source: epath.Path, lowercase: bool | None, strip_accents: bool | None) -> Tokenizer:
-    if source.suffix == ".json" or source.name == tokenizer_json.MERGES:
-        return Tokenizer(JsonEngine(tokenizer_json.read(source), str(source)))
-    if source.suffix == ".model":
-        return sentencepiece(reading.read_bytes(source), lowercase, str(source), strip_accents)
-    pieces = lines_of(reading.utf8_text(source, str(source), "vocabulary"))
-    return wordpiece(pieces, lowercase is not False, str(source), strip_accents)
+    return Tokenizer(folders.of_file(source, given, rows))
 
 
 def find(folder: str | os.PathLike[str]) -> os.PathLike[str]:

@@ -7,18 +7,17 @@ with ``merges.txt`` (byte-level BPE), and ``tokenizer.json`` itself. Its templat
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS, UNK
 from bert_jax.storage import files, reading
 from bert_jax.text.marks import SPACE
+from bert_jax.text.settings import FLAGS, ROLES, Settings, Token, check_token, read_json
 
 Content = dict[str, Any]
-ROLES = ("pad", "unk", "cls", "sep", "mask")  # in the order of records.SPECIAL_TOKENS
 # role -> its token's names in published tokenizers, used if neither a template nor a file beside the tokenizer tells.
 NAMES = {
     "pad": ("[PAD]", "<pad>"),
@@ -29,54 +28,71 @@ NAMES = {
 }
 FILE_NAME = "tokenizer.json"
 MERGES, VOCABULARY = "merges.txt", "vocab.json"
-BESIDE = ("tokenizer_config.json", "special_tokens_map.json")
 _DECODERS = {
     "ByteLevel": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
     "WordPiece": {"type": "WordPiece", "prefix": "##", "cleanup": True},
     "Metaspace": {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True},
 }
-FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of an added token
+NO_PIECE = "<no piece {}>"  # the name of an id that no piece has; spaces keep texts from giving it
+MAX_PIECES = 1 << 22  # a higher id in a file is a mistake
 MAX_WORD_CHARACTERS = 100  # a longer word becomes [UNK], as in BERT's release of 2018-10 and all later libraries
 
 
-def read(path: str | os.PathLike[str]) -> Content:
+def read(path: str | os.PathLike[str], settings: Settings) -> Content:
     """Return the content of the tokenizer at ``path``, after ``normal``.
 
     Args:
       path: a ``tokenizer.json``, or either of a ``vocab.json`` and a ``merges.txt``.
+      settings: what the files beside it say.
 
     Raises:
       UserError: the file is damaged, or one of the two is missing.
     """
     source = files.as_path(path)
     if source.name == MERGES:
-        return _of_merges(source.parent / VOCABULARY, source)
-    content = _read_json(source)
+        return _of_merges(source.parent / VOCABULARY, source, settings)
+    content = read_json(source)
     if "model" not in content and source.name == VOCABULARY:
-        return _of_merges(source, source.parent / MERGES)
-    return normal(content, str(path), _roles_beside(source.parent))
+        return _of_merges(source, source.parent / MERGES, settings)
+    settings.check_class("json")
+    return normal(content, str(path), settings.roles, settings)
 
 
-def of_bert(pieces: Sequence[str], lowercase: bool, strip_accents: bool | None = None) -> Content:
+def of_bert(
+    pieces: Sequence[str],
+    lowercase: bool,
+    strip_accents: bool | None = None,
+    split_ideographs: bool = True,
+    settings: Settings | None = None,
+) -> Content:
     """Return the content of BERT's WordPiece tokenizer with ``pieces``, one for each id.
 
-    ``strip_accents``: whether accents are stripped; None: in lower case alone.
+    A later one of two equal pieces has the id, as in all other libraries; no text gives the earlier one.
+
+    Args:
+      strip_accents: if None, accents are stripped where text is converted to lower case.
+      settings: what the files beside the pieces say of special and added tokens.
     """
+    named = settings.roles if settings else {}
     model = {
         "type": "WordPiece",
-        "unk_token": UNK,
+        "unk_token": named.get("unk", UNK),
         "continuing_subword_prefix": "##",
         "max_input_chars_per_word": MAX_WORD_CHARACTERS,
         "vocab": {piece: i for i, piece in enumerate(pieces)},
     }
-    clean = {"clean_text": True, "handle_chinese_chars": True}
-    normalizer = {"type": "BertNormalizer", **clean, "strip_accents": strip_accents, "lowercase": lowercase}
-    return normal(
-        {"normalizer": normalizer, "pre_tokenizer": {"type": "BertPreTokenizer"}, "model": model}, "the vocabulary"
-    )
+    clean = {"clean_text": True, "handle_chinese_chars": split_ideographs, "strip_accents": strip_accents}
+    normalizer = {"type": "BertNormalizer", **clean, "lowercase": lowercase}
+    content = {"normalizer": normalizer, "pre_tokenizer": {"type": "BertPreTokenizer"}, "model": model}
+    return normal(content, "the vocabulary", named, settings)
 
 
-def normal(content: Mapping[str, Any], where: str, named: Mapping[str, str] | None = None) -> Content:
+def normal(
+    content: Mapping[str, Any],
+    where: str,
+    named: Mapping[str, str] | None = None,
+    settings: Settings | None = None,
+) -> Content:
     """Return ``content`` in one form, whichever version of a library wrote it, with its special tokens.
 
     A role that no token has gets a new one, under BERT's name, so V grows by one.
@@ -84,17 +100,18 @@ def normal(content: Mapping[str, Any], where: str, named: Mapping[str, str] | No
     Args:
       content: the content of a ``tokenizer.json``; error messages call it ``where``.
       named: role -> token, from files beside the tokenizer's file.
+      settings: what these files say, with more added tokens.
 
     Raises:
       UserError: ``content`` is not that of a tokenizer, or lays out pairs in a way that this package cannot do.
     """
     try:
-        return _normal(content, where, named or {})
+        return _normal(content, where, named or {}, settings)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UserError(f"{where} is damaged ({type(error).__name__}: {error}); copy it again") from error
 
 
-def _normal(content: Mapping[str, Any], where: str, named: Mapping[str, str]) -> Content:
+def _normal(content: Mapping[str, Any], where: str, named: Mapping[str, str], settings: Settings | None) -> Content:
     if not isinstance(content.get("model"), dict):
         raise UserError(f"{where} is not the tokenizer.json of a tokenizer: it has no 'model'; give another")
     model, normalizer = _model(content["model"]), content.get("normalizer")
@@ -106,12 +123,17 @@ def _normal(content: Mapping[str, Any], where: str, named: Mapping[str, str]) ->
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": list(content.get("added_tokens") or ()),
+        "added_tokens": [
+            check_token(entry, where, "added_tokens", Mapping) for entry in content.get("added_tokens") or ()
+        ],
         "normalizer": normalizer,
         "pre_tokenizer": content.get("pre_tokenizer"),
         "decoder": usual or content.get("decoder") or _DECODERS["Metaspace"],
         "model": model,
     }
+    _check_unknown(model, where)
+    added = settings.added(ids_of(whole)) if settings else []
+    whole = with_added(_without_holes(whole, {token["id"] for token in added if "id" in token}), added)
     processors = flat(content.get("post_processor"), "processors")
     ids = ids_of(whole)
     roles = _roles(processors, named, ids, model, where)
@@ -124,6 +146,31 @@ def _normal(content: Mapping[str, Any], where: str, named: Mapping[str, str]) ->
     separators, pair_type = _pair_form(processors, special, where)
     tokens = {role: (token, ids[token]) for role, token in special.items()}
     return whole | {"post_processor": _template(tokens, separators, pair_type)}
+
+
+def _check_unknown(model: Mapping[str, Any], where: str) -> None:
+    """Raise ``UserError`` if a model that needs a piece for unknown words has none."""
+    vocab, unknown = model["vocab"], model.get("unk_token")
+    if model["type"] == "Unigram" and not 0 <= model.get("unk_id", -1) < len(vocab):
+        raise UserError(f"{where} is damaged (unk_id {model.get('unk_id')} is no piece); copy it again")
+    needed = unknown or model["type"] in ("WordPiece", "WordLevel")
+    if isinstance(vocab, dict) and needed and unknown not in vocab:
+        raise UserError(f"{where} is damaged (the unk_token {unknown!r} is no piece); copy it again")
+
+
+def _without_holes(content: Content, others: Collection[int]) -> Content:
+    """Return ``content`` with a piece, which no text gives, for each id of the model's range that nothing has.
+
+    Args:
+      others: ids that tokens will have which are not in ``content`` yet.
+    """
+    ids, model = ids_of(content), content["model"]
+    taken = set(ids.values())
+    if not isinstance(model["vocab"], dict) or len(taken) < len(ids) or max(taken, default=0) >= MAX_PIECES:
+        return content
+    free = {*range(max(model["vocab"].values(), default=0))} - taken - {*others}
+    holes = {NO_PIECE.format(i): i for i in sorted(free)}
+    return content | {"model": {**model, "vocab": {**model["vocab"], **holes}}}
 
 
 def _model(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,7 +193,7 @@ def _type_of(model: Mapping[str, Any]) -> str:
     return "WordPiece" if "continuing_subword_prefix" in model else "WordLevel"
 
 
-def with_added(content: Content, tokens: Iterable[Mapping[str, Any]]) -> Content:
+def with_added(content: Content, tokens: Iterable[Token]) -> Content:
     """Return ``content`` with more added tokens. One that has no ``id`` and is no piece yet gets the next id."""
     entries, ids = {entry["content"]: entry for entry in content["added_tokens"]}, ids_of(content)
     for token in tokens:
@@ -162,6 +209,15 @@ def ids_of(content: Mapping[str, Any]) -> dict[str, int]:
     vocab = content["model"]["vocab"]
     own = vocab if isinstance(vocab, dict) else {piece: i for i, (piece, _) in enumerate(vocab)}
     return {**own, **{entry["content"]: entry["id"] for entry in content["added_tokens"]}}
+
+
+def same(content: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two results of ``normal`` give the same ids, but for the types of the texts of a pair."""
+    first, second = (
+        c | {"post_processor": c["post_processor"]["special_tokens"], "decoder": None}
+        for c in (dict(content), dict(other))
+    )
+    return first == second and pair_form(content)[0] == pair_form(other)[0]
 
 
 def steps_of(content: Mapping[str, Any]) -> list[str]:
@@ -221,8 +277,8 @@ def _roles(
 ) -> dict[str, str]:
     """Return role -> token for the roles that a token has.
 
-    The token of a role is the one in the post-processor; otherwise the one in ``named``, which comes from files beside
-    the tokenizer; otherwise the model's own [UNK]; otherwise the first of the role's ``NAMES`` that is a piece.
+    The token of a role is the one in the post-processor; otherwise the model's own [UNK]; otherwise the one in
+    ``named``, which comes from files beside the tokenizer; otherwise the first of the role's ``NAMES`` that is a piece.
     """
     stated: dict[str, str] = {}
     for step in processors:
@@ -234,7 +290,8 @@ def _roles(
     roles: dict[str, str] = {}
     for role in ROLES:
         usual = next((name for name in NAMES[role] if name in ids), None)
-        token = stated.get(role) or named.get(role) or (role == "unk" and unknown) or usual
+        own = unknown if role == "unk" and (model["type"] != "BPE" or role not in named) else None
+        token = stated.get(role) or own or named.get(role) or usual
         if token:
             roles[role] = str(token)
     for role, token in roles.items():
@@ -281,19 +338,20 @@ def _pair_form(processors: Sequence[Mapping[str, Any]], roles: Mapping[str, str]
     return 1, 1
 
 
-def _of_merges(vocabulary: Any, merges: Any) -> Content:
+def _of_merges(vocabulary: Any, merges: Any, settings: Settings) -> Content:
     """Return the content for a ``vocab.json`` with a ``merges.txt``, by the rules of RoBERTa."""
     for file, other in ((vocabulary, merges), (merges, vocabulary)):
         if not other.exists():
             raise UserError(f"{file} has no {other.name} beside it; put both, or a tokenizer.json, into one folder")
-    vocab = _read_json(vocabulary)
+    settings.check_class("merges")
+    vocab = read_json(vocabulary)
     lines = reading.utf8_text(merges, str(merges), "merges").split("\n")
     # Only the first line may be a comment: "# #" is a merge.
     pairs = [line.rstrip("\r") for line in lines[lines[0].startswith("#version") :]]
-    named = _roles_beside(merges.parent)
+    named = settings.roles
     special = {name for names in NAMES.values() for name in names if name in vocab} | {*named.values()} & vocab.keys()
     mask = named.get("mask", "<mask>")
-    first = bool(_options_beside(merges.parent).get("add_prefix_space"))
+    first = bool(settings.switch("add_prefix_space"))
     content: Content = {
         "added_tokens": [
             {"id": vocab[name], "content": name, "lstrip": name == mask, "special": True} for name in special
@@ -303,32 +361,4 @@ def _of_merges(vocabulary: Any, merges: Any) -> Content:
     }
     if {"<s>", "</s>"} <= special:
         content["post_processor"] = {"type": "RobertaProcessing", "cls": ["<s>"], "sep": ["</s>"]}
-    return normal(content, str(merges), named)
-
-
-def _roles_beside(folder: Any) -> dict[str, str]:
-    """Return role -> token from ``tokenizer_config.json`` and ``special_tokens_map.json`` in ``folder``."""
-    options = _options_beside(folder)
-    tokens = {role: options.get(f"{role}_token") for role in ROLES}
-    # A token is a string, or an object with options.
-    texts = {role: token.get("content") if isinstance(token, dict) else token for role, token in tokens.items()}
-    return {role: text for role, text in texts.items() if isinstance(text, str)}
-
-
-def _options_beside(folder: Any) -> dict[str, Any]:
-    """Return what the files ``BESIDE`` in ``folder`` say, joined."""
-    options: dict[str, Any] = {}
-    for name in BESIDE:
-        if (folder / name).exists():
-            options |= _read_json(folder / name)
-    return options
-
-
-def _read_json(source: Any) -> dict[str, Any]:
-    try:
-        content = json.loads(reading.read_bytes(source))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise UserError(f"{source} is not JSON ({error}); it may be cut short: copy it again") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{source} holds no JSON object, but a {type(content).__name__}; give a tokenizer.json")
-    return content
+    return normal(content, str(merges), named, settings)

@@ -59,8 +59,8 @@ def _of_json(engine: JsonEngine, kept: set[int], unknown: Iterable[str]) -> tupl
     kind, prefix = model["type"], model.get("continuing_subword_prefix", "")
     kept |= {i for piece, i in ids.items() if len(piece.removeprefix(prefix)) == 1 or _BYTE.fullmatch(piece)}
     if kind == "WordPiece":
-        words = {word for text in unknown for word in engine.words(text)}
-        kept |= {i for word in words for i in _tried(word, ids, prefix)}
+        words, most = {word for text in unknown for word in engine.words(text)}, model["max_input_chars_per_word"]
+        kept |= {i for word in words if len(word) <= most for i in _tried(word, ids, prefix)}
     elif kind == "Unigram":
         scores = [score for _, score in model["vocab"]]
         kept |= {scores.index(min(scores)), scores.index(max(scores))}
@@ -87,8 +87,8 @@ def _of_json(engine: JsonEngine, kept: set[int], unknown: Iterable[str]) -> tupl
 
 def _tried(word: str, ids: Mapping[str, int], prefix: str) -> Iterator[int]:
     """Yield the pieces that WordPiece takes from the start of ``word``, up to a place where none fits."""
-    start, mark = 0, ""
-    while end := next((end for end in range(len(word), start, -1) if mark + word[start:end] in ids), 0):
+    start, mark, longest = 0, "", max(map(len, ids))
+    while end := next((e for e in range(min(len(word), start + longest), start, -1) if mark + word[start:e] in ids), 0):
         yield ids[mark + word[start:end]]
         start, mark = end, prefix
 

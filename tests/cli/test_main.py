@@ -147,7 +147,7 @@ def test_as_a_module_the_exit_code_reaches_the_shell():
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["tokenize", "--vocab=FOLDER", "a"], "FOLDER has neither vocab.txt nor spiece.model"),
+        (["tokenize", "--vocab=FOLDER", "a"], "FOLDER has neither tokenizer.json nor vocab.txt"),
         (["tokenize", "--vocab=FILE/vocab.txt", "a"], "vocab.txt"),
         (["import", "--input=FILE", "--workdir=FOLDER/out"], "FILE"),
         (["pretrain", "--config=quickstart", "--workdir=FILE"], "FILE"),

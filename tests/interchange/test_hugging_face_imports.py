@@ -265,6 +265,25 @@ def test_fewer_pieces_than_embeddings(embeddings: int, pieces: int, may_be: bool
     assert is_padded(embeddings, pieces) == may_be
 
 
+def test_rows_without_a_piece_and_lines_without_a_row(copy: Path) -> None:
+    """Transformers reads both: any number of spare rows, and blank lines at the end that no row belongs to."""
+    (copy / "tokenizer.json").unlink()
+    pad_embeddings(copy)
+    spare = import_model(copy)
+    assert (spare.tokenizer.size, spare.config.vocab_size) == (64, 72)
+    assert spare.report is not None
+    assert any("8 of the 72 embeddings have no piece" in note for note in spare.report.notes)
+    lines = (copy / "vocab.txt").read_text()
+    (copy / "vocab.txt").write_text(lines.replace("\n6\n", "\n\n") + "\n" * 20)
+    assert import_model(copy).tokenizer.size == 72
+    cut = lines.splitlines()[:51]
+    (copy / "vocab.txt").write_text("\n".join(cut))
+    assert import_model(copy).tokenizer.size == 51
+    (copy / "vocab.txt").write_text(lines + "".join(f"more{i}\n" for i in range(9)))
+    with pytest.raises(UserError, match="vocab.txt has 73 pieces, the model 72 embeddings"):
+        import_model(copy)
+
+
 def truncate(folder: Path) -> None:
     (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-100])
 
@@ -292,11 +311,11 @@ def only_pickle(folder: Path) -> None:
         (lambda f: (f / "config.json").write_text("{"), "config.json holds no JSON object"),
         (lambda f: (f / "config.json").write_text("{}"), "config.json has no vocab_size"),
         (lambda f: (f / "config.json").write_text("[]"), "config.json holds no JSON object"),
-        (no_vocabulary, r"has no vocab.txt or spiece.model or tokenizer.json; save the tokenizer's vocabulary there"),
+        (no_vocabulary, r"has no tokenizer.json or vocab.txt or spiece.model; save the tokenizer's vocabulary there"),
         (cut_vocabulary, r"vocab.txt has 60 lines, but .*tokenizer.json has 64 pieces, '3' as number 61: one of them"),
         (cut_in_a_piece, r"has '6' on line 64, but .*tokenizer.json has 64 pieces, '6th' as number 64: one of them"),
         (cut_before_a_special_token, r"has '\[CL' on line 3, but .* '\[CLS\]' as number 3: .* copy the whole folder"),
-        (lambda f: add_line(f / "vocab.txt"), "has 65 pieces, the model 64 embeddings"),
+        (lambda f: add_line(f / "vocab.txt"), "has 'one more' on line 65, but tokenizer.json has 64 pieces: one"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(copy: Path, spoil: Any, message: str) -> None:

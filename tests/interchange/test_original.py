@@ -133,7 +133,7 @@ DATA = "bert_model.ckpt.data-00000-of-00001"
         (lambda f: edit_config(f, hidden_size=16), r"word_embeddings.weight is \[24, 8\], config.json says \[24, 16\]"),
         (lambda f: edit_config(f, num_hidden_layers=3), "16 tensors of the encoder are missing"),
         (lambda f: edit_config(f, vocab_size="x"), "bert_config.json does not describe a model of the BERT family"),
-        (lambda f: (f / "vocab.txt").unlink(), "has no vocab.txt"),
+        (lambda f: (f / "vocab.txt").unlink(), "has no tokenizer.json or vocab.txt"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(released: Path, spoil: Any, message: str) -> None:

@@ -301,7 +301,7 @@ BAD = {
         vocab={("zz" if piece == "a" else piece): i for piece, i in roberta()["model"]["vocab"].items()}
     ),
     "does not number its 276 pieces from 0 to 275": with_model(
-        vocab={piece: i + (i > 200) for piece, i in roberta()["model"]["vocab"].items()}
+        vocab={piece: i - (i > 200) for piece, i in roberta()["model"]["vocab"].items()}
     ),
     "has no 'model'": {"version": "1.0"},
     "is damaged, .*Missing vocab/merges": changed(model={"type": "BPE", "vocab": roberta()["model"]["vocab"]}),

@@ -111,7 +111,7 @@ def test_half_characters_do_not_stop_the_learning():
 
 def test_a_folder_without_a_tokenizer(tmp_path):
     assert existing(tmp_path) is None
-    with pytest.raises(UserError, match="has neither vocab.txt nor spiece.model nor tokenizer.json; put"):
+    with pytest.raises(UserError, match="has neither tokenizer.json nor vocab.txt nor spiece.model; put"):
         load(tmp_path)
 
 

@@ -95,6 +95,16 @@ def test_a_word_that_fails_keeps_the_pieces_of_the_try():
     assert "dd" not in smaller.vocab
 
 
+def test_a_word_that_is_too_long_is_unknown_at_once():
+    """Its pieces are not tried: 50,000 characters of base64 would need all their parts."""
+    tokenizer = wordpiece((*SPECIAL_TOKENS, "the", "a", "aa", "##aa", "##a"))
+    text = f"the {'a' * 100} {'a' * 50_000}"
+    assert tokenizer.encode(text).pieces.count("[UNK]") == 1
+    smaller, _ = tokenizer.trimmed([f"the {'a' * 50_000}"])
+    assert smaller.vocab == (*SPECIAL_TOKENS, "the", "a", "##a")
+    assert tokenizer.trimmed([text])[0].vocab == (*SPECIAL_TOKENS, "the", "a", "aa", "##aa", "##a")
+
+
 def test_bpe_keeps_the_merges_on_the_way_and_no_others():
     tokenizer = learn_byte_bpe(["xabcd"] * 5 + ["cdcd", "zz"] * 4, 300)
     smaller, _ = tokenizer.trimmed(["xabcd"])

@@ -119,7 +119,6 @@ def test_tokenizer_json_gives_the_same_ids(tokenizer):
         (b"", "is empty"),
         (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\n", r"lacks the special token \[MASK\]; add"),
         (b"[pad]\n[unk]\n[CLS]\n[SEP]\n[MASK]\n", r"lacks the special tokens \[PAD\] \[UNK\]"),
-        (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\na\n", "has 'a' on line 6 and on line 8"),
         (b"[PAD]\n[UNK]\n\xff\n", "not UTF-8 at byte offset 12"),
     ],
 )

@@ -1,0 +1,214 @@
+"""Reads what the JSON files beside a tokenizer's file say of the tokenizer, and refuses what cannot be obeyed.
+
+Transformers writes these files into the folder of a model: ``tokenizer_config.json``, ``special_tokens_map.json`` and
+``added_tokens.json``; early versions wrote the class and the case into ``config.json``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, TypeAlias
+
+from bert_jax.errors import UserError
+from bert_jax.storage import reading
+
+# An added token: its ``content``, its ``id`` if it is known, and those of ``FLAGS`` that are on. Without flags, it is
+# found exactly as it is written, before text is converted to lower case.
+Token: TypeAlias = Mapping[str, Any]
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+ROLES = ("pad", "unk", "cls", "sep", "mask")  # in the order of records.SPECIAL_TOKENS
+CONFIG, SPECIAL_MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
+_ADVICE = "give a model with a tokenizer.json that holds all its rules, or learn a vocabulary with `bert-jax vocab`"
+_AROUND_TEXTS = ("bos_token", "eos_token")
+_SWITCHES = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "keep_accents", "add_prefix_space")
+# Rules that no tokenizer of this package has -> the values that leave them off.
+_LEFT_OFF: dict[str, tuple[Any, ...]] = {
+    "do_basic_tokenize": (True,),
+    "do_word_tokenize": (True,),
+    "do_subword_tokenize": (True,),
+    "never_split": ([],),
+    "remove_space": (True,),
+    "clean_text": (True,),
+    "wordpieces_prefix": ("##",),
+    "word_tokenizer_type": ("basic",),
+    "subword_tokenizer_type": ("wordpiece",),
+    "sp_model_kwargs": ({},),
+}
+# The ending of a file -> the classes whose rules are known where no tokenizer.json says them.
+_READ = {
+    "txt": "Bert DistilBert Electra Ernie MobileBert ConvBert SqueezeBert LayoutLM Lxmert RetriBert Realm Nezha "
+    "DPRContextEncoder DPRQuestionEncoder DPRReader",
+    "model": "Albert BigBird T5 MT5",
+    "merges": "Roberta Bart GPT2 LED Longformer Mvp",
+}
+_PLAIN = ("PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend", "BertTokenizerLegacy")  # of any rules
+# Classes that split text by a program, which a tokenizer.json cannot hold; transformers reads none of it for them.
+_PROGRAMS = (
+    "BertJapanese BertSudachipy ElectraSudachipy Sudachi Juman Jumanpp Mecab KoBert Phobert Bertweet Bartpho RoFormer "
+    "RoCBert Tapas XLM Flaubert FSMT BioGpt BlenderbotSmall Cpm CpmAnt CTRL Canine ByT5 MyT5 Perceiver ProphetNet "
+    "GPTNeoXJapanese M2M100 Marian"
+)
+_OTHERS = "Funnel MPNet Splinter XLNet FNet"  # classes of other rules, where the files name only the type of the model
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the files in ``where`` say. ``options`` joins tokenizer_config.json and special_tokens_map.json."""
+
+    where: str
+    options: Mapping[str, Any]
+    tokens: tuple[Token, ...]  # the added tokens, by id
+    model_type: str | None
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """Return role -> token for the special tokens that are named."""
+        named = {role: _content(self.options.get(f"{role}_token")) for role in ROLES}
+        return {role: token for role, token in named.items() if token}
+
+    def switch(self, name: str) -> bool | None:
+        """Return whether a rule is on; None if no file says it."""
+        value: bool | None = self.options.get(name)
+        return value
+
+    def added(self, pieces: Collection[str]) -> list[Token]:
+        """Return the added tokens, without those of ``pieces`` that stand around whole texts."""
+        around = {_content(self.options.get(name)) for name in _AROUND_TEXTS}
+        return [token for token in self.tokens if not (token["content"] in around and token["content"] in pieces)]
+
+    @property
+    def is_albert(self) -> bool:
+        """Return whether a model of sentencepiece is read by ALBERT's rules."""
+        return (self._class or f"{self.model_type}") in ("AlbertTokenizer", "albert")
+
+    @property
+    def _class(self) -> str | None:
+        """Return the class that the files name; else the one of the model's type, if the class has rules of its own."""
+        name: str | None = self.options.get("tokenizer_class")
+        if not name and self.model_type:
+            kind = self.model_type.replace("-", "").replace("_", "")
+            return next((f"{word}Tokenizer" for word in f"{_PROGRAMS} {_OTHERS}".split() if word.lower() == kind), None)
+        return name if not name or name in _PLAIN else name.removesuffix("Fast")
+
+    def check_class(self, ending: str) -> None:
+        """Raise ``UserError`` if the files name a class whose rules a file with this ending does not hold."""
+        whole, name = ending == "json", self._class
+        known = [f"{word}Tokenizer" for word in (_PROGRAMS if whole else _READ[ending]).split()]
+        if name and name not in _PLAIN and whole == (name in known):
+            raise UserError(
+                f"{self.where} names the tokenizer_class {name}, whose rules are not known here"
+                f"{': it splits text by a program of its own' if whole else ' without a tokenizer.json'}; {_ADVICE}"
+            )
+        code = self.options.get("auto_map")
+        if code and not (isinstance(code, Mapping) and not code.get("AutoTokenizer")):
+            raise UserError(
+                f"{self.where}/{CONFIG} names a tokenizer that is a program (auto_map), which is not run here; if the "
+                "folder's tokenizer.json cuts text as the program does, remove auto_map from the file"
+            )
+
+
+def beside(source: Any) -> Settings:
+    """Return the settings of the tokenizer whose file is ``source``. Raises ``UserError`` if one cannot be obeyed."""
+    folder = source.parent
+    config, special_map, ids = (_read(folder / name) for name in (CONFIG, SPECIAL_MAP, ADDED))
+    model = reading.read_object(folder / "config.json") or {}
+    early = {key: model[key] for key in ("tokenizer_class", "do_lower_case") if model.get(key) is not None}
+    options = early | {key: value for content in (config, special_map) for key, value in content.items()}
+    options = {key: value for key, value in options.items() if value is not None}
+    for name in _SWITCHES:
+        if not isinstance(options.get(name, False), bool):
+            raise _unreadable(folder / CONFIG, name, options[name], "true or false is needed")
+    for name, off in _LEFT_OFF.items():
+        if name in options and options[name] not in off:
+            raise _unreadable(
+                folder / CONFIG, name, options[name], f"{json.dumps(off[0])} alone can be read; {_ADVICE}"
+            )
+    if not isinstance(options.get("tokenizer_class", ""), str):
+        raise _unreadable(folder / CONFIG, "tokenizer_class", options["tokenizer_class"], "a name is needed")
+    for name in (*(f"{role}_token" for role in ROLES), *_AROUND_TEXTS):
+        if name in options:
+            check_token(options[name], folder / CONFIG, name)
+    kind = model.get("model_type")
+    tokens = _tokens(folder, config, special_map, ids)
+    return Settings(str(folder), options, tokens, kind if isinstance(kind, str) else None)
+
+
+def _tokens(folder: Any, config: Mapping[str, Any], special_map: Mapping[str, Any], ids: Mapping[str, Any]) -> Any:
+    """Return the added tokens of the three files, by id."""
+    listed = [*_listed(config, folder / CONFIG), *_listed(special_map, folder / SPECIAL_MAP)]
+    special = {token["content"] for token in listed}
+    by_id = config.get("added_tokens_decoder") or {}
+    if not isinstance(by_id, Mapping):
+        raise _unreadable(folder / CONFIG, "added_tokens_decoder", by_id, "an object, id -> token, is needed")
+    decoded = [
+        {**check_token(token, folder / CONFIG, f"added_tokens_decoder.{i}", Mapping), "id": _id(i, folder / CONFIG)}
+        for i, token in by_id.items()
+    ]
+    plain = [
+        {"content": text, "id": _id(i, folder / ADDED), "special": text in special, "normalized": text not in special}
+        for text, i in ids.items()
+    ]
+    tokens: dict[str, Token] = {}
+    for token in [*decoded, *plain, *listed]:
+        tokens.setdefault(token["content"], token)
+    return tuple(sorted(tokens.values(), key=lambda token: token.get("id", float("inf"))))
+
+
+def _listed(content: Mapping[str, Any], file: Any) -> Iterator[dict[str, Any]]:
+    """Yield the special tokens that a file lists, each as a string or as an object."""
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        values = content.get(key) or ()
+        if not isinstance(values, list | dict | tuple):
+            raise _unreadable(file, key, values, "a list of tokens is needed")
+        for value in values.values() if isinstance(values, dict) else values:
+            yield check_token(value, file, key)
+
+
+def check_token(value: Any, file: Any, key: str, kind: type[Any] = object) -> dict[str, Any]:
+    """Return a token, a string or an object in ``file``, as an object. Raises ``UserError`` if it is neither."""
+    token = {"content": value, "special": True} if isinstance(value, str) else value
+    if not (isinstance(value, kind) and isinstance(token, dict) and isinstance(token.get("content"), str)):
+        wanted = 'an object with "content" is needed' if kind is Mapping else "a token's text is needed"
+        raise _unreadable(file, key, value, wanted)
+    if not token["content"]:
+        raise _unreadable(file, key, value, "a token without text cannot be found")
+    for flag in FLAGS:
+        if not isinstance(token.get(flag), bool | None):
+            raise _unreadable(file, f"{key}.{flag}", token[flag], "true or false is needed")
+    return dict(token)
+
+
+def _content(value: Any) -> str | None:
+    """Return the text of a token."""
+    return value["content"] if isinstance(value, dict) else value
+
+
+def _id(value: Any, file: Any) -> int:
+    """Return the id of an added token, a number or its digits."""
+    number = int(value) if isinstance(value, str) and value.isascii() and value.isdecimal() else value
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise _unreadable(file, "the id of a token", value, "a number is needed")
+    return number
+
+
+def _unreadable(file: Any, key: str, value: Any, wanted: str) -> UserError:
+    shown = json.dumps(value, ensure_ascii=False)
+    return UserError(f"{file} has {shown[:60]} for {key}; {wanted}")
+
+
+def _read(source: Any) -> dict[str, Any]:
+    """Return the content of a JSON file; {} if there is none."""
+    return read_json(source) if source.exists() else {}
+
+
+def read_json(source: Any) -> dict[str, Any]:
+    """Return the object in a JSON file. Raises ``UserError`` if it holds something else."""
+    try:
+        content = json.loads(reading.read_bytes(source))
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise UserError(f"{source} is not JSON ({error}); it may be cut short: copy it again") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{source} holds no JSON object, but a {type(content).__name__}; copy it again")
+    return content
