@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from bert_jax.cli.main import run
+from bert_jax.corpora.prepare import VocabularyConfig
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.hugging_face import export_model
 from bert_jax.interchange.loading import load
 from bert_jax.models.encoders import bert
 from bert_jax.records import SPECIAL_TOKENS
+from bert_jax.runs.inputs import describe_vocabulary, find_start
 from bert_jax.text.tokenizer import Tokenizer, wordpiece
 from tests import toy
 from tests.interchange.small_model import assert_same
@@ -55,8 +57,10 @@ def begin(says: Path) -> dict[str, list[str]]:
     """Commands that begin at a model, without their --init and --workdir."""
     text = toy.write_text(says.parent / "text.txt")
     text.write_text(re.sub("^t", "T", text.read_text(), flags=re.MULTILINE))
-    recipe = toy.write_recipe(says.parent / "recipe.json", toy.recipe(text, objective={"name": "mlm"}))
-    tuning = toy_tasks.write_toy(says.parent / "tuning", "classification", 32, 8)
+    recipe = toy.write_recipe(
+        says.parent / "recipe.json", toy.recipe(text, objective={"name": "mlm"}, schedule={"warmup_steps": 0})
+    )
+    tuning = toy_tasks.write_toy(says.parent / "tuning", "classification", 16, 8)
     short = ["--config.phases.phase1.num_steps=2", "--config.training.eval_every_steps=2", "--config.export=False"]
     return {
         "pretrain": ["pretrain", f"--config={recipe}", *short, "--config.examples=()"],
@@ -71,7 +75,7 @@ def test_the_key_decides_where_no_file_does(
     workdir = tmp_path / "run"
     command = [*begin[verb], f"--init={bare}", f"--workdir={workdir}"]
     assert run([*command, f"--{KEYS}lowercase=False"]) == 0
-    assert f"vocabulary: {len(PIECES)} pieces, cased" in capsys.readouterr().out
+    assert f"vocabulary: {len(PIECES)} pieces, cased" in capsys.readouterr().err
     record = json.loads((workdir / "run.json").read_text())
     assert record["config"]["vocab"]["lowercase"] is record["facts"]["lowercase"] is False
     [ids] = load(str(workdir)).tokenizer.encode_batch(["The"])
@@ -80,11 +84,11 @@ def test_the_key_decides_where_no_file_does(
     assert f"{KEYS}lowercase=True contradicts {workdir}" in capsys.readouterr().err
 
 
-def test_without_a_key_a_bare_vocabulary_is_uncased_and_that_is_said(
-    tmp_path: Path, bare: Path, begin: dict[str, list[str]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run([*begin["finetune"], f"--init={bare}", f"--workdir={tmp_path / 'run'}"]) == 0
-    assert f"vocabulary: {len(PIECES)} pieces, uncased" in capsys.readouterr().out
+def test_without_a_key_a_bare_vocabulary_is_uncased_and_that_is_said(bare: Path) -> None:
+    """BertTokenizer of transformers reads such a folder in the same way."""
+    found = find_start(VocabularyConfig(lowercase=False), (), str(bare), "", resumes=False)
+    assert found
+    assert describe_vocabulary(found.tokenizer) == f"vocabulary: {len(PIECES)} pieces, uncased"
 
 
 @pytest.mark.parametrize("verb", ["pretrain", "finetune"])
@@ -147,7 +151,7 @@ def test_kept_accents_go_through_runs_corpora_and_exports(
     (model / "tokenizer_config.json").unlink()
     command = [*begin["pretrain"], f"--init={model}", f"--workdir={tmp_path / 'run'}", f"--{KEYS}strip_accents=False"]
     assert run([*command, "--config.export=True"]) == 0
-    assert f"{len(PIECES)} pieces, uncased, accents kept" in capsys.readouterr().out
+    assert f"{len(PIECES)} pieces, uncased, accents kept" in capsys.readouterr().err
     exported, own = load(str(tmp_path / "run" / "hugging_face")), load(str(tmp_path / "run"))
     assert own.tokenizer.sha256 == exported.tokenizer.sha256 == tokenizer.sha256
     assert_same(own.params["encoder"], exported.params["encoder"])
