@@ -68,7 +68,7 @@ def begin(says: Path) -> dict[str, list[str]]:
     }
 
 
-@pytest.mark.parametrize("verb", ["pretrain", "finetune"])
+@pytest.mark.parametrize("verb", [pytest.param("pretrain", marks=pytest.mark.heavy), "finetune"])
 def test_the_key_decides_where_no_file_does(
     tmp_path: Path, bare: Path, begin: dict[str, list[str]], verb: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
