@@ -134,16 +134,20 @@ def coverage(scan: Scan) -> Check:
     )
 
 
-def few_heldout(tokens: int, fraction: float) -> str:
+def few_heldout(tokens: int, fraction: float, build: str = "in a new build") -> str:
     """Return a line if the held-out text has too few ``tokens`` to evaluate on, else "".
 
-    ``fraction``: the share of the documents that is held out. The line ends with what holds out more.
+    The line ends with what holds out more.
+
+    Args:
+      fraction: the share of the documents that is held out.
+      build: where another share can be given.
     """
     if tokens >= FEW_TOKENS:
         return ""
     more = min(0.3, round(fraction * FEW_TOKENS / max(tokens, 1), 2))
     how = f"--config.corpus.heldout_fraction={more} holds out more" if more > fraction else "more text helps"
-    return f"so little held-out text gives rough figures; in a new build, {how}"
+    return f"so little held-out text gives rough figures; {build}, {how}"
 
 
 def _round_up(count: int) -> int:

@@ -190,7 +190,8 @@ class Inputs:
             for (name, place), (where, config) in zip(places.items(), self.corpus.by_path().items(), strict=True)
         }
         smallest = min(corpora.values(), key=lambda corpus: corpus.split("heldout").num_tokens)
-        if few := few_heldout(smallest.split("heldout").num_tokens, smallest.manifest["heldout_fraction"]):
+        build = "in a new build" if self.corpus.path else "in a new --workdir"
+        if few := few_heldout(smallest.split("heldout").num_tokens, smallest.manifest["heldout_fraction"], build):
             note(few)
         mixture = self._mix(corpora)
         if self.corpus.parts:
