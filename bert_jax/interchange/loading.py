@@ -21,7 +21,7 @@ from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.model import config_facts, config_of
 from bert_jax.models.transformer import scanned_from, unstack_layers
 from bert_jax.reporting.run_record import purpose_of, read_run
-from bert_jax.storage import files, reading
+from bert_jax.storage import files
 from bert_jax.tasks.several import outside
 from bert_jax.text import tokenizer as tokenizers
 
@@ -145,7 +145,6 @@ def read_model(directory: str, lowercase: bool | None = None) -> TrainedModel:
       UserError: for the reasons of ``import_model`` and ``import_original``, or ``lowercase`` is given for a Hugging
         Face directory.
     """
-    reading.check_plain(files.as_path(directory))
     if is_original(directory):
         model = import_original(directory, lowercase)
     elif lowercase is not None:

@@ -29,7 +29,7 @@ from bert_jax.configuration import IN_PLACE_OF, defaults, nearest
 from bert_jax.errors import UserError
 from bert_jax.runs import key_names
 from bert_jax.runs.own_code import OWN_KEYS, at, recorded_names
-from bert_jax.storage import files
+from bert_jax.storage import files, reading
 
 OVERRIDE = re.compile(r"--?config\.(?P<key>[^=]+)(?:=(?P<value>.*))?", re.DOTALL)
 KEYS = re.compile(r"[^.\[\]]+")
@@ -218,7 +218,7 @@ def _locate(recipe: str) -> tuple[str, str | None]:
 
 def _read_json(path: str) -> ConfigDict:
     try:
-        value = json.loads(files.as_path(path).read_text())
+        value = json.loads(reading.read_bytes(files.as_path(path)))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON: {error}") from error
     return _as_config(value, path)
@@ -231,8 +231,9 @@ def _run(path: str, argument: str | None) -> ConfigDict:
     """
     module = ModuleType("bert_jax_recipe")
     module.__file__ = path
+    source = reading.read_bytes(files.as_path(path))
     try:
-        exec(compile(files.as_path(path).read_text(), path, "exec"), module.__dict__)
+        exec(compile(source, path, "exec"), module.__dict__)
         get_config = getattr(module, "get_config", None)
         if get_config is None:
             raise UserError(f"{path} has no function get_config()")

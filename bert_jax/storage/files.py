@@ -177,6 +177,8 @@ def check_writable(path: str | os.PathLike[str], folder: bool = False) -> None:
     if there.is_dir() != (folder or there != target):
         what = "a folder" if there.is_dir() else "a file"
         raise UserError(f"cannot write {target}: {there} is {what}; choose another place")
+    if not there.is_dir() and not os.path.isfile(there):  # a write would put a plain file in its place
+        raise UserError(f"cannot write {target}: it is a pipe, a socket or a device; choose another place")
     if not os.access(there, os.W_OK):
         raise UserError(f"cannot write {target}: you may not write to {there}; choose another place")
 

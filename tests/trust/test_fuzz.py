@@ -25,14 +25,6 @@ from tests.trust import damage, formats, fuzzing, verbs
 from tests.trust.fuzzing import Command, Inputs
 
 ORIGINAL = Path(__file__).resolve().parents[1] / "interchange" / "original"  # a checkpoint of TensorFlow
-RECIPE = """from ml_collections import ConfigDict
-import json
-
-def get_config(size: str = "32"):
-    config = ConfigDict(json.loads(r'''{config}'''))
-    config.model.hidden_size = int(size)
-    return config
-"""
 PHASE = {"num_steps": 8, "batch_size": 8, "max_length": 32}
 
 
@@ -84,7 +76,7 @@ def finetune_values(inputs: Inputs, rng: random.Random, folder: Path) -> Command
 def recipe_file(inputs: Inputs, rng: random.Random, folder: Path) -> Command:
     text = fuzzing.write_json(folder / "recipe.json", inputs.pretrain).read_text()
     path = folder / rng.choice(["recipe.json", "recipe.py"])
-    content = (text if path.suffix == ".json" else RECIPE.replace("{config}", text)).encode()
+    content = (text if path.suffix == ".json" else formats.RECIPE.replace("{config}", text)).encode()
     path.write_bytes(fuzzing.mutated_bytes(content, rng))
     return Command(["pretrain", f"--config={path}", f"--workdir={folder / 'new'}"], path.name)
 
