@@ -11,7 +11,7 @@ from typing import Any
 from bert_jax import configuration
 from bert_jax.checkpoints.restoring import BEST, FROZEN, read_params, saved_steps, steps_folder
 from bert_jax.checkpoints.steps import unmarked_steps
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, few
 from bert_jax.features.trained_model import RunKey, TrainedModel
 from bert_jax.interchange.architectures import of_facts
 from bert_jax.interchange.family import families
@@ -24,6 +24,11 @@ from bert_jax.reporting.run_record import purpose_of, read_run
 from bert_jax.storage import files
 from bert_jax.tasks.several import outside
 from bert_jax.text import tokenizer as tokenizers
+
+# The entries of a step's facts that a model is built from -> their class; the entry by which such an object is known.
+_NEEDED: Mapping[str, type] = {"model": dict, "lowercase": bool, "vocabulary_sha256": str}
+_OPTIONAL: Mapping[str, type] = {"head": dict, "task": dict, "tasks": dict, "run": dict, "labels": list}
+_NAMED = {"model": "encoder", "head": "architecture", "task": "name"}
 
 
 def load(source: str, step: int | None = None, flag: str = "") -> TrainedModel:
@@ -65,6 +70,7 @@ def _is_workdir(path: str) -> bool:
 
 def _of_workdir(source: str, workdir: str, step: int | None) -> TrainedModel:
     params, facts, step = read_chosen(workdir, step)
+    _check_facts(facts, workdir, step)
     params = {name: tree for name, tree in params.items() if name in ("encoder", *facts.get("parts", params))}
     file = tokenizers.find(workdir)
     tokenizer = tokenizers.load(file, facts["lowercase"])
@@ -76,6 +82,20 @@ def _of_workdir(source: str, workdir: str, step: int | None) -> TrainedModel:
         config = dataclasses.replace(config, layers="unrolled")
     head = of_facts(facts, params) if config.encoder in families() else None
     return TrainedModel(source, params, config, tokenizer, head, facts, workdir, step, _run_of(facts, step))
+
+
+def _check_facts(facts: Mapping[str, Any], workdir: str, step: int) -> None:
+    """Raise ``UserError`` if the facts of a step lack an entry that a model is built from, or it is of another kind."""
+    wrong = [name for name, kind in _NEEDED.items() if not isinstance(facts.get(name), kind)]
+    wrong += [name for name, kind in _OPTIONAL.items() if not isinstance(facts.get(name), kind | None)]
+    there = [name for name in _NAMED if name not in wrong and (facts.get(name) or name in _NEEDED)]
+    named = {f"{name}.{_NAMED[name]}": facts[name].get(_NAMED[name]) for name in there}
+    wrong += [name for name, value in named.items() if not isinstance(value, str)]
+    if wrong:
+        raise UserError(
+            f"{workdir}: the metadata of step {step} lacks {few(wrong)}, or has something else there; it is not as it "
+            "was saved: copy the run again"
+        )
 
 
 def _at_step(config: ModelConfig, facts: Mapping[str, Any], step: int) -> ModelConfig:

@@ -98,8 +98,7 @@ def test_odd_entries_of_a_file_of_a_cell(tmp_path: Path, name: str, capsys: pyte
             try:
                 assert Grid(CELLS, str(tmp_path)).run(Runs())["rate-1"] == {"loss": 0.2}
                 ended[f"{key}={odd}"[:40]] = "run"
-            except UserError as error:
-                assert "\n" not in str(error)
+            except UserError:
                 ended[f"{key}={odd}"[:40]] = "refused"
             Grid(CELLS, str(tmp_path / "other")).run(Runs())
             (tmp_path / "rate-1" / CELL).write_bytes((tmp_path / "other" / "rate-1" / CELL).read_bytes())

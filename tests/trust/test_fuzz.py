@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import collections
 import contextlib
 import dataclasses
+import importlib
 import os
 import random
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bert_jax.cli import main
 from bert_jax.cli.main import run
 from bert_jax.configuration import build
 from bert_jax.models.encoders import bert
@@ -112,14 +116,58 @@ def run_file(inputs: Inputs, rng: random.Random, folder: Path) -> Command:
     return Command([verb, f"--workdir={copied}", *flags], f"{verb} {path.name}")
 
 
+def special_file(inputs: Inputs, rng: random.Random, folder: Path) -> Command:
+    """A pipe, a device, a folder or a link in the place of a file of a model, a corpus or a run."""
+    recipe = fuzzing.write_json(folder / "recipe.json", inputs.pretrain)
+    finetune = fuzzing.write_json(folder / "finetune.json", inputs.finetune)
+    source, *verb = rng.choice(
+        [
+            (inputs.run / "hugging_face", "import", "--input={}", f"--workdir={folder / 'new'}"),
+            (
+                inputs.run / "hugging_face",
+                "retrieve",
+                "--workdir={}",
+                f"--corpus={inputs.folder / 'text.txt'}",
+                "--query=a",
+            ),
+            (ORIGINAL, "import", "--input={}", f"--workdir={folder / 'new'}", "--lowercase=true"),
+            (inputs.run, "fill-mask", "--workdir={}", "the [MASK]"),
+            (inputs.run, "export", "--workdir={}", f"--output={folder / 'new'}"),
+            (inputs.run, "checkpoint", "verify", "--workdir={}"),
+            (inputs.run, "inspect", "--corpus={}/corpus"),
+            (inputs.run, "report", "--workdir={}"),
+            (inputs.run, "pretrain", f"--config={recipe}", f"--workdir={folder / 'new'}", "--init={}"),
+            (inputs.run, "pretrain", f"--config={recipe}", "--workdir={}"),
+            (inputs.tuned, "predict", "--workdir={}", "a film"),
+            (inputs.tuned, "finetune", f"--config={finetune}", f"--data={inputs.folder}", "--workdir={}"),
+            (inputs.narrow, "grow", "--init={}", "--size=tiny", f"--output={folder / 'new'}"),
+        ]
+    )
+    shutil.copytree(source, copied := folder / "copied")
+    path = rng.choice(sorted(path for path in copied.rglob("*") if path.is_file()))
+    path.unlink()
+    kind = rng.choice(["pipe", "device", "folder", "dangling link", "link to itself", "socket"])
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "socket":
+        os.mknod(path, stat.S_IFSOCK | 0o600)
+    else:
+        path.symlink_to({"device": "/dev/zero", "dangling link": "nowhere", "link to itself": path.name}[kind])
+    argv = [text.replace("{}", str(copied)) for text in verb]
+    finds = verb[0] in ("checkpoint", "inspect")
+    return Command(argv, f"{verb[0]} with a {kind} for {path.relative_to(copied)}", finds)
+
+
 Case = Callable[[Inputs, random.Random, Path], Command]
 CASES: dict[str, tuple[Case, int]] = {  # -> how many of 5,000
-    "config_values": (config_values, 900),
+    "config_values": (config_values, 700),
     "overrides": (overrides, 300),
-    "finetune_values": (finetune_values, 500),
+    "finetune_values": (finetune_values, 400),
     "recipe_file": (recipe_file, 300),
     "vocabulary": (formats.vocabulary, 400),
-    "examples": (formats.examples, 800),
+    "examples": (formats.examples, 600),
     "hugging_face": (hugging_face, 200),
     "original": (original, 200),
     "run_file": (run_file, 300),
@@ -128,9 +176,21 @@ CASES: dict[str, tuple[Case, int]] = {  # -> how many of 5,000
     "readers": (verbs.one_of(list(verbs.READERS)), 300),
     "encoders": (verbs.one_of(list(verbs.ENCODERS)), 120),
     "tuned": (verbs.one_of(list(verbs.TUNED)), 80),
+    "runs": (verbs.one_of([name for name in verbs.RUNS if name not in ("plan", "doctor")]), 250),
+    "special_file": (special_file, 250),
 }
 # Others: 8. None of what trains for too long, nor of files that differ from machine to machine (times, hosts, weights).
-FEW = {"text": 4, "lexicon": 4, "readers": 4, "encoders": 2, "tuned": 0, "run_file": 0, "hugging_face": 0}
+FEW = {
+    "text": 4,
+    "lexicon": 4,
+    "readers": 4,
+    "encoders": 2,
+    "tuned": 0,
+    "run_file": 0,
+    "hugging_face": 0,
+    "runs": 0,
+    "special_file": 0,
+}
 
 
 def fuzz(name: str, count: int, rng: random.Random, inputs: Inputs, tmp_path: Path) -> None:
@@ -162,9 +222,51 @@ def test_a_few(name: str, inputs: Inputs, tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("name", CASES)
 def test_five_thousand(name: str, inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(count for _, count in CASES.values()) == 5000
-    _ = inputs.tuned if name == "tuned" else inputs.run  # trained before training is taken out
+    _ = inputs.tuned if name in ("tuned", "special_file") else inputs.run  # trained before training is taken out
     fuzzing.stop_before_training(monkeypatch)
     fuzz(name, damage.scaled(CASES[name][1]), damage.generator(f"fuzz {name}"), inputs, tmp_path)
+
+
+SLOW = ("predict", "evaluate", "prune", "preflight", "ablate")  # have more to do before they come to their paths
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.trust if name in SLOW else ()) for name in verbs.ALL]
+)
+def test_a_path_that_is_a_pipe_or_a_device(
+    name: str, inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused, or left as it is: nothing is read from it, and nothing written in its place."""
+    _ = inputs.tuned if name in verbs.TUNED else inputs.run
+    fuzzing.stop_before_training(monkeypatch)
+    monkeypatch.setattr(fuzzing, "HANG_SECONDS", 120)
+    for flag in verbs.ALL[name].paths.split():
+        for kind in ("pipe", "device"):
+            (folder := tmp_path / f"{flag}-{kind}").mkdir()
+            command = verbs.unchanged(name, inputs, folder)
+            [before] = [text for text in command.argv if text.startswith(f"--{flag}=")] or [""]
+            path = tmp_path / f"{flag}-{kind}{Path(before.partition('=')[2]).suffix}"
+            path = path.with_name(f"strange-{path.name}")
+            os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
+            argv = [*(text for text in command.argv if text != before), f"--{flag}={path}"]
+            if flag == "verify":
+                argv = ["corpus", f"--verify={path}"]
+            ended = fuzzing.attempt(
+                Command(argv, f"{name} --{flag} is a {kind}", command.finds or name == "preflight"), folder
+            )
+            assert ended == "refused" or command.finds, f"{name} --{flag}: a {kind} is {ended}"
+            assert path.is_fifo() or path.is_symlink()
+
+
+def test_every_verb_and_path_is_tried() -> None:
+    """``verbs.ALL`` has each verb, and each of its flags that is called like a path of another verb."""
+    paths = {path for verb in verbs.ALL.values() for path in verb.paths.split()}
+    for verb, module in main.verbs().items():
+        parser = argparse.ArgumentParser()
+        importlib.import_module(f"bert_jax.cli.{module}").add_arguments(parser)
+        flags = {name[2:] for action in parser._actions for name in action.option_strings if name.startswith("--")}
+        own = {flag for name, one in verbs.ALL.items() if name.split()[0] == verb for flag in one.paths.split()}
+        assert own == flags & paths, verb
 
 
 @pytest.mark.trust

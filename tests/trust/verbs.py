@@ -149,7 +149,12 @@ READERS = {
         "input workdir",
     ),
     "grow": Verb(
-        lambda inputs, folder: ["grow", f"--init={inputs.narrow}", "--size=tiny", f"--output={folder / 'deep' / 'out'}"],
+        lambda inputs, folder: [
+            "grow",
+            f"--init={inputs.narrow}",
+            "--size=tiny",
+            f"--output={folder / 'deep' / 'out'}",
+        ],
         "size",
         "init output",
     ),
@@ -180,9 +185,7 @@ RUNS = {
         "config workdir data init",
     ),
     "ablate": Verb(ablation, "variants seeds over finetune_steps epochs", "config workdir data finetune"),
-    "plan": Verb(
-        of_recipe("plan", "--topology=cpu:1"), "topology price_per_chip_hour", "config init", finds=True
-    ),
+    "plan": Verb(of_recipe("plan", "--topology=cpu:1"), "topology price_per_chip_hour", "config init", finds=True),
     "doctor": Verb(lambda inputs, folder: ["doctor"], "device_seconds", finds=True),
 }
 ALL = TUNED | ENCODERS | READERS | RUNS
