@@ -25,10 +25,13 @@ from bert_jax.storage import files
 from bert_jax.tasks.several import outside
 from bert_jax.text import tokenizer as tokenizers
 
-# The entries of a step's facts that a model is built from -> their class; the entry by which such an object is known.
-_NEEDED: Mapping[str, type] = {"model": dict, "lowercase": bool, "vocabulary_sha256": str}
-_OPTIONAL: Mapping[str, type] = {"head": dict, "task": dict, "tasks": dict, "run": dict, "labels": list}
-_NAMED = {"model": "encoder", "head": "architecture", "task": "name"}
+# The entries of a step's facts that a model is built from, of any model and of some, and the class of each.
+_NEEDED: Mapping[str, type] = {"model": dict, "model.encoder": str, "lowercase": bool, "vocabulary_sha256": str}
+_OPTIONAL: Mapping[str, type] = {
+    **dict.fromkeys(("head", "task", "tasks", "data", "run", "run.config", "run.identity", "run.versions"), dict),
+    **{"labels": list, "max_length": int, "bilstm_layers": int},
+}
+_NAMED = {"head": "architecture", "task": "name"}  # the entry that such an object has if it is there
 
 
 def load(source: str, step: int | None = None, flag: str = "") -> TrainedModel:
@@ -86,11 +89,15 @@ def _of_workdir(source: str, workdir: str, step: int | None) -> TrainedModel:
 
 def _check_facts(facts: Mapping[str, Any], workdir: str, step: int) -> None:
     """Raise ``UserError`` if the facts of a step lack an entry that a model is built from, or it is of another kind."""
-    wrong = [name for name, kind in _NEEDED.items() if not isinstance(facts.get(name), kind)]
-    wrong += [name for name, kind in _OPTIONAL.items() if not isinstance(facts.get(name), kind | None)]
-    there = [name for name in _NAMED if name not in wrong and (facts.get(name) or name in _NEEDED)]
-    named = {f"{name}.{_NAMED[name]}": facts[name].get(_NAMED[name]) for name in there}
-    wrong += [name for name, value in named.items() if not isinstance(value, str)]
+
+    def at(path: str) -> Any:
+        group, _, key = path.rpartition(".")
+        held = facts.get(group) if group else facts
+        return held.get(key) if isinstance(held, Mapping) else None
+
+    wrong = [path for path, kind in _NEEDED.items() if not isinstance(at(path), kind)]
+    wrong += [path for path, kind in _OPTIONAL.items() if not isinstance(at(path), kind | None)]
+    wrong += [f"{name}.{key}" for name, key in _NAMED.items() if at(name) and not isinstance(at(f"{name}.{key}"), str)]
     if wrong:
         raise UserError(
             f"{workdir}: the metadata of step {step} lacks {few(wrong)}, or has something else there; it is not as it "
