@@ -6,6 +6,7 @@ import dataclasses
 import fnmatch
 import io
 import os
+import stat
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -55,6 +56,10 @@ class Reader:
                     raise UserError(
                         f"{path} would unpack to {size:,} bytes, {size // len(packed):,} times its own size (at most"
                         f" {MOST_TIMES} times is read); if it is sound, unpack it and name the folder"
+                    )
+                if links := [e.filename for e in entries if stat.S_ISLNK(e.external_attr >> 16)]:
+                    raise UserError(
+                        f"{path} holds links, such as {links[0]}; pack the files themselves, as zip -r does"
                     )
                 names = [entry.filename for entry in entries if "__MACOSX/" not in entry.filename]
                 for name, short in self._short_names(path, names):

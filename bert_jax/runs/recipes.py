@@ -16,6 +16,7 @@ import json
 import os
 import re
 import reprlib
+import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -335,7 +336,7 @@ def _parse_value(text: str, old: Any, where: str) -> Any:
     value = literal(text)
     if isinstance(old, tuple | list) and value is not None and not isinstance(value, tuple | list):
         value = tuple(text.split(",")) if all(isinstance(one, str) for one in old) else (value,)
-    if isinstance(old, float) and type(value) is int:
+    if isinstance(old, float) and type(value) is int and abs(value) <= sys.float_info.max:
         value = float(value)
     return _value(value, old, where)
 
