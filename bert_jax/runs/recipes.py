@@ -13,6 +13,7 @@ import ast
 import dataclasses
 import inspect
 import json
+import math
 import os
 import re
 import reprlib
@@ -336,8 +337,8 @@ def _parse_value(text: str, old: Any, where: str) -> Any:
     value = literal(text)
     if isinstance(old, tuple | list) and value is not None and not isinstance(value, tuple | list):
         value = tuple(text.split(",")) if all(isinstance(one, str) for one in old) else (value,)
-    if isinstance(old, float) and type(value) is int and abs(value) <= sys.float_info.max:
-        value = float(value)
+    if isinstance(old, float) and type(value) is int:
+        value = float(value) if abs(value) <= sys.float_info.max else math.inf
     return _value(value, old, where)
 
 
