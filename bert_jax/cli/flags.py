@@ -45,10 +45,9 @@ def whole(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
 
 def numbers(text: str) -> tuple[int, ...]:
     """Read a flag's value as whole numbers with commas between them."""
-    try:
-        return tuple(int(number) for number in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"found {text!r}; give whole numbers, such as 0,1,2") from None
+    if not re.fullmatch(r"\s*[+-]?[0-9]{1,18}\s*(,\s*[+-]?[0-9]{1,18}\s*)*", text):
+        raise argparse.ArgumentTypeError(f"found {text!r}; give whole numbers, such as 0,1,2, of at most 18 digits")
+    return tuple(int(number) for number in text.split(","))
 
 
 def _profiled_steps(text: str) -> ProfiledSteps:

@@ -77,6 +77,10 @@ def _run(argv: Sequence[str]) -> int:
 
 def ending(error: BaseException) -> tuple[str, int] | None:
     """Return (message, exit code) for an exception that ends a command; None if it is a bug and needs a traceback."""
+    cause: BaseException | None = error
+    while isinstance(cause, ImportError | SystemError):  # numpy's import makes one of a Ctrl-C
+        cause = cause.__cause__ or cause.__context__
+    error = cause if isinstance(cause, KeyboardInterrupt | Preempted) else error
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", exit_codes.INTERRUPTED
     if isinstance(error, Preempted):

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from bert_jax.errors import UserError
 from bert_jax.interchange.family import Family
 from bert_jax.interchange.json_files import read_json, write_json
-from bert_jax.storage import write_errors
+from bert_jax.storage import reading, write_errors
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_SHARD_BYTES = 5_000_000_000  # the same limit as in transformers
@@ -65,10 +65,13 @@ def not_finite(tensors: Mapping[str, np.ndarray]) -> list[str]:
 
 def _read_shard(path: Path) -> Iterator[tuple[str, np.ndarray]]:
     try:
+        reading.check_plain(path)
         with safetensors.safe_open(path, framework="numpy") as file:
             for name in file.keys():  # noqa: SIM118 - ``file`` is not a dict
                 array = file.get_tensor(name)
                 yield name, array.astype(np.float32) if array.dtype in FLOATS else array
+    except reading.NotPlainError:
+        raise
     except (safetensors.SafetensorError, OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}); it may be cut short: copy it again") from error
 

@@ -35,11 +35,11 @@ class Observer:
         outputs = [catalogue.find("reporting.loggers", name, having="Logger").Logger() for name in loggers]
         self._num_steps, self._private = num_train_steps, bool(run["config"].get("private"))
         self._tasks = tuple(run["config"].get("tasks") or ())
-        self.status = StatusFile(self.workdir)
-        self.status.update(num_train_steps=num_train_steps)
-        self.progress = ProgressLine(num_train_steps, order=tuple(run.get("titles", ())))
         self.log = RunLog(self.workdir, outputs)
         self.log.start(run)
+        self.progress = ProgressLine(num_train_steps, order=tuple(run.get("titles", ())))
+        self.status = StatusFile(self.workdir)  # last: its thread writes from now on
+        self.status.update(num_train_steps=num_train_steps)
 
     @property
     def training_seconds(self) -> float:

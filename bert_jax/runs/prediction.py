@@ -84,7 +84,7 @@ def make_task(model: TrainedModel, examples: Sequence[Example], name: str) -> Ex
         model.tokenizer,
         model.config,
         tuple(facts.get("labels") or ()),
-        facts.get("max_length", model.config.max_length),
+        facts.get("max_length") or model.config.max_length,
         batch_size,
         packing="none",
         bilstm_layers=facts.get("bilstm_layers", 0),

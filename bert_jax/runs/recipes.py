@@ -14,9 +14,11 @@ import dataclasses
 import fnmatch
 import inspect
 import json
+import math
 import os
 import re
 import reprlib
+import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +32,7 @@ from bert_jax.configuration import IN_PLACE_OF, defaults, nearest
 from bert_jax.errors import UserError
 from bert_jax.runs import key_names
 from bert_jax.runs.own_code import OWN_KEYS, at, recorded_names
-from bert_jax.storage import files
+from bert_jax.storage import files, reading
 
 OVERRIDE = re.compile(r"--?config\.(?P<key>[^=]+)(?:=(?P<value>.*))?", re.DOTALL)
 KEYS = re.compile(r"[^.\[\]]+")
@@ -255,7 +257,7 @@ def _locate(recipe: str) -> tuple[str, str | None]:
 
 def _read_json(path: str) -> ConfigDict:
     try:
-        value = json.loads(files.as_path(path).read_text())
+        value = json.loads(reading.read_bytes(files.as_path(path)))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON: {error}") from error
     return _as_config(value, path)
@@ -268,8 +270,9 @@ def _run(path: str, argument: str | None) -> ConfigDict:
     """
     module = ModuleType("bert_jax_recipe")
     module.__file__ = path
+    source = reading.read_bytes(files.as_path(path))
     try:
-        exec(compile(files.as_path(path).read_text(), path, "exec"), module.__dict__)
+        exec(compile(source, path, "exec"), module.__dict__)
         get_config = getattr(module, "get_config", None)
         if get_config is None:
             raise UserError(f"{path} has no function get_config()")
@@ -372,7 +375,7 @@ def _parse_value(text: str, old: Any, where: str) -> Any:
     if isinstance(old, tuple | list) and value is not None and not isinstance(value, tuple | list):
         value = tuple(text.split(",")) if all(isinstance(one, str) for one in old) else (value,)
     if isinstance(old, float) and type(value) is int:
-        value = float(value)
+        value = float(value) if abs(value) <= sys.float_info.max else math.inf
     return _value(value, old, where)
 
 

@@ -1,6 +1,7 @@
 """Each format, on small files: what is read and what is bad."""
 
 import json
+import stat
 import zipfile
 
 import pytest
@@ -275,6 +276,17 @@ def test_a_damaged_zip_is_an_error(tmp_path):
         written(tmp_path, a__zip=broken)
         with pytest.raises(UserError, match="a.zip is not a whole zip"):
             records(tmp_path / "a.zip", "text_folders")
+
+
+def test_a_zip_with_links_is_an_error(tmp_path):
+    """A link is kept as the path that it leads to, which would be read as a text."""
+    link = zipfile.ZipInfo("good/2.txt")
+    link.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("good/1.txt", "fine")
+        archive.writestr(link, "/etc/passwd")
+    with pytest.raises(UserError, match="a.zip holds links, such as good/2.txt; pack the files themselves"):
+        records(tmp_path / "a.zip", "text_folders")
 
 
 def test_a_zip_bomb_is_an_error_before_it_is_unpacked(tmp_path):
