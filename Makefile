@@ -51,6 +51,12 @@ env: .venv/base.stamp  ## build .venv with what training needs
 	@$(call install_package,.venv-parity)
 	@touch $@
 
+# The last transformers before version 5, beside which exports are read; it needs an older tokenizers than all else here.
+.venv-parity4/base.stamp: requirements/parity4.txt requirements/build.txt
+	$(call new_env,.venv-parity4)
+	@$(call install,.venv-parity4,requirements/parity4.txt)
+	@touch $@
+
 pretrain: env  ## pretrain the small BERT on the docstrings of installed packages; WORKDIR=runs/quickstart
 	.venv/bin/bert-jax pretrain --config=configs/pretrain/quickstart.py --workdir=$(WORKDIR)
 
@@ -85,7 +91,7 @@ test-heavy: .venv/test.stamp  ## tests that take minutes
 test-trust: .venv/test.stamp  ## attacks on a running system; PART=kills, BERT_JAX_TRUST_COUNT=0.1, BERT_JAX_TRUST_SEED=1
 	$(QUICKLY) .venv/bin/python -m pytest -s -m trust tests/trust$(if $(PART),/test_$(PART).py)
 
-test-parity: .venv-parity/base.stamp  ## compare with PyTorch and transformers, in .venv-parity
+test-parity: .venv-parity/base.stamp .venv-parity4/base.stamp  ## compare with PyTorch and transformers 5, exports with 4 too
 	.venv-parity/bin/python -m pytest -m parity tests/parity
 
 bench: .venv-parity/base.stamp  ## measure train steps on this CPU, beside PyTorch and Hugging Face, in .venv-parity
@@ -121,6 +127,7 @@ lock:  ## resolve the newest dependencies into requirements.txt and requirements
 	for extra in test tpu gpu gcs segment bench; do $(CUT) --extra $$extra --output-file requirements/$$extra.txt || exit; done
 	$(CUT) --extra parity --output-file requirements/parity.txt \
 	  $$(sed -nE 's/^((torch|triton|cuda-|nvidia-)[a-z0-9-]*)==.*/--no-emit-package \1/p' .venv-lock/everything.txt | sort -u)
+	echo 'transformers<5' | $(subst setup.cfg,-,$(COMPILE)) --generate-hashes --output-file requirements/parity4.txt
 	printf 'setuptools\nsetuptools-scm\n' | $(subst setup.cfg,-,$(CUT)) --output-file requirements/build.txt
 	rm -rf .venv-lock
 

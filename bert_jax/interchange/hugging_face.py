@@ -22,10 +22,10 @@ from bert_jax.interchange.family import family_described, family_of, is_family, 
 from bert_jax.interchange.json_files import read_json, write_json
 from bert_jax.interchange.outputs import other_output
 from bert_jax.interchange.tensors import WEIGHTS, current_names, not_finite, read_tensors, write_tensors
-from bert_jax.interchange.tokenizer_files import read_tokenizer, write_tokenizer
+from bert_jax.interchange.tokenizer_files import read_tokenizer, special_ids, write_tokenizer
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.heads import Pooling
-from bert_jax.models.model import encoder_file, fresh_params
+from bert_jax.models.model import LM_HEAD, encoder_file, fresh_params
 from bert_jax.storage import files, reading
 from bert_jax.storage.checksums import CHECKSUMS, first_damage, write_checksums
 from bert_jax.storage.replacing import Directory
@@ -73,7 +73,7 @@ def export_model(
         )
     with into(output) as folder:
         write_tensors(folder, tensors, output)
-        write_json(folder / "config.json", fields_of(config, head, tokenizer.pad_id))
+        write_json(folder / "config.json", fields_of(config, head, tokenizer.pad_id) | special_ids(tokenizer))
         write_tokenizer(folder, config, tokenizer)
         if pooling:
             _write_pooling(folder, config, pooling)
@@ -200,6 +200,12 @@ def _import_local(folder: Path, where: str) -> TrainedModel:
     theirs = read_json(folder / "config.json")
     config = family_described(theirs, where).from_config(theirs, where)
     tokenizer = read_tokenizer(folder, config, where)
+    said = theirs.get("pad_token_id", (family := family_of(config.encoder)).padding)
+    if family.padding is not None and said != tokenizer.pad_id:
+        raise UserError(
+            f"{where}: config.json has pad_token_id {said}, the tokenizer {tokenizer.pad_id}; positions of a "
+            f"{family.title} count from after that id: give both the id with which the model was trained"
+        )
     params, head, report = _model_of(theirs, read_tensors(folder, where), config, where, tokenizer.pad_id)
     return TrainedModel(where, params, config, tokenizer, head, report=report)
 
@@ -212,6 +218,12 @@ def _model_of(
     tensors, folded = family.fold(current_names(family, stored, where), theirs, where)
     head = of_config(family, theirs, tensors, where)
     params, report = read_params(tensors, config, head, where, pad_id)
+    is_tied = theirs.get("tie_word_embeddings", True) or f"{family.decoder}.weight" in tensors
+    if LM_HEAD.name in params and not is_tied:
+        raise UserError(
+            f"{where}/config.json says tie_word_embeddings false, but there is no {family.decoder}.weight; set it to "
+            "true if the decoder is the word embeddings, else copy the whole folder again"
+        )
     if reason := unlike(params, config, head):
         raise UserError(f"{where} cannot be read: {reason}")
     count = sum(array.size for array in jax.tree.leaves(params))

@@ -13,7 +13,7 @@ from bert_jax.models.model import encoder_file
 from bert_jax.storage import files, reading
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
-from bert_jax.text.tokenizer_json import FILE_NAME
+from bert_jax.text.tokenizer_json import FILE_NAME, flat
 from bert_jax.text.vocab_txt import lines_of
 
 MAX_SPARE = 1024  # spare rows, which let an embedding table be split over devices, must be fewer than this
@@ -26,7 +26,8 @@ def write_tokenizer(folder: Path, config: ModelConfig, tokenizer: Tokenizer) -> 
     if not _has_types(config):
         content = _of_one_type(content)
     (folder / "tokenizer.json").write_text(content, encoding="utf-8")
-    write_json(folder / "tokenizer_config.json", _tokenizer_config(config, tokenizer))
+    settings = _tokenizer_config(config, tokenizer) | _space_before_text(content)
+    write_json(folder / "tokenizer_config.json", settings)
     write_json(folder / "special_tokens_map.json", _special_tokens(tokenizer))
 
 
@@ -42,6 +43,21 @@ def _of_one_type(tokenizer_json: str) -> str:
     for part in content["post_processor"]["pair"]:
         next(iter(part.values()))["type_id"] = 0
     return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
+
+
+def _space_before_text(tokenizer_json: str) -> dict[str, bool]:
+    """Return ``add_prefix_space`` as the pre-tokenizer has it; transformers 4 takes false if no other file says it."""
+    steps = flat(json.loads(tokenizer_json)["pre_tokenizer"], "pretokenizers")
+    return {key: step[key] for step in steps for key in ("add_prefix_space",) if key in step}
+
+
+def special_ids(tokenizer: Tokenizer) -> dict[str, int]:
+    """Return the ids of special tokens for ``config.json``. Without them, transformers takes those of published models.
+
+    A text begins with [CLS] and ends with [SEP], in the words of generation too: ``bos`` and ``eos``.
+    """
+    ids = {"pad": tokenizer.pad_id, **dict.fromkeys(("bos", "cls"), tokenizer.cls_id)}
+    return {f"{name}_token_id": i for name, i in (ids | dict.fromkeys(("eos", "sep"), tokenizer.sep_id)).items()}
 
 
 def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
