@@ -215,7 +215,7 @@ class Family(abc.ABC):
         for name in (name for name in _QUANTIZED if name in given):
             raise UserError(
                 f"{path} has {name}: a quantized model cannot be read; give one with float32, float16 or bfloat16 "
-                "weights"
+                "weights, or remove the key if these are"
             )
         counting = (*self.fields, self.activation, self.classifier_dropout, *(n for n, v in self.fixed.items() if v))
         for name in (n for n in counting if theirs.get(n, "") is None and n not in self.nullable):

@@ -67,7 +67,6 @@ class Family(family.Family):
         "mlp_bias": False,
         "norm_bias": False,
         "classifier_bias": False,
-        "initializer_cutoff_factor": 2.0,
         "is_decoder": False,
         "position_embedding_type": "absolute",  # is written, and says nothing
     }
@@ -76,6 +75,7 @@ class Family(family.Family):
         "classifier_activation",
         "decoder_bias",
         "deterministic_flash_attn",
+        "initializer_cutoff_factor",
         "layer_norm_eps",
         "layer_types",
         "max_seq_len",
