@@ -62,7 +62,8 @@ class Family(abc.ABC):
       fields: a key of ``config.json`` -> the field of the encoder's ``Config`` that holds the same value.
       defaults: the values of keys that older files leave out.
       fixed: a key of ``config.json`` -> the only value with which our modules compute the same.
-      nullable: keys that may be null. At any other key that counts, transformers fails on a null, or one version does.
+      nullable: keys that may be null. With a null as any other key that counts, some version of transformers fails, or
+        computes something else than with the default.
       others: keys that the family reads elsewhere, or that change no output of its models.
       causal: the end of the name of the class that predicts the next token; "" if transformers has none of the family
         that reads from left to right.

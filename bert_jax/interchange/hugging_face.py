@@ -22,13 +22,14 @@ from bert_jax.interchange.family import family_described, family_of, is_family, 
 from bert_jax.interchange.json_files import read_json, write_json
 from bert_jax.interchange.outputs import other_output
 from bert_jax.interchange.tensors import WEIGHTS, current_names, not_finite, read_tensors, write_tensors
-from bert_jax.interchange.tokenizer_files import read_tokenizer, special_ids, write_tokenizer
+from bert_jax.interchange.tokenizer_files import read_tokenizer, write_tokenizer
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.heads import Pooling
 from bert_jax.models.model import LM_HEAD, encoder_file, fresh_params
 from bert_jax.storage import files, reading
 from bert_jax.storage.checksums import CHECKSUMS, first_damage, write_checksums
 from bert_jax.storage.replacing import Directory
+from bert_jax.text.tokenizer import Tokenizer
 
 _MODES = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
 
@@ -73,7 +74,7 @@ def export_model(
         )
     with into(output) as folder:
         write_tensors(folder, tensors, output)
-        write_json(folder / "config.json", fields_of(config, head, tokenizer.pad_id) | special_ids(tokenizer))
+        write_json(folder / "config.json", fields_of(config, head, tokenizer.pad_id) | _special_ids(tokenizer))
         write_tokenizer(folder, config, tokenizer)
         if pooling:
             _write_pooling(folder, config, pooling)
@@ -136,6 +137,15 @@ def check_family(config: ModelConfig) -> None:
 def fields_of(config: ModelConfig, head: HeadClass, pad_id: int) -> dict[str, Any]:
     """Return the content of the ``config.json`` of a model."""
     return config_fields(head) | family_of(config.encoder).to_config(config, pad_id)
+
+
+def _special_ids(tokenizer: Tokenizer) -> dict[str, int]:
+    """Return the ids of special tokens for ``config.json``. Without them, transformers takes those of published models.
+
+    A text begins with [CLS] and ends with [SEP], in the words of generation too: ``bos`` and ``eos``.
+    """
+    ids = {"pad": tokenizer.pad_id, **dict.fromkeys(("bos", "cls"), tokenizer.cls_id)}
+    return {f"{name}_token_id": i for name, i in (ids | dict.fromkeys(("eos", "sep"), tokenizer.sep_id)).items()}
 
 
 def _check_written(folder: Path, params: Any, config: ModelConfig, head: HeadClass) -> str:

@@ -51,15 +51,6 @@ def _space_before_text(tokenizer_json: str) -> dict[str, bool]:
     return {key: step[key] for step in steps for key in ("add_prefix_space",) if key in step}
 
 
-def special_ids(tokenizer: Tokenizer) -> dict[str, int]:
-    """Return the ids of special tokens for ``config.json``. Without them, transformers takes those of published models.
-
-    A text begins with [CLS] and ends with [SEP], in the words of generation too: ``bos`` and ``eos``.
-    """
-    ids = {"pad": tokenizer.pad_id, **dict.fromkeys(("bos", "cls"), tokenizer.cls_id)}
-    return {f"{name}_token_id": i for name, i in (ids | dict.fromkeys(("eos", "sep"), tokenizer.sep_id)).items()}
-
-
 def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
     t = tokenizer
     ids = {"unk": t.unk_id, "sep": t.sep_id, "pad": t.pad_id, "cls": t.cls_id, "mask": t.mask_id}

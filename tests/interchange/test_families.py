@@ -141,6 +141,7 @@ def test_a_decoder_is_a_second_copy_of_the_word_embeddings(tmp_path: Path, encod
     with pytest.raises(UserError, match=f"says tie_word_embeddings false, but there is no {decoder}.weight; set it to"):
         import_model(folder)
     (folder / "config.json").write_text(json.dumps(described))
+    jax.tree.map(np.testing.assert_array_equal, import_model(folder).params, params)
     if not own:  # its bias has another name than the decoder's
         save_file(tensors | {bias: np.ones(len(words), np.float32)}, folder / "model.safetensors")
         with pytest.raises(UserError, match=f"has {bias} and .*bias, which differ; keep the one with which"):
@@ -273,6 +274,11 @@ def test_an_activation_is_blamed_by_its_own_key(modern: Path) -> None:
     assert import_model(modern).config.activation == "gelu_tanh"
     edit(modern, classifier_activation="silu")
     with pytest.raises(UserError, match="has classifier_activation 'silu'; only 'gelu_new', as in the layers, can"):
+        import_model(modern)
+    described = json.loads((modern / "config.json").read_text())
+    del described["classifier_activation"]
+    (modern / "config.json").write_text(json.dumps(described))
+    with pytest.raises(UserError, match="has classifier_activation 'gelu' by default; only 'gelu_new', as in the lay"):
         import_model(modern)
 
 

@@ -133,17 +133,16 @@ class Family(family.Family):
             raise UserError(f"{path} has both norm_eps and layer_norm_eps, which differ; keep the one that holds")
         if not isinstance(bias := theirs.get("decoder_bias", True), bool):
             raise UserError(f"{path} has decoder_bias {bias!r}; true and false are allowed")
-        if not isinstance(rate := theirs.get("mlp_dropout", 0.0), int | float):
-            raise UserError(f"{path} has mlp_dropout {rate!r}; a number is needed")
+        if not isinstance(rate := theirs.get("mlp_dropout", 0.0), int | float) or not 0 <= rate < 1:
+            raise UserError(f"{path} has mlp_dropout {rate!r}; a number from 0 to below 1 is allowed")
         given = {**theirs, **_thetas(theirs, path), **_every(theirs, path)}
         if given.get(_DROPOUT) is None:  # in transformers, attention_dropout is the rate of both places
             given[_DROPOUT] = given.get("attention_dropout", 0.0)
         config = super().from_config(given, where, file)
         layers, head = (theirs.get(key, "gelu") for key in (self.activation, "classifier_activation"))
         if family.THEIR_ACTIVATIONS.get(str(head)) != family.THEIR_ACTIVATIONS[layers]:
-            raise UserError(
-                f"{path} has classifier_activation {head!r}; only {layers!r}, as in the layers, can be read"
-            )
+            found = f"{head!r}{'' if 'classifier_activation' in theirs else ' by default'}"
+            raise UserError(f"{path} has classifier_activation {found}; only {layers!r}, as in the layers, can be read")
         return config
 
     def fold(
