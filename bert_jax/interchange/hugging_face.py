@@ -25,11 +25,12 @@ from bert_jax.interchange.tensors import WEIGHTS, current_names, not_finite, rea
 from bert_jax.interchange.tokenizer_files import read_tokenizer, write_tokenizer
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.heads import Pooling
-from bert_jax.models.model import encoder_file, fresh_params
+from bert_jax.models.model import LM_HEAD, encoder_file, fresh_params
 from bert_jax.storage import files, reading
 from bert_jax.storage.checksums import CHECKSUMS, first_damage, write_checksums
 from bert_jax.storage.replacing import Directory
 from bert_jax.text.case import NOT_SAID, Case
+from bert_jax.text.tokenizer import Tokenizer
 
 _MODES = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
 
@@ -74,7 +75,7 @@ def export_model(
         )
     with into(output) as folder:
         write_tensors(folder, tensors, output)
-        write_json(folder / "config.json", fields_of(config, head, tokenizer.pad_id))
+        write_json(folder / "config.json", fields_of(config, head, tokenizer.pad_id) | _special_ids(tokenizer))
         write_tokenizer(folder, config, tokenizer)
         if pooling:
             _write_pooling(folder, config, pooling)
@@ -137,6 +138,15 @@ def check_family(config: ModelConfig) -> None:
 def fields_of(config: ModelConfig, head: HeadClass, pad_id: int) -> dict[str, Any]:
     """Return the content of the ``config.json`` of a model."""
     return config_fields(head) | family_of(config.encoder).to_config(config, pad_id)
+
+
+def _special_ids(tokenizer: Tokenizer) -> dict[str, int]:
+    """Return the ids of special tokens for ``config.json``. Without them, transformers takes those of published models.
+
+    A text begins with [CLS] and ends with [SEP], in the words of generation too: ``bos`` and ``eos``.
+    """
+    ids = {"pad": tokenizer.pad_id, **dict.fromkeys(("bos", "cls"), tokenizer.cls_id)}
+    return {f"{name}_token_id": i for name, i in (ids | dict.fromkeys(("eos", "sep"), tokenizer.sep_id)).items()}
 
 
 def _check_written(folder: Path, params: Any, config: ModelConfig, head: HeadClass) -> str:
@@ -203,6 +213,12 @@ def _import_local(folder: Path, where: str, given: Case = NOT_SAID) -> TrainedMo
     theirs = read_json(folder / "config.json")
     config = family_described(theirs, where).from_config(theirs, where)
     tokenizer = read_tokenizer(folder, config, where, given)
+    said = theirs.get("pad_token_id", (family := family_of(config.encoder)).padding)
+    if family.padding is not None and said != tokenizer.pad_id:
+        raise UserError(
+            f"{where}: config.json has pad_token_id {said}, the tokenizer {tokenizer.pad_id}; positions of a "
+            f"{family.title} count from after that id: give both the id with which the model was trained"
+        )
     params, head, report = _model_of(theirs, read_tensors(folder, where), config, where, tokenizer.pad_id)
     if spare := config.vocab_size - tokenizer.size:
         note = f"{spare:,} of the {config.vocab_size:,} embeddings have no piece: spare rows, or a vocabulary cut short"
@@ -218,6 +234,12 @@ def _model_of(
     tensors, folded = family.fold(current_names(family, stored, where), theirs, where)
     head = of_config(family, theirs, tensors, where)
     params, report = read_params(tensors, config, head, where, pad_id)
+    is_tied = theirs.get("tie_word_embeddings", True) or f"{family.decoder}.weight" in tensors
+    if LM_HEAD.name in params and not is_tied:
+        raise UserError(
+            f"{where}/config.json says tie_word_embeddings false, but there is no {family.decoder}.weight; set it to "
+            "true if the decoder is the word embeddings, else copy the whole folder again"
+        )
     if reason := unlike(params, config, head):
         raise UserError(f"{where} cannot be read: {reason}")
     count = sum(array.size for array in jax.tree.leaves(params))
