@@ -109,7 +109,7 @@ class Extractor:
         usual = vectors.max_length if {*layers} <= {*SENTENCE} else None
         usual = min(usual or config.max_length, config.max_length)
         self.model, self.layers, self.max_length = model, tuple(layers), usual if max_length is None else max_length
-        self._vectors, self.size = vectors, vectors.size(model.params, config.hidden_size)
+        self._sentence, self.size = vectors, vectors.size(model.params, config.hidden_size)
         self._prompt = vectors.prompt() if "sentence" in layers else ""
         if not 4 <= self.max_length <= config.max_length:
             raise UserError(f"max_length is {self.max_length}; from 4 to the model's {config.max_length} is allowed")
@@ -143,12 +143,12 @@ class Extractor:
             num_bytes += self._token_bytes * len(tokens.input_ids)
             is_full = len(window) % self._batch_size == 0 and num_bytes >= WINDOW_BYTES
             if is_full or len(window) >= WINDOW_BATCHES * self._batch_size:
-                yield self._features(window)
+                yield self._vectors(window)
                 window, num_bytes = [], 0
         if window:
-            yield self._features(window)
+            yield self._vectors(window)
 
-    def _features(self, window: Sequence[tuple[Item, TextTokens]]) -> list[TextFeatures]:
+    def _vectors(self, window: Sequence[tuple[Item, TextTokens]]) -> list[TextFeatures]:
         names = ("input_ids", "token_type_ids")
         rows = EncodedRows.of({name: [getattr(tokens, name) for _, tokens in window] for name in names}, {})
         vectors: dict[int, dict[str, np.ndarray]] = {}
@@ -184,13 +184,13 @@ class Extractor:
     def _read(self, rows: EncodedRows, prompt: str) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
         """Yield (numbers of rows, vectors by layer); ``prompt`` begins the text of every row."""
         skipped = 0
-        if prompt and not self._vectors.include_prompt:
+        if prompt and not self._sentence.include_prompt:
             [ids] = self.model.tokenizer.encode_batch([self._lower(prompt)])
             skipped = 1 + len(ids)  # [CLS] and the prompt
         return self._forward.rows(rows, self.max_length, {"params": self._params, "skipped": np.int32(skipped)})
 
     def _lower(self, text: Any) -> Any:
-        return text.lower() if text and self._vectors.lowercase else text
+        return text.lower() if text and self._sentence.lowercase else text
 
 
 def check_layers(names: Sequence[str], num_layers: int | None = None) -> None:
@@ -210,7 +210,6 @@ def check_layers(names: Sequence[str], num_layers: int | None = None) -> None:
         raise UserError(f"the model has {num_layers} layers, too few for {', '.join(lacking)}; allowed: {allowed}")
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def _read_layers(
     config: ModelConfig,
     layers: tuple[str, ...],
@@ -224,19 +223,34 @@ def _read_layers(
     "all" is [B, L, N + 1, D], the embeddings first. "sentence" does not pool the first tokens, of which ``variables``
     has the number as ``skipped`` beside the model's ``params``.
     """
-    params = variables["params"]
-    top = set(layers) <= set(TOP_ONLY)
-    encoded: Any = encoder_of(config).apply(
-        {"params": params["encoder"]}, batch, hidden_states="last" if top else "all"
-    )
-    hidden = jnp.asarray(encoded.sequence[None] if top else encoded.hidden, jnp.float32)  # [N + 1, B, L, D]
+    hidden = _hidden(config, set(layers) <= set(TOP_ONLY), variables["params"]["encoder"], batch)
+    return _vectors_of(layers, dtype, sentence, variables, (hidden, batch["attention_mask"]))
+
+
+# Compiled apart from what reads its layers, so that another pooling compiles no encoder again.
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _hidden(config: ModelConfig, top: bool, params: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
+    """Return the outputs of the layers, [N + 1, B, L, D] with the embeddings first; if ``top``, the last alone."""
+    encoded: Any = encoder_of(config).apply({"params": params}, batch, hidden_states="last" if top else "all")
+    return jnp.asarray(encoded.sequence[None] if top else encoded.hidden, jnp.float32)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _vectors_of(
+    layers: tuple[str, ...],
+    dtype: str,
+    sentence: SentenceVectors,
+    variables: Mapping[str, Any],
+    states: tuple[jax.Array, jax.Array],
+) -> dict[str, jax.Array]:
+    hidden, attention_mask = states
 
     def vectors(name: str) -> jax.Array:
         if name == "sentence":
-            pooled = batch["attention_mask"] * (jnp.arange(hidden.shape[2]) >= variables["skipped"])[None]
-            return sentence.of_tokens(params, hidden[-1], pooled)
+            pooled = attention_mask * (jnp.arange(hidden.shape[2]) >= variables["skipped"])[None]
+            return sentence.of_tokens(variables["params"], hidden[-1], pooled)
         if name in SENTENCE:
-            return pool(hidden[-1], batch["attention_mask"], name)  # type: ignore[arg-type]
+            return pool(hidden[-1], attention_mask, name)  # type: ignore[arg-type]
         if name == "all":
             return jnp.moveaxis(hidden, 0, 2)
         return combine(name, hidden)

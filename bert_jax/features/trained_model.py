@@ -80,7 +80,8 @@ class TrainedModel:
         trained = [one for one in each if "pooling" in (one.get("task") or {})]
         if len({one["task"]["pooling"] for one in trained}) != 1:
             return None
-        return SentenceVectors((trained[0]["task"]["pooling"],), max_length=max(one["max_length"] for one in trained))
+        length = max((one.get("max_length") or 0 for one in trained), default=0) or None
+        return SentenceVectors((trained[0]["task"]["pooling"],), max_length=length)
 
     @property
     def vectors(self) -> SentenceVectors:

@@ -216,8 +216,8 @@ def _dense(folder: Path, content: Fields, where: str) -> tuple[dict[str, np.ndar
     return layer | ({"bias": tensors["linear.bias"]} if bias else {}), activation
 
 
-def _transformer(folder: Path, where: str, model: TrainedModel) -> tuple[int | None, bool]:
-    """Return the most tokens of a text, if files beside the encoder say it, and whether text becomes lower case."""
+def _transformer(folder: Path, where: str, model: TrainedModel) -> tuple[int, bool]:
+    """Return the most tokens of a text, by files beside the encoder or its positions; and whether it is lower-cased."""
     names = [f"sentence_{family}_config.json" for family in FAMILIES]
     path = next((folder / name for name in names if (folder / name).exists()), folder / names[0])
     content, shown = dict(_object(path)), f"{where}/{path.name}"
@@ -229,9 +229,9 @@ def _transformer(folder: Path, where: str, model: TrainedModel) -> tuple[int | N
         raise UserError(f"{shown} has max_seq_length {length}; at least 4 is needed, special tokens included")
     if length is None:  # newer versions leave it to the tokenizer
         said = _object(folder / "tokenizer_config.json").get("model_max_length")
-        length = int(said) if isinstance(said, int | float) and 4 <= said < model.config.max_length else None
+        length = int(said) if isinstance(said, int | float) and 4 <= said < model.config.max_length else 2**31
     lowercase = _typed(content, "do_lower_case", bool, False, shown) and not model.tokenizer.lowercase
-    return length and min(length, model.config.max_length), lowercase
+    return min(length, model.config.max_length), lowercase
 
 
 def _settings(content: Fields, where: str) -> SentenceVectors:
@@ -266,7 +266,7 @@ def write_sentence_files(
     in_order = tuple(mode for mode in FLAGS.values() if mode in vectors.pooling) == vectors.pooling
     named = {} if in_order else {"pooling_mode": list(vectors.pooling)}  # older versions do not know this key
     content: dict[str, Any] = {"word_embedding_dimension": size, **(flags if in_order else named)}
-    _write(folder / "1_Pooling", content | {"include_prompt": vectors.include_prompt})
+    _write(folder / "1_Pooling", content | ({} if vectors.include_prompt else {"include_prompt": False}))
     for number, step in enumerate(vectors.steps, 2):
         name = f"{number}_{'Dense' if step.dense else 'Normalize'}"
         modules.append((name, name.partition("_")[2]))
