@@ -35,7 +35,7 @@ TOP = 10
 class Config:
     """The keys of ``config.task``, besides its name."""
 
-    # How the vectors of tokens become one. If None, as the model of --init does it, or the mean.
+    # how the vectors of tokens become one; if None, as the model of --init makes them one, or the mean
     pooling: Pooling | None = None
     temperature: float = 0.05  # the loss divides cosines by this
     positives: Literal["given", "dropout"] = "given"  # "dropout": the text itself, even if there are pairs
