@@ -46,8 +46,6 @@ PLAIN_TRANSFORMER: dict[str, tuple[Any, ...]] = {
     "transformer_task": ("feature-extraction", None),
     "modality_config": ({"text": {"method": "forward", "method_output_name": "last_hidden_state"}}, None),
     "module_output_name": ("token_embeddings", None),
-    **dict.fromkeys(("processing_kwargs", "tokenizer_args", "processor_kwargs"), ({}, None)),
-    **dict.fromkeys(("config_args", "config_kwargs"), ({}, None)),
     **dict.fromkeys(("query_length", "document_length", "query_expansion", "tokenizer_name_or_path"), (None,)),
     "unpad_inputs": (True, False, None),
 }
@@ -55,7 +53,11 @@ _TORCH = {
     "identity": "linear.Identity",
     **{name.lower(): f"activation.{name}" for name in ("Tanh", "ReLU", "GELU", "Sigmoid", "SiLU")},
 }
-# Keys of ``model_args`` that say how transformers loads the model, not what it computes.
+ARGUMENTS = (
+    *(f"{of}_args" for of in ("model", "tokenizer", "config")),
+    *(f"{of}_kwargs" for of in ("model", "processor", "config", "processing")),
+)
+# Keys of these groups that say how transformers loads a model, not what it computes.
 LOADING = ("attn_implementation", "torch_dtype", "dtype", "add_pooling_layer", "trust_remote_code", "use_safetensors")
 Fields = Mapping[str, Any]
 
@@ -117,6 +119,12 @@ def with_sentence_files(
     if len(modules) == 1:  # the model of a cross-encoder, or no more than an encoder
         return dataclasses.replace(model, source=where)
     paths = {module: f"{where}/{module.path}/config.json" for module in modules}
+    for module in modules[1:]:
+        if module.name in ("Pooling", "Dense") and not (folder_of(module.path) / "config.json").exists():
+            raise UserError(
+                f"{where}/{MODULES} names {module.path}, which has no config.json; copy the whole folder again, or, to "
+                f"read the encoder alone, remove {where}/{MODULES}"
+            )
     pooling, include_prompt = _pooling(read_json(folder_of(modules[1].path) / "config.json"), paths[modules[1]], model)
     steps, layers = [], {}
     for number, module in enumerate(modules[2:], 2):
@@ -221,9 +229,9 @@ def _transformer(folder: Path, where: str, model: TrainedModel) -> tuple[int, bo
     names = [f"sentence_{family}_config.json" for family in FAMILIES]
     path = next((folder / name for name in names if (folder / name).exists()), folder / names[0])
     content, shown = dict(_object(path)), f"{where}/{path.name}"
-    for key in ("model_args", "model_kwargs"):
+    for key in ARGUMENTS:
         _check(_typed(content, key, dict, {}, shown), {}, f"{shown}: {key}", LOADING)
-    _check(content, PLAIN_TRANSFORMER, shown, ("max_seq_length", "do_lower_case", "model_args", "model_kwargs"))
+    _check(content, PLAIN_TRANSFORMER, shown, ("max_seq_length", "do_lower_case", *ARGUMENTS))
     length = _typed(content, "max_seq_length", int, None, shown)
     if length is not None and length < 4:
         raise UserError(f"{shown} has max_seq_length {length}; at least 4 is needed, special tokens included")

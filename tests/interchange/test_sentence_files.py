@@ -179,7 +179,11 @@ POOLING = module(f"{ST}Pooling", "1_Pooling")
             "pooling_mode_attention true; this key is not known",
         ),
         ("1_Pooling/config.json", {"word_embedding_dimension": 384}, "dimension 384, the encoder 32; copy the whole"),
-        ("1_Pooling/config.json", None, "has no config.json"),
+        (
+            "1_Pooling/config.json",
+            None,
+            "modules.json names 1_Pooling, which has no config.json; copy the whole folder",
+        ),
         ("2_Dense/config.json", {"in_features": 64}, "2_Dense has the tensors .*linear.weight': .8, 32.*says .*8, 64"),
         ("2_Dense/config.json", {"activation_function": "torch.nn.modules.activation.Softsign"}, "Softsign'; readable"),
         ("2_Dense/config.json", {"activation_function": "mine.Tanh"}, "activation_function 'mine.Tanh'; readable"),
