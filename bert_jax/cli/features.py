@@ -29,13 +29,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--layers",
         default="last",
         help="embeddings, second_to_last, last, sum_last_four, concat_last_four, all; mean and cls are vectors of a "
-        "text (default: last)",
+        "text, and sentence is the vector that the model's files say, or its training (default: last)",
     )
     parser.add_argument("--dtype", default="float32", choices=("float32", "float16"))
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from bert_jax.features.extract import Extractor, check_layers
+    from bert_jax.features.extract import SENTENCE, Extractor, check_layers
     from bert_jax.features.inputs import Input, read_texts
     from bert_jax.features.writing import check_output, write
     from bert_jax.interchange.loading import load
@@ -48,4 +48,8 @@ def run(arguments: argparse.Namespace) -> None:
     keys = ("format", "column", "pair_column", "id_column", "bad_examples")
     texts = read_texts(Input(given.input, options=options, **{name: getattr(given, name) for name in keys}), say)
     model = load(given.workdir, given.step)
+    if (said := model.said_vectors) and {*layers} & {*SENTENCE} - {"sentence"}:
+        say(f"{given.workdir} says {said}; --layers=sentence gives such vectors, mean and cls the encoder's alone")
+    if "sentence" in layers and (prompt := model.vectors.prompt()):
+        say(f"each text is read with the model's prompt {prompt!r} before it")
     write(given.output, Extractor(model, layers, given.max_length, given.batch_size, given.dtype), texts, say)

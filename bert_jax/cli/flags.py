@@ -114,6 +114,12 @@ def add_workdir(parser: argparse.ArgumentParser, what: str) -> None:
     add_trust(parser)
 
 
+def add_pooling(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add ``--pooling``: one of ``models.heads.Pooling``, whose names stand here so that help does not import jax."""
+    names = ("mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+    parser.add_argument("--pooling", choices=names, help=text)
+
+
 def add_task(parser: argparse.ArgumentParser) -> None:
     """Add ``--task``, which chooses one of the tasks that a model was trained on together."""
     parser.add_argument("--task", metavar="NAME", help="one of the tasks, for a model that was trained on several")

@@ -9,7 +9,6 @@ from typing import Any
 
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import HeadClass
-from bert_jax.models.heads import Pooling
 from bert_jax.models.model import LM_HEAD
 from bert_jax.reporting.formats import in_words
 from bert_jax.reporting.measures import known_baselines
@@ -47,7 +46,7 @@ def model_card(
     model: TrainedModel,
     metrics: Mapping[str, Any],
     baselines: Mapping[str, Any] | None = None,
-    pooling: Pooling | None = None,
+    has_vectors: bool = False,
     parent: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the model card as Markdown with YAML front matter.
@@ -57,13 +56,13 @@ def model_card(
         ``model``, ``lowercase``, ``corpus_fingerprint``, ``vocabulary_sha256``, ``run`` and ``task``.
       metrics: the figures of the newest evaluation; may be empty.
       baselines: the baseline figures for the same held-out rows, as in ``baselines.json``.
-      pooling: the pooling in the files for sentence-transformers. If None, the export has no such files.
+      has_vectors: whether the export has files for sentence-transformers.
       parent: ``source`` and ``licence`` (None if its card names none) of the model from which this one was imported or
         started, if any.
     """
     head, facts, run, parent = model.head or HeadClass(), model.facts, model.facts.get("run") or {}, parent or {}
     case = Case(facts["lowercase"], facts.get("strip_accents"))
-    front = _front(head, pooling, parent.get("licence"), _languages(run))
+    front = _front(head, has_vectors, parent.get("licence"), _languages(run))
     if mask := model.tokenizer.vocab[model.tokenizer.mask_id] if _pipeline(head) == _FILLS_MASKS else "":
         front += f"\nmask_token: {json.dumps(mask, ensure_ascii=False)}"
     return f"""---
@@ -129,12 +128,12 @@ def _without_folders(value: Any) -> Any:
     return value.rstrip("/").rpartition("/")[2] if isinstance(value, str) and value.startswith("/") else value
 
 
-def _front(head: HeadClass, pooling: Pooling | None, licence: str | None, languages: list[str]) -> str:
+def _front(head: HeadClass, has_vectors: bool, licence: str | None, languages: list[str]) -> str:
     comment = "of the weights: choose it with the licences of the training text in view"
     if licence:
         comment = "of the model that this one was made from: check that it is right for this one too"
-    lines = [f"library_name: {'sentence-transformers' if pooling else 'transformers'}"]
-    if pipeline := "sentence-similarity" if pooling else _pipeline(head):
+    lines = [f"library_name: {'sentence-transformers' if has_vectors else 'transformers'}"]
+    if pipeline := "sentence-similarity" if has_vectors else _pipeline(head):
         lines.append(f"pipeline_tag: {pipeline}")
     return "\n".join(
         [
@@ -143,7 +142,7 @@ def _front(head: HeadClass, pooling: Pooling | None, licence: str | None, langua
             f"language: {languages[0] if len(languages) == 1 else '[' + ', '.join(languages) + ']'}"
             if languages
             else "# language: en  (not recorded: give the ISO 639-1 code of the training text's language)",
-            f"tags: [{head.family.model_type}, jax, bert_jax{', sentence-transformers' if pooling else ''}]",
+            f"tags: [{head.family.model_type}, jax, bert_jax{', sentence-transformers' if has_vectors else ''}]",
         ]
     )
 

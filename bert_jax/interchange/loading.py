@@ -18,6 +18,7 @@ from bert_jax.interchange.architectures import of_facts
 from bert_jax.interchange.family import families
 from bert_jax.interchange.hugging_face import import_model, licence_of
 from bert_jax.interchange.original import import_original, is_original
+from bert_jax.interchange.sentence_files import MODULES
 from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.model import config_facts, config_of
 from bert_jax.models.transformer import scanned_from, unstack_layers
@@ -51,7 +52,8 @@ def load(source: str, step: int | None = None, flag: str = "", given: Case | Non
       UserError: ``source`` is none of these, there is no such step, the vocabulary is not the one that the model was
         trained with, or the model cannot be read.
     """
-    if (files.as_path(source) / "config.json").exists() or is_original(source):
+    place = files.as_path(source)
+    if any((place / name).exists() for name in ("config.json", MODULES)) or is_original(source):
         if step is not None:
             raise UserError(f"{flag}{source} has one model, and no step {step}; leave --step out")
         return read_model(source, given or NOT_SAID, None if given is None else KEYS)
@@ -190,5 +192,6 @@ def read_model(directory: str, given: Case = NOT_SAID, keys: str | None = None) 
         "task": {"name": head.task} if head.task else None,
         "labels": list(head.labels),
         "parent": {"source": model.source, "licence": licence_of(directory)},
+        **model.facts,
     }
     return dataclasses.replace(model, facts=facts)

@@ -36,7 +36,7 @@ from bert_jax.runs.evaluations.base import Evaluations, read, titles
 from bert_jax.runs.finetuning_preparation import Splits, check_finetuning
 from bert_jax.runs.finishing import BETTER_START, export_newest, report_at_the_end
 from bert_jax.runs.inputs import describe_vocabulary, find_start, keep_vocabulary, overridden_vocabulary
-from bert_jax.runs.model_choice import overridden_settings
+from bert_jax.runs.model_choice import overridden_settings, pooling_notes
 from bert_jax.runs.own_code import keep_copies
 from bert_jax.runs.prediction import predict_split, trial, write_predictions
 from bert_jax.runs.settings import FinetuningSettings
@@ -85,6 +85,7 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
         if initial and not saved:
             notes += overridden_settings(settings.model, request.typed_keys, initial)
             notes += overridden_vocabulary(settings.vocab, request.typed_keys, initial)
+            notes += pooling_notes({name: one.config for name, one in recipe.tasks.items()}, initial)
         identity = settings.identity() | {"init": request.init}
         for trained in recipe.teacher.values():  # by its content, wherever it lies
             identity["teacher"]["init"] = f"teacher@{content(trained)}"

@@ -35,7 +35,8 @@ TOP = 10
 class Config:
     """The keys of ``config.task``, besides its name."""
 
-    pooling: Pooling = "mean"  # how the vectors of tokens become one
+    # how the vectors of tokens become one; if None, as the model of --init makes them one, or the mean
+    pooling: Pooling | None = None
     temperature: float = 0.05  # the loss divides cosines by this
     positives: Literal["given", "dropout"] = "given"  # "dropout": the text itself, even if there are pairs
     max_negatives: int | None = None  # use only the first so many negatives of an example; if None, use all
@@ -88,6 +89,7 @@ class Task(ExampleTask):
                 )
         most = max((len(_negatives_of(config, example)) for part in splits.values() for example in part), default=0)
         self.num_choices = 2 + most
+        config = dataclasses.replace(config, pooling=config.pooling or "mean")
         super().__init__(config, dataclasses.replace(setting, splits=splits))
 
     def encode(self, split: str, examples: Sequence[Example]) -> EncodedRows:

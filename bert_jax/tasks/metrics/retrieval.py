@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -58,16 +59,17 @@ class Nearest:
     The vectors are added in blocks, which are not kept.
     """
 
-    def __init__(self, queries: np.ndarray, count: int):
+    def __init__(self, queries: np.ndarray, count: int, similarity: Literal["cosine", "dot"] = "cosine"):
         """Start without vectors. ``queries``: vectors [Q, D]; they need not be normalised."""
-        self._queries, self._count = unit(queries), count
+        self._scaled = unit if similarity == "cosine" else np.asarray
+        self._queries, self._count = self._scaled(queries), count
         self._seen = 0
         self.scores = np.zeros((len(queries), 0), np.float32)  # [Q, <= count], best first
         self.places = np.zeros((len(queries), 0), np.int64)  # numbers of the vectors, counted in the order of adding
 
     def add(self, block: np.ndarray) -> None:
         """Add a block of vectors [N, D]. Of vectors with equal scores, the one that was added first ranks first."""
-        scores = self._queries @ unit(block).T
+        scores = self._queries @ self._scaled(block).T
         best = np.broadcast_to(np.arange(len(block)), scores.shape)
         if len(block) > self._count:
             best = np.sort(np.argpartition(-scores, self._count, axis=1)[:, : self._count], axis=1)
