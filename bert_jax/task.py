@@ -64,6 +64,7 @@ class Term(NamedTuple):
 
 
 TOTAL = "total_loss"
+STANDARD_ERROR = "_standard_error"  # ends the name of the standard error of a baseline
 
 
 def total(task: Task) -> str:
@@ -310,6 +311,11 @@ def lower_is_better(metric: str) -> bool:
     of_part = first.endswith("accuracy") or others[:1] and others[0].startswith("dev")
     names = [first] if of_part else [first, *others[:1]]
     return any(name.endswith(("loss", "perplexity", "error")) for name in names)
+
+
+def has_goal(metric: str) -> bool:
+    """Return whether some values of a metric are better than others: a share or a count is only what it is."""
+    return not any(name.endswith(("replaced_rate", "total", "_thresh")) for name in metric.split("/")[:2])
 
 
 def tasks_of(task: Task) -> dict[str, Any]:
