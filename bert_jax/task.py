@@ -294,11 +294,16 @@ class SingleTask:
 def titles_of(part: Any) -> dict[str, str]:
     """Return the titles of metrics that an objective, a task or an evaluation has, in the order of the charts.
 
-    Each class adds its own, ``titles``, to those of its base classes. "" is the title of what is not drawn.
+    Each class adds its own, ``titles``, to those of its base classes; what it names again comes in its order. "" is the
+    title of what is not drawn.
     """
     classes = reversed((part if isinstance(part, type) else type(part)).__mro__)
     own = {} if isinstance(part, type) else vars(part)
-    return {name: title for one in (*map(vars, classes), own) for name, title in one.get("titles", {}).items()}
+    found: dict[str, str] = {}
+    for one in (*map(vars, classes), own):
+        again = one.get("titles", {})
+        found = {name: title for name, title in found.items() if name not in again} | again
+    return found
 
 
 def lower_is_better(metric: str) -> bool:

@@ -243,10 +243,7 @@ class ExampleTask(SingleTask, abc.ABC):
         """
 
     def errors(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        """Return the standard errors of metrics of ``part``, name -> value; {} if none is known.
-
-        A score is called better than a baseline only if it lies more than two of them above it.
-        """
+        """Return the standard errors of metrics of ``part``; without, no score is called better than a baseline."""
         del part, outputs
         return {}
 

@@ -206,7 +206,7 @@ class Task(ExampleTask):
 
     def _answers(
         self, part: str, outputs: Mapping[str, np.ndarray]
-    ) -> tuple[dict[str, Sequence[str]], dict[str, str], dict[str, float]]:
+    ) -> tuple[dict[str, list[str]], dict[str, str], dict[str, float]]:
         """Return the right answers, the best predicted text and the score of no answer, by the id of the question."""
         examples = self.setting.splits[part]
         found = {e["id"]: one for e, one in zip(examples, self.decode(part, outputs), strict=True)}
