@@ -139,7 +139,7 @@ def _header(run: Mapping[str, Any], state: Mapping[str, Any], records: list[Reco
     colour = {"finished": "good", "failed": "bad", "stopped": "bad"}.get(word, "neutral")
     badge = f'<span class="badge {colour}">{escape(word)}</span>' if word else ""
     times = [record["time"] for record in records]
-    facts = [f"{_moment(min(times))} to {_moment(max(times))}", workdir]
+    facts = [" to ".join(dict.fromkeys((_moment(min(times)), _moment(max(times))))), workdir]
     facts += [f"{len(of)} {word}{'s' * (len(of) > 1)}" for word, of in _starts(run) if of]
     error = f'<p class="soft">{escape(str(state["last_error"]))}</p>' if state.get("last_error") else ""
     alarms = "".join(

@@ -54,11 +54,12 @@ def sentence(
     if (epochs := epochs_read(run, step)) is not None:
         spent.append(f"{epochs:.3g} epoch{'s' * (round(epochs, 3) != 1)}")
     article = "An" if model[0] in "AEIOU" else "A"
-    text = f"{article} {model.partition(',')[0]} model{trained}; so far {', '.join(spent)}."
+    text = f"{article} {model.partition(',')[0]} model{trained}, for {', '.join(spent)}."
     if leading:
         metric, value = leading
-        text += f" {title(metric, titles)} on held-out {'examples' if tuned else 'text'}: "
-        text += with_error(metric, figure(value), errors)
+        name, comma, unit = title(metric, titles).partition(", nats")
+        text += f" {name}{unit} on held-out {'examples' if tuned else 'text'}: "
+        text += with_error(metric, figure(value), errors) + comma.replace(",", "")
         text += f"; without learning: {beat}." if (beat := to_beat(metric, baselines)) else "."
     return text
 
