@@ -36,8 +36,8 @@ NOT_DRAWN = (
 # Metric -> its baselines, which need no learning: (key in baselines.json, name in a chart). They are those that n-gram
 # models and this package's tasks give; the accuracy of any other term X is compared with X_majority_rate.
 BASELINES = {
-    "replaced_loss": (("replaced_entropy", "entropy of the share"),),
-    "replaced_precision": (("replaced_rate", "share of replaced tokens"),),
+    "replaced_loss": (("replaced_entropy", "entropy of the replaced share"),),
+    "replaced_precision": (("replaced_rate", "replaced share"),),
     "mlm_loss": (("unigram_cross_entropy", "unigram"), ("trigram_cloze_cross_entropy", "3-gram cloze")),
     "lm_loss": (("unigram_cross_entropy", "unigram"), ("trigram_cross_entropy", "3-gram")),
     "accuracy": (("majority_rate", "majority rate"), ("chance_rate", "chance")),
@@ -50,8 +50,8 @@ MEANINGS = {
     "3-gram cloze": "counts which word stands between two neighbours; a small model needs many steps to pass it",
     "3-gram": "counts which word follows two others; a small model needs many steps to pass it",
     "unigram": "guesses words by their frequency alone",
-    "entropy of the share": "the loss of knowing how many tokens are replaced, and not which",
-    "share of replaced tokens": "the precision of guessing",
+    "entropy of the replaced share": "the loss of knowing how many tokens are replaced, not which",
+    "replaced share": "the precision of guessing",
     "majority rate": "always gives the most common label",
     "chance": "guesses among the answers",
     "loss of the mean label": "always gives the mean of the labels",
@@ -163,7 +163,7 @@ def headline(record: Record, tuned: bool, main: str | None, titles: Mapping[str,
     terms = [name for name in names if name.endswith("_loss")][:1] + shares
     if terms and not tuned:
         return terms[:MOST_TILES]
-    return sorted(names, key=lambda name: name != main)[: MOST_TILES if main == MEAN else 3]
+    return sorted(names, key=lambda name: (name != main, name == "loss"))[: MOST_TILES if main == MEAN else 3]
 
 
 class Baseline(NamedTuple):

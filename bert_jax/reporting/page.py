@@ -57,6 +57,7 @@ header .line { display: flex; flex-wrap: wrap; align-items: center; gap: 8px 14p
 .tiles dt { color: var(--soft); font-size: .85rem; } .tiles dd { margin: 0; }
 .tiles .big { font-size: 1.75rem; font-weight: 650; line-height: 1.25; letter-spacing: -.02em;
   font-variant-numeric: tabular-nums; }
+.tiles .big small { font-size: .95rem; font-weight: 500; color: var(--soft); letter-spacing: 0; }
 .tiles .note { font-size: .82rem; line-height: 1.4; color: var(--soft); } .tiles .note.good { color: var(--good); }
 .tiles .note.bad { color: var(--bad); }
 .charts { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 16px; }
@@ -119,9 +120,11 @@ pre { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere; } pre + p { mar
   left: 0; background: var(--card); }
 .heat td { text-align: center; vertical-align: middle; border-radius: 5px; min-width: 46px; line-height: 1.25;
   background: color-mix(in srgb, var(--h, transparent) var(--s, 0%), var(--card)); }
+.sideways.few { display: none; }
 .heat td small { display: block; color: var(--soft); font-size: .72rem; } .heat td.none { color: var(--soft); }
 .heat.many td { min-width: 30px; padding: 3px 5px; } .heat.many td small { display: none; }
-@media (max-width: 520px) { .heat thead th span { writing-mode: vertical-rl; transform: rotate(180deg); }
+@media (max-width: 520px) { .sideways.few { display: block; }
+  .heat thead th span { writing-mode: vertical-rl; transform: rotate(180deg); }
   .heat td { padding: 5px 4px; min-width: 38px; } .heat th { padding: 5px 4px; } }
 .wrong p { overflow-wrap: anywhere; white-space: pre-line; } .wrong .verdict { margin: 10px 0 0; padding-top: 8px;
   border-top: 1px solid var(--rule); font-size: .9rem; }

@@ -82,7 +82,7 @@ def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | Non
     ]
     parts += [
         section("Scores", _scores(details, baselines, titles) if tuned else ""),
-        section("Held-out results", _results(evaluations, baselines, titles)),
+        section("Held-out results", _results(evaluations, details if tuned else {}, baselines, titles)),
         errors(details),
         section("Curves", _charts(records, run, baselines)),
         section("Filling in the blanks", _examples(examples)),
@@ -169,11 +169,17 @@ def _tiles(
     tiles.append(("time", duration(spent), speed, ""))
     cells = (
         f'<div class="card"><dt>{escape(name)}</dt>'
-        f'<dd class="big">{escape(value)}</dd><dd class="note {colour}">{escape(note)}</dd></div>'
+        f'<dd class="big">{_small_error(value)}</dd><dd class="note {colour}">{escape(note)}</dd></div>'
         for name, value, note, colour in tiles
     )
     below = f'\n<p class="small soft">{escape(meant)}</p>' if meant else ""
     return '<dl class="tiles" aria-label="Headline figures">\n' + "\n".join(cells) + f"\n</dl>{below}"
+
+
+def _small_error(value: str) -> str:
+    """Return a value as HTML, its standard error smaller."""
+    score, sign, error = value.partition(" ± ")
+    return escape(score) + (f" <small>±&nbsp;{escape(error)}</small>" if sign else "")
 
 
 # ---- Curves ------------------------------------------------------------------------------------------------------
@@ -240,7 +246,9 @@ def _scores(details: Mapping[str, Any], baselines: Mapping[str, Any], titles: Ma
     for task in dict.fromkeys(name.rpartition("/")[0] for name in splits):  # "": the only one
         start = f"{task}/" if task else ""
         own = {name.removeprefix(start): found for name, found in splits.items() if name.rpartition("/")[0] == task}
-        names = dict.fromkeys(f"{start}{name}" for found in own.values() for name in found["metrics"])
+        labels = _scored_labels(own)
+        every = (f"{start}{name}" for found in own.values() for name in found["metrics"] if name not in labels)
+        names = dict.fromkeys(every)
         order = [main, *(titles if task else ())]
         ordered = sorted(names, key=lambda name: order.index(name) if name in order else len(order))
         rows = [
@@ -264,30 +272,41 @@ def _scored(found: Mapping[str, Any], metric: str, name: str, titles: Mapping[st
     return with_error(metric, text, mapping(found.get("standard_errors")), digits(name, titles))
 
 
-def _results(evaluations: list[Record], baselines: Mapping[str, Any], titles: Mapping[str, str]) -> str:
-    rows = []
+def _scored_labels(splits: Mapping[str, Any]) -> set[str]:
+    """Return the metrics of single labels, which have a table of their own."""
+    return {f"{label}_f1" for found in splits.values() for label in mapping(found.get("per_label"))}
+
+
+def _results(
+    evaluations: list[Record], details: Mapping[str, Any], baselines: Mapping[str, Any], titles: Mapping[str, str]
+) -> str:
+    """Return a table of the first, the last and the best evaluation, without what the table of scores has already."""
+    rows, splits = [], mapping(details.get("splits"))
+    scored = any(found.get("metrics") for found in splits.values())
+    shows_last = not (scored and evaluations and details.get("best_step") == evaluations[-1]["step"])
     every = dict.fromkeys(k for r in evaluations for k, v in metrics_of(r).items() if is_number(v))
     for metric in in_order(every, titles):
-        if titles.get(metric) == "":  # a count
+        if titles.get(metric) == "" or metric in _scored_labels(splits):  # a count, or shown with its label
             continue
         known = [record for record in evaluations if is_number(record.get(metric))]
         best = (min if lower_is_better(metric) else max)(known, key=lambda record: record[metric])
         first, last = known[0], known[-1]
         at_best = f"{cell(best[metric], metric, titles)} at step {best['step']:,}"
-        if best is last and best is not first:
-            at_best = "the last"
-        elif best["step"] == 0:
+        if best["step"] == 0:
             at_best = "before training"
+        elif shows_last and cell(best[metric], metric, titles) == cell(last[metric], metric, titles):
+            at_best = "the last"
         if not has_goal(metric):
             at_best = MISSING
-        values = [
-            cell(first[metric], metric, titles),
-            cell(last[metric], metric, titles),
-            at_best,
-            to_beat(metric, baselines) or MISSING,
-        ]
-        rows.append([title(metric, titles), *values])
-    return f'<div class="card">{table(["measure", "first", "last", "best", "to beat"], rows)}</div>' if rows else ""
+        values = {
+            "measure": title(metric, titles),
+            "first": cell(first[metric], metric, titles),
+            **({"last": cell(last[metric], metric, titles)} if shows_last else {}),
+            "best": at_best,
+            **({} if scored else {"to beat": to_beat(metric, baselines) or MISSING}),
+        }
+        rows.append(values)
+    return f'<div class="card">{table([*rows[0]], [[*row.values()] for row in rows])}</div>' if rows else ""
 
 
 def _is_filled(example: Any) -> bool:
