@@ -348,7 +348,7 @@ def _lineage(run: Mapping[str, Any]) -> str:
     lineage = f'<div class="card">{table([], rows, keys=True)}</div>' if rows else ""
     every = flatten(run.get("config") or {})
     config = [[name, _text(value)] for name, value in every.items() if name not in shown or shown[name] != value]
-    return lineage + (fold("The rest of the configuration", table([], config, keys=True)) if config else "")
+    return lineage + (fold("Configuration, the rest", table([], config, keys=True)) if config else "")
 
 
 def _starts(run: Mapping[str, Any]) -> list[tuple[str, list[Any]]]:

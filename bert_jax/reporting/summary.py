@@ -23,7 +23,7 @@ def heading(run: Mapping[str, Any]) -> str:
     """Return the title of the report of a run: which model, and what it was trained for."""
     config, model = mapping(run.get("config")), _model(run)
     if not model:
-        return "A run of bert_jax"
+        return "A run"
     if tasks := ", ".join(map(str, mapping(config.get("tasks")))) or mapping(config.get("task")).get("name"):
         return f"{model}, fine-tuned for {str(tasks).replace('_', ' ')}"
     text = _text(run)
