@@ -146,8 +146,15 @@ def predict_split(
     metrics, errors = dict[str, float](), dict[str, float]()
     if task.has_answers(name):
         metrics = {k: v for k, v in task.summary(sums).items() if k != "tokens"} | task.finish(name, outputs)
-        errors = task.errors(name, outputs)
+        errors = _errors(task, name, outputs)
     return Predicted(metrics, task.predictions(name, outputs), errors)
+
+
+def _errors(task: ExampleTask, name: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+    """Return the standard errors of a split; {} if a user's class has scores of its own and no errors of these."""
+    classes = type(task).__mro__
+    errors, finish = (next(i for i, one in enumerate(classes) if of in vars(one)) for of in ("errors", "finish"))
+    return task.errors(name, outputs) if errors <= finish else {}
 
 
 def read_examples(model: TrainedModel, path: str, form: str | None, split: str, note: Note) -> tuple[Example, ...]:
