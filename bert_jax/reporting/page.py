@@ -47,6 +47,7 @@ h2 { font-size: 1.15rem; letter-spacing: -.005em; margin: 44px 0 14px; }
 h3 { font-size: .95rem; font-weight: 600; margin: 0; }
 p { margin: .4em 0; } .soft { color: var(--soft); } small, .small { font-size: .85rem; }
 pre { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: .86em; }
+header, .tiles, figcaption { overflow-wrap: anywhere; }
 header .line { display: flex; flex-wrap: wrap; align-items: center; gap: 8px 14px; }
 .badge { border: 1px solid currentColor; border-radius: 99px; padding: 1px 12px; font-size: .82rem; font-weight: 600; }
 .badge.good { color: var(--good); } .badge.bad { color: var(--bad); } .badge.neutral { color: var(--train); }
@@ -78,7 +79,7 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 th, td { text-align: left; padding: 7px 14px 7px 0; border-bottom: 1px solid var(--rule); vertical-align: top; }
 tr:last-child > td, tr:last-child > th[scope=row] { border-bottom: 0; }
 thead th { color: var(--soft); font-size: .82rem; font-weight: 500; white-space: nowrap; }
-th[scope=row] { font-weight: 500; min-width: 8em; overflow-wrap: anywhere; }
+th[scope=row] { font-weight: 500; min-width: 8em; overflow-wrap: break-word; }
 td.n, th.n { text-align: right; white-space: nowrap; padding-right: 10px; }
 .keys th[scope=row] { white-space: nowrap; overflow-wrap: normal; width: 1%; }
 .lead { font-size: 1.06rem; max-width: 62em; margin: 14px 0 0; overflow-wrap: anywhere; }
@@ -120,11 +121,10 @@ pre { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere; } pre + p { mar
   left: 0; background: var(--card); }
 .heat td { text-align: center; vertical-align: middle; border-radius: 5px; min-width: 46px; line-height: 1.25;
   background: color-mix(in srgb, var(--h, transparent) var(--s, 0%), var(--card)); }
-.sideways.few { display: none; }
+@media (min-width: 1180px) { .sideways.few { display: none; } }
 .heat td small { display: block; color: var(--soft); font-size: .72rem; } .heat td.none { color: var(--soft); }
 .heat.many td { min-width: 30px; padding: 3px 5px; } .heat.many td small { display: none; }
-@media (max-width: 520px) { .sideways.few { display: block; }
-  .heat thead th span { writing-mode: vertical-rl; transform: rotate(180deg); }
+@media (max-width: 520px) { .heat thead th span { writing-mode: vertical-rl; transform: rotate(180deg); }
   .heat td { padding: 5px 4px; min-width: 38px; } .heat th { padding: 5px 4px; } }
 .wrong p { overflow-wrap: anywhere; white-space: pre-line; } .wrong .verdict { margin: 10px 0 0; padding-top: 8px;
   border-top: 1px solid var(--rule); font-size: .9rem; }
