@@ -63,6 +63,7 @@ def test_groups_of_many_examples_are_near_single_examples(monkeypatch):
     each = standard_errors.jackknife(lambda kept: float(np.mean(values[kept])), len(values))
     assert each == pytest.approx(scipy.stats.sem(values), rel=1e-9)
     assert standard_errors.jackknife(lambda kept: 0.0, 1) == 0
+    assert standard_errors.jackknife(lambda kept: 0.7, 5) == standard_errors.of_share(1.0, 5), "all are right"
 
 
 def answered(count, version_2):

@@ -9,6 +9,7 @@ import numpy as np
 
 EACH = 1000  # of more examples, ``jackknife`` leaves out a group at a time
 GROUPS = 200
+SAME = 1e-9  # a smaller spread is that of rounding
 
 
 def of_share(share: float, number: int) -> float:
@@ -31,7 +32,8 @@ def jackknife(score: Callable[[np.ndarray], float], number: int) -> float:
     """Return the standard error of a score of ``number`` examples, by the jackknife (Efron and Stein 1981).
 
     It is the spread of the scores without one example each; of more than ``EACH`` examples, without one of ``GROUPS``
-    groups each, which are drawn at random, the same at every call.
+    groups each, which are drawn at random, the same at every call. A score that no example moves, as when all are
+    right, has the error of such a share.
 
     Args:
       score: a function of the numbers of the examples that are kept, [kept] int.
@@ -43,4 +45,5 @@ def jackknife(score: Callable[[np.ndarray], float], number: int) -> float:
     if groups < number:
         group_of = np.random.default_rng(0).permutation(group_of)
     scores = [score(np.flatnonzero(group_of != group)) for group in range(groups)]
-    return float(np.std(scores) * math.sqrt(groups - 1))
+    spread = float(np.std(scores) * math.sqrt(groups - 1))
+    return spread if spread > SAME else of_share(1.0, number)
