@@ -163,7 +163,7 @@ def headline(record: Record, tuned: bool, main: str | None, titles: Mapping[str,
     terms = [name for name in names if name.endswith("_loss")][:1] + shares
     if terms and not tuned:
         return terms[:MOST_TILES]
-    return sorted(names, key=lambda name: (name != main, name == "loss"))[: MOST_TILES if main == MEAN else 3]
+    return sorted(names, key=lambda name: (name != main, name.endswith("loss")))[: MOST_TILES if main == MEAN else 3]
 
 
 class Baseline(NamedTuple):

@@ -21,7 +21,6 @@ from bert_jax.interchange.initial import VOCABULARY_LEAVES
 from bert_jax.interchange.outputs import random_rows
 from bert_jax.models.model import LM_HEAD, POOLER, Model, config_facts
 from bert_jax.records import Example
-from bert_jax.reporting.measures import with_error
 from bert_jax.runs.prediction import make_task, predict_split
 
 ROWS, TURNS = 32, 15  # of a timed batch, and how often it is timed
@@ -59,10 +58,10 @@ def write(models: Mapping[str, TrainedModel], output: str, examples: Sequence[Ex
     Return the line of the export and a table of both: parameters, bytes of weights and tokenizer.json, the median time
     of a forward pass, and the main score on ``examples``. Raises ``UserError`` for the reasons of ``export_model``.
     """
-    main, scores, errors = "score", dict[str, dict[str, float]](), dict[str, dict[str, float]]()
+    main, scores = "score", dict[str, dict[str, float]]()
     for name, model in models.items() if examples else ():
         task = make_task(model, examples, "dev")
-        main, (scores[name], _, errors[name]) = task.main_metric, predict_split(model, task, "dev")
+        main, scores[name] = task.main_metric, predict_split(model, task, "dev")[0]
     original, smaller = models.values()
     parent = {"source": original.source, "licence": licence_of(original.workdir or original.source)}
     facts = {"model": config_facts(smaller.config), "vocabulary_sha256": smaller.tokenizer.sha256, "run": {}}
@@ -74,7 +73,7 @@ def write(models: Mapping[str, TrainedModel], output: str, examples: Sequence[Ex
     for (name, model), seconds in zip(models.items(), _seconds(list(models.values())), strict=True):
         arrays = tensors_of(model.params, model.config, exported_head(model), model.tokenizer.pad_id)[0].values()
         size = sum(array.nbytes for array in arrays) + len(model.tokenizer.tokenizer_json().encode())
-        score = with_error(main, f"{scores[name][main]:.4f}", errors[name], 4) if examples else "-"
+        score = f"{scores[name][main]:.4f}" if examples else "-"
         parameters = sum(array.size for array in arrays)
         lines.append(f"{name:<10}{parameters:>14,}{size:>31,}{seconds * 1000:>18.1f}{score:>18}")
     return "\n".join(lines)
