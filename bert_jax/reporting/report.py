@@ -63,8 +63,8 @@ def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | Non
     examples = [example for example in _read(folder / "examples.json", []) if _is_filled(example)]
     details = _sound_details(_read(folder / DETAILS, {}))
     tuned = not mapping(run.get("config")).keys().isdisjoint(("task", "tasks"))
-    best = details.get("best_step")
     evaluations = [record for record in records if record["split"] == "eval"]
+    best = details.get("best_step") if tuned else _selected(run, evaluations)
     shown, titles = next((r for r in evaluations if r["step"] == best), (evaluations or records)[-1]), titles_in(run)
     baselines = with_shares(baselines, shown)
     leading = {name: shown[name] for name in headline(shown, tuned, details.get("metric"), titles)}
@@ -74,7 +74,7 @@ def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | Non
         (f"{title(n, titles)}, {rows}", with_error(n, figure(x), spread), *compare(n, x, baselines, spread))
         for n, x in leading.items()
     ]
-    lead = next(iter(leading.items()), None) if rows == "held-out" else None
+    lead = next(((*one, shown["step"]) for one in leading.items() if rows == "held-out"), None)
     parts = [
         _header(run, state, records, os.fspath(workdir)),
         _lead(sentence(run, records, lead, baselines, spread, titles)),
@@ -150,6 +150,14 @@ def _header(run: Mapping[str, Any], state: Mapping[str, Any], records: list[Reco
         f'<header>\n<div class="line"><h1>{escape(heading(run))}</h1>{badge}</div>\n'
         f'<p class="soft">{escape(" · ".join(facts))}</p>{error}{alarms}\n</header>'
     )
+
+
+def _selected(run: Mapping[str, Any], evaluations: list[Record]) -> int | None:
+    """Return the step whose model a run of pretraining keeps, if its recipe selects one (``training.selection``)."""
+    metric = mapping(mapping(run.get("config")).get("selection")).get("metric")
+    known = [r for r in evaluations if metric and r["step"] and is_number(r.get(str(metric)))]
+    best = (min if lower_is_better(str(metric)) else max)(known, key=lambda r: r[metric], default=None)
+    return best["step"] if best else None
 
 
 def _lead(text: str) -> str:

@@ -33,7 +33,7 @@ def heading(run: Mapping[str, Any]) -> str:
 def sentence(
     run: Mapping[str, Any],
     records: Sequence[Record],
-    leading: tuple[str, float] | None,
+    leading: tuple[str, float, int] | None,
     baselines: Mapping[str, Any],
     errors: Mapping[str, float] | None,
     titles: Mapping[str, str],
@@ -41,7 +41,7 @@ def sentence(
     """Return the sentences with which the report begins; "" if ``run.json`` does not name the model.
 
     Args:
-      leading: the metric that leads the report, and its held-out value.
+      leading: the metric that leads the report, its held-out value, and the step of it.
     """
     if not (model := _model(run)):
         return ""
@@ -56,9 +56,10 @@ def sentence(
     article = "An" if model[0] in "AEIOU" else "A"
     text = f"{article} {model.partition(',')[0]} model{trained}, for {', '.join(spent)}."
     if leading:
-        metric, value = leading
+        metric, value, chosen = leading
         name, comma, unit = title(metric, titles).partition(", nats")
-        text += f" {name}{unit} on held-out {'examples' if tuned else 'text'}: "
+        text += f" {name}{unit} on held-out {'examples' if tuned else 'text'}"
+        text += ": " if chosen == step else f" at step {chosen:,}, which was chosen: "
         text += with_error(metric, figure(value), errors) + comma.replace(",", "")
         text += f"; without learning: {beat}." if (beat := to_beat(metric, baselines)) else "."
     return text
@@ -101,12 +102,18 @@ def _text(run: Mapping[str, Any]) -> str:
     if parts := mapping(corpus.get("parts")):
         return ", ".join(map(str, parts))
     if path := corpus.get("path"):
-        return os.path.basename(str(path).rstrip("/"))
+        return _last_name(path)
     options = mapping(corpus.get("options"))
     places = next((options[name] for name in PLACES if options.get(name)), ())
-    names = [os.path.basename(str(one).rstrip("/")) for one in ([places] if isinstance(places, str) else places)]
+    names = [_last_name(one) for one in ([places] if isinstance(places, str) else places)]
     source = str(corpus.get("source") or "").removesuffix(".py").replace("_", " ")
     return ", ".join(names[:3]) + (" and others" if len(names) > 3 else "") if names else source
+
+
+def _last_name(path: Any) -> str:
+    """Return the last name of a path; of a pattern, its folder too."""
+    folder, name = os.path.split(str(path).rstrip("/"))
+    return os.path.join(os.path.basename(folder), name) if set("*?[") & set(name) else name
 
 
 def steps_done(run: Mapping[str, Any], until: int) -> dict[str, int]:

@@ -45,14 +45,27 @@ def test_pretraining_begins_with_what_it_is(tmp_path):
     text, html = report(tmp_path, RUN, records(), baselines=baselines)
     # 100 steps of 500 tokens and 40 of 1,500; a quarter of an epoch and 0.4 of one
     sentence = (
-        "An ELECTRA model of 1.50M parameters, pretrained on *.txt (3,000 documents, 2.05M tokens), for 140 steps, 110k"
+        "An ELECTRA model of 1.50M parameters, pretrained on a/*.txt (3,000 documents, 2.05M tokens), for 140 steps, 110k"
         " tokens, 0.65 epochs. Masked-LM loss on held-out text: 4.250 nats; without learning: 3-gram cloze 4.000,"
         " unigram 6.000."
     )
     assert sentence in text
-    assert "<h1>ELECTRA, 1.50M parameters, pretrained on *.txt</h1>" in html
+    assert "<h1>ELECTRA, 1.50M parameters, pretrained on a/*.txt</h1>" in html
     assert "folder-name" not in text, "a folder's name is no title, and the path stands below it"
     assert text.index(sentence) < text.index("Held-out results")
+
+
+def test_the_figures_are_those_of_the_step_that_is_kept(tmp_path):
+    lines = [
+        *records(),
+        *({"step": s, "split": "eval", "time": 300.0, "mlm_loss": x} for s, x in ((60, 4.0), (80, 4.0))),
+    ]
+    lines.sort(key=lambda line: line["step"])
+    run = {**RUN, "config": RUN["config"] | {"selection": {"metric": "mlm_loss"}}}
+    text, _ = report(tmp_path, run, lines)
+    assert "Masked-LM loss on held-out text at step 60, which was chosen: 4.000 nats." in text
+    assert "Masked-LM loss, nats, held-out 4.000" in text
+    assert "for 140 steps" in text
 
 
 def test_what_is_not_known_is_not_said(tmp_path):
