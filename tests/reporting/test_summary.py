@@ -45,8 +45,8 @@ def test_pretraining_begins_with_what_it_is(tmp_path):
     text, html = report(tmp_path, RUN, records(), baselines=baselines)
     # 100 steps of 500 tokens and 40 of 1,500; a quarter of an epoch and 0.4 of one
     sentence = (
-        "An ELECTRA model of 1.50M parameters, pretrained on a/*.txt (3,000 documents, 2.05M tokens), for 140 steps, 110k"
-        " tokens, 0.65 epochs. Masked-LM loss on held-out text: 4.250 nats; without learning: 3-gram cloze 4.000,"
+        "An ELECTRA model of 1.50M parameters, pretrained on a/*.txt (3,000 documents, 2.05M tokens), for 140 steps,"
+        " 110k tokens, 0.65 epochs. Masked-LM loss on held-out text: 4.250 nats; without learning: 3-gram cloze 4.000,"
         " unigram 6.000."
     )
     assert sentence in text
