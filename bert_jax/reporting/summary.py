@@ -81,16 +81,27 @@ def _pretrained(run: Mapping[str, Any], about: Mapping[str, Any]) -> str:
         sizes.append(_counted(int(documents), "document"))
     if is_number(tokens := about.get("tokens")):
         sizes.append(f"{count(tokens)} tokens")
-    size = f" of {count(about['parameters'])} parameters" if is_number(about.get("parameters")) else ""
-    return f"{size}, pretrained on {text or 'text'}" + (f" ({', '.join(sizes)})" if sizes else "")
+    amount = f" ({', '.join(sizes)})" if sizes else ""
+    return f"{_size(about)}{_begun(run)}, pretrained on {text or 'text'}{amount}"
 
 
 def _tuned(run: Mapping[str, Any], about: Mapping[str, Any]) -> str:
-    init = mapping(run.get("identity")).get("init")
-    size = f" of {count(about['parameters'])} parameters" if is_number(about.get("parameters")) else ""
-    begun = f"begun from {os.path.basename(str(init).rstrip('/'))}" if init else "begun from random weights"
     number = about.get("examples")
-    return f"{size}, {begun}, fine-tuned" + (f" on {_counted(int(number), 'example')}" if is_number(number) else "")
+    begun = _begun(run) or ", begun from random weights"
+    return f"{_size(about)}{begun}, fine-tuned" + (
+        f" on {_counted(int(number), 'example')}" if is_number(number) else ""
+    )
+
+
+def _size(about: Mapping[str, Any]) -> str:
+    return f" of {count(about['parameters'])} parameters" if is_number(about.get("parameters")) else ""
+
+
+def _begun(run: Mapping[str, Any]) -> str:
+    """Return from which model a run began; "" if from none, or if that is private."""
+    init = mapping(run.get("identity")).get("init")
+    hidden = not init or mapping(run.get("config")).get("private")
+    return "" if hidden else f", begun from {_last_name(init)}"
 
 
 def _text(run: Mapping[str, Any]) -> str:

@@ -55,6 +55,14 @@ def test_pretraining_begins_with_what_it_is(tmp_path):
     assert text.index(sentence) < text.index("Held-out results")
 
 
+def test_a_run_that_goes_on_names_its_model(tmp_path):
+    text, _ = report(tmp_path, {**RUN, "identity": {"init": "/models/bert-base/"}}, records())
+    assert "An ELECTRA model of 1.50M parameters, begun from bert-base, pretrained on a/*.txt" in text
+    run = {**RUN, "config": {**RUN["config"], "private": True}, "identity": {"init": "sha256:12"}}
+    text, _ = report(tmp_path, run, records())
+    assert "An ELECTRA model of 1.50M parameters, pretrained on private text" in text
+
+
 def test_the_figures_are_those_of_the_step_that_is_kept(tmp_path):
     lines = [
         *records(),
