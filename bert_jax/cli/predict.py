@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
         examples = texts_as_examples(model, in_rows(model, arguments.texts))
     else:
         examples = read_examples(model, arguments.input, arguments.format, "test", say)
-    _, records = prediction.predict(model, examples, note=say, progress=progress_notes(say))
+    records = prediction.predict(model, examples, note=say, progress=progress_notes(say)).records
     if arguments.output:
         write_predictions(arguments.output, records)
         print(arguments.output)

@@ -11,7 +11,7 @@ from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import HeadClass
 from bert_jax.models.model import LM_HEAD
 from bert_jax.reporting.formats import in_words
-from bert_jax.reporting.measures import known_baselines
+from bert_jax.reporting.measures import known_baselines, with_shares
 from bert_jax.text.case import Case
 
 _FILLS_MASKS = "fill-mask"
@@ -180,7 +180,7 @@ def _lineage(facts: Mapping[str, Any], run: Mapping[str, Any], step: int, parent
 def _evaluation(metrics: Mapping[str, Any], baselines: Mapping[str, Any]) -> str:
     if not metrics:
         return "No evaluation is recorded.\n"
-    rows = []
+    rows, baselines = [], with_shares(baselines, metrics)
     for measure, value in metrics.items():
         to_beat = ", ".join(f"{name} {line:.4f}" for name, line in known_baselines(measure, baselines))
         rows.append(f"| {_plain(in_words(measure))} | {value:.4f} | {to_beat} |")

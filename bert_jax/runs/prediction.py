@@ -7,7 +7,7 @@ import json
 import reprlib
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -92,12 +92,20 @@ def make_task(model: TrainedModel, examples: Sequence[Example], name: str) -> Ex
     return task(config, setting)
 
 
+class Predicted(NamedTuple):
+    """The metrics of a split, one record per example, and the standard errors of metrics (``ExampleTask.errors``)."""
+
+    metrics: dict[str, float]
+    records: list[dict[str, Any]]
+    errors: dict[str, float]
+
+
 def predict(
     model: TrainedModel,
     examples: Sequence[Example],
     note: Note = lambda line: None,
     progress: Callable[[int, int], None] = lambda done, rows: None,
-) -> tuple[dict[str, float], list[dict[str, Any]]]:
+) -> Predicted:
     """Return the metrics, and one record per example, in order; see ``predict_split``.
 
     ``note`` is called with lines about the examples, such as how many were cut.
@@ -119,11 +127,11 @@ def predict_split(
     name: str,
     progress: Callable[[int, int], None] = lambda done, rows: None,
     note: Note = lambda line: None,
-) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """Return the metrics of a split of ``task``, and one record per example, in order.
+) -> Predicted:
+    """Return the metrics of a split of ``task``, one record per example, in order, and standard errors.
 
-    The metrics are {} if any answer is unknown. ``progress`` is called after every batch with the rows that are done
-    and all rows; ``note`` with a line if the model's outputs for some rows are not finite numbers.
+    Metrics and errors are {} if any answer is unknown. ``progress`` is called after every batch with the rows that are
+    done and all rows; ``note`` with a line if the model's outputs for some rows are not finite numbers.
     """
     task = task.with_model(model.config)
     mesh = meshes.make_mesh(MeshConfig(), jax.local_devices())  # without the devices of other processes
@@ -135,10 +143,18 @@ def predict_split(
     if broken := np.count_nonzero(~finite.all(axis=0)):
         rows = f"{broken:,} of {finite.shape[1]:,} rows"
         note(f"the model's outputs for {rows} are not finite numbers; do not trust the predictions for them")
-    metrics: dict[str, float] = {}
+    metrics, errors = dict[str, float](), dict[str, float]()
     if task.has_answers(name):
         metrics = {k: v for k, v in task.summary(sums).items() if k != "tokens"} | task.finish(name, outputs)
-    return metrics, task.predictions(name, outputs)
+        errors = _errors(task, name, outputs)
+    return Predicted(metrics, task.predictions(name, outputs), errors)
+
+
+def _errors(task: ExampleTask, name: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+    """Return the standard errors of a split; {} if a user's class has scores of its own and no errors of these."""
+    classes = type(task).__mro__
+    errors, finish = (next(i for i, one in enumerate(classes) if of in vars(one)) for of in ("errors", "finish"))
+    return task.errors(name, outputs) if errors <= finish else {}
 
 
 def read_examples(model: TrainedModel, path: str, form: str | None, split: str, note: Note) -> tuple[Example, ...]:

@@ -26,15 +26,21 @@ def retrieval_metrics(relevances: Relevances, scores: Rankings, cutoffs: Sequenc
 
     Queries that are not in ``relevances`` do not count.
     """
-    sums = {f"{name}@{k}": 0.0 for k in cutoffs for name in ("ndcg", "recall", "mrr")}
+    return {name: ratio(sum(of), len(of)) for name, of in query_scores(relevances, scores, cutoffs).items()}
+
+
+def query_scores(relevances: Relevances, scores: Rankings, cutoffs: Sequence[int]) -> dict[str, list[float]]:
+    """Return the scores of each query of ``relevances``, in their order; ``retrieval_metrics`` returns their means."""
+    found: dict[str, list[float]] = {f"{name}@{k}": [] for k in cutoffs for name in ("ndcg", "recall", "mrr")}
     for query, grades in relevances.items():
         gains = [max(grades.get(document, 0), 0) for document in _ranking(scores.get(query, {}))]
         ideal = sorted((grade for grade in grades.values() if grade > 0), reverse=True)
         for k in cutoffs:
-            sums[f"ndcg@{k}"] += ratio(_dcg(gains[:k]), _dcg(ideal[:k]))
-            sums[f"recall@{k}"] += ratio(sum(gain > 0 for gain in gains[:k]), len(ideal))
-            sums[f"mrr@{k}"] += next((1 / rank for rank, gain in enumerate(gains[:k], 1) if gain > 0), 0.0)
-    return {name: ratio(total, len(relevances)) for name, total in sums.items()}
+            found[f"ndcg@{k}"].append(ratio(_dcg(gains[:k]), _dcg(ideal[:k])))
+            found[f"recall@{k}"].append(ratio(sum(gain > 0 for gain in gains[:k]), len(ideal)))
+            first = next((1 / rank for rank, gain in enumerate(gains[:k], 1) if gain > 0), 0.0)
+            found[f"mrr@{k}"].append(first)
+    return found
 
 
 def _ranking(scores: Mapping[str, float]) -> list[str]:
