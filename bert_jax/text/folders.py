@@ -73,7 +73,8 @@ def of_file(source: epath.Path, lowercase: bool | None, rows: int | None) -> Eng
     settings.check_class("txt")
     pieces = lines_of(reading.utf8_text(source, str(source), "vocabulary"), rows)
     special = dict(zip(ROLES, SPECIAL_TOKENS, strict=True)) | settings.roles
-    check_vocab(pieces, str(source), [*special.values()])
+    added = {token["content"] for token in settings.tokens if "id" in token}
+    check_vocab(pieces, str(source), [token for token in special.values() if token not in added])
     ideographs = settings.switch("tokenize_chinese_chars") is not False
     accents = settings.switch("strip_accents")
     content = tokenizer_json.of_bert(pieces, lowercase is not False, accents, ideographs, settings)

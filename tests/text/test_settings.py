@@ -158,6 +158,7 @@ BAD = [
     ("special_tokens_map.json", {"additional_special_tokens": "<e1>"}, "special_tokens_map.json has .* a list of"),
     ("config.json", {"tokenizer_class": "PhobertTokenizer"}, "names the tokenizer_class PhobertTokenizer"),
     ("config.json", {"model_type": "roformer"}, "names the tokenizer_class RoFormerTokenizer"),
+    ("config.json", {"model_type": "xlm-roberta"}, "names the tokenizer_class XLMRobertaTokenizer"),
 ]  # fmt: skip
 
 
@@ -220,6 +221,13 @@ def test_each_file_alone_declares_added_tokens(tmp_path, files, normalized):
     assert (31 in ours.encode("the <E1>").input_ids) == normalized, (
         "transformers: found after lower case if not special"
     )
+
+
+def test_a_special_token_may_be_an_added_one(tmp_path):
+    content = lines().replace("[MASK]\n", "[other]\n")
+    write(tmp_path, {"vocab.txt": content, "added_tokens.json": {"<mask>": 31}})
+    write(tmp_path, {"tokenizer_config.json": {"mask_token": "<mask>"}})
+    assert load(tmp_path).special_ids == (0, 1, 2, 3, 31)
 
 
 @pytest.mark.parametrize("flags", [{}, {"do_lower_case": False}, {"keep_accents": True}, {"add_prefix_space": False}])
