@@ -41,7 +41,7 @@ def of_folder(source: epath.Path, lowercase: bool | None, rows: int | None) -> E
     other: Engine | None = None
     if model.exists():
         other = SentencePieceEngine(reading.read_bytes(model), None, str(model))
-    elif bare.exists() and (by_bert := engine.by_bert()):
+    elif bare.exists() and not engine.has_bert_rules and (by_bert := engine.by_bert()):
         other = JsonEngine(by_bert)
     return other if other and tokenizer_json.same(other.as_json.content, engine.content) else engine
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS
@@ -59,7 +60,7 @@ def check_vocab(pieces: Sequence[str], where: str, special: Sequence[str] = SPEC
                 )
 
 
-def difference(lines: Sequence[str], ids: Mapping[str, int], added: Mapping[str, int]) -> str | None:
+def difference(lines: Sequence[str], ids: Mapping[str, int], added: Mapping[Any, Any]) -> str | None:
     """Return how the lines of a ``vocab.txt`` differ from the pieces of the ``tokenizer.json`` beside it; None if not.
 
     Args:

@@ -195,10 +195,13 @@ def test_vocabularies_of_other_kinds_are_named(tmp_path, content, message):
 
 
 def test_pieces_with_their_own_numbers_are_read(tmp_path):
-    """PaddlePaddle writes them."""
+    """PaddlePaddle writes them. Lines in another order are refused, with the advice to sort them."""
     plain = lines()
     numbered = "".join(f"{line}\t{i}\n" for i, line in enumerate(plain.splitlines()))
     assert load(write(tmp_path, {"vocab.txt": numbered})).sha256 == wordpiece(plain.split("\n")[:-1]).sha256
+    askew = "".join(reversed(numbered.splitlines(keepends=True)))
+    with pytest.raises(UserError, match="sort the lines by their numbers, from 0 on"):
+        load(write(tmp_path, {"vocab.txt": askew}))
 
 
 DECODER = {str(31 + i): {"content": token, "special": True} for i, token in enumerate(("<e1>", "</e1>"))}
