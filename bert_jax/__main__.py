@@ -13,7 +13,9 @@ def main() -> int:
         if getattr(sys, name) is None:  # closed by the shell, as by 2>&-; no other file may take its number
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
     from bert_jax.training.malloc import use_huge_pages
+    from bert_jax.training.platforms import choose_cpu
 
+    choose_cpu()
     use_huge_pages()
     from bert_jax.cli.main import run
 

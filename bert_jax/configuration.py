@@ -32,6 +32,7 @@ def choose(kind: str, name: str, table: Mapping[str, T]) -> T:
 
 WHOLE_BITS = 63  # integers in a config must fit into this many bits, because numpy and jax take no larger ones
 INFINITE = 2.0**128 - 2.0**103  # numbers from here on are infinite in float32, to which devices round them
+LEAST_SHARE = 1e-6  # of the batches; less is a slip
 ONE = 1 - 2.0**-25  # numbers from here to 1 are 1 in float32
 # Keys of a group that say the same thing in other words: of each tuple, one is given, and it takes the others' place.
 IN_PLACE_OF = (
@@ -170,6 +171,23 @@ def check_fields(config: Any, where: str, allowed: str, *names: str, sound: Call
     ]
     if wrong:
         raise UserError(f"{', '.join(wrong)}; {allowed}")
+
+
+def check_weights(config: Any, where: str, *names: str) -> None:
+    """Raise ``UserError`` if a weight of a loss is negative, or so small or large that float32 loses the loss."""
+    allowed = "at least 0 is needed, and 1e-6 to 1e6 where it is not 0"
+    check_fields(config, where, allowed, *names, sound=lambda value: value == 0 or 1e-6 <= value <= 1e6)
+
+
+def check_share(share: Any, others: Iterable[Any], where: str) -> None:
+    """Raise ``UserError`` if a share is no number above 0, or next to nothing beside the sum of all, ``others``."""
+    for one in (share, *others):
+        if isinstance(one, bool) or not isinstance(one, int | float) or not 0 < one < INFINITE:
+            if one is share:
+                raise UserError(f"{where} is {one!r}; a number above 0 is needed")
+            return
+    if share < LEAST_SHARE * sum(others):
+        raise UserError(f"{where} is {share!r}, less than a millionth of the sum of all; give more, or leave it out")
 
 
 def differences(old: Any, new: Any, where: str = "config") -> list[str]:

@@ -12,6 +12,11 @@ from pathlib import Path
 
 Note = Callable[[str], None]  # shows a line to the user
 MISSING = "–"
+# How JAX for an accelerator is installed: from a registry, and with the versions of the lock file of the source tree.
+INSTALL = {
+    name: f"pip install '{extra}' (in the source tree: pip install --no-deps --require-hashes -r requirements/{name}.txt)"
+    for name, extra in (("tpu", "jax[tpu]"), ("gpu", "jax[cuda12]"))
+}
 
 
 def program() -> str:

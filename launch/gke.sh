@@ -19,7 +19,7 @@
 #   --service-account=A    of Kubernetes; the bucket is open to the account of the nodes, whose network the pods use
 #   --restarts=N           after crashes (default 10); after preemptions always
 #   --grace=S              seconds between the signal and the end of a pod (default 300; a spot node gives fewer)
-#   --dry-run              prints the commands and does nothing
+#   --dry-run              prints the commands, with the JobSet, and does nothing
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=launch/lib.sh
@@ -63,7 +63,7 @@ describe_jobset() {
 
 create() {
   if [[ -n $dry_run ]]; then
-    echo "$(displayed "${generator[@]}") | $(displayed "${kubectl[@]}" create --filename=-)"
+    printf "%s <<'END'\n%s\nEND\n" "$(displayed "${kubectl[@]}" create --filename=-)" "$manifest"
     return
   fi
   "${kubectl[@]}" create --filename=- <<<"$manifest"

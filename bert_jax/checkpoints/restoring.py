@@ -19,6 +19,7 @@ from bert_jax.checkpoints.steps import MARKS, unmarked_steps, whole_steps
 from bert_jax.cluster import distributed
 from bert_jax.errors import OF_MACHINE, PassingError, UserError, few, first_line
 from bert_jax.program import warn
+from bert_jax.reporting.status import first_save
 from bert_jax.storage import file_formats, files, reading, write_errors
 from bert_jax.storage.retries import is_passing
 
@@ -301,7 +302,7 @@ def read_params(
         warn(f"{problem}; step {steps[-1]} is taken")
     if not steps or (step is not None and step not in steps):
         problem = f"only steps {', '.join(map(str, steps))}" if steps else "no finished checkpoint"
-        advice = "choose one of them" if steps else "train first"
+        advice = "choose one of them" if steps else first_save(workdir) or "train first"
         raise UserError(f"{workdir} has {problem}; {advice}")
     step = steps[-1] if step is None else step
     try:

@@ -14,6 +14,7 @@ from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig, prepare_cor
 from bert_jax.corpora.workplace import clean_up_parents
 from bert_jax.errors import UserError
 from bert_jax.program import program
+from bert_jax.runs import recipes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +53,8 @@ def _build(arguments: argparse.Namespace) -> None:
     config = arguments.config.to_dict()
     private = arguments.private or config.get("private", False)
     vocab = configuration.build(VocabularyConfig, config.get("vocab", {}), "config.vocab")
-    tokenizer, progress = vocab.load_tokenizer(), _show if sys.stderr.isatty() else lambda *counts: None
+    tokenizer = vocab.load_tokenizer(typed=recipes.typed_keys(arguments.overrides))
+    progress = _show if sys.stderr.isatty() else lambda *counts: None
     if tokenizer is None:
         raise UserError(
             "config.vocab.path is empty; learn a vocabulary with `bert-jax vocab --config=RECIPE --output=vocab.txt`, "

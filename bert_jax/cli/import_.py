@@ -16,12 +16,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lowercase",
         choices=("true", "false"),
-        help="do_lower_case of a TensorFlow checkpoint (default: by 'uncased' or 'cased' in its folder's name)",
+        help="whether text is converted to lower case, if no file says it (default: of a TensorFlow checkpoint by "
+        "'uncased' or 'cased' in its folder's name, else true)",
     )
 
 
 def run(arguments: argparse.Namespace) -> None:
     from bert_jax.interchange.workdir import import_into_workdir
+    from bert_jax.text.case import Case
 
-    lowercase = None if arguments.lowercase is None else arguments.lowercase == "true"
-    print(import_into_workdir(arguments.input, arguments.workdir, lowercase))
+    given = Case(None if arguments.lowercase is None else arguments.lowercase == "true")
+    print(import_into_workdir(arguments.input, arguments.workdir, given))

@@ -31,6 +31,7 @@ PATHS = re.compile(r"--(workdir|output|input|init|corpus|vocab|data|dev|queries|
 LEAST_MEMORY = 4 * 10**9  # bytes of addresses; with less, libraries abort where they fail to start a thread
 NO_VERBS = ("main", "flags")  # files of this folder
 TRAINING = ("ablate", "finetune", "pretrain", "sweep")  # verbs that train
+FINETUNING = ("finetune", "sweep")  # verbs whose recipes are of configs/finetune
 LINE = 2000  # longer error messages are shortened to so many characters
 
 
@@ -256,6 +257,9 @@ def _parse(parser: _Parser, argv: list[str]) -> argparse.Namespace:
     argv = _at_home(argv)
     overrides = [text for text in argv if recipes.OVERRIDE.fullmatch(text)]
     arguments, unknown = parser.parse_known_intermixed_args([text for text in argv if text not in overrides])
+    if hasattr(arguments, "config"):
+        verb = parser.prog.rpartition(" ")[2]
+        arguments.config = recipes.in_folder(arguments.config, "finetune" if verb in FINETUNING else "pretrain")
     options = [option for action in parser._actions for option in action.option_strings if option.startswith("--")]
     for text in unknown:
         name = text.partition("=")[0]
@@ -265,7 +269,7 @@ def _parse(parser: _Parser, argv: list[str]) -> argparse.Namespace:
         raise UserError(f"unexpected argument {text!r}; {hint}")
     overrides += getattr(arguments, "short", [])
     place = getattr(arguments, "workdir", None) or ""
-    if hasattr(arguments, "step") and (at := re.fullmatch(r"(.+)@(\d+)", place)):
+    if hasattr(arguments, "step") and (at := re.fullmatch(r"(.+)@([0-9]+)", place)):
         arguments.workdir, arguments.step = at[1], int(at[2])  # WORKDIR@STEP, as --init takes it
     trusts = getattr(arguments, "trust_code", False)
     for place in [getattr(arguments, name, None) for name in ("workdir", "init")] if trusts else ():

@@ -6,6 +6,7 @@ import argparse
 
 from bert_jax.cli.flags import add_config, add_processes
 from bert_jax.cli.main import in_processes
+from bert_jax.runs import recipes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,10 +21,10 @@ def run(arguments: argparse.Namespace) -> int:
     from bert_jax.inspection.check import as_table
     from bert_jax.runs.preflight import preflight
 
-    checks = []
+    checks, typed = [], recipes.typed_keys(arguments.overrides)
 
     def check() -> None:
-        checks.extend(preflight(arguments.config.to_dict(), arguments.workdir, arguments.init))
+        checks.extend(preflight(arguments.config.to_dict(), arguments.workdir, arguments.init, typed))
         if distributed.is_first():
             print(as_table(checks))
 

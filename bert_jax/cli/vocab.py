@@ -7,9 +7,11 @@ import argparse
 from bert_jax.cli.flags import add_config
 from bert_jax.configuration import build
 from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig, find_source, prepare_vocabulary
+from bert_jax.corpora.source import text_of
 from bert_jax.corpora.workplace import clean_up_parents
 from bert_jax.errors import UserError
 from bert_jax.program import program
+from bert_jax.runs import recipes
 from bert_jax.runs.key_names import is_finetuning
 
 
@@ -26,9 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from bert_jax.inspection.fertility import compared, measure, text_of
+    from bert_jax.inspection.fertility import compared, measure
 
-    config = arguments.config.to_dict()
+    config, typed = arguments.config.to_dict(), recipes.typed_keys(arguments.overrides)
     vocab = build(VocabularyConfig, config.get("vocab", {}), "config.vocab")
     if is_finetuning(config) and not vocab.path:
         raise UserError(
@@ -42,7 +44,7 @@ def run(arguments: argparse.Namespace) -> None:
 
         init = tokenizer_of(arguments.init)
     with clean_up_parents(arguments.output):
-        tokenizer = prepare_vocabulary(vocab, corpus, arguments.output, print)
+        tokenizer = prepare_vocabulary(vocab, corpus, arguments.output, print, typed)
     shortfall = (
         f", fewer than the {vocab.size:,} asked for: nothing else in the text is frequent enough"
         if tokenizer.size < vocab.size

@@ -28,6 +28,7 @@ from bert_jax.cluster.differences import difference
 from bert_jax.cluster.exit_codes import BAD_INPUT, INTERRUPTED, PEER_LOST, PREEMPTED
 from bert_jax.cluster.processes import Processes, unreachable
 from bert_jax.errors import Interrupted, PeerLostError, Preempted, UserError
+from bert_jax.program import say
 from bert_jax.storage import files, reading, write_errors
 from bert_jax.storage.remote import RemotePath
 
@@ -36,6 +37,7 @@ FIRST = "0"  # the file of process 0
 CARD = re.compile(r"[1-9]\d*-[0-9a-f]{32}")
 LOOK_SECONDS, REMOTE_LOOK_SECONDS = 0.2, 1.0  # time from one look at the folder to the next
 REACH_SECONDS = 3.0  # the longest try to reach process 0
+SAY_SECONDS = 20.0  # time from one line about the wait to the next
 READ_SECONDS = 10.0  # how long process 0, which ends, waits for the others to read why
 
 
@@ -56,6 +58,7 @@ class Arrival:
         self._card: dict[str, Any] = {**place, "id": self._id, "same": dict(same)}
         self._made: list[Any] = []  # the folders made for the arrival, the innermost first
         self._is_open = False  # whether this is process 0, and its file is there
+        self._said = time.monotonic()  # when it was last said for whom this process waits
         self._last_answer: Mapping[str, Any] = {}  # what process 0 has answered
         self._has_verdict = False  # whether process 0 has said which processes belong to the job, or why there is none
 
@@ -112,6 +115,7 @@ class Arrival:
                 self._answer({"hosts": hosts}, cards)
                 return hosts
             still()
+            self._say(lambda: f"process 0 waits for processes {self._others(cards)} of {count}", deadline)  # noqa: B023
             time.sleep(self._look)
 
     def _fault(self, cards: Mapping[str, dict[str, Any]]) -> tuple[str, int] | None:
@@ -139,22 +143,22 @@ class Arrival:
         return None
 
     def _absent(self, cards: Mapping[str, dict[str, Any]]) -> tuple[str, int]:
-        there, job = {card["number"] for card in cards.values()}, self._processes
-        absent = ", ".join(str(number) for number in range(job.num_processes) if number not in there)
+        job, absent = self._processes, self._others(cards)
         return (
             f"after {job.arrival_seconds:.0f} s processes {absent} of {job.num_processes} have not arrived in "
             f"{self._folder}; start them with the same --workdir, on a shared mount or a bucket, and let the network "
             f"through to {job.coordinator}"
         ), PEER_LOST
 
-    def _cards(self) -> dict[str, dict[str, Any]]:
-        """Return the cards for this start, by id; that of process 0 is the first."""
-        cards = {self._id: self._card}
+    def _cards(self, first: Mapping[str, Any] | None = None) -> dict[str, dict[str, Any]]:
+        """Return the cards for this start, by id; that of process 0, ``first`` or this process's, is the first."""
+        of_first = dict(first or self._card)
+        cards = {of_first["id"]: of_first}
         remote = isinstance(self._folder, RemotePath)
         names = self._folder.names() if remote else [path.name for path in self._folder.iterdir()]
         for name in sorted(filter(CARD.fullmatch, names)):
             card = self._read(name)
-            if card is not None and card.get("to") == self._id:
+            if card is not None and card.get("to") == of_first["id"]:
                 cards[card["id"]] = card
         return cards
 
@@ -195,6 +199,7 @@ class Arrival:
                 if error is None:
                     self._card["to"] = first["id"]
                     self._write(self._name(), self._card)
+            self._say(lambda: self._whom(first, error), deadline)  # noqa: B023
             time.sleep(self._look)
         tried = f"after {job.arrival_seconds:.0f} s of trying"
         if error is not None:
@@ -208,10 +213,33 @@ class Arrival:
             "arrived takes no other"
         )
 
+    def _whom(self, first: Mapping[str, Any] | None, error: OSError | None) -> str:
+        """Return for whom this process waits, which is not process 0. ``first`` is what process 0 has written."""
+        own = f"process {self._processes.process_id}"
+        if first is None or "ids" in first:  # what lies there is of another start
+            return f"{own} waits for process 0"
+        if error is not None:
+            return f"{own} cannot reach process 0 at {self._processes.coordinator} yet ({error.strerror or error})"
+        with contextlib.suppress(FileNotFoundError):  # process 0 has just removed the folder
+            if others := self._others(self._cards(first)):
+                return f"{own} waits with process 0 for processes {others}"
+        return f"{own} waits for the answer of process 0"
+
     def _name(self) -> str:
         return f"{self._processes.process_id}-{self._id}"
 
     # ---- All ---------------------------------------------------------------------------------------------------------
+
+    def _say(self, whom: Callable[[], str], deadline: float) -> None:
+        """Say for ``whom`` this process waits, and where, if it has not been said for ``SAY_SECONDS``."""
+        if (now := time.monotonic()) - self._said >= SAY_SECONDS:
+            self._said = now
+            say(f"{whom()}, in {self._folder}, for {max(0.0, deadline - now):.0f} s more")
+
+    def _others(self, cards: Mapping[str, Mapping[str, Any]]) -> str:
+        """Return the numbers of the processes of the job that have no card, for a message."""
+        there = {card["number"] for card in cards.values()}
+        return ", ".join(str(number) for number in range(self._processes.num_processes) if number not in there)
 
     def _read(self, name: str) -> dict[str, Any] | None:
         """Return what a file holds; None if it is not there or not whole."""

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import ipaddress
 import os
+import re
 import socket
 import time
 from collections.abc import Mapping
@@ -82,7 +83,7 @@ def find(given: Mapping[str, Any]) -> Processes | None:
             + ", ".join(f"--{name} (or {VARIABLES[name]})" for name in missing)
         )
     for name in ("num_processes", "process_id"):
-        if not str(values[name]).isdecimal():
+        if not re.fullmatch("[0-9]{1,9}", str(values[name])):
             raise UserError(f"{VARIABLES[name]} is {values[name]!r}; a whole number is needed")
     number, own = int(str(values["num_processes"])), int(str(values["process_id"]))
     return Processes(str(values["coordinator"]), number, own, **limits)
@@ -108,7 +109,7 @@ def split_address(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     with contextlib.suppress(UnicodeError):
         host.encode("idna")  # the resolver does this too
-        if host and port.isdecimal() and 1 <= int(port) <= 65_535:
+        if host and re.fullmatch("[0-9]{1,5}", port) and 1 <= int(port) <= 65_535:
             return host.strip("[]"), int(port)
     raise UserError(f"the coordinator is {address!r}; HOST:PORT is needed, such as 10.0.0.2:8476")
 

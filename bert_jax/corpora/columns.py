@@ -20,6 +20,7 @@ from bert_jax import catalogue
 from bert_jax.configuration import build
 from bert_jax.errors import UserError
 from bert_jax.program import program
+from bert_jax.storage import files
 
 PACKAGE = "corpora.annotators"
 TOKENS = "tokens"  # the column name that stands for the token ids in ``CorpusSplit.read``
@@ -84,6 +85,7 @@ def check(columns: Mapping[str, Any]) -> None:
                 f"config.corpus.columns has {name!r}; a name begins with a small letter, goes on with small letters,"
                 f" digits and _, and is none of {', '.join(RESERVED)}"
             )
+        files.check_name(name, "a column of config.corpus.columns")
         if not isinstance(options, Mapping) or "annotator" not in options:
             raise UserError(
                 f"config.corpus.columns.{name} is {options!r}; it needs an annotator, such as"

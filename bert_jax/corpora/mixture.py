@@ -22,6 +22,8 @@ from bert_jax.records import Document
 if TYPE_CHECKING:
     from bert_jax.text.tokenizer import Tokenizer
 
+TURN = 1024  # the number of rows in which the shares are exact; a share is a multiple of 1 / TURN
+
 
 @dataclasses.dataclass(frozen=True)
 class Mixture:
@@ -75,8 +77,9 @@ def check_weights(weights: Mapping[str, float | None], temperature: float) -> No
             f"weights of config.corpus.parts must be positive numbers, or 0 for a part that is only evaluated; found "
             f"{bad or 'only 0'}"
         )
-    if not 0 < temperature < math.inf:
-        raise UserError(f"config.corpus.temperature is {temperature}; a positive number is needed, 1 changes nothing")
+    _check_small(given, "the weight of config.corpus.parts.")
+    if not 0.1 <= temperature < math.inf:
+        raise UserError(f"config.corpus.temperature is {temperature}; 0.1 or more is needed, 1 changes nothing")
 
 
 def check_shares(weights: Mapping[str, Any], parts: Iterable[str], where: str) -> None:
@@ -90,6 +93,17 @@ def check_shares(weights: Mapping[str, Any], parts: Iterable[str], where: str) -
     number = (type(weight) in (int, float) and 0 <= weight < math.inf for weight in weights.values())
     if not all(number) or not any(weights.values()):
         raise UserError(f"{where} is {dict(weights)}; numbers of 0 or more are needed, and one above 0")
+    _check_small(weights, f"{where}.")
+
+
+def _check_small(weights: Mapping[str, float], where: str) -> None:
+    """Raise ``UserError`` for a weight above 0 that is not one of ``TURN`` rows, rounded."""
+    for name, weight in weights.items():
+        if 0 < weight < 0.5 / TURN * sum(weights.values()):
+            raise UserError(
+                f"{where}{name} is {weight:g}, less than half of one in {TURN:,} rows, in which shares are counted; "
+                "give more, or 0 to leave it out"
+            )
 
 
 def shares(weights: Mapping[str, float | None], sizes: Mapping[str, int], temperature: float) -> dict[str, float]:

@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,14 +24,15 @@ from bert_jax.corpora.build import BuildConfig, Progress
 from bert_jax.corpora.build import build as build_corpus
 from bert_jax.corpora.duplicates import Duplicates
 from bert_jax.corpora.mixture import JoinedSource, check_weights
-from bert_jax.corpora.source import OwnSource, Shard, Source, documents, shards_of
+from bert_jax.corpora.source import OwnSource, Shard, Source, documents, shards_of, text_of
 from bert_jax.corpora.workplace import open_workplace
 from bert_jax.errors import UserError
 from bert_jax.program import Note
 from bert_jax.storage import files
-from bert_jax.text import learn
+from bert_jax.text import accents, learn
 from bert_jax.text import tokenizer as tokenizers
-from bert_jax.text.learn import COVERAGE, learn_from_counts, learn_wordpiece
+from bert_jax.text.case import Case
+from bert_jax.text.learn import COVERAGE, learn_from_counts
 from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.learn_sentencepiece import MAX_SENTENCES, NUM_THREADS, learn_sentencepiece
 from bert_jax.text.sentences import check_language
@@ -46,7 +47,9 @@ class VocabularyConfig:
     path: str = ""
     kind: Literal["wordpiece", "unigram", "bpe", "byte_bpe"] = "wordpiece"  # unigram and bpe are sentencepiece's
     size: int = 30_522  # number of pieces to learn, special tokens included
-    lowercase: bool = True  # also strips accents; must be as a given vocabulary was made; no effect on byte-level BPE
+    lowercase: bool = True  # of a vocabulary that is learned, or whose files do not say it, such as a bare vocab.txt
+    # whether é becomes e, and letters of other scripts lose their signs; None: in lower case alone, as in BERT
+    strip_accents: bool | None = None
     min_frequency: int = 2  # wordpiece, byte_bpe: a pair of pieces seen less often is not joined
     character_coverage: float = COVERAGE  # share of the text's characters that the alphabet covers, if there is room
     byte_fallback: bool = False  # sentencepiece: add 256 pieces for bytes, so that no text is unknown
@@ -67,14 +70,41 @@ class VocabularyConfig:
         """Return ``tokenizer`` with the tokens that ``added`` names."""
         return tokenizer.with_added([{"content": text} for text in self.added])
 
-    def load_tokenizer(self, initial: Tokenizer | None = None) -> Tokenizer | None:
+    @property
+    def case(self) -> Case:
+        return Case(self.lowercase, self.strip_accents)
+
+    @property
+    def file_name(self) -> str:
+        """Return the name of the file of a vocabulary that is learned."""
+        return tokenizers.file_name(self.kind, self.added, self.strip_accents in (None, self.lowercase))
+
+    def typed_case(self, typed: Collection[str]) -> Case:
+        """Return the keys of case that the user gave on the command line; ``typed`` are all keys given there."""
+        default = VocabularyConfig()
+        given = {
+            name: getattr(self, name)
+            for name in ("lowercase", "strip_accents")
+            if f"vocab.{name}" in typed or ("vocab" in typed and getattr(self, name) != getattr(default, name))
+        }
+        return Case(**given)
+
+    def load_tokenizer(self, initial: Tokenizer | None = None, typed: Collection[str] = ()) -> Tokenizer | None:
         """Return the tokenizer at ``path``, else ``initial``, with the added tokens; None if one is to be learned.
 
         Args:
-          initial: the tokenizer of the model to start from, whose lower case also decides how ``path`` is read.
+          initial: the tokenizer of the model to start from. Its case decides how ``path`` is read, if the file does
+            not say it and the user has typed none.
+          typed: the keys of the config that the user gave on the command line.
+
+        Raises:
+          UserError: there is no such vocabulary, or a key of case was typed that contradicts it.
         """
         if self.path:
-            initial = tokenizers.load(self.path, initial.lowercase if initial else self.lowercase)
+            given, others = self.typed_case(typed), (initial or self).case
+            case = [own if said is None else said for said, own in zip(given, others, strict=True)]
+            initial = tokenizers.load(self.path, *case)
+            given.check(initial, self.path)
         return self.with_added(initial) if initial else None
 
 
@@ -110,6 +140,7 @@ class CorpusConfig:
                 )
             if not re.fullmatch(r"[a-z0-9_][a-z0-9_-]*", name):
                 raise UserError(f"config.corpus.parts has {name!r}; a name has small letters, digits, _ and - only")
+            files.check_name(name, "a part of config.corpus.parts")
         parts = self.part_configs()
         check_weights({name: part.weight for name, part in parts.items()}, self.temperature)
         if parts and any(value != () for value in self.options.values()):
@@ -188,25 +219,41 @@ def find_source(corpus: CorpusConfig, where: str = "config.corpus") -> Any:
 
 
 def prepare_vocabulary(
-    vocab: VocabularyConfig, corpus: CorpusConfig, output: str | os.PathLike[str], note: Note | None = None
+    vocab: VocabularyConfig,
+    corpus: CorpusConfig,
+    output: str | os.PathLike[str],
+    note: Note | None = None,
+    typed: Collection[str] = (),
 ) -> Tokenizer:
     """Write the tokenizer of a run to the file ``output``, whole or not at all, and return it.
 
     If ``vocab.path`` is set, the tokenizer is a checked copy of that file; otherwise it is learned from ``corpus``.
-    ``note`` is called with a line if a learned one lacks characters that it should have.
+    ``note`` is called with a line if a learned one lacks characters that it should have, or takes a part of many
+    letters. ``typed``: see ``VocabularyConfig.load_tokenizer``.
 
     Raises:
       UserError: ``output`` has the file name of another kind of tokenizer, a vocabulary lacks a special token, or a
         corpus has no text.
     """
     files.check_new(output)
-    tokenizer = vocab.load_tokenizer()
-    name = tokenizer.file_name if tokenizer else tokenizers.file_name(vocab.kind, vocab.added)
+    tokenizer = vocab.load_tokenizer(typed=typed)
     what = f"the vocabulary {vocab.path}" if tokenizer else f"a vocabulary of kind {vocab.kind!r}"
-    tokenizers.check_name(output, name, f"{what} with added tokens" if vocab.added else what)
-    tokenizer = tokenizer or vocab.with_added(_learn(vocab, corpus, output, note))
+    what += " with added tokens" if vocab.added else f" with strip_accents={vocab.strip_accents}"
+    tokenizers.check_name(output, tokenizer.file_name if tokenizer else vocab.file_name, what)
+    if tokenizer is None:
+        tokenizer = vocab.with_added(_learn(vocab, corpus, output, note))
+        tell_of_losses(vocab, tokenizer, text_of(find_source(corpus)), note)
     tokenizer.save(output)
     return tokenizer
+
+
+def tell_of_losses(vocab: VocabularyConfig, tokenizer: Tokenizer, texts: Iterable[str], note: Note | None) -> None:
+    """Call ``note`` with a line if a learned ``tokenizer`` takes a part of many letters of ``texts``, unless asked to.
+
+    ``texts``: some of the text that it was learned from.
+    """
+    if note and vocab.strip_accents is None and (line := tokenizer.losses(accents.losses("".join(texts)))):
+        note(f"{line}; {accents.KEEP}{' in a tokenizer.json' if vocab.kind == 'wordpiece' else ''}")
 
 
 def _learn(
@@ -215,21 +262,25 @@ def _learn(
     """Return the tokenizer that ``vocab`` describes, learned from ``corpus``. For WordPiece, workers count words."""
     source = find_source(corpus)
     if vocab.kind == "wordpiece":
-        words = _count_words(source, vocab.lowercase, corpus, os.fspath(files.as_path(output)))
-        pieces = learn_from_counts(words, vocab.size, vocab.min_frequency, vocab.character_coverage, note)
-        return tokenizers.wordpiece(pieces, vocab.lowercase)
+        words = _count_words(source, vocab, corpus, os.fspath(files.as_path(output)))
+        return _wordpiece(vocab, words, note)
     texts = (sentence for document in documents(source) for sentence in document.sentences)
     return learn_tokenizer(vocab, texts, note)
 
 
-def _count_words(source: Source, lowercase: bool, corpus: CorpusConfig, target: str) -> Counter[str]:
+def _wordpiece(vocab: VocabularyConfig, words: Mapping[str, int], note: Note | None) -> Tokenizer:
+    pieces = learn_from_counts(words, vocab.size, vocab.min_frequency, vocab.character_coverage, note)
+    return tokenizers.wordpiece(pieces, vocab.lowercase, strip_accents=vocab.strip_accents)
+
+
+def _count_words(source: Source, vocab: VocabularyConfig, corpus: CorpusConfig, target: str) -> Counter[str]:
     """Return the word counts of ``source``, which do not depend on the number of workers.
 
     Finished counts are kept in ``TARGET.partial``, so that the next try continues an interrupted one.
     """
-    identity = json.dumps([source.fingerprint(), lowercase, corpus.part_bytes])
+    identity = json.dumps([source.fingerprint(), *vocab.case, corpus.part_bytes])
     with open_workplace(f"{target}.partial", target, hashlib.sha256(identity.encode()).hexdigest()) as workplace:
-        work = functools.partial(workplace.once, "words", functools.partial(_count_in_shard, source, lowercase))
+        work = functools.partial(workplace.once, "words", functools.partial(_count_in_shard, source, vocab.case))
         shards = shards_of(source.pieces(), corpus.part_bytes)
         engine.run(work, shards, corpus.num_workers, corpus.beam_options)
         words = learn.merge(work(shard) for shard in shards)
@@ -237,9 +288,9 @@ def _count_words(source: Source, lowercase: bool, corpus: CorpusConfig, target: 
     return words
 
 
-def _count_in_shard(source: Source, lowercase: bool, shard: Shard, folder: Path) -> Counter[str]:
+def _count_in_shard(source: Source, case: Case, shard: Shard, folder: Path) -> Counter[str]:
     sentences = (sentence for document in documents(source, shard.pieces) for sentence in document.sentences)
-    return learn.count_words(sentences, lowercase)
+    return learn.count_words(sentences, *case)
 
 
 def learn_tokenizer(vocab: VocabularyConfig, texts: Iterable[str], note: Note | None = None) -> Tokenizer:
@@ -251,14 +302,13 @@ def learn_tokenizer(vocab: VocabularyConfig, texts: Iterable[str], note: Note | 
       UserError: there is no text, or ``vocab.size`` is too small for the pieces that such a tokenizer must have.
     """
     if vocab.kind == "wordpiece":
-        own = (vocab.size, vocab.lowercase, vocab.min_frequency, vocab.character_coverage)
-        pieces = learn_wordpiece(texts, *own, note)
-        return tokenizers.wordpiece(pieces, vocab.lowercase)
+        return _wordpiece(vocab, learn.count_words(texts, *vocab.case), note)
     if vocab.kind == "byte_bpe":
         return learn_byte_bpe(
             texts,
             vocab.size,
             lowercase=vocab.lowercase,
+            strip_accents=vocab.strip_accents,
             min_frequency=vocab.min_frequency,
             max_sentences=vocab.max_sentences,
         )
@@ -267,6 +317,7 @@ def learn_tokenizer(vocab: VocabularyConfig, texts: Iterable[str], note: Note | 
         vocab.size,
         vocab.kind,
         lowercase=vocab.lowercase,
+        strip_accents=vocab.strip_accents,
         byte_fallback=vocab.byte_fallback,
         character_coverage=vocab.character_coverage,
         num_threads=vocab.num_threads,

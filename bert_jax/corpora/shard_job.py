@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import errno
 import hashlib
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,11 +24,13 @@ from bert_jax.corpora.store import DATASET_NAME, column_name, record_header
 from bert_jax.corpora.workplace import Workplace
 from bert_jax.records import Document
 from bert_jax.storage import files, write_errors
-from bert_jax.text.learn import IDEOGRAPH
+from bert_jax.text.accents import Losses, added, losses
 from bert_jax.text.tokenizer import Tokenizer
+from bert_jax.text.words import joined_with
 
 BATCH_BYTES = 2 << 20  # bytes of text tokenized at a time
 EXTREMES = 3  # how many of the lowest and the highest draws are kept; from them, an error suggests a better fraction
+LOOKED_AT = 4_096  # characters of a document in which letters with accents are counted
 EXAMPLES = 3  # how many places are kept for each reason to skip
 SENTENCES, DOCUMENTS = "sentences.npy", "documents.npy"  # the endings of the two files of lengths
 # Larger groups make random reads up to 85 times slower; compression saves a quarter of the space and halves the speed.
@@ -40,6 +43,7 @@ class _Tokenized(NamedTuple):
     heldout_draw: float  # in [0, 1), from the document's hash; held out if below ``heldout_fraction``
     num_bytes: int
     text_hits: collections.Counter[str]  # counts of traces of wrong encodings
+    losses: Losses  # what stripped accents would take from it
     num_empty: int  # number of sentences without a token, which are left out
     lengths: np.ndarray  # int64 [S], the number of tokens of each sentence, at least 1
     tokens: np.ndarray  # int32 [sum(lengths)]
@@ -70,7 +74,8 @@ class ShardJob:
         dropped: collections.Counter[str] = collections.Counter()
         skipped: dict[str, dict[str, Any]] = {}
         draws: list[float] = []
-        counts: dict[str, Any] = {"documents": 0, "bytes": 0, "text_hits": hits.text_hits(b"")}
+        counts: dict[str, Any] = {"documents": 0, "bytes": 0}
+        counts |= {"text_hits": hits.text_hits(b""), "losses": Losses(0, 0, 0, 0)}
         documents = self._documents(shard, skipped)
         if self.drop_duplicates:
             documents = duplicates.unmarked(documents, self.workplace, shard, folder)
@@ -78,6 +83,7 @@ class ShardJob:
             counts["documents"] += 1
             counts["bytes"] += document.num_bytes
             counts["text_hits"].update(document.text_hits)
+            counts["losses"] = added(counts["losses"], document.losses)
             dropped["empty_sentences"] += document.num_empty
             dropped["empty_documents"] += not len(document.lengths)
             if len(document.lengths):
@@ -131,8 +137,8 @@ def tokenize(
 
 
 def _in_running_text(sentences: Sequence[str], joiner: str) -> list[str]:
-    """Return ``sentences`` with ``joiner`` put before each, except the first and any that begins with an ideograph."""
-    return [text if i == 0 or IDEOGRAPH.match(text) else joiner + text for i, text in enumerate(sentences)]
+    """Return ``sentences``, each but the first with ``joiner`` before it if their script puts spaces there."""
+    return [*sentences[:1], *(joined_with(joiner, *pair) for pair in itertools.pairwise(sentences))]
 
 
 def _spans(tokenizer: Tokenizer, sentence: str, ids: np.ndarray) -> np.ndarray:
@@ -154,12 +160,14 @@ def _tokenize(tokenizer: Tokenizer, batch: list[Document], columns: Sequence[Col
         sentences = encoded[here]
         lengths = np.array([len(s) for s in sentences], np.int64)
         tokens = np.concatenate([np.zeros(0, np.int32), *sentences])
-        text = "\n".join(document.sentences).encode("utf-8", "replace")
+        joined = "\n".join(document.sentences)
+        text = joined.encode("utf-8", "replace")
         name = document.id.encode("utf-8", "surrogateescape")
         draw = int.from_bytes(hashlib.sha256(name + b"\0" + text).digest()[:8], "big") / 2**64
         beside = {key: np.concatenate([np.zeros(0, np.uint8), *column[here]]) for key, column in values.items()}
         empty = int((lengths == 0).sum())
-        yield _Tokenized(draw, len(text), hits.text_hits(text), empty, lengths[lengths > 0], tokens, beside)
+        lost = losses(joined[:LOOKED_AT])
+        yield _Tokenized(draw, len(text), hits.text_hits(text), lost, empty, lengths[lengths > 0], tokens, beside)
 
 
 class _SplitWriter:

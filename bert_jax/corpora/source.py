@@ -23,6 +23,7 @@ MARK = "/./"  # stands in a path before the part that does not change if the fil
 PIECE_BYTES = 16 << 20  # bytes of text in a piece, where a source can be cut
 SHARDS = 256  # the number of shards of a large corpus: as many as a reader keeps open
 SMALLEST, LARGEST = 8 << 20, 1 << 30  # bytes of text in a shard
+SAMPLED, SAMPLED_PIECES = 1 << 18, 256  # characters of text are enough to judge a vocabulary; from so many pieces
 
 
 def below(name: str) -> str:
@@ -161,3 +162,19 @@ def documents(source: Source, pieces: Iterable[Piece] | None = None) -> Iterator
         for item in source.read(piece):
             if isinstance(item, Document):
                 yield item
+
+
+def text_of(source: Source) -> list[str]:
+    """Return about ``SAMPLED`` of the sentences of ``source``, from all over it."""
+    pieces = source.pieces()
+    chosen = pieces[:: -(-len(pieces) // SAMPLED_PIECES) or 1]
+    return [text for piece in chosen for text in _first(source, piece, SAMPLED // len(chosen))]
+
+
+def _first(source: Source, piece: Piece, size: int) -> Iterator[str]:
+    for document in documents(source, [piece]):
+        for sentence in document.sentences:
+            if size <= 0:
+                return
+            size -= len(sentence)
+            yield sentence

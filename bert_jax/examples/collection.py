@@ -144,7 +144,7 @@ def _qrels(path: str, documents: Mapping[str, str], queries: Mapping[str, str]) 
             wrong.append(f"{record.where} has the query {query!r}, which is not in the queries")
         elif document not in documents:
             wrong.append(f"{record.where} has the document {document!r}, which is not in the corpus")
-        elif not score.lstrip("-").isdecimal():
+        elif not re.fullmatch("-?[0-9]{1,18}", score):
             wrong.append(f"{record.where} has the score {score!r}, which is not a whole number")
         else:
             relevances.setdefault(query, {})[document] = int(score)

@@ -52,6 +52,8 @@ class DataConfig:
                 f"config.data.splits has {', '.join(map(repr, wrong)) or 'none'}; names that begin with train, dev or"
                 " test are needed, such as dev_matched"
             )
+        if wrong := [name for name in self.names if not re.fullmatch(r"[\w-]+", name)]:
+            raise UserError(f"config.data has a split called {wrong[0]!r}; letters, digits, _ and - are allowed")
         if wrong := [name for name, path in self.splits.items() if not isinstance(path, str) or not path]:
             raise UserError(f"config.data.splits.{wrong[0]} is {self.splits[wrong[0]]!r}; a path is needed")
         check = functools.partial(check_fields, self, "config.data")
@@ -73,6 +75,13 @@ class DataConfig:
             )
         if self.dev_ids and any(split.startswith("dev") for split in self.splits):
             raise UserError("config.data.dev_ids makes the dev split, and config.data.splits names one; leave one out")
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all splits that there may be once the files are read."""
+        dealt = ["dev"] if self.dev_ids or self.dev_fraction else []
+        by_column = [*(self.split_values or splits.KNOWN)] if self.split_column else []
+        return list(dict.fromkeys([*self.splits, *by_column, *dealt]))
 
 
 def load(

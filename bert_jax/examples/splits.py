@@ -33,11 +33,11 @@ def deal(
 ) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
     """Divide ``examples`` into (train, dev); dev has ``fraction`` of them, rounded up.
 
-    Of the examples of each label, dev has the same fraction, give or take one example. A hash of seed and id decides
-    which examples are taken. Both splits keep the order of ``examples``. ``together``: see ``groups_of``; whole groups
-    are dealt.
+    Of the examples of each label, and of all rare labels together, dev has the same fraction, give or take one example.
+    A hash of seed and id decides which examples are taken. Both splits keep the order of ``examples``. Whole groups of
+    ``together`` are dealt (``groups_of``).
     """
-    dealt = _taken(examples, fraction, f"dev {seed}", "middle", together)
+    dealt = _taken(examples, fraction, f"dev {seed}", "frequent", together)
     train = tuple(example for i, example in enumerate(examples) if i not in dealt)
     return train, tuple(example for i, example in enumerate(examples) if i in dealt)
 
@@ -62,12 +62,12 @@ def deal_by_ids(
 def keep(examples: Sequence[Example], fraction: float, seed: int, together: Sequence[str] = ()) -> tuple[Example, ...]:
     """Return ``fraction`` of the examples, rounded up, in their order; of whole groups if ``together`` makes any.
 
-    Of the examples of each label, the same fraction is kept, give or take one example, but at least one if there is
-    room. A larger fraction keeps every example that a smaller fraction keeps.
+    Of the examples of each label, and of all rare labels together, the same fraction is kept, give or take one example.
+    The first kept example has a rare label. A larger fraction keeps every example that a smaller fraction keeps.
     """
     if fraction == 1:
         return tuple(examples)
-    kept = _taken(examples, fraction, f"train {seed}", "first", together)
+    kept = _taken(examples, fraction, f"train {seed}", "rare", together)
     return tuple(example for i, example in enumerate(examples) if i in kept)
 
 
@@ -96,7 +96,7 @@ def groups_of(examples: Sequence[Example], together: Sequence[str]) -> list[list
 
 
 def _taken(
-    examples: Sequence[Example], fraction: float, salt: str, lead: Literal["first", "middle"], together: Sequence[str]
+    examples: Sequence[Example], fraction: float, salt: str, lead: Literal["rare", "frequent"], together: Sequence[str]
 ) -> set[int]:
     """Return the indices of ``fraction`` of the examples, rounded up to whole groups."""
     count, groups, taken = share(len(examples), fraction), groups_of(examples, together), set[int]()
@@ -107,22 +107,36 @@ def _taken(
     return taken
 
 
-def _order(examples: Sequence[Example], salt: str, lead: Literal["first", "middle"]) -> list[int]:
+def _order(examples: Sequence[Example], salt: str, lead: Literal["rare", "frequent"]) -> list[int]:
     """Return the indices of ``examples`` in an order such that every prefix has nearly the proportions of all labels.
 
-    The n examples of a label are sorted by a hash; the example with rank r (from 0) is placed at (r + 1/2) / n of the
-    order. If ``lead="first"``, the example with rank 0 of each label comes before all others.
+    A prefix of k of n examples has k c / n examples, rounded down or up, of a label with c examples, and nearly the
+    share of all rare labels together. Labels with the same number of examples take turns, in the order of a hash. The
+    orders of these strata stand by that number, and the two smallest neighbors are merged until one order is left. The
+    last merge has all rare labels on one side, and begins with the side ``lead``.
     """
-    groups: dict[str, list[tuple[bytes, int]]] = defaultdict(list)
+    labels: dict[str, list[tuple[bytes, int]]] = defaultdict(list)
     for i, example in enumerate(examples):
         digest = hashlib.blake2b(f"{salt} {example['id']}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        groups[str(example.get("label", ""))].append((digest, i))
-    places = []
-    for group in groups.values():
-        for rank, (digest, i) in enumerate(sorted(group)):
-            place = 0.0 if lead == "first" and rank == 0 else (rank + 0.5) / len(group)
-            places.append((place, digest, i))
-    return [i for _, _, i in sorted(places)]
+        labels[str(example.get("label", ""))].append((digest, i))
+    alike: dict[int, list[tuple[int, bytes, int]]] = defaultdict(list)  # number of examples of a label -> all of them
+    for group in labels.values():
+        alike[len(group)].extend((rank, digest, i) for rank, (digest, i) in enumerate(sorted(group)))
+    orders = [[i for _, _, i in sorted(alike[size])] for size in sorted(alike)]
+    while len(orders) > 1:
+        at = min(range(len(orders) - 1), key=lambda at: len(orders[at]) + len(orders[at + 1]))
+        rare_first = lead == "rare" and len(orders) == 2
+        orders[at : at + 2] = [_merged(orders[at], orders[at + 1], rare_first)]
+    return orders[0] if orders else []
+
+
+def _merged(rare: Sequence[int], frequent: Sequence[int], rare_first: bool) -> list[int]:
+    """Return both orders in one; each prefix has nearly the proportions of both."""
+    places = [((rank + 0.5) / len(rare), 1, i) for rank, i in enumerate(rare)]
+    if rare_first:
+        places[0] = (0.0, 1, rare[0])
+    places += [((rank + 0.5) / len(frequent), 0, i) for rank, i in enumerate(frequent)]
+    return [i for _, _, i in sorted(places, key=lambda place: place[:2])]
 
 
 def check_column(column: str, values: Mapping[str, Any], splits: Mapping[str, str]) -> None:

@@ -255,7 +255,7 @@ def _tunings(ablation: Ablation, models: Sequence[ModelConfig]) -> dict[str, _Tu
                 f"--finetune has {tunings[name].text!r} and {text!r}, whose runs would have one name, {name!r}; "
                 "leave one out, rename its file, or compare settings of one model with bert-jax sweep --init"
             )
-        config = recipes.load(recipe, overrides).to_dict()
+        config = recipes.load(recipes.in_folder(recipe, "finetune"), overrides).to_dict()
         try:
             settings = FinetuningSettings.of(config)
             every: dict[str, Splits] = {

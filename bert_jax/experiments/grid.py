@@ -130,6 +130,8 @@ def _check_names(cells: Sequence[Cell]) -> None:
     wrong = [cell.name for cell in cells if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.=+@-]*", cell.name)]
     if wrong:
         raise UserError(f"{', '.join(map(repr, wrong))} cannot name a folder; use letters, digits and _ . = + @ -")
+    for cell in cells:
+        files.check_name(cell.name, "a run of the grid")
     folded = [cell.name.lower() for cell in cells]  # some file systems ignore case
     twice = sorted({name for name in folded if folded.count(name) > 1})
     if twice:

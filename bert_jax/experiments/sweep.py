@@ -21,6 +21,7 @@ from bert_jax.reporting.run_record import only_writer
 from bert_jax.runs import key_names, recipes
 from bert_jax.runs.finetuning import FinetuningRequest, finetune
 from bert_jax.runs.finetuning_preparation import Splits, check_finetuning
+from bert_jax.runs.inputs import read_start
 from bert_jax.runs.settings import FinetuningSettings
 from bert_jax.storage import files
 
@@ -138,14 +139,17 @@ def _work(
     Raises ``UserError`` if it could not begin: its model, its examples and their labels are read and checked. Examples
     are encoded once for all combinations that differ only in how they are optimized.
     """
-    model, read = functools.cache(functools.partial(load, flag="--init=")), dict[str, dict[str, Splits]]()
+    typed, read = (*recipes.typed_keys(request.overrides), *request.vary), dict[str, dict[str, Splits]]()
+    read_once = functools.cache(load)
     found, counted = dict[str, float](), dict[str, float]()
     for name, config in configs.items():
         init, data = _init(request, combinations[name]), {**config.get("data", {}), "train_fraction": 1.0}
         files_of = json.dumps([config.get("task"), config.get("tasks"), data], default=str)
         rows_of = json.dumps([init, {k: v for k, v in config.items() if k not in OF_OPTIMIZATION}], default=str)
         try:
-            checked = check_finetuning(FinetuningSettings.of(config), model(init) if init else None)
+            settings = FinetuningSettings.of(config)
+            initial = read_start(settings.vocab, typed, init, read_once) if init else None
+            checked = check_finetuning(settings, initial)
             if files_of not in read:
                 read[files_of] = checked.load(request.data, lambda _: None)
             if rows_of not in counted:
@@ -185,8 +189,11 @@ def _combinations(request: Sweep) -> dict[str, dict[str, str]]:
                 f"{key} is {','.join(values)!r}, of which the last folder names a run, and several would be "
                 f"{' and '.join(sorted(names))}; name folders that end differently, such as the workdirs of models"
             )
-    every = itertools.product(*request.vary.values())
-    return {_name(named): named for named in (dict(zip(request.vary, values, strict=True)) for values in every)}
+    every = [dict(zip(request.vary, values, strict=True)) for values in itertools.product(*request.vary.values())]
+    names = list(map(_name, every))
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UserError(f"two combinations of --vary would both be called {twice[0]!r}; vary them one after another")
+    return dict(zip(names, every, strict=True))
 
 
 def _same(value: Any) -> Any:

@@ -30,7 +30,7 @@ BATCH_SIZE = 32
 class Filled:
     """The candidates for each mask in ``text``, most likely first, with their probabilities.
 
-    A candidate is the text of a piece. If the piece continues a word, ``##`` is put before it, whatever the tokenizer.
+    A candidate is the text of a piece. If the tokenizer is WordPiece, a piece that continues a word has its ``##``.
     """
 
     text: str
@@ -78,9 +78,8 @@ def fill_mask(model: TrainedModel, texts: Sequence[str], best: int = 5) -> list[
         return tuple((shown(int(i)), float(row[i])) for i in np.argsort(-row)[:best])
 
     def shown(token: int) -> str:
-        text, continues = tokenizer.surfaces[token]
-        text = text or tokenizer.vocab[token]  # a space alone
-        return f"##{text}" if continues and tokenizer.is_continuation[token] else text
+        text = "" if tokenizer.is_wordpiece else tokenizer.surfaces[token][0]
+        return text or tokenizer.vocab[token]  # a space alone, or WordPiece
 
     filled: dict[int, Filled] = {}
     for chosen, outputs in forward.rows(rows, config.max_length, read):

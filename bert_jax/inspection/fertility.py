@@ -13,15 +13,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from bert_jax.corpora.source import Piece, Source, documents
 from bert_jax.corpora.store import CorpusSplit
 from bert_jax.inspection.check import percent, ratio
 from bert_jax.text.tokenizer import Tokenizer
-from bert_jax.text.words import WIDE
+from bert_jax.text.words import is_spaced
 
-CHARACTERS = 1 << 18  # of text are enough to tell vocabularies apart
-_PIECES, _SENTENCES, _LONGEST = 256, 4_096, 512  # of a source; of a corpus; tokens of a sentence
-_NO_SPACES = re.compile(rf"{WIDE}|[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")  # also Thai, Lao, Burmese and Khmer
+_SENTENCES, _LONGEST = 4_096, 512  # of a corpus; tokens of a sentence
+SPOILED = 0.001  # a smaller share of spoiled units is not told
 _BYTES = re.compile("(<0x[0-9A-F]{2}>)+")
 
 
@@ -33,9 +31,12 @@ class Fertility:
     units: int
     unit_pieces: int  # pieces that begin in a unit: marks around words are left out
     whole: int  # units that are not cut
+    kept: int  # units that are not cut, and of which stripped accents take nothing
+    spoiled: int  # units of which stripped accents take a part
     pieces: int
     unknown: int  # pieces that are [UNK]
     bytes: int  # pieces that are parts of characters
+    lossy: int = 0  # 1 if stripped accents had taken a part of the text before
 
     @property
     def value(self) -> float:
@@ -44,11 +45,15 @@ class Fertility:
     @property
     def facts(self) -> dict[str, str | float]:
         shares = {"unknown_share": ratio(self.unknown, self.pieces), "byte_share": ratio(self.bytes, self.pieces)}
-        return {"unit": self.unit, "fertility": self.value, "whole_share": ratio(self.whole, self.units), **shares}
+        units = {"whole_share": ratio(self.kept, self.units), "spoiled_share": ratio(self.spoiled, self.units)}
+        return {"unit": self.unit, "fertility": self.value, **units, **shares}
 
     def __str__(self) -> str:
         lost, what = (self.bytes, "parts of characters") if self.bytes else (self.unknown, "[UNK]")
-        whole = f"{percent(ratio(self.whole, self.units))} of {self.unit}s stay whole"
+        left = ", as stripped accents leave them," if self.lossy else ""
+        whole = f"{percent(ratio(self.kept, self.units))} of {self.unit}s{left} stay whole"
+        if self.spoiled > SPOILED * self.units:
+            whole += f", {percent(ratio(self.spoiled, self.units))} are changed by stripped accents"
         return (
             f"{self.value:.2f} pieces a {self.unit}, {whole}, {percent(ratio(lost, self.pieces))} of pieces are {what}"
         )
@@ -56,10 +61,9 @@ class Fertility:
 
 def measure(tokenizer: Tokenizer, texts: Sequence[str], special_tokens_in_text: bool = False) -> Fertility:
     """Return the fertility of ``tokenizer`` on ``texts``, which are sentences."""
-    without = sum(len(_NO_SPACES.findall(text)) for text in texts)
-    by_character = 2 * without > sum(len("".join(text.split())) for text in texts)
+    by_character = not is_spaced(texts)
     in_bytes = np.array([bool(_BYTES.fullmatch(text)) for text, _ in tokenizer.surfaces])
-    totals = np.zeros(6, np.int64)
+    totals = np.zeros(8, np.int64)
     for text in texts:
         text = text if by_character else tokenizer.joiner + text  # a sentence in running text
         encoded = tokenizer.encode(text, special_tokens_in_text=special_tokens_in_text)
@@ -68,8 +72,10 @@ def measure(tokenizer: Tokenizer, texts: Sequence[str], special_tokens_in_text: 
         spans = [match.span() for match in re.finditer(r"\S", text)] if by_character else list(_words(text))
         starts, stops = np.array(spans, np.int64).reshape(-1, 2).T
         counts = np.searchsorted(begins, stops) - np.searchsorted(begins, starts)  # pieces that begin in each unit
-        own = (len(spans), counts.sum(), (counts <= 1).sum(), len(ids), (ids == tokenizer.unk_id).sum())
-        totals += np.array([*own, in_bytes[ids].sum()], np.int64)
+        spoiled = np.array([tokenizer.spoils(text[start:stop]) for start, stop in spans], bool)
+        whole = counts <= 1
+        of_units = (len(spans), counts.sum(), whole.sum(), (whole & ~spoiled).sum(), spoiled.sum())
+        totals += np.array([*of_units, len(ids), (ids == tokenizer.unk_id).sum(), in_bytes[ids].sum()], np.int64)
     return Fertility("character" if by_character else "word", *totals.tolist())
 
 
@@ -77,22 +83,6 @@ def compared(new: Fertility, old: Fertility) -> tuple[float, str]:
     """Return how many times the tokens of ``old`` the same text has with ``new``, and a line that says it."""
     times = ratio(new.pieces, old.pieces)
     return times, f"{times:.2f} times the tokens that the vocabulary of --init makes of the text: {old}"
-
-
-def text_of(source: Source) -> list[str]:
-    """Return about ``CHARACTERS`` of the sentences of ``source``, from all over it."""
-    pieces = source.pieces()
-    chosen = pieces[:: -(-len(pieces) // _PIECES) or 1]
-    return [text for piece in chosen for text in _first(source, piece, CHARACTERS // len(chosen))]
-
-
-def _first(source: Source, piece: Piece, size: int) -> Iterator[str]:
-    for document in documents(source, [piece]):
-        for sentence in document.sentences:
-            if size <= 0:
-                return
-            size -= len(sentence)
-            yield sentence
 
 
 def decoded(split: CorpusSplit, tokenizer: Tokenizer) -> list[str]:

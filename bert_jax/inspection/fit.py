@@ -12,11 +12,21 @@ from bert_jax.inspection.check import Check, Status, grade, percent, ratio, wors
 from bert_jax.inspection.fertility import Fertility, compared
 from bert_jax.inspection.pieces import Pieces, Tokenizer
 from bert_jax.inspection.scan import Scan
+from bert_jax.text.accents import Losses
 
 OFTEN_UNKNOWN = 0.1  # a share of a document's tokens; a larger share of [UNK] counts as often
+FEW_TOKENS = 20_000  # with fewer held-out tokens (3,000 masked), a loss is uncertain by several hundredths
 OFTEN_CONTROL = 100  # control characters in a million bytes; more give a warning
 CONTROL = "control_characters"  # an entry of the counts of ``corpora.hits``, and a check
-LEARNED = "--config.vocab.path= (empty) learns one from the text"
+CASED = 0.2  # a smaller share of the word-like tokens in letters that have case tells nothing of case
+
+
+def learned(size: int) -> str:
+    """Return how to get another vocabulary than one of ``size`` pieces."""
+    return (
+        "--config.vocab.path= (empty) learns one from the text; if this one was, --config.vocab.size="
+        f"{_round_up(2 * size)} makes it larger"
+    )
 
 
 def unknown(scan: Scan, document_tokens: np.ndarray) -> Check:
@@ -29,7 +39,7 @@ def unknown(scan: Scan, document_tokens: np.ndarray) -> Check:
         status,
         f"{percent(share)} of tokens are [UNK]; in {percent(often)} of documents more than"
         f" {percent(OFTEN_UNKNOWN)} are",
-        f"the vocabulary lacks characters of this text: {LEARNED}",
+        f"the vocabulary lacks characters of this text: {learned(len(scan.token_counts))}",
         {"share": share, "documents_often": often},
     )
 
@@ -43,7 +53,7 @@ def words(scan: Scan, pieces: Pieces, found: Fertility) -> Check:
         "tokens_a_word",
         worst([cut, grade(letters, 0.15, 0.3)]),
         f"{found}; {percent(letters)} of word pieces are single letters inside a word",
-        f"the vocabulary is of another language or too small: {LEARNED}",
+        f"the vocabulary is of another language or too small: {learned(len(scan.token_counts))}",
         {**found.facts, "single_letter_share": letters},
     )
 
@@ -60,31 +70,50 @@ def gain(new: Fertility, old: Fertility) -> Check:
     )
 
 
-def case(scan: Scan, pieces: Pieces, lowercase: bool) -> Check:
-    """Check that vocabulary and text agree: both have capitals, or both are in lower case."""
+def case(scan: Scan, pieces: Pieces, lowercase: bool, says: bool) -> list[Check]:
+    """Check that vocabulary and text agree: both have capitals, or both are in lower case.
+
+    There is no such check of text in a script without case.
+
+    Args:
+      says: whether the tokenizer's file says the case, so that a key cannot.
+    """
     capital, small = pieces.capital, pieces.small
-    in_vocabulary = ratio(capital.sum(), (capital | small).sum())
-    used = ratio(scan.token_counts[capital].sum(), scan.token_counts[capital | small].sum())
-    cased_script = ratio((capital | small).sum(), len(small)) > 0.2
+    tokens = scan.token_counts[capital | small].sum()
+    if ratio(tokens, scan.token_counts[pieces.wordlike].sum()) < CASED:
+        return []
+    longer = pieces.where(lambda text: len(text) > 1)  # letters alone are in every byte-level vocabulary
+    in_vocabulary = ratio((capital & longer).sum(), ((capital | small) & longer).sum())
+    used = ratio(scan.token_counts[capital].sum(), tokens)
+    unknown = ratio(scan.unknown.sum(), scan.split.num_tokens)
     status: Status = "ok"
     fix = ""
-    if lowercase and cased_script and in_vocabulary > 0.05:
-        status, fix = "bad", "this vocabulary is cased: --config.vocab.lowercase=False"
-    elif not lowercase and cased_script and in_vocabulary < 0.001:
-        status, fix = "bad", "this vocabulary has no capitals: --config.vocab.lowercase=True"
+    if lowercase and in_vocabulary > 0.05:
+        status, fix = "bad", "this vocabulary is cased, and the text is lowercased: {}--config.vocab.lowercase=False"
+    elif not lowercase and in_vocabulary < 0.001 and unknown > 0.001:
+        status, fix = "bad", "this vocabulary has no capitals: {}--config.vocab.lowercase=True"
     elif not lowercase and in_vocabulary > 0.05 and used < 0.005:
-        status, fix = (
-            "warn",
-            "the text was lowercased before: take an uncased vocabulary and --config.vocab.lowercase=True",
+        status = "warn"
+        fix = "the text was lowercased before: take an uncased vocabulary, {}--config.vocab.lowercase=True"
+    return [
+        Check(
+            "letter_case",
+            status,
+            f"{percent(in_vocabulary)} of pieces and {percent(used)} of tokens have capitals;"
+            f" text is {'lowercased' if lowercase else 'kept as it is'}",
+            fix.format("learn another with --config.vocab.path= " if says else ""),
+            {"pieces_with_capitals": in_vocabulary, "tokens_with_capitals": used, "lowercase": lowercase},
         )
-    return Check(
-        "letter_case",
-        status,
-        f"{percent(in_vocabulary)} of pieces and {percent(used)} of tokens have capitals;"
-        f" text is {'lowercased' if lowercase else 'kept as it is'}",
-        fix,
-        {"pieces_with_capitals": in_vocabulary, "tokens_with_capitals": used, "lowercase": lowercase},
-    )
+    ]
+
+
+def accents(manifest: Mapping[str, Any], tokenizer: Tokenizer) -> list[Check]:
+    """Return a warning if the vocabulary's rules take a part of many letters of the text, as the build counted them."""
+    counts = manifest["text_hits"].get("losses")
+    if not counts or not (line := tokenizer.losses(Losses(*counts))):
+        return []
+    fix = "learn a vocabulary that keeps them: --config.vocab.path= --config.vocab.strip_accents=False"
+    return [Check("accents", "warn", line, fix, Losses(*counts)._asdict())]
 
 
 def coverage(scan: Scan) -> Check:
@@ -92,16 +121,29 @@ def coverage(scan: Scan) -> Check:
     counts = np.sort(scan.token_counts)[::-1]
     unused, rare, often = float((counts == 0).mean()), float((counts < 5).mean()), int((counts >= 5).sum())
     share = np.cumsum(counts) / max(int(counts.sum()), 1)
-    status = grade(rare, 0.5, 0.9)
+    status, size = grade(rare, 0.5, 0.9), _round_up(often)
+    smaller = f"learn a smaller one: --config.vocab.path= --config.vocab.size={size}"
+    other = smaller if size < len(counts) else "add text"
     return Check(
         "vocabulary_use",
         "warn" if status == "bad" else status,  # a small text with a published vocabulary is not a mistake
         f"{percent(unused)} of pieces never occur, {percent(rare)} fewer than 5 times; 1,000 pieces make"
         f" {percent(float(share[min(1000, len(share)) - 1]))} of tokens",
-        "few pieces will be learned; keep a vocabulary that came with a model, otherwise learn a smaller one:"
-        f" --config.vocab.path= --config.vocab.size={_round_up(often)}",
+        f"few pieces will be learned; keep a vocabulary that came with a model, otherwise {other}",
         {"unused": unused, "rare": rare},
     )
+
+
+def few_heldout(tokens: int, fraction: float) -> str:
+    """Return a line if the held-out text has too few ``tokens`` to evaluate on, else "".
+
+    ``fraction``: the share of the documents that is held out. The line ends with what holds out more.
+    """
+    if tokens >= FEW_TOKENS:
+        return ""
+    more = min(0.3, round(fraction * FEW_TOKENS / max(tokens, 1), 2))
+    how = f"--config.corpus.heldout_fraction={more} holds out more" if more > fraction else "more text helps"
+    return f"so little held-out text gives rough figures; in a new build, {how}"
 
 
 def _round_up(count: int) -> int:

@@ -29,6 +29,7 @@ from bert_jax.inspection.scan import Scan, scan
 from bert_jax.models.model import NSP_HEAD
 from bert_jax.storage import files, reading
 from bert_jax.text import tokenizer as tokenizers
+from bert_jax.text.case import Case
 from bert_jax.text.tokenizer import Tokenizer
 
 CACHE_BYTES = 32 << 20  # cache for blocks; few are needed, since the text is read from start to end
@@ -124,6 +125,8 @@ def as_lines(inspection: Inspection) -> Iterator[str]:
         f"corpus {name}: {documents:,} documents, {train['num_tokens']:,} tokens to train on,"
         f" {held['num_tokens']:,} held out"
     )
+    if few := fit.few_heldout(held["num_tokens"], inspection.corpus["heldout_fraction"]):
+        yield f"     {few}"
     for check in inspection.checks:
         yield f"{check.status:<5}{check.name.replace('_', ' ')}: {check.figure}"
         if check.fix:
@@ -148,8 +151,7 @@ def _inspect(request: InspectionRequest, folder: Path, key: str) -> Inspection:
         raise UserError(f"--max_length is {request.max_lengths}; give row lengths of at least 5, such as 128,512")
     corpus = Corpus(request.corpus, CACHE_BYTES)
     request = dataclasses.replace(request, private=request.private or is_private(corpus.manifest))
-    lowercase = corpus.manifest.get("lowercase")
-    named = tokenizers.load(request.vocab, lowercase) if request.vocab else _find_vocabulary(corpus)
+    named = tokenizers.load(request.vocab, *_case(corpus)) if request.vocab else _find_vocabulary(corpus)
     tokenizer = named if named and named.sha256 == corpus.tokenizer_sha256 else None
 
     checks = [fit.vocabulary(corpus.manifest, named, "the named vocabulary" if request.private else str(request.vocab))]
@@ -172,6 +174,8 @@ def _check_splits(
     if tokenizer is not None and pieces is not None:
         texts = decoded(train.split, tokenizer)
         found, *others = (measure(one, texts, True) for one in (tokenizer, request.init) if one)
+        if fit.accents(manifest, tokenizer):  # the text that is decoded has lost them
+            found = dataclasses.replace(found, lossy=1)
         checks[1:1] = [fit.words(train, pieces, found), *(fit.gain(found, other) for other in others)]
     hits, text_bytes = manifest["text_hits"]["encoding"], manifest["text_bytes"]
     checks += [
@@ -195,9 +199,11 @@ def _text_checks(
     if tokenizer is None or pieces is None:
         names = ("unknown_tokens", "tokens_a_word", "letter_case", "line_ends")
         return [Check(name, "skip", "not checked", "needs the vocabulary of the corpus: --vocab") for name in names]
+    says = tokenizer.file_name != VOCABULARY
     return [
         fit.unknown(train, document_tokens),
-        fit.case(train, pieces, tokenizer.lowercase),
+        *fit.case(train, pieces, tokenizer.lowercase, says),
+        *fit.accents(fixes.manifest, tokenizer),
         line_ends(train.split, pieces, fixes),
     ]
 
@@ -208,7 +214,13 @@ def _corpus_facts(corpus: Corpus, request: InspectionRequest) -> dict[str, Any]:
         for name, facts in corpus.manifest["splits"].items()
     }
     path = {} if request.private else {"path": os.fspath(request.corpus)}
-    return {**path, "fingerprint": corpus.fingerprint, "splits": splits, "private": request.private}
+    facts = {"fingerprint": corpus.fingerprint, "splits": splits, "private": request.private}
+    return {**path, **facts, "heldout_fraction": corpus.manifest["heldout_fraction"]}
+
+
+def _case(corpus: Corpus) -> Case:
+    """Return the case with which a corpus was made, for a vocabulary that does not say it."""
+    return Case(corpus.manifest.get("lowercase"), corpus.manifest.get("strip_accents"))
 
 
 def _find_vocabulary(corpus: Corpus) -> Tokenizer | None:
@@ -216,7 +228,7 @@ def _find_vocabulary(corpus: Corpus) -> Tokenizer | None:
     absolute = corpus.folder.absolute()
     for folder in (corpus.folder, absolute.parent, absolute.parent.parent):  # the last for a part of a mixture
         if tokenizers.existing(folder):
-            tokenizer = tokenizers.load(folder, corpus.manifest.get("lowercase"))
+            tokenizer = tokenizers.load(folder, *_case(corpus))
             if tokenizer.sha256 == corpus.tokenizer_sha256:
                 return tokenizer
     return None

@@ -12,6 +12,7 @@ from bert_jax.interchange.architectures import HeadClass
 from bert_jax.models.heads import Pooling
 from bert_jax.reporting.formats import in_words
 from bert_jax.reporting.measures import known_baselines
+from bert_jax.text.case import Case
 
 # End of a class name in transformers -> (its pipeline, what a model of it does).
 _CLASSES = {
@@ -53,13 +54,14 @@ def model_card(
         started, if any.
     """
     head, facts, run, parent = model.head or HeadClass(), model.facts, model.facts.get("run") or {}, parent or {}
+    case = Case(facts["lowercase"], facts.get("strip_accents"))
     return f"""---
 {_front(head, pooling, parent.get("licence"), _languages(run))}
 ---
 
 # {_plain(run.get("name", "BERT"))}
 
-An encoder of the {head.family.title} family ({"uncased" if facts["lowercase"] else "cased"}), written by bert_jax as
+An encoder of the {head.family.title} family ({case}), written by bert_jax as
 `{head.architecture}`.
 {_purpose(head)}
 

@@ -29,6 +29,7 @@ from bert_jax.models.model import encoder_file, fresh_params
 from bert_jax.storage import files, reading
 from bert_jax.storage.checksums import CHECKSUMS, first_damage, write_checksums
 from bert_jax.storage.replacing import Directory
+from bert_jax.text.case import NOT_SAID, Case
 
 _MODES = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
 
@@ -181,25 +182,27 @@ def _write_pooling(folder: Path, config: ModelConfig, pooling: Pooling) -> None:
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": config.max_length, "do_lower_case": False})
 
 
-def import_model(directory: str | os.PathLike[str]) -> TrainedModel:
+def import_model(directory: str | os.PathLike[str], given: Case = NOT_SAID) -> TrainedModel:
     """Return the model in a Hugging Face directory. The model may be of any family and have any head of that family.
+
+    ``given``: the case of its text, if its files do not say it.
 
     Raises:
       UserError: there is no such model, its weights exist only as a pickle, the tensors do not fit the config, or a
         file is damaged or does not match its sha256 in ``SHA256SUMS``, if there is one.
     """
     with files.download(directory) as folder:
-        return _import_local(folder, str(directory))
+        return _import_local(folder, str(directory), given)
 
 
-def _import_local(folder: Path, where: str) -> TrainedModel:
+def _import_local(folder: Path, where: str, given: Case = NOT_SAID) -> TrainedModel:
     if (folder / CHECKSUMS).exists() and (damage := export_damage(folder)):
         raise UserError(
             f"{where}: {damage}; copy the whole folder again, or remove {CHECKSUMS} if somebody changed it on purpose"
         )
     theirs = read_json(folder / "config.json")
     config = family_described(theirs, where).from_config(theirs, where)
-    tokenizer = read_tokenizer(folder, config, where)
+    tokenizer = read_tokenizer(folder, config, where, given)
     params, head, report = _model_of(theirs, read_tensors(folder, where), config, where, tokenizer.pad_id)
     if spare := config.vocab_size - tokenizer.size:
         note = f"{spare:,} of the {config.vocab_size:,} embeddings have no piece: spare rows, or a vocabulary cut short"

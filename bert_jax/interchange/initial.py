@@ -22,6 +22,7 @@ from bert_jax.models.transformer import scanned_from, stack_layers
 from bert_jax.reporting.run_record import Purpose, purpose_of, read_run
 from bert_jax.storage import files
 from bert_jax.text import tokenizer as tokenizers
+from bert_jax.text.case import Case
 from bert_jax.text.learn import IDEOGRAPH
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training.state import TrainState, overlay
@@ -31,17 +32,19 @@ Surface: TypeAlias = tuple[str, bool | None]  # see Tokenizer.surfaces
 VOCABULARY_LEAVES = ("word_embeddings", "output_bias")
 
 
-def find_initial(source: str | None, workdir: str, resumes: bool) -> TrainedModel | None:
+def find_initial(source: str | None, workdir: str, resumes: bool, given: Case) -> TrainedModel | None:
     """Return the model from which a run starts; None if it starts from random weights.
 
     Args:
       source: the value of --init.
       resumes: whether the run resumes from a checkpoint of its own. If so, return the model that the run began from.
+      given: the case of its text, if its files do not say it.
 
     Raises:
       UserError: for the reasons of ``load``, or the processes of the job found different models.
     """
-    initial = load(source, flag="--init=") if source and not resumes else _begun_from(workdir) if resumes else None
+    begun = _begun_from(workdir) if resumes else None
+    initial = load(source, flag="--init=", given=given) if source and not resumes else begun
     distributed.wait("the model of --init", "" if initial is None else f"{initial.config} {initial.run}")
     return initial
 
@@ -57,7 +60,7 @@ def _begun_from(workdir: str) -> TrainedModel | None:
         return None
     trained_by = RunKey(purpose_of(identity), facts["parent_key"]) if "parent_key" in facts else None
     model = config_of(facts["model"])
-    tokenizer = tokenizers.load(tokenizers.find(workdir), facts["lowercase"])
+    tokenizer = tokenizers.load(tokenizers.find(workdir), facts["lowercase"], facts.get("strip_accents"))
     head = HeadClass(classifier_dropout=(facts.get("task") or {}).get("dropout_rate"))
     return TrainedModel(str(identity["init"]), {}, model, tokenizer, head, run=trained_by)
 

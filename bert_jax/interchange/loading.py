@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,12 +22,14 @@ from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.model import config_facts, config_of
 from bert_jax.models.transformer import scanned_from, unstack_layers
 from bert_jax.reporting.run_record import purpose_of, read_run
+from bert_jax.reporting.status import first_save
 from bert_jax.storage import files, reading
 from bert_jax.tasks.several import outside
 from bert_jax.text import tokenizer as tokenizers
+from bert_jax.text.case import KEYS, NOT_SAID, Case
 
 
-def load(source: str, step: int | None = None, flag: str = "") -> TrainedModel:
+def load(source: str, step: int | None = None, flag: str = "", given: Case | None = None) -> TrainedModel:
     """Return the model at ``source``.
 
     Args:
@@ -34,6 +37,7 @@ def load(source: str, step: int | None = None, flag: str = "") -> TrainedModel:
         TensorFlow checkpoint of google-research/bert.
       step: a saved step of a workdir. If None, the step of the best evaluation if the run chose one, else the newest.
       flag: stands before ``source`` in messages.
+      given: the case of its text, if its files do not say it; None where no flag can say it.
 
     Raises:
       UserError: ``source`` is none of these, there is no such step, the vocabulary is not the one that the model was
@@ -42,14 +46,16 @@ def load(source: str, step: int | None = None, flag: str = "") -> TrainedModel:
     if (files.as_path(source) / "config.json").exists() or is_original(source):
         if step is not None:
             raise UserError(f"{flag}{source} has one model, and no step {step}; leave --step out")
-        return read_model(source)
+        return read_model(source, given or NOT_SAID, None if given is None else KEYS)
     workdir = source
     if step is None and "@" in source and not _is_workdir(source):
         workdir, _, number = source.rpartition("@")
-        if not number.isdecimal():
-            raise UserError(f"{flag}{source}: after @ comes a step number")
+        if not re.fullmatch("[0-9]{1,18}", number):
+            raise UserError(f"{flag}{source}: after @ comes a step number, in the digits 0 to 9")
         step = int(number)
     if not _is_workdir(workdir):
+        if advice := first_save(workdir):
+            raise UserError(f"{flag}{source} has no finished checkpoint; {advice}")
         gone = "" if files.as_path(source).exists() else "; there is no such folder"
         raise UserError(
             f"{flag}{source} is neither a Hugging Face directory (config.json) nor a workdir (checkpoints/) nor an "
@@ -67,7 +73,7 @@ def _of_workdir(source: str, workdir: str, step: int | None) -> TrainedModel:
     params, facts, step = read_chosen(workdir, step)
     params = {name: tree for name, tree in params.items() if name in ("encoder", *facts.get("parts", params))}
     file = tokenizers.find(workdir)
-    tokenizer = tokenizers.load(file, facts["lowercase"])
+    tokenizer = tokenizers.load(file, facts["lowercase"], facts.get("strip_accents"))
     if tokenizer.sha256 != facts["vocabulary_sha256"]:
         raise UserError(f"{file} is not the vocabulary that step {step} was trained with; put the old one back")
     config = _at_step(config_of(facts["model"]), facts, step)
@@ -133,30 +139,25 @@ def _holds_steps(workdir: str) -> bool:
     return bool(saved_steps(workdir) or unmarked_steps(steps_folder(workdir)))
 
 
-def read_model(directory: str, lowercase: bool | None = None) -> TrainedModel:
+def read_model(directory: str, given: Case = NOT_SAID, keys: str | None = None) -> TrainedModel:
     """Return the model in a Hugging Face directory, or in a directory with an original TensorFlow checkpoint.
 
     Its facts are those that a workdir records, into which it is imported.
 
     Args:
-      lowercase: see ``import_original``; allowed only for a TensorFlow checkpoint.
+      given, keys: see ``import_original``.
 
     Raises:
-      UserError: for the reasons of ``import_model`` and ``import_original``, or ``lowercase`` is given for a Hugging
-        Face directory.
+      UserError: for the reasons of ``import_model`` and ``import_original``.
     """
     reading.check_plain(files.as_path(directory))
-    if is_original(directory):
-        model = import_original(directory, lowercase)
-    elif lowercase is not None:
-        raise UserError(f"--lowercase goes with a TensorFlow checkpoint; the files of {directory} say it: leave it out")
-    else:
-        model = import_model(directory)
+    original = is_original(directory)
+    model = import_original(directory, given, keys) if original else import_model(directory, given)
     head = model.head
     assert head is not None
     facts = {
         "model": config_facts(model.config),
-        "lowercase": model.tokenizer.lowercase,
+        **model.tokenizer.case._asdict(),
         "vocabulary_sha256": model.tokenizer.sha256,
         "corpus_fingerprint": None,
         "head": dataclasses.asdict(head),

@@ -19,6 +19,8 @@ from bert_jax.interchange.tensor_bundle import read_bundle
 from bert_jax.interchange.tensors import check_finite, current_names
 from bert_jax.interchange.tokenizer_files import read_tokenizer
 from bert_jax.storage import files
+from bert_jax.text import settings
+from bert_jax.text.case import KEYS, NOT_SAID, Case
 
 CONFIG, CHECKPOINT = "bert_config.json", "bert_model.ckpt"
 
@@ -35,26 +37,28 @@ def is_original(directory: str | os.PathLike[str]) -> bool:
     return (folder / CONFIG).exists() and not (folder / "config.json").exists()
 
 
-def import_original(directory: str | os.PathLike[str], lowercase: bool | None = None) -> TrainedModel:
+def import_original(directory: str | os.PathLike[str], given: Case = NOT_SAID, keys: str | None = None) -> TrainedModel:
     """Return the model in a checkpoint of google-research/bert.
 
     The model may be pretrained, or fine-tuned by run_classifier.py or run_squad.py.
 
     Args:
-      lowercase: whether the tokenizer lower-cases text (``do_lower_case``), which no file of the checkpoint records. If
-        None, the folder's name has to say it ("uncased" or "cased").
+      given: the case of its text (``do_lower_case``), which no file of the checkpoint records. If it does not say it
+        either, the folder's name has to ("uncased" or "cased").
+      keys: what flags begin with that give the case, for messages; None if there are none.
 
     Raises:
-      UserError: ``lowercase`` is None and the folder's name says neither; files are missing, damaged or do not fit
+      UserError: nothing says the case; files are missing, damaged or do not fit
         together.
     """
     where = str(directory)
-    if lowercase is None:
-        lowercase = _lowercase_of(os.path.basename(os.path.abspath(where)), where)
     with files.download(directory) as folder:
         family = family_of("bert")
         config = family.from_config(read_json(folder / CONFIG), where, CONFIG)
-        tokenizer = read_tokenizer(folder, config, where, lowercase)
+        said = settings.beside(folder / CONFIG).switch("do_lower_case")
+        if said is None and given.lowercase is None:
+            given = given._replace(lowercase=_lowercase_of(os.path.basename(os.path.abspath(where)), where, keys))
+        tokenizer = read_tokenizer(folder, config, where, given)
         prefix = _prefix(folder, where)
         stored = read_bundle(prefix)
         raw = {name: array for name, array in stored.items() if not name.endswith(_OPTIMIZER)}
@@ -68,7 +72,7 @@ def import_original(directory: str | os.PathLike[str], lowercase: bool | None = 
         params, report = read_params(tensors, config, head, where)
     names_read = tuple(originals[name] for name in report.tensors)
     count = sum(array.size for array in raw.values())
-    case = "lower-case" if lowercase else "cased"
+    case = "lower-case" if tokenizer.lowercase else "cased"
     notes = [f"the vocabulary is read as {case}"]
     if len(raw) < len(stored):
         notes.insert(0, f"skipped: {len(stored) - len(raw)} tensors of the optimizer")
@@ -87,7 +91,7 @@ def current_name(variable: str) -> str:
     return f"{module}.{_ENDINGS.get(last, f'{last}.weight' if last.endswith('_embeddings') else last)}"
 
 
-def _lowercase_of(name: str, where: str) -> bool:
+def _lowercase_of(name: str, where: str, keys: str | None) -> bool:
     """Return whether a folder's name contains "uncased".
 
     Raises ``UserError`` if the name contains neither "uncased" nor "cased".
@@ -96,9 +100,12 @@ def _lowercase_of(name: str, where: str) -> bool:
         return True
     if "cased" in name.lower():
         return False
+    first = "" if keys else f"import it first (`bert-jax import --input={where} --workdir=NEW`), and "
+    yes, no = ("True", "False") if keys == KEYS else ("true", "false")
+    flag = f"{keys or '--'}lowercase"
     raise UserError(
         f"nothing in {where} says whether its text was lower-cased (do_lower_case), and its name has neither uncased "
-        "nor cased: add --lowercase=true (as the Chinese model) or --lowercase=false"
+        f"nor cased: {first}add {flag}={yes} (as the Chinese model) or {flag}={no}"
     )
 
 

@@ -12,6 +12,7 @@ from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import encoder_file
 from bert_jax.storage import files, reading
 from bert_jax.text import tokenizer as tokenizers
+from bert_jax.text.case import NOT_SAID, Case
 from bert_jax.text.tokenizer import Tokenizer
 
 MAX_SPARE = 1024  # spare rows, which let an embedding table be split over devices, must be fewer than this
@@ -64,12 +65,12 @@ def _tokenizer_config(config: ModelConfig, tokenizer: Tokenizer, is_bert: bool) 
     }
 
 
-def read_tokenizer(folder: Path, config: ModelConfig, where: str, lowercase: bool | None = None) -> Tokenizer:
+def read_tokenizer(folder: Path, config: ModelConfig, where: str, given: Case = NOT_SAID) -> Tokenizer:
     """Return the tokenizer in a model's folder.
 
     Args:
       where: the folder's name for error messages.
-      lowercase: whether the tokenizer lower-cases text. If None, its files decide.
+      given: the case of its text, if its files do not say it.
 
     Raises:
       UserError: the folder has no tokenizer, or two that differ, or one whose number of pieces does not fit the
@@ -81,7 +82,7 @@ def read_tokenizer(folder: Path, config: ModelConfig, where: str, lowercase: boo
             f"{where} has no {' or '.join(tokenizers.FILE_NAMES)}; save the tokenizer's vocabulary there, one piece "
             "per line, or its sentencepiece model, or its tokenizer.json (WordPiece, Unigram or byte-level BPE)"
         )
-    tokenizer = tokenizers.load(folder, lowercase, rows=config.vocab_size)
+    tokenizer = tokenizers.load(folder, *given, rows=config.vocab_size)
     if tokenizer.size > config.vocab_size:
         raise UserError(
             f"{vocabulary} has {tokenizer.size} pieces, the model {config.vocab_size} embeddings (special and added "
@@ -90,14 +91,18 @@ def read_tokenizer(folder: Path, config: ModelConfig, where: str, lowercase: boo
     return tokenizer
 
 
-def tokenizer_of(source: str) -> Tokenizer:
+def tokenizer_of(source: str, given: Case = NOT_SAID) -> Tokenizer:
     """Return the tokenizer of ``source``: a vocabulary's file, or the folder of one, of a model or of a run.
+
+    ``given``: the case of its text, if its files do not say it.
 
     Raises ``UserError`` if there is none.
     """
     folder = files.as_path(source)
     run = (reading.read_object(folder / "run.json") or {}) if folder.is_dir() else {}
-    return tokenizers.load(source, run.get("facts", {}).get("lowercase"))
+    facts = run.get("facts", {})
+    given = Case(facts["lowercase"], facts.get("strip_accents")) if "lowercase" in facts else given
+    return tokenizers.load(source, *given)
 
 
 def is_padded(num_embeddings: int, num_pieces: int) -> bool:

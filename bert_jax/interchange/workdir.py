@@ -24,6 +24,7 @@ from bert_jax.reporting.run_log import read_records
 from bert_jax.reporting.run_record import write_run
 from bert_jax.storage import files, reading
 from bert_jax.storage.replacing import Directory
+from bert_jax.text.case import NOT_SAID, Case
 
 
 def export_trained(
@@ -81,22 +82,25 @@ def _parent_of(facts: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return facts.get("parent") or ({"source": source, "licence": licence_of(source)} if source else None)
 
 
-def import_into_workdir(directory: str, workdir: str, lowercase: bool | None = None) -> Report:
+def import_into_workdir(directory: str, workdir: str, given: Case = NOT_SAID) -> Report:
     """Write a model into a new workdir, as its only checkpoint (step 0), and return the report.
 
     The workdir appears whole or not at all. Parts that the model lacks stay missing.
 
     Args:
-      directory, lowercase: see ``read_model``.
+      directory: see ``read_model``.
+      given: the case of its text, if its files do not say it (``--lowercase``).
 
     Raises:
-      UserError: the directory holds no readable model, the workdir is not empty, or the disk is full.
+      UserError: the directory holds no readable model, or one whose files contradict ``given``; the workdir is not
+        empty, or the disk is full.
     """
     place = files.as_path(workdir)
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise UserError(f"{workdir} is {'not empty' if place.is_dir() else 'a file'}; give a new --workdir")
     files.check_writable(workdir, folder=True)
-    imported = read_model(directory, lowercase)
+    imported = read_model(directory, given, "--")
+    given.check(imported.tokenizer, directory, "--")
     tokenizer, facts = imported.tokenizer, imported.facts
     run = {"run_id": None, "name": Path(workdir).name, "imported_from": os.fspath(directory), "facts": facts}
     with files.whole_directory(workdir) as folder:

@@ -94,15 +94,52 @@ class LayerNorm(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         config, size = self.config, x.shape[-1:]
         scale = self.param("scale", with_axes(nn.initializers.ones, "embed"), size, config.param_dtype)
-        x = x.astype(config.param_dtype)
-        x = x - jnp.mean(x, axis=-1, keepdims=True)
-        x = x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + config.layer_norm_eps)
-        widen = (1,) * (x.ndim - 1)
-        x = x * scale.reshape(*widen, -1)
+        bias = None
         if config.biases:
             bias = self.param("bias", with_axes(nn.initializers.zeros, "embed"), size, config.param_dtype)
-            x = x + bias.reshape(*widen, -1)
-        return x.astype(activation_dtype(config))
+        normalise = _normalised_on_gpu if _platform() == "gpu" else _normalised
+        return normalise(x, scale, bias, config.layer_norm_eps, activation_dtype(config))
+
+
+def _normalised(x: jax.Array, scale: jax.Array, bias: jax.Array | None, eps: float, dtype: Any) -> jax.Array:
+    x = x.astype(scale.dtype)
+    x = x - jnp.mean(x, axis=-1, keepdims=True)
+    x = x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + eps)
+    widen = (1,) * (x.ndim - 1)
+    x = x * scale.reshape(*widen, -1)
+    if bias is not None:
+        x = x + bias.reshape(*widen, -1)
+    return x.astype(dtype)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def _normalised_on_gpu(x: jax.Array, scale: jax.Array, bias: jax.Array | None, eps: float, dtype: Any) -> jax.Array:
+    """Return what ``_normalised`` does; its gradient reads x, the means and the deviations, and no wide copy of x."""
+    return _normalised(x, scale, bias, eps, dtype)
+
+
+def _with_statistics(x: jax.Array, scale: jax.Array, bias: jax.Array | None, eps: float, dtype: Any) -> Any:
+    wide = x.astype(scale.dtype)
+    mean = jnp.mean(wide, axis=-1, keepdims=True)
+    inverse = jax.lax.rsqrt(jnp.mean(jnp.square(wide - mean), axis=-1, keepdims=True) + eps)
+    return _normalised(x, scale, bias, eps, dtype), (x, mean, inverse, scale, bias)
+
+
+def _normalised_gradient(eps: float, dtype: Any, saved: Any, gradient: jax.Array) -> Any:
+    del eps, dtype
+    x, mean, inverse, scale, bias = saved
+    # Without this barrier, XLA joins their computation to this one, and writes x in float32 for the two.
+    mean, inverse = jax.lax.optimization_barrier((mean, inverse))
+    gradient, rows = gradient.astype(scale.dtype), range(x.ndim - 1)
+    normal = (x.astype(scale.dtype) - mean) * inverse
+    scaled = gradient * scale.reshape(*(1,) * len(rows), -1)
+    along = [jnp.mean(part, axis=-1, keepdims=True) for part in (scaled, scaled * normal)]
+    to_x = inverse * (scaled - along[0] - normal * along[1])
+    to_bias = None if bias is None else jnp.sum(gradient, axis=rows)
+    return to_x.astype(x.dtype), jnp.sum(gradient * normal, axis=rows), to_bias
+
+
+_normalised_on_gpu.defvjp(_with_statistics, _normalised_gradient)
 
 
 Activation = Callable[[jax.Array], jax.Array]
@@ -193,8 +230,24 @@ def _spread(x: jax.Array, shape: tuple[int, ...], dtype: Any) -> tuple[jax.Array
 
 def _summed(shape: tuple[int, ...], dtype: Any, x: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
     del dtype
-    wide = gradient.astype(jnp.promote_types(x.dtype, jnp.float32))
-    return (jnp.sum(wide, axis=range(len(shape) - x.ndim)).astype(x.dtype),)
+    wide, rows = jnp.promote_types(x.dtype, jnp.float32), range(len(shape) - x.ndim)
+    if gradient.dtype != wide:
+        # Without this, XLA sums the gradient as it was before it was rounded, and writes it in both precisions.
+        bits = jnp.finfo(gradient.dtype)
+        gradient = jax.lax.reduce_precision(gradient, bits.nexp, bits.nmant)
+
+    def added(gradient: jax.Array) -> jax.Array:
+        return jnp.sum(gradient.astype(wide), axis=rows)
+
+    def multiplied(gradient: jax.Array) -> jax.Array:
+        flat = gradient.reshape(-1, x.size)
+        # XLA turns the product with one row of ones into the sum again.
+        ones = jnp.ones((8, len(flat)), flat.dtype)
+        return jnp.matmul(ones, flat, preferred_element_type=wide)[0].reshape(x.shape)
+
+    # For a sum over rows alone, XLA on GPUs stores all activations with the rows last, and copies them back and forth.
+    on_gpu = multiplied if x.ndim > 1 and gradient.dtype != wide else added
+    return (jax.lax.platform_dependent(gradient, cuda=on_gpu, default=added).astype(x.dtype),)
 
 
 spread.defvjp(_spread, _summed)
@@ -236,6 +289,10 @@ def activation_dtype(config: ModelConfig) -> Any:
 
     A CPU rounds to bfloat16 slowly, element by element, and is fast only at products with bfloat16 factors.
     """
+    return config.param_dtype if _platform() == "cpu" else config.compute_dtype
+
+
+def _platform() -> str:
+    """Return the platform of the mesh for which a program is traced, such as "gpu"; "" without a mesh."""
     place = placement.get()
-    on_cpu = place is not None and place.mesh.devices.flat[0].platform == "cpu"
-    return config.param_dtype if on_cpu else config.compute_dtype
+    return "" if place is None else place.mesh.devices.flat[0].platform

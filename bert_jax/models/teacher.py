@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from bert_jax.configuration import check_fields
+from bert_jax.configuration import check_fields, check_weights
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import IDS, Model, encoder_file
@@ -38,8 +38,8 @@ class SoftConfig:
     where: dataclasses.InitVar[str] = f"{WHERE}.soft"
 
     def __post_init__(self, where: str) -> None:
-        check_fields(self, where, "at least 0 is needed", "weight", sound=lambda value: value >= 0)
-        check_fields(self, where, "more than 0 is needed", "temperature", sound=lambda value: value > 0)
+        check_weights(self, where, "weight")
+        check_fields(self, where, "0.001 to 1,000 is allowed", "temperature", sound=lambda value: 1e-3 <= value <= 1e3)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +55,7 @@ class HiddenConfig:
     where: dataclasses.InitVar[str] = f"{WHERE}.hidden"
 
     def __post_init__(self, where: str) -> None:
-        check_fields(self, where, "at least 0 is needed", "weight", sound=lambda value: value >= 0)
+        check_weights(self, where, "weight")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +70,7 @@ class AttentionConfig:
     where: dataclasses.InitVar[str] = f"{WHERE}.attention"
 
     def __post_init__(self, where: str) -> None:
-        check_fields(self, where, "at least 0 is needed", "weight", sound=lambda value: value >= 0)
+        check_weights(self, where, "weight")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +95,7 @@ class TeacherConfig:
     cached: bool = False  # of a fine-tuning: what the teacher says of all rows is computed once, before training
 
     def __post_init__(self) -> None:
-        check_fields(self, WHERE, "at least 0 is needed", "labels", sound=lambda value: value >= 0)
+        check_weights(self, WHERE, "labels")
         if not (self.soft.weight or self.hidden.weight or self.attention.weight):
             raise UserError(
                 f"{WHERE} teaches nothing: the weights of soft, hidden and attention are 0; set one of them, or leave "

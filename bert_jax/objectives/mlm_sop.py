@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar
 
-from bert_jax.configuration import check_fields
+from bert_jax.configuration import check_weights
 from bert_jax.models.model import LM_HEAD, POOLER, SOP_HEAD
 from bert_jax.objectives import base
 from bert_jax.objectives.base import MLM, Term, prediction
@@ -20,8 +20,7 @@ class Config(base.Config):
     where: dataclasses.InitVar[str] = "config.objective"
 
     def __post_init__(self, where: str) -> None:
-        allowed = "at least 0 is needed"
-        check_fields(self, where, allowed, "sentence_order_weight", sound=lambda value: value >= 0)
+        check_weights(self, where, "sentence_order_weight")
 
 
 class Objective(base.PretrainingObjective):

@@ -17,7 +17,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from bert_jax.configuration import check_fields
+from bert_jax.configuration import check_fields, check_weights
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.dropout import RowRng, mix
@@ -47,7 +47,7 @@ class Config(base.Config):
         shares = ("generator_size", "generator_layers")
         allowed = "more than 0 and at most 1 is needed"
         check_fields(self, where, allowed, *shares, sound=lambda share: share is None or 0 < share <= 1)
-        check_fields(self, where, "at least 0 is needed", "replaced_weight", sound=lambda value: value >= 0)
+        check_weights(self, where, "replaced_weight")
 
 
 class Objective(base.PretrainingObjective):

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from bert_jax.configuration import check_fields
+from bert_jax.configuration import check_fields, check_weights
 from bert_jax.models.heads import POSITION_SIZE, BoundaryHead
 from bert_jax.models.model import LM_HEAD, Part
 from bert_jax.objectives import base
@@ -36,7 +36,7 @@ class Config(base.Config):
     where: dataclasses.InitVar[str] = "config.objective"
 
     def __post_init__(self, where: str) -> None:
-        check_fields(self, where, "at least 0 is needed", "boundary_weight", sound=lambda value: value >= 0)
+        check_weights(self, where, "boundary_weight")
         check_fields(self, where, "1 to 1000 is allowed", "boundary_positions", sound=lambda n: 1 <= n <= 1000)
 
 

@@ -91,7 +91,8 @@ def compile_phase(task: Task, experiment: Experiment, phase: Phase, devices: lis
         batch=bytes_of(batch),
     )
     split = meshes.is_split(state.params)
-    with meshes.activations(mesh):
+    with meshes.activations(mesh), jax.default_device(devices[0] if devices[0].platform == "gpu" else None):
+        # Kernels of Pallas ask the default device which GPU they are compiled for.
         lowered = experiment.jitted_step(task, kind, phase, state).lower(state, frozen, batch)
         try:
             program = lowered.compile()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from bert_jax.planning.compile import compile_phase
-from bert_jax.planning.plan import Change, Machine, PhasePlan, Plan, Recipe
+from bert_jax.planning.plan import Change, Machine, PhasePlan, Plan, Recipe, but
 from bert_jax.program import Note
 from bert_jax.reporting.progress import ProgressLine
 from bert_jax.rows.phases import Phase
@@ -73,9 +72,7 @@ def largest_micro_batches(recipe: Recipe, machine: Machine, plan: Plan, note: No
 
 def _but_size(one: PhasePlan) -> tuple[Phase, bool]:
     """Return what decides the memory of a step besides the size of its micro-batches."""
-    size = {"num_steps": 1, "num_tokens": None, "num_epochs": None, "batch_size": 1, "micro_batches": None}
-    others: dict[str, Any] = {**size, "kind": "", "schedule": None, "shares": None}
-    return dataclasses.replace(one.phase, **others), one.micro_batches > 1
+    return but(one.phase, batch_size=1, micro_batches=None), one.micro_batches > 1
 
 
 def _rows(one: PhasePlan, devices: int) -> int:

@@ -185,8 +185,17 @@ class Plan:
         return None if price is None or self.chip_hours is None else price * self.chip_hours
 
 
+def but(phase: Phase, **others: Any) -> Phase:
+    """Return ``phase`` without what decides neither the memory of its step nor the time: its length, name and rates.
+
+    ``others``: more fields to replace.
+    """
+    same: dict[str, Any] = {"num_steps": 1, "num_tokens": None, "num_epochs": None, "kind": "", "shares": None}
+    return dataclasses.replace(phase, **same, schedule=None, **others)
+
+
 class Attempt:
-    """Plans a recipe with a change on a machine. Each phase is compiled when it is first needed.
+    """Plans a recipe with a change on a machine. Each phase is compiled when it is first needed, and those alike once.
 
     ``note`` prints the lines that say how long a compilation has taken so far; without it there are none.
 
@@ -205,20 +214,35 @@ class Attempt:
         self._task, self._experiment = recipe.variant(change, machine.devices)
         self._mesh = self._experiment.make_mesh(machine.devices)
         self._done: dict[str, PhasePlan] = {}
+        self._compiled: list[tuple[Any, Compiled]] = []  # what decides the step of a phase, and that step
 
     def phase(self, kind: str) -> PhasePlan:
         """Return the plan of the phase named ``kind`` in the recipe."""
         if kind not in self._done:
-            phases = self._experiment.phases.phases
-            [(number, phase)] = [(i, phase) for i, phase in enumerate(phases, 1) if phase.kind == kind]
-            doing = f"compiling the step of {kind} ({number} of {len(phases)}) for {self._machine.topology.name}"
-            with ProgressLine(0).outside(doing) if self._note else contextlib.nullcontext():
-                self._done[kind] = self._plan_phase(phase)
+            [phase] = [phase for phase in self._experiment.phases.phases if phase.kind == kind]
+            self._done[kind] = self._plan_phase(phase, self._compile(phase))
         return self._done[kind]
 
-    def _plan_phase(self, phase: Phase) -> PhasePlan:
+    def _compile(self, phase: Phase) -> Compiled:
+        experiment, phases = self._experiment, self._experiment.phases.phases
+        decay = experiment.own_schedules.get(phase.kind, experiment.schedule).layer_decay
+        key = (
+            but(phase),
+            experiment.micro_batches(phase),
+            decay,
+            self._task.batch_specs[dearest_kind(self._task, phase)],
+        )
+        for other, compiled in self._compiled:
+            if other == key:
+                return compiled
+        number, where = phases.index(phase) + 1, self._machine.topology.name
+        doing = f"compiling the step of {phase.kind} ({number} of {len(phases)}) for {where}"
+        with ProgressLine(0).outside(doing) if self._note else contextlib.nullcontext():
+            self._compiled.append((key, compile_phase(self._task, experiment, phase, self._machine.devices)))
+        return self._compiled[-1][1]
+
+    def _plan_phase(self, phase: Phase, compiled: Compiled) -> PhasePlan:
         machine = self._machine
-        compiled = compile_phase(self._task, self._experiment, phase, machine.devices)
         on = Fabric.of(self._mesh, machine.chip, machine.topology.devices_of_a_host)
         prediction = timeline.predict(hlo.parse(compiled.text), on) if compiled.text else None
         flops = self._task.flops_per_row[dearest_kind(self._task, phase)] * phase.batch_size

@@ -17,10 +17,11 @@ import jax
 
 from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
-from bert_jax.program import warn
+from bert_jax.planning.gpu_targets import TARGETS
+from bert_jax.program import INSTALL, warn
 from bert_jax.training import peak_rates
 from bert_jax.training.chips import CHIPS, Chip
-from bert_jax.training.memory import host_bytes
+from bert_jax.training.malloc import host_bytes
 
 # Slices that can be ordered. Sources: docs.cloud.google.com/tpu/docs/v5e, /v5p, /v6e, "Configurations", which name the
 # common slices; for v4 /types-topologies: shapes A x B x C with A <= B <= C, each up to 4 or a multiple of 4.
@@ -89,7 +90,7 @@ def parse(name: str) -> Topology:
             raise UserError(f"unknown topology {name!r}; {kind} comes as {comes}")
         return Topology(name, kind, tuple(int(n) for n in shape.split("x")))
     if kind == "cpu" or kind in CHIPS:
-        if not re.fullmatch(r"[1-9]\d{0,3}", shape):
+        if not re.fullmatch(r"[1-9][0-9]{0,3}", shape):
             raise UserError(f"unknown topology {name!r}; write {kind}:N with the number of devices, such as {kind}:8")
         return Topology(name, kind, (int(shape),))
     raise UserError(
@@ -142,8 +143,7 @@ def _tpu(topology: Topology) -> list[Any]:
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(
             f"{topology.name} is compiled by libtpu, which is not installed (no TPU is needed); install it with: "
-            "pip install 'jax[tpu]' (in the source tree: pip install --no-deps --require-hashes -r "
-            "requirements/tpu.txt), or plan for cpu:8"
+            f"{INSTALL['tpu']}, or plan for cpu:8"
         )
     # libtpu would ask the metadata server of a TPU VM which chips there are, and lock them.
     for name, value in {
@@ -171,16 +171,20 @@ def _gpu(topology: Topology) -> list[Any]:
     hosts = -(-topology.num_devices // _GPUS_OF_A_HOST)
     if hosts > 1 and topology.num_devices % _GPUS_OF_A_HOST:
         raise UserError(f"{topology.name}: several hosts have {_GPUS_OF_A_HOST} GPUs each; give a multiple of that")
+    if topology.kind not in TARGETS:
+        raise UserError(
+            f"{topology.name}: of GPUs, {', '.join(TARGETS)} are known to the compiler; plan for one of them"
+        )
+    if importlib.util.find_spec("jax_cuda12_plugin") is None and importlib.util.find_spec("jax_cuda13_plugin") is None:
+        raise UserError(
+            f"{topology.name} is compiled by jax's CUDA plugin, which is not installed (no GPU is needed); install it "
+            f"with: {INSTALL['gpu']}, or plan for a TPU or cpu:8"
+        )
+    _use_cpu()
     from jax.experimental import topologies
 
-    try:
-        shape = f"1x{hosts}x{topology.num_devices // hosts}"
-        return list(topologies.get_topology_desc("", platform="cuda", topology=shape).devices)
-    except Exception as error:  # the plugin's own error classes are not public
-        raise UserError(
-            f"{topology.name} needs jax's CUDA plugin and a GPU of this kind to compile for "
-            f"({type(error).__name__}); install it with: pip install 'jax[cuda12]', or plan for a TPU or cpu:8"
-        ) from error
+    shape, target = f"1x{hosts}x{topology.num_devices // hosts}", TARGETS[topology.kind]
+    return list(topologies.get_topology_desc("", platform="cuda", topology=shape, target_config=target).devices)
 
 
 def _cpu(topology: Topology) -> list[Any]:

@@ -89,12 +89,20 @@ class Observer:
         records = self.log.records() if self._shows else []
         return [record for record in records if record["split"] == "eval" and record["step"] <= until]
 
-    def begin(self, step: int, resumed: bool, work: Callable[[int], float], warmup_steps: int = 0) -> None:
+    def begin(
+        self,
+        step: int,
+        resumed: bool,
+        work: Callable[[int], float],
+        warmup_steps: int = 0,
+        saves_every: int | None = None,
+    ) -> None:
         """Begin training at ``step``, and remove what was logged for later steps.
 
         Args:
           resumed: whether training resumes from a checkpoint; otherwise all that was logged is removed.
           work: a function step -> cost of all steps before it, in any unit; used to estimate the time left.
+          saves_every: the steps between two saves, for ``status.json``.
         """
         self._step = step
         if not self._shows:
@@ -109,7 +117,7 @@ class Observer:
         elif lost:
             self.note("the run that was begun here saved no step; it begins anew")
         self.progress.start(step, work)
-        self.status.update(state="training", step=step)
+        self.status.update(state="training", step=step, save_every_steps=saves_every)
 
     def train(self, step: int, phase: str, metrics: Mapping[str, float]) -> bool:
         """Report the steps since the last report, up to ``step``. Return whether their mean loss is a spike."""

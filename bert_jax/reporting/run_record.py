@@ -193,7 +193,8 @@ def _check_start(workdir: str, run: Mapping[str, Any], identity: Mapping[str, An
         )
 
 
-FREE_FACTS = ("run.model.remat",)  # facts that are recorded but may change
+# Facts that are recorded but may change; the digest of the vocabulary covers strip_accents.
+FREE_FACTS = ("run.model.remat", "run.strip_accents")
 
 
 def settle(workdir: str, run: dict[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:

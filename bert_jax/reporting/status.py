@@ -44,6 +44,7 @@ NUMBERS = (
     "last_step_time",
     "last_save_step",
     "last_save_time",
+    "save_every_steps",
     "heartbeat",
     "pid",
 )
@@ -77,6 +78,7 @@ class StatusFile:
             "last_step_time": None,
             "last_save_step": earlier.get("last_save_step"),
             "last_save_time": earlier.get("last_save_time"),
+            "save_every_steps": None,
             "last_error": None,
             "resumable": True,
             "alarms": earlier["alarms"],
@@ -202,6 +204,22 @@ def read(workdir: str | os.PathLike[str]) -> dict[str, Any]:
         if status["last_save_step"] not in whole:  # the save had begun when the run was killed
             status |= {"last_save_step": max(whole, default=None), "last_save_time": None}
     return {**status, "command": run.get("command")}
+
+
+def first_save(workdir: str | os.PathLike[str]) -> str | None:
+    """Return advice to wait for the first save of the run that goes on in ``workdir``; None if none goes on."""
+    try:
+        now = read(workdir)
+    except UserError:
+        return None
+    if now["state"] not in RUNNING:
+        return None
+    step, last, every, eta = (now[name] for name in ("step", "num_train_steps", "save_every_steps", "eta_seconds"))
+    if not (every and last):
+        return f"a run there is {now['state']} (process {now['pid']} on {now['host']}); wait for its first saved step"
+    first, done = min(every, last), step or 0
+    soon = f" in about {duration(eta * (first - done) / (last - done))}" if eta and done < first else ""
+    return f"a run trains there, at step {done:,} of {last:,}, and saves step {first:,} first{soon}; wait for that"
 
 
 def describe(workdir: str | os.PathLike[str]) -> str:

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bert_jax.corpora.mixture import TURN
 from bert_jax.errors import UserError
 from bert_jax.rows import random
 from bert_jax.task import RowSource
-
-TURN = 1024  # the number of rows in which the shares are exact; a share is a multiple of 1 / TURN
 
 
 def _rows_of_a_turn(shares: Sequence[float]) -> np.ndarray:

@@ -8,6 +8,7 @@ import functools
 import itertools
 import math
 import re
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -87,6 +88,9 @@ class Phases:
     def of(cls, recipe: Mapping[str, Mapping[str, Any]]) -> Phases:
         """Return the phases of ``config.phases`` in the natural order of their names (``phase10`` after ``phase9``)."""
         for name, values in recipe.items():
+            if not re.fullmatch(r"[\w-]{1,100}", name):
+                found = f"config.phases has the name {reprlib.repr(name)}"
+                raise UserError(f"{found}; up to 100 letters, digits, _ and - are allowed")
             if not isinstance(values, Mapping):
                 raise UserError(f"config.phases.{name} is {values!r}; num_steps, batch_size and max_length are needed")
         ordered = sorted(recipe.items(), key=lambda item: _natural(item[0]))

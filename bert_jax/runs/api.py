@@ -182,7 +182,7 @@ def finetune(
         init=_maybe_path("init", init),
         typed_keys=recipes.changed_keys(overrides or {}),
     )
-    return finetuning.finetune(_tree(config, overrides, trust_code, request), request)
+    return finetuning.finetune(_tree(config, overrides, trust_code, request, "finetune"), request)
 
 
 @_quiet
@@ -250,8 +250,11 @@ def _prepare_to_train() -> None:
     compile_cache.keep_compiled()
 
 
-def _tree(config: Recipe, overrides: Mapping[str, Any] | None, trust_code: bool, request: Any) -> dict[str, Any]:
+def _tree(
+    config: Recipe, overrides: Mapping[str, Any] | None, trust_code: bool, request: Any, folder: str = "pretrain"
+) -> dict[str, Any]:
     """Return the config tree of a run. ``request`` names the workdirs whose copies of code ``trust_code`` lets run."""
+    config = recipes.in_folder(config, folder)
     for source in filter(None, (request.workdir, request.init)):
         _trust(trust_code, source)
     tree: dict[str, Any] = recipes.with_values(config, overrides or {}, trust_code).to_dict()

@@ -23,8 +23,9 @@ from packaging.requirements import Requirement
 
 import bert_jax
 from bert_jax.inspection.check import Check
-from bert_jax.program import size
+from bert_jax.program import INSTALL, size
 from bert_jax.storage import files
+from bert_jax.training.malloc import host_bytes
 
 NAME = "bert-jax"
 SHOWN = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
@@ -139,9 +140,9 @@ def _plugins() -> Check:
 def _unused_hardware(plugins: dict[str, str]) -> str:
     """Return what to install for an accelerator that this machine has and jax has no plug-in for, otherwise ""."""
     if Path("/dev/nvidia0").exists() and not any("cuda" in name for name in plugins):
-        return "this machine has an NVIDIA GPU; to use it: pip install 'jax[cuda12]'"
+        return f"this machine has an NVIDIA GPU; to use it: {INSTALL['gpu']}"
     if (Path("/dev/accel0").exists() or Path("/dev/vfio/0").exists()) and "libtpu" not in plugins:
-        return "this machine seems to have TPUs; to use them: pip install 'jax[tpu]'"
+        return f"this machine seems to have TPUs; to use them: {INSTALL['tpu']}"
     return ""
 
 
@@ -193,11 +194,8 @@ def _read(file: Any) -> str:
 
 
 def _memory() -> Check:
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with contextlib.suppress(OSError, ValueError):  # a container may have less
-        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    found = f"{cores} processor cores, {size(total)} of memory"
+    found = f"{cores} processor cores, {size(host_bytes())} of memory"
     return Check("memory", "ok", found)
 
 

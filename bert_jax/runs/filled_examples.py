@@ -17,7 +17,7 @@ from bert_jax.program import Note
 from bert_jax.records import MASK
 from bert_jax.storage import files
 from bert_jax.text.tokenizer import Tokenizer
-from bert_jax.text.words import unspaced
+from bert_jax.text.words import NO_SPACES, unspaced
 
 NUMBER = 4  # of held-out sentences that are filled
 LENGTHS = 8, 16  # tokens of such a sentence
@@ -38,6 +38,11 @@ def fill_examples(trained: TrainedModel, texts: Sequence[str] | None, corpus: Mi
     if texts is None:
         masked = _masked_sentences(corpus, trained.tokenizer, trained.config.max_length)
     if not masked:
+        if texts is None:
+            note(
+                f"config.examples=None fills nothing: no held-out sentence of {LENGTHS[0]} to {LENGTHS[1]} tokens "
+                "has a word of one piece; --config.examples=\"('A text with a [MASK].',)\" fills texts of yours"
+            )
         return []
     filled = fill_mask(trained, [text for text, _ in masked])
     records, lines = [dataclasses.asdict(one) for one in filled], [str(one) for one in filled]
@@ -74,7 +79,12 @@ def _mask(split: CorpusSplit, number: int, tokenizer: Tokenizer, max_length: int
     ids = split.read(np.array([start]), np.array([stop - start]))
     starts = np.append(~tokenizer.is_continuation[ids], True)  # bool [L + 1]: whether a word starts here
     words = [tokenizer.surfaces[token][0] for token in ids]
-    whole = [i for i, word in enumerate(words) if starts[i] and starts[i + 1] and word.isalpha()]
+    # In byte-level BPE, no piece of a script without spaces starts a word.
+    whole = [
+        i
+        for i, word in enumerate(words)
+        if word.isalpha() and ((starts[i] and starts[i + 1]) or all(map(NO_SPACES.match, word)))
+    ]
     others = sum(not word.isalpha() for word in words)  # signs and numbers: many of them make no prose
     if not whole or others > len(words) // 6 or np.isin(ids, list(tokenizer.special_ids)).any():
         return None

@@ -19,7 +19,7 @@ from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import of_facts
 from bert_jax.interchange.conversion import unlike
 from bert_jax.interchange.family import families
-from bert_jax.interchange.initial import find_initial, frozen_parts, start_from
+from bert_jax.interchange.initial import frozen_parts, start_from
 from bert_jax.interchange.loading import load, one_task
 from bert_jax.models import distillation
 from bert_jax.models.model import config_facts
@@ -35,12 +35,13 @@ from bert_jax.runs.cached_teacher import fill
 from bert_jax.runs.evaluations.base import Evaluations, read, titles
 from bert_jax.runs.finetuning_preparation import Splits, check_finetuning
 from bert_jax.runs.finishing import BETTER_START, export_newest, report_at_the_end
-from bert_jax.runs.inputs import keep_vocabulary, overridden_vocabulary
+from bert_jax.runs.inputs import describe_vocabulary, find_start, keep_vocabulary, overridden_vocabulary
 from bert_jax.runs.model_choice import overridden_settings
 from bert_jax.runs.own_code import keep_copies
 from bert_jax.runs.prediction import predict_split, trial, write_predictions
 from bert_jax.runs.settings import FinetuningSettings
-from bert_jax.runs.task_settings import TaskSettings, with_keys_of
+from bert_jax.runs.task_settings import TaskSettings, predictions_file, with_keys_of
+from bert_jax.runs.used_keys import with_vocabulary
 from bert_jax.storage import files
 from bert_jax.task import titles_of
 from bert_jax.tasks.base import KIND, PACKED, ExampleTask
@@ -76,7 +77,9 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
     with run_record.only_writer(workdir):
         # What needs no examples is checked first.
         saved = distributed.first_says("the saved steps", saved_steps(workdir))
-        initial = find_initial(request.init, workdir, resumes=bool(saved))
+        initial = find_start(settings.vocab, request.typed_keys, request.init, workdir, bool(saved))
+        if not (initial or saved):
+            settings.vocab.load_tokenizer(typed=request.typed_keys)  # raises if a key contradicts its file
         recipe = check_finetuning(settings, initial)
         notes = []
         if initial and not saved:
@@ -86,7 +89,8 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
         for trained in recipe.teacher.values():  # by its content, wherever it lies
             identity["teacher"]["init"] = f"teacher@{content(trained)}"
             distributed.wait("the teacher", identity["teacher"]["init"])
-        run = run_record.content(workdir, config, identity, request.command, bound=bool(saved))
+        recorded = with_vocabulary(config, settings.vocab.path, initial.tokenizer if initial else None)
+        run = run_record.content(workdir, recorded, identity, request.command, bound=bool(saved))
 
         evaluators = read(settings.training.evaluations, notes.append)
         every = recipe.load(request.data, notes.append)
@@ -142,7 +146,7 @@ def _facts_of(settings: FinetuningSettings, task: ExampleTask | SeveralTasks) ->
     }
     return {
         "model": config_facts(own.model),
-        "lowercase": own.tokenizer.lowercase,
+        **own.tokenizer.case._asdict(),
         "vocabulary_sha256": own.tokenizer.sha256,
         "corpus_fingerprint": _fingerprint(splits),
         **of_each.get("", {"tasks": of_each}),
@@ -195,7 +199,8 @@ def _start(
 
 def _describe(task: ExampleTask | SeveralTasks, experiment: Experiment) -> list[str]:
     """Return lines that tell the user which examples are read and how long the run is."""
-    lines, phase, each = list[str](), experiment.phases.phases[0], each_task(task)
+    phase, each = experiment.phases.phases[0], each_task(task)
+    lines = [describe_vocabulary(shared_setting(task).tokenizer)]
     for name, one in each.items():
         sizes = ", ".join(f"{split} {len(examples):,}" for split, examples in one.setting.splits.items())
         labels = f"; {with_keys_of(name, label_note(one.setting.labels))}" if one.setting.labels else ""
@@ -230,7 +235,7 @@ def _finish(
                     continue
                 whole = f"{name}/{split}" if name else split
                 results["metrics"][whole], predictions[split] = predict_split(tuned, one, split, observer.evaluating)
-                write_predictions(workdir / f"predictions_{whole.replace('/', '_')}.jsonl", predictions[split])
+                write_predictions(workdir / predictions_file(name, split), predictions[split])
             for split, found in _details(one, predictions).items():
                 whole = f"{name}/{split}" if name else split
                 details[whole] = found | {"metrics": results["metrics"][whole]}

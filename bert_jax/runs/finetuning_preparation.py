@@ -38,7 +38,7 @@ from bert_jax.runs.models_read import (
     teacher_of_finetuning,
 )
 from bert_jax.runs.packed import check_packed_batch, check_packing
-from bert_jax.runs.preparation import check_metrics, micro_batches_key
+from bert_jax.runs.preparation import check_metrics, check_steps_fit, micro_batches_key
 from bert_jax.runs.settings import FinetuningSettings
 from bert_jax.runs.task_settings import TaskSettings, at_task, main_metrics, with_keys_of
 from bert_jax.tasks import base as tasks
@@ -134,6 +134,8 @@ class CheckedFinetuning:
                 if PACKED in one.batch_specs:
                     check_packed_batch(one, mesh, experiment.micro_batches(phase))
                 check_fits(model.num_parameters, {f"config.phases.{KIND}.batch_size": (phase.batch_size, spec)})
+                if settings.packing == "bucketed":
+                    check_steps_fit(one, experiment)
                 jax.eval_shape(one.init, jax.random.key(0))  # raises for options that the model cannot be built from
                 if catalogue.is_own(catalogue.name_of(type(one).__module__)):
                     for own in trained_on:

@@ -11,7 +11,7 @@ import functools
 import hashlib
 import json
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from etils import epath
@@ -28,25 +28,29 @@ from bert_jax.corpora.prepare import (
     learn_tokenizer,
     prepare_corpus,
     prepare_vocabulary,
+    tell_of_losses,
 )
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
 from bert_jax.features.trained_model import TrainedModel
+from bert_jax.inspection.fit import few_heldout
 from bert_jax.inspection.fixes import Fixes
 from bert_jax.inspection.line_ends import LONG_WORD, in_long_words, line_ends
 from bert_jax.inspection.pieces import Pieces
+from bert_jax.interchange.initial import find_initial
+from bert_jax.interchange.loading import load
 from bert_jax.program import Note
 from bert_jax.records import Example
 from bert_jax.rows import units
 from bert_jax.storage import files, reading
 from bert_jax.text import tokenizer as tokenizers
+from bert_jax.text.case import Case
 from bert_jax.text.tokenizer import Tokenizer
 
 CORPUS = "corpus"  # the folder of the corpus in a workdir
 NOTE_SECONDS = 30.0
 TOO_LONG = 0.2  # share of the pieces in long words; that of text with spaces is near 0
-FEW_TOKENS = 20_000  # with fewer held-out tokens (3,000 masked), a loss is uncertain by several hundredths
 HOW_TO_BUILD = (
     "several processes build none; on one host, with the recipe and the flags given here, run bert-jax vocab "
     "--config=RECIPE --output=VOCAB and bert-jax corpus --config=RECIPE --config.vocab.path=VOCAB --output=CORPUS, "
@@ -67,15 +71,17 @@ class Inputs:
     private: bool = False
     units: tuple[str, ...] = ()  # the units of masking: "piece", "word", or columns of the corpus
     builds: bool = True  # if False, an outdated vocabulary or corpus is an error, not made again
+    typed: tuple[str, ...] = ()  # the keys of the config that were given on the command line
 
     @property
-    def lowercase(self) -> bool:
-        return self.initial.tokenizer.lowercase if self.initial else self.vocab.lowercase
+    def case(self) -> Case:
+        """Return the case of the vocabulary, for a file that does not say it."""
+        return (self.source_tokenizer or self.vocab).case
 
     @functools.cached_property
     def source_tokenizer(self) -> Tokenizer | None:
         """Return the tokenizer of ``config.vocab.path`` or of the model to start from; None if one is learned."""
-        return self.vocab.load_tokenizer(self.initial.tokenizer if self.initial else None)
+        return self.vocab.load_tokenizer(self.initial.tokenizer if self.initial else None, self.typed)
 
     def check(self) -> None:
         """Raise ``UserError`` for every mistake that can be found before any text is read."""
@@ -161,7 +167,7 @@ class Inputs:
             raise UserError(
                 f"{file} is damaged: its sha256 is not that of {ORIGIN}; put the old one back (exports have it)"
             )
-        tokenizer = tokenizers.load(self.workdir, self.lowercase)
+        tokenizer = tokenizers.load(self.workdir, *self.case)
         if self.source_tokenizer and self.source_tokenizer.sha256 != tokenizer.sha256:
             named = self.vocab.path or f"that of --init with config.vocab.added={self.vocab.added}"
             raise UserError(
@@ -169,11 +175,8 @@ class Inputs:
                 "--workdir"
             )
         wanted = f" of the {self.vocab.size:,} asked for: nothing else in the text is frequent enough"
-        fewer = "" if self.source_tokenizer else wanted
-        note(
-            f"vocabulary: {tokenizer.size:,} pieces{fewer if tokenizer.size < self.vocab.size else ''},"
-            f" {'uncased' if tokenizer.lowercase else 'cased'}"
-        )
+        fewer = "" if self.source_tokenizer or tokenizer.size >= self.vocab.size else wanted
+        note(describe_vocabulary(tokenizer, fewer))
         return tokenizer
 
     def open_corpus(self, tokenizer: Tokenizer, note: Note) -> Mixture:
@@ -186,13 +189,9 @@ class Inputs:
             name: self._open(config, place, where, tokenizer, note)
             for (name, place), (where, config) in zip(places.items(), self.corpus.by_path().items(), strict=True)
         }
-        fewest = min(corpus.split("heldout").num_tokens for corpus in corpora.values())
-        if fewest < FEW_TOKENS:
-            more = min(0.3, round(self.corpus.heldout_fraction * FEW_TOKENS / fewest, 2))
-            note(
-                "so little held-out text gives rough figures; in a new --workdir, "
-                f"--config.corpus.heldout_fraction={more} holds out more"
-            )
+        smallest = min(corpora.values(), key=lambda corpus: corpus.split("heldout").num_tokens)
+        if few := few_heldout(smallest.split("heldout").num_tokens, smallest.manifest["heldout_fraction"]):
+            note(few)
         mixture = self._mix(corpora)
         if self.corpus.parts:
             note("shares of the rows: " + ", ".join(f"{name} {share:.1%}" for name, share in mixture.shares.items()))
@@ -254,8 +253,7 @@ class Inputs:
         else:
             source = ", ".join(self.corpus.part_configs()) or self.corpus.source
             note(f"learning a vocabulary of {self.vocab.size:,} pieces from {source}")
-            name = tokenizers.file_name(self.vocab.kind, self.vocab.added)
-            prepare_vocabulary(self.vocab, self.corpus, workdir / name, note)
+            prepare_vocabulary(self.vocab, self.corpus, workdir / self.vocab.file_name, note)
         digest = files.sha256(tokenizers.find(workdir))
         files.write_text(workdir / ORIGIN, json.dumps({"sha256": origin, "file_sha256": digest}))
 
@@ -269,7 +267,7 @@ class Inputs:
             facts: Any = self.source_tokenizer.sha256
         else:
             facts = [dataclasses.asdict(self.vocab), find_source(self.corpus).fingerprint()]
-        return hashlib.sha256(json.dumps([facts, self.lowercase]).encode()).hexdigest()
+        return hashlib.sha256(json.dumps([facts, self.case.lowercase]).encode()).hexdigest()
 
 
 def _now_and_then(note: Note) -> Progress:
@@ -312,13 +310,49 @@ def find_vocabulary(
     ``train``: of each task, its examples to train on and its roles.
     """
     if workdir is not None and (there := tokenizers.existing(workdir)) is not None:
-        return tokenizers.load(there, initial.tokenizer.lowercase if initial else config.lowercase)
-    if initial:
-        return config.with_added(initial.tokenizer)
-    texts = (
+        return tokenizers.load(there, *(initial.tokenizer if initial else config).case)
+    if found := config.with_added(initial.tokenizer) if initial else config.load_tokenizer():
+        return found
+    texts = [
         text for of, roles in train for example in of for role in roles.required for text in _strings(example.get(role))
-    )
-    return config.load_tokenizer() or config.with_added(learn_tokenizer(config, texts, note))
+    ]
+    learned = config.with_added(learn_tokenizer(config, texts, note))
+    tell_of_losses(config, learned, texts, note)
+    return learned
+
+
+def describe_vocabulary(tokenizer: Tokenizer, fewer: str = "") -> str:
+    """Return a line about the vocabulary of a run. ``fewer``: words about a size that is smaller than asked for."""
+    return f"vocabulary: {tokenizer.size:,} pieces{fewer}, {tokenizer.case}"
+
+
+def read_start(
+    config: VocabularyConfig, typed: Collection[str], source: str, read: Callable[..., TrainedModel] = load
+) -> TrainedModel:
+    """Return the model of ``--init``, outside a run; see ``find_start``."""
+    given = config.typed_case(typed)
+    initial = read(source, flag="--init=", given=given)
+    if not config.path:
+        given.check(initial.tokenizer, f"--init={source}")
+    return initial
+
+
+def find_start(
+    config: VocabularyConfig, typed: Collection[str], source: str | None, workdir: str, resumes: bool
+) -> TrainedModel | None:
+    """Return the model from which a run starts; see ``find_initial``.
+
+    ``typed``: the keys of the config that were given on the command line. Those of case decide how a vocabulary is read
+    whose files do not say it.
+
+    Raises:
+      UserError: for the reasons of ``find_initial``, or a key of case contradicts the vocabulary.
+    """
+    given = config.typed_case(typed)
+    initial = find_initial(source, workdir, resumes, given)
+    if initial and (resumes or not config.path):
+        given.check(initial.tokenizer, workdir if resumes else f"--init={source}")
+    return initial
 
 
 def overridden_vocabulary(config: VocabularyConfig, typed: Collection[str], initial: TrainedModel) -> list[str]:
@@ -335,7 +369,7 @@ def overridden_vocabulary(config: VocabularyConfig, typed: Collection[str], init
         return []
     if not {"vocab", "vocab.path"} & {*typed}:
         return [f"the vocabulary of --init is taken, not the recipe's: {config.path}"]
-    if tokenizers.load(config.path, initial.tokenizer.lowercase).sha256 == initial.tokenizer.sha256:
+    if tokenizers.load(config.path, *initial.tokenizer.case).sha256 == initial.tokenizer.sha256:
         return []
     raise UserError(
         f"--config.vocab.path={config.path} contradicts --init={initial.source}, which has another vocabulary; "

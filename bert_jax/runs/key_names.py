@@ -22,6 +22,8 @@ SHORT = {
     "batch_size": "phases.{}.batch_size",
     "max_length": "phases.{}.max_length",
 }
+# Groups whose keys are names that a recipe chooses.
+NAMED = ("phases", "tasks", "objective.members", "phases.*.objective.members", "corpus.parts", "corpus.columns")
 # Keys of earlier versions, with the names that they have now.
 RENAMED = {
     "train": "phases.train, config.schedule and config.training",

@@ -213,6 +213,6 @@ def trust_copies(source: str) -> None:
 
     A copy that was changed has another recorded name than the run, so it is not taken for the run's.
     """
-    workdir = source if files.as_path(source).exists() else re.sub(r"@\d+$", "", source)
+    workdir = source if files.as_path(source).exists() else re.sub(r"@[0-9]+$", "", source)
     for place in sorted((files.as_path(workdir) / catalogue.COPIES).glob("*/*.py")):
         catalogue.trust(OwnCode(os.fspath(place), reading.read_bytes(place)))

@@ -22,10 +22,9 @@ from bert_jax.cluster import distributed
 from bert_jax.errors import UserError
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.inspection.check import Check
-from bert_jax.interchange.loading import load
 from bert_jax.program import size
 from bert_jax.reporting.run_record import check_workdir
-from bert_jax.runs.inputs import Inputs
+from bert_jax.runs.inputs import Inputs, read_start
 from bert_jax.runs.models_read import check_vocabularies, frozen_contents
 from bert_jax.runs.preparation import CheckedPretraining, check_pretraining
 from bert_jax.runs.settings import PretrainingSettings
@@ -39,19 +38,23 @@ STATE_COPIES = 3  # a checkpoint holds the parameters and two moments, all float
 KEPT = 2  # at least so many checkpoints are on the disk at a time
 
 
-def preflight(config: Mapping[str, Any], workdir: str, init: str | None = None) -> list[Check]:
+def preflight(
+    config: Mapping[str, Any], workdir: str, init: str | None = None, typed: tuple[str, ...] = ()
+) -> list[Check]:
     """Check the job that this process belongs to, and return the checks, which are the same on every process.
 
-    ``init``: the model from which the run starts.
+    Args:
+      init: the model from which the run starts.
+      typed: the keys of the config that were given on the command line.
 
     Raises:
       UserError: the recipe cannot be read.
     """
     settings = PretrainingSettings.of(config)
-    initial, recipe, check = _recipe(settings, init)
+    initial, recipe, check = _recipe(settings, init, typed)
     task = recipe.task if recipe else None
     digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:12]
-    inputs = Inputs(workdir, settings.vocab, settings.corpus, initial, bound=False)
+    inputs = Inputs(workdir, settings.vocab, settings.corpus, initial, bound=False, typed=typed)
     own = {"config": digest, **_of_host(), **_of_inputs(inputs, task), **_of_workdir(workdir)}
     needed = KEPT * STATE_COPIES * 4 * task.setting.model.num_parameters if task else 0
     processes = [json.loads(text) for text in distributed.exchange("preflight", json.dumps(own))]
@@ -100,7 +103,7 @@ def _of_inputs(inputs: Inputs, task: Task | None) -> dict[str, Any]:
     with _collect(problems):
         tokenizer = inputs.source_tokenizer
         if tokenizer is None and (path := tokenizers.existing(inputs.workdir)):
-            tokenizer = tokenizers.load(path, inputs.lowercase)
+            tokenizer = tokenizers.load(path, *inputs.case)
         facts["vocabulary"] = tokenizer and tokenizer.sha256[:12]
         if task:
             check_vocabularies(task, tokenizer, inputs.vocab.added)
@@ -188,12 +191,12 @@ def _shared(processes: Sequence[Mapping[str, Any]]) -> Check:
 
 
 def _recipe(
-    settings: PretrainingSettings, init: str | None
+    settings: PretrainingSettings, init: str | None, typed: tuple[str, ...]
 ) -> tuple[TrainedModel | None, CheckedPretraining | None, Check]:
     """Return the model of ``--init``, the checked recipe, and what a run says of it before it reads text."""
     initial = None
     try:
-        initial = load(init, flag="--init=") if init else None
+        initial = read_start(settings.vocab, typed, init) if init else None
         recipe = check_pretraining(settings, initial)
     except UserError as error:
         return initial, None, Check("recipe", "bad", str(error))

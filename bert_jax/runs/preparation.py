@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,8 @@ from bert_jax.models.config import ModelConfig
 from bert_jax.objectives.base import PretrainingObjective, Setting
 from bert_jax.objectives.reading import of_other_rows
 from bert_jax.objectives.several import Several, seed_of_member
+from bert_jax.planning.compile import compile_phase, dearest_kind
+from bert_jax.program import size
 from bert_jax.reporting.loggers.base import check_loggers
 from bert_jax.rows.phases import Phase
 from bert_jax.rows.units import columns
@@ -51,7 +54,9 @@ from bert_jax.training import layer_rates, trained
 from bert_jax.training import mesh as meshes
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.experiment import Experiment
-from bert_jax.training.memory import check_fits
+from bert_jax.training.memory import check_fits, device_bytes
+
+MOST_BYTES_PER_FLOP = 1 / 40  # of a train step; measured: 1/86 with narrow models, 1/300 with wide ones
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,14 +79,18 @@ class CheckedPretraining:
     mesh: Mesh
     start: TrainedModel | None
 
-    def inputs(self, workdir: str, bound: bool) -> Inputs:
-        """Return what finds or makes the vocabulary and the corpus. ``bound``: whether the run has saved a step.
+    def inputs(self, workdir: str, bound: bool, typed: tuple[str, ...] = ()) -> Inputs:
+        """Return what finds or makes the vocabulary and the corpus.
+
+        Args:
+          bound: whether the run has saved a step.
+          typed: the keys of the config that were given on the command line.
 
         Raises ``UserError`` for every mistake that can be found before any text is read.
         """
         settings = self.settings
         own = (settings.vocab, settings.corpus, self.initial, bound, settings.private, self.task.units)
-        inputs = Inputs(workdir, *own)
+        inputs = Inputs(workdir, *own, typed=typed)
         if not bound:
             check_vocabularies(self.task, inputs.source_tokenizer, settings.vocab.added)
         inputs.check()
@@ -169,7 +178,30 @@ def check_pretraining(
         batches = {f"config.phases.{p.kind}.batch_size": (p.batch_size, specs[p.kind]) for p in phases}
         evaluated = {"config.training.eval_rows": (settings.training.eval_rows, specs[experiment.evaluated_phase.kind])}
         check_fits(model.num_parameters, batches | evaluated)
+        check_steps_fit(task, experiment)
     return CheckedPretraining(settings, initial, parent, task, experiment, mesh, start)
+
+
+def check_steps_fit(task: Task, experiment: Experiment) -> None:
+    """Raise ``UserError`` if the step of a phase needs more memory than the CPU devices of this machine have.
+
+    The steps of phases whose FLOPs say that this could be are compiled, for their memory is known then. Other devices
+    say themselves, before the first step, what they cannot hold.
+    """
+    devices = jax.devices()
+    there = device_bytes(devices[0])
+    for phase in experiment.phases.phases if devices[0].platform == "cpu" and there is not None else ():
+        rows = phase.batch_size / len(devices) / experiment.micro_batches(phase)
+        if rows * task.flops_per_row[dearest_kind(task, phase)] * MOST_BYTES_PER_FLOP <= there:
+            continue
+        if (needed := compile_phase(task, experiment, phase, devices).needed_bytes) > there:
+            where = f"config.phases.{phase.kind}"
+            fitting = 2 ** int(math.log2(max(1.0, phase.batch_size * there / needed)))
+            raise UserError(
+                f"{where}.batch_size is {phase.batch_size:,}: a step takes {size(needed)} of memory on each of "
+                f"{len(devices)} CPU devices, which have {size(there)}; give --{where}.batch_size={fitting}, a shorter "
+                f"{where}.max_length, or more parts of a batch, {where}.micro_batches"
+            )
 
 
 def _rows_of(phases: list[Phase], settings: PretrainingSettings, evaluated: Phase) -> dict[str, Any]:

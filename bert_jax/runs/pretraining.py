@@ -21,7 +21,7 @@ from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.privacy import private_config, redact
 from bert_jax.errors import UserError
 from bert_jax.interchange.architectures import has_pretraining_class, of_pretraining
-from bert_jax.interchange.initial import find_initial, start_from
+from bert_jax.interchange.initial import start_from
 from bert_jax.interchange.loading import load
 from bert_jax.interchange.moments import read_moments, with_moments
 from bert_jax.models import distillation
@@ -39,12 +39,13 @@ from bert_jax.runs.baselines import write_baselines
 from bert_jax.runs.evaluations.base import Evaluations, read, titles
 from bert_jax.runs.filled_examples import fill_examples
 from bert_jax.runs.finishing import LONGER_PRETRAINING, export_newest, report_at_the_end, without_class
-from bert_jax.runs.inputs import CORPUS
+from bert_jax.runs.inputs import CORPUS, find_start
 from bert_jax.runs.model_choice import other_reading, overridden_settings
 from bert_jax.runs.models_read import frozen_contents
 from bert_jax.runs.own_code import keep_copies, with_contents
 from bert_jax.runs.preparation import CheckedPretraining, check_pretraining
 from bert_jax.runs.settings import PretrainingSettings
+from bert_jax.runs.used_keys import used_keys
 from bert_jax.storage import files
 from bert_jax.task import Task, tasks_of, titles_of
 from bert_jax.text.tokenizer import Tokenizer
@@ -80,20 +81,22 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
     with run_record.only_writer(workdir):
         # What needs no text is checked first.
         saved = distributed.first_says("the saved steps", saved_steps(workdir))
-        reached, initial = max(saved, default=0), find_initial(request.init, workdir, resumes=bool(saved))
+        reached, typed = max(saved, default=0), request.typed_keys
+        initial = find_start(settings.vocab, typed, request.init, workdir, bool(saved))
         recipe = check_pretraining(settings, initial)
         start = None if saved else initial
-        notes = overridden_settings(settings.model, request.typed_keys, start) if start else []
+        notes = overridden_settings(settings.model, typed, start) if start else []
         notes += other_reading(recipe.task.setting.model, start) if start else []
         evaluators = read(settings.training.evaluations, notes.append)
-        inputs = recipe.inputs(workdir, bound=bool(saved))
+        inputs = recipe.inputs(workdir, bool(saved), typed)
         moments = None
         if request.init_optimizer == "kept" and not saved:
             rule, name = recipe.experiment.optimizer, recipe.settings.identity()["optimizer"]["name"]
             moments = read_moments(start, recipe.task, recipe.task.setting.model, rule, name, inputs.source_tokenizer)
             notes.append(f"the moments of the optimizer of {request.init} are kept")
         distributed.wait("what is frozen", str([*map(frozen_contents, tasks_of(recipe.task).values())]))
-        run = run_record.content(workdir, *_record_of(config, recipe, request), request.extend, bool(saved))
+        record = _record_of(used_keys(config, inputs), recipe, request)
+        run = run_record.content(workdir, *record, request.extend, bool(saved))
         tasks = tasks_of(recipe.task).values()
         run["titles"] = {name: title for one in tasks for name, title in titles_of(one).items()} | titles(evaluators)
         phases = recipe.experiment.phases
@@ -167,7 +170,7 @@ def _facts_of(
     facts = {
         "model": config_facts(model),
         **({"model_of_phases": models} if replaced else {}),
-        "lowercase": tokenizer.lowercase,
+        **tokenizer.case._asdict(),
         "vocabulary_sha256": tokenizer.sha256,
         "corpus_fingerprint": corpus.fingerprint,
         "head": {"architecture": of_pretraining(model, parts)} if has_pretraining_class(model, parts) else None,
@@ -292,12 +295,12 @@ def training_batches(
     settings = dataclasses.replace(settings, mesh=MeshConfig(), model=model)  # only of the machine that trains
     with run_record.only_writer(request.workdir):
         saved = saved_steps(request.workdir)
-        initial = find_initial(request.init, request.workdir, resumes=bool(saved))
+        initial = find_start(settings.vocab, request.typed_keys, request.init, request.workdir, bool(saved))
         recipe = check_pretraining(settings, initial, jax.devices()[:1])
         run_record.content(  # raises, if the workdir holds another run
             request.workdir, *_record_of(config, recipe, request), bound=bool(saved)
         )
-        tokenizer, corpus = recipe.inputs(request.workdir, bool(saved)).open(note)
+        tokenizer, corpus = recipe.inputs(request.workdir, bool(saved), request.typed_keys).open(note)
         task, experiment = recipe.with_text(tokenizer, corpus)
     rolled = roll_back.of_run(run_record.read_run(request.workdir) if saved else {})
     phases = roll_back.without_windows(experiment.phases, rolled)

@@ -22,6 +22,8 @@ from bert_jax.planning.largest_micro_batch import LargestMicroBatch, largest_mic
 from bert_jax.planning.plan import Change, Machine, Plan, make
 from bert_jax.planning.smallest_change import smallest_change
 from bert_jax.program import Note
+from bert_jax.runs import recipes
+from bert_jax.runs.inputs import read_start
 from bert_jax.runs.models_read import check_vocabularies
 from bert_jax.runs.preparation import check_pretraining, first_model
 from bert_jax.runs.settings import PretrainingSettings
@@ -98,7 +100,8 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> PlanRes
         raise UserError(f"--price_per_chip_hour is {price}; more than 0 is needed")
     topology = topologies.parse(request.topology)
     recipe = PretrainingRecipe.of(config)
-    initial = load(request.init, flag="--init=") if request.init else None
+    typed = recipes.typed_keys(request.recipe)
+    initial = read_start(recipe.settings.vocab, typed, request.init) if request.init else None
     recipe = dataclasses.replace(recipe, initial=initial)
     machine = Machine.of(topology)
     task, experiment = recipe.variant(Change(), machine.devices)

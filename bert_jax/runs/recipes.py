@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import fnmatch
 import inspect
 import json
 import os
@@ -110,9 +111,12 @@ def _changed(
 ) -> ConfigDict:
     """Return a recipe's config with new ``values``, checked and locked. ``read`` converts each value for its key."""
     before, changed = {key: at(config, key) for key in OWN_KEYS}, changed_keys(key for key, _ in values)
+    recipe = _plain(config)
     for key, value in values:
-        _set(config, _keys(config, key), value, "config", read)
-    key_names.check_renamed(_leaves(config))
+        keys = _keys(config, key)
+        _check_names(keys, recipe, config)
+        _set(config, keys, value, "config", read)
+    key_names.check_renamed(list(leaves(config)))
     for key, name in recorded_names(config, folder, changed, asked=trust_code or not is_data).items():
         _set(config, key.split("."), name, "config", _value)
     _leave_out_keys_of_others(config, before, changed)
@@ -129,6 +133,24 @@ def _keys(config: ConfigDict, key: str) -> list[str]:
     keys = KEYS.findall(key_names.full(key, config))
     key_names.check_renamed([".".join(keys)])
     return keys
+
+
+def _check_names(keys: list[str], recipe: Mapping[str, Any], config: ConfigDict) -> None:
+    """Raise ``UserError`` if a typed key, the path ``keys``, adds a name to a group in which the ``recipe`` has names.
+
+    A typed key may fill a group that the recipe leaves empty. In others a slip would train a phase or a task more.
+    ``config``: the recipe with the changes so far.
+    """
+    for pattern in key_names.NAMED:
+        *path, name = keys[: pattern.count(".") + 2]
+        where = ".".join(path)
+        if not fnmatch.fnmatchcase(where, pattern) or not isinstance(given := at(recipe, where), Mapping) or not given:
+            continue
+        if name not in (names := at(config, where) or {}):
+            raise UserError(
+                f"unknown key config.{where}.{name}; {nearest(name, names)}; new names of {where} come from a recipe "
+                "file, not from flags"
+            )
 
 
 def _leave_out_keys_of_others(config: ConfigDict, before: Mapping[str, Any], changed: Sequence[str]) -> None:
@@ -158,6 +180,11 @@ def _plain(value: Any) -> Any:
 
 def keys(tree: Mapping[str, Any]) -> list[str]:
     """Return the keys of a recipe, such as ``model.size``, and then those that it leaves to their defaults."""
+    return list(leaves(tree) | leaves(defaults_for(tree)))
+
+
+def defaults_for(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the defaults of the keys that a recipe may have, as a tree."""
     from bert_jax.models.config import ModelConfig
     from bert_jax.runs.settings import FinetuningSettings, PretrainingSettings  # slow: it imports jax
     from bert_jax.training.optimizers import adamw
@@ -165,16 +192,16 @@ def keys(tree: Mapping[str, Any]) -> list[str]:
 
     settings = FinetuningSettings if key_names.is_finetuning(tree) else PretrainingSettings
     parts = {"model": ModelConfig, "optimizer": adamw.Optimizer, "schedule": warmup_stable_decay.Schedule}
-    known = defaults(settings) | {group: defaults(part) for group, part in parts.items()}
-    return list(dict.fromkeys([*_leaves(tree), *_leaves(known)]))
+    return defaults(settings) | {group: defaults(part) for group, part in parts.items()}
 
 
-def _leaves(tree: ConfigDict | Mapping[str, Any], above: str = "") -> list[str]:
-    leaves = []
+def leaves(tree: ConfigDict | Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Return the values of a tree by their keys, such as ``model.size``; a group without keys is a value."""
+    found = dict[str, Any]()
     for key, value in tree.items():
         group = isinstance(value, ConfigDict | Mapping) and value
-        leaves += _leaves(value, f"{above}{key}.") if group else [f"{above}{key}"]
-    return leaves
+        found |= leaves(value, f"{above}{key}.") if group else {f"{above}{key}": value}
+    return found
 
 
 def typed_keys(overrides: Sequence[str]) -> tuple[str, ...]:
@@ -195,6 +222,16 @@ def names() -> dict[str, Path]:
     return {p.relative_to(folder).with_suffix("").as_posix(): p for p in sorted(folder.glob("*/*.py"))}
 
 
+def in_folder(recipe: Any, folder: str) -> Any:
+    """Return the name ``recipe`` with ``folder`` before it, if several folders have a recipe of that name.
+
+    ``distil`` is ``finetune/distil`` for verbs that fine-tune. Anything else is returned as it is.
+    """
+    name, known = re.sub(":.*", "", recipe, flags=re.DOTALL) if isinstance(recipe, str) else "", names()
+    several = sum(one.rpartition("/")[2] == name for one in known) > 1
+    return f"{folder}/{recipe}" if several and f"{folder}/{name}" in known else recipe
+
+
 def _locate(recipe: str) -> tuple[str, str | None]:
     """Return the path of the recipe's file, and the argument after the colon (None without a colon)."""
     match = re.fullmatch(r"((?:\w+://)?[^:]*)(?::(.*))?", recipe, re.DOTALL)
@@ -211,7 +248,7 @@ def _locate(recipe: str) -> tuple[str, str | None]:
     if len(matches) > 1:
         raise UserError(f"recipe {path!r} is ambiguous; choose one of: {', '.join(matches)}")
     if not matches:
-        choices = list(known) if "/" in path else [name.rpartition("/")[2] for name in known]
+        choices = set(known) if "/" in path else {name.rpartition("/")[2] for name in known}
         raise UserError(f"unknown recipe {path!r}; {nearest(path, choices)}; or give a file that ends in .py or .json")
     return str(known[matches[0]]), argument
 
@@ -284,7 +321,7 @@ def _set(node: Any, keys: list[str], new: Any, where: str, read: Callable[[Any, 
         return read(new, node, where)
     key, *rest = keys
     if isinstance(node, tuple | list):
-        if not key.isdigit() or int(key) >= len(node):
+        if not re.fullmatch("[0-9]+", key) or int(key) >= len(node):
             raise UserError(f"{where} has {len(node)} entries, numbered from 0; found [{key}]")
         i = int(key)
         return type(node)([*node[:i], _set(node[i], rest, new, f"{where}[{i}]", read), *node[i + 1 :]])

@@ -23,7 +23,7 @@ from bert_jax.rows.rows_config import Packing
 from bert_jax.runs.key_names import is_finetuning
 from bert_jax.runs.model_choice import with_defaults
 from bert_jax.runs.own_code import with_contents
-from bert_jax.runs.task_settings import TaskSettings, main_metrics, several_tasks, without
+from bert_jax.runs.task_settings import TaskSettings, check_files, main_metrics, several_tasks, without
 from bert_jax.tasks.base import KIND
 from bert_jax.tasks.mixing import Mixing
 from bert_jax.tasks.several import mean_of
@@ -189,14 +189,14 @@ class PretrainingSettings(Settings):
                 f"{where}.members is {group['members']!r}; two or more are needed, each a name and its keys"
             )
         own, found = without(phase.objective, "members"), dict[str, Member]()
+        shares = [one.get("share", 1.0) for one in group["members"].values() if isinstance(one, Mapping)]
         for name, values in sorted(group["members"].items()):
             if not name.isidentifier() or not isinstance(values, Mapping) or "name" not in values:
                 raise UserError(
                     f"{where}.members.{name} is {values!r}; the name of an objective is needed, {{'name': 'mlm'}}"
                 )
             share = values.get("share", 1.0)
-            if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < configuration.INFINITE:
-                raise UserError(f"{where}.members.{name}.share is {share!r}; a number above 0 is needed")
+            configuration.check_share(share, shares, f"{where}.members.{name}.share")
             kind = f"{phase.kind}/{name}" if found else phase.kind
             keys = {**own, **without(values, "share")}
             of_member = dataclasses.replace(phase, kind=kind, objective=keys)
@@ -319,6 +319,7 @@ class FinetuningSettings(Settings):
             )
         settings = configuration.build(cls, config, "config")
         settings.mixing.check(settings.each)
+        check_files(settings.each)
         return settings
 
     @functools.cached_property

@@ -11,6 +11,7 @@ from typing import Any
 from bert_jax import catalogue, configuration
 from bert_jax.errors import UserError
 from bert_jax.examples.load import DataConfig
+from bert_jax.storage import files
 from bert_jax.tasks.base import KIND, ExampleTask
 
 FREE_DATA_FIELDS = ("overlap",)
@@ -30,7 +31,8 @@ class TaskSettings:
     where: dataclasses.InitVar[str] = "config"
 
     def __post_init__(self, where: str) -> None:
-        configuration.check_fields(self, where, "a number above 0 is needed", "weight", sound=lambda v: v > 0)
+        allowed = "a number above 0 is needed, 1e-6 to 1e6"
+        configuration.check_fields(self, where, allowed, "weight", sound=lambda v: 1e-6 <= v <= 1e6)
 
     def find(self) -> tuple[type[ExampleTask], Any]:
         """Return the class of the task and its config. Raises ``UserError`` for a wrong key or value."""
@@ -43,6 +45,26 @@ class TaskSettings:
         tree["task"] = configuration.complete(self.task, configuration.defaults(module.Config))
         tree["data"] = without(tree["data"], *FREE_DATA_FIELDS)
         return tree
+
+
+def predictions_file(task: str, split: str) -> str:
+    """Return the name of the file with the predictions of a split; ``task`` is "" if it is alone."""
+    return f"predictions_{task}_{split}.jsonl" if task else f"predictions_{split}.jsonl"
+
+
+def check_files(tasks: Mapping[str, TaskSettings]) -> None:
+    """Raise ``UserError`` if the predictions of two splits would be one file, or the name of a file is too long."""
+    found = dict[str, str]()
+    for task, one in tasks.items():
+        for split in (split for split in one.data.names if not split.startswith("train")):
+            name, where = (
+                predictions_file(task, split),
+                f"config.{f'tasks.{task}.' if task else ''}data: the split {split}",
+            )
+            files.check_name(name, where)
+            if name in found:
+                raise UserError(f"{found[name]} and {where} would both be predicted into {name}; rename one of them")
+            found[name] = where
 
 
 def main_metrics(tasks: Mapping[str, TaskSettings]) -> list[str]:

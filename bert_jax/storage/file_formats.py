@@ -39,7 +39,7 @@ class _Format:
 
 WORKDIR = _Format(1, "cf58cc3")  # of run.json and of the facts of every step
 CORPUS = _Format(3, "cf58cc3")  # of manifest.json
-GRID = _Format(1, "cf58cc3")  # of what ablate and sweep keep of each run
+GRID = _Format(2, "a2c18cd0")  # of what ablate and sweep keep of each run
 
 
 def check_workdir(content: Mapping[str, Any], workdir: str | os.PathLike[str]) -> None:

@@ -31,6 +31,7 @@ from bert_jax.storage.write_errors import DISK_TROUBLE, explain
 
 MARKER = "COMMITTED"  # the marker file, which lists the files that were written (``listing``)
 UNFINISHED = "UNFINISHED"  # a file that is in a folder while the folder is written; shows that leftovers may be removed
+MOST_BYTES = 160  # of the name of a file that a user's name is part of: host and process follow in its temporary name
 _LOCKS: dict[str, threading.Lock] = {}  # of ``one_at_a_time``, by path
 
 
@@ -164,6 +165,15 @@ def check_new(path: str | os.PathLike[str]) -> None:
             raise UserError(f"{target} holds files of something else; choose another place or remove them")
     elif target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target} exists already and is not empty; choose another place or remove it")
+
+
+def check_name(name: str, what: str) -> None:
+    """Raise ``UserError`` if ``name``, which ``what`` makes, is too long for a file."""
+    if (length := len(os.fsencode(name))) > MOST_BYTES:
+        raise UserError(
+            f"{what} makes a file whose name has {length} bytes, {name[:20]}...{name[-20:]}; at most {MOST_BYTES} are "
+            "allowed: choose a shorter name"
+        )
 
 
 def check_writable(path: str | os.PathLike[str], folder: bool = False) -> None:

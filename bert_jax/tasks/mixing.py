@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from bert_jax.configuration import INFINITE, check_fields, nearest
+from bert_jax.configuration import check_fields, check_share, nearest
 from bert_jax.errors import UserError
 from bert_jax.rows.dealt import passes_of
 
@@ -38,8 +38,7 @@ class Mixing:
         allowed = f"a number above 0 and at most {MOST} is needed"
         check_fields(self, WHERE, allowed, "ratio", sound=lambda v: v is None or 0 < v <= MOST)
         for task, share in self.shares.items():
-            if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < INFINITE:
-                raise UserError(f"{WHERE}.shares.{task} is {share!r}; a number above 0 is needed")
+            check_share(share, self.shares.values(), f"{WHERE}.shares.{task}")
 
     def check(self, tasks: Collection[str]) -> None:
         """Raise ``UserError`` if it names other tasks than ``tasks``, or not all whose share it says."""

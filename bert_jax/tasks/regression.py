@@ -22,6 +22,8 @@ from bert_jax.tasks.base import ExampleTask
 from bert_jax.tasks.findings import Judge, Record, clip
 from bert_jax.tasks.metrics.regression import TITLES, check_names, regression_metrics
 
+LARGEST = 1e15  # of the labels: a sum of squares of such numbers is finite in float32
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:
@@ -73,6 +75,18 @@ class Task(ExampleTask):
             raise UserError(
                 f"{len(wrong):,} labels are not finite numbers: {few(wrong, 5, '; ')}; a regression needs numbers, "
                 "config.task.name='classification' takes names"
+            )
+
+        large = [
+            f"{example['id']} of {split} has {example['label']!r}"
+            for split, examples in splits.items()
+            for example in examples
+            if example.get("label") is not None and abs(_number(example["label"]) or 0.0) > LARGEST
+        ]
+        if large:
+            raise UserError(
+                f"{len(large):,} labels are beyond {LARGEST:g}: {few(large, 5, '; ')}; their squares are infinite in "
+                "float32: divide the labels by a number"
             )
 
     def encode(self, split: str, examples: Sequence[Example]) -> EncodedRows:

@@ -42,7 +42,7 @@ class Config:
     min_similarity: float = 0.0  # a pair with a lower ``similarity`` is no positive
 
     def __post_init__(self) -> None:
-        check_fields(self, "config.task", "more than 0 is needed", "temperature", sound=lambda value: value > 0)
+        check_fields(self, "config.task", "0.001 to 1,000 is allowed", "temperature", sound=lambda v: 1e-3 <= v <= 1e3)
         allowed = "at least 0 is needed, or None"
         check_fields(self, "config.task", allowed, "max_negatives", sound=lambda value: value is None or value >= 0)
 

@@ -14,16 +14,18 @@ from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.storage import reading
 from bert_jax.text import tokenizer_json
+from bert_jax.text.case import Case
 from bert_jax.text.json_engine import JsonEngine
 from bert_jax.text.sentencepiece_engine import SentencePieceEngine
 from bert_jax.text.settings import ROLES, Settings, beside, read_json
 from bert_jax.text.vocab_txt import check_vocab, difference, lines_of
 
 BARE = "vocab.txt"
+_SAID = ("do_lower_case", "strip_accents")  # the names in tokenizer_config.json of what a ``Case`` holds
 Engine = JsonEngine | SentencePieceEngine
 
 
-def of_folder(source: epath.Path, lowercase: bool | None, rows: int | None) -> Engine:
+def of_folder(source: epath.Path, given: Case, rows: int | None) -> Engine:
     """Return the engine of ``source``, the first of its folder's files; see ``tokenizer.load`` for the arguments.
 
     A ``tokenizer.json`` for a model without token types gives both texts of a pair one type. If the bare file beside it
@@ -32,7 +34,7 @@ def of_folder(source: epath.Path, lowercase: bool | None, rows: int | None) -> E
     Raises:
       UserError: for the reasons of ``of_file``, or a ``vocab.txt`` beside a ``tokenizer.json`` has other pieces.
     """
-    engine = of_file(source, lowercase, rows)
+    engine = of_file(source, given, rows)
     bare, model = source.parent / BARE, source.parent / SentencePieceEngine.file_name
     if source.name != tokenizer_json.FILE_NAME or not isinstance(engine, JsonEngine):
         return engine
@@ -46,7 +48,7 @@ def of_folder(source: epath.Path, lowercase: bool | None, rows: int | None) -> E
     return other if other and tokenizer_json.same(other.as_json.content, engine.content) else engine
 
 
-def of_file(source: epath.Path, lowercase: bool | None, rows: int | None) -> Engine:
+def of_file(source: epath.Path, given: Case, rows: int | None) -> Engine:
     """Return the engine of a file, by the rules that the files beside it state; see ``tokenizer.load`` for the rest.
 
     Raises ``UserError`` if one of the files cannot be read or obeyed, or contradicts another.
@@ -58,36 +60,29 @@ def of_file(source: epath.Path, lowercase: bool | None, rows: int | None) -> Eng
         engine = JsonEngine(tokenizer_json.read(source, settings), str(source))
         _check_switches(engine, settings)
         return engine
-    said = settings.switch("do_lower_case")
-    if said is not None and lowercase not in (None, said):
-        advice = (
-            "leave --cased or --config.vocab.lowercase=False out" if said else "give --config.vocab.lowercase=False"
-        )
-        raise UserError(
-            f"{settings.where} says do_lower_case {json.dumps(said)}, which contradicts the case that is asked for; "
-            f"{advice}"
-        )
-    lowercase = lowercase if said is None else said
+    given = Case(
+        *(own if said is None else said for said, own in zip(map(settings.switch, _SAID), given, strict=True))
+    )
     if source.suffix == ".model":
-        return _of_model(source, settings, lowercase)
+        return _of_model(source, settings, given)
     settings.check_class("txt")
     pieces = lines_of(reading.utf8_text(source, str(source), "vocabulary"), rows)
     special = dict(zip(ROLES, SPECIAL_TOKENS, strict=True)) | settings.roles
     added = {token["content"] for token in settings.tokens if "id" in token}
     check_vocab(pieces, str(source), [token for token in special.values() if token not in added])
     ideographs = settings.switch("tokenize_chinese_chars") is not False
-    accents = settings.switch("strip_accents")
-    content = tokenizer_json.of_bert(pieces, lowercase is not False, accents, ideographs, settings)
+    content = tokenizer_json.of_bert(pieces, given.lowercase is not False, given.strip_accents, ideographs, settings)
     return JsonEngine(content, str(source))
 
 
-def _of_model(source: epath.Path, settings: Settings, lowercase: bool | None) -> Engine:
+def _of_model(source: epath.Path, settings: Settings, given: Case) -> Engine:
     settings.check_class("model")
-    engine = SentencePieceEngine(reading.read_bytes(source), None if settings.is_albert else lowercase, str(source))
+    lowercase, strip_accents = (None, None) if settings.is_albert else given
+    engine = SentencePieceEngine(reading.read_bytes(source), lowercase, str(source), strip_accents)
     named = {*SPECIAL_TOKENS, *engine.roles.values()}
     added = [token for token in settings.added(engine.vocab) if token["content"] not in named]
     if settings.is_albert or added or settings.roles.items() - engine.roles.items():
-        return engine.by_rules(settings, lowercase is not False)
+        return engine.by_rules(settings, given.lowercase is not False)
     if settings.switch("keep_accents") is not None:
         _check_switches(engine.as_json, settings)
     return engine

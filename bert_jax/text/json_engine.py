@@ -210,6 +210,10 @@ class JsonEngine:
                 names[len(ids) + len(names)] = i
         return library, names
 
+    def normalized(self, text: str) -> str:
+        """Return ``text`` as it is before it is split into words."""
+        return self._normalized(text)
+
     def _normalized(self, text: str) -> str:
         return self._library.normalizer.normalize_str(text) if self._library.normalizer else text
 

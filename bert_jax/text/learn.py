@@ -15,6 +15,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
@@ -53,14 +54,16 @@ def learn_wordpiece(
     return learn_from_counts(count_words(texts, lowercase), size, min_frequency, coverage, note)
 
 
-def count_words(texts: Iterable[str], lowercase: bool = True) -> Counter[str]:
+def count_words(texts: Iterable[str], lowercase: bool | None = True, strip_accents: bool | None = None) -> Counter[str]:
     """Return how often each word occurs in ``texts``, such as one part of a corpus.
 
-    Words are counted as the model will see them: cleaned, in lower case (if ``lowercase``), and with each punctuation
-    mark and each ideograph as a word. Words that are too long for the tokenizer are left out.
+    Words are counted as the model will see them: cleaned, in lower case (if ``lowercase``), without accents (if
+    ``strip_accents``; None: in lower case alone), and with each punctuation mark and each ideograph as a word. Words
+    that are too long for the tokenizer are left out.
 
     At most ``MAX_DISTINCT_WORDS`` words are kept.
     """
+    normalizer = normalizers.BertNormalizer(lowercase=bool(lowercase), strip_accents=strip_accents)
     words: Counter[str] = Counter()
     raw: Counter[str] = Counter()  # normalising each distinct string once is several times faster
     for text in texts:
@@ -70,9 +73,9 @@ def count_words(texts: Iterable[str], lowercase: bool = True) -> Counter[str]:
             text = IDEOGRAPH.sub(" ", text)
         raw.update(text.split())
         if len(raw) > RAW_WORDS:
-            words = _bound(_add_normalized(raw, lowercase, words))
+            words = _bound(_add_normalized(raw, normalizer, words))
             raw = Counter()
-    return _bound(_add_normalized(raw, lowercase, words))
+    return _bound(_add_normalized(raw, normalizer, words))
 
 
 def merge(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
@@ -144,9 +147,9 @@ def _bound(words: Counter[str]) -> Counter[str]:
     return words
 
 
-def _add_normalized(raw: Counter[str], lowercase: bool, words: Counter[str]) -> Counter[str]:
+def _add_normalized(raw: Counter[str], normalizer: Any, words: Counter[str]) -> Counter[str]:
     """Normalise the strings of ``raw``, split them into words, add their counts to ``words``, and return ``words``."""
-    normalizer, pre_tokenizer = normalizers.BertNormalizer(lowercase=lowercase), pre_tokenizers.BertPreTokenizer()
+    pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     for chunk, count in _chunks(raw):
         for word, _ in pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(chunk)):
             if len(word) <= MAX_WORD_CHARACTERS:

@@ -18,6 +18,7 @@ from bert_jax.errors import UserError
 from bert_jax.text.learn_sentencepiece import MAX_SENTENCES, sample
 from bert_jax.text.marks import ALPHABET
 from bert_jax.text.tokenizer import Tokenizer, of_json
+from bert_jax.text.words import is_spaced
 
 FIRST, MASK = ("<s>", "<pad>", "</s>", "<unk>"), "<mask>"
 
@@ -27,17 +28,19 @@ def learn_byte_bpe(
     size: int,
     *,
     lowercase: bool = False,
+    strip_accents: bool | None = None,
     min_frequency: int = 2,
     max_sentences: int = MAX_SENTENCES,
 ) -> Tokenizer:
     """Return a tokenizer of at most ``size`` pieces; fewer if too few pairs occur ``min_frequency`` times.
 
-    The tokenizer puts a space before a text that begins without a space. Sentences are encoded one by one, so the first
-    word of a sentence gets the same pieces as inside a sentence.
+    If the texts put spaces between words, the tokenizer puts a space before a text that begins without a space.
+    Sentences are encoded one by one, so the first word of a sentence gets the same pieces as inside a sentence.
 
     Args:
       texts: sentences, read once. If there are more than ``max_sentences``, those with the lowest hashes are used.
-      lowercase: whether the tokenizer converts text to lower case and strips accents.
+      lowercase: whether the tokenizer converts text to lower case.
+      strip_accents: whether it strips accents; if None, in lower case alone. Korean syllables stay whole.
 
     Raises:
       UserError: there is no text, or ``size`` is too small for the special tokens and the bytes.
@@ -50,11 +53,12 @@ def learn_byte_bpe(
         )
     sentences = sample(texts, max_sentences)
     engine = tokenizers.Tokenizer(models.BPE())
-    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    if lowercase:
-        engine.normalizer = normalizers.Sequence(
-            [normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase()]
-        )
+    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=is_spaced(sentences))
+    strips = lowercase if strip_accents is None else strip_accents
+    steps = [normalizers.NFD(), normalizers.StripAccents(), normalizers.NFC()] if strips else []
+    steps += [normalizers.Lowercase()] if lowercase else []
+    if steps:
+        engine.normalizer = normalizers.Sequence(steps)
     trainer = trainers.BpeTrainer(
         vocab_size=size - 1,
         min_frequency=min_frequency,

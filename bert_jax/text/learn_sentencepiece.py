@@ -30,6 +30,7 @@ def learn_sentencepiece(
     kind: Literal["unigram", "bpe"] = "unigram",
     *,
     lowercase: bool = True,
+    strip_accents: bool | None = None,
     max_sentences: int = MAX_SENTENCES,
     **options: Any,
 ) -> bytes:
@@ -37,7 +38,8 @@ def learn_sentencepiece(
 
     Args:
       texts: sentences, read once. If there are more than ``max_sentences``, those with the lowest hashes are used.
-      lowercase: whether the model's normaliser, after NFKC, converts text to lower case and strips accents.
+      lowercase: whether the model's normaliser, after NFKC, converts text to lower case.
+      strip_accents: whether it strips accents; if None, in lower case alone.
       options: of the library's trainer, such as ``byte_fallback``: 256 pieces for bytes, which spell characters that
         have no piece of their own.
 
@@ -47,7 +49,9 @@ def learn_sentencepiece(
     library, model = quiet(), io.BytesIO()
     options = {"byte_fallback": False, "character_coverage": COVERAGE, "num_threads": NUM_THREADS} | options
     sentences = sample(texts, max_sentences)
-    normalizer = folding_normalizer() if lowercase else library.SentencePieceNormalizer(rule_name="nmt_nfkc")
+    strip = lowercase if strip_accents is None else strip_accents
+    normalizer = folding_normalizer(lowercase, strip) if lowercase or strip else None
+    normalizer = normalizer or library.SentencePieceNormalizer(rule_name="nmt_nfkc")
     try:
         library.SentencePieceTrainer.train(
             sentence_iterator=iter(sentences),

@@ -18,7 +18,17 @@ from bert_jax.text import tokenizer_json
 from bert_jax.text.encoded import Cut
 from bert_jax.text.json_engine import JsonEngine
 from bert_jax.text.marks import SPACE, Underline
-from bert_jax.text.sentencepiece_model import BYTE, KINDS, NORMAL, USER_DEFINED, folds_case, parse, prepare, quiet
+from bert_jax.text.sentencepiece_model import (
+    BYTE,
+    KINDS,
+    NORMAL,
+    USER_DEFINED,
+    folds_case,
+    normalized,
+    parse,
+    prepare,
+    quiet,
+)
 from bert_jax.text.settings import ROLES, Settings
 
 _QUOTES = ("``", "''")  # the replacement table of ALBERT has " for each; those of most models leave them
@@ -34,13 +44,19 @@ class SentencePieceEngine:
     marks = Underline()
     added_ids: frozenset[int] = frozenset()
 
-    def __init__(self, model: bytes, lowercase: bool | None = None, where: str = "the model") -> None:
+    def __init__(
+        self,
+        model: bytes,
+        lowercase: bool | None = None,
+        where: str = "the model",
+        strip_accents: bool | None = None,
+    ) -> None:
         """Read ``model``, the bytes of a ``.model`` file; error messages call it ``where``.
 
-        See ``sentencepiece_model.prepare`` for the changes that are made to the model, and for ``lowercase``.
+        See ``sentencepiece_model.prepare`` for the changes that are made to the model, and for the other arguments.
         """
         try:
-            self.model, special = prepare(model, lowercase, where)
+            self.model, special = prepare(model, lowercase, where, strip_accents)
             self.lowercase = folds_case(self.model)
             self._processor = quiet().SentencePieceProcessor(model_proto=self.model)
         except RuntimeError as error:  # all that the library says of a table or a piece that it cannot read
@@ -98,6 +114,10 @@ class SentencePieceEngine:
             return self.as_json.cut(text, special_tokens)
         cut = self._processor.Encode(text, return_type="offset_mapping")
         return Cut(cut["ids"], cut["pieces"], list(_spans(text, cut["pieces"], cut["offsets"])))
+
+    def normalized(self, text: str) -> str:
+        """Return ``text`` as it is before it is cut into pieces."""
+        return normalized(self.model, text)
 
     def text(self, pieces: Sequence[str]) -> str:
         """Return the text of ``pieces``."""

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS, UNK
+from bert_jax.text.accents import strips_accents
 from bert_jax.text.tokenizer_json import NAMES
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # types of pieces, in sentencepiece_model.proto
@@ -88,14 +89,17 @@ def parse(data: bytes, where: str) -> Any:
     return model
 
 
-def prepare(data: bytes, lowercase: bool | None, where: str) -> tuple[bytes, dict[str, int]]:
+def prepare(
+    data: bytes, lowercase: bool | None, where: str, strip_accents: bool | None = None
+) -> tuple[bytes, dict[str, int]]:
     """Return the model with BERT's special tokens, and token -> id for them.
 
     A special token that the model has under no usual name is appended as a piece, so V grows by one. All but
     ``[UNK]`` become control pieces, which never result from text.
 
     Args:
-      lowercase: whether to make the model convert text to lower case and strip accents, unless it already does.
+      lowercase: whether to make the model convert text to lower case, unless it already does.
+      strip_accents: whether to make it strip accents, unless it already does. If None, together with the case.
     """
     model = parse(data, where)
     ids = {piece.piece: i for i, piece in enumerate(model.pieces)}
@@ -111,10 +115,12 @@ def prepare(data: bytes, lowercase: bool | None, where: str) -> tuple[bytes, dic
         changed |= model.pieces[i].type != CONTROL
         model.pieces[i].type = CONTROL
         special[token] = i
-    if lowercase and not folds_case(data):
-        model.normalizer_spec.precompiled_charsmap = table(
-            _normalizer(_fold_targets(_replacements(model.normalizer_spec)))
-        )
+    strip = bool(lowercase if strip_accents is None else strip_accents)
+    if (lowercase and not folds_case(data)) or (
+        strip_accents and not strips_accents(functools.partial(normalized, data))
+    ):
+        targets = _fold_targets(_replacements(model.normalizer_spec), bool(lowercase), strip)
+        model.normalizer_spec.precompiled_charsmap = table(_normalizer(targets))
         changed = True
     # Unless something has changed, the bytes and their hash stay the same.
     data = model.SerializeToString(deterministic=True) if changed else data
@@ -123,7 +129,12 @@ def prepare(data: bytes, lowercase: bool | None, where: str) -> tuple[bytes, dic
 
 def folds_case(data: bytes) -> bool:
     """Return whether the model's own normaliser converts text to lower case."""
-    return "B" not in quiet().SentencePieceNormalizer(model_proto=data).Normalize("B")
+    return "B" not in normalized(data, "B")
+
+
+def normalized(data: bytes, text: str) -> str:
+    """Return ``text`` as a model's own normaliser gives it."""
+    return str(quiet().SentencePieceNormalizer(model_proto=data).Normalize(text))
 
 
 def quiet() -> Any:
@@ -133,9 +144,10 @@ def quiet() -> Any:
 
 
 @functools.cache  # making the normaliser takes a second
-def folding_normalizer() -> Any:
-    """Return sentencepiece's usual normaliser (NFKC, single spaces), extended by lower case and stripped accents."""
-    return _normalizer(_fold_targets(dict(quiet().SentencePieceNormalizer(rule_name="nmt_nfkc").Decompile())))
+def folding_normalizer(lowercase: bool, strip_accents: bool) -> Any:
+    """Return sentencepiece's usual normaliser (NFKC, single spaces), extended by lower case or stripped accents."""
+    usual = dict(quiet().SentencePieceNormalizer(rule_name="nmt_nfkc").Decompile())
+    return _normalizer(_fold_targets(usual, lowercase, strip_accents))
 
 
 def _replacements(normalizer_spec: Any) -> dict[str, str]:
@@ -157,20 +169,23 @@ def _normalizer(own: Mapping[str, str]) -> Any:
     return quiet().SentencePieceNormalizer(norm_map=list(own.items()))
 
 
-def _fold_targets(own: Mapping[str, str]) -> dict[str, str]:
-    """Return the replacements ``own``, each followed by case folding, and those of all other characters."""
-    return {source: _fold(target) for source, target in own.items()} | dict(_fold_others(own))
+def _fold_targets(own: Mapping[str, str], lowercase: bool, strip_accents: bool) -> dict[str, str]:
+    """Return the replacements ``own``, each followed by folding, and those of all other characters."""
+    folded = {source: _fold(target, lowercase, strip_accents) for source, target in own.items()}
+    return folded | dict(_fold_others(own, lowercase, strip_accents))
 
 
-def _fold_others(own: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _fold_others(own: Mapping[str, str], lowercase: bool, strip_accents: bool) -> Iterator[tuple[str, str]]:
     for code in range(0x110000):
         c = chr(code)
         plain = c.lower() == c and not unicodedata.decomposition(c) and unicodedata.category(c) != "Mn"
-        if not (plain or 0xD800 <= code < 0xE000 or c in own) and (folded := _fold(c)) != c:
+        if not (plain or 0xD800 <= code < 0xE000 or c in own) and (folded := _fold(c, lowercase, strip_accents)) != c:
             yield c, folded
 
 
-def _fold(text: str) -> str:
-    """Return ``text`` in lower case, without accents, composed again, so that (unlike in BERT) Hangul stays whole."""
-    decomposed = unicodedata.normalize("NFD", text.lower())
-    return unicodedata.normalize("NFC", "".join(c for c in decomposed if unicodedata.category(c) != "Mn"))
+def _fold(text: str, lowercase: bool, strip_accents: bool) -> str:
+    """Return ``text`` in lower case or without accents, composed again, so that (unlike in BERT) Hangul stays whole."""
+    text = text.lower() if lowercase else text
+    if strip_accents:
+        text = "".join(c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn")
+    return unicodedata.normalize("NFC", text)

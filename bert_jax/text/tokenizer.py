@@ -18,10 +18,11 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.records import MASK, SPECIAL_TOKENS, UNK
 from bert_jax.storage import files
-from bert_jax.text import folders, tokenizer_json, trimming
+from bert_jax.text import accents, folders, tokenizer_json, trimming
+from bert_jax.text.case import Case
 from bert_jax.text.encoded import Cut, Encoded, kept_lengths
 from bert_jax.text.json_engine import JsonEngine
-from bert_jax.text.marks import is_white
+from bert_jax.text.marks import Bytes, Prefix, is_white
 from bert_jax.text.sentencepiece_engine import SentencePieceEngine
 from bert_jax.text.settings import Token
 from bert_jax.text.surrogates import well_formed
@@ -66,6 +67,46 @@ class Tokenizer:
     def sha256(self) -> str:
         """Return the identity of the tokenizer: the hash of everything that its ids depend on."""
         return self._engine.sha256
+
+    @property
+    def is_wordpiece(self) -> bool:
+        """Return whether a prefix, such as ``##``, marks the pieces that continue a word."""
+        return isinstance(self._engine.marks, Prefix)
+
+    def readable(self, token: int) -> str:
+        """Return a piece as a person reads it: in byte-level BPE with its text in place of the letters of its bytes."""
+        if not isinstance(self._engine.marks, Bytes) or self._roles[token] in ("special", "unknown", "added"):
+            return self.vocab[token]
+        text, continues = self.surfaces[token]
+        shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+        return shown if continues else self._engine.marks.space + shown
+
+    @functools.cached_property
+    def strip_accents(self) -> bool | None:
+        """Return whether accents are stripped; None if that goes with lower case, as in BERT."""
+        strips = self._takes[0]
+        return None if strips == self.lowercase else strips
+
+    @property
+    def case(self) -> Case:
+        """Return what a record has to say of the case, for ``load`` to give the same tokenizer of a ``vocab.txt``."""
+        return Case(self.lowercase, self.strip_accents)
+
+    @functools.cached_property
+    def _takes(self) -> tuple[bool, bool]:
+        """Return whether accents are stripped, and whether Korean syllables are cut."""
+        normalize = self._engine.normalized
+        return accents.strips_accents(normalize), accents.cuts_syllables(normalize)
+
+    def losses(self, found: accents.Losses) -> str:
+        """Return a line about what the tokenizer takes from the letters of a text; "" if it is little."""
+        return accents.line(found, *self._takes)
+
+    def spoils(self, text: str) -> bool:
+        """Return whether the tokenizer takes a part of a letter of ``text``."""
+        strips, cuts = self._takes
+        found = accents.losses(text if strips or cuts else "")
+        return bool((found.accents + found.signs) * strips + found.syllables * cuts)
 
     @functools.cached_property
     def is_continuation(self) -> np.ndarray:
@@ -235,15 +276,19 @@ class Tokenizer:
         return self._engine.as_json.switches
 
 
-def wordpiece(vocab: Sequence[str], lowercase: bool = True, where: str = "the vocabulary") -> Tokenizer:
+def wordpiece(
+    vocab: Sequence[str], lowercase: bool = True, where: str = "the vocabulary", strip_accents: bool | None = None
+) -> Tokenizer:
     """Return BERT's WordPiece tokenizer with these pieces, one for each id; error messages call them ``where``."""
     check_vocab(vocab, where)
-    return Tokenizer(JsonEngine(tokenizer_json.of_bert(vocab, lowercase)))
+    return Tokenizer(JsonEngine(tokenizer_json.of_bert(vocab, lowercase, strip_accents)))
 
 
-def sentencepiece(model: bytes, lowercase: bool | None = None, where: str = "the model") -> Tokenizer:
+def sentencepiece(
+    model: bytes, lowercase: bool | None = None, where: str = "the model", strip_accents: bool | None = None
+) -> Tokenizer:
     """Return the tokenizer of the bytes of a ``.model`` file; see ``sentencepiece_model.prepare``."""
-    return Tokenizer(SentencePieceEngine(model, lowercase, where))
+    return Tokenizer(SentencePieceEngine(model, lowercase, where, strip_accents))
 
 
 def of_json(content: tokenizer_json.Content) -> Tokenizer:
@@ -251,29 +296,34 @@ def of_json(content: tokenizer_json.Content) -> Tokenizer:
     return Tokenizer(JsonEngine(tokenizer_json.normal(content, "the tokenizer"), "the tokenizer"))
 
 
-def load(path: str | os.PathLike[str], lowercase: bool | None = None, rows: int | None = None) -> Tokenizer:
+def load(
+    path: str | os.PathLike[str],
+    lowercase: bool | None = None,
+    strip_accents: bool | None = None,
+    rows: int | None = None,
+) -> Tokenizer:
     """Return the tokenizer of a file, or of the first file of ``FILE_NAMES`` in a folder.
 
     What the files of transformers beside it say is obeyed, or refused: see ``text.folders``.
 
     Args:
-      lowercase: whether to convert text to lower case and strip accents. If None, the files beside it say it;
-        otherwise a model of sentencepiece keeps its own rule, and a ``vocab.txt`` is taken as lower-case. The argument
-        has no effect on a model of sentencepiece that converts to lower case by itself, or on a ``tokenizer.json``.
+      lowercase: whether to convert text to lower case, if the file and the files beside it do not say it. If None, a
+        model of sentencepiece keeps its own rule, and a ``vocab.txt`` is taken as lower-case.
+      strip_accents: whether to strip accents, if no file says it. If None, they are stripped with lower case.
       rows: the number of ids that a model has embeddings for, if it is known; blank lines beyond do not count.
 
     Raises:
-      UserError: there is no such file, it is not a tokenizer, or the files contradict each other or ``lowercase``.
+      UserError: there is no such file, it is not a tokenizer, or the files contradict each other.
     """
-    source = files.as_path(path)
+    source, given = files.as_path(path), Case(lowercase, strip_accents)
     if source.is_dir():
-        return Tokenizer(folders.of_folder(files.as_path(find(source)), lowercase, rows))
+        return Tokenizer(folders.of_folder(files.as_path(find(source)), given, rows))
     if not source.exists():
         raise UserError(
             f"no vocabulary file {source}; learn one with `bert-jax vocab` or name a published vocab.txt, .model or "
             "tokenizer.json"
         )
-    return Tokenizer(folders.of_file(source, lowercase, rows))
+    return Tokenizer(folders.of_file(source, given, rows))
 
 
 def find(folder: str | os.PathLike[str]) -> os.PathLike[str]:
@@ -290,9 +340,13 @@ def existing(folder: str | os.PathLike[str]) -> os.PathLike[str] | None:
     return next((path for path in candidates if path.exists()), None)
 
 
-def file_name(kind: str, added: Sequence[str] = ()) -> str:
-    """Return the file name under which a folder keeps a learned tokenizer of ``kind`` with the tokens ``added``."""
-    return tokenizer_json.FILE_NAME if added else _FILE_OF_KIND.get(kind, SentencePieceEngine.file_name)
+def file_name(kind: str, added: Sequence[str] = (), plain: bool = True) -> str:
+    """Return the file name under which a folder keeps a learned tokenizer of ``kind`` with the tokens ``added``.
+
+    ``plain``: whether it strips accents in lower case, and only then; a ``vocab.txt`` cannot say another rule.
+    """
+    name = _FILE_OF_KIND.get(kind, SentencePieceEngine.file_name)
+    return tokenizer_json.FILE_NAME if added or (kind == "wordpiece" and not plain) else name
 
 
 def check_name(output: str | os.PathLike[str], wanted: str, vocabulary: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from bert_jax.records import MASK
@@ -10,6 +11,8 @@ from bert_jax.records import MASK
 # Scripts that put no spaces between words: each of their characters is a word.
 _UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
 WIDE = rf"[{_UNSPACED}\u3000-\u303f\uff00-\uff65]"  # with the punctuation of these scripts
+# Also Thai, Lao, Tibetan, Burmese and Khmer, whose words have several characters.
+NO_SPACES = re.compile(rf"{WIDE}|[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff]")
 BESIDE = rf"[“”‘’…—]|{re.escape(MASK)}"  # what belongs to them if it stands beside them
 SPACES = re.compile(rf"(?<={WIDE}) (?={WIDE}|{BESIDE})|(?:(?<=[“”‘’…—])|(?<={re.escape(MASK)})) (?={WIDE})")
 _LETTERS = rf"(?:(?![{_UNSPACED}])\w)+"
@@ -42,6 +45,20 @@ def split_words(text: str) -> list[Word]:
     is a word.
     """
     return [Word(match.group(), match.start()) for match in PARTS.finditer(text)]
+
+
+def is_spaced(texts: Iterable[str]) -> bool:
+    """Return whether most characters of ``texts`` are of scripts that put spaces between words."""
+    without = total = 0
+    for text in texts:
+        without += 0 if text.isascii() else len(NO_SPACES.findall(text))
+        total += len("".join(text.split()))
+    return 2 * without <= total
+
+
+def joined_with(joiner: str, before: str, text: str) -> str:
+    """Return ``text`` with ``joiner`` before it, unless the two texts meet in a script without spaces."""
+    return text if NO_SPACES.match(text) or NO_SPACES.match(before[-1:]) else joiner + text
 
 
 def unspaced(text: str) -> str:

@@ -102,7 +102,8 @@ def _train(run: Run, roll_backs: tuple[RollBack, ...]) -> dict[str, float] | Rol
         observer.note(line)
     first_step = int(state.step)
     (schedule, num_steps), *_ = experiment.schedules.values()
-    observer.begin(first_step, resumed, _work_before(phases, task.flops_per_row), schedule.warmup(num_steps))
+    work, warmup = _work_before(phases, task.flops_per_row), schedule.warmup(num_steps)
+    observer.begin(first_step, resumed, work, warmup, experiment.save_every_steps)
     if roll_backs and roll_backs[-1].to == first_step:
         observer.alarm(first_step, roll_backs[-1].message())
     if first_step < phases.num_steps and distributed.is_first():

@@ -7,6 +7,7 @@ import ctypes
 import importlib.util
 import os
 import sys
+from pathlib import Path
 
 # malloc.h of glibc
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -2, -3, -4, -8
@@ -68,4 +69,12 @@ def _set(*options: tuple[int, int]) -> None:
 
 
 def _has_accelerator() -> bool:
-    return any(importlib.util.find_spec(name) for name in _ACCELERATORS)
+    return os.environ.get("JAX_PLATFORMS") != "cpu" and any(map(importlib.util.find_spec, _ACCELERATORS))
+
+
+def host_bytes() -> int:
+    """Return the size of this machine's memory, or of its container's if that is less, in bytes."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, ValueError):
+        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return total

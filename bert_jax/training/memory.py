@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 import jax
@@ -11,6 +10,7 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.program import size
 from bert_jax.records import BatchSpec
+from bert_jax.training.malloc import host_bytes
 
 _STATE_BYTES = 16  # bytes for each parameter in a train step: value, gradient and two moments, in float32
 
@@ -28,7 +28,7 @@ def check_fits(parameters: float, batches: Mapping[str, tuple[int, BatchSpec]]) 
     """
     devices = jax.devices()
     state = _STATE_BYTES * parameters / len(devices)
-    there = _device_bytes(devices[0])
+    there = device_bytes(devices[0])
     if there is not None and state > there:
         raise UserError(
             f"config.model has {parameters:,.0f} parameters: training takes at least {size(state)} on each of "
@@ -44,12 +44,7 @@ def check_fits(parameters: float, batches: Mapping[str, tuple[int, BatchSpec]]) 
             )
 
 
-def host_bytes() -> int:
-    """Return the size of this machine's memory, in bytes."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _device_bytes(device: jax.Device) -> float | None:
+def device_bytes(device: jax.Device) -> float | None:
     """Return how many bytes a program may use on a device, or None if that is not known."""
     if device.platform == "cpu":
         return host_bytes() / jax.local_device_count()

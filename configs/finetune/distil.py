@@ -1,12 +1,12 @@
 """Fine-tunes a small model with a teacher of the same task, as DistilBERT on SQuAD 1.1 (Sanh et al. 2019, section 4.1).
 
-    bert-jax finetune --config=finetune/distil --init=DISTILBERT --config.teacher.init=runs/squad --data=SQUAD \\
+    bert-jax finetune --config=distil --init=DISTILBERT --config.teacher.init=runs/squad --data=SQUAD \\
         --workdir=runs/distil_squad
 
 The teacher is a finished run of the same task and labels (``bert-jax finetune --config=squad:v1 --init=BERT``), or its
 export, with the vocabulary of the model that is trained. The argument is any other recipe for fine-tuning:
 
-    bert-jax finetune --config=finetune/distil:glue:sst2 --init=DISTILBERT --config.teacher.init=runs/sst2 \\
+    bert-jax finetune --config=distil:glue:sst2 --init=DISTILBERT --config.teacher.init=runs/sst2 \\
         --data=GLUE --workdir=runs/distil_sst2
 
 The loss is half of that of the labels and half of that of soft targets at temperature 2, the defaults of

@@ -1,6 +1,6 @@
 """DistilBERT (Sanh et al. 2019, arXiv 1910.01108): half of BERT's layers, which learn from a trained BERT.
 
-    bert-jax pretrain --config=pretrain/distil --config.teacher.init=BERT --config.vocab.path=BERT/vocab.txt \\
+    bert-jax pretrain --config=distil --config.teacher.init=BERT --config.vocab.path=BERT/vocab.txt \\
         --workdir=runs/distil --config.corpus.source=text_files --config.corpus.options.paths="('text/*.txt.gz',)"
 
 BERT is a Hugging Face directory or the workdir of a run, with 12 layers of 768; its vocabulary is the student's

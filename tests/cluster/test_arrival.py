@@ -103,6 +103,26 @@ def test_what_an_earlier_start_left_counts_for_nothing(meeting: Meeting) -> None
         assert one.hosts is not None
 
 
+def test_a_wait_says_for_whom(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every process says it, again and again: those that have come, those that look for process 0."""
+    said = list[str]()
+    monkeypatch.setattr(arrival, "SAY_SECONDS", 0.1)
+    monkeypatch.setattr(arrival, "say", said.append)
+    found = [Arriving(meeting, 2, 4, SAME, 30)]
+    place = meeting.workdir / arrival.FOLDER  # type: ignore[operator]
+    until(lambda: sum(line.startswith(f"process 2 waits for process 0, in {place}, for 2") for line in said) >= 2)
+    found += [Arriving(meeting, 0, 4, SAME, 30)]
+    until(
+        lambda: sum(line.startswith(f"process 0 waits for processes 1, 3 of 4, in {place}, for ") for line in said) >= 2
+    )
+    until(lambda: any(line.startswith("process 2 waits with process 0 for processes 1, 3, in ") for line in said))
+    found += [Arriving(meeting, number, 4, SAME, 30) for number in (1, 3)]
+    for one in found:
+        one.join(30)
+        assert one.hosts is not None
+        one.arrival.close()
+
+
 def test_who_does_not_come_is_named(meeting: Meeting) -> None:
     found = [Arriving(meeting, number, 4, SAME, 0.5 if number == 0 else 30) for number in (0, 2)]
     for one in found:

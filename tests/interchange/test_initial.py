@@ -157,8 +157,9 @@ def test_both_kinds_of_folder_are_read(tmp_path: Path) -> None:
     assert [initial.run for initial in found] == [None] * 3  # an imported model has seen no rows of ours
     with pytest.raises(UserError, match="has only steps 0; choose one of them"):
         load(f"{workdir}@5")
-    with pytest.raises(UserError, match="run@last: after @ comes a step number"):
-        load(f"{workdir}@last")
+    for number in ("last", "٨٠", "²", "1_0", ""):
+        with pytest.raises(UserError, match=f"run@{number}: after @ comes a step number, in the digits 0 to 9"):
+            load(f"{workdir}@{number}")
 
 
 @pytest.mark.parametrize("source", ["nowhere", "nowhere@3", "."])

@@ -1,5 +1,6 @@
 """What holds for every launch script: a dry run, hostile values, bad input."""
 
+import json
 import shutil
 import subprocess
 
@@ -46,20 +47,28 @@ def plain(calls: list[dict]) -> list[str]:
 
 @pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
 def test_a_dry_run_calls_nothing_and_prints_what_would_be_called(launch, words):
-    """The lines are read by a shell, and lead to the very calls of the run that is not dry."""
+    """What it prints is read by a shell, and leads to the very calls of the run that is not dry."""
     hostile = [*words, *HOSTILE] if "--" in words else words
     launch.answers = {"gcloud": [["describe", [{"out": "ACTIVE\n"}]]]}
     printed = launch.script(*dry(hostile))
     assert printed.returncode == 0, printed.stderr
     assert launch.calls() == []
-    for line in printed.stdout.splitlines():
-        assert launch.command("bash", "-c", line).returncode == 0, line
+    assert launch.command("bash", "-ec", printed.stdout).returncode == 0, printed.stdout
     planned = launch.calls()
     done = launch.script(*hostile)
     assert done.returncode == 0, done.stderr
     assert planned
     assert plain(launch.calls()) == plain(planned)
     assert launch.untouched()
+
+
+def test_a_dry_run_of_gke_prints_the_jobset(launch):
+    printed = launch.script(*dry(COMMANDS["gke run"])).stdout
+    command, _, rest = printed.partition("\n")
+    assert command == "kubectl --namespace=default create --filename=- <<'END'"
+    assert json.loads(rest.removesuffix("END\n")) == json.loads(
+        launch.script("gke.sh", "manifest", *GKE, "--spot", *RUN).stdout
+    )
 
 
 def test_a_dry_run_needs_no_tool(launch):

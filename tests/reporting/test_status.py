@@ -55,6 +55,32 @@ def test_a_running_status_is_written_from_the_start_and_follows(tmp_path, open_s
     assert "step 100, 0 s ago" in text
 
 
+def test_a_model_that_is_not_there_yet_is_waited_for(tmp_path, open_status):
+    """Steps take 2 s: 750 are left of 1,000, so step 400 is saved in 5 minutes."""
+    from bert_jax.interchange.loading import load
+
+    def said():
+        with pytest.raises(UserError) as refused:
+            load(str(tmp_path))
+        return str(refused.value)
+
+    file = open_status(tmp_path, every_seconds=0.01)
+    assert f"{tmp_path} has no finished checkpoint; a run there is starting (process {os.getpid()} on " in said()
+    file.update(state="training", step=250, num_train_steps=1000, eta_seconds=1500.0, save_every_steps=400)
+    wait_for(tmp_path, step=250, save_every_steps=400)
+    assert status.first_save(tmp_path) == (
+        "a run trains there, at step 250 of 1,000, and saves step 400 first in about 5 m 00 s; wait for that"
+    )
+    (tmp_path / "checkpoints").mkdir()
+    assert said() == f"{tmp_path} has no finished checkpoint; {status.first_save(tmp_path)}"
+    file.update(save_every_steps=5000)  # the last step is saved too
+    wait_for(tmp_path, save_every_steps=5000)
+    assert "saves step 1,000 first in about 25 m 00 s" in status.first_save(tmp_path)
+    file.end("failed", "error")
+    assert status.first_save(tmp_path) is None
+    assert said() == f"{tmp_path} has no finished checkpoint; train first"
+
+
 def test_a_run_stands_at_the_step_that_it_saved(tmp_path, open_status):
     """Ctrl-C saves at once, before the figures of these steps are logged."""
     file = open_status(tmp_path)

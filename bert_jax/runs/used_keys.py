@@ -1,0 +1,55 @@
+"""Says which keys of vocabulary and corpus a run has used, for its record, its report and its card.
+
+A vocabulary or corpus that was there was made with keys of its own. The keys that a recipe has for making one would
+only say something else of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax.corpora.store import Corpus
+from bert_jax.runs.inputs import Inputs
+from bert_jax.runs.task_settings import without
+from bert_jax.text.tokenizer import Tokenizer
+
+LEARNING = (
+    *("kind", "size", "lowercase", "strip_accents", "min_frequency"),
+    *("character_coverage", "byte_fallback", "max_sentences", "num_threads"),
+)
+BUILDING = ("source", "options", "heldout_fraction", "duplicates", "part_bytes", "num_workers", "beam_options")
+
+
+def used_keys(config: Mapping[str, Any], inputs: Inputs) -> dict[str, Any]:
+    """Return ``config`` with the vocabulary and the corpus as they are, if they are not made by the run."""
+    found = with_vocabulary(config, inputs.vocab.path, inputs.source_tokenizer)
+    own, corpus = dict(config.get("corpus", {})), inputs.corpus
+    if not corpus.parts:
+        language = corpus.options.get("language")
+        found["corpus"] = {**without(own, *BUILDING), **_of_store(corpus.path, language)} if corpus.path else own
+        return found
+    parts = {name: dict(part) for name, part in own["parts"].items()}
+    there = [name for name in parts if corpus.path or corpus.part(name).path]
+    own["parts"] = {name: without(part, "source", "options") if name in there else part for name, part in parts.items()}
+    found["corpus"] = without(own, *BUILDING) if len(there) == len(parts) else own
+    return found
+
+
+def with_vocabulary(config: Mapping[str, Any], path: str, given: Tokenizer | None) -> dict[str, Any]:
+    """Return ``config`` with the vocabulary as it is, if one was ``given``: at ``path``, or that of ``--init``."""
+    if given is None:
+        return dict(config)
+    case = {name: value for name, value in given.case._asdict().items() if value is not None}
+    return {**config, "vocab": {**without(config.get("vocab", {}), *LEARNING), "path": path, **case}}
+
+
+def _of_store(path: str, language: str | None) -> dict[str, Any]:
+    """Return the keys with which the store at ``path`` was built, but for those that say where its text was.
+
+    ``language``: that of the recipe, which the card has in place of the store's.
+    """
+    manifest = Corpus(path).manifest
+    language = language or manifest["source"].get("language")
+    built = {name: manifest[name] for name in ("heldout_fraction", "duplicates", "part_bytes")}
+    return {"source": manifest["source"].get("source", ""), "options": {"language": language}, **built}

@@ -1,0 +1,92 @@
+"""The train step that is compiled for a GPU, on a machine without a GPU; needs jax's CUDA plugin and ptxas."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.models import primitives
+from bert_jax.planning import topologies
+from bert_jax.training import mesh as meshes
+from bert_jax.training.mesh import MeshConfig, make_mesh
+from bert_jax.training.optimizers import adamw
+from bert_jax.training.schedules import linear
+from bert_jax.training.state import InitialState
+from bert_jax.training.step import jit_train_step, make_train_step
+from tests.benchmarks.suite import ours
+from tests.benchmarks.suite.figures import BASE_128, MODERN_1024, Figure
+
+NARROW = {"layers": 2, "hidden": 256, "heads": 4}
+SHAPES = {
+    "rows of 128": (dataclasses.replace(BASE_128, **NARROW), 64),
+    "ModernBERT": (dataclasses.replace(MODERN_1024, **NARROW), 8),
+}
+
+
+def program(figure: Figure, rows: int, name: str) -> str:
+    """Return the optimized program of the train step in bfloat16."""
+    task, batch = ours._pretraining(dataclasses.replace(figure, rows=8), "bfloat16")
+    devices = topologies.devices(topologies.parse(name))
+    mesh, tx = make_mesh(MeshConfig(), devices), adamw.Optimizer().make()
+    state, frozen = InitialState(task, tx, mesh).shapes
+    sharding = meshes.batch_sharding(mesh)
+    batch = {
+        feature: jax.ShapeDtypeStruct((rows, *values.shape[1:]), values.dtype, sharding=sharding)
+        for feature, values in batch.items()
+    }
+    step = jit_train_step(make_train_step(task, tx, linear.Schedule(1e-4, 10).make(1000), 0), state)
+    with meshes.activations(mesh), jax.default_device(devices[0]):
+        return step.lower(state, frozen, batch).compile().as_text()
+
+
+def activations(text: str, dtype: str, rows: int, length: int) -> list[tuple[str, str]]:
+    """Return the names of the kernels of the program that write an array of all positions, and its shape."""
+    entry = text[text.index("\nENTRY") :]
+    written = re.findall(r"^\s+(?:ROOT )?%?([\w.\-]+) = (\([^=]*?\)|\S+) (?:fusion|custom-call|copy)\(", entry, re.M)
+    return [
+        (name, shape)
+        for name, types in written
+        for shape in re.findall(rf"\b{dtype}\[([\d,]+)\]", types)
+        for sizes in [[int(size) for size in shape.split(",")]]
+        if (rows * length in sizes or {rows, length} <= {*sizes}) and math.prod(sizes) > 64 * rows * length
+    ]
+
+
+@pytest.mark.skipif(
+    not any(map(topologies.importlib.util.find_spec, ("jax_cuda12_plugin", "jax_cuda13_plugin"))),
+    reason="needs jax's CUDA plugin: pip install 'jax[cuda12]'",
+)
+@pytest.mark.parametrize("name", ["h100:1", "h100:8"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_step_has_no_activations_in_float32_and_transposes_none(shape, name):
+    figure, rows = SHAPES[shape]
+    devices = int(name.partition(":")[2])
+    text = program(figure, rows * devices, name)
+    assert activations(text, "bf16", rows, figure.length)  # the pattern finds what is there
+    # The gradients of the word embeddings are added in float32, by a kernel that reads them so.
+    assert len(activations(text, "f32", rows, figure.length)) <= 1
+    assert not [found for found in activations(text, "bf16", rows, figure.length) if "transpose" in found[0]]
+
+
+@pytest.mark.parametrize("biases", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_layer_norm_of_gpus_is_the_layer_norm(dtype, biases):
+    random = np.random.default_rng(0)
+    x, gradient = (jax.numpy.asarray(random.normal(size=(3, 5, 64)), dtype) for _ in range(2))
+    scale, bias = (jax.numpy.asarray(random.normal(size=64), "float32") for _ in range(2))
+    parameters = (scale, bias if biases else None)
+    plain, fused = (
+        jax.vjp(lambda x, scale, bias, f=f: f(x, scale, bias, 1e-12, dtype), x, *parameters)
+        for f in (primitives._normalised, primitives._normalised_on_gpu)
+    )
+    assert np.array_equal(plain[0], fused[0])
+    for expected, found in zip(plain[1](gradient), fused[1](gradient), strict=True):
+        if expected is not None:
+            assert expected.dtype == found.dtype
+            error = np.abs(np.float64(expected) - np.float64(found)).max() / np.abs(np.float64(expected)).max()
+            assert error < (1e-6 if dtype == "float32" else 1e-2)
