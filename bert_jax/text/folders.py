@@ -60,9 +60,7 @@ def of_file(source: epath.Path, given: Case, rows: int | None) -> Engine:
         engine = JsonEngine(tokenizer_json.read(source, settings), str(source))
         _check_switches(engine, settings)
         return engine
-    given = Case(
-        *(own if said is None else said for said, own in zip(map(settings.switch, _SAID), given, strict=True))
-    )
+    given = Case(*(own if said is None else said for said, own in zip(map(settings.switch, _SAID), given, strict=True)))
     if source.suffix == ".model":
         return _of_model(source, settings, given)
     settings.check_class("txt")

@@ -117,15 +117,12 @@ def test_a_tokenizer_json_comes_first_and_no_file_may_contradict_it(tmp_path):
         load(tmp_path)
 
 
-def test_a_case_that_the_files_contradict_is_refused(tmp_path):
-    write(tmp_path, {"vocab.txt": lines(), "tokenizer_config.json": {"do_lower_case": False}})
-    assert not load(tmp_path).lowercase
-    assert not load(tmp_path, lowercase=False).lowercase
-    with pytest.raises(UserError, match="says do_lower_case false, .*; give --config.vocab.lowercase=False"):
-        load(tmp_path, lowercase=True)
-    write(tmp_path, {"tokenizer_config.json": {"do_lower_case": True}})
-    with pytest.raises(UserError, match="says do_lower_case true, .*; leave --cased or"):
-        load(tmp_path, lowercase=False)
+@pytest.mark.parametrize("said", [True, False])
+def test_the_files_decide_the_case(tmp_path, said):
+    """Where a user types another case, ``Case.check`` refuses it."""
+    write(tmp_path, {"vocab.txt": lines(), "tokenizer_config.json": {"do_lower_case": said}})
+    for place in (tmp_path, tmp_path / "vocab.txt"):
+        assert [load(place, asked).lowercase for asked in (None, said, not said)] == [said] * 3
 
 
 BAD = [
