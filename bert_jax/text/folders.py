@@ -20,7 +20,7 @@ from bert_jax.text.sentencepiece_engine import SentencePieceEngine
 from bert_jax.text.settings import ROLES, Settings, beside, read_json
 from bert_jax.text.vocab_txt import check_vocab, difference, lines_of
 
-BARE = "vocab.txt"
+BARE, SHIFTED = "vocab.txt", "sentencepiece.bpe.model"
 _SAID = ("do_lower_case", "strip_accents")  # the names in tokenizer_config.json of what a ``Case`` holds
 Engine = JsonEngine | SentencePieceEngine
 
@@ -75,6 +75,11 @@ def of_file(source: epath.Path, given: Case, rows: int | None) -> Engine:
 
 def _of_model(source: epath.Path, settings: Settings, given: Case) -> Engine:
     settings.check_class("model")
+    if source.name == SHIFTED:
+        raise UserError(
+            f"{source} has other ids than its model: fairseq shifts them; give the tokenizer.json that transformers "
+            "saves, or call the file spiece.model to take its own ids for a new model"
+        )
     lowercase, strip_accents = (None, None) if settings.is_albert else given
     engine = SentencePieceEngine(reading.read_bytes(source), lowercase, str(source), strip_accents)
     named = {*SPECIAL_TOKENS, *engine.roles.values()}

@@ -257,6 +257,18 @@ def test_alberts_model_is_read_by_alberts_rules(tmp_path, flags):
     assert (load(tmp_path).sha256 == ours.sha256) == (not flags)
 
 
+def test_ids_that_fairseq_shifts_are_refused(tmp_path):
+    data = learn_sentencepiece(TEXTS * 20, 100, num_threads=1)
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(data)
+    for place in (tmp_path, tmp_path / "sentencepiece.bpe.model"):
+        with pytest.raises(
+            UserError, match="fairseq shifts them; give the tokenizer.json .* call the file spiece.model"
+        ):
+            load(place)
+    (tmp_path / "sentencepiece.bpe.model").rename(tmp_path / "spiece.model")
+    assert load(tmp_path).file_name == "spiece.model"
+
+
 PATTERNS = [r"(a+)+$", r"(x+x+)+y", r"((ab)+)+c", r"(\d+)*z", r"(\w+\s?)+$", r"([a-z]+)*[0-9]!"]
 
 
