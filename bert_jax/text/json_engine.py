@@ -28,6 +28,7 @@ from bert_jax.text.marks import ALPHABET, SPACE, Bytes, Marks, Prefix, Underline
 from bert_jax.text.panics import ADVICE, check_patterns, refusing
 from bert_jax.text.words import unspaced
 
+ACCENTS = r"\p{Mn}"  # what BERT strips from decomposed text
 CACHED_WORDS = 1 << 19  # about 120 MB
 _TEXTS_AHEAD = 512  # the number of texts whose new words the library encodes at once
 _NEVER_IN_UTF8 = frozenset((0xC0, 0xC1, *range(0xF5, 0x100)))
@@ -331,7 +332,8 @@ def _crosses_words(entry: Mapping[str, Any]) -> bool:
 def _spares_words(step: Mapping[str, Any]) -> bool:
     """Return whether a step of a normaliser leaves single spaces as they are, and looks at no two words."""
     pattern = step.get("pattern", {})
-    return step["type"] == "Replace" and (pattern.get("Regex") == " {2,}" or " " not in pattern.get("String", " "))
+    by_pattern = pattern.get("Regex") in (" {2,}", ACCENTS)
+    return step["type"] == "Replace" and (by_pattern or " " not in pattern.get("String", " "))
 
 
 def _splits(kept: bool, text: str) -> bool:

@@ -12,9 +12,10 @@ import json
 from collections.abc import Iterable
 
 import tokenizers
-from tokenizers import AddedToken, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers, trainers
 
 from bert_jax.errors import UserError
+from bert_jax.text.json_engine import ACCENTS
 from bert_jax.text.learn_sentencepiece import MAX_SENTENCES, sample
 from bert_jax.text.marks import ALPHABET
 from bert_jax.text.tokenizer import Tokenizer, of_json
@@ -55,7 +56,8 @@ def learn_byte_bpe(
     engine = tokenizers.Tokenizer(models.BPE())
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=is_spaced(sentences))
     strips = lowercase if strip_accents is None else strip_accents
-    steps = [normalizers.NFD(), normalizers.StripAccents(), normalizers.NFC()] if strips else []
+    # The library's StripAccents takes spacing vowel signs of Indic scripts too, which BERT keeps.
+    steps = [normalizers.NFD(), normalizers.Replace(Regex(ACCENTS), ""), normalizers.NFC()] if strips else []
     steps += [normalizers.Lowercase()] if lowercase else []
     if steps:
         engine.normalizer = normalizers.Sequence(steps)

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from bert_jax.cli import main
+from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.tokenizer import wordpiece
 from tests.text.byte_level_files import roberta
 from tests.text.test_unigram_json import albert
@@ -76,3 +77,27 @@ def test_added_tokens_stay_whole(capsys, tmp_path, kind):
     found = json.loads(capsys.readouterr().out)
     where = found["pieces"].index("<e1>")
     assert (found["input_ids"][where], found["offsets"][where]) == (len(vocabulary), [4, 8])
+
+
+def test_byte_level_pieces_are_readable_and_special_tokens_stay_whole(capsys, tmp_path):
+    file = tmp_path / "tokenizer.json"
+    learn_byte_bpe(["北京", "大"] * 20, 290).save(file)
+    assert main.run(["tokenize", f"--vocab={file}", "北京[MASK]大<mask>a b\n龘"]) == 0
+    pieces = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:-2]]
+    expected = "<s> 北京 <mask> 大 <mask> a Ġ b \\n <0xE9> <0xBE> <0x98> </s>"
+    assert " ".join(pieces) == expected
+    assert as_json(capsys, f"--vocab={file}", "北京")["pieces"] == ["<s>", "åĮĹäº¬", "</s>"], "those of the file"
+
+
+def test_special_tokens_in_a_text_of_wordpiece(capsys, vocab):
+    assert as_json(capsys, f"--vocab={vocab}", "he [MASK] world")["input_ids"] == [2, 5, 4, 7, 3]
+
+
+def test_a_folder_says_its_case(capsys, vocab):
+    (vocab.parent / "run.json").write_text(json.dumps({"facts": {"lowercase": False}}))
+    assert as_json(capsys, f"--vocab={vocab.parent}", "Hello")["input_ids"] == [2, 8, 3]
+    (vocab.parent / "run.json").write_text(json.dumps({"facts": {"lowercase": True}}))
+    assert main.run(["tokenize", f"--vocab={vocab.parent}", "--cased", "Hello"]) == 2
+    error = capsys.readouterr().err
+    assert "--cased: " in error
+    assert "says itself that text is converted to lower case; leave it out" in error

@@ -18,6 +18,7 @@ from bert_jax.interchange.hugging_face import import_model
 from bert_jax.interchange.loading import load
 from bert_jax.interchange.original import current_name, import_original
 from bert_jax.interchange.tensor_bundle import crc32c, read_bundle
+from bert_jax.text.case import Case
 from tests.interchange.numpy_models import assert_same_outputs
 from tests.interchange.original_checkpoint import FOLDER, LAYERS, D, values
 
@@ -200,7 +201,27 @@ def test_one_checkpoint_by_another_name_is_found(released: Path) -> None:
         import_original(released)
 
 
-def test_the_flag_goes_with_a_checkpoint_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    assert run(["import", f"--input={tmp_path}", f"--workdir={tmp_path / 'w'}", "--lowercase=true"]) == 2
-    assert "--lowercase goes with a TensorFlow checkpoint" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("verb", "hint"),
+    [
+        ("pretrain --config=continue --config.corpus.options.paths=x.txt", "--config.vocab.lowercase=True"),
+        ("fill-mask", "--lowercase=true"),
+    ],
+)
+def test_the_case_that_nothing_says_is_asked_for_by_a_flag_of_the_verb(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str, hint: str
+) -> None:
+    (tmp_path / "x.txt").write_text("Some text.\n")
+    model = shutil.copytree(FOLDER, tmp_path / "chinese_L-12")
+    words = verb.replace("x.txt", str(tmp_path / "x.txt")).split()
+    own = [f"--init={model}", f"--workdir={tmp_path / 'new'}"] if len(words) > 1 else [f"--workdir={model}", "a [MASK]"]
+    assert run([*words, *own]) == 2
+    error = capsys.readouterr().err
+    assert f"add {hint} (as the Chinese model) or " in error
+    if len(words) > 1:
+        assert load(str(model), given=Case(True)).tokenizer.lowercase
+        run([*words, *own, hint])
+        assert "lower-cased" not in capsys.readouterr().err
+    else:
+        assert f"`bert-jax import --input={model} --workdir=NEW`" in error
+        assert run(["import", f"--input={model}", f"--workdir={tmp_path / 'new'}", hint]) == 0

@@ -1,6 +1,7 @@
 """A finished run fills words of its own held-out text, beside the words that stood there."""
 
 import json
+import shlex
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig
 from bert_jax.features.fill_mask import Filled
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.models.model import LM_HEAD
-from bert_jax.runs import filled_examples
+from bert_jax.runs import filled_examples, recipes
 from bert_jax.runs.filled_examples import NUMBER, _masked_sentences
 from bert_jax.runs.inputs import Inputs
 from bert_jax.text.tokenizer import Tokenizer
@@ -78,3 +79,25 @@ def test_held_out_words_are_shown_beside_the_predictions(tmp_path: Path, monkeyp
     assert [one["answer"] for one in json.loads((tmp_path / "examples.json").read_text())] == ["x", "cat"]
     assert filled_examples.fill_examples(trained, ["a [MASK]"], Any, said.append) == ["a [MASK]"]
     assert said[1] == "a [MASK]\n  cat 0.50, dog 0.25"
+
+
+def test_byte_level_pieces_of_a_script_without_spaces_are_masked(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(["春眠不觉晓，处处闻啼鸟。\n夜来风雨声，花落知多少。"] * 30))
+    tokenizer, made = opened(tmp_path, toy.recipe(text, vocab={"kind": "byte_bpe", "size": 285, "lowercase": False}))
+    for masked, word in _masked_sentences(made, tokenizer, 64):
+        assert masked.replace("[MASK]", word) in text.read_text()
+
+
+def test_that_nothing_is_filled_is_said_with_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes = list[str]()
+    trained = SimpleNamespace(tokenizer=None, config=SimpleNamespace(max_length=32))
+    trained.with_parts = lambda parts: SimpleNamespace(params={LM_HEAD.name: {}})
+    monkeypatch.setattr(filled_examples, "_masked_sentences", lambda *of: [])
+    assert filled_examples.fill_examples(trained, None, None, notes.append) == []  # type: ignore[arg-type]
+    [line] = notes
+    assert line.startswith("config.examples=None fills nothing: no held-out sentence of 8 to 16 tokens ")
+    [flag] = [word for word in shlex.split(line.partition("; ")[2]) if word.startswith("--")]
+    assert recipes.load("quickstart", [flag]).examples == ("A text with a [MASK].",)
+    assert filled_examples.fill_examples(trained, (), None, notes.append) == []  # type: ignore[arg-type]
+    assert len(notes) == 1

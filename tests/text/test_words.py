@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_jax.text.words import split_words, unspaced
+from bert_jax.text.words import joined_with, split_words, unspaced
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,19 @@ def test_words_and_their_places(text: str, words: str) -> None:
 )
 def test_characters_of_scripts_without_spaces_are_joined(spaced, joined):
     assert unspaced(spaced) == joined
+
+
+@pytest.mark.parametrize(
+    ("before", "text", "space"),
+    [
+        ("He went.", "She stayed.", " "),
+        ("他走了。", "“再见”,她说。", ""),
+        ("他走了。", "OK", ""),
+        ("Hello", "北京", ""),
+        ("はい。", "いいえ", ""),
+        ("안녕.", "그래.", " "),
+    ],
+)
+def test_sentences_are_joined_as_their_script_does(before: str, text: str, space: str) -> None:
+    assert joined_with(" ", before, text) == space + text
+    assert joined_with("", before, text) == text
