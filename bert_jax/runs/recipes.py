@@ -46,6 +46,18 @@ def load(recipe: str, overrides: Sequence[str] = (), trust_code: bool = False) -
       UserError: there is no such recipe, the file fails, a key is unknown, a value has a wrong type, or a component's
         own file is missing, lacks what it needs, or is named by a ``.json`` recipe alone.
     """
+    return _changed(*_read(recipe), _typed(overrides), _parse_value, trust_code)
+
+
+def changed(tree: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Return a copy of a config tree with ``--config.key=value`` overrides applied in order."""
+    config = _as_config(_plain(tree), "config")
+    result: dict[str, Any] = _changed(config, "", False, _typed(overrides), _parse_value, True).to_dict()
+    return result
+
+
+def _typed(overrides: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the key and the text of each override."""
     values = []
     for override in overrides:
         match = OVERRIDE.fullmatch(override)
@@ -55,7 +67,7 @@ def load(recipe: str, overrides: Sequence[str] = (), trust_code: bool = False) -
         if not PATH.fullmatch(match["key"]):
             raise UserError(f"--config.{match['key']} is not a key; write one such as --config.model.size=VALUE")
         values.append((match["key"], match["value"]))
-    return _changed(*_read(recipe), values, _parse_value, trust_code)
+    return values
 
 
 def with_values(
