@@ -47,7 +47,11 @@ class Reader:
             if isinstance(value, Mapping):
                 yield Record(value, where)
             else:
-                yield value if isinstance(value, Bad) else Bad(where, f"has a JSON {_type(value)}, not an object")
+                yield (
+                    value
+                    if isinstance(value, Bad)
+                    else Bad(where, f"has a JSON {_type(value)}, not an object{_inner(value)}")
+                )
 
 
 def _parse(text: str, path: str) -> Any:
@@ -62,6 +66,16 @@ def _type(value: Any) -> str:
     """Return JSON's name for the type of ``value``."""
     names = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
     return names.get(type(value), "number")
+
+
+def _inner(value: Any) -> str:
+    """Return the hint that reads the objects of a list inside ``value``, or "" if there is none."""
+    places = (
+        [i for i, item in enumerate(value) if isinstance(item, list) and item and isinstance(item[0], dict)]
+        if (isinstance(value, list))
+        else []
+    )
+    return f" (--config.data.options.field={places[0]} reads the objects in it)" if places else ""
 
 
 def _values(text: str, path: str) -> Iterator[tuple[str, Any]]:

@@ -128,6 +128,7 @@ def _changed(
     for key, name in recorded_names(config, folder, changed, asked=trust_code or not is_data).items():
         _set(config, key.split("."), name, "config", _value)
     _leave_out_keys_of_others(config, before, changed)
+    _leave_out_roles_of_others(config, changed)
     try:
         json.dumps(_plain(config), ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError as error:  # JSON and Python can hold half of a character, but no file of a run can
@@ -141,6 +142,24 @@ def _keys(config: ConfigDict, key: str) -> list[str]:
     keys = KEYS.findall(key_names.full(key, config))
     key_names.check_renamed([".".join(keys)])
     return keys
+
+
+def _leave_out_roles_of_others(config: ConfigDict, changed: Sequence[str]) -> None:
+    """Remove the columns that a recipe named for roles that a task of another name, among ``changed``, has not."""
+    for key in changed:
+        where, name = key.removesuffix("task.name"), at(config, key)
+        data = at(config, f"{where}data")
+        if (
+            not re.fullmatch(r"(tasks\.[^.]+\.)?", where)
+            or not isinstance(name, str)
+            or not isinstance(data, ConfigDict)
+        ):
+            continue
+        roles = catalogue.find("tasks", name, having="Task").Task.roles
+        for group in ("columns", "strip_prefix"):
+            others = set(data.get(group) or ()) - {*roles.all, "id"}
+            for role in others - {one.rpartition(".")[2] for one in changed if one.startswith(f"{where}data.{group}.")}:
+                del data[group][role]
 
 
 def _leave_out_keys_of_others(config: ConfigDict, before: Mapping[str, Any], changed: Sequence[str]) -> None:
