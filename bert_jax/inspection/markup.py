@@ -18,6 +18,6 @@ def markup(texts: Sequence[str]) -> Check:
         "markup",
         grade(share, 0.005, 0.1),
         f"{percent(share)} of sentences have a closing tag, such as </p>",
-        "the text is HTML or XML: take the text out of it first; a dump of a wiki needs --config.corpus.source=mediawiki",
+        "take the text out of the HTML or XML first; a dump of a wiki needs --config.corpus.source=mediawiki",
         {"share": share},
     )
