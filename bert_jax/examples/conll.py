@@ -19,6 +19,7 @@ FIRST = ("B", "S", "U")  # prefixes that begin an entity; U is BILOU's name for 
 INSIDE = ("I", "E", "M", "L")  # prefixes that continue an entity; M and E are from BMES, L is from BILOU
 ENTITY = tuple(f"{prefix}-" for prefix in FIRST + INSIDE)
 NUMBER = re.compile(r"\d+([-.]\d+)?")  # of a word; CoNLL-U also numbers contracted words (3-4) and omitted ones (5.1)
+COMMENTS = ("# ", "#begin document", "#end document")  # the last two are of CoNLL 2012
 CONLL_U, CONLL_U_TAGS = 10, 3  # the columns of a line of CoNLL-U, and the column of the parts of speech
 
 
@@ -93,7 +94,7 @@ class Reader:
         if not line.startswith("#"):
             return False
         if len(fields) != form.width:
-            return fields[0] == "#" or line.startswith("# ") or form.width == CONLL_U
+            return fields[0] == "#" or line.startswith(COMMENTS) or form.width == CONLL_U
         tag = fields[self.tag_column] if form.tags else "#"
         return fields[0] == "#" and tag not in {*form.tags, "#"} and tag[:2] not in ENTITY
 

@@ -18,6 +18,7 @@ def markup(texts: Sequence[str]) -> Check:
         "markup",
         grade(share, 0.005, 0.1),
         f"{percent(share)} of sentences have a closing tag, such as </p>",
-        "take the text out of the HTML or XML first; a dump of a wiki needs --config.corpus.source=mediawiki",
+        "take the text out of the HTML or XML first; of a wiki's dump --config.corpus.source=mediawiki does, and of"
+        " WikiExtractor's files --config.corpus.source=text_files",
         {"share": share},
     )

@@ -5,6 +5,8 @@ import bz2
 import pytest
 
 from bert_jax.corpora.build import build
+from bert_jax.corpora.hugging_face_dataset import Source as HubSource
+from bert_jax.corpora.jsonl import Source as JsonSource
 from bert_jax.corpora.text_files import Source
 from bert_jax.errors import UserError
 from tests.corpora.reading import cut_everywhere, documents, skipped
@@ -80,9 +82,15 @@ def test_prose_with_signs_is_read(tmp_path, text):
 
 
 def test_the_source_that_a_message_names_reads_the_file(tmp_path):
-    from bert_jax.corpora.jsonl import Source as JsonSource
-
     (tmp_path / "a.txt").write_text('{"text": "One."}\n{"text": "Two."}\n')
     with pytest.raises(UserError, match="source=jsonl"):
         build(Source(paths=(f"{tmp_path}/a.txt",)), None, tmp_path / "out")  # type: ignore[arg-type]
     assert [*documents(JsonSource(paths=(f"{tmp_path}/a.txt",))).values()] == [("One.",), ("Two.",)]
+
+
+def test_the_source_of_tables_reads_one(tmp_path):
+    (tmp_path / "a.csv").write_text("id,body\n" + "".join(f'{i},"One, {i}."\n' for i in range(5)))
+    with pytest.raises(UserError, match="source=hugging_face_dataset, with its folder as .*name .*text_column"):
+        Source(paths=(f"{tmp_path}/a.csv",)).pieces()
+    table = HubSource(name=str(tmp_path), text_column="body")
+    assert [*documents(table).values()] == [(f"One, {i}.",) for i in range(5)]

@@ -19,6 +19,7 @@ from tests.examples.test_readers import records
         ("# id 1 domain=en\n\na _ _ O\n\n# O\n", {}, [["a"]]),
         ("#\thttp://x\t[2009]\n1\ta b\tO\tO\n2\t#\tO\tO\n", {"word_column": 1, "tag_column": 2}, [["a b", "#"]]),
         ("#\n# x\n#x NN O\n# # O\n\n#\nb NN O\n", {}, [["#x", "#"], ["b"]]),
+        ("#begin document (x); part 0\na 0 B-X\n\n#end document\n", {}, [["a"]]),
         ("one\n# two\n\n# three\n#\nfour\n", {}, [["#", "four"]]),
     ],
 )
