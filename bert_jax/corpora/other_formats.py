@@ -20,8 +20,8 @@ ADVICE = {
     "a MediaWiki dump": "take --config.corpus.source=mediawiki",
     "JSON": "take --config.corpus.source=jsonl",
     "a Parquet file": "take --config.corpus.source=parquet",
-    "a table": "take --config.corpus.source=hugging_face_dataset, with its folder as --config.corpus.options.name and its"
-    " column as --config.corpus.options.text_column",
+    "a table": "take --config.corpus.source=hugging_face_dataset (extra datasets), with the table's folder as"
+    " --config.corpus.options.name and a column as --config.corpus.options.text_column",
 }
 
 

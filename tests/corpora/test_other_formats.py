@@ -88,9 +88,13 @@ def test_the_source_that_a_message_names_reads_the_file(tmp_path):
     assert [*documents(JsonSource(paths=(f"{tmp_path}/a.txt",))).values()] == [("One.",), ("Two.",)]
 
 
-def test_the_source_of_tables_reads_one(tmp_path):
+def test_the_source_of_tables_reads_one(tmp_path, monkeypatch):
+    datasets = pytest.importorskip("datasets", reason="needs the extra datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path.parent / f"{tmp_path.name}-cache"))
     (tmp_path / "a.csv").write_text("id,body\n" + "".join(f'{i},"One, {i}."\n' for i in range(5)))
-    with pytest.raises(UserError, match="source=hugging_face_dataset, with its folder as .*name .*text_column"):
+    with pytest.raises(
+        UserError, match="source=hugging_face_dataset, .*--config.corpus.options.name and a column as .*text_column"
+    ):
         Source(paths=(f"{tmp_path}/a.csv",)).pieces()
     table = HubSource(name=str(tmp_path), text_column="body")
     assert [*documents(table).values()] == [(f"One, {i}.",) for i in range(5)]
