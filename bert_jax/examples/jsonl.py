@@ -28,14 +28,14 @@ class Reader:
 
     # the lists that lead to the records, where those are not the objects of the file: "data", "data.paragraphs.qas". A
     # record has the fields around these lists too, and its ``number`` in the last; a digit is a place in a list.
-    field: str = ""
+    field: Any = ""
 
     def read(self, path: str) -> Iterator[Record | Bad]:
         """Yield the objects of ``path``."""
         text = whole_text(path)
         values: Iterator[tuple[str, Any]]
-        if self.field:
-            whole, keys = _parse(text, path), self.field.split(".")
+        if self.field != "":
+            whole, keys = _parse(text, path), str(self.field).split(".")
             roots = {f"[{i}]": value for i, value in enumerate(whole)} if isinstance(whole, list) else {"": whole}
             found = (one for place, root in roots.items() for one in _inside(root, keys, {}, place, path))
             values = ((f"{path}, {place}", value) for place, value in found)
