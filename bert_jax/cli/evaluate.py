@@ -20,13 +20,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from bert_jax.reporting.measures import with_error
-    from bert_jax.runs.prediction import load_tuned, predict, read_examples, write_predictions
+    from bert_jax.runs.prediction import load_tuned, predict, read_examples, typed_keys, write_predictions
 
     if arguments.output:
         files.check_writable(arguments.output)
 
-    model = load_tuned(arguments.workdir, arguments.step, dict(arguments.option), arguments.task)
-    examples = read_examples(model, arguments.input, arguments.format, "dev", say)
+    options, keys = typed_keys(arguments.overrides)
+    model = load_tuned(arguments.workdir, arguments.step, dict(arguments.option) | options, arguments.task)
+    examples = read_examples(model, arguments.input, arguments.format, "dev", say, keys)
     metrics, records, errors = predict(model, examples, note=say, progress=progress_notes(say))
     if arguments.output:
         write_predictions(arguments.output, records)

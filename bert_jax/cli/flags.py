@@ -120,6 +120,11 @@ def add_pooling(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("--pooling", choices=names, help=text)
 
 
+def add_keys(parser: argparse.ArgumentParser) -> None:
+    """Let ``--config.data.KEY`` and ``--config.task.KEY`` change how the examples for a model are read."""
+    parser.set_defaults(overrides=[])
+
+
 def add_task(parser: argparse.ArgumentParser) -> None:
     """Add ``--task``, which chooses one of the tasks that a model was trained on together."""
     parser.add_argument("--task", metavar="NAME", help="one of the tasks, for a model that was trained on several")
@@ -129,6 +134,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the flags that ``predict`` and ``evaluate`` share: a fine-tuned model, and how it reads an input file."""
     add_workdir(parser, "a fine-tuned run")
     add_task(parser)
+    add_keys(parser)
     parser.add_argument(
         "--format",
         help="format of --input: the name of a file in bert_jax/examples, or a reader's own FILE.py (default: as in "
@@ -140,7 +146,8 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="an option of the task, to decide otherwise than in training, such as null_score_diff_threshold=-1.5",
+        help="an option of the task, to decide otherwise than in training, such as null_score_diff_threshold=-1.5; "
+        "--config.task.KEY=VALUE is the same, and --config.data.KEY=VALUE reads --input otherwise",
     )
 
 

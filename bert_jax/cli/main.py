@@ -284,6 +284,8 @@ def _parse(parser: _Parser, argv: list[str]) -> argparse.Namespace:
     if getattr(arguments, "config", None) is not None:
         arguments.recipe, arguments.overrides = arguments.config, overrides  # for verbs that load it several times
         arguments.config = recipes.load(arguments.config, overrides, trusts)
+    elif hasattr(arguments, "overrides"):  # keys of the run whose model the verb reads
+        arguments.overrides = overrides
     elif overrides:
         raise UserError(f"{overrides[0].partition('=')[0]} needs a --config=RECIPE that it changes")
     return arguments

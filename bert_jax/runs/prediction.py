@@ -15,13 +15,14 @@ import numpy as np
 from bert_jax import catalogue, configuration
 from bert_jax.errors import UserError
 from bert_jax.examples.load import DataConfig, load, make_reader
-from bert_jax.examples.reading import need, text_lines
+from bert_jax.examples.reading import need, plain_name, text_lines
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.loading import load as load_model
 from bert_jax.interchange.loading import one_task
 from bert_jax.program import Note
 from bert_jax.records import Example
 from bert_jax.rows.phases import Phase
+from bert_jax.runs import recipes
 from bert_jax.storage import files
 from bert_jax.tasks.base import KIND, ExampleTask, Setting
 from bert_jax.text.words import split_words
@@ -31,6 +32,10 @@ from bert_jax.training.mesh import MeshConfig
 
 BATCH_SIZE = 32
 RAW_TEXT = "raw_text"  # a form of --input beside the formats of ``examples``: a text a line
+TABLES = ("delimited", "jsonl")  # formats that the end of a file's name tells apart, as in the format ``table``
+ENDINGS = (".csv", ".tsv", ".json", ".jsonl")
+# The keys of config.data that say how a file is read
+READING = ("format", "options", "columns", "strip_prefix", "drop_labels", "bad_examples")
 TYPED = {"text", "pair", "question", "context"}  # roles that are a text each
 
 
@@ -58,6 +63,30 @@ def load_tuned(
     model = dataclasses.replace(model, facts={**model.facts, "task": {**model.facts["task"], **(options or {})}})
     _task_of(model)
     return model
+
+
+def typed_keys(overrides: Sequence[str], has_file: bool = True) -> tuple[dict[str, Any], list[str]]:
+    """Return the options of the task, and the overrides of ``config.data``, among ``--config.key=value`` overrides.
+
+    Args:
+      has_file: whether a file of examples is read, so that ``config.data`` counts.
+
+    Raises:
+      UserError: a key is another one, or does not count.
+    """
+    options: dict[str, Any] = {}
+    keys = []
+    for override in overrides:
+        key, _, value = override.partition("=")
+        group, *rest = key.partition("config.")[2].split(".")
+        if group == "task" and len(rest) == 1:
+            options[rest[0]] = recipes.literal(value)
+        elif group == "data" and rest and rest[0] in READING and has_file:
+            keys.append(override)
+        else:
+            allowed = ", ".join(f"config.data.{name}" for name in READING) if has_file else "config.data with a file"
+            raise UserError(f"{key} changes nothing here; keys of the task (config.task.KEY) count, and {allowed}")
+    return options, keys
 
 
 def _task_of(model: TrainedModel) -> tuple[type[ExampleTask], Any]:
@@ -115,10 +144,20 @@ def predict(
     """
     if not examples:
         raise UserError("there are no examples to predict; check the input")
-    task = make_task(model, examples, "predict")
+    given = [example for example in examples if not _is_blank(example)]
+    if len(given) < len(examples):
+        note(f"{len(examples) - len(given):,} of {len(examples):,} lines are blank; their prediction is null")
+    task = make_task(model, given, "predict")
     for line in task.notes:
         note(line)
-    return predict_split(model, task, "predict", progress, note)
+    metrics, records = predict_split(model, task, "predict", progress, note)
+    found = iter(records)
+    return metrics, [{**one, "prediction": None} if _is_blank(one) else next(found) for one in examples]
+
+
+def _is_blank(example: Example) -> bool:
+    """Return whether an example stands for a blank line of raw text."""
+    return [*example] == ["id"]
 
 
 def predict_split(
@@ -157,12 +196,18 @@ def _errors(task: ExampleTask, name: str, outputs: dict[str, np.ndarray]) -> dic
     return task.errors(name, outputs) if errors <= finish else {}
 
 
-def read_examples(model: TrainedModel, path: str, form: str | None, split: str, note: Note) -> tuple[Example, ...]:
+def read_examples(
+    model: TrainedModel, path: str, form: str | None, split: str, note: Note, keys: Sequence[str] = ()
+) -> tuple[Example, ...]:
     """Return the examples of a file, read as the format ``form``, or as the run's own format if ``form`` is None.
 
-    The form ``RAW_TEXT`` is a text a line; if the model reads several, tabs separate them.
+    Tables of the run's own format may be JSON or separated values, by the end of the file's name. The form
+    ``RAW_TEXT`` is a text a line; if the model reads several, tabs separate them. The id of such an example is the
+    number of its line; that of a blank line has nothing else.
 
-    If ``split`` is "dev", every example needs an answer; if it is "test", no example needs an answer.
+    Args:
+      split: "dev" if every example needs an answer, "test" if no example needs an answer.
+      keys: overrides of ``config.data``, such as ``--config.data.options.delimiter=;``.
 
     Raises:
       UserError: the file does not exist, has another format, or lacks a column.
@@ -172,12 +217,15 @@ def read_examples(model: TrainedModel, path: str, form: str | None, split: str, 
     if form == RAW_TEXT:
         if split == "dev":
             raise UserError("--format=raw_text has texts without answers; evaluate needs a file with answers")
-        pairs, lines = len(_typed_roles(model)) > 1, text_lines(need(path))
-        rows = {f"{path}:{i}": line.split("\t") if pairs else line for i, line in lines if line.strip()}
-        return texts_as_examples(model, rows)
+        if keys:
+            raise UserError(f"{keys[0].partition('=')[0]} changes nothing with --format=raw_text; leave it out")
+        return _raw_text(model, path)
     if form and form != data["format"]:
         data |= {"format": form, "options": {}}
-    config = configuration.build(DataConfig, data, "data")
+    if not form and data["format"] in TABLES and plain_name(path).lower().endswith(ENDINGS):
+        data["format"] = "table"
+    data = recipes.changed({"task": {}, "data": data}, keys)["data"]
+    config = configuration.build(DataConfig, data, "config.data")
     if not make_reader(config).named_splits:
         need(path)
     try:
@@ -186,6 +234,15 @@ def read_examples(model: TrainedModel, path: str, form: str | None, split: str, 
         if split == "test" and form is None and path.endswith(".txt"):
             raise UserError(f"{error}. If the file has a text a line, add --format={RAW_TEXT}") from error
         raise
+
+
+def _raw_text(model: TrainedModel, path: str) -> tuple[Example, ...]:
+    """Return an example for each line of a file, whose id is the number of the line."""
+    pairs, lines = len(_typed_roles(model)) > 1, dict(text_lines(need(path)))
+    full = {number: line for number, line in lines.items() if line.strip()}
+    rows = {f"{path}:{number}": line.split("\t") if pairs else line for number, line in full.items()}
+    examples = dict(zip(full, texts_as_examples(model, rows), strict=True))
+    return tuple({**examples.get(number, {}), "id": str(number)} for number in lines) if full else ()
 
 
 def texts_as_examples(model: TrainedModel, rows: Mapping[str, Any]) -> tuple[Example, ...]:

@@ -49,6 +49,18 @@ def load(recipe: str, overrides: Sequence[str] = (), trust_code: bool = False) -
       UserError: there is no such recipe, the file fails, a key is unknown, a value has a wrong type, or a component's
         own file is missing, lacks what it needs, or is named by a ``.json`` recipe alone.
     """
+    return _changed(*_read(recipe), _typed(overrides), _parse_value, trust_code)
+
+
+def changed(tree: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Return a copy of a config tree with ``--config.key=value`` overrides applied in order."""
+    config = _as_config(_plain(tree), "config")
+    result: dict[str, Any] = _changed(config, "", False, _typed(overrides), _parse_value, True).to_dict()
+    return result
+
+
+def _typed(overrides: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the key and the text of each override."""
     values = []
     for override in overrides:
         match = OVERRIDE.fullmatch(override)
@@ -58,7 +70,7 @@ def load(recipe: str, overrides: Sequence[str] = (), trust_code: bool = False) -
         if not PATH.fullmatch(match["key"]):
             raise UserError(f"--config.{match['key']} is not a key; write one such as --config.model.size=VALUE")
         values.append((match["key"], match["value"]))
-    return _changed(*_read(recipe), values, _parse_value, trust_code)
+    return values
 
 
 def with_values(
@@ -122,6 +134,7 @@ def _changed(
     for key, name in recorded_names(config, folder, changed, asked=trust_code or not is_data).items():
         _set(config, key.split("."), name, "config", _value)
     _leave_out_keys_of_others(config, before, changed)
+    _leave_out_roles_of_others(config, changed)
     try:
         json.dumps(_plain(config), ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError as error:  # JSON and Python can hold half of a character, but no file of a run can
@@ -153,6 +166,24 @@ def _check_names(keys: list[str], recipe: Mapping[str, Any], config: ConfigDict)
                 f"unknown key config.{where}.{name}; {nearest(name, names)}; new names of {where} come from a recipe "
                 "file, not from flags"
             )
+
+
+def _leave_out_roles_of_others(config: ConfigDict, changed: Sequence[str]) -> None:
+    """Remove the columns that a recipe named for roles that a task of another name, among ``changed``, has not."""
+    for key in changed:
+        where, name = key.removesuffix("task.name"), at(config, key)
+        data = at(config, f"{where}data")
+        if (
+            not re.fullmatch(r"(tasks\.[^.]+\.)?", where)
+            or not isinstance(name, str)
+            or not isinstance(data, ConfigDict)
+        ):
+            continue
+        roles = catalogue.find("tasks", name, having="Task").Task.roles
+        for group in ("columns", "strip_prefix"):
+            others = set(data.get(group) or ()) - {*roles.all, "id"}
+            for role in others - {one.rpartition(".")[2] for one in changed if one.startswith(f"{where}data.{group}.")}:
+                del data[group][role]
 
 
 def _leave_out_keys_of_others(config: ConfigDict, before: Mapping[str, Any], changed: Sequence[str]) -> None:

@@ -54,8 +54,9 @@ def test_tables_in_another_encoding(tmp_path):
     assert records(tmp_path / "b.tsv", "delimited", encoding="utf-16") == [{"text": "x"}]
     with pytest.raises(UserError, match="c.tsv is not utf-16"):
         records(tmp_path / "c.tsv", "delimited", encoding="utf-16")
-    with pytest.raises(UserError, match="first line of .*b.tsv is not UTF-8; convert it or set"):
-        records(tmp_path / "b.tsv", "delimited")
+    written(tmp_path, d__tsv="好\nx\n".encode("gb18030"))
+    with pytest.raises(UserError, match="first line of .*d.tsv is not UTF-8; convert it, or name its encoding"):
+        records(tmp_path / "d.tsv", "delimited")
     with pytest.raises(UserError, match="'utf9', which Python does not know"):
         records(tmp_path / "a.tsv", "delimited", encoding="utf9")
 
@@ -64,8 +65,9 @@ def test_names_that_stand_twice_and_long_delimiters_are_errors(tmp_path):
     written(tmp_path, a__tsv="x\tx\n")
     with pytest.raises(UserError, match="names 'x' more than once"):
         records(tmp_path / "a.tsv", "delimited")
-    with pytest.raises(UserError, match="one character is needed"):
-        records(tmp_path / "a.tsv", "delimited", delimiter="||")
+    for delimiter in ("||", '"', "\n"):
+        with pytest.raises(UserError, match="one character that is no quote, line end or backslash is needed"):
+            records(tmp_path / "a.tsv", "delimited", delimiter=delimiter)
 
 
 def test_json_lines_objects_after_one_another_and_arrays_are_the_same(tmp_path):
@@ -111,7 +113,7 @@ def test_conll_columns(tmp_path):
     assert records(tmp_path / "a.conll", "conll", tag_column=1)[0]["tags"] == ["NNP", ","]
     assert records(tmp_path / "b.conll", "conll")[0] == {"words": ["one", "two"], "document": 0}
     bad, good = records(tmp_path / "c.conll", "conll")
-    assert bad == (f"{tmp_path}/c.conll:2", "has 1 columns where at least 2 are needed")
+    assert bad == (f"{tmp_path}/c.conll:2", "has 1 columns where most lines have 2")
     assert good["words"] == ["c"]
 
 
@@ -347,3 +349,11 @@ def test_multiple_choice_from_a_table(tmp_path):
     assert found["train"] == (
         {"id": "train-0", "context": "One.", "choices": ["runs", "sits"], "question": "He", "label": "1"},
     )
+
+
+@pytest.mark.parametrize("form", ["conll", "jsonl", "line_columns"])
+def test_utf_16_and_cr_are_read_by_every_reader_of_lines(tmp_path, form):
+    text = '{"0": "é O"}\n{"0": "b O"}\n' if form == "jsonl" else "é O\nb O\n"
+    written(tmp_path, plain=text, wide=text.encode("utf-16"), returns=text.replace("\n", "\r"))
+    plain, wide, returns = ([*records(tmp_path / name, form)] for name in ("plain", "wide", "returns"))
+    assert plain == wide == returns

@@ -74,6 +74,7 @@ def test_a_key_with_a_dot_is_refused(tree, tmp_path, recipe):
 ARGUMENTS = {
     "glue": ("sst2", "mrpc", "cola", "rte", "stsb", "wnli", "qnli", "mnli", "qqp"),
     "swag": ("swag", "hellaswag", "dream", "csqa"),
+    "multiple_choice": ("table", "swag", "c3"),
     "zh_ner": ("peopledaily", "weibo", "cluener"),
     "conll2003": ("finetuned", "features"),
     "finetune/distil": ("squad:v1", "glue:sst2"),
