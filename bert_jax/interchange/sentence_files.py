@@ -270,10 +270,12 @@ def write_sentence_files(
     ``output``: the folder's name for error messages.
     """
     size, modules = model.config.hidden_size, [("", "Transformer"), ("1_Pooling", "Pooling")]
-    flags = {flag: mode in vectors.pooling for flag, mode in FLAGS.items()}
+    # Older versions do not know the last two flags, nor "pooling_mode".
+    known = [*list(FLAGS)[:4], *(flag for flag, mode in FLAGS.items() if mode in vectors.pooling)]
+    flags = {flag: FLAGS[flag] in vectors.pooling for flag in known}
     in_order = tuple(mode for mode in FLAGS.values() if mode in vectors.pooling) == vectors.pooling
-    named = {} if in_order else {"pooling_mode": list(vectors.pooling)}  # older versions do not know this key
-    content: dict[str, Any] = {"word_embedding_dimension": size, **(flags if in_order else named)}
+    said = flags if in_order else {"pooling_mode": list(vectors.pooling)}
+    content: dict[str, Any] = {"word_embedding_dimension": size, **said}
     _write(folder / "1_Pooling", content | ({} if vectors.include_prompt else {"include_prompt": False}))
     for number, step in enumerate(vectors.steps, 2):
         name = f"{number}_{'Dense' if step.dense else 'Normalize'}"
