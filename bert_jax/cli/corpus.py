@@ -27,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.verify is not None:
-        if arguments.config is not None or arguments.output is not None:
-            raise UserError("--verify=DIR builds nothing; leave out --config and --output")
+        if arguments.config is not None or arguments.output is not None or arguments.private:
+            raise UserError("--verify=DIR builds nothing; leave out --config, --output and --private")
         return _print_damage(arguments.verify)
     if arguments.config is None or arguments.output is None:
         raise UserError("give --config=RECIPE and --output=DIR to build a store, or --verify=DIR to check one")

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--squad", help="instead of these, a file in SQuAD's format: find each question's paragraph")
     parser.add_argument("--top", type=whole(1), default=10, help="documents per query (default: 10)")
     parser.add_argument("--output", help="write the documents of every query here, one JSON object per line")
-    parser.add_argument("--baseline", choices=["bm25", "none"], default="bm25", help="what is scored beside the model")
+    parser.add_argument("--baseline", choices=["bm25", "none"], help="what is scored beside the model (default: bm25)")
     parser.add_argument(
         "--pooling", choices=["mean", "cls"], help="pooling of the vectors (default: as trained, or mean)"
     )
@@ -53,8 +53,13 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError("--queries needs --corpus=FILE, the texts to search")
     if given.query and given.qrels:
         raise UserError("--qrels names the queries of a file; give --queries with it, or leave --qrels out")
+    if given.baseline and not (given.qrels or given.squad):
+        raise UserError("--baseline is scored beside the model, which needs --qrels or --squad; leave it out")
+    if given.json and given.output and not (given.qrels or given.squad):
+        raise UserError("--output writes what is found, in JSON; --json prints scores, or the same: leave one out")
     if given.output:
         files.check_writable(given.output)
+    baseline = given.baseline or "bm25"
     if given.squad:
         collection = read_squad(given.squad)
     elif given.query and not given.corpus:
@@ -65,12 +70,12 @@ def run(arguments: argparse.Namespace) -> None:
         collection = of_documents(read_texts(given.corpus)[0], given.query)
     else:
         collection = read_collection(given.corpus, given.queries, given.qrels)
-    if given.baseline == "bm25" and collection.relevances:
+    if baseline == "bm25" and collection.relevances:
         bm25_class()
     model = load(given.workdir, given.step)
     pooling, max_length = given.pooling or model.pooling, given.max_length or model.facts.get("max_length")
     extractor = Extractor(model, [pooling], max_length, given.batch_size)
-    found = retrieve(extractor, collection, given.top, given.baseline, progress_notes(say, what="texts encoded"))
+    found = retrieve(extractor, collection, given.top, baseline, progress_notes(say, what="texts encoded"))
     records = as_records(collection, found.rankings)
     if given.output:
         write_predictions(given.output, records)

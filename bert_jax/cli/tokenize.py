@@ -28,6 +28,8 @@ def run(arguments: argparse.Namespace) -> None:
     if len(arguments.texts) > 2:
         raise UserError(f"found {len(arguments.texts)} texts, at most two are allowed; put quotes around each")
     tokenizer = tokenizers.load(arguments.vocab, lowercase=False if arguments.cased else None)
+    if arguments.cased and tokenizer.lowercase:
+        raise UserError(f"{arguments.vocab} itself says that text becomes lower case; leave --cased out")
     text, pair = [*arguments.texts, None][:2]
     encoded = tokenizer.encode(text, pair, max_length=arguments.max_length)
     print(json.dumps(dataclasses.asdict(encoded), ensure_ascii=False) if arguments.json else _table(encoded))

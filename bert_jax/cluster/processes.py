@@ -75,6 +75,9 @@ def find(given: Mapping[str, Any]) -> Processes | None:
     if given.get("distributed") == "auto":
         return _of_cluster(limits)
     missing = [name for name, value in values.items() if value is None]
+    if len(missing) == len(VARIABLES) and limits:
+        flags = " and ".join(f"--{name}" for name in limits)
+        raise UserError(f"{flags}: there is one process, which waits for no other; leave it out, or name the processes")
     if len(missing) == len(VARIABLES):
         return None
     if missing:
