@@ -64,8 +64,8 @@ def check_columns(sources: Sequence[Input]) -> None:
     given = [f"--{name}" for name in names if any(getattr(one, name) for one in sources)]
     if given and all(one.form == LINES for one in sources):
         raise UserError(
-            f"{sources[0].path} is read a text a line, and has no columns; leave out {' and '.join(given)}, or name its "
-            "--format"
+            f"{sources[0].path} is read a text a line, and has no columns; leave out {' and '.join(given)}, or name "
+            "its --format"
         )
 
 
