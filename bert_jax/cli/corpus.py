@@ -14,6 +14,7 @@ from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig, prepare_cor
 from bert_jax.corpora.workplace import clean_up_parents
 from bert_jax.errors import UserError
 from bert_jax.program import program
+from bert_jax.runs.key_names import is_finetuning
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +51,8 @@ def _print_damage(store: str) -> int:
 
 def _build(arguments: argparse.Namespace) -> None:
     config = arguments.config.to_dict()
+    if is_finetuning(config):
+        raise UserError("this recipe is one for fine-tuning and names no corpus; choose one of configs/pretrain")
     private = arguments.private or config.get("private", False)
     vocab = configuration.build(VocabularyConfig, config.get("vocab", {}), "config.vocab")
     tokenizer, progress = vocab.load_tokenizer(), _show if sys.stderr.isatty() else lambda *counts: None

@@ -23,6 +23,14 @@ CASES = {
         "--format=conll says how --input is written; leave it out with typed texts",
     ),
     "corpus, verify": (["corpus", "--verify=none", "--private"], "--verify=DIR builds nothing; leave out"),
+    "corpus, fine-tuning": (
+        ["corpus", "--config=classification", "--config.vocab.path=JSON", "--output=new"],
+        "this recipe is one for fine-tuning and names no corpus; choose one of configs/pretrain",
+    ),
+    "pretrain, two vocabularies": (
+        ["pretrain", "--config=quickstart", "--workdir=x", "--vocab=JSON", "--config.vocab.path=v.txt"],
+        "--vocab takes the place of --config.vocab.path; leave one of them out",
+    ),
     "retrieve, no scores": (
         ["retrieve", "--workdir=none", "--corpus=TXT", "--query=a", "--baseline=none"],
         "--baseline is scored beside the model, which needs --qrels or --squad; leave it out",
@@ -46,6 +54,10 @@ CASES = {
     "one process": (
         ["pretrain", "--config=quickstart", "--workdir=x", "--heartbeat_seconds=5", "--arrival_seconds=9"],
         "--heartbeat_seconds and --arrival_seconds: there is one process, which waits for no other; leave it out",
+    ),
+    "a cluster that is asked": (
+        ["pretrain", "--config=quickstart", "--workdir=x", "--distributed=auto", "--process_id=0"],
+        "--distributed=auto asks the cluster for what --process_id says; leave one out",
     ),
     "tokenize, a rule of its own": (
         ["tokenize", "--vocab=JSON", "--cased", "A text"],
