@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError("--output writes what is found, in JSON; --json prints scores, or the same: leave one out")
     if given.output:
         files.check_writable(given.output)
-    baseline = given.baseline or "bm25"
+    given.baseline = given.baseline or "bm25"
     if given.squad:
         collection = read_squad(given.squad)
     elif given.query and not given.corpus:
@@ -70,12 +70,12 @@ def run(arguments: argparse.Namespace) -> None:
         collection = of_documents(read_texts(given.corpus)[0], given.query)
     else:
         collection = read_collection(given.corpus, given.queries, given.qrels)
-    if baseline == "bm25" and collection.relevances:
+    if given.baseline == "bm25" and collection.relevances:
         bm25_class()
     model = load(given.workdir, given.step)
     pooling, max_length = given.pooling or model.pooling, given.max_length or model.facts.get("max_length")
     extractor = Extractor(model, [pooling], max_length, given.batch_size)
-    found = retrieve(extractor, collection, given.top, baseline, progress_notes(say, what="texts encoded"))
+    found = retrieve(extractor, collection, given.top, given.baseline, progress_notes(say, what="texts encoded"))
     records = as_records(collection, found.rankings)
     if given.output:
         write_predictions(given.output, records)
