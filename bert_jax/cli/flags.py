@@ -90,9 +90,12 @@ def add_grid(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     add_short_keys(parser)
     parser.add_argument(
-        "--seeds", type=numbers, default="0,1,2", help="each trains the whole grid (default: %(default)s)"
+        "--seeds",
+        type=numbers,
+        default="0,1,2",
+        help="each trains the whole grid (default: %(default)s)",
     )
-    parser.add_argument("--data", default=".", help="the folder with the files that fine-tuning reads")
+    parser.add_argument("--data", help="the folder with the files that fine-tuning reads (default: the current one)")
     parser.add_argument(
         "--over", default="", metavar="KEY", help="draw curves over this key, whose values are numbers, instead of bars"
     )

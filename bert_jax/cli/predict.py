@@ -31,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     if bool(arguments.texts) == bool(arguments.input):
         raise UserError("give either texts or --input=FILE")
+    if arguments.texts and arguments.format:
+        raise UserError(f"--format={arguments.format} says how --input is written; leave it out with typed texts")
     if arguments.output:
         files.check_writable(arguments.output)
     from bert_jax.runs import prediction

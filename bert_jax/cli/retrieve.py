@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--squad", help="instead of these, a file in SQuAD's format: find each question's paragraph")
     parser.add_argument("--top", type=whole(1), default=10, help="documents per query (default: 10)")
     parser.add_argument("--output", help="write the documents of every query here, one JSON object per line")
-    parser.add_argument("--baseline", choices=["bm25", "none"], default="bm25", help="what is scored beside the model")
+    parser.add_argument("--baseline", choices=["bm25", "none"], help="what is scored beside the model (default: bm25)")
     add_pooling(parser, "pooling of the vectors (default: as trained, or as the model's files say; else mean)")
     parser.add_argument("--max_length", type=int, help="most tokens of a text (default: as for --pooling)")
     parser.add_argument("--batch_size", type=whole(1), default=64, help="texts that are encoded together (default: 64)")
@@ -52,8 +52,13 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError("--queries needs --corpus=FILE, the texts to search")
     if given.query and given.qrels:
         raise UserError("--qrels names the queries of a file; give --queries with it, or leave --qrels out")
+    if given.baseline and not (given.qrels or given.squad):
+        raise UserError("--baseline is scored beside the model, which needs --qrels or --squad; leave it out")
+    if given.json and given.output and not (given.qrels or given.squad):
+        raise UserError("--output writes what is found, in JSON; --json prints scores, or the same: leave one out")
     if given.output:
         files.check_writable(given.output)
+    given.baseline = given.baseline or "bm25"
     if given.squad:
         collection = read_squad(given.squad)
     elif given.query and not given.corpus:
