@@ -1,4 +1,4 @@
-"""Fine-tunings with a teacher whose soft targets are kept: killed, and with damaged files, they end alike to the bit."""
+"""Fine-tunings with a teacher whose soft targets are kept: killed, and with damaged files, they end alike."""
 
 from __future__ import annotations
 
