@@ -150,9 +150,10 @@ def predict(
     task = make_task(model, given, "predict")
     for line in task.notes:
         note(line)
-    metrics, records = predict_split(model, task, "predict", progress, note)
-    found = iter(records)
-    return metrics, [{**one, "prediction": None} if _is_blank(one) else next(found) for one in examples]
+    found = predict_split(model, task, "predict", progress, note)
+    records = iter(found.records)
+    every = [{**one, "prediction": None} if _is_blank(one) else next(records) for one in examples]
+    return found._replace(records=every)
 
 
 def _is_blank(example: Example) -> bool:
