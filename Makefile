@@ -51,6 +51,12 @@ env: .venv/base.stamp  ## build .venv with what training needs
 	@$(call install_package,.venv-parity)
 	@touch $@
 
+# The last transformers before version 5 reads exports too. It needs an older tokenizers than everything else here.
+.venv-parity4/base.stamp: requirements/parity4.txt requirements/build.txt
+	$(call new_env,.venv-parity4)
+	@$(call install,.venv-parity4,requirements/parity4.txt)
+	@touch $@
+
 pretrain: env  ## pretrain the small BERT on the docstrings of installed packages; WORKDIR=runs/quickstart
 	.venv/bin/bert-jax pretrain --config=configs/pretrain/quickstart.py --workdir=$(WORKDIR)
 
@@ -85,7 +91,7 @@ test-heavy: .venv/test.stamp  ## tests that take minutes
 test-trust: .venv/test.stamp  ## attacks on a running system; PART=kills, BERT_JAX_TRUST_COUNT=0.1, BERT_JAX_TRUST_SEED=1
 	$(QUICKLY) .venv/bin/python -m pytest -s -m trust tests/trust$(if $(PART),/test_$(PART).py)
 
-test-parity: .venv-parity/base.stamp  ## compare with PyTorch and transformers, in .venv-parity
+test-parity: .venv-parity/base.stamp .venv-parity4/base.stamp  ## compare with PyTorch and transformers 5, exports with 4 too
 	.venv-parity/bin/python -m pytest -m parity tests/parity
 
 bench: .venv-parity/base.stamp  ## measure train steps on this CPU, beside PyTorch and Hugging Face, in .venv-parity
@@ -111,7 +117,7 @@ test-dist: dist  ## install that wheel in an empty environment, and use it far f
 	.ci/installed .venv-dist/bin "$$(.venv-dist/bin/python -c 'import bert_jax; print(bert_jax.__version__)')"
 
 # Everything is resolved once, all extras together (Beam holds back protobuf, numpy and pyarrow), and each lock is cut
-# from that, so the locks agree and go into one environment. Universal: each holds for every platform and Python.
+# from that, so the locks agree and go into one environment; parity4 has older releases of three. Universal: each holds for every platform and Python.
 COMPILE = .venv-lock/bin/uv pip compile --quiet setup.cfg --universal --python-version 3.11 --no-annotate --custom-compile-command 'make lock'
 CUT = $(COMPILE) --constraint .venv-lock/everything.txt --generate-hashes
 lock:  ## resolve the newest dependencies into requirements.txt and requirements/*.txt
@@ -121,6 +127,8 @@ lock:  ## resolve the newest dependencies into requirements.txt and requirements
 	for extra in test tpu gpu gcs segment bench; do $(CUT) --extra $$extra --output-file requirements/$$extra.txt || exit; done
 	$(CUT) --extra parity --output-file requirements/parity.txt \
 	  $$(sed -nE 's/^((torch|triton|cuda-|nvidia-)[a-z0-9-]*)==.*/--no-emit-package \1/p' .venv-lock/everything.txt | sort -u)
+	grep -vE '^(transformers|tokenizers|huggingface-hub)==' .venv-lock/everything.txt > .venv-lock/others.txt
+	echo 'transformers<5' | $(subst everything,others,$(subst setup.cfg,-,$(CUT))) --output-file requirements/parity4.txt
 	printf 'setuptools\nsetuptools-scm\n' | $(subst setup.cfg,-,$(CUT)) --output-file requirements/build.txt
 	rm -rf .venv-lock
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -130,8 +130,9 @@ def _convert(value: Any, hint: Any, where: str, default: Any = None) -> Any:
     if origin is tuple and isinstance(value, (list, tuple)):
         return tuple(_convert(v, arguments[0], f"{where}[{i}]") for i, v in enumerate(value))
     if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        if not math.isfinite(value):
-            raise UserError(f"{where} is {value}; a finite number is needed")
+        if not abs(value) <= sys.float_info.max:  # math.isfinite() fails for an integer that fits into no float
+            found = f"{len(str(abs(value)))} digits long" if isinstance(value, int) else value
+            raise UserError(f"{where} is {found}; a finite number is needed")
         return float(value)
     if origin in (dict, Mapping) and isinstance(value, Mapping):
         return complete(value, default) if isinstance(default, Mapping) and default else value

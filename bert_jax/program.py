@@ -13,9 +13,10 @@ from pathlib import Path
 Note = Callable[[str], None]  # shows a line to the user
 MISSING = "–"
 # How JAX for an accelerator is installed: from a registry, and with the versions of the lock file of the source tree.
+_LOCKED = "in the source tree: pip install --no-deps --require-hashes -r requirements/"
 INSTALL = {
-    name: f"pip install '{extra}' (in the source tree: pip install --no-deps --require-hashes -r requirements/{name}.txt)"
-    for name, extra in (("tpu", "jax[tpu]"), ("gpu", "jax[cuda12]"))
+    "tpu": f"pip install 'jax[tpu]' ({_LOCKED}tpu.txt)",
+    "gpu": f"pip install 'jax[cuda12]' ({_LOCKED}gpu.txt)",
 }
 
 

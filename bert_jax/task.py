@@ -64,6 +64,7 @@ class Term(NamedTuple):
 
 
 TOTAL = "total_loss"
+STANDARD_ERROR = "_standard_error"  # ends the name of the standard error of a baseline
 
 
 def total(task: Task) -> str:
@@ -293,11 +294,16 @@ class SingleTask:
 def titles_of(part: Any) -> dict[str, str]:
     """Return the titles of metrics that an objective, a task or an evaluation has, in the order of the charts.
 
-    Each class adds its own, ``titles``, to those of its base classes. "" is the title of what is not drawn.
+    Each class adds its own, ``titles``, to those of its base classes; what it names again comes in its order. "" is the
+    title of what is not drawn.
     """
     classes = reversed((part if isinstance(part, type) else type(part)).__mro__)
     own = {} if isinstance(part, type) else vars(part)
-    return {name: title for one in (*map(vars, classes), own) for name, title in one.get("titles", {}).items()}
+    found: dict[str, str] = {}
+    for one in (*map(vars, classes), own):
+        again = one.get("titles", {})
+        found = {name: title for name, title in found.items() if name not in again} | again
+    return found
 
 
 def lower_is_better(metric: str) -> bool:
@@ -310,6 +316,11 @@ def lower_is_better(metric: str) -> bool:
     of_part = first.endswith("accuracy") or others[:1] and others[0].startswith("dev")
     names = [first] if of_part else [first, *others[:1]]
     return any(name.endswith(("loss", "perplexity", "error")) for name in names)
+
+
+def has_goal(metric: str) -> bool:
+    """Return whether some values of a metric are better than others: a share or a count is only what it is."""
+    return not any(name.endswith(("replaced_rate", "total", "_thresh")) for name in metric.split("/")[:2])
 
 
 def tasks_of(task: Task) -> dict[str, Any]:

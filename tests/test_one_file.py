@@ -409,8 +409,8 @@ def test_a_phase_with_another_objective(tmp_path: Path, capsys: pytest.CaptureFi
     recipe = gang.make_inputs(tmp_path, 40, checkpoints={"every_steps": 10, "keep": 100}, export=True)
     phase = {"num_steps": 40, "batch_size": 8, "max_length": 32}
     flags = [
+        f"--config.phases={ {'phase1': phase, 'phase2': phase} }",
         f"--config.phases.phase1.objective.name={own}",
-        f"--config.phases.phase2={phase}",
         "--config.objective.name=mlm",
         "--config.examples=('the [MASK] sees the river.',)",
     ]

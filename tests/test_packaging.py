@@ -116,13 +116,16 @@ def test_locks_pin_and_hash_everything_and_name_no_place(lock):
 
 
 def test_the_locks_agree():
-    """What is pinned in two of them is pinned alike, so that they go into one environment."""
+    """What is pinned in two of them is pinned alike, so that they go into one environment; but for transformers 4."""
     pins: dict[str, str] = {}
+    older = {"transformers", "tokenizers", "huggingface-hub"}
     for lock in LOCKS:
         for name, version, marker in re.findall(
             r"^([a-z0-9._-]+)==(\S+)( ; [^\\\n]*)?", lock.read_text(), re.MULTILINE
         ):
-            assert pins.setdefault(name + marker.strip(), version) == version, f"{name} in {lock.name}"
+            place = f"{name} in {lock.name}"
+            key = place if lock.name == "parity4.txt" and name in older else name + marker.strip()
+            assert pins.setdefault(key, version) == version, place
 
 
 def test_the_base_needs_no_other_framework():

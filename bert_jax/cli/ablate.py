@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from bert_jax.cli.flags import add_grid, command, numbers
+from bert_jax.errors import UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     from bert_jax.experiments.ablation import Ablation, ablate
 
+    if arguments.data is not None and not arguments.finetune:
+        raise UserError(f"--data={arguments.data} is read by fine-tuning; give --finetune=RECIPE, or leave it out")
     variants = tuple(name.strip() for name in arguments.variants.split(","))
-    tasks = (tuple(arguments.finetune), arguments.data, arguments.finetune_steps)
+    tasks = (tuple(arguments.finetune), arguments.data or ".", arguments.finetune_steps)
     common = (arguments.workdir, command(), *tasks, arguments.over.removeprefix("config."))
     ablate(Ablation(arguments.recipe, arguments.overrides, variants, arguments.seeds, *common))

@@ -15,6 +15,7 @@ from bert_jax.corpora.workplace import clean_up_parents
 from bert_jax.errors import UserError
 from bert_jax.program import program
 from bert_jax.runs import recipes
+from bert_jax.runs.key_names import is_finetuning
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.verify is not None:
-        if arguments.config is not None or arguments.output is not None:
-            raise UserError("--verify=DIR builds nothing; leave out --config and --output")
+        if arguments.config is not None or arguments.output is not None or arguments.private:
+            raise UserError("--verify=DIR builds nothing; leave out --config, --output and --private")
         return _print_damage(arguments.verify)
     if arguments.config is None or arguments.output is None:
         raise UserError("give --config=RECIPE and --output=DIR to build a store, or --verify=DIR to check one")
@@ -51,6 +52,8 @@ def _print_damage(store: str) -> int:
 
 def _build(arguments: argparse.Namespace) -> None:
     config = arguments.config.to_dict()
+    if is_finetuning(config):
+        raise UserError("this recipe is one for fine-tuning and names no corpus; choose one of configs/pretrain")
     private = arguments.private or config.get("private", False)
     vocab = configuration.build(VocabularyConfig, config.get("vocab", {}), "config.vocab")
     tokenizer = vocab.load_tokenizer(typed=recipes.typed_keys(arguments.overrides))

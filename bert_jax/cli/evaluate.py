@@ -19,14 +19,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from bert_jax.runs.prediction import load_tuned, predict, read_examples, write_predictions
+    from bert_jax.reporting.measures import with_error
+    from bert_jax.runs.prediction import load_tuned, predict, read_examples, typed_keys, write_predictions
 
     if arguments.output:
         files.check_writable(arguments.output)
 
-    model = load_tuned(arguments.workdir, arguments.step, dict(arguments.option), arguments.task)
-    examples = read_examples(model, arguments.input, arguments.format, "dev", say)
-    metrics, records = predict(model, examples, note=say, progress=progress_notes(say))
+    options, keys = typed_keys(arguments.overrides)
+    model = load_tuned(arguments.workdir, arguments.step, dict(arguments.option) | options, arguments.task)
+    examples = read_examples(model, arguments.input, arguments.format, "dev", say, keys)
+    metrics, records, errors = predict(model, examples, note=say, progress=progress_notes(say))
     if arguments.output:
         write_predictions(arguments.output, records)
     if arguments.json:
@@ -34,4 +36,4 @@ def run(arguments: argparse.Namespace) -> None:
         return
     print(f"{len(examples):,} examples, step {model.step:,}")
     for name, value in metrics.items():
-        print(f"  {name:<24}{value:.4f}")
+        print(f"  {name:<24}{with_error(name, f'{value:.4f}', errors, 4)}")

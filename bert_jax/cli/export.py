@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bert_jax.cli.flags import add_task, add_workdir
+from bert_jax.cli.flags import add_pooling, add_task, add_workdir
 from bert_jax.errors import UserError
 from bert_jax.storage import files
 
@@ -19,10 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CLASS",
         help="another class of transformers than the task's own; BertModel leaves the heads out",
     )
-    parser.add_argument(
-        "--pooling",
-        choices=("mean", "cls"),
-        help="with BertModel: write the files by which sentence-transformers reads it",
+    add_pooling(
+        parser,
+        "with BertModel: the pooling in the files for sentence-transformers (default: as trained, if it was)",
     )
 
 

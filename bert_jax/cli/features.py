@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch_size", type=int, default=32, help="texts of a batch, over all devices (default: 32)")
     parser.add_argument("--input", required=True, help="a .txt file with one text per line, or a file of labelled data")
     parser.add_argument("--format", default="", help="lines, or a reader, such as conll (default: by the ending)")
-    parser.add_argument("--column", default="text", help="column with the text, or a list of words (default: text)")
+    parser.add_argument("--column", default="", help="column with the text, or a list of words (default: text)")
     parser.add_argument("--pair_column", default="", help="column with the second text of a pair")
     parser.add_argument("--id_column", default="", help="column with the ids (default: number of the line or row)")
     parser.add_argument("--options", default="{}", help='options of the reader, as JSON, such as {"header": false}')
@@ -29,14 +29,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--layers",
         default="last",
         help="embeddings, second_to_last, last, sum_last_four, concat_last_four, all; mean and cls are vectors of a "
-        "text (default: last)",
+        "text, and sentence is the vector that the model's files say, or its training (default: last)",
     )
     parser.add_argument("--dtype", default="float32", choices=("float32", "float16"))
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from bert_jax.features.extract import Extractor, check_layers
-    from bert_jax.features.inputs import Input, read_texts
+    from bert_jax.features.extract import SENTENCE, Extractor, check_layers
+    from bert_jax.features.inputs import Input, check_columns, read_texts
     from bert_jax.features.writing import check_output, write
     from bert_jax.interchange.loading import load
 
@@ -46,6 +46,12 @@ def run(arguments: argparse.Namespace) -> None:
     if (options := reading.parse_object(given.options)) is None:
         raise UserError(f'--options={given.options} is no JSON object; write {{"header": false}}')
     keys = ("format", "column", "pair_column", "id_column", "bad_examples")
-    texts = read_texts(Input(given.input, options=options, **{name: getattr(given, name) for name in keys}), say)
+    source = Input(given.input, options=options, **{name: getattr(given, name) for name in keys})
+    check_columns([source])
+    texts = read_texts(source, say)
     model = load(given.workdir, given.step)
+    if (said := model.said_vectors) and {*layers} & {*SENTENCE} - {"sentence"}:
+        say(f"{given.workdir} says {said}; --layers=sentence gives such vectors, mean and cls the encoder's alone")
+    if "sentence" in layers and (prompt := model.vectors.prompt()):
+        say(f"each text is read with the model's prompt {prompt!r} before it")
     write(given.output, Extractor(model, layers, given.max_length, given.batch_size, given.dtype), texts, say)

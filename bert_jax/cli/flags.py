@@ -45,10 +45,9 @@ def whole(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
 
 def numbers(text: str) -> tuple[int, ...]:
     """Read a flag's value as whole numbers with commas between them."""
-    try:
-        return tuple(int(number) for number in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"found {text!r}; give whole numbers, such as 0,1,2") from None
+    if not re.fullmatch(r"\s*[+-]?[0-9]{1,18}\s*(,\s*[+-]?[0-9]{1,18}\s*)*", text):
+        raise argparse.ArgumentTypeError(f"found {text!r}; give whole numbers, such as 0,1,2, of at most 18 digits")
+    return tuple(int(number) for number in text.split(","))
 
 
 def _profiled_steps(text: str) -> ProfiledSteps:
@@ -91,9 +90,12 @@ def add_grid(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     add_short_keys(parser)
     parser.add_argument(
-        "--seeds", type=numbers, default="0,1,2", help="each trains the whole grid (default: %(default)s)"
+        "--seeds",
+        type=numbers,
+        default="0,1,2",
+        help="each trains the whole grid (default: %(default)s)",
     )
-    parser.add_argument("--data", default=".", help="the folder with the files that fine-tuning reads")
+    parser.add_argument("--data", help="the folder with the files that fine-tuning reads (default: the current one)")
     parser.add_argument(
         "--over", default="", metavar="KEY", help="draw curves over this key, whose values are numbers, instead of bars"
     )
@@ -115,6 +117,17 @@ def add_workdir(parser: argparse.ArgumentParser, what: str) -> None:
     add_trust(parser)
 
 
+def add_pooling(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add ``--pooling``: one of ``models.heads.Pooling``, whose names stand here so that help does not import jax."""
+    names = ("mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+    parser.add_argument("--pooling", choices=names, help=text)
+
+
+def add_keys(parser: argparse.ArgumentParser) -> None:
+    """Let ``--config.data.KEY`` and ``--config.task.KEY`` change how the examples for a model are read."""
+    parser.set_defaults(overrides=[])
+
+
 def add_task(parser: argparse.ArgumentParser) -> None:
     """Add ``--task``, which chooses one of the tasks that a model was trained on together."""
     parser.add_argument("--task", metavar="NAME", help="one of the tasks, for a model that was trained on several")
@@ -124,6 +137,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the flags that ``predict`` and ``evaluate`` share: a fine-tuned model, and how it reads an input file."""
     add_workdir(parser, "a fine-tuned run")
     add_task(parser)
+    add_keys(parser)
     parser.add_argument(
         "--format",
         help="format of --input: the name of a file in bert_jax/examples, or a reader's own FILE.py (default: as in "
@@ -135,7 +149,8 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="an option of the task, to decide otherwise than in training, such as null_score_diff_threshold=-1.5",
+        help="an option of the task, to decide otherwise than in training, such as null_score_diff_threshold=-1.5; "
+        "--config.task.KEY=VALUE is the same, and --config.data.KEY=VALUE reads --input otherwise",
     )
 
 

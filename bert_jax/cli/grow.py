@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from bert_jax.interchange.card import model_card
-    from bert_jax.interchange.hugging_face import export_model, licence_of
+    from bert_jax.interchange.hugging_face import export_model, exported_vectors, licence_of
     from bert_jax.interchange.loading import load
     from bert_jax.runs.growing import grown, layers_of
 
@@ -27,7 +27,8 @@ def run(arguments: argparse.Namespace) -> None:
     model = load(a.init, flag="--init=")
     larger = grown(model, a.size)
     parent = {"source": model.source, "licence": licence_of(model.workdir or model.source)}
-    report = export_model(larger, a.output, model_card(larger, {}, parent=parent))
+    card = model_card(larger, {}, None, exported_vectors(larger) is not None, parent)
+    report = export_model(larger, a.output, card)
     left = ", ".join(sorted(model.params.keys() - larger.params.keys()))
     begins = " ".join(map(str, layers_of(model.config.num_layers, larger.config.num_layers)))
     print(f"{report.line}{left and f'; left out: {left}'}")

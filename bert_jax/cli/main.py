@@ -77,6 +77,10 @@ def _run(argv: Sequence[str]) -> int:
 
 def ending(error: BaseException) -> tuple[str, int] | None:
     """Return (message, exit code) for an exception that ends a command; None if it is a bug and needs a traceback."""
+    cause: BaseException | None = error
+    while isinstance(cause, ImportError | SystemError):  # numpy's import makes one of a Ctrl-C
+        cause = cause.__cause__ or cause.__context__
+    error = cause if isinstance(cause, KeyboardInterrupt | Preempted) else error
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", exit_codes.INTERRUPTED
     if isinstance(error, Preempted):
@@ -280,6 +284,8 @@ def _parse(parser: _Parser, argv: list[str]) -> argparse.Namespace:
     if getattr(arguments, "config", None) is not None:
         arguments.recipe, arguments.overrides = arguments.config, overrides  # for verbs that load it several times
         arguments.config = recipes.load(arguments.config, overrides, trusts)
+    elif hasattr(arguments, "overrides"):  # keys of the run whose model the verb reads
+        arguments.overrides = overrides
     elif overrides:
         raise UserError(f"{overrides[0].partition('=')[0]} needs a --config=RECIPE that it changes")
     return arguments

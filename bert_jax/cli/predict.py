@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--input",
         help="a file like those that the model was trained on, answers may be missing; with --format=raw_text a text a "
-        "line",
+        "line, whose number is the id of its record",
     )
     parser.add_argument("--output", help="the file to write (default: print)")
 
@@ -31,17 +31,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     if bool(arguments.texts) == bool(arguments.input):
         raise UserError("give either texts or --input=FILE")
+    if arguments.texts and arguments.format:
+        raise UserError(f"--format={arguments.format} says how --input is written; leave it out with typed texts")
     if arguments.output:
         files.check_writable(arguments.output)
     from bert_jax.runs import prediction
-    from bert_jax.runs.prediction import in_rows, read_examples, texts_as_examples, write_predictions
+    from bert_jax.runs.prediction import in_rows, read_examples, texts_as_examples, typed_keys, write_predictions
 
-    model = prediction.load_tuned(arguments.workdir, arguments.step, dict(arguments.option), arguments.task)
+    options, keys = typed_keys(arguments.overrides, bool(arguments.input))
+    model = prediction.load_tuned(arguments.workdir, arguments.step, dict(arguments.option) | options, arguments.task)
     if arguments.texts:
         examples = texts_as_examples(model, in_rows(model, arguments.texts))
     else:
-        examples = read_examples(model, arguments.input, arguments.format, "test", say)
-    _, records = prediction.predict(model, examples, note=say, progress=progress_notes(say))
+        examples = read_examples(model, arguments.input, arguments.format, "test", say, keys)
+    records = prediction.predict(model, examples, note=say, progress=progress_notes(say)).records
     if arguments.output:
         write_predictions(arguments.output, records)
         print(arguments.output)

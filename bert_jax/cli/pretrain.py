@@ -6,6 +6,7 @@ import argparse
 
 from bert_jax.cli.flags import add_config, add_processes, add_profile, add_short_keys, command
 from bert_jax.cli.main import in_processes
+from bert_jax.errors import UserError
 from bert_jax.runs import recipes
 
 
@@ -38,6 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from bert_jax.runs.pretraining import PretrainingRequest, pretrain
 
+    typed = recipes.typed_keys(arguments.overrides)
+    if arguments.vocab and "vocab.path" in typed:
+        raise UserError("--vocab takes the place of --config.vocab.path; leave one of them out")
     request = PretrainingRequest(
         workdir=arguments.workdir,
         command=command(),
@@ -46,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         vocab=arguments.vocab,
         extend=arguments.extend,
         private=arguments.private,
-        typed_keys=recipes.typed_keys(arguments.overrides),
+        typed_keys=typed,
         profiled=arguments.profile,
     )
     return in_processes(arguments, lambda: pretrain(arguments.config.to_dict(), request))

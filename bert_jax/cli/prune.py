@@ -21,15 +21,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from bert_jax.runs.prediction import load_tuned, read_examples
+    from bert_jax.runs.prediction import load_tuned, read_examples, typed_keys
     from bert_jax.runs.pruning import cut, importance, pruned_config
     from bert_jax.runs.smaller import exportable, write
 
     a = arguments
     files.check_new(a.output)
-    model = exportable(load_tuned(a.workdir, a.step, dict(a.option), a.task))
+    options, keys = typed_keys(a.overrides)
+    model = exportable(load_tuned(a.workdir, a.step, dict(a.option) | options, a.task))
     config = pruned_config(model, a.mlp, a.layers)
-    examples, dev = (read_examples(model, path, a.format, "dev", say) for path in (a.input, a.dev or a.input))
+    examples, dev = (read_examples(model, path, a.format, "dev", say, keys) for path in (a.input, a.dev or a.input))
     pruned = cut(model, config, *importance(model, examples))
     print(f"{config.num_layers} layers of {config.mlp_dim:,} MLP units stay, by {len(examples):,} examples")
     print(write({"original": model, "pruned": pruned}, a.output, dev))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from bert_jax.cli.flags import add_workdir, whole
+from bert_jax.cli.flags import add_pooling, add_workdir, whole
 from bert_jax.program import say
 from bert_jax.reporting.progress import progress_notes
 from bert_jax.storage import files
@@ -26,11 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--squad", help="instead of these, a file in SQuAD's format: find each question's paragraph")
     parser.add_argument("--top", type=whole(1), default=10, help="documents per query (default: 10)")
     parser.add_argument("--output", help="write the documents of every query here, one JSON object per line")
-    parser.add_argument("--baseline", choices=["bm25", "none"], default="bm25", help="what is scored beside the model")
-    parser.add_argument(
-        "--pooling", choices=["mean", "cls"], help="pooling of the vectors (default: as trained, or mean)"
-    )
-    parser.add_argument("--max_length", type=int, help="most tokens of a text (default: as trained)")
+    parser.add_argument("--baseline", choices=["bm25", "none"], help="what is scored beside the model (default: bm25)")
+    add_pooling(parser, "pooling of the vectors (default: as trained, or as the model's files say; else mean)")
+    parser.add_argument("--max_length", type=int, help="most tokens of a text (default: as for --pooling)")
     parser.add_argument("--batch_size", type=whole(1), default=64, help="texts that are encoded together (default: 64)")
     parser.add_argument("--json", action="store_true", help="print JSON: the scores, or what --query finds")
 
@@ -39,7 +37,8 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_jax.errors import UserError
     from bert_jax.examples.collection import of_documents, read_collection, read_squad, read_texts
     from bert_jax.features.extract import Extractor
-    from bert_jax.features.retrieval import as_records, as_table, bm25_class, retrieve
+    from bert_jax.features.retrieval import as_records, as_table, bm25_class, check_similarity, retrieve
+    from bert_jax.features.sentence_vectors import DOCUMENT_PROMPTS, QUERY_PROMPTS
     from bert_jax.interchange.loading import load
     from bert_jax.runs.own_text import own_sentences
     from bert_jax.runs.prediction import write_predictions
@@ -53,8 +52,13 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError("--queries needs --corpus=FILE, the texts to search")
     if given.query and given.qrels:
         raise UserError("--qrels names the queries of a file; give --queries with it, or leave --qrels out")
+    if given.baseline and not (given.qrels or given.squad):
+        raise UserError("--baseline is scored beside the model, which needs --qrels or --squad; leave it out")
+    if given.json and given.output and not (given.qrels or given.squad):
+        raise UserError("--output writes what is found, in JSON; --json prints scores, or the same: leave one out")
     if given.output:
         files.check_writable(given.output)
+    given.baseline = given.baseline or "bm25"
     if given.squad:
         collection = read_squad(given.squad)
     elif given.query and not given.corpus:
@@ -68,8 +72,14 @@ def run(arguments: argparse.Namespace) -> None:
     if given.baseline == "bm25" and collection.relevances:
         bm25_class()
     model = load(given.workdir, given.step)
-    pooling, max_length = given.pooling or model.pooling, given.max_length or model.facts.get("max_length")
-    extractor = Extractor(model, [pooling], max_length, given.batch_size)
+    model = model.pooled_by(given.pooling, say)
+    vectors = model.vectors
+    similarity = check_similarity(vectors)
+    max_length = given.max_length or vectors.max_length or model.facts.get("max_length")
+    extractor = Extractor(model, ["sentence"], max_length, given.batch_size)
+    for what, names in (("query", QUERY_PROMPTS), ("document", DOCUMENT_PROMPTS)):
+        if prompt := vectors.of_role(names):
+            say(f"each {what} is read with the model's prompt {prompt!r} before it")
     found = retrieve(extractor, collection, given.top, given.baseline, progress_notes(say, what="texts encoded"))
     records = as_records(collection, found.rankings)
     if given.output:
@@ -83,7 +93,8 @@ def run(arguments: argparse.Namespace) -> None:
         return
     print(
         f"{len(collection.documents):,} documents, {len(collection.queries):,} queries; step {model.step:,}, "
-        f"{pooling} pooling, at most {extractor.max_length} tokens"
+        f"{' + '.join(vectors.pooling)} pooling, {'dot product, ' * (similarity == 'dot')}at most "
+        f"{extractor.max_length} tokens"
     )
     print("  ".join([f"{'':<8}", *(f"{name:>10}" for name in found.metrics["model"])]))
     for name, metrics in found.metrics.items():

@@ -6,6 +6,7 @@ import argparse
 
 from bert_jax.cli.flags import add_grid, command
 from bert_jax.errors import UserError
+from bert_jax.runs import recipes
 from bert_jax.runs.own_code import trust_copies
 
 
@@ -29,6 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    if "seed" in recipes.typed_keys(arguments.overrides):
+        raise UserError("--config.seed: the seeds of a grid are those of --seeds=0,1,2; leave it out")
     vary = {}
     for text in arguments.vary:
         key, equals, values = text.partition("=")
@@ -37,11 +40,13 @@ def run(arguments: argparse.Namespace) -> None:
         if key.removeprefix("config.") in vary:
             raise UserError(f"--vary={key} is given twice; write all its values into one, as {key}=V1,V2")
         vary[key.removeprefix("config.")] = tuple(values.split(","))
+    if "init" in vary and arguments.init:
+        raise UserError(f"--init={arguments.init} does not count beside --vary=init; name that model there too")
     for source in vary.get("init", ()) if arguments.trust_code else ():
         trust_copies(source)
     from bert_jax.experiments.sweep import Sweep, sweep
 
     choose = tuple(key.removeprefix("config.") for key in arguments.choose.split(",") if key)
     over = arguments.over.removeprefix("config.")
-    common = (arguments.workdir, arguments.data, arguments.init, choose, command(), over)
+    common = (arguments.workdir, arguments.data or ".", arguments.init, choose, command(), over)
     sweep(Sweep(arguments.recipe, arguments.overrides, vary, arguments.seeds, *common))

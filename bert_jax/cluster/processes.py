@@ -73,8 +73,13 @@ def find(given: Mapping[str, Any]) -> Processes | None:
         name: given[name] for name in ("heartbeat_seconds", "arrival_seconds") if given.get(name) is not None
     }
     if given.get("distributed") == "auto":
+        if typed := [f"--{name}" for name in VARIABLES if given.get(name) is not None]:
+            raise UserError(f"--distributed=auto asks the cluster for what {', '.join(typed)} says; leave one out")
         return _of_cluster(limits)
     missing = [name for name, value in values.items() if value is None]
+    if len(missing) == len(VARIABLES) and limits:
+        flags = " and ".join(f"--{name}" for name in limits)
+        raise UserError(f"{flags}: there is one process, which waits for no other; leave it out, or name the processes")
     if len(missing) == len(VARIABLES):
         return None
     if missing:

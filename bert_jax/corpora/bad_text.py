@@ -9,7 +9,7 @@ from bert_jax.errors import UserError
 
 BadText: TypeAlias = Literal["error", "skip"]  # the option ``bad_text`` of a source
 ODD = ("\ufffd", *(chr(i) for i in range(32) if chr(i) not in "\t\n\x0b\x0c\r"))
-SKIP_HINT = "or leave out and count such text with config.corpus.options.bad_text='skip'"
+SKIP_HINT = "or --config.corpus.options.bad_text=skip leaves such text out and counts it"
 
 
 class BadTextError(UserError):

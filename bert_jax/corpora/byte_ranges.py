@@ -15,6 +15,7 @@ from bert_jax.corpora.unpacking import Unpacked
 BLOCK_BYTES = 1 << 18
 JSON = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[][{},"]', re.DOTALL)  # a string, or what stands between values
 
+EXTRACTED = re.compile(rb"(?:\xef\xbb\xbf)?\s*<doc id=[^>\n]*>")  # how a file of WikiExtractor begins
 TITLE = re.compile(rb"\s*= [^=\s](?:[^\n]*[^=\s])? =\s*")  # "= Title =" alone; "= = Section = =" is none
 
 
@@ -67,6 +68,29 @@ def article_paragraphs(file: Unpacked, start: int = 0, stop: int = -1) -> Iterat
         inside = inside or begins
         if inside:
             yield offset, text
+
+
+def extracted_articles(file: Unpacked, start: int = 0, stop: int = -1) -> Iterator[tuple[int, bytes]]:
+    """Yield (offset, text) for each article of WikiExtractor that begins in [start, stop), without its tags.
+
+    An article stands between a line ``<doc id=...>`` and a line ``</doc>``. If ``stop`` is -1, the range reaches to the
+    end of the file.
+    """
+    begin, found = -1, list[bytes]()
+    for offset, line in lines(file, start):
+        if EXTRACTED.fullmatch(line.rstrip()):
+            if 0 <= stop <= offset:
+                return
+            begin, found = offset, []
+        elif line.rstrip() == b"</doc>" and begin >= 0:
+            yield begin, b"\n".join(found)
+            begin = -1
+        elif begin >= 0:
+            found.append(line)
+        elif 0 <= stop <= offset:
+            return
+    if begin >= 0:
+        yield begin, b"\n".join(found)
 
 
 def elements(file: Unpacked) -> Iterator[tuple[int, bytes]]:

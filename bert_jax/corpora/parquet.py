@@ -16,7 +16,7 @@ from bert_jax.corpora.source import Piece, Skipped, below, display_path
 from bert_jax.corpora.values import LineBreaks, RecordSource, column_of
 from bert_jax.errors import first_line
 from bert_jax.records import Document
-from bert_jax.storage import files
+from bert_jax.storage import files, reading
 
 ROWS = 256  # the number of rows read at a time
 DAMAGE = (pyarrow.ArrowException, OSError, UnicodeDecodeError)
@@ -104,7 +104,7 @@ def _column_bytes(group: Any, field: str) -> int:
 @contextlib.contextmanager
 def _open(name: str) -> Iterator[Any]:
     file: IO[bytes]
-    with files.as_path(name).open("rb") as file:
+    with reading.open_plain(files.as_path(name)) as file:
         try:
             table = pyarrow.parquet.ParquetFile(file)
         except DAMAGE as error:

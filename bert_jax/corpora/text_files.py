@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator
 from typing import Literal
 
 from bert_jax.corpora.bad_text import BadText, BadTextError, decode
-from bert_jax.corpora.byte_ranges import TITLE, article_paragraphs, lines, paragraphs
+from bert_jax.corpora.byte_ranges import (
+    EXTRACTED,
+    TITLE,
+    article_paragraphs,
+    extracted_articles,
+    lines,
+    paragraphs,
+)
 from bert_jax.corpora.file_source import FileSource
+from bert_jax.corpora.other_formats import other_format
 from bert_jax.corpora.source import Piece, Skipped, below
-from bert_jax.corpora.unpacking import Unpacked
+from bert_jax.corpora.unpacking import Unpacked, open_unpacked
+from bert_jax.corpora.values import runs
 from bert_jax.errors import UserError
 from bert_jax.records import Document
 from bert_jax.text.sentences import one_space, split_sentences, windows
+
+FIRST_FILES = 100  # so many are looked at before a build begins
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +39,9 @@ class Source(FileSource):
     - ``blank_line``: a run of lines that are not blank.
     - ``line``: a line.
     - ``title``: an article of WikiText. It begins with a line ``= Title =`` between blank lines.
+
+    In a file that begins with a line ``<doc id=...>``, as WikiExtractor writes them, each article is a document,
+    without its tags. A file that is HTML, XML, JSON or a table is refused.
 
     Documents within a file have the name ``<path>@<byte offset of the first line>``. ``bad_text="skip"`` leaves out and
     counts lines that are not UTF-8 or have a NUL, and files that are binary or in another encoding. Of a damaged
@@ -54,9 +69,9 @@ class Source(FileSource):
         for item in self.unpacked(piece, self._sentences):
             if isinstance(item, Skipped):
                 yield item
-            elif whole:
+            elif whole and not item[2]:
                 sentences += item[1]
-            elif titled:
+            elif titled and not item[2]:
                 if sentences and TITLE.fullmatch(" ".join(item[1]).encode()):
                     yield Document(f"{name}@{begin}", tuple(sentences))
                     sentences = []
@@ -69,6 +84,15 @@ class Source(FileSource):
         if sentences:
             yield Document(f"{name}@{begin}" if titled else name, tuple(sentences))
 
+    def pieces(self) -> list[Piece]:
+        """Return the pieces of the files. Raises ``UserError`` if one of the first files is no plain text."""
+        if self.bad_text == "error":
+            for name in self.names()[:FIRST_FILES]:
+                with contextlib.suppress(BadTextError), open_unpacked(name) as file:
+                    if error := other_format(file.head, name):
+                        raise UserError(str(error))
+        return super().pieces()
+
     def names(self) -> list[str]:
         """Return the paths of the files. Raises ``UserError`` if one is JSON Lines, or a glob matches nothing."""
         names = super().names()
@@ -76,18 +100,24 @@ class Source(FileSource):
             raise UserError(f"{records[0]} is JSON Lines, not plain text; take --config.corpus.source=jsonl")
         return names
 
-    def _sentences(self, file: Unpacked, piece: Piece) -> Iterator[tuple[int, list[str]] | Skipped]:
-        """Yield (offset, sentences) for each paragraph of ``piece``, and a ``Skipped`` for each skipped line."""
-        for offset, raw in self._texts(file, piece):
+    def _sentences(self, file: Unpacked, piece: Piece) -> Iterator[tuple[int, list[str], bool] | Skipped]:
+        """Yield (offset, sentences, whether it is an article) for each paragraph or article of ``piece``, and a
+        ``Skipped`` for each skipped line."""
+        if error := other_format(file.head, piece.name):
+            if piece.start == 0:
+                yield error.skip_or_raise(self.bad_text)
+            return
+        article = EXTRACTED.match(file.head) is not None
+        for offset, raw in extracted_articles(file, piece.start, piece.stop) if article else self._texts(file, piece):
             try:
-                yield offset, self._split(decode(raw, piece.name, offset))
+                yield offset, self._split(decode(raw, piece.name, offset)), article
             except BadTextError:
                 if self.bad_text == "error":
                     raise
                 good, bad = _good_lines(raw, below(piece.name), offset)
                 yield from bad
                 if good:
-                    yield offset, self._split(good)
+                    yield offset, self._split(good), article
 
     def _texts(self, file: Unpacked, piece: Piece) -> Iterator[tuple[int, bytes]]:
         """Yield (offset, bytes) of each paragraph of ``piece``, or of each line that is not blank."""
@@ -101,7 +131,7 @@ class Source(FileSource):
 
     def _split(self, paragraph: str) -> list[str]:
         if self.format == "free":
-            return split_sentences(paragraph, self.language)
+            return [sentence for run in runs(paragraph) for sentence in split_sentences(run, self.language)]
         texts = (window for line in paragraph.split("\n") for window in windows(line))
         return [sentence for sentence in map(one_space, texts) if sentence]
 

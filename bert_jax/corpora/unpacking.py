@@ -16,7 +16,7 @@ from typing import IO, Any
 from bert_jax.corpora.bad_text import BadTextError
 from bert_jax.corpora.source import display_path
 from bert_jax.errors import PassingError, UserError
-from bert_jax.storage import files
+from bert_jax.storage import files, reading
 from bert_jax.storage.retries import is_passing
 
 HEAD_BYTES = 8000
@@ -79,12 +79,12 @@ def _damaged(path: str, position: int, error: object) -> BadTextError:
 def readable(path: str) -> Iterator[None]:
     """Context manager that turns an error of the disk or the store into one that names the file ``path``.
 
-    The error of a damaged archive has no ``errno`` and stays.
+    The error of a damaged archive, which has no ``errno``, and that of a pipe or device stay.
     """
     try:
         yield
     except OSError as error:
-        if error.errno is None:
+        if error.errno is None or isinstance(error, reading.NotPlainError):
             raise
         advice = {errno.EISDIR: "name a file", errno.EIO: "its disk fails: take another copy of the file"}
         what = f"cannot read {display_path(path)}: {error.strerror or error}"
@@ -97,7 +97,7 @@ def open_unpacked(path: str) -> Iterator[Unpacked]:
     """Context manager that opens a file to read its unpacked bytes. Raises ``UserError`` if it cannot be opened."""
     with contextlib.ExitStack() as stack:
         with readable(path):
-            file = stack.enter_context(files.as_path(path).open("rb"))
+            file = stack.enter_context(reading.open_plain(files.as_path(path)))
         unpack = UNPACKERS.get(os.path.splitext(path)[1])
         yield Unpacked(path, stack.enter_context(contextlib.closing(unpack(file))) if unpack else file)
 
@@ -110,7 +110,7 @@ def bz2_streams(path: str, start: int, stop: int) -> Iterator[tuple[bytes, bool]
     Raises:
       BadTextError: the archive is damaged.
     """
-    with readable(path), files.as_path(path).open("rb") as file:
+    with readable(path), reading.open_plain(files.as_path(path)) as file:
         packed, position = _first_stream(file, start)
         text_bytes = 0
         while packed:

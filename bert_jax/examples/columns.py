@@ -97,7 +97,7 @@ def _is_needed(role: str, split: str, is_named: bool, roles: Roles) -> bool:
 def _unknown(role: str, name: str, records: Sequence[Record]) -> str:
     first = list(records[0]) if records else []
     if len(first) == 1 and (found := re.search(r"[;|,\t]", first[0])):
-        mark = "$'\\t'" if found[0] == "\t" else f"'{found[0]}'"
+        mark = r"'\t'" if found[0] == "\t" else f"'{found[0]}'"
         only = f"the only column is {first[0]!r}; if {found[0]!r} separates columns"
         return f"no column {name!r} for config.data.columns.{role}: {only}, add --config.data.options.delimiter={mark}"
     if _are_data(first, records):

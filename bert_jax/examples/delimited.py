@@ -4,80 +4,133 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-from collections.abc import Iterator
-from typing import Literal
+import re
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
 
 from bert_jax.errors import UserError
-from bert_jax.examples.reading import Bad, Record, plain_name, text_lines
+from bert_jax.examples.reading import Bad, Record, plain_name, text_lines, typed
 from bert_jax.examples.values import is_unicode
 
 FIELD_CHARACTERS = 1 << 30  # Python's own limit of 131,072 is too low for long documents
+SEPARATOR = re.compile('"?sep=(.)"?', re.IGNORECASE)  # the first line of some files of Excel; it names the delimiter
+
+
+class _Row(NamedTuple):
+    """A row of a table: its fields, or for a bad row the reason in their place; and its first and last line."""
+
+    first: int
+    last: int
+    fields: list[str] | str
 
 
 @dataclasses.dataclass(frozen=True)
 class Reader:
-    """Reads each row of a table as a record of strings. Blank lines are skipped.
+    r"""Reads each row of a table as a record of strings. Blank lines are skipped.
 
-    A row is bad if the number of its fields is not the number of columns. GLUE's tables have headers (except CoLA's)
-    and no quoting.
+    A row is bad if the number of its fields is not the number of columns. Spaces around the names of columns are
+    dropped. A field that begins with a quote is quoted: it ends at the next quote that is not doubled, and may hold
+    delimiters and line ends. If more rows can be read with ``\"`` for a quote inside, that is how the file is read.
+    A table whose delimiter is not a comma has no quoting if more rows are lost by quoting than have a quoted field,
+    as in GLUE's tables.
     """
 
     named_splits = False
 
-    delimiter: str = ""  # if "", a comma in a .csv file, a tab in any other file
+    delimiter: str = ""  # if "", what a first line "sep=;" says, else a comma in a .csv file, a tab in any other file
     header: bool = True  # whether the first line has the names of the columns; otherwise these are "0", "1", ...
-    quoting: Literal["auto", "on", "off"] = "auto"  # "auto": on if the delimiter is a comma, otherwise off
-    encoding: str = "utf-8"  # a byte order mark is ignored
+    # "on": a field that begins with a quote is quoted; "auto": on, but off if that does not fit the file
+    quoting: Literal["auto", "on", "off"] = "auto"
+    encoding: str = "utf-8"  # a byte order mark decides in its place
 
     def __post_init__(self) -> None:
-        if len(self.delimiter) > 1:
+        mark = typed(self.delimiter)
+        if len(mark) > 1 or mark in ('"', "\\", "\r", "\n"):
             raise UserError(
-                f"config.data.options.delimiter is {self.delimiter!r}; one character is needed, such as '\\t'"
+                f"config.data.options.delimiter is {self.delimiter!r}; one character that is no quote, line end or "
+                r"backslash is needed, such as ';', or '\t' for a tab"
             )
 
     def read(self, path: str) -> Iterator[Record | Bad]:
         """Yield the rows of ``path``."""
         names: list[str] = []
-        for number, row in self._rows(path):
-            where = f"{path}:{number}"
-            if isinstance(row, str):
-                yield Bad(where, row)
+        for row in self._rows(path):
+            if isinstance(row.fields, str):
+                yield Bad(f"{path}:{row.first}", row.fields)
                 continue
             if not names:
-                names = _names(row, self.header, path)
+                names = _names(row.fields, self.header, path)
                 if self.header:
                     continue
-            if len(row) != len(names):
-                yield Bad(where, f"has {len(row)} fields where {len(names)} are needed")
+            if len(row.fields) != len(names):
+                yield Bad(f"{path}:{row.first}", f"has {len(row.fields)} fields where {len(names)} are needed")
                 continue
-            yield Record(zip(names, row, strict=True), where)
+            yield Record(zip(names, row.fields, strict=True), f"{path}:{row.last}")
 
-    def _rows(self, path: str) -> Iterator[tuple[int, list[str] | str]]:
-        """Yield (number of the row's last line, fields) for each row; for a bad row, a message in place of fields."""
-        delimiter = self.delimiter or ("," if plain_name(path).lower().endswith(".csv") else "\t")
-        lines = text_lines(path, self.encoding)
-        if self.quoting == "on" or (self.quoting == "auto" and delimiter == ","):
-            yield from _quoted(lines, delimiter)
-        else:
-            yield from ((number, line.split(delimiter)) for number, line in lines if line)
+    def _rows(self, path: str) -> list[_Row]:
+        """Return the rows of ``path`` as the quoting that fits the file cuts them."""
+        lines = list(text_lines(path, self.encoding))
+        delimiter = typed(self.delimiter) or ("," if plain_name(path).lower().endswith(".csv") else "\t")
+        if lines and (named := SEPARATOR.fullmatch(lines[0][1])):
+            delimiter = typed(self.delimiter) or named[1]
+            del lines[0]
+        plain = [_Row(number, number, line.split(delimiter)) for number, line in lines if line]
+        if self.quoting == "off" or not any('"' in line for _, line in lines):
+            return plain
+        # In "text, label" fields begin after the space.
+        spaced = self.header and delimiter != " " and f"{delimiter} " in lines[0][1]
+        escaped = any('\\"' in line for _, line in lines)
+        rows = min((_quoted(lines, delimiter, spaced, escapes) for escapes in range(1 + escaped)), key=_lost)
+        lost, lost_plain = _lost(rows), _lost(plain)
+        if self.quoting == "auto" and delimiter != ",":
+            opens = {number for number, line in lines if line.startswith('"') or f'{delimiter}"' in line}
+            if sum(row.first in opens for row in _whole(rows)) <= lost - lost_plain:
+                return plain
+        if lost and not lost_plain:
+            hint = "; if its quotes are text, --config.data.options.quoting=off reads it"
+            rows = [row._replace(fields=row.fields + hint) if isinstance(row.fields, str) else row for row in rows]
+        return rows
 
 
-def _quoted(lines: Iterator[tuple[int, str]], delimiter: str) -> Iterator[tuple[int, list[str] | str]]:
+def _quoted(lines: Sequence[tuple[int, str]], delimiter: str, spaced: bool, escapes: int) -> list[_Row]:
+    r"""Return the rows of a table with quotes.
+
+    Args:
+      spaced: whether spaces after a delimiter are dropped.
+      escapes: whether a backslash before a quote, a delimiter or a backslash makes it text. Any other backslash stays.
+    """
     csv.field_size_limit(FIELD_CHARACTERS)
-    rows = csv.reader((f"{line}\n" for _, line in lines), delimiter=delimiter, strict=True)
+    texts = (f"{line}\n" for _, line in lines)
+    if escapes:
+        backslash = re.compile(rf'\\(["\\{re.escape(delimiter)}]?)')
+        texts = (backslash.sub(lambda found: found[0] if found[1] else r"\\", text) for text in texts)
+    escape = "\\" if escapes else None
+    rows = csv.reader(texts, delimiter=delimiter, strict=True, skipinitialspace=spaced, escapechar=escape)
+    result: list[_Row] = []
+    done = 0
     while True:
+        fields: list[str] | str
         try:
-            row = next(rows)
+            fields = next(rows)
         except StopIteration:
-            return
+            return result
         except csv.Error as error:
-            yield (
-                rows.line_num,
-                f"is not a row of a table with quotes ({error}); config.data.options.quoting='off' reads it",
-            )
-            continue
-        if row:
-            yield rows.line_num, row
+            fields = f"is not a row of a table with quotes ({error}"
+            fields += f"; lines {lines[done][0]} to {lines[rows.line_num - 1][0]})" if rows.line_num > done + 1 else ")"
+        if fields:
+            result.append(_Row(lines[done][0], lines[rows.line_num - 1][0], fields))
+        done = rows.line_num
+
+
+def _whole(rows: Sequence[_Row]) -> list[_Row]:
+    """Return the rows that have as many fields as the first row with fields."""
+    good = [row for row in rows if not isinstance(row.fields, str)]
+    return [row for row in good if len(row.fields) == len(good[0].fields)]
+
+
+def _lost(rows: Sequence[_Row]) -> int:
+    """Return the number of lines that are in rows which are not whole."""
+    return sum(row.last - row.first + 1 for row in rows) - sum(row.last - row.first + 1 for row in _whole(rows))
 
 
 def _names(row: list[str], header: bool, path: str) -> list[str]:
@@ -86,12 +139,18 @@ def _names(row: list[str], header: bool, path: str) -> list[str]:
     Raises ``UserError`` if a name occurs twice or is not valid text.
     """
     if header and not is_unicode(row):
-        raise UserError(f"the first line of {path} is not UTF-8; convert it or set config.data.options.encoding")
-    names = [(name if header else "") or str(i) for i, name in enumerate(row)]
+        raise UserError(
+            f"the first line of {path} is not UTF-8; convert it, or name its encoding, such as "
+            "--config.data.options.encoding=cp1252"
+        )
+    if "\0" in row[0][:2]:
+        order = "be" if row[0].startswith("\0") else "le"
+        raise UserError(f"{path} looks like UTF-16; --config.data.options.encoding=utf-16-{order} reads it")
+    names = [(name.strip() if header else "") or str(i) for i, name in enumerate(row)]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise UserError(
             f"the first line of {path} names {', '.join(map(repr, twice))} more than once; if it is not a header set"
-            " config.data.options.header=False, else give every column a name of its own"
+            " --config.data.options.header=False, else give every column a name of its own"
         )
     return names

@@ -28,14 +28,14 @@ class Reader:
 
     # the lists that lead to the records, where those are not the objects of the file: "data", "data.paragraphs.qas". A
     # record has the fields around these lists too, and its ``number`` in the last; a digit is a place in a list.
-    field: str = ""
+    field: Any = ""
 
     def read(self, path: str) -> Iterator[Record | Bad]:
         """Yield the objects of ``path``."""
         text = whole_text(path)
         values: Iterator[tuple[str, Any]]
-        if self.field:
-            whole, keys = _parse(text, path), self.field.split(".")
+        if self.field != "":
+            whole, keys = _parse(text, path), str(self.field).split(".")
             roots = {f"[{i}]": value for i, value in enumerate(whole)} if isinstance(whole, list) else {"": whole}
             found = (one for place, root in roots.items() for one in _inside(root, keys, {}, place, path))
             values = ((f"{path}, {place}", value) for place, value in found)
@@ -47,7 +47,11 @@ class Reader:
             if isinstance(value, Mapping):
                 yield Record(value, where)
             else:
-                yield value if isinstance(value, Bad) else Bad(where, f"has a JSON {_type(value)}, not an object")
+                yield (
+                    value
+                    if isinstance(value, Bad)
+                    else Bad(where, f"has a JSON {_type(value)}, not an object{_inner(value)}")
+                )
 
 
 def _parse(text: str, path: str) -> Any:
@@ -62,6 +66,16 @@ def _type(value: Any) -> str:
     """Return JSON's name for the type of ``value``."""
     names = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
     return names.get(type(value), "number")
+
+
+def _inner(value: Any) -> str:
+    """Return the hint that reads the objects of a list inside ``value``, or "" if there is none."""
+    places = (
+        [i for i, item in enumerate(value) if isinstance(item, list) and item and isinstance(item[0], dict)]
+        if (isinstance(value, list))
+        else []
+    )
+    return f" (--config.data.options.field={places[0]} reads the objects in it)" if places else ""
 
 
 def _values(text: str, path: str) -> Iterator[tuple[str, Any]]:

@@ -192,7 +192,7 @@ def _examples(
     if every and config.bad_examples == "error":
         raise UserError(
             f"{len(every):,} of {sum(map(len, items.values())):,} examples are bad: {few_bad(every)}; mend them, or"
-            " count and leave them out with config.data.bad_examples='skip'"
+            " --config.data.bad_examples=skip counts them and leaves them out"
         )
     for split, of_split in bad.items():
         if of_split:

@@ -6,7 +6,9 @@ The files may be compressed, and local or remote. Each reader is a file of this 
 
 from __future__ import annotations
 
+import codecs
 import os
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -16,6 +18,14 @@ from bert_jax.errors import UserError, few
 from bert_jax.storage import files
 
 BLOCK_BYTES = 1 << 20
+# byte order mark -> encoding; the mark of UTF-32 begins with the mark of UTF-16
+MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+LINE_END = re.compile(r"\r\n?|\n")
 
 
 class Record(dict[str, Any]):
@@ -70,8 +80,15 @@ def plain_name(path: str) -> str:
     return stem if ending in UNPACKERS else path
 
 
+def typed(delimiter: str) -> str:
+    r"""Return a delimiter as it was typed in a shell, where a tab is ``\t``."""
+    return delimiter.replace("\\t", "\t")
+
+
 def text_lines(path: str, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
     """Yield (number, line) for the lines of a file, numbered from 1, without LF, CRLF and byte order mark.
+
+    If the first line of a file ends in CR alone, all lines do.
 
     Bytes that are not valid in ``encoding`` become lone surrogates, which the loader finds and reports with their
     place.
@@ -79,7 +96,9 @@ def text_lines(path: str, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
     Raises:
       UserError: the file cannot be opened, is a damaged archive, or ``encoding`` is unknown.
     """
-    lines = whole_text(path, encoding).split("\n")  # all at once, which is fast: labelled data fits into memory
+    text = whole_text(path, encoding)
+    first = LINE_END.search(text)
+    lines = text.split("\r" if first and first[0] == "\r" else "\n")  # all at once: labelled data fits into memory
     if not lines[-1]:
         lines.pop()
     for number, line in enumerate(lines, 1):
@@ -87,7 +106,10 @@ def text_lines(path: str, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
 
 
 def whole_text(path: str, encoding: str = "utf-8") -> str:
-    """Return the text of a file, decoded as by ``text_lines``, but with its line ends."""
+    """Return the text of a file, decoded as by ``text_lines``, but with its line ends.
+
+    A byte order mark of UTF-16 or UTF-32 decides the encoding.
+    """
     blocks = []
     try:
         with open_unpacked(path) as file:
@@ -95,10 +117,12 @@ def whole_text(path: str, encoding: str = "utf-8") -> str:
                 blocks.append(block)
     except BadTextError as error:
         raise UserError(error.without_hint) from None
+    raw = b"".join(blocks)
+    encoding = next((name for mark, name in MARKS.items() if raw.startswith(mark)), encoding)
     try:
-        return b"".join(blocks).decode(encoding, "surrogateescape").removeprefix("\ufeff")
+        return raw.decode(encoding, "surrogateescape").removeprefix("\ufeff")
     except UnicodeDecodeError as error:  # raised for encodings in units of several bytes, such as UTF-16
-        raise UserError(f"{path} is not {encoding} ({error.reason}); set config.data.options.encoding") from None
+        raise UserError(f"{path} is not {encoding} ({error.reason}); convert it to UTF-8") from None
     except LookupError:
         raise UserError(
             f"config.data.options.encoding is {encoding!r}, which Python does not know; use a name such as utf-8,"

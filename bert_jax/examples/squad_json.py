@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from bert_jax.examples import jsonl
 
@@ -14,4 +15,4 @@ class Reader(jsonl.Reader):
     Character offsets stay as found: the task counts and corrects offsets that do not point at their text.
     """
 
-    field: str = "data.paragraphs.qas"  # the lists that lead to the questions
+    field: Any = "data.paragraphs.qas"  # the lists that lead to the questions

@@ -6,6 +6,7 @@ import dataclasses
 import fnmatch
 import io
 import os
+import stat
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from typing import Literal
 
 from bert_jax.errors import UserError
 from bert_jax.examples.reading import Bad, Record, whole_text
-from bert_jax.storage import files
+from bert_jax.storage import files, reading
 
 # A zip that would unpack to more bytes than both is refused; text becomes ten times smaller or so.
 SMALL_BYTES, MOST_TIMES = 1 << 26, 200
@@ -47,7 +48,7 @@ class Reader:
     def _texts_of_zip(self, path: str) -> Iterator[tuple[str, str | None]]:
         """Yield (short name, text or None) for each file of a zip, as ``_short_names`` and ``_decode`` return them."""
         try:
-            packed = files.as_path(path).read_bytes()
+            packed = reading.read_bytes(files.as_path(path))
             with zipfile.ZipFile(io.BytesIO(packed)) as archive:
                 entries = [entry for entry in archive.infolist() if not entry.is_dir()]
                 size = sum(entry.file_size for entry in entries)
@@ -55,6 +56,10 @@ class Reader:
                     raise UserError(
                         f"{path} would unpack to {size:,} bytes, {size // len(packed):,} times its own size (at most"
                         f" {MOST_TIMES} times is read); if it is sound, unpack it and name the folder"
+                    )
+                if links := [e.filename for e in entries if stat.S_ISLNK(e.external_attr >> 16)]:
+                    raise UserError(
+                        f"{path} holds links, such as {links[0]}; pack the files themselves, as zip -r does"
                     )
                 names = [entry.filename for entry in entries if "__MACOSX/" not in entry.filename]
                 for name, short in self._short_names(path, names):

@@ -21,6 +21,7 @@ from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.configuration import differences
 from bert_jax.errors import UserError, few
 from bert_jax.program import duration
+from bert_jax.reporting.formats import is_number
 from bert_jax.storage import file_formats, files, reading
 from bert_jax.training import peak_rates
 
@@ -160,8 +161,9 @@ def _results(place: epath.Path, cell: Cell) -> Metrics | None:
 
 
 def _seconds(place: epath.Path) -> float:
-    """Return how long an ended run took; 0 if that is not known, because it was interrupted."""
-    return float(_read(place / RESULTS).get("seconds", 0.0))
+    """Return how long an ended run took; 0 if that is not known, such as of a run that was interrupted."""
+    seconds = _read(place / RESULTS).get("seconds")
+    return float(seconds) if is_number(seconds) and seconds > 0 else 0.0
 
 
 def _holds_another(place: epath.Path, cell: Cell) -> bool:

@@ -7,6 +7,7 @@ import functools
 import itertools
 import json
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -190,10 +191,11 @@ def _combinations(request: Sweep) -> dict[str, dict[str, str]]:
                 f"{' and '.join(sorted(names))}; name folders that end differently, such as the workdirs of models"
             )
     every = [dict(zip(request.vary, values, strict=True)) for values in itertools.product(*request.vary.values())]
-    names = list(map(_name, every))
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise UserError(f"two combinations of --vary would both be called {twice[0]!r}; vary them one after another")
-    return dict(zip(names, every, strict=True))
+    named = [(_name(values), values) for values in every]
+    if len(dict(named)) < len(named):
+        twice, _ = Counter(name for name, _ in named).most_common(1)[0]
+        raise UserError(f"two combinations of --vary would both be called {twice!r}; vary them one after another")
+    return dict(named)
 
 
 def _same(value: Any) -> Any:

@@ -19,6 +19,7 @@ import numpy as np
 from bert_jax.configuration import choose
 from bert_jax.errors import UserError
 from bert_jax.features.inputs import Item
+from bert_jax.features.sentence_vectors import SentenceVectors
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.heads import NEEDED, combine, pool
 from bert_jax.models.model import encoder_of
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 
 WINDOW_BATCHES = 16  # a window has the texts of so many batches, which are sorted by length together
 WINDOW_BYTES = 128 << 20  # limit for the vectors of the texts of a window
-SENTENCE = ("mean", "cls")  # these give one vector for each text, all others one for each token
+# These give one vector for each text, all others one for each token. "sentence" is the vector that ``vectors`` of the
+# model describes: the files of the model, or its training, say how it is made.
+SENTENCE = ("mean", "cls", "sentence")
 TOP_ONLY = ("last", *SENTENCE)  # these need only the last layer
 LAYERS = ("embeddings", "second_to_last", "last", "sum_last_four", "concat_last_four", "all", *SENTENCE)
 
@@ -95,15 +98,19 @@ class Extractor:
         Args:
           layers: names of ``LAYERS``.
           max_length: the most tokens of a text, special tokens included; longer texts are cut. None means as many as
-            the model can read.
+            the model can read or, if all layers are vectors of texts, as ``TrainedModel.vectors`` says.
           batch_size: the number of texts in a batch, rounded up to a multiple of the number of devices.
 
         Raises:
           UserError: the model does not have such layers, or cannot read such a length.
         """
-        config = model.config
-        self.model, self.layers, self.max_length = model, tuple(layers), max_length or config.max_length
-        check_layers(self.layers, config.num_layers)
+        config, vectors = model.config, model.vectors
+        check_layers(layers, config.num_layers)
+        usual = vectors.max_length if {*layers} <= {*SENTENCE} else None
+        usual = min(usual or config.max_length, config.max_length)
+        self.model, self.layers, self.max_length = model, tuple(layers), usual if max_length is None else max_length
+        self._sentence, self.size = vectors, vectors.size(model.params, config.hidden_size)
+        self._prompt = vectors.prompt() if "sentence" in layers else ""
         if not 4 <= self.max_length <= config.max_length:
             raise UserError(f"max_length is {self.max_length}; from 4 to the model's {config.max_length} is allowed")
         if batch_size < 1:
@@ -113,8 +120,9 @@ class Extractor:
         self.counts = Counter(texts=0, tokens=0, cut_texts=0, cut_tokens=0)
         self.dtype, self._batch_size = np.dtype(dtype), batch_size
         mesh = meshes.make_mesh(MeshConfig(), devices)
-        self._params = jax.device_put(model.params["encoder"], meshes.replicated(mesh))
-        self._forward = Forward(functools.partial(_read_layers, config, self.layers, dtype), mesh, batch_size)
+        params = {name: model.params[name] for name in ("encoder", *vectors.dense_parts())}
+        self._params = jax.device_put(params, meshes.replicated(mesh))
+        self._forward = Forward(functools.partial(_read_layers, config, self.layers, dtype, vectors), mesh, batch_size)
         widths = {"all": config.num_layers + 1, "concat_last_four": 4}
         self._token_bytes = sum(widths.get(name, 1) for name in layers) * config.hidden_size * self.dtype.itemsize
 
@@ -126,7 +134,8 @@ class Extractor:
         """Yield the vectors of each item, in order, in lists of limited size, each computed when it is asked for."""
         window: list[tuple[Item, TextTokens]] = []
         num_bytes = 0
-        for item in items:
+        for given in items:
+            item = dataclasses.replace(given, text=self._lower(self._prompt + given.text), pair=self._lower(given.pair))
             tokens = encode_item(self.model.tokenizer, item, self.max_length)
             self.counts.update(texts=1, tokens=len(tokens.input_ids))
             self.counts.update(cut_texts=bool(tokens.num_cut), cut_tokens=tokens.num_cut)
@@ -143,7 +152,7 @@ class Extractor:
         names = ("input_ids", "token_type_ids")
         rows = EncodedRows.of({name: [getattr(tokens, name) for _, tokens in window] for name in names}, {})
         vectors: dict[int, dict[str, np.ndarray]] = {}
-        for chosen, outputs in self._forward.rows(rows, self.max_length, self._params):
+        for chosen, outputs in self._read(rows, self._prompt):
             for place, row in enumerate(chosen):
                 # Copies: a view would keep the whole batch in memory.
                 vectors[row] = {
@@ -152,19 +161,36 @@ class Extractor:
                 }
         return [TextFeatures(item, tokens, vectors[row]) for row, (item, tokens) in enumerate(window)]
 
-    def texts(self, texts: Sequence[str], progress: Callable[[int], None] = lambda done: None) -> np.ndarray:
-        """Return one vector for each text, [N, D], in order; the extractor's only layer is one of whole texts.
+    def texts(
+        self, texts: Sequence[str], prompt: str | None = None, progress: Callable[[int], None] = lambda done: None
+    ) -> np.ndarray:
+        """Return one vector for each text, [N, E], in order; the extractor's only layer is one of whole texts.
 
-        ``progress`` is called after each batch with the number of texts that are done.
+        Args:
+          prompt: is put before each text. None means the model's default prompt, if the layer is "sentence".
+          progress: is called after each batch with the number of texts that are done.
         """
-        tokenizer, [layer] = self.model.tokenizer, self.layers
-        rows = EncodedRows.of(pair_sequences(tokenizer, texts, [None] * len(texts), self.max_length), {})
-        vectors, done = np.empty((len(texts), self.model.config.hidden_size), self.dtype), 0
-        for chosen, outputs in self._forward.rows(rows, self.max_length, self._params):
+        tokenizer, [layer], prompt = self.model.tokenizer, self.layers, self._prompt if prompt is None else prompt
+        read = [self._lower(prompt + text) for text in texts]
+        rows = EncodedRows.of(pair_sequences(tokenizer, read, [None] * len(texts), self.max_length), {})
+        size = self.size if layer == "sentence" else self.model.config.hidden_size
+        vectors, done = np.empty((len(texts), size), self.dtype), 0
+        for chosen, outputs in self._read(rows, prompt):
             vectors[chosen] = outputs[layer]
             done += len(chosen)
             progress(done)
         return vectors
+
+    def _read(self, rows: EncodedRows, prompt: str) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
+        """Yield (numbers of rows, vectors by layer); ``prompt`` begins the text of every row."""
+        skipped = 0
+        if prompt and not self._sentence.include_prompt:
+            [ids] = self.model.tokenizer.encode_batch([self._lower(prompt)])
+            skipped = 1 + len(ids)  # [CLS] and the prompt
+        return self._forward.rows(rows, self.max_length, {"params": self._params, "skipped": np.int32(skipped)})
+
+    def _lower(self, text: Any) -> Any:
+        return text.lower() if text and self._sentence.lowercase else text
 
 
 def check_layers(names: Sequence[str], num_layers: int | None = None) -> None:
@@ -184,25 +210,47 @@ def check_layers(names: Sequence[str], num_layers: int | None = None) -> None:
         raise UserError(f"the model has {num_layers} layers, too few for {', '.join(lacking)}; allowed: {allowed}")
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _read_layers(
     config: ModelConfig,
     layers: tuple[str, ...],
     dtype: str,
-    params: Any,
+    sentence: SentenceVectors,
+    variables: Mapping[str, Any],
     batch: Mapping[str, jax.Array],
 ) -> dict[str, jax.Array]:
     """Return vectors by layer, [B, L, ...] or [B, D], of a batch of ids [B, L].
 
-    "all" is [B, L, N + 1, D], the embeddings first.
+    "all" is [B, L, N + 1, D], the embeddings first. "sentence" does not pool the first tokens, of which ``variables``
+    has the number as ``skipped`` beside the model's ``params``.
     """
-    top = set(layers) <= set(TOP_ONLY)
+    hidden = _hidden(config, set(layers) <= set(TOP_ONLY), variables["params"]["encoder"], batch)
+    return _vectors_of(layers, dtype, sentence, variables, (hidden, batch["attention_mask"]))
+
+
+# Compiled apart from what reads its layers, so that another pooling compiles no encoder again.
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _hidden(config: ModelConfig, top: bool, params: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
+    """Return the outputs of the layers, [N + 1, B, L, D] with the embeddings first; if ``top``, the last alone."""
     encoded: Any = encoder_of(config).apply({"params": params}, batch, hidden_states="last" if top else "all")
-    hidden = jnp.asarray(encoded.sequence[None] if top else encoded.hidden, jnp.float32)  # [N + 1, B, L, D]
+    return jnp.asarray(encoded.sequence[None] if top else encoded.hidden, jnp.float32)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _vectors_of(
+    layers: tuple[str, ...],
+    dtype: str,
+    sentence: SentenceVectors,
+    variables: Mapping[str, Any],
+    states: tuple[jax.Array, jax.Array],
+) -> dict[str, jax.Array]:
+    hidden, attention_mask = states
 
     def vectors(name: str) -> jax.Array:
+        if name == "sentence":
+            pooled = attention_mask * (jnp.arange(hidden.shape[2]) >= variables["skipped"])[None]
+            return sentence.of_tokens(variables["params"], hidden[-1], pooled)
         if name in SENTENCE:
-            return pool(hidden[-1], batch["attention_mask"], name)  # type: ignore[arg-type]
+            return pool(hidden[-1], attention_mask, name)  # type: ignore[arg-type]
         if name == "all":
             return jnp.moveaxis(hidden, 0, 2)
         return combine(name, hidden)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from bert_jax import catalogue
@@ -40,17 +40,33 @@ class Input:
 
     Attributes:
       format: a reader of ``bert_jax.examples``, or "lines" (blank lines are skipped). If "", the ending decides.
-      column: the column that holds the text, or a list of words, which are joined by spaces.
+      column: the column that holds the text, or a list of words, which are joined by spaces. If "", it is "text".
       id_column: the column that holds the ids. If "", the id is the number of the line or row, from 1.
     """
 
     path: str
     format: str = ""
-    column: str = "text"
+    column: str = ""
     pair_column: str = ""
     id_column: str = ""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # options of the reader
     bad_examples: Literal["error", "skip"] = "error"
+
+    @property
+    def form(self) -> str:
+        """The format; "" if neither it nor the ending of the path says it."""
+        return self.format or FORMATS.get(os.path.splitext(plain_name(self.path).lower())[1], "")
+
+
+def check_columns(sources: Sequence[Input]) -> None:
+    """Raise ``UserError`` if columns or options of a reader are named, and no file has any."""
+    names = ("column", "pair_column", "id_column", "options")
+    given = [f"--{name}" for name in names if any(getattr(one, name) for one in sources)]
+    if given and all(one.form == LINES for one in sources):
+        raise UserError(
+            f"{sources[0].path} is read a text a line, and has no columns; leave out {' and '.join(given)}, or name "
+            "its --format"
+        )
 
 
 def read_texts(source: Input, note: Callable[[str], None] = lambda line: None) -> list[Item]:
@@ -72,8 +88,7 @@ def read_texts(source: Input, note: Callable[[str], None] = lambda line: None) -
 
 
 def _items(source: Input) -> Iterator[Item | Bad]:
-    ending = os.path.splitext(plain_name(source.path).lower())[1]
-    form = source.format or FORMATS.get(ending, "")
+    form = source.form
     if not form:
         raise UserError(f"{source.path} does not say how it is written; give --format, one of {', '.join(_formats())}")
     if form == LINES:
@@ -102,8 +117,8 @@ def _lines(path: str) -> Iterator[Item | Bad]:
 
 
 def _example(source: Input, record: Record, number: str) -> Item | Bad:
-    values = {}
-    for name in filter(None, (source.column, source.pair_column, source.id_column)):
+    values, column = {}, source.column or "text"
+    for name in filter(None, (column, source.pair_column, source.id_column)):
         value = select(record, name)
         if value is MISSING:
             return Bad(record.where, f"has no column {name!r} ({nearest(name, map(str, record))})")
@@ -113,7 +128,7 @@ def _example(source: Input, record: Record, number: str) -> Item | Bad:
             return Bad(record.where, f"has a {name} that is not UTF-8")
         values[name] = value
     try:
-        found = values[source.column]
+        found = values[column]
         joined = " ".join(words(found)) if isinstance(found, list | tuple) else text(found)
         pair = text(values[source.pair_column]) if source.pair_column else None
         own_id = text(values[source.id_column]) if source.id_column else number

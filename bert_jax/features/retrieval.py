@@ -1,4 +1,4 @@
-"""Searches with sentence vectors: encodes every text once, and finds the nearest documents of each query by cosine."""
+"""Searches with sentence vectors: encodes every text once, and finds the nearest documents of each query."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 from bert_jax.errors import UserError, optional_library
 from bert_jax.examples.collection import Collection
 from bert_jax.features.extract import Extractor
+from bert_jax.features.sentence_vectors import DOCUMENT_PROMPTS, QUERY_PROMPTS, SentenceVectors
 from bert_jax.tasks.metrics.retrieval import Nearest, retrieval_metrics
 
 BLOCK_TEXTS = 4096  # number of texts that are encoded, searched and dropped together
@@ -44,23 +45,29 @@ def retrieve(
     The model may be pretrained or fine-tuned. A document with the id of the query is never an answer to it, as in BEIR,
     unless the collection says that ids are not shared.
 
+    The model's prompts for queries and for documents, if it has any, are put before them.
+
     Args:
       extractor: computes one vector for each text.
       progress: is called with (texts read, all texts) after each batch, first of queries, then of documents.
 
     Raises:
-      UserError: the baseline's package is missing.
+      UserError: the baseline's package is missing, or the model's vectors are compared in another way than by cosine
+        or dot product.
     """
 
-    def blocks(texts: Mapping[str, str]) -> Iterator[np.ndarray]:
+    vectors = extractor.model.vectors
+    similarity = check_similarity(vectors)
+
+    def blocks(texts: Mapping[str, str], names: tuple[str, ...]) -> Iterator[np.ndarray]:
         every = list(texts.values())
         for start in range(0, len(every), BLOCK_TEXTS):
             shown = functools.partial(lambda before, done: progress(before + done, len(every)), start)
-            yield extractor.texts(every[start : start + BLOCK_TEXTS], shown)
+            yield extractor.texts(every[start : start + BLOCK_TEXTS], vectors.of_role(names), shown)
 
-    queries = np.concatenate([*blocks(collection.queries)])
-    nearest = Nearest(queries, top + 1)
-    for block in blocks(collection.documents):
+    queries = np.concatenate([*blocks(collection.queries, QUERY_PROMPTS)])
+    nearest = Nearest(queries, top + 1, similarity)
+    for block in blocks(collection.documents, DOCUMENT_PROMPTS):
         nearest.add(block)
     rankings, metrics = _rank(collection, nearest.places, nearest.scores, top), {}
     if collection.relevances:
@@ -69,6 +76,16 @@ def retrieve(
         if baseline == "bm25":
             metrics["bm25"] = retrieval_metrics(collection.relevances, bm25(collection, top), cutoffs)
     return _Retrieval(rankings, metrics)
+
+
+def check_similarity(vectors: SentenceVectors) -> Literal["cosine", "dot"]:
+    """Return how the vectors of a model are compared. Raises ``UserError`` if a search cannot do it."""
+    if vectors.similarity in ("cosine", "dot"):
+        return vectors.similarity
+    raise UserError(
+        f"the model's files say similarity_fn_name {vectors.similarity!r}; a search compares by cosine or dot: write "
+        "one of them into config_sentence_transformers.json if it is right for this model"
+    )
 
 
 def _rank(collection: Collection, places: np.ndarray, scores: np.ndarray, top: int) -> Rankings:

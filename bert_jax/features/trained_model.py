@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
+from bert_jax.configuration import build
 from bert_jax.errors import UserError
 from bert_jax.features.extract import Extractor
 from bert_jax.features.fill_mask import Filled, fill_mask
 from bert_jax.features.inputs import Item
+from bert_jax.features.sentence_vectors import SentenceVectors
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.heads import Pooling
 from bert_jax.models.model import EncoderPart, config_of
+from bert_jax.program import Note, say
 from bert_jax.reporting.run_record import Purpose
 from bert_jax.text.tokenizer import Tokenizer
 
@@ -66,11 +69,41 @@ class TrainedModel:
         )
 
     @property
-    def pooling(self) -> Pooling:
-        """How the model was trained to make the vector of a text; "mean" if it was not, or in several ways."""
+    def said_vectors(self) -> SentenceVectors | None:
+        """How the vector of a text is made: as the model's files say, or as it was trained; None if neither says it.
+
+        Several tasks that pool in different ways do not say it.
+        """
+        if said := self.facts.get("sentence_vectors"):
+            return build(SentenceVectors, said, "sentence_vectors")
         each = [self.facts, *(self.facts.get("tasks") or {}).values()]
-        found = {task["pooling"] for facts in each if "pooling" in (task := facts.get("task") or {})}
-        return found.pop() if len(found) == 1 else "mean"
+        trained = [one for one in each if "pooling" in (one.get("task") or {})]
+        if len({one["task"]["pooling"] for one in trained}) != 1:
+            return None
+        length = max((one.get("max_length") or 0 for one in trained), default=0) or None
+        return SentenceVectors((trained[0]["task"]["pooling"],), max_length=length)
+
+    @property
+    def vectors(self) -> SentenceVectors:
+        """How the vector of a text is made: ``said_vectors``, else the mean of the vectors of its tokens."""
+        return self.said_vectors or SentenceVectors()
+
+    def pooled_by(self, pooling: Pooling | None, note: Note = lambda line: None) -> TrainedModel:
+        """Return the model with another pooling for the vectors of texts; what follows the pooling stays.
+
+        ``note`` is called with a line if the model's files, or its training, say another pooling. None changes nothing.
+
+        Raises ``UserError`` if there is no such pooling, or what follows reads vectors of another size.
+        """
+        if pooling is None:
+            return self
+        if pooling not in get_args(Pooling):
+            raise UserError(f"pooling is {pooling!r}; allowed: {', '.join(map(repr, get_args(Pooling)))}")
+        vectors = dataclasses.replace(self.vectors, pooling=(pooling,))
+        if self.said_vectors and self.said_vectors != vectors:
+            note(f"{pooling} pooling is taken, as you say; {self.source} says {' + '.join(self.vectors.pooling)}")
+        vectors.size(self.params, self.config.hidden_size)
+        return dataclasses.replace(self, facts={**self.facts, "sentence_vectors": dataclasses.asdict(vectors)})
 
     def with_parts(self, parts: Collection[str]) -> TrainedModel:
         """Return the model that has ``parts``: this one, or an encoder beside its own, such as ELECTRA's generator.
@@ -89,25 +122,30 @@ class TrainedModel:
         texts: Iterable[str],
         *,
         pooling: Pooling | None = None,
+        prompt_name: str | None = None,
         max_length: int | None = None,
         batch_size: int = 32,
     ) -> np.ndarray:
         """Return a vector for each text, float32 [number of texts, D].
 
+        The vectors are made as the files of sentence-transformers in the model's folder say, or as the model was
+        trained to make them; else they are means of the last layer's vectors over the tokens of a text.
+
         Args:
-          pooling: "mean": the mean of the last layer's vectors over the tokens of a text; "cls": that of ``[CLS]``.
-            None means as the model was trained to do, else "mean".
-          max_length: the most tokens of a text, special tokens included; longer texts are cut. None means as many as
-            the model can read.
+          pooling: another pooling, such as "mean" or "cls" (the vector of ``[CLS]``). The dense layers and the
+            normalisation that the files name still follow.
+          prompt_name: the name of a prompt of the model, which is put before each text. None means the prompt that the
+            model's files name as their default, if any.
+          max_length: the most tokens of a text, special tokens included; longer texts are cut. None means as the
+            model's files or its training say, else as many as the model can read.
           batch_size: the number of texts that are computed together.
 
         Raises:
           UserError: a text is no string, or an argument is not allowed.
         """
-        layer = pooling or self.pooling
-        if layer not in ("mean", "cls"):
-            raise UserError(f"pooling is {pooling!r}; allowed: 'mean', 'cls'")
-        return Extractor(self, [layer], max_length, batch_size).texts(_strings(texts))
+        model = self.pooled_by(pooling, say)
+        prompt = model.vectors.prompt(prompt_name)
+        return Extractor(model, ["sentence"], max_length, batch_size).texts(_strings(texts), prompt)
 
     def hidden_states(
         self, texts: Iterable[str], *, max_length: int | None = None, batch_size: int = 32

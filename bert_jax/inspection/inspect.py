@@ -24,6 +24,7 @@ from bert_jax.inspection.check import Check, Status, worst
 from bert_jax.inspection.fertility import decoded, measure
 from bert_jax.inspection.fixes import Fixes
 from bert_jax.inspection.line_ends import line_ends
+from bert_jax.inspection.markup import markup
 from bert_jax.inspection.pieces import Pieces
 from bert_jax.inspection.scan import Scan, scan
 from bert_jax.models.model import NSP_HEAD
@@ -176,7 +177,7 @@ def _check_splits(
         found, *others = (measure(one, texts, True) for one in (tokenizer, request.init) if one)
         if fit.accents(manifest, tokenizer):  # the text that is decoded has lost them
             found = dataclasses.replace(found, lossy=1)
-        checks[1:1] = [fit.words(train, pieces, found), *(fit.gain(found, other) for other in others)]
+        checks[1:1] = [fit.words(train, pieces, found), *(fit.gain(found, other) for other in others), markup(texts)]
     hits, text_bytes = manifest["text_hits"]["encoding"], manifest["text_bytes"]
     checks += [
         fit.encoding(hits, text_bytes),

@@ -9,16 +9,17 @@ from typing import Any
 
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import HeadClass
-from bert_jax.models.heads import Pooling
+from bert_jax.models.model import LM_HEAD
 from bert_jax.reporting.formats import in_words
-from bert_jax.reporting.measures import known_baselines
+from bert_jax.reporting.measures import known_baselines, with_shares
 from bert_jax.text.case import Case
 
+_FILLS_MASKS = "fill-mask"
 # End of a class name in transformers -> (its pipeline, what a model of it does).
 _CLASSES = {
     "Model": ("feature-extraction", "Gives vectors of texts and of their tokens."),
-    "ForPreTraining": ("fill-mask", "The heads of its pretraining stand on it."),
-    "ForMaskedLM": ("fill-mask", "A masked-LM head stands on it."),
+    "ForPreTraining": (_FILLS_MASKS, "The heads of its pretraining stand on it."),
+    "ForMaskedLM": (_FILLS_MASKS, "A masked-LM head stands on it."),
     **dict.fromkeys(("LMHeadModel", "ForCausalLM"), ("text-generation", "Says which token comes next.")),
     "ForNextSentencePrediction": ("", "Tells whether one text follows another."),
     "ForSequenceClassification": ("text-classification", "Gives a text, or a pair of texts, {outputs}."),
@@ -31,6 +32,12 @@ _CLASSES = {
 }
 OTHER = ("", "A head of its own stands on it.")  # a class that only a family of a user's own has
 CARD = "README.md"
+_PAIRED = ("ForSequenceClassification", "ForMultipleChoice")
+_CUT = (
+    "\nA pair of texts that is too long loses one token at a time from the end of the longer text, or of the second if "
+    "both\nare equally long, as in google-research/bert. Fast tokenizers of transformers may keep one more of the "
+    "second and\none fewer of the first."
+)
 _HEADLESS = "fine-tuning, feature extraction and study"
 _TRAINED = "texts of the kind it was trained and evaluated on, after a look at its errors on yours"
 
@@ -39,7 +46,7 @@ def model_card(
     model: TrainedModel,
     metrics: Mapping[str, Any],
     baselines: Mapping[str, Any] | None = None,
-    pooling: Pooling | None = None,
+    has_vectors: bool = False,
     parent: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the model card as Markdown with YAML front matter.
@@ -49,24 +56,27 @@ def model_card(
         ``model``, ``lowercase``, ``corpus_fingerprint``, ``vocabulary_sha256``, ``run`` and ``task``.
       metrics: the figures of the newest evaluation; may be empty.
       baselines: the baseline figures for the same held-out rows, as in ``baselines.json``.
-      pooling: the pooling in the files for sentence-transformers. If None, the export has no such files.
+      has_vectors: whether the export has files for sentence-transformers.
       parent: ``source`` and ``licence`` (None if its card names none) of the model from which this one was imported or
         started, if any.
     """
     head, facts, run, parent = model.head or HeadClass(), model.facts, model.facts.get("run") or {}, parent or {}
     case = Case(facts["lowercase"], facts.get("strip_accents"))
+    front = _front(head, has_vectors, parent.get("licence"), _languages(run))
+    if mask := model.tokenizer.vocab[model.tokenizer.mask_id] if _pipeline(head) == _FILLS_MASKS else "":
+        front += f"\nmask_token: {json.dumps(mask, ensure_ascii=False)}"
     return f"""---
-{_front(head, pooling, parent.get("licence"), _languages(run))}
+{front}
 ---
 
 # {_plain(run.get("name", "BERT"))}
 
 An encoder of the {head.family.title} family ({case}), written by bert_jax as
 `{head.architecture}`.
-{_purpose(head)}
+{_purpose(head)}{mask and f" {_code(mask)} stands for a token to fill in."}{_CUT if head.ending in _PAIRED else ""}
 
 Intended use: {_TRAINED if head.task_parts else _HEADLESS}. It has the biases and the gaps of the text it was
-trained on, gives no facts, and reads no more than {facts["model"].get("max_length", 512)} tokens at a time.
+trained on, gives no facts, and reads no more than {model.config.max_length:,} tokens at a time{_trained(model)}.
 
 ## Evaluation
 
@@ -81,6 +91,22 @@ trained on, gives no facts, and reads no more than {facts["model"].get("max_leng
 {json.dumps(_without_folders(run.get("config", facts["model"])), indent=1)}
 ```
 """
+
+
+def _trained(model: TrainedModel) -> str:
+    """Return how long the rows of the run were up to the model's step, as the end of a sentence; "" if not recorded."""
+    lengths, done = [], 0
+    for phase in ((model.facts.get("run") or {}).get("phases") or {}).values():
+        if done < max(model.step, 1):
+            lengths.append(phase["max_length"])
+        done += phase["num_steps"]
+    return f" (the rows of its training had at most {max(lengths):,})" if lengths else ""
+
+
+def _pipeline(head: HeadClass) -> str:
+    """Return the pipeline of transformers for a head; "" if there is none, as for the discriminator of an ELECTRA."""
+    pipeline = _CLASSES.get(head.ending, OTHER)[0]
+    return "" if pipeline == _FILLS_MASKS and LM_HEAD.name not in head.parts else pipeline
 
 
 def _plain(text: Any) -> str:
@@ -102,12 +128,12 @@ def _without_folders(value: Any) -> Any:
     return value.rstrip("/").rpartition("/")[2] if isinstance(value, str) and value.startswith("/") else value
 
 
-def _front(head: HeadClass, pooling: Pooling | None, licence: str | None, languages: list[str]) -> str:
+def _front(head: HeadClass, has_vectors: bool, licence: str | None, languages: list[str]) -> str:
     comment = "of the weights: choose it with the licences of the training text in view"
     if licence:
         comment = "of the model that this one was made from: check that it is right for this one too"
-    lines = [f"library_name: {'sentence-transformers' if pooling else 'transformers'}"]
-    if pipeline := "sentence-similarity" if pooling else _CLASSES.get(head.ending, OTHER)[0]:
+    lines = [f"library_name: {'sentence-transformers' if has_vectors else 'transformers'}"]
+    if pipeline := "sentence-similarity" if has_vectors else _pipeline(head):
         lines.append(f"pipeline_tag: {pipeline}")
     return "\n".join(
         [
@@ -116,7 +142,7 @@ def _front(head: HeadClass, pooling: Pooling | None, licence: str | None, langua
             f"language: {languages[0] if len(languages) == 1 else '[' + ', '.join(languages) + ']'}"
             if languages
             else "# language: en  (not recorded: give the ISO 639-1 code of the training text's language)",
-            f"tags: [{head.family.model_type}, jax, bert_jax{', sentence-transformers' if pooling else ''}]",
+            f"tags: [{head.family.model_type}, jax, bert_jax{', sentence-transformers' if has_vectors else ''}]",
         ]
     )
 
@@ -154,7 +180,7 @@ def _lineage(facts: Mapping[str, Any], run: Mapping[str, Any], step: int, parent
 def _evaluation(metrics: Mapping[str, Any], baselines: Mapping[str, Any]) -> str:
     if not metrics:
         return "No evaluation is recorded.\n"
-    rows = []
+    rows, baselines = [], with_shares(baselines, metrics)
     for measure, value in metrics.items():
         to_beat = ", ".join(f"{name} {line:.4f}" for name, line in known_baselines(measure, baselines))
         rows.append(f"| {_plain(in_words(measure))} | {value:.4f} | {to_beat} |")

@@ -12,6 +12,7 @@ from bert_jax.errors import UserError, few
 from bert_jax.interchange import names
 from bert_jax.interchange.architectures import HeadClass
 from bert_jax.interchange.family import family_of
+from bert_jax.interchange.tensors import quantized
 from bert_jax.models.config import ModelConfig
 
 
@@ -90,7 +91,7 @@ def read_params(
         if array.shape != theirs:
             problems.append(f"{entry.theirs} is {list(array.shape)}, config.json says {list(theirs)}")
         elif array.dtype != np.float32:
-            problems.append(f"{entry.theirs} holds {array.dtype} numbers; a quantized model cannot be read")
+            raise quantized(where, entry.theirs, array.dtype)
         else:
             names_read.append(entry.theirs)
             put(params, entry.ours, names.to_ours(array, entry, shape))

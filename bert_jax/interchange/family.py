@@ -22,17 +22,19 @@ from bert_jax.models.model import encoder_file, fresh_params
 
 PACKAGE = "interchange.families"
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
+# Name of an activation function in config.json -> our name.
+THEIR_ACTIVATIONS = {name: ours for ours, name in ACTIVATIONS.items()} | {"gelu_pytorch_tanh": "gelu_tanh"}
 # Keys of config.json that are read for every family, those of the head in ``architectures``.
-_ENCODER_KEYS = ("model_type", "pad_token_id", "do_lower_case", "is_decoder")
+_ENCODER_KEYS = ("model_type", "pad_token_id", "do_lower_case", "is_decoder", "tie_word_embeddings")
 _HEAD_KEYS = ("architectures", "id2label", "label2id", "num_labels", "problem_type")
 # Keys that transformers, sentence-transformers or a publisher saved and that change no output of an encoder: names and
-# versions, how to compute (the tensors themselves tell whether the MLM decoder is tied), how to generate text.
+# versions, how to compute, how to generate text.
 WITHOUT_EFFECT = """
     _name_or_path name name_or_path language transformers_version paddlenlp_version tokenizer_class finetuning_task
     task_specific_params sentence_transformers sbert_ce_default_activation_function _commit_hash _num_labels
     dtype torch_dtype use_cache output_past return_dict output_attentions output_hidden_states output_scores torchscript
     use_bfloat16 xla_device tf_legacy_loss loss_type gradient_checkpointing chunk_size_feed_forward enable_recompute
-    _attn_implementation _attn_implementation_autoset attn_implementation tie_word_embeddings tie_encoder_decoder
+    _attn_implementation _attn_implementation_autoset attn_implementation tie_encoder_decoder
     cross_attention_hidden_size bos_token_id eos_token_id eos_token_ids sep_token_id cls_token_id mask_token_id
     decoder_start_token_id prefix max_length min_length do_sample early_stopping num_beams num_beam_groups
     diversity_penalty temperature top_k top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size
@@ -40,6 +42,7 @@ WITHOUT_EFFECT = """
     forced_eos_token_id remove_invalid_values exponential_decay_length_penalty suppress_tokens begin_suppress_tokens
     directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type
 """.split()  # noqa: SIM905
+_QUANTIZED = ("quantization_config", "compression_config")
 
 
 class Family(abc.ABC):
@@ -59,9 +62,12 @@ class Family(abc.ABC):
       fields: a key of ``config.json`` -> the field of the encoder's ``Config`` that holds the same value.
       defaults: the values of keys that older files leave out.
       fixed: a key of ``config.json`` -> the only value with which our modules compute the same.
+      nullable: keys that may be null. With a null as any other key that counts, some version of transformers fails, or
+        computes something else than with the default.
       others: keys that the family reads elsewhere, or that change no output of its models.
       causal: the end of the name of the class that predicts the next token; "" if transformers has none of the family
         that reads from left to right.
+      padding: if positions count from after the id of padding, that id where ``config.json`` has none; None if not.
       decoder: the name of the MLM decoder. Its weights are the word embeddings, of which a file may hold a second copy.
       activation: the key of ``config.json`` for the activation function.
       classifier_dropout: the key of ``config.json`` for the dropout rate before the classifier; "" if it is one of
@@ -82,8 +88,10 @@ class Family(abc.ABC):
         "add_cross_attention": False,
         "pruned_heads": {},
     }
+    nullable: ClassVar[tuple[str, ...]] = ("classifier_dropout",)
     others: ClassVar[tuple[str, ...]] = ()
     causal: ClassVar[str] = ""
+    padding: ClassVar[int | None] = None
     decoder: ClassVar[str]
     activation: ClassVar[str] = "hidden_act"
     classifier_dropout: ClassVar[str] = "classifier_dropout"
@@ -154,6 +162,11 @@ class Family(abc.ABC):
         return *buffers, f"{self.decoder}.weight", f"{self.decoder}.bias"
 
     @property
+    def word_embeddings(self) -> str:
+        """The name of the table of word embeddings; "" if the family has none."""
+        return next((entry.theirs for entry in self.map("", 0) if entry.ours.endswith("/word_embeddings")), "")
+
+    @property
     def decoder_bias(self) -> str:
         """The name of the MLM output bias. Some files store it only as ``<decoder>.bias``."""
         return f"{self.decoder.rpartition('.')[0]}.bias"
@@ -181,15 +194,15 @@ class Family(abc.ABC):
           UserError: the model is not of this family, or has a feature that our modules do not have.
         """
         self._check_keys(theirs, f"{where}/{file}")
-        activations = {name: ours for ours, name in ACTIVATIONS.items()} | {"gelu_pytorch_tanh": "gelu_tanh"}
         activation = str(theirs.get(self.activation, "gelu"))
-        if activation not in activations:
-            raise UserError(f"{where}/{file} has {self.activation} {activation!r}; known: {', '.join(activations)}")
+        if activation not in THEIR_ACTIVATIONS:
+            known = ", ".join(THEIR_ACTIVATIONS)
+            raise UserError(f"{where}/{file} has {self.activation} {activation!r}; known: {known}")
         missing = [name for name in self.fields if name not in theirs and name not in self.defaults]
         if missing:
             raise UserError(f"{where}/{file} has no {', '.join(missing)}: it is not of the {self.title} family")
         values = {ours: theirs.get(name, self.defaults.get(name)) for name, ours in self.fields.items()}
-        values |= {"activation": activations[activation]}
+        values |= {"activation": THEIR_ACTIVATIONS[activation]}
         if theirs.get("is_decoder"):  # then a token sees those before it alone, whatever the class
             values |= {"attention": "causal"}
         try:
@@ -198,8 +211,16 @@ class Family(abc.ABC):
             raise UserError(f"{where}/{file} does not describe a model of the {self.title} family: {error}") from error
 
     def _check_keys(self, theirs: Mapping[str, Any], path: str) -> None:
-        """Raise ``UserError`` if a key is unknown, or its value cannot be followed. Null counts as absent."""
+        """Raise ``UserError`` if a key is unknown, or its value cannot be followed."""
         given = {name: value for name, value in theirs.items() if value is not None}
+        for name in (name for name in _QUANTIZED if name in given):
+            raise UserError(
+                f"{path} has {name}: a quantized model cannot be read; give one with float32, float16 or bfloat16 "
+                "weights, or remove the key if these are"
+            )
+        counting = (*self.fields, self.activation, self.classifier_dropout, *(n for n, v in self.fixed.items() if v))
+        for name in (n for n in counting if theirs.get(n, "") is None and n not in self.nullable):
+            raise UserError(f"{path} has null as {name}; give the value with which the model was trained")
         for name, allowed in self.fixed.items():
             if (value := given.get(name, allowed)) != allowed:
                 raise UserError(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +16,7 @@ from etils import epath
 
 from bert_jax import catalogue
 from bert_jax.errors import RepeatingError, UserError
+from bert_jax.features.sentence_vectors import SentenceVectors
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import HeadClass, config_fields, of_config, of_pretraining
 from bert_jax.interchange.card import CARD
@@ -21,17 +24,17 @@ from bert_jax.interchange.conversion import Report, leaf, read_params, tensors_o
 from bert_jax.interchange.family import family_described, family_of, is_family, is_own
 from bert_jax.interchange.json_files import read_json, write_json
 from bert_jax.interchange.outputs import other_output
+from bert_jax.interchange.sentence_files import read_modules, with_sentence_files, write_sentence_files
 from bert_jax.interchange.tensors import WEIGHTS, current_names, not_finite, read_tensors, write_tensors
 from bert_jax.interchange.tokenizer_files import read_tokenizer, write_tokenizer
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.heads import Pooling
-from bert_jax.models.model import encoder_file, fresh_params
+from bert_jax.models.model import LM_HEAD, encoder_file, fresh_params
 from bert_jax.storage import files, reading
 from bert_jax.storage.checksums import CHECKSUMS, first_damage, write_checksums
 from bert_jax.storage.replacing import Directory
 from bert_jax.text.case import NOT_SAID, Case
-
-_MODES = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
+from bert_jax.text.tokenizer import Tokenizer
 
 
 def export_model(
@@ -51,8 +54,8 @@ def export_model(
       model: parts that the class of its head does not have are left out; without a head, the class is that of a
         pretrained model with its parts.
       card: the text of the model card.
-      pooling: how sentence-transformers is to pool the vectors of an encoder without head ("BertModel"). If None, no
-        files for sentence-transformers are written.
+      pooling: how sentence-transformers is to pool the vectors of an encoder without head ("BertModel"). If None, as
+        the model's own files or its training say (``exported_vectors``); if these do not, it gets no such files.
       into: how ``output`` is written: as a new folder, or in place of an older one (``replaced_directory``).
 
     Raises:
@@ -60,13 +63,10 @@ def export_model(
         missing, a parameter is not finite, or what is read back is not the model.
     """
     params, config, tokenizer, head = model.params, model.config, model.tokenizer, exported_head(model)
-    if pooling and head.ending != "Model":
-        raise UserError(
-            f"only an encoder without heads can have pooling files, this is a {head.architecture}; add "
-            f"--as={head.family.name}Model"
-        )
+    vectors = exported_vectors(model, pooling)
     config = config.plain()
     tensors, report = tensors_of(params, config, head, tokenizer.pad_id)
+    unused = tuple(part for part in report.unused if not vectors or part not in vectors.dense_parts())
     if broken := not_finite(tensors):
         raise RepeatingError(
             f"{broken[0]} of the model holds values that are not finite numbers; nothing was written: train again with "
@@ -74,19 +74,41 @@ def export_model(
         )
     with into(output) as folder:
         write_tensors(folder, tensors, output)
-        write_json(folder / "config.json", fields_of(config, head, tokenizer.pad_id))
+        write_json(folder / "config.json", fields_of(config, head, tokenizer.pad_id) | _special_ids(tokenizer))
         write_tokenizer(folder, config, tokenizer)
-        if pooling:
-            _write_pooling(folder, config, pooling)
-        # Only the files that an import reads get checksums. The files for pooling, which lie in a subfolder, get none,
-        # and neither does the card, which people may edit.
+        if vectors:
+            write_sentence_files(folder, vectors, model, output)
+        # The files of the folder itself get checksums. The files for pooling, which lie in subfolders, get none, and
+        # neither does the card, which people may edit.
         write_checksums(folder, sorted(path.name for path in folder.iterdir() if path.is_file()))
         (folder / CARD).write_text(card, encoding="utf-8")
         note = _check_written(folder, params, config, head)
     count = sum(array.size for array in tensors.values())
     return dataclasses.replace(
-        report, title=f"exported to {output}: {head.architecture}, {count:,} parameters", notes=(note,)
+        report,
+        title=f"exported to {output}: {head.architecture}, {count:,} parameters",
+        notes=(*([f"vectors: {vectors}"] if vectors else []), note),
+        unused=unused,
     )
+
+
+def exported_vectors(model: TrainedModel, pooling: Pooling | None = None) -> SentenceVectors | None:
+    """Return how an export of ``model`` says that vectors of texts are made; None if it says nothing of them.
+
+    ``pooling`` takes the place of what the model's files or its training say. A head for another task than such vectors
+    stands on no encoder that was trained for them.
+
+    Raises ``UserError`` if ``pooling`` is given for a model with heads, or gives vectors of another size than what
+    follows it reads.
+    """
+    head = exported_head(model)
+    if pooling and head.ending != "Model":
+        raise UserError(
+            f"only an encoder without heads can have pooling files, this is a {head.architecture}; add "
+            f"--as={head.family.name}Model"
+        )
+    said = model.pooled_by(pooling).said_vectors
+    return said if head.ending == "Model" or "sentence_vectors" in model.facts else None
 
 
 def exported_head(model: TrainedModel) -> HeadClass:
@@ -139,6 +161,15 @@ def fields_of(config: ModelConfig, head: HeadClass, pad_id: int) -> dict[str, An
     return config_fields(head) | family_of(config.encoder).to_config(config, pad_id)
 
 
+def _special_ids(tokenizer: Tokenizer) -> dict[str, int]:
+    """Return the ids of special tokens for ``config.json``. Without them, transformers takes those of published models.
+
+    A text begins with [CLS] and ends with [SEP], in the words of generation too: ``bos`` and ``eos``.
+    """
+    ids = {"pad": tokenizer.pad_id, **dict.fromkeys(("bos", "cls"), tokenizer.cls_id)}
+    return {f"{name}_token_id": i for name, i in (ids | dict.fromkeys(("eos", "sep"), tokenizer.sep_id)).items()}
+
+
 def _check_written(folder: Path, params: Any, config: ModelConfig, head: HeadClass) -> str:
     advice = "nothing was written"
     written = _import_local(folder, str(folder))
@@ -160,39 +191,28 @@ def _check_written(folder: Path, params: Any, config: ModelConfig, head: HeadCla
     return "checked: read back, every parameter has the same bits"
 
 
-def _write_pooling(folder: Path, config: ModelConfig, pooling: Pooling) -> None:
-    """Write ``modules.json``, ``1_Pooling/config.json`` and ``sentence_bert_config.json``.
-
-    Args:
-      pooling: "mean": the mean of the last layer's vectors over all real tokens; "cls": the last layer's vector of
-        ``[CLS]``, without the pooler.
-    """
-    modules = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{module}"}
-        for i, (path, module) in enumerate((("", "Transformer"), ("1_Pooling", "Pooling")))
-    ]
-    write_json(folder / "modules.json", modules)
-    (folder / "1_Pooling").mkdir()
-    modes = {mode: name == pooling for name, mode in _MODES.items()}
-    others = dict.fromkeys(("pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens"), False)
-    write_json(
-        folder / "1_Pooling" / "config.json", {"word_embedding_dimension": config.hidden_size, **modes, **others}
-    )
-    # do_lower_case is False because the tokenizer itself lower-cases if the model needs it.
-    write_json(folder / "sentence_bert_config.json", {"max_seq_length": config.max_length, "do_lower_case": False})
-
-
 def import_model(directory: str | os.PathLike[str], given: Case = NOT_SAID) -> TrainedModel:
     """Return the model in a Hugging Face directory. The model may be of any family and have any head of that family.
 
-    ``given``: the case of its text, if its files do not say it.
+    If the directory has files of sentence-transformers, the model may lie in a subfolder that they name, and its facts
+    say how vectors of texts are made. ``given``: the case of its text, if its files do not say it.
 
     Raises:
       UserError: there is no such model, its weights exist only as a pickle, the tensors do not fit the config, or a
-        file is damaged or does not match its sha256 in ``SHA256SUMS``, if there is one.
+        file is damaged or does not match its sha256 in ``SHA256SUMS``, if there is one; or the files of
+        sentence-transformers say what is not computed here.
     """
-    with files.download(directory) as folder:
-        return _import_local(folder, str(directory), given)
+    where = os.fspath(directory)
+    with contextlib.ExitStack() as opened:
+
+        @functools.cache
+        def folder_of(path: str) -> Path:
+            return opened.enter_context(files.download(f"{where.rstrip('/')}/{path}" if path else where))
+
+        modules = read_modules(folder_of(""), where)
+        inner = modules[0].path if modules else ""
+        model = _import_local(folder_of(inner), f"{where}/{inner}" if inner else where, given)
+        return with_sentence_files(model, modules, folder_of, where) if modules else model
 
 
 def _import_local(folder: Path, where: str, given: Case = NOT_SAID) -> TrainedModel:
@@ -203,6 +223,12 @@ def _import_local(folder: Path, where: str, given: Case = NOT_SAID) -> TrainedMo
     theirs = read_json(folder / "config.json")
     config = family_described(theirs, where).from_config(theirs, where)
     tokenizer = read_tokenizer(folder, config, where, given)
+    said = theirs.get("pad_token_id", (family := family_of(config.encoder)).padding)
+    if family.padding is not None and said != tokenizer.pad_id:
+        raise UserError(
+            f"{where}: config.json has pad_token_id {said}, the tokenizer {tokenizer.pad_id}; positions of a "
+            f"{family.title} count from after that id: give both the id with which the model was trained"
+        )
     params, head, report = _model_of(theirs, read_tensors(folder, where), config, where, tokenizer.pad_id)
     if spare := config.vocab_size - tokenizer.size:
         note = f"{spare:,} of the {config.vocab_size:,} embeddings have no piece: spare rows, or a vocabulary cut short"
@@ -218,6 +244,12 @@ def _model_of(
     tensors, folded = family.fold(current_names(family, stored, where), theirs, where)
     head = of_config(family, theirs, tensors, where)
     params, report = read_params(tensors, config, head, where, pad_id)
+    is_tied = theirs.get("tie_word_embeddings", True) or f"{family.decoder}.weight" in tensors
+    if LM_HEAD.name in params and not is_tied:
+        raise UserError(
+            f"{where}/config.json says tie_word_embeddings false, but there is no {family.decoder}.weight; set it to "
+            "true if the decoder is the word embeddings, else copy the whole folder again"
+        )
     if reason := unlike(params, config, head):
         raise UserError(f"{where} cannot be read: {reason}")
     count = sum(array.size for array in jax.tree.leaves(params))

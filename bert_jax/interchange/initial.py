@@ -62,7 +62,8 @@ def _begun_from(workdir: str) -> TrainedModel | None:
     model = config_of(facts["model"])
     tokenizer = tokenizers.load(tokenizers.find(workdir), facts["lowercase"], facts.get("strip_accents"))
     head = HeadClass(classifier_dropout=(facts.get("task") or {}).get("dropout_rate"))
-    return TrainedModel(str(identity["init"]), {}, model, tokenizer, head, run=trained_by)
+    kept = {name: facts[name] for name in ("task", "tasks", "max_length") if name in facts}  # how it pools
+    return TrainedModel(str(identity["init"]), {}, model, tokenizer, head, kept, run=trained_by)
 
 
 def continued_seed(seed: int, initial: TrainedModel | None, purpose: Purpose) -> tuple[int, dict[str, str]]:

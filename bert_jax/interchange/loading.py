@@ -12,21 +12,30 @@ from typing import Any
 from bert_jax import configuration
 from bert_jax.checkpoints.restoring import BEST, FROZEN, read_params, saved_steps, steps_folder
 from bert_jax.checkpoints.steps import unmarked_steps
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, few
 from bert_jax.features.trained_model import RunKey, TrainedModel
 from bert_jax.interchange.architectures import of_facts
 from bert_jax.interchange.family import families
 from bert_jax.interchange.hugging_face import import_model, licence_of
 from bert_jax.interchange.original import import_original, is_original
+from bert_jax.interchange.sentence_files import MODULES
 from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.model import config_facts, config_of
 from bert_jax.models.transformer import scanned_from, unstack_layers
 from bert_jax.reporting.run_record import purpose_of, read_run
 from bert_jax.reporting.status import first_save
-from bert_jax.storage import files, reading
+from bert_jax.storage import files
 from bert_jax.tasks.several import outside
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.case import KEYS, NOT_SAID, Case
+
+# The entries of a step's facts that a model is built from, of any model and of some, and the class of each.
+_NEEDED: Mapping[str, type] = {"model": dict, "model.encoder": str, "lowercase": bool, "vocabulary_sha256": str}
+_OPTIONAL: Mapping[str, type] = {
+    **dict.fromkeys(("head", "task", "tasks", "data", "run", "run.config", "run.identity", "run.versions"), dict),
+    **{"labels": list, "max_length": int, "bilstm_layers": int},
+}
+_NAMED = {"head": "architecture", "task": "name"}  # the entry that such an object has if it is there
 
 
 def load(source: str, step: int | None = None, flag: str = "", given: Case | None = None) -> TrainedModel:
@@ -43,7 +52,8 @@ def load(source: str, step: int | None = None, flag: str = "", given: Case | Non
       UserError: ``source`` is none of these, there is no such step, the vocabulary is not the one that the model was
         trained with, or the model cannot be read.
     """
-    if (files.as_path(source) / "config.json").exists() or is_original(source):
+    place = files.as_path(source)
+    if any((place / name).exists() for name in ("config.json", MODULES)) or is_original(source):
         if step is not None:
             raise UserError(f"{flag}{source} has one model, and no step {step}; leave --step out")
         return read_model(source, given or NOT_SAID, None if given is None else KEYS)
@@ -71,6 +81,7 @@ def _is_workdir(path: str) -> bool:
 
 def _of_workdir(source: str, workdir: str, step: int | None) -> TrainedModel:
     params, facts, step = read_chosen(workdir, step)
+    _check_facts(facts, workdir, step)
     params = {name: tree for name, tree in params.items() if name in ("encoder", *facts.get("parts", params))}
     file = tokenizers.find(workdir)
     tokenizer = tokenizers.load(file, facts["lowercase"], facts.get("strip_accents"))
@@ -82,6 +93,24 @@ def _of_workdir(source: str, workdir: str, step: int | None) -> TrainedModel:
         config = dataclasses.replace(config, layers="unrolled")
     head = of_facts(facts, params) if config.encoder in families() else None
     return TrainedModel(source, params, config, tokenizer, head, facts, workdir, step, _run_of(facts, step))
+
+
+def _check_facts(facts: Mapping[str, Any], workdir: str, step: int) -> None:
+    """Raise ``UserError`` if the facts of a step lack an entry that a model is built from, or it is of another kind."""
+
+    def at(path: str) -> Any:
+        group, _, key = path.rpartition(".")
+        held = facts.get(group) if group else facts
+        return held.get(key) if isinstance(held, Mapping) else None
+
+    wrong = [path for path, kind in _NEEDED.items() if not isinstance(at(path), kind)]
+    wrong += [path for path, kind in _OPTIONAL.items() if not isinstance(at(path), kind | None)]
+    wrong += [f"{name}.{key}" for name, key in _NAMED.items() if at(name) and not isinstance(at(f"{name}.{key}"), str)]
+    if wrong:
+        raise UserError(
+            f"{workdir}: the metadata of step {step} lacks {few(wrong)}, or has something else there; it is not as it "
+            "was saved: copy the run again"
+        )
 
 
 def _at_step(config: ModelConfig, facts: Mapping[str, Any], step: int) -> ModelConfig:
@@ -150,7 +179,6 @@ def read_model(directory: str, given: Case = NOT_SAID, keys: str | None = None) 
     Raises:
       UserError: for the reasons of ``import_model`` and ``import_original``.
     """
-    reading.check_plain(files.as_path(directory))
     original = is_original(directory)
     model = import_original(directory, given, keys) if original else import_model(directory, given)
     head = model.head
@@ -164,5 +192,6 @@ def read_model(directory: str, given: Case = NOT_SAID, keys: str | None = None) 
         "task": {"name": head.task} if head.task else None,
         "labels": list(head.labels),
         "parent": {"source": model.source, "licence": licence_of(directory)},
+        **model.facts,
     }
     return dataclasses.replace(model, facts=facts)

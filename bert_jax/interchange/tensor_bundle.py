@@ -17,6 +17,7 @@ import numpy as np
 import tensorstore as ts
 
 from bert_jax.errors import UserError
+from bert_jax.storage import reading
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER = 48
@@ -50,7 +51,7 @@ def read_bundle(prefix: Path) -> dict[str, np.ndarray]:
     """
     index = prefix.with_name(f"{prefix.name}.index")
     try:
-        table = index.read_bytes()
+        table = reading.read_bytes(index)
         entries = {key.decode(errors="surrogateescape"): value for key, value in _table(table)}
         num_shards = dict(_fields(entries.pop("", b""))).get(1, 1)
         tensors = {name: _entry(value) for name, value in entries.items()}
@@ -69,6 +70,7 @@ def _read(entry: _Entry, shards: list[Path], name: str) -> np.ndarray:
     dtype, count = np.dtype(_DTYPES[entry.dtype]), int(np.prod(entry.shape, dtype=np.int64))
     path = shards[entry.shard] if entry.shard < len(shards) else shards[-1].with_name(f"shard {entry.shard}")
     try:
+        reading.check_plain(path)
         size = path.stat().st_size
     except FileNotFoundError:
         raise UserError(f"{path.parent} has no {path.name}, which holds {name}; copy the whole checkpoint") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from safetensors.numpy import save_file
 from bert_jax.errors import UserError
 from bert_jax.interchange.family import Family
 from bert_jax.interchange.json_files import read_json, write_json
-from bert_jax.storage import write_errors
+from bert_jax.storage import reading, write_errors
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_SHARD_BYTES = 5_000_000_000  # the same limit as in transformers
@@ -23,6 +24,8 @@ PICKLE_HINT = (
     "model.save_pretrained(folder)"
 )
 FLOATS = (np.float64, np.float32, np.float16, ml_dtypes.bfloat16)
+# The dtypes of a file that are read; integers are in buffers without effect.
+_DTYPES = ("F64", "F32", "F16", "BF16", "BOOL", "I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64")
 
 
 def read_tensors(folder: Path, where: str) -> dict[str, np.ndarray]:
@@ -65,12 +68,27 @@ def not_finite(tensors: Mapping[str, np.ndarray]) -> list[str]:
 
 def _read_shard(path: Path) -> Iterator[tuple[str, np.ndarray]]:
     try:
+        reading.check_plain(path)
         with safetensors.safe_open(path, framework="numpy") as file:
             for name in file.keys():  # noqa: SIM118 - ``file`` is not a dict
+                if (dtype := file.get_slice(name).get_dtype()) not in _DTYPES:
+                    raise quantized(path, name, dtype)
                 array = file.get_tensor(name)
                 yield name, array.astype(np.float32) if array.dtype in FLOATS else array
+    except reading.NotPlainError:
+        raise
     except (safetensors.SafetensorError, OSError, ValueError) as error:
+        if unknown := re.search("unknown variant `(.*?)`", str(error)):  # safetensors does not know the dtype
+            raise quantized(path, "a tensor", unknown[1]) from error
         raise UserError(f"{path} cannot be read ({error}); it may be cut short: copy it again") from error
+
+
+def quantized(where: object, name: str, dtype: object) -> UserError:
+    """Return the error for a tensor that holds other numbers than floats of 16 bits or more."""
+    return UserError(
+        f"{where}: {name} holds {dtype} numbers; a quantized model cannot be read: give one with float32, float16 or "
+        "bfloat16 weights"
+    )
 
 
 def current_names(family: Family, tensors: Mapping[str, np.ndarray], where: str) -> dict[str, np.ndarray]:
@@ -81,7 +99,8 @@ def current_names(family: Family, tensors: Mapping[str, np.ndarray], where: str)
       where: the folder's name for error messages.
 
     Raises:
-      UserError: the decoder differs from the word embeddings, or two names in the file mean the same tensor.
+      UserError: the decoder differs from the word embeddings, the file has two output biases that differ, or two names
+        in the file mean the same tensor.
     """
     current: dict[str, np.ndarray] = {}
     for name, array in tensors.items():
@@ -90,12 +109,15 @@ def current_names(family: Family, tensors: Mapping[str, np.ndarray], where: str)
                 f"{where} has {family.current_name(name)} twice, once under an older name; copy the whole folder again"
             )
         current[family.current_name(name)] = array
-    tied = (family.decoder, f"{family.prefix}embeddings.word_embeddings")
-    decoder, words = (current.get(f"{name}.weight") for name in tied)
+    decoder, words = (current.get(name) for name in (f"{family.decoder}.weight", family.word_embeddings))
     if decoder is not None and words is not None and not np.array_equal(decoder, words):
         raise UserError(f"{where} has an MLM decoder that is not its word embeddings; only tied ones can be read")
-    if f"{family.decoder}.bias" in current:
-        current.setdefault(family.decoder_bias, current[f"{family.decoder}.bias"])
+    bias = current.get(f"{family.decoder}.bias")
+    if bias is not None and not np.array_equal(bias, current.setdefault(family.decoder_bias, bias)):
+        raise UserError(
+            f"{where} has {family.decoder}.bias and {family.decoder_bias}, which differ; keep the one with which the "
+            "model was trained"
+        )
     return current
 
 

@@ -15,7 +15,7 @@ from bert_jax.interchange.architectures import HeadClass, of_facts
 from bert_jax.interchange.card import model_card
 from bert_jax.interchange.conversion import Report
 from bert_jax.interchange.family import family_with
-from bert_jax.interchange.hugging_face import export_model, licence_of
+from bert_jax.interchange.hugging_face import export_model, exported_vectors, licence_of
 from bert_jax.interchange.loading import read_model
 from bert_jax.models.heads import Pooling
 from bert_jax.reporting.formats import is_number
@@ -38,8 +38,7 @@ def export_trained(
 
     Args:
       architecture: another class to export, such as "BertModel", which leaves out the heads.
-      pooling: the pooling for sentence-transformers. If None, a model whose task has the key
-        ``pooling`` gets that with which it was trained; other models get no files for sentence-transformers.
+      pooling: the pooling for sentence-transformers. If None, see ``hugging_face.exported_vectors``.
       into: how ``output`` is written: as a new folder, or in place of an older one (``replaced_directory``).
 
     Raises:
@@ -52,13 +51,10 @@ def export_trained(
         head = HeadClass(architecture)
         family_with(architecture)  # raises for an unknown class before anything is read
         trained = trained.with_parts(head.parts)
-    task = trained.facts.get("task") or {}
-    if pooling is None and head.ending == "Model":
-        pooling = task.get("pooling")
     exported, facts = dataclasses.replace(trained, head=head), trained.facts
     metrics = _newest_metrics(workdir, trained.step)
     baselines = reading.read_object(files.as_path(workdir) / "baselines.json") or {}
-    card = model_card(exported, metrics, baselines, pooling, _parent_of(facts))
+    card = model_card(exported, metrics, baselines, bool(exported_vectors(exported, pooling)), _parent_of(facts))
     report = export_model(exported, output, card, pooling, into)
     return dataclasses.replace(report, title=f"{report.title}, step {trained.step:,} of {workdir}")
 

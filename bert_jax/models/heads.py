@@ -27,7 +27,8 @@ from bert_jax.models.products import rounded_product, wide_product
 from bert_jax.records import Batch
 
 Outputs = Mapping[str, jax.Array]
-Pooling = Literal["mean", "cls"]
+# The names of sentence-transformers for the ways to make one vector of those of a text's tokens; see ``pool``.
+Pooling = Literal["mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 POSITION_SIZE = 200  # the width of the embedding of a position within a span
 
 
@@ -211,11 +212,7 @@ class ChoiceClassifier(Classifier):
 
 
 class SentenceVector(Head):
-    """Makes one vector for each text, without parameters (Reimers and Gurevych 2019, section 3).
-
-    If ``pooling`` is "mean", it is the mean of the last layer over all real positions, ``[CLS]`` and ``[SEP]``
-    included. If "cls", it is the last layer's vector at ``[CLS]``, without the pooler.
-    """
+    """Makes one vector for each text, without parameters (Reimers and Gurevych 2019, section 3); see ``pool``."""
 
     pooling: Pooling = "mean"
 
@@ -225,12 +222,26 @@ class SentenceVector(Head):
 
 
 def pool(sequence: jax.Array, attention_mask: jax.Array, pooling: Pooling) -> jax.Array:
-    """Return one vector for each text, [B, D] float32 or wider, from sequence [B, L, D] and attention_mask [B, L]."""
+    """Return one vector for each text, [B, D] float32 or wider, from sequence [B, L, D] and attention_mask [B, L].
+
+    The tokens are those that the mask has, ``[CLS]`` and ``[SEP]`` included. "mean" is their mean, "max" the largest
+    value of each dimension, "cls" the first of them, without the pooler, and "lasttoken" the last. In
+    "mean_sqrt_len_tokens" the sum is divided by the root of their number; in "weightedmean" the token at position i,
+    counted from 1, has the weight i.
+    """
     sequence = sequence.astype(jnp.promote_types(sequence.dtype, jnp.float32))
-    if pooling == "cls":
-        return sequence[:, 0]
     weights = attention_mask.astype(sequence.dtype)
-    return jnp.einsum("bld,bl->bd", sequence, weights) / jnp.maximum(jnp.sum(weights, axis=1), 1.0)[:, None]
+    if pooling in ("cls", "lasttoken"):
+        length = weights.shape[1]
+        place = jnp.argmax(weights, 1) if pooling == "cls" else length - 1 - jnp.argmax(weights[:, ::-1], 1)
+        return jnp.take_along_axis(sequence, place[:, None, None], axis=1)[:, 0]
+    if pooling == "max":
+        return jnp.max(jnp.where(weights[..., None] > 0, sequence, -jnp.inf), axis=1)
+    if pooling == "weightedmean":
+        weights *= jnp.arange(1, weights.shape[1] + 1, dtype=weights.dtype)[None]
+    count = jnp.maximum(jnp.sum(weights, axis=1), 1.0)[:, None]
+    total = jnp.einsum("bld,bl->bd", sequence, weights)
+    return total / (jnp.sqrt(count) if pooling == "mean_sqrt_len_tokens" else count)
 
 
 # What ``feature_tagging`` may choose; ``features.extract.LAYERS`` has what ``bert-jax features`` writes.

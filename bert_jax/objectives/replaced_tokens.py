@@ -60,13 +60,14 @@ class Objective(base.PretrainingObjective):
 
     arrangement = "sentences"
     titles: ClassVar[Mapping[str, str]] = {
-        "mlm_loss": "Generator: masked-LM loss, nats",
-        "mlm_accuracy": "Generator: masked-LM accuracy",
         "replaced_loss": "Discriminator: loss, nats",
-        "replaced_accuracy": "Discriminator: accuracy",
         "replaced_precision": "Discriminator: precision of replaced tokens",
         "replaced_recall": "Discriminator: recall of replaced tokens",
+        "replaced_accuracy": "Discriminator: accuracy",
         "replaced_rate": "Share of tokens that are replaced",
+        "mlm_loss": "Generator: masked-LM loss, nats",
+        "mlm_accuracy": "Generator: masked-LM accuracy",
+        "mlm_accuracy_no_punctuation": "Generator: masked-LM accuracy without punctuation",
     }
 
     def __init__(self, config: Config, setting: Setting):

@@ -11,7 +11,7 @@ from typing import Any
 from bert_jax.reporting import run_log
 from bert_jax.reporting.charts import HEIGHT, LEFT, RIGHT_EDGE, WIDTH, Chart, Series, still
 from bert_jax.reporting.loggers.base import Record
-from bert_jax.reporting.measures import EXACT, digits, known_baselines, metric_names, title, titles_in
+from bert_jax.reporting.measures import EXACT, digits, known_baselines, metric_names, title, titles_in, with_shares
 from bert_jax.storage import files, reading
 
 SPLITS = {"train": "train", "eval": "held-out"}
@@ -44,6 +44,8 @@ def charts_of(
       marks: (name, step) of the lines that mark steps.
     """
     records, charts = list(records), {}
+    last = next((record for record in reversed(records) if record["split"] == "eval"), {})
+    baselines = with_shares(baselines, last)
     for metric in metric_names(records, titles):
         series = tuple(
             Series(name, points, split)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from bert_jax.reporting.formats import MISSING, figure, in_words, is_number
 from bert_jax.reporting.loggers.base import Record, metrics_of
-from bert_jax.task import TOTAL
+from bert_jax.task import STANDARD_ERROR, TOTAL, has_goal
 from bert_jax.task import lower_is_better as lower_is_better
 
 # Metric -> title of what training itself measures, in the order of the charts. Objectives, tasks and evaluations have
@@ -35,6 +36,8 @@ NOT_DRAWN = (
 # Metric -> its baselines, which need no learning: (key in baselines.json, name in a chart). They are those that n-gram
 # models and this package's tasks give; the accuracy of any other term X is compared with X_majority_rate.
 BASELINES = {
+    "replaced_loss": (("replaced_entropy", "entropy of the replaced share"),),
+    "replaced_precision": (("replaced_rate", "replaced share"),),
     "mlm_loss": (("unigram_cross_entropy", "unigram"), ("trigram_cloze_cross_entropy", "3-gram cloze")),
     "lm_loss": (("unigram_cross_entropy", "unigram"), ("trigram_cross_entropy", "3-gram")),
     "accuracy": (("majority_rate", "majority rate"), ("chance_rate", "chance")),
@@ -47,6 +50,8 @@ MEANINGS = {
     "3-gram cloze": "counts which word stands between two neighbours; a small model needs many steps to pass it",
     "3-gram": "counts which word follows two others; a small model needs many steps to pass it",
     "unigram": "guesses words by their frequency alone",
+    "entropy of the replaced share": "the loss of knowing how many tokens are replaced, not which",
+    "replaced share": "the precision of guessing",
     "majority rate": "always gives the most common label",
     "chance": "guesses among the answers",
     "loss of the mean label": "always gives the mean of the labels",
@@ -77,6 +82,12 @@ def _known(metric: str, titles: Mapping[str, str]) -> tuple[str, str]:
     return "/".join(names[:number]), "/".join(names[number:])
 
 
+def in_order(metrics: Mapping[str, Any], titles: Mapping[str, str]) -> dict[str, Any]:
+    """Return ``metrics`` in the order of their titles; those without a title come last."""
+    place = {name: i for i, name in enumerate(titles)}
+    return dict(sorted(metrics.items(), key=lambda one: place.get(_known(one[0], titles)[0], len(place))))
+
+
 def digits(metric: str, titles: Mapping[str, str] = TITLES) -> int:
     """Return the number of decimals with which a metric is shown."""
     name, _ = _known(metric, titles)
@@ -100,17 +111,67 @@ def metric_names(records: Iterable[Record], titles: Mapping[str, str] = TITLES) 
     ]
 
 
+def with_shares(baselines: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``baselines`` with those that follow from the share of replaced tokens in ``record``, an evaluation.
+
+    It is another in each evaluation, since a better generator replaces fewer tokens.
+    """
+    found = {**baselines}
+    for metric, share in record.items():
+        name, slash, part = metric.partition("/")
+        if name == "replaced_rate" and is_number(share) and 0 <= share <= 1:
+            logs = (-x * math.log(x) for x in (share, 1 - share) if x > 0)
+            own = {"replaced_rate": share, "replaced_entropy": sum(logs)}
+            own["replaced_majority_rate"] = max(share, 1 - share)
+            found |= {f"{key}{slash}{part}": value for key, value in own.items()}
+    return found
+
+
+def heldout_errors(by_split: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Return metric, as an evaluation names it, -> its standard error.
+
+    Of several dev splits, a metric of all has the standard error of the mean of theirs.
+
+    Args:
+      by_split: split, of several tasks ``TASK/split`` -> metric -> standard error.
+    """
+    tasks: dict[str, dict[str, Mapping[str, float]]] = {}
+    for whole, errors in by_split.items():
+        task, slash, split = whole.rpartition("/")
+        if split.startswith("dev"):
+            tasks.setdefault(f"{task}{slash}", {})[split] = errors
+    found: dict[str, float] = {}
+    for start, splits in tasks.items():
+        for metric in dict.fromkeys(name for errors in splits.values() for name in errors):
+            known = {split: errors[metric] for split, errors in splits.items() if metric in errors}
+            if len(splits) > 1:
+                found |= {f"{start}{metric}/{split}": error for split, error in known.items()}
+            if len(known) == len(splits):
+                found[f"{start}{metric}"] = math.hypot(*known.values()) / len(known)
+    return found
+
+
 def headline(record: Record, tuned: bool, main: str | None, titles: Mapping[str, str]) -> list[str]:
     """Return the metrics of a record that lead the report, of a run that is ``tuned`` or one of pretraining.
 
-    In pretraining they are the loss of the first term and the accuracies of all, in fine-tuning ``main`` and two more.
+    In pretraining they are the loss of the first term, and the accuracy, precision and recall of all; in fine-tuning
+    ``main`` and two more.
     Of several tasks they are the mean and the main metrics, whose titles come first.
     """
     names = metric_names([record], titles)
-    terms = [name for name in names if name.endswith("_loss")][:1] + [n for n in names if n.endswith("_accuracy")]
+    shares = [name for name in names if name.endswith(("_accuracy", "_precision", "_recall"))]
+    terms = [name for name in names if name.endswith("_loss")][:1] + shares
     if terms and not tuned:
         return terms[:MOST_TILES]
-    return sorted(names, key=lambda name: name != main)[: MOST_TILES if main == MEAN else 3]
+    return sorted(names, key=lambda name: (name != main, name.endswith("loss")))[: MOST_TILES if main == MEAN else 3]
+
+
+class Baseline(NamedTuple):
+    """A score that is reached without learning. ``error`` is its standard error; 0 if it is exact."""
+
+    name: str
+    score: float
+    error: float
 
 
 def known_baselines(metric: str, baselines: Mapping[str, Any]) -> list[tuple[str, float]]:
@@ -120,14 +181,22 @@ def known_baselines(metric: str, baselines: Mapping[str, Any]) -> list[tuple[str
     (``rte/accuracy``). The majority rate of a term of a loss, such as ``nsp``, belongs to its accuracy,
     ``nsp_accuracy``.
     """
+    return [one[:2] for one in _baselines(metric, baselines)]
+
+
+def _baselines(metric: str, baselines: Mapping[str, Any]) -> list[Baseline]:
     name, slash, part = metric.partition("/")
     if name.endswith(CORRELATIONS) or part.endswith(CORRELATIONS):
-        return [(CONSTANT, 0.0)]
+        return [Baseline(CONSTANT, 0.0, 0.0)]
     of_term = ((f"{name.removesuffix('_accuracy')}_majority_rate", "majority rate"),)
     keys = [(f"{key}{slash}{part}", label) for key, label in BASELINES.get(name, of_term)]
     keys += [(f"{name}/{key}", label) for key, label in BASELINES.get(part, ())]
-    known = [(label, float(baselines[key])) for key, label in keys if is_number(baselines.get(key))]
-    return sorted(known, key=lambda one: one[1] if lower_is_better(metric) else -one[1])
+    known = []
+    for key, label in keys:
+        if is_number(baselines.get(key)):
+            error = baselines.get(f"{key}{STANDARD_ERROR}")
+            known.append(Baseline(label, float(baselines[key]), error if is_number(error) else 0.0))
+    return sorted(known, key=lambda one: one.score if lower_is_better(metric) else -one.score)
 
 
 def to_beat(metric: str, baselines: Mapping[str, Any]) -> str:
@@ -135,42 +204,77 @@ def to_beat(metric: str, baselines: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {figure(value)}" for name, value in known_baselines(metric, baselines))
 
 
-def compare(metric: str, value: float, baselines: Mapping[str, Any]) -> tuple[str, str]:
+def compare(
+    metric: str, value: float, baselines: Mapping[str, Any], errors: Mapping[str, float] | None = None
+) -> tuple[str, str]:
     """Return text that compares a value with its strongest baseline, and a colour: good if the value is better.
 
     Both are "" if no baseline is known for the metric.
+
+    Args:
+      errors: metric -> its standard error. The value of another metric is not called better or worse. If None, as in
+        pretraining, where a held-out figure is of very many tokens, every difference counts.
     """
-    for name, baseline in known_baselines(metric, baselines)[:1]:
-        return _compare_with(metric, value, name, baseline)
+    for baseline in _baselines(metric, baselines)[:1]:
+        return _compare_with(metric, value, baseline, errors)
     return "", ""
 
 
-def _compare_with(metric: str, value: float, name: str, baseline: float) -> tuple[str, str]:
-    gap = round(value, 3) - round(baseline, 3)  # of what is shown
-    if not gap:
-        return f"no better than {name} {baseline:.3f}", "bad"
-    better = (gap < 0) == lower_is_better(metric)
-    return f"{abs(gap):.3f} {'better' if better else 'worse'} than {name} {baseline:.3f}", "good" if better else "bad"
+def _compare_with(metric: str, value: float, baseline: Baseline, errors: Mapping[str, float] | None) -> tuple[str, str]:
+    gap, beside = round(value, 3) - round(baseline.score, 3), f"{baseline.name} {baseline.score:.3f}"
+    if not gap:  # of what is shown
+        return f"no better than {beside}", "bad"
+    better, side = (gap < 0) == lower_is_better(metric), "above" if gap > 0 else "below"
+    if errors is not None and metric not in errors:
+        return f"{abs(gap):.3f} {side} {beside}", ""
+    if errors is not None and abs(value - baseline.score) <= 2 * math.hypot(errors[metric], baseline.error):
+        return f"{abs(gap):.3f} {side} {beside}, within two standard errors", "doubt"
+    return f"{abs(gap):.3f} {'better' if better else 'worse'} than {beside}", "good" if better else "bad"
+
+
+def with_error(metric: str, text: str, errors: Mapping[str, float] | None, decimals: int = 3) -> str:
+    """Return the text of a metric's value with its standard error, ``0.834 ± 0.012``, if that is known."""
+    known = (errors or {}).get(metric)
+    return f"{text} ± {known:.{decimals}f}" if is_number(known) else text
 
 
 def comparison_lines(
-    metrics: Mapping[str, Any], baselines: Mapping[str, Any], cure: str, untrained: Mapping[str, Any] | None = None
+    metrics: Mapping[str, Any],
+    baselines: Mapping[str, Any],
+    cure: str,
+    untrained: Mapping[str, Any] | None = None,
+    errors: Mapping[str, float] | None = None,
+    main: str = "",
 ) -> list[str]:
-    """Return, for each metric that has baselines, a line that compares it with all of them, the weakest first.
+    """Return a line for ``main`` and for each metric that has baselines, which compares with them, the weakest first.
 
-    A line names the metric of ``untrained``, at step 0, too. If a baseline is better than the model, the last line is
-    ``cure``: what helps.
+    A line names the metric of ``untrained``, at step 0, too, and says if training did not make it better. A precision
+    stands beside the recall. If a value is not better than a baseline, the last line is ``cure``: what helps.
+    ``errors`` are as for ``compare``.
     """
     lines, colours = [], set()
-    for metric, value in metrics.items():
-        if is_number(value) and (known := known_baselines(metric, baselines)):
-            comparisons = [_compare_with(metric, value, *one) for one in reversed(known)]
-            before = (untrained or {}).get(metric)
-            start = f" ({before:.3f} at step 0)" if is_number(before) else ""
-            texts = ", ".join(text for text, _ in comparisons)
-            lines.append(f"held-out {in_words(metric)} {value:.3f}{start}: {texts}")
-            colours |= {colour for _, colour in comparisons}
-    return [*lines, cure] if "bad" in colours else lines
+    baselines = with_shares(baselines, metrics)
+    for metric, value in sorted(metrics.items(), key=lambda one: one[0] != main):
+        known = _baselines(metric, baselines)
+        if not is_number(value) or not (known or metric == main):
+            continue
+        comparisons = [_compare_with(metric, value, one, errors) for one in reversed(known)]
+        colours |= {colour for _, colour in comparisons}
+        line = f"held-out {in_words(metric)} {with_error(metric, f'{value:.3f}', errors)}"
+        if is_number(recall := metrics.get(metric.replace("_precision", "_recall"))) and "_precision" in metric:
+            line += f" with recall {recall:.3f}"
+        line += _since(metric, value, (untrained or {}).get(metric))
+        lines.append(line + (": " if comparisons else "") + ", ".join(text for text, _ in comparisons))
+    return [*lines, cure] if colours & {"bad", "doubt"} else lines
+
+
+def _since(metric: str, value: float, before: Any) -> str:
+    """Return, in brackets, the value of a metric at step 0, and whether training did not help; "" if unknown."""
+    if not is_number(before):
+        return ""
+    gap = round(value, 3) - round(before, 3)
+    helped = not has_goal(metric) or (gap < 0 if lower_is_better(metric) else gap > 0)
+    return f" ({before:.3f} at step 0{'' if helped else ': training did not help'})"
 
 
 def meanings(metrics: Iterable[str], baselines: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from bert_jax.errors import Interrupted, Preempted, RepeatingError, UserError
 from bert_jax.reporting.alarms import Alarms
 from bert_jax.reporting.formats import figure, in_words
 from bert_jax.reporting.loggers.base import Record
+from bert_jax.reporting.measures import in_order, titles_in
 from bert_jax.reporting.progress import ProgressLine
 from bert_jax.reporting.report import write_report
 from bert_jax.reporting.run_log import RunLog
@@ -34,12 +35,12 @@ class Observer:
             return
         outputs = [catalogue.find("reporting.loggers", name, having="Logger").Logger() for name in loggers]
         self._num_steps, self._private = num_train_steps, bool(run["config"].get("private"))
-        self._tasks = tuple(run["config"].get("tasks") or ())
-        self.status = StatusFile(self.workdir)
-        self.status.update(num_train_steps=num_train_steps)
-        self.progress = ProgressLine(num_train_steps, order=tuple(run.get("titles", ())))
+        self._tasks, self.titles = tuple(run["config"].get("tasks") or ()), titles_in(run)
         self.log = RunLog(self.workdir, outputs)
         self.log.start(run)
+        self.progress = ProgressLine(num_train_steps, order=tuple(run.get("titles", ())))
+        self.status = StatusFile(self.workdir)  # last: its thread writes from now on
+        self.status.update(num_train_steps=num_train_steps)
 
     @property
     def training_seconds(self) -> float:
@@ -144,7 +145,8 @@ class Observer:
             return
         self.log.write(step, "eval", metrics)
         for task in ("", *self._tasks):
-            own = {name.removeprefix(f"{task}/"): x for name, x in metrics.items() if self._task_of(name) == task}
+            own = {name: x for name, x in in_order(metrics, self.titles).items() if self._task_of(name) == task}
+            own = {name.removeprefix(f"{task}/"): x for name, x in own.items()}
             shown = ", ".join(f"{in_words(name)} {figure(value)}" for name, value in own.items())
             if shown:
                 self.note(f"step {step:,} held-out{task and f' {task}'}: {shown}")

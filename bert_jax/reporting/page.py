@@ -11,12 +11,13 @@ from html import escape
 
 COLOURS = """
 :root { color-scheme: light dark;
+  --edge: #1b233055;
   --page: #f6f7f9; --card: #ffffff; --text: #1b2330; --soft: #5b6675; --rule: #e3e7ed; --grid: #edf0f4;
   --train: #2f6fd6; --eval: #d9631e; --reference: #7b52c4; --good: #1c7f4f; --bad: #b3352b;
   --a: #2f6fd6; --b: #e39a2d; --c: #2f9e7e; --d: #8a63cf; --e: #d2573f; --f: #8793a3; --g: #c66b9d; --h: #6b7f2f;
   --i: #3f93ab; --j: #a8703f; --k: #5c6675; }
 @media (prefers-color-scheme: dark) { :root {
-  --page: #0f131a; --card: #171d27; --text: #e6eaf1; --soft: #98a4b5; --rule: #2a3342; --grid: #232b38;
+  --edge: #000c; --page: #0f131a; --card: #171d27; --text: #e6eaf1; --soft: #98a4b5; --rule: #2a3342; --grid: #232b38;
   --train: #6fa4ff; --eval: #ff9f5a; --reference: #b699f5; --good: #5cc894; --bad: #ff8a7d;
   --a: #6fa4ff; --b: #f0b65a; --c: #5cc8a6; --d: #b699f5; --e: #f58672; --f: #8d99aa; --g: #e79cc4; --h: #b5c96a;
   --i: #74c3da; --j: #d9a273; --k: #b3bdcc; } }
@@ -46,6 +47,7 @@ h2 { font-size: 1.15rem; letter-spacing: -.005em; margin: 44px 0 14px; }
 h3 { font-size: .95rem; font-weight: 600; margin: 0; }
 p { margin: .4em 0; } .soft { color: var(--soft); } small, .small { font-size: .85rem; }
 pre { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: .86em; }
+header, .tiles, figcaption { overflow-wrap: anywhere; }
 header .line { display: flex; flex-wrap: wrap; align-items: center; gap: 8px 14px; }
 .badge { border: 1px solid currentColor; border-radius: 99px; padding: 1px 12px; font-size: .82rem; font-weight: 600; }
 .badge.good { color: var(--good); } .badge.bad { color: var(--bad); } .badge.neutral { color: var(--train); }
@@ -56,6 +58,7 @@ header .line { display: flex; flex-wrap: wrap; align-items: center; gap: 8px 14p
 .tiles dt { color: var(--soft); font-size: .85rem; } .tiles dd { margin: 0; }
 .tiles .big { font-size: 1.75rem; font-weight: 650; line-height: 1.25; letter-spacing: -.02em;
   font-variant-numeric: tabular-nums; }
+.tiles .big small { font-size: .95rem; font-weight: 500; color: var(--soft); letter-spacing: 0; }
 .tiles .note { font-size: .82rem; line-height: 1.4; color: var(--soft); } .tiles .note.good { color: var(--good); }
 .tiles .note.bad { color: var(--bad); }
 .charts { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 16px; }
@@ -67,12 +70,19 @@ svg { display: block; width: 100%; height: auto; margin-top: 8px; overflow: visi
 """
     + DRAWINGS
     + """\
-.scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+.scroll { overflow-x: auto; background:
+  linear-gradient(to right, var(--card) 40%, transparent) left / 36px 100% no-repeat local,
+  linear-gradient(to left, var(--card) 40%, transparent) right / 36px 100% no-repeat local,
+  linear-gradient(to right, var(--edge), transparent) left / 14px 100% no-repeat scroll,
+  linear-gradient(to left, var(--edge), transparent) right / 14px 100% no-repeat scroll; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 7px 14px 7px 0; border-bottom: 1px solid var(--rule); vertical-align: top; }
 tr:last-child > td, tr:last-child > th[scope=row] { border-bottom: 0; }
 thead th { color: var(--soft); font-size: .82rem; font-weight: 500; white-space: nowrap; }
-th[scope=row] { font-weight: 500; min-width: 8em; overflow-wrap: anywhere; }
+th[scope=row] { font-weight: 500; min-width: 8em; overflow-wrap: break-word; }
 td.n, th.n { text-align: right; white-space: nowrap; padding-right: 10px; }
+.keys th[scope=row] { white-space: nowrap; overflow-wrap: normal; width: 1%; }
+.lead { font-size: 1.06rem; max-width: 62em; margin: 14px 0 0; overflow-wrap: anywhere; }
 td.wrap { overflow-wrap: anywhere; } .flag { white-space: nowrap; }
 .split { display: flex; height: 14px; border-radius: 7px; overflow: hidden; gap: 2px; margin: 4px 0 12px; }
 .split i { display: block; min-width: 2px; }
@@ -94,7 +104,13 @@ pre { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere; } pre + p { mar
 @media (max-width: 520px) { main { padding: 24px 14px 40px; } .card { padding: 14px; } h1 { font-size: 1.4rem; }
   .tiles { grid-template-columns: 1fr 1fr; gap: 10px; } .tiles .big { font-size: 1.4rem; }
   svg text { font-size: 16px; } svg .mark text { font-size: 14px; }
-  .examples { grid-template-columns: minmax(0, 1fr); } }
+  .examples { grid-template-columns: minmax(0, 1fr); }
+  .cells thead { display: none; } .cells, .cells tbody, .keys tbody { display: block; }
+  :is(.cells, .keys) :is(tr, th, td) { display: block; border: 0; padding: 0; }
+  :is(.cells, .keys) tr { padding: 7px 0; border-bottom: 1px solid var(--rule); }
+  :is(.cells, .keys) tr:last-child { border: 0; } .cells th[scope=row] { font-weight: 600; }
+  .cells td { display: flex; justify-content: space-between; gap: 0 14px; flex-wrap: wrap; white-space: normal; }
+  .cells td[data-of]::before { content: attr(data-of); color: var(--soft); } }
 @media print { body { background: #fff; } .card { break-inside: avoid; } }
 /* Only the report of a fine-tuned model needs the rest. */
 .heat { border-collapse: separate; border-spacing: 2px; width: auto; font-size: .85rem; }
@@ -105,6 +121,7 @@ pre { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere; } pre + p { mar
   left: 0; background: var(--card); }
 .heat td { text-align: center; vertical-align: middle; border-radius: 5px; min-width: 46px; line-height: 1.25;
   background: color-mix(in srgb, var(--h, transparent) var(--s, 0%), var(--card)); }
+@media (min-width: 1180px) { .sideways.few { display: none; } }
 .heat td small { display: block; color: var(--soft); font-size: .72rem; } .heat td.none { color: var(--soft); }
 .heat.many td { min-width: 30px; padding: 3px 5px; } .heat.many td small { display: none; }
 @media (max-width: 520px) { .heat thead th span { writing-mode: vertical-rl; transform: rotate(180deg); }
@@ -161,22 +178,31 @@ def as_html(text: str) -> str:
     return FLAG.sub(r'<span class="flag">\g<0></span>', escape(text))
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: int = 1) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: int = 1, keys: bool = False) -> str:
     """Return an HTML table. ``head`` and ``rows`` hold plain text, which is escaped here.
 
-    The first cell of each row is a heading. Columns from number ``numbers_from`` on are right-aligned.
+    The first cell of each row is a heading. Columns from number ``numbers_from`` on are right-aligned. In a narrow
+    window each cell has a line of its own, which begins with the title of its column.
+
+    Args:
+      keys: whether the rows are keys, which never break, and their values as text.
     """
 
     def kind(column: int) -> str:
-        return ' class="n"' if column >= numbers_from else ' class="wrap"'
+        return ' class="n"' if column >= numbers_from and not keys else ' class="wrap"'
 
     titles = "".join(f'<th scope="col"{kind(i)}>{escape(cell)}</th>' for i, cell in enumerate(head))
     lines = []
     for first, *rest in rows:
-        cells = "".join(f"<td{kind(i)}>{as_html(cell)}</td>" for i, cell in enumerate(rest, start=1))
+        names = [*head[1:], *[""] * len(rest)]
+        cells = "".join(
+            f'<td{kind(i)} data-of="{escape(of)}">{as_html(cell)}</td>' if of else f"<td{kind(i)}>{as_html(cell)}</td>"
+            for i, (cell, of) in enumerate(zip(rest, names, strict=False), start=1)
+        )
         lines.append(f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>')
     heading = f"<thead><tr>{titles}</tr></thead>" if head else ""
-    return f'<div class="scroll"><table>{heading}<tbody>\n' + "\n".join(lines) + "\n</tbody></table></div>"
+    body, style = "\n".join(lines), "keys" if keys else "cells"
+    return f'<div class="scroll"><table class="{style}">{heading}<tbody>\n{body}\n</tbody></table></div>'
 
 
 def fold(title: str, body: str) -> str:

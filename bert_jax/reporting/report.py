@@ -19,17 +19,24 @@ from bert_jax.reporting.loggers.base import Record, flatten, metrics_of
 from bert_jax.reporting.measures import (
     cell,
     compare,
+    digits,
     headline,
+    heldout_errors,
+    in_order,
     lower_is_better,
     meanings,
     title,
     titles_in,
     to_beat,
+    with_error,
+    with_shares,
 )
 from bert_jax.reporting.page import fold, page, section, table
 from bert_jax.reporting.report_errors import errors
-from bert_jax.reporting.report_speed import goodput, paces, step_times
+from bert_jax.reporting.report_speed import goodput, paces, step_times, untimed
+from bert_jax.reporting.summary import heading, mapping, sentence
 from bert_jax.storage import files, reading
+from bert_jax.task import has_goal
 
 FILE = "report.html"
 DETAILS = "details.json"  # errors of a fine-tuned model
@@ -55,30 +62,37 @@ def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | Non
     baselines = _read(folder / "baselines.json", {})
     examples = [example for example in _read(folder / "examples.json", []) if _is_filled(example)]
     details = _sound_details(_read(folder / DETAILS, {}))
-    tuned = not _mapping(run.get("config")).keys().isdisjoint(("task", "tasks"))
-    best = details.get("best_step")
+    tuned = not mapping(run.get("config")).keys().isdisjoint(("task", "tasks"))
     evaluations = [record for record in records if record["split"] == "eval"]
+    best = details.get("best_step") if tuned else _selected(run, evaluations)
     shown, titles = next((r for r in evaluations if r["step"] == best), (evaluations or records)[-1]), titles_in(run)
+    baselines = with_shares(baselines, shown)
     leading = {name: shown[name] for name in headline(shown, tuned, details.get("metric"), titles)}
     rows = "held-out" if shown["split"] == "eval" else "train"
-    tiles = [(f"{title(n, titles)}, {rows}", figure(x), *compare(n, x, baselines)) for n, x in leading.items()]
+    spread = _errors_of(details) if tuned else None
+    tiles = [
+        (f"{title(n, titles)}, {rows}", with_error(n, figure(x), spread), *compare(n, x, baselines, spread))
+        for n, x in leading.items()
+    ]
+    lead = next(((*one, shown["step"]) for one in leading.items() if rows == "held-out"), None)
     parts = [
         _header(run, state, records, os.fspath(workdir)),
+        _lead(sentence(run, records, lead, baselines, spread, titles)),
         _tiles(records, tiles, state, meanings(leading, baselines)),
     ]
     parts += [
         section("Scores", _scores(details, baselines, titles) if tuned else ""),
-        section("Held-out results", _results(evaluations, baselines, titles)),
+        section("Held-out results", _results(evaluations, details if tuned else {}, baselines, titles)),
         errors(details),
         section("Curves", _charts(records, run, baselines)),
         section("Filling in the blanks", _examples(examples)),
-        section("How fast it was", step_times(paces(records, run))),
+        section("How fast it was", step_times(paces(records, run), untimed(records, run))),
         section("Where the time went", goodput(state)),
         section("What it was made from", _lineage(run)),
     ]
     body = "\n".join(part for part in parts if part)
     path = folder / FILE
-    files.write_text(path, page(f"{_name(run, workdir)} · bert_jax", body))
+    files.write_text(path, page(f"{heading(run)} · bert_jax", body))
     return os.fspath(path)
 
 
@@ -95,12 +109,15 @@ def _sound_details(details: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return ``details.json``, which may be of another version or written by hand, without entries of a wrong type."""
     return {
         **details,
-        "splits": {name: of for name, of in _mapping(details.get("splits")).items() if isinstance(of, Mapping)},
+        "splits": {name: of for name, of in mapping(details.get("splits")).items() if isinstance(of, Mapping)},
     }
 
 
-def _name(run: Mapping[str, Any], workdir: str | os.PathLike[str]) -> str:
-    return str(run.get("name") or os.path.basename(os.fspath(workdir).rstrip("/")) or "run")
+def _errors_of(details: Mapping[str, Any]) -> dict[str, float]:
+    """Return metric -> its standard error, from the splits of ``details.json``."""
+    of_splits = {name: mapping(found.get("standard_errors")) for name, found in details["splits"].items()}
+    known = {name: {k: x for k, x in of.items() if is_number(x)} for name, of in of_splits.items()}
+    return heldout_errors({name: of for name, of in known.items() if of})
 
 
 def _moment(seconds: float) -> str:
@@ -122,7 +139,7 @@ def _header(run: Mapping[str, Any], state: Mapping[str, Any], records: list[Reco
     colour = {"finished": "good", "failed": "bad", "stopped": "bad"}.get(word, "neutral")
     badge = f'<span class="badge {colour}">{escape(word)}</span>' if word else ""
     times = [record["time"] for record in records]
-    facts = [f"{_moment(min(times))} to {_moment(max(times))}", workdir]
+    facts = [" to ".join(dict.fromkeys((_moment(min(times)), _moment(max(times))))), workdir]
     facts += [f"{len(of)} {word}{'s' * (len(of) > 1)}" for word, of in _starts(run) if of]
     error = f'<p class="soft">{escape(str(state["last_error"]))}</p>' if state.get("last_error") else ""
     alarms = "".join(
@@ -130,9 +147,22 @@ def _header(run: Mapping[str, Any], state: Mapping[str, Any], records: list[Reco
         for alarm in state.get("alarms", [])
     )
     return (
-        f'<header>\n<div class="line"><h1>{escape(_name(run, workdir))}</h1>{badge}</div>\n'
+        f'<header>\n<div class="line"><h1>{escape(heading(run))}</h1>{badge}</div>\n'
         f'<p class="soft">{escape(" · ".join(facts))}</p>{error}{alarms}\n</header>'
     )
+
+
+def _selected(run: Mapping[str, Any], evaluations: list[Record]) -> int | None:
+    """Return the step whose model a run of pretraining keeps, if its recipe selects one (``training.selection``)."""
+    metric = mapping(mapping(run.get("config")).get("selection")).get("metric")
+    name = str(metric)
+    known = [r for r in evaluations if metric and r["step"] and is_number(r.get(name))]
+    best = (min if lower_is_better(name) else max)(known, key=lambda r: r[name], default=None)
+    return best["step"] if best else None
+
+
+def _lead(text: str) -> str:
+    return f'<p class="lead">{escape(text)}</p>' if text else ""
 
 
 def _tiles(
@@ -148,11 +178,17 @@ def _tiles(
     tiles.append(("time", duration(spent), speed, ""))
     cells = (
         f'<div class="card"><dt>{escape(name)}</dt>'
-        f'<dd class="big">{escape(value)}</dd><dd class="note {colour}">{escape(note)}</dd></div>'
+        f'<dd class="big">{_small_error(value)}</dd><dd class="note {colour}">{escape(note)}</dd></div>'
         for name, value, note, colour in tiles
     )
     below = f'\n<p class="small soft">{escape(meant)}</p>' if meant else ""
     return '<dl class="tiles" aria-label="Headline figures">\n' + "\n".join(cells) + f"\n</dl>{below}"
+
+
+def _small_error(value: str) -> str:
+    """Return a value as HTML, its standard error smaller."""
+    score, sign, error = value.partition(" ± ")
+    return escape(score) + (f" <small>±&nbsp;{escape(error)}</small>" if sign else "")
 
 
 # ---- Curves ------------------------------------------------------------------------------------------------------
@@ -181,8 +217,8 @@ def _marks(run: Mapping[str, Any]) -> Iterable[tuple[str, float]]:
 def _phases(run: Mapping[str, Any]) -> list[tuple[str, int, int]]:
     """Return (name, first step, row length) of each phase, in order; [] if ``run.json`` does not tell."""
     phases, first = [], 0
-    for name, values in _mapping(run.get("phases")).items():
-        steps, length = (_mapping(values).get(key) for key in ("num_steps", "max_length"))
+    for name, values in mapping(run.get("phases")).items():
+        steps, length = (mapping(values).get(key) for key in ("num_steps", "max_length"))
         if not (isinstance(steps, int) and isinstance(length, int)):
             return []
         phases.append((str(name), first, length))
@@ -198,17 +234,13 @@ def _row_lengths(run: Mapping[str, Any]) -> str:
     phases = _phases(run)
     if len({length for _, _, length in phases}) < 2:
         return ""
-    evaluated = _mapping(_mapping(run.get("config")).get("training")).get("eval_phase") or phases[-1][0]
+    evaluated = mapping(mapping(run.get("config")).get("training")).get("eval_phase") or phases[-1][0]
     heldout = next((length for name, _, length in phases if name == evaluated), phases[-1][2])
     train = ", then ".join(f"{length:,} from step {first:,} ({name})" for name, first, length in phases)
     return (
         f"Held-out rows have {heldout:,} tokens throughout, train rows {train}: where the lengths differ, the distance "
         "between the two curves is not overfitting, and the train curve leaps where a phase begins."
     )
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 # ---- Tables ------------------------------------------------------------------------------------------------------
@@ -223,13 +255,15 @@ def _scores(details: Mapping[str, Any], baselines: Mapping[str, Any], titles: Ma
     for task in dict.fromkeys(name.rpartition("/")[0] for name in splits):  # "": the only one
         start = f"{task}/" if task else ""
         own = {name.removeprefix(start): found for name, found in splits.items() if name.rpartition("/")[0] == task}
-        names = dict.fromkeys(f"{start}{name}" for found in own.values() for name in found["metrics"])
+        labels = _scored_labels(own)
+        every = (f"{start}{name}" for found in own.values() for name in found["metrics"] if name not in labels)
+        names = dict.fromkeys(every)
         order = [main, *(titles if task else ())]
         ordered = sorted(names, key=lambda name: order.index(name) if name in order else len(order))
         rows = [
             [
                 title(name, titles),
-                *(cell(found["metrics"].get(name.removeprefix(start)), name, titles) for found in own.values()),
+                *(_scored(found, name.removeprefix(start), name, titles) for found in own.values()),
                 to_beat(name, baselines) or MISSING,
             ]
             for name in ordered
@@ -241,21 +275,47 @@ def _scores(details: Mapping[str, Any], baselines: Mapping[str, Any], titles: Ma
     return f'<p class="small soft">{escape(note)}</p>{"".join(tables)}'
 
 
-def _results(evaluations: list[Record], baselines: Mapping[str, Any], titles: Mapping[str, str]) -> str:
-    rows = []
-    for metric in dict.fromkeys(k for r in evaluations for k, v in metrics_of(r).items() if is_number(v)):
+def _scored(found: Mapping[str, Any], metric: str, name: str, titles: Mapping[str, str]) -> str:
+    """Return the value of a split's ``metric``, which is called ``name`` outside, with its standard error."""
+    text = cell(found["metrics"].get(metric), name, titles)
+    return with_error(metric, text, mapping(found.get("standard_errors")), digits(name, titles))
+
+
+def _scored_labels(splits: Mapping[str, Any]) -> set[str]:
+    """Return the metrics of single labels, which have a table of their own."""
+    return {f"{label}_f1" for found in splits.values() for label in mapping(found.get("per_label"))}
+
+
+def _results(
+    evaluations: list[Record], details: Mapping[str, Any], baselines: Mapping[str, Any], titles: Mapping[str, str]
+) -> str:
+    """Return a table of the first, the last and the best evaluation, without what the table of scores has already."""
+    rows, splits = [], mapping(details.get("splits"))
+    scored = any(found.get("metrics") for found in splits.values())
+    shows_last = not (scored and evaluations and details.get("best_step") == evaluations[-1]["step"])
+    every = dict.fromkeys(k for r in evaluations for k, v in metrics_of(r).items() if is_number(v))
+    for metric in in_order(every, titles):
+        if titles.get(metric) == "" or metric in _scored_labels(splits):  # a count, or shown with its label
+            continue
         known = [record for record in evaluations if is_number(record.get(metric))]
         best = (min if lower_is_better(metric) else max)(known, key=lambda record: record[metric])
         first, last = known[0], known[-1]
         at_best = f"{cell(best[metric], metric, titles)} at step {best['step']:,}"
-        values = [
-            cell(first[metric], metric, titles),
-            cell(last[metric], metric, titles),
-            at_best,
-            to_beat(metric, baselines) or MISSING,
-        ]
-        rows.append([title(metric, titles), *values])
-    return f'<div class="card">{table(["measure", "first", "last", "best", "to beat"], rows)}</div>' if rows else ""
+        if best["step"] == 0:
+            at_best = "before training"
+        elif shows_last and cell(best[metric], metric, titles) == cell(last[metric], metric, titles):
+            at_best = "the last"
+        if not has_goal(metric):
+            at_best = MISSING
+        values = {
+            "measure": title(metric, titles),
+            "first": cell(first[metric], metric, titles),
+            **({"last": cell(last[metric], metric, titles)} if shows_last else {}),
+            "best": at_best,
+            **({} if scored else {"to beat": to_beat(metric, baselines) or MISSING}),
+        }
+        rows.append(values)
+    return f'<div class="card">{table([*rows[0]], [[*row.values()] for row in rows])}</div>' if rows else ""
 
 
 def _is_filled(example: Any) -> bool:
@@ -286,17 +346,18 @@ def _examples(examples: list[Any]) -> str:
 
 
 def _lineage(run: Mapping[str, Any]) -> str:
-    """Return a table of the run's inputs, and its settings as its recipe has them, folded."""
-    others = ("facts", "identity", "config", "restarts", "name", "titles")
-    facts = {**{name: value for name, value in run.items() if name not in others}, **_mapping(run.get("facts"))}
-    facts["init"] = _mapping(run.get("identity")).get("init")
-    if is_number(facts.get("started")):
-        facts["started"] = _moment(facts["started"])
-    rows = [[name, _text(value)] for name, value in flatten(facts).items() if value not in (None, "", [], {})]
+    """Return a table of the run's inputs, and folded the settings of its recipe that are not among them."""
+    # the rest stands in the header
+    others = ("facts", "identity", "config", "restarts", "titles", "about", "format", "name", "started", "workdir")
+    facts = {**{name: value for name, value in run.items() if name not in others}, **mapping(run.get("facts"))}
+    facts["init"] = mapping(run.get("identity")).get("init")
+    shown = flatten(facts)
+    rows = [[name, _text(value)] for name, value in shown.items() if value not in (None, "", [], {})]
     rows += [[f"{word}s", "; ".join(map(_start, of))] for word, of in _starts(run) if of]
-    lineage = f'<div class="card">{table([], rows, numbers_from=9)}</div>' if rows else ""
-    config = [[name, _text(value)] for name, value in flatten(run.get("config") or {}).items()]
-    return lineage + (fold("Configuration", table([], config, numbers_from=9)) if config else "")
+    lineage = f'<div class="card">{table([], rows, keys=True)}</div>' if rows else ""
+    every = flatten(run.get("config") or {})
+    config = [[name, _text(value)] for name, value in every.items() if name not in shown or shown[name] != value]
+    return lineage + (fold("Configuration, the rest", table([], config, keys=True)) if config else "")
 
 
 def _starts(run: Mapping[str, Any]) -> list[tuple[str, list[Any]]]:

@@ -18,6 +18,7 @@ FIRST_SHOWN = 6  # so many wrong examples are visible, the others folded
 MAX_LABEL_ROWS = 30  # a longer table is folded
 TAG_COLOURS = "abcdefg"
 MANY_LABELS = 8  # with more labels, column names are written vertically
+NARROW, WIDE = 340, 1090  # pixels of a table in windows of 400 and of 1,280
 FULLEST = 48  # percent of colour in a cell with the whole row's count; text stays readable
 
 
@@ -40,7 +41,7 @@ def errors(details: Mapping[str, Any]) -> str:
 def _confusion(found: Mapping[str, Any]) -> str:
     if matrix := found.get("confusion"):
         note = "Rows are the true labels, columns the predicted ones; shares are of the row."
-        body = _heat_table(matrix["labels"], matrix["counts"])
+        body = _heat_table(matrix["labels"], matrix["counts"]) + _sideways(matrix["labels"])
     elif pairs := found.get("confused"):
         note = "The pairs that are most often taken for each other; shares are of all with that true label."
         body = table(
@@ -49,6 +50,17 @@ def _confusion(found: Mapping[str, Any]) -> str:
     else:
         return ""
     return f'<div class="card">{body}<p class="small soft">{note}</p></div>'
+
+
+def _sideways(labels: Sequence[str]) -> str:
+    """Return a line that says how to see all columns, where a window may be narrower than they are; else ""."""
+    lengths, columns = [8 * len(label) + 16 for label in labels], len(labels)  # pixels, at most
+    upright, across = 44 * columns, sum(max(46, length) for length in lengths)
+    if max(lengths) + upright <= NARROW:
+        return ""
+    wide = max(lengths) + (upright if columns > MANY_LABELS else across) > WIDE
+    text = f"If not all {columns} columns are in view: scroll sideways."
+    return f'<p class="small sideways {"many" if wide else "few"}">{text}</p>'
 
 
 def _heat_table(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> str:

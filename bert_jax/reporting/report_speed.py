@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -16,8 +16,10 @@ from bert_jax.reporting import status
 from bert_jax.reporting.formats import count, is_number, phase_label, short_time
 from bert_jax.reporting.loggers.base import Record
 from bert_jax.reporting.page import table
+from bert_jax.reporting.summary import steps_done
 
 PERCENTILES = (50, 90, 99)
+TOO_SHORT = "Too short to time, without a window of the log after the first (config.training.log_every_steps):"
 MEASURED = (
     "Steps run asynchronously, so single steps have no times: a window of the log ends when its last step is done, and "
     "its step time is the mean of its steps, waiting for input included. Evaluations, saves, compilations, the first "
@@ -72,8 +74,21 @@ def paces(records: Iterable[Record], run: Mapping[str, Any]) -> list[Pace]:
     ]
 
 
-def step_times(phases: list[Pace]) -> str:
-    """Return the table of step times, speed and MFU of each phase; "" if no window is known."""
+def untimed(records: Iterable[Record], run: Mapping[str, Any]) -> list[str]:
+    """Return the phases, by their labels, that have begun and are too short to time: they have no steady window."""
+    records = list(records)
+    done = steps_done(run, max(record["step"] for record in records))
+    timed = {pace.phase for pace in paces(records, run)}
+    if len(done) == 1:
+        timed |= set(done) if timed else set()
+    return [f"{phase_label(name)} ({n:,} step{'s' * (n != 1)})" for name, n in done.items() if n and name not in timed]
+
+
+def step_times(phases: list[Pace], short: Sequence[str] = ()) -> str:
+    """Return the table of step times, speed and MFU of each phase; "" if nothing is known.
+
+    ``short``: the phases that are too short to time (``untimed``).
+    """
     rows = [
         [
             phase_label(windows.phase) if windows.phase else "all steps",
@@ -84,10 +99,11 @@ def step_times(phases: list[Pace]) -> str:
         ]
         for windows in phases
     ]
+    note = f'<p class="small soft">{escape(TOO_SHORT)} {escape(", ".join(short))}.</p>' if short else ""
     if not rows:
-        return ""
+        return f'<div class="card">{note}</div>' if short else ""
     head = ["", "windows", *(f"step time p{percent}" for percent in PERCENTILES), "tokens a second p50", "MFU p50"]
-    return f'<div class="card">{table(head, rows)}<p class="small soft">{escape(MEASURED)}</p></div>'
+    return f'<div class="card">{table(head, rows)}{note}<p class="small soft">{escape(MEASURED)}</p></div>'
 
 
 def goodput(state: Mapping[str, Any]) -> str:

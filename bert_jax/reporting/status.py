@@ -16,6 +16,7 @@ from bert_jax.errors import UserError, first_line
 from bert_jax.program import duration
 from bert_jax.program import warn as warn_on_stderr
 from bert_jax.reporting.formats import figure, in_words, is_number
+from bert_jax.reporting.measures import with_error
 from bert_jax.storage import files, reading, retries
 
 FILE = "status.json"
@@ -238,7 +239,9 @@ def _scores(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, metrics in splits.items() if isinstance(splits, dict) else ():
         known = [(k, v) for k, v in metrics.items() if is_number(v)] if isinstance(metrics, dict) else []
         known.sort(key=lambda item: item[0] != results.get("metric"))
-        yield name, ", ".join(f"{in_words(k)} {figure(v)}" for k, v in known[:MAX_SCORES])
+        errors = errors_of.get(name) if isinstance(errors_of := results.get("standard_errors"), dict) else None
+        errors = errors if isinstance(errors, dict) else {}
+        yield name, ", ".join(f"{in_words(k)} {with_error(k, figure(v), errors)}" for k, v in known[:MAX_SCORES])
 
 
 def _lines(status: Mapping[str, Any], now: float) -> Iterator[tuple[str, str]]:

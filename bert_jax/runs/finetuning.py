@@ -26,17 +26,18 @@ from bert_jax.models.model import config_facts
 from bert_jax.models.teacher import content
 from bert_jax.program import Note, program
 from bert_jax.reporting import run_record
-from bert_jax.reporting.formats import is_number
+from bert_jax.reporting.formats import figure, is_number
 from bert_jax.reporting.loggers.base import metrics_of
+from bert_jax.reporting.measures import heldout_errors, with_error
 from bert_jax.reporting.observer import Observer
 from bert_jax.reporting.profiled_steps import ProfiledSteps
 from bert_jax.reporting.report import DETAILS
 from bert_jax.runs.cached_teacher import fill
 from bert_jax.runs.evaluations.base import Evaluations, read, titles
 from bert_jax.runs.finetuning_preparation import Splits, check_finetuning
-from bert_jax.runs.finishing import BETTER_START, export_newest, report_at_the_end
+from bert_jax.runs.finishing import BETTER_START, about, export_newest, report_at_the_end
 from bert_jax.runs.inputs import describe_vocabulary, find_start, keep_vocabulary, overridden_vocabulary
-from bert_jax.runs.model_choice import overridden_settings
+from bert_jax.runs.model_choice import overridden_settings, pooling_notes
 from bert_jax.runs.own_code import keep_copies
 from bert_jax.runs.prediction import predict_split, trial, write_predictions
 from bert_jax.runs.settings import FinetuningSettings
@@ -85,6 +86,7 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
         if initial and not saved:
             notes += overridden_settings(settings.model, request.typed_keys, initial)
             notes += overridden_vocabulary(settings.vocab, request.typed_keys, initial)
+            notes += pooling_notes({name: one.config for name, one in recipe.tasks.items()}, initial)
         identity = settings.identity() | {"init": request.init}
         for trained in recipe.teacher.values():  # by its content, wherever it lies
             identity["teacher"]["init"] = f"teacher@{content(trained)}"
@@ -97,10 +99,16 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
         task, experiment = recipe.with_examples(every, workdir if saved else None, notes.append)
         experiment, own = dataclasses.replace(experiment, profiled=request.profiled), shared_setting(task)
         evaluations = Evaluations(evaluators, own.tokenizer, own.model, experiment, notes.append)
-        run["phases"], run["titles"] = experiment.phases.as_record(), titles_of(task) | titles(evaluators)
+        main, every_title = experiment.selection.metric, titles_of(task) | titles(evaluators)
+        first_title = {main: every_title[main]} if main in every_title else {}
+        run["phases"], run["titles"] = experiment.phases.as_record(), first_title | every_title
         if request.profiled:
             request.profiled.check(experiment.phases.num_steps)
         facts = _facts_of(settings, task) | recipe.parent
+        trained_on = [
+            one.setting.splits[name] for one in each_task(task).values() for name in one.setting.names("train")
+        ]
+        run["about"] = about(task, experiment, facts, {"examples": sum(map(len, trained_on))})
         distributed.wait("the vocabulary", own.tokenizer.sha256)
         distributed.wait("the examples", facts["corpus_fingerprint"])
         said = identity["teacher"]["init"] if recipe.teacher else ""
@@ -225,7 +233,7 @@ def _finish(
     workdir, each = files.as_path(observer.workdir), each_task(task)
     with observer.showing("reporting"):
         model = load(observer.workdir)
-        results: dict[str, Any] = {"best_step": model.step, "metric": metric, "metrics": {}}
+        results: dict[str, Any] = {"best_step": model.step, "metric": metric, "metrics": {}, "standard_errors": {}}
         details: dict[str, Any] = {}
         for name, one in each.items():
             tuned = one_task(model, name) if name else model
@@ -234,26 +242,38 @@ def _finish(
                 if split.startswith("train"):
                     continue
                 whole = f"{name}/{split}" if name else split
-                results["metrics"][whole], predictions[split] = predict_split(tuned, one, split, observer.evaluating)
+                found = predict_split(tuned, one, split, observer.evaluating)
+                results["metrics"][whole], results["standard_errors"][whole] = found.metrics, found.errors
+                predictions[split] = found.records
                 write_predictions(workdir / predictions_file(name, split), predictions[split])
-            for split, found in _details(one, predictions).items():
+            for split, errors_of in _details(one, predictions).items():
                 whole = f"{name}/{split}" if name else split
-                details[whole] = found | {"metrics": results["metrics"][whole]}
+                details[whole] = errors_of | {key: results[key][whole] for key in ("metrics", "standard_errors")}
         files.write_text(workdir / "results.json", json.dumps(results, indent=1))
         content = {"metric": metric, "best_step": model.step, "splits": details}
         files.write_text(workdir / DETAILS, json.dumps(content, ensure_ascii=False))
     exported = _export(settings, task, model, observer)
-    report = report_at_the_end(observer, BETTER_START, model.step)
+    errors = heldout_errors(results["standard_errors"])
+    report = report_at_the_end(observer, BETTER_START, model.step, metric, errors)
     first = next(iter(each))
     example = trial(one_task(model, first), observer.workdir, first) if first else trial(model, observer.workdir)
     observer.note(
-        f"done, best by {metric} at step {model.step:,}: report {report}{exported}, predictions in {workdir}\n"
+        f"done, best by {metric} at step {model.step:,}{_score(observer, model.step, metric, errors)}: report {report}"
+        f"{exported}, predictions in {workdir}\n"
         f"next: {program()} {example}"
     )
     if isinstance(task, SeveralTasks):
         [best] = [record for record in observer.evaluations(model.step) if record["step"] == model.step]
         return {name: value for name, value in metrics_of(best).items() if is_number(value)}
     return results["metrics"][task.heldout_parts[0]]  # type: ignore[no-any-return]
+
+
+def _score(observer: Observer, step: int, metric: str, errors: Mapping[str, float]) -> str:
+    """Return in brackets the value of a metric at ``step``, with its standard error; "" if unknown."""
+    for record in observer.evaluations(step)[-1:]:
+        if is_number(value := record.get(metric)):
+            return f" ({with_error(metric, figure(value), errors)})"
+    return ""
 
 
 def _export(

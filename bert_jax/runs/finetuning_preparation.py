@@ -28,6 +28,7 @@ from bert_jax.runs.model_choice import (
     check_kernel,
     choose_model,
     with_classifier_dropout,
+    with_pooling,
     with_vocabulary_size,
 )
 from bert_jax.runs.models_read import (
@@ -203,7 +204,7 @@ def check_finetuning(settings: FinetuningSettings, initial: TrainedModel | None)
         with at_task(name):
             task, config = one.find()
         config = with_classifier_dropout(config, settings.model, start if task.exported_as else None)
-        chosen[name] = ChosenTask(one, task, config)
+        chosen[name] = ChosenTask(one, task, with_pooling(config, name, start))
     if initial is None and settings.weights == "pretrained" and settings.frozen:
         raise UserError("config.frozen holds parts of a pretrained model; give --init=DIR, or set it to ()")
     seed, parent = continued_seed(settings.seed, start, "fine-tuning")

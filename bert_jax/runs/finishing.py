@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from typing import Any
 
+import jax
 from etils import epath
 
 from bert_jax.checkpoints.restoring import saved_steps
@@ -14,41 +16,68 @@ from bert_jax.interchange.family import families, family_of
 from bert_jax.interchange.hugging_face import export_damage
 from bert_jax.interchange.loading import load
 from bert_jax.interchange.workdir import export_trained
+from bert_jax.models import distillation
 from bert_jax.models.config import ModelConfig
 from bert_jax.program import program
 from bert_jax.reporting.loggers.base import metrics_of
-from bert_jax.reporting.measures import comparison_lines
+from bert_jax.reporting.measures import comparison_lines, in_order
 from bert_jax.reporting.observer import Observer
 from bert_jax.reporting.report import write_report
 from bert_jax.storage import file_formats, files, reading
 from bert_jax.storage.replacing import replaced_directory
+from bert_jax.training.experiment import Experiment
 
-# What helps where a model is worse than a baseline.
+# What helps where a model is no better than a baseline.
 LONGER_PRETRAINING = (
-    "worse than a baseline: train longer first (the same command with --extend and more steps), then take a larger "
+    "no better than a baseline: train longer first (the same command with --extend and more steps), then take a larger "
     "model or more text"
 )
 BETTER_START = (
-    "worse than a baseline: begin with a pretrained model (--init) if this run did not; then, in a new workdir, a "
+    "no better than a baseline: begin with a pretrained model (--init) if this run did not; then, in a new workdir, a "
     "higher rate for a small model (--learning_rate=5e-4), more epochs or more labelled rows"
 )
 
 
-def report_at_the_end(observer: Observer, cure: str, step: int = sys.maxsize) -> str:
+def report_at_the_end(
+    observer: Observer,
+    cure: str,
+    step: int = sys.maxsize,
+    main: str = "",
+    errors: Mapping[str, float] | None = None,
+) -> str:
     """Write the report, with the status that the run will have once it has ended; return the report's path.
 
-    The user reads how the newest evaluation until ``step`` compares with that of step 0 and with the baselines. If it
-    is worse than a baseline, ``cure`` follows: what helps.
+    The user reads how the newest evaluation until ``step`` compares with that of step 0 and with the baselines, first
+    its metric ``main``. If it is no better than a baseline, ``cure`` follows: what helps. ``errors``: metric -> its
+    standard error (``measures.compare``).
     """
     evaluations = observer.evaluations(step)
     baselines = reading.read_object(files.as_path(observer.workdir) / "baselines.json") or {}
     if evaluations:
         first, last = evaluations[0], evaluations[-1]
         untrained = metrics_of(first) if first["step"] == 0 < last["step"] else None
-        for line in comparison_lines(metrics_of(last), baselines, cure, untrained):
+        metrics = in_order(metrics_of(last), observer.titles)
+        for line in comparison_lines(metrics, baselines, cure, untrained, errors, main):
             observer.note(line)
     with observer.showing("reporting"):
         return write_report(observer.workdir, {**observer.state(), "state": "finished"})
+
+
+def about(task: Any, experiment: Experiment, facts: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]:
+    """Return what the first sentence of the report says of a run; ``sizes`` is how much there is to train on.
+
+    The parameters are those of the model alone, without the encoders that train it and its teacher.
+    """
+    encoder, shapes = facts["model"]["encoder"], jax.eval_shape(task.init, jax.random.key(0))
+    beside = {*facts.get("encoders", ()), distillation.PROJECTION, distillation.FROZEN}
+    own = [tree for one in shapes for name, tree in one.items() if name not in beside]
+    phases = enumerate(experiment.phases.phases)
+    return {
+        "family": families()[encoder].title if encoder in families() else encoder,
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(own)),
+        "steps_per_epoch": {phase.kind: experiment.steps_per_epoch(task, i) for i, phase in phases},
+        **sizes,
+    }
 
 
 def export_newest(observer: Observer, trained: TrainedModel | None = None) -> epath.Path:

@@ -48,8 +48,9 @@ def grown(model: TrainedModel, size: str) -> TrainedModel:
     shapes = {part: tree for part, tree in family.shapes(new, head.num_outputs).items() if part in head.parts}
     shapes = {part: tree for part, tree in shapes.items() if part in model.params}
     params = jax.tree_util.tree_map_with_path(begun, shapes, is_leaf=lambda x: isinstance(x, tuple))
+    old = {name: fact for name, fact in model.facts.items() if name != "sentence_vectors"}
     facts = {"model": config_facts(new), "vocabulary_sha256": model.tokenizer.sha256, "run": {}}
-    return dataclasses.replace(model, params=params, config=new, head=head, facts={**model.facts, **facts}, step=0)
+    return dataclasses.replace(model, params=params, config=new, head=head, facts={**old, **facts}, step=0)
 
 
 def _config(model: TrainedModel, size: str) -> TransformerConfig:

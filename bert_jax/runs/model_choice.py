@@ -20,6 +20,7 @@ from bert_jax.models.kernels import choice as kernels
 from bert_jax.models.model import BERT, config_facts, encoder_file, fresh_params
 from bert_jax.records import BatchSpec
 from bert_jax.rows.phases import Phase
+from bert_jax.tasks import sentence_embeddings
 
 # Fields of config.model that the recipe sets even with --init. All other fields are taken from the --init model.
 _RATES = tuple(f"{of}dropout_rate" for of in ("", "attention_", "attention_output_", "classifier_", "span_"))
@@ -160,6 +161,36 @@ def with_classifier_dropout(task: Any, model: Mapping[str, Any], initial: Traine
     if rate is None or "dropout_rate" in model or getattr(task, "dropout_rate", rate) is not None:
         return task
     return dataclasses.replace(task, dropout_rate=rate)
+
+
+def with_pooling(task: Any, name: str, initial: TrainedModel | None) -> Any:
+    """Return the config ``task``, the pooling of sentence vectors filled in if the recipe leaves it to ``initial``.
+
+    Of an ``initial`` model that was trained on several tasks, it is that of its task ``name``. Several poolings that
+    are joined are not trained.
+    """
+    if initial is None or not isinstance(task, sentence_embeddings.Config) or task.pooling is not None:
+        return task
+    own = (initial.facts.get("tasks") or {}).get(name, {}).get("task") or {}
+    said = initial.vectors.pooling
+    return dataclasses.replace(task, pooling=own.get("pooling") or (said[0] if len(said) == 1 else "mean"))
+
+
+def pooling_notes(tasks: Mapping[str, Any], initial: TrainedModel) -> list[str]:
+    """Return lines that compare the configs of ``tasks`` with how ``initial`` says that vectors of texts are made."""
+    if (said := initial.said_vectors) is None:
+        return []
+    others = [*map(str, said.steps), *(f"the prompt {name}" for name, _ in said.prompts)]
+    others += [f"the first {said.truncate_dim} values alone"] if said.truncate_dim else []
+    others += ["lower case before the tokenizer"] if said.lowercase else []
+    left = f"; it does without {', '.join(others)}" if others else ""
+    theirs, lines = " + ".join(said.pooling), []
+    for name, task in tasks.items():
+        if isinstance(task, sentence_embeddings.Config):
+            key = f"config.tasks.{name}.task.pooling" if name else "config.task.pooling"
+            same = "as" if (task.pooling,) == said.pooling else f"not {theirs} as"
+            lines.append(f"{key} is {task.pooling or 'mean'}, {same} --init={initial.source} says{left}")
+    return lines
 
 
 def check_kernel(model: ModelConfig, mesh: Mesh, specs: Collection[BatchSpec]) -> None:

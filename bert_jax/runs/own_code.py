@@ -143,7 +143,7 @@ def _read_entry_point(category: Category, name: str) -> OwnCode | None:
             file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
         if not file.is_file():
             raise UserError(f"the entry point {name} is {entry.value}, which is not there; install its package again")
-        return OwnCode(os.fspath(file), file.read_bytes(), entry.module)
+        return OwnCode(os.fspath(file), reading.read_bytes(file), entry.module)
     return None
 
 

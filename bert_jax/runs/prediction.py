@@ -7,7 +7,7 @@ import json
 import reprlib
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -15,13 +15,14 @@ import numpy as np
 from bert_jax import catalogue, configuration
 from bert_jax.errors import UserError
 from bert_jax.examples.load import DataConfig, load, make_reader
-from bert_jax.examples.reading import need, text_lines
+from bert_jax.examples.reading import need, plain_name, text_lines
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.loading import load as load_model
 from bert_jax.interchange.loading import one_task
 from bert_jax.program import Note
 from bert_jax.records import Example
 from bert_jax.rows.phases import Phase
+from bert_jax.runs import recipes
 from bert_jax.storage import files
 from bert_jax.tasks.base import KIND, ExampleTask, Setting
 from bert_jax.text.words import split_words
@@ -31,6 +32,10 @@ from bert_jax.training.mesh import MeshConfig
 
 BATCH_SIZE = 32
 RAW_TEXT = "raw_text"  # a form of --input beside the formats of ``examples``: a text a line
+TABLES = ("delimited", "jsonl")  # formats that the end of a file's name tells apart, as in the format ``table``
+ENDINGS = (".csv", ".tsv", ".json", ".jsonl")
+# The keys of config.data that say how a file is read
+READING = ("format", "options", "columns", "strip_prefix", "drop_labels", "bad_examples")
 TYPED = {"text", "pair", "question", "context"}  # roles that are a text each
 
 
@@ -60,6 +65,30 @@ def load_tuned(
     return model
 
 
+def typed_keys(overrides: Sequence[str], has_file: bool = True) -> tuple[dict[str, Any], list[str]]:
+    """Return the options of the task, and the overrides of ``config.data``, among ``--config.key=value`` overrides.
+
+    Args:
+      has_file: whether a file of examples is read, so that ``config.data`` counts.
+
+    Raises:
+      UserError: a key is another one, or does not count.
+    """
+    options: dict[str, Any] = {}
+    keys = []
+    for override in overrides:
+        key, _, value = override.partition("=")
+        group, *rest = key.partition("config.")[2].split(".")
+        if group == "task" and len(rest) == 1:
+            options[rest[0]] = recipes.literal(value)
+        elif group == "data" and rest and rest[0] in READING and has_file:
+            keys.append(override)
+        else:
+            allowed = ", ".join(f"config.data.{name}" for name in READING) if has_file else "config.data with a file"
+            raise UserError(f"{key} changes nothing here; keys of the task (config.task.KEY) count, and {allowed}")
+    return options, keys
+
+
 def _task_of(model: TrainedModel) -> tuple[type[ExampleTask], Any]:
     """Return the task that a model was fine-tuned on, and the task's config."""
     own = model.facts["task"]
@@ -84,7 +113,7 @@ def make_task(model: TrainedModel, examples: Sequence[Example], name: str) -> Ex
         model.tokenizer,
         model.config,
         tuple(facts.get("labels") or ()),
-        facts.get("max_length", model.config.max_length),
+        facts.get("max_length") or model.config.max_length,
         batch_size,
         packing="none",
         bilstm_layers=facts.get("bilstm_layers", 0),
@@ -92,12 +121,20 @@ def make_task(model: TrainedModel, examples: Sequence[Example], name: str) -> Ex
     return task(config, setting)
 
 
+class Predicted(NamedTuple):
+    """The metrics of a split, one record per example, and the standard errors of metrics (``ExampleTask.errors``)."""
+
+    metrics: dict[str, float]
+    records: list[dict[str, Any]]
+    errors: dict[str, float]
+
+
 def predict(
     model: TrainedModel,
     examples: Sequence[Example],
     note: Note = lambda line: None,
     progress: Callable[[int, int], None] = lambda done, rows: None,
-) -> tuple[dict[str, float], list[dict[str, Any]]]:
+) -> Predicted:
     """Return the metrics, and one record per example, in order; see ``predict_split``.
 
     ``note`` is called with lines about the examples, such as how many were cut.
@@ -107,10 +144,21 @@ def predict(
     """
     if not examples:
         raise UserError("there are no examples to predict; check the input")
-    task = make_task(model, examples, "predict")
+    given = [example for example in examples if not _is_blank(example)]
+    if len(given) < len(examples):
+        note(f"{len(examples) - len(given):,} of {len(examples):,} lines are blank; their prediction is null")
+    task = make_task(model, given, "predict")
     for line in task.notes:
         note(line)
-    return predict_split(model, task, "predict", progress, note)
+    found = predict_split(model, task, "predict", progress, note)
+    records = iter(found.records)
+    every = [{**one, "prediction": None} if _is_blank(one) else next(records) for one in examples]
+    return found._replace(records=every)
+
+
+def _is_blank(example: Example) -> bool:
+    """Return whether an example stands for a blank line of raw text."""
+    return [*example] == ["id"]
 
 
 def predict_split(
@@ -119,11 +167,11 @@ def predict_split(
     name: str,
     progress: Callable[[int, int], None] = lambda done, rows: None,
     note: Note = lambda line: None,
-) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """Return the metrics of a split of ``task``, and one record per example, in order.
+) -> Predicted:
+    """Return the metrics of a split of ``task``, one record per example, in order, and standard errors.
 
-    The metrics are {} if any answer is unknown. ``progress`` is called after every batch with the rows that are done
-    and all rows; ``note`` with a line if the model's outputs for some rows are not finite numbers.
+    Metrics and errors are {} if any answer is unknown. ``progress`` is called after every batch with the rows that are
+    done and all rows; ``note`` with a line if the model's outputs for some rows are not finite numbers.
     """
     task = task.with_model(model.config)
     mesh = meshes.make_mesh(MeshConfig(), jax.local_devices())  # without the devices of other processes
@@ -135,18 +183,32 @@ def predict_split(
     if broken := np.count_nonzero(~finite.all(axis=0)):
         rows = f"{broken:,} of {finite.shape[1]:,} rows"
         note(f"the model's outputs for {rows} are not finite numbers; do not trust the predictions for them")
-    metrics: dict[str, float] = {}
+    metrics, errors = dict[str, float](), dict[str, float]()
     if task.has_answers(name):
         metrics = {k: v for k, v in task.summary(sums).items() if k != "tokens"} | task.finish(name, outputs)
-    return metrics, task.predictions(name, outputs)
+        errors = _errors(task, name, outputs)
+    return Predicted(metrics, task.predictions(name, outputs), errors)
 
 
-def read_examples(model: TrainedModel, path: str, form: str | None, split: str, note: Note) -> tuple[Example, ...]:
+def _errors(task: ExampleTask, name: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+    """Return the standard errors of a split; {} if a user's class has scores of its own and no errors of these."""
+    classes = type(task).__mro__
+    errors, finish = (next(i for i, one in enumerate(classes) if of in vars(one)) for of in ("errors", "finish"))
+    return task.errors(name, outputs) if errors <= finish else {}
+
+
+def read_examples(
+    model: TrainedModel, path: str, form: str | None, split: str, note: Note, keys: Sequence[str] = ()
+) -> tuple[Example, ...]:
     """Return the examples of a file, read as the format ``form``, or as the run's own format if ``form`` is None.
 
-    The form ``RAW_TEXT`` is a text a line; if the model reads several, tabs separate them.
+    Tables of the run's own format may be JSON or separated values, by the end of the file's name. The form
+    ``RAW_TEXT`` is a text a line; if the model reads several, tabs separate them. The id of such an example is the
+    number of its line; that of a blank line has nothing else.
 
-    If ``split`` is "dev", every example needs an answer; if it is "test", no example needs an answer.
+    Args:
+      split: "dev" if every example needs an answer, "test" if no example needs an answer.
+      keys: overrides of ``config.data``, such as ``--config.data.options.delimiter=;``.
 
     Raises:
       UserError: the file does not exist, has another format, or lacks a column.
@@ -156,12 +218,15 @@ def read_examples(model: TrainedModel, path: str, form: str | None, split: str, 
     if form == RAW_TEXT:
         if split == "dev":
             raise UserError("--format=raw_text has texts without answers; evaluate needs a file with answers")
-        pairs, lines = len(_typed_roles(model)) > 1, text_lines(need(path))
-        rows = {f"{path}:{i}": line.split("\t") if pairs else line for i, line in lines if line.strip()}
-        return texts_as_examples(model, rows)
+        if keys:
+            raise UserError(f"{keys[0].partition('=')[0]} changes nothing with --format=raw_text; leave it out")
+        return _raw_text(model, path)
     if form and form != data["format"]:
         data |= {"format": form, "options": {}}
-    config = configuration.build(DataConfig, data, "data")
+    if not form and data["format"] in TABLES and plain_name(path).lower().endswith(ENDINGS):
+        data["format"] = "table"
+    data = recipes.changed({"task": {}, "data": data}, keys)["data"]
+    config = configuration.build(DataConfig, data, "config.data")
     if not make_reader(config).named_splits:
         need(path)
     try:
@@ -170,6 +235,15 @@ def read_examples(model: TrainedModel, path: str, form: str | None, split: str, 
         if split == "test" and form is None and path.endswith(".txt"):
             raise UserError(f"{error}. If the file has a text a line, add --format={RAW_TEXT}") from error
         raise
+
+
+def _raw_text(model: TrainedModel, path: str) -> tuple[Example, ...]:
+    """Return an example for each line of a file, whose id is the number of the line."""
+    pairs, lines = len(_typed_roles(model)) > 1, dict(text_lines(need(path)))
+    full = {number: line for number, line in lines.items() if line.strip()}
+    rows = {f"{path}:{number}": line.split("\t") if pairs else line for number, line in full.items()}
+    examples = dict(zip(full, texts_as_examples(model, rows), strict=True))
+    return tuple({**examples.get(number, {}), "id": str(number)} for number in lines) if full else ()
 
 
 def texts_as_examples(model: TrainedModel, rows: Mapping[str, Any]) -> tuple[Example, ...]:

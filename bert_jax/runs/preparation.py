@@ -189,8 +189,9 @@ def check_steps_fit(task: Task, experiment: Experiment) -> None:
     say themselves, before the first step, what they cannot hold.
     """
     devices = jax.devices()
-    there = device_bytes(devices[0])
-    for phase in experiment.phases.phases if devices[0].platform == "cpu" and there is not None else ():
+    if devices[0].platform != "cpu" or (there := device_bytes(devices[0])) is None:
+        return
+    for phase in experiment.phases.phases:
         rows = phase.batch_size / len(devices) / experiment.micro_batches(phase)
         if rows * task.flops_per_row[dearest_kind(task, phase)] * MOST_BYTES_PER_FLOP <= there:
             continue

@@ -38,7 +38,7 @@ from bert_jax.rows.phases import Phases
 from bert_jax.runs.baselines import write_baselines
 from bert_jax.runs.evaluations.base import Evaluations, read, titles
 from bert_jax.runs.filled_examples import fill_examples
-from bert_jax.runs.finishing import LONGER_PRETRAINING, export_newest, report_at_the_end, without_class
+from bert_jax.runs.finishing import LONGER_PRETRAINING, about, export_newest, report_at_the_end, without_class
 from bert_jax.runs.inputs import CORPUS, find_start
 from bert_jax.runs.model_choice import other_reading, overridden_settings
 from bert_jax.runs.models_read import frozen_contents
@@ -115,6 +115,9 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
             evaluations = Evaluations(evaluators, tokenizer, model, experiment, notes.append)
             facts = _facts_of(settings, task, tokenizer, corpus) | recipe.parent
             run["phases"] = experiment.phases.as_record()
+            text = [one.split("train") for name, one in corpus.corpora.items() if corpus.shares[name]]
+            sizes = {key: sum(getattr(one, f"num_{key}") for one in text) for key in ("documents", "tokens")}
+            run["about"] = about(task, experiment, facts, sizes)
             if distributed.is_first():
                 keep_copies(workdir, run, facts)
                 run = run_record.settle(workdir, run, facts)
@@ -244,8 +247,9 @@ def finish(settings: PretrainingSettings, model: ModelConfig, head: Any, corpus:
     elif settings.export:
         exported = export_newest(observer, trained)
     best = max(saved_steps(str(workdir / BEST)), default=0)
-    report = report_at_the_end(observer, LONGER_PRETRAINING, best or sys.maxsize)
-    chosen = f", best by {settings.selection.metric} at step {best:,}" if best else ""
+    metric = settings.selection.metric
+    report = report_at_the_end(observer, LONGER_PRETRAINING, best or sys.maxsize, metric)
+    chosen = f", best by {metric} at step {best:,}" if best else ""
     where = f"report {report}" + (f", model {exported}" if exported else "")
     observer.note(f"done{chosen}: {where}, metrics {workdir / 'metrics.jsonl'}")
     if head and not model.causal:

@@ -14,9 +14,11 @@ import dataclasses
 import fnmatch
 import inspect
 import json
+import math
 import os
 import re
 import reprlib
+import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +32,7 @@ from bert_jax.configuration import IN_PLACE_OF, defaults, nearest
 from bert_jax.errors import UserError
 from bert_jax.runs import key_names
 from bert_jax.runs.own_code import OWN_KEYS, at, recorded_names
-from bert_jax.storage import files
+from bert_jax.storage import files, reading
 
 OVERRIDE = re.compile(r"--?config\.(?P<key>[^=]+)(?:=(?P<value>.*))?", re.DOTALL)
 KEYS = re.compile(r"[^.\[\]]+")
@@ -47,6 +49,18 @@ def load(recipe: str, overrides: Sequence[str] = (), trust_code: bool = False) -
       UserError: there is no such recipe, the file fails, a key is unknown, a value has a wrong type, or a component's
         own file is missing, lacks what it needs, or is named by a ``.json`` recipe alone.
     """
+    return _changed(*_read(recipe), _typed(overrides), _parse_value, trust_code)
+
+
+def changed(tree: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Return a copy of a config tree with ``--config.key=value`` overrides applied in order."""
+    config = _as_config(_plain(tree), "config")
+    result: dict[str, Any] = _changed(config, "", False, _typed(overrides), _parse_value, True).to_dict()
+    return result
+
+
+def _typed(overrides: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the key and the text of each override."""
     values = []
     for override in overrides:
         match = OVERRIDE.fullmatch(override)
@@ -56,7 +70,7 @@ def load(recipe: str, overrides: Sequence[str] = (), trust_code: bool = False) -
         if not PATH.fullmatch(match["key"]):
             raise UserError(f"--config.{match['key']} is not a key; write one such as --config.model.size=VALUE")
         values.append((match["key"], match["value"]))
-    return _changed(*_read(recipe), values, _parse_value, trust_code)
+    return values
 
 
 def with_values(
@@ -120,6 +134,7 @@ def _changed(
     for key, name in recorded_names(config, folder, changed, asked=trust_code or not is_data).items():
         _set(config, key.split("."), name, "config", _value)
     _leave_out_keys_of_others(config, before, changed)
+    _leave_out_roles_of_others(config, changed)
     try:
         json.dumps(_plain(config), ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError as error:  # JSON and Python can hold half of a character, but no file of a run can
@@ -151,6 +166,24 @@ def _check_names(keys: list[str], recipe: Mapping[str, Any], config: ConfigDict)
                 f"unknown key config.{where}.{name}; {nearest(name, names)}; new names of {where} come from a recipe "
                 "file, not from flags"
             )
+
+
+def _leave_out_roles_of_others(config: ConfigDict, changed: Sequence[str]) -> None:
+    """Remove the columns that a recipe named for roles that a task of another name, among ``changed``, has not."""
+    for key in changed:
+        where, name = key.removesuffix("task.name"), at(config, key)
+        data = at(config, f"{where}data")
+        if (
+            not re.fullmatch(r"(tasks\.[^.]+\.)?", where)
+            or not isinstance(name, str)
+            or not isinstance(data, ConfigDict)
+        ):
+            continue
+        roles = catalogue.find("tasks", name, having="Task").Task.roles
+        for group in ("columns", "strip_prefix"):
+            others = set(data.get(group) or ()) - {*roles.all, "id"}
+            for role in others - {one.rpartition(".")[2] for one in changed if one.startswith(f"{where}data.{group}.")}:
+                del data[group][role]
 
 
 def _leave_out_keys_of_others(config: ConfigDict, before: Mapping[str, Any], changed: Sequence[str]) -> None:
@@ -255,7 +288,7 @@ def _locate(recipe: str) -> tuple[str, str | None]:
 
 def _read_json(path: str) -> ConfigDict:
     try:
-        value = json.loads(files.as_path(path).read_text())
+        value = json.loads(reading.read_bytes(files.as_path(path)))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON: {error}") from error
     return _as_config(value, path)
@@ -268,8 +301,9 @@ def _run(path: str, argument: str | None) -> ConfigDict:
     """
     module = ModuleType("bert_jax_recipe")
     module.__file__ = path
+    source = reading.read_bytes(files.as_path(path))
     try:
-        exec(compile(files.as_path(path).read_text(), path, "exec"), module.__dict__)
+        exec(compile(source, path, "exec"), module.__dict__)
         get_config = getattr(module, "get_config", None)
         if get_config is None:
             raise UserError(f"{path} has no function get_config()")
@@ -372,7 +406,7 @@ def _parse_value(text: str, old: Any, where: str) -> Any:
     if isinstance(old, tuple | list) and value is not None and not isinstance(value, tuple | list):
         value = tuple(text.split(",")) if all(isinstance(one, str) for one in old) else (value,)
     if isinstance(old, float) and type(value) is int:
-        value = float(value)
+        value = float(value) if abs(value) <= sys.float_info.max else math.inf
     return _value(value, old, where)
 
 

@@ -16,7 +16,7 @@ from bert_jax.interchange.architectures import of_facts
 from bert_jax.interchange.card import model_card
 from bert_jax.interchange.conversion import tensors_of
 from bert_jax.interchange.family import is_own
-from bert_jax.interchange.hugging_face import export_model, exported_head, licence_of
+from bert_jax.interchange.hugging_face import export_model, exported_head, exported_vectors, licence_of
 from bert_jax.interchange.initial import VOCABULARY_LEAVES
 from bert_jax.interchange.outputs import random_rows
 from bert_jax.models.model import LM_HEAD, POOLER, Model, config_facts
@@ -66,9 +66,9 @@ def write(models: Mapping[str, TrainedModel], output: str, examples: Sequence[Ex
     parent = {"source": original.source, "licence": licence_of(original.workdir or original.source)}
     facts = {"model": config_facts(smaller.config), "vocabulary_sha256": smaller.tokenizer.sha256, "run": {}}
     written = dataclasses.replace(smaller, facts={**smaller.facts, **facts}, step=0)
-    pooling = (smaller.facts.get("task") or {}).get("pooling") if exported_head(smaller).ending == "Model" else None
-    card = model_card(written, scores.get(list(models)[1], {}), None, pooling, parent)
-    lines = [export_model(written, output, card, pooling).line]
+    has_vectors = exported_vectors(written) is not None
+    card = model_card(written, scores.get(list(models)[1], {}), None, has_vectors, parent)
+    lines = [export_model(written, output, card).line]
     lines.append(f"{'':<10}{'parameters':>14}{'bytes of weights + tokenizer':>31}{f'ms for {ROWS} rows':>18}{main:>18}")
     for (name, model), seconds in zip(models.items(), _seconds(list(models.values())), strict=True):
         arrays = tensors_of(model.params, model.config, exported_head(model), model.tokenizer.pad_id)[0].values()

@@ -56,12 +56,34 @@ def as_path(path: str | os.PathLike[str]) -> epath.Path:
 
 
 def glob(pattern: str) -> list[epath.Path]:
-    """Return the files that match ``pattern`` (``**`` matches nested folders), sorted."""
+    """Return the files that match ``pattern`` (``**`` matches nested folders), sorted.
+
+    A link to a folder that the link itself is in is not followed: each file is found once."""
     if is_remote(pattern):
         scheme, _, rest = pattern.partition("://")
         return [as_path(p) for p in RemotePath(f"{scheme}://").glob(rest) if p.is_file()]
-    matches = local_glob.glob(os.path.expanduser(pattern), recursive=True)
-    return [epath.Path(p) for p in sorted(matches) if os.path.isfile(p)]
+    return [epath.Path(p) for p in sorted(set(_matches(os.path.expanduser(pattern)))) if os.path.isfile(p)]
+
+
+def _matches(pattern: str) -> Iterator[str]:
+    """Yield the local paths that match ``pattern``, some perhaps twice; hidden folders are left out as by ``glob``."""
+    pattern = os.path.join(pattern, "*") if os.path.basename(pattern) == "**" else pattern
+    start, nested, rest = pattern.partition("**/")
+    if not nested or start[-1:] not in ("", "/"):
+        yield from local_glob.glob(pattern, recursive=True)
+        return
+    for root in local_glob.glob(start) if start else [""]:
+        for folder, inner, _ in os.walk(root or os.curdir, followlinks=True):
+            inner[:] = [name for name in inner if name[0] != "." and not _leads_back(folder, name)]
+            below = folder if root else os.path.relpath(folder)
+            yield from _matches(os.path.join("" if below == os.curdir else local_glob.escape(below), rest))
+
+
+def _leads_back(folder: str, name: str) -> bool:
+    """Return whether ``name`` in ``folder`` is a link to a folder that holds it; two such links make 2^40 paths."""
+    path = os.path.join(folder, name)
+    above = (Path(folder), *Path(folder).parents)
+    return os.path.islink(path) and any(one.resolve().is_relative_to(Path(path).resolve()) for one in above)
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
@@ -71,7 +93,7 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
         if is_remote(target):
             target.write_bytes(data)  # an object is uploaded whole or not at all
             return
-        target.parent.mkdir(parents=True, exist_ok=True)
+        made = _make_parents(target)
         temporary = _temporary(target)
         try:
             with open(temporary, "wb") as file:
@@ -81,6 +103,7 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
             os.replace(temporary, target)
         finally:
             temporary.unlink(missing_ok=True)
+            _remove_empty(made)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -94,11 +117,12 @@ def _beside(target: epath.Path) -> Iterator[Path]:
 
     Leftovers of a killed process are removed first. Raises ``UserError`` if the folder cannot be made.
     """
+    made: list[Path] = []
     with explain(target):
         if is_remote(target):
             folder = Path(tempfile.mkdtemp(prefix="bert_jax-"))
         else:
-            target.parent.mkdir(parents=True, exist_ok=True)
+            made = _make_parents(target)
             sweep(Path(target.parent), target.name)
             folder = _temporary(target)
             folder.mkdir()
@@ -106,6 +130,21 @@ def _beside(target: epath.Path) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        _remove_empty(made)
+
+
+def _make_parents(target: epath.Path) -> list[Path]:
+    """Make the folders above ``target``; return the new folders, the innermost first."""
+    missing = [Path(folder) for folder in target.absolute().parents if not folder.exists()]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return missing
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Remove folders that ``_make_parents`` made and in which nothing came to be, because a write failed."""
+    with contextlib.suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
 
 
 @contextlib.contextmanager
@@ -187,6 +226,8 @@ def check_writable(path: str | os.PathLike[str], folder: bool = False) -> None:
     if there.is_dir() != (folder or there != target):
         what = "a folder" if there.is_dir() else "a file"
         raise UserError(f"cannot write {target}: {there} is {what}; choose another place")
+    if not there.is_dir() and not os.path.isfile(there):  # a write would put a plain file in its place
+        raise UserError(f"cannot write {target}: it is a pipe, a socket or a device; choose another place")
     if not os.access(there, os.W_OK):
         raise UserError(f"cannot write {target}: you may not write to {there}; choose another place")
 

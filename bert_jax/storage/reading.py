@@ -66,13 +66,12 @@ def utf8_text(path: epath.Path, shown: str, what: str) -> str:
         raise UserError(f"{shown} is not UTF-8 at byte offset {error.start}; save the {what} as UTF-8") from error
 
 
-def check_plain(folder: epath.Path) -> None:
-    """Raise ``NotPlainError`` if a local ``folder``, or an entry of it, is a pipe, a socket or a device."""
-    if isinstance(folder, RemotePath):
-        return
-    for entry in [folder, *(folder.iterdir() if folder.is_dir() else ())]:
-        if entry.exists() and not (entry.is_file() or entry.is_dir()):
-            raise NotPlainError(entry)
+def check_plain(path: str | os.PathLike[str]) -> None:
+    """Check that a local file can be opened by a library, to which a pipe would be a wait without end.
+
+    Raises the errors of ``open_plain``.
+    """
+    os.close(_descriptor(path, os.O_RDONLY))
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:

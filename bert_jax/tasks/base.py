@@ -28,7 +28,7 @@ from bert_jax.rows import random
 from bert_jax.rows.example_rows import EncodedRows, ExampleRows, bucket_lengths, pair_sequences
 from bert_jax.rows.packed_examples import PackedExamples, row_length
 from bert_jax.rows.rows_config import Packing
-from bert_jax.task import Losses, RowSource, SingleTask, Term, Variables, measure
+from bert_jax.task import STANDARD_ERROR, Losses, RowSource, SingleTask, Term, Variables, measure
 from bert_jax.tasks.findings import Judge
 from bert_jax.text.tokenizer import Tokenizer
 
@@ -36,6 +36,11 @@ ProblemType = Literal["single_label_classification", "regression", "multi_label_
 NOTED_UNKNOWN = 0.1  # with a larger share of [UNK] tokens, the user gets a note
 KIND = "train"  # the kind of batches with the longest rows; evaluation uses it too
 PACKED = f"{KIND}_packed"  # the kind of batches whose rows hold several examples
+
+
+def with_error(name: str, score: float, error: float) -> dict[str, float]:
+    """Return a score that is reached without reading the text, with its standard error, as ``guess`` has them."""
+    return {name: score, f"{name}{STANDARD_ERROR}": error}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,12 +242,20 @@ class ExampleTask(SingleTask, abc.ABC):
         one more measure of a term.
         """
 
+    def errors(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        """Return the standard errors of metrics of ``part``; without, no score is called better than a baseline."""
+        del part, outputs
+        return {}
+
     @abc.abstractmethod
     def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
         """Return one record per example, in the split's order: ``id``, ``prediction`` and details."""
 
     def guess(self) -> dict[str, float]:
-        """Return scores that are reached on all held-out rows without reading the text; {} if none is known."""
+        """Return scores that are reached on all held-out rows without reading the text; {} if none is known.
+
+        ``<name>_standard_error`` is the standard error of the score ``<name>``, if it has one.
+        """
         return {}
 
     # ---- Methods of ``bert_jax.task.Task`` ---------------------------------------------------------------------------

@@ -18,8 +18,9 @@ from bert_jax.models.model import POOLER, Part
 from bert_jax.records import Example
 from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.task import Term
-from bert_jax.tasks.base import ExampleTask, ProblemType
+from bert_jax.tasks.base import ExampleTask, ProblemType, with_error
 from bert_jax.tasks.findings import Judge, Record, clip
+from bert_jax.tasks.metrics import standard_errors
 from bert_jax.tasks.metrics.classification import TITLES, check_names, classification_metrics
 
 
@@ -96,6 +97,21 @@ class Task(ExampleTask):
         labels = self.setting.labels
         return classification_metrics(names, truth[known].tolist(), found[known].tolist(), labels, self.config.positive)
 
+    def errors(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        """Return the binomial standard error of the accuracy, and those of the other metrics by the jackknife."""
+        known = self.rows[part].arrays["label_weights"] > 0
+        truth, found = self.rows[part].arrays["labels"][known], outputs["logits"].argmax(axis=-1)[known]
+
+        def error(metric: str) -> float:
+            def score(kept: np.ndarray) -> float:
+                labels, positive = self.setting.labels, self.config.positive
+                return classification_metrics([metric], truth[kept], found[kept], labels, positive)[metric]
+
+            return standard_errors.jackknife(score, len(truth))
+
+        others = {metric: error(metric) for metric in self.config.metrics if metric != "accuracy"}
+        return {"accuracy": standard_errors.of_share(float(np.mean(truth == found)), len(truth)), **others}
+
     def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
         shares = special.softmax(np.asarray(outputs["logits"], np.float64), axis=-1)
         records = []
@@ -112,4 +128,5 @@ class Task(ExampleTask):
     def guess(self) -> dict[str, float]:
         """Return the accuracy of always predicting the most common label of the evaluated rows."""
         labels = np.concatenate([self.rows[part].arrays["labels"] for part in self.heldout_parts])
-        return {"majority_rate": float(np.bincount(labels).max() / len(labels))}
+        share = float(np.bincount(labels).max() / len(labels))
+        return with_error("majority_rate", share, standard_errors.of_share(share, len(labels)))

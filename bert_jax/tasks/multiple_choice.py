@@ -26,6 +26,7 @@ from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.task import Term
 from bert_jax.tasks.base import ExampleTask, Setting
 from bert_jax.tasks.findings import Judge, Record, clip
+from bert_jax.tasks.metrics import standard_errors
 from bert_jax.tasks.metrics.counting import ratio
 
 NEVER = -1e30  # replaces the score of a choice that is missing in a row
@@ -108,6 +109,11 @@ class Task(ExampleTask):
         known = arrays["label_weights"] > 0
         right = arrays["labels"] == self._scores(part, outputs).argmax(axis=-1)
         return {"accuracy": ratio(int(np.sum(right & known)), int(np.sum(known)))}
+
+    def errors(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        """Return the binomial standard error of the accuracy."""
+        known = int(np.sum(self.rows[part].arrays["label_weights"] > 0))
+        return {"accuracy": standard_errors.of_share(self.finish(part, outputs)["accuracy"], known)}
 
     def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
         """Return one record per example: index and text of the predicted choice, and the probability of each choice."""

@@ -28,6 +28,7 @@ from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.task import Term
 from bert_jax.tasks.base import ExampleTask, Setting
 from bert_jax.tasks.findings import Judge, Record, clip
+from bert_jax.tasks.metrics import standard_errors
 from bert_jax.tasks.metrics.counting import ratio
 from bert_jax.tasks.multiple_choice import choice_scores, choice_terms
 
@@ -153,15 +154,32 @@ class Task(ExampleTask):
         return choice_terms()
 
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        arrays = self.rows[part].arrays
-        known = arrays["label_weights"] > 0
-        places = np.take_along_axis(self._ranks(part, outputs), arrays["labels"][:, None], axis=1)[known, 0]
-        others = arrays["choice_weights"].sum(axis=1)[known] - 1
+        places, others = self._places(part, outputs)
         return {
             "accuracy": ratio(int(np.sum(places == 0)), len(places)),
             "mrr": ratio(float(np.sum(1 / (places + 1))), len(places)),
             "pairwise_accuracy": ratio(float(np.sum(others - places)), float(np.sum(others))),
         }
+
+    def errors(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        """Return the standard errors over groups."""
+        places, others = self._places(part, outputs)
+
+        def of_pairs(kept: np.ndarray) -> float:
+            return ratio(float(np.sum((others - places)[kept])), float(np.sum(others[kept])))
+
+        return {
+            "accuracy": standard_errors.of_share(ratio(int(np.sum(places == 0)), len(places)), len(places)),
+            "mrr": standard_errors.of_mean(1 / (places + 1)),
+            "pairwise_accuracy": standard_errors.jackknife(of_pairs, len(places)),
+        }
+
+    def _places(self, part: str, outputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rank of the right candidate, from 0, and the number of the others, of each group that counts."""
+        arrays = self.rows[part].arrays
+        known = arrays["label_weights"] > 0
+        places = np.take_along_axis(self._ranks(part, outputs), arrays["labels"][:, None], axis=1)[known, 0]
+        return places, arrays["choice_weights"].sum(axis=1)[known] - 1
 
     def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
         """Return one record per example: its label, its rank in its group from 1, and its share of the probability."""

@@ -18,8 +18,9 @@ from bert_jax.models.model import POOLER, Part
 from bert_jax.records import Batch, Example, Sum
 from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.task import Term
-from bert_jax.tasks.base import ExampleTask
+from bert_jax.tasks.base import ExampleTask, with_error
 from bert_jax.tasks.findings import Judge, Record, clip
+from bert_jax.tasks.metrics import standard_errors
 from bert_jax.tasks.metrics.regression import TITLES, check_names, regression_metrics
 
 LARGEST = 1e15  # of the labels: a sum of squares of such numbers is finite in float32
@@ -109,6 +110,24 @@ class Task(ExampleTask):
         pairs = [(y, float(x)) for y, x in zip(given, outputs["logits"][:, 0], strict=True) if y is not None]
         return regression_metrics(self.config.metrics, [y for y, _ in pairs], [x for _, x in pairs])
 
+    def errors(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        """Return the standard errors of mean errors and of the loss, and those of correlations by the jackknife."""
+        given = np.array([_number(example.get("label")) for example in self.setting.splits[part]], np.float64)
+        known = np.isfinite(given)
+        truth, found = given[known], outputs["logits"][known, 0].astype(np.float64)
+        gaps = {"mean_squared_error": (found - truth) ** 2, "mean_absolute_error": np.abs(found - truth)}
+
+        def error(metric: str) -> float:
+            if metric in gaps:
+                return standard_errors.of_mean(gaps[metric])
+
+            def score(kept: np.ndarray) -> float:
+                return regression_metrics([metric], truth[kept].tolist(), found[kept].tolist())[metric]
+
+            return standard_errors.jackknife(score, len(truth))
+
+        return {"loss": error("mean_squared_error"), **{metric: error(metric) for metric in self.config.metrics}}
+
     def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
         records = []
         for example, value in zip(self.setting.splits[split], outputs["logits"][:, 0], strict=True):
@@ -122,7 +141,10 @@ class Task(ExampleTask):
         """Return the mean squared error on the evaluated rows of always predicting the mean training label."""
         train = [self.rows[name].arrays["labels"] for name in self.setting.names("train")]
         labels = np.concatenate([self.rows[part].arrays["labels"] for part in self.heldout_parts])
-        return {"mean_label_loss": float(np.mean((labels - np.concatenate(train).mean()) ** 2))} if train else {}
+        if not train:
+            return {}
+        squares = (labels.astype(np.float64) - np.concatenate(train).mean()) ** 2
+        return with_error("mean_label_loss", float(np.mean(squares)), standard_errors.of_mean(squares))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,8 +25,9 @@ from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.task import Term
 from bert_jax.tasks.base import ExampleTask, Setting
 from bert_jax.tasks.findings import Judge, Record, clip
+from bert_jax.tasks.metrics import standard_errors
 from bert_jax.tasks.metrics.regression import TITLES, regression_metrics
-from bert_jax.tasks.metrics.retrieval import Nearest, retrieval_metrics, unit
+from bert_jax.tasks.metrics.retrieval import Nearest, Rankings, Relevances, query_scores, retrieval_metrics, unit
 
 TOP = 10
 
@@ -35,7 +36,8 @@ TOP = 10
 class Config:
     """The keys of ``config.task``, besides its name."""
 
-    pooling: Pooling = "mean"  # how the vectors of tokens become one
+    # how the vectors of tokens become one; if None, as the model of --init makes them one, or the mean
+    pooling: Pooling | None = None
     temperature: float = 0.05  # the loss divides cosines by this
     positives: Literal["given", "dropout"] = "given"  # "dropout": the text itself, even if there are pairs
     max_negatives: int | None = None  # use only the first so many negatives of an example; if None, use all
@@ -88,6 +90,7 @@ class Task(ExampleTask):
                 )
         most = max((len(_negatives_of(config, example)) for part in splits.values() for example in part), default=0)
         self.num_choices = 2 + most
+        config = dataclasses.replace(config, pooling=config.pooling or "mean")
         super().__init__(config, dataclasses.replace(setting, splits=splits))
 
     def encode(self, split: str, examples: Sequence[Example]) -> EncodedRows:
@@ -128,12 +131,31 @@ class Task(ExampleTask):
         """
         embeddings, arrays = outputs["embeddings"].astype(np.float64), self.rows[part].arrays
         metrics = retrieval_scores(embeddings, arrays["text_ids"], arrays["choice_weights"])
+        similarities, cosines = self._similarities(part, embeddings)
+        if len(similarities):
+            metrics |= regression_metrics(("spearmanr",), similarities.tolist(), cosines.tolist())
+        return metrics
+
+    def errors(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        """Return the standard errors over queries, and that of spearmanr by the jackknife over pairs."""
+        embeddings, arrays = outputs["embeddings"].astype(np.float64), self.rows[part].arrays
+        found = query_scores(*_rankings(embeddings, arrays["text_ids"], arrays["choice_weights"]), (TOP,))
+        errors = {name: standard_errors.of_mean(of) for name, of in found.items() if of}
+        similarities, cosines = self._similarities(part, embeddings)
+        if len(similarities):
+
+            def score(kept: np.ndarray) -> float:
+                return regression_metrics(("spearmanr",), similarities[kept], cosines[kept])["spearmanr"]
+
+            errors["spearmanr"] = standard_errors.jackknife(score, len(similarities))
+        return errors
+
+    def _similarities(self, part: str, embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the similarities of the pairs that have one, and their cosines, [pairs] each."""
         pairs = [(row, _similarity_of(e)) for row, e in enumerate(self.setting.splits[part]) if e.get("positive")]
         known = {row: similarity for row, similarity in pairs if similarity is not None}
-        if known:
-            cosines = _cosines(embeddings[list(known)])[:, 0]
-            metrics |= regression_metrics(("spearmanr",), list(known.values()), cosines.tolist())
-        return metrics
+        cosines = _cosines(embeddings[list(known)])[:, 0] if known else np.zeros(0)
+        return np.array([*known.values()], np.float64), cosines
 
     def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
         """Return one record per example: the cosine of its pair or, if a text has no pair, the vector of the text."""
@@ -222,13 +244,19 @@ def retrieval_scores(embeddings: np.ndarray, text_ids: np.ndarray, weights: np.n
     The candidates are all other choices of all rows; shapes are as for ``candidates``. A text is not its own candidate
     unless it is its own positive.
     """
+    relevances, scores = _rankings(embeddings, text_ids, weights)
+    return retrieval_metrics(relevances, scores, (TOP,)) if relevances else {}
+
+
+def _rankings(embeddings: np.ndarray, text_ids: np.ndarray, weights: np.ndarray) -> tuple[Relevances, Rankings]:
+    """Return the positives of each query, and the scores of the candidates nearest to it."""
     relevant: dict[int, dict[str, int]] = {}
     query_rows: dict[int, int] = {}
     for row in np.flatnonzero(weights[:, 1] > 0):
         query_rows.setdefault(int(text_ids[row, 0]), int(row))
         relevant.setdefault(int(text_ids[row, 0]), {})[str(text_ids[row, 1])] = 1
     if not relevant:
-        return {}
+        return {}, {}
     rows, choices = np.nonzero(weights[:, 1:] > 0)
     names, first = np.unique(text_ids[:, 1:][rows, choices], return_index=True)
     found = Nearest(embeddings[list(query_rows.values()), 0], TOP + 1)
@@ -237,7 +265,7 @@ def retrieval_scores(embeddings: np.ndarray, text_ids: np.ndarray, weights: np.n
     for query, near, places in zip(query_rows, found.scores, found.places, strict=True):
         listed = zip(names[places].tolist(), near.tolist(), strict=True)
         scores[str(query)] = {str(n): s for n, s in listed if n != query or str(n) in relevant[query]}
-    return retrieval_metrics({str(query): grades for query, grades in relevant.items()}, scores, (TOP,))
+    return {str(query): grades for query, grades in relevant.items()}, scores
 
 
 def _cosines(embeddings: np.ndarray) -> np.ndarray:

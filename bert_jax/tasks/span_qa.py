@@ -26,6 +26,7 @@ from bert_jax.task import Term
 from bert_jax.tasks import answers
 from bert_jax.tasks.base import ExampleTask, Setting
 from bert_jax.tasks.findings import Judge
+from bert_jax.tasks.metrics import spans
 from bert_jax.tasks.metrics.spans import TITLES, cmrc_metrics, squad_v1_metrics, squad_v2_metrics
 from bert_jax.tasks.windows import Answer, Windows, best_spans, cut, merge, read_passage
 
@@ -189,14 +190,29 @@ class Task(ExampleTask):
         return result
 
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        examples, config = self.setting.splits[part], self.config
+        right, texts, odds = self._answers(part, outputs)
+        if not self.config.version_2:
+            return cmrc_metrics(right, texts) if self.config.language == "zh" else squad_v1_metrics(right, texts)
+        return squad_v2_metrics(right, texts, odds, self.config.null_score_diff_threshold)
+
+    def errors(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        """Return the standard errors of the means over questions, in percent."""
+        right, texts, odds = self._answers(part, outputs)
+        if self.config.version_2:
+            scores = spans.squad_v2_scores(right, texts, odds, self.config.null_score_diff_threshold)
+            return spans.standard_errors(scores, "exact")
+        of = spans.cmrc_scores if self.config.language == "zh" else spans.squad_v1_scores
+        return spans.standard_errors(of(right, texts))
+
+    def _answers(
+        self, part: str, outputs: Mapping[str, np.ndarray]
+    ) -> tuple[dict[str, list[str]], dict[str, str], dict[str, float]]:
+        """Return the right answers, the best predicted text and the score of no answer, by the id of the question."""
+        examples = self.setting.splits[part]
         found = {e["id"]: one for e, one in zip(examples, self.decode(part, outputs), strict=True)}
         right = {example["id"]: answers.texts(example) for example in examples}
         texts = {name: one.answers[0].text if one.answers else "" for name, one in found.items()}
-        if not config.version_2:
-            return cmrc_metrics(right, texts) if config.language == "zh" else squad_v1_metrics(right, texts)
-        odds = {name: one.null_odds for name, one in found.items()}
-        return squad_v2_metrics(right, texts, odds, config.null_score_diff_threshold)
+        return right, texts, {name: one.null_odds for name, one in found.items()}
 
     def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
         """Return a record for each question.

@@ -8,7 +8,9 @@ Every word, also the first, is encoded with the space before it that running tex
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -25,10 +27,12 @@ from bert_jax.models.model import Part, token_head
 from bert_jax.records import Batch, Example
 from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.task import Term
-from bert_jax.tasks.base import ExampleTask, ProblemType
+from bert_jax.tasks.base import ExampleTask, ProblemType, with_error
 from bert_jax.tasks.findings import Judge, Record
+from bert_jax.tasks.metrics import standard_errors
 from bert_jax.tasks.metrics.classification import TITLES
-from bert_jax.tasks.metrics.entities import conll_entities, entity_metrics
+from bert_jax.tasks.metrics.counting import precision_recall_f1, ratio
+from bert_jax.tasks.metrics.entities import conll_entities, entity_counts, entity_metrics
 
 OUTSIDE = "O"
 MAX_WORDS = 120  # of a sentence that the report shows
@@ -85,7 +89,7 @@ class Task(ExampleTask):
     roles = Roles(("words",), ("tags",))
     answer = "tags"
     exported_as: tuple[str, ProblemType | None] | None = ("ForTokenClassification", None)
-    titles: ClassVar[Mapping[str, str]] = {name: TITLES[name] for name in ("accuracy", "f1", "precision", "recall")}
+    titles: ClassVar[Mapping[str, str]] = {name: TITLES[name] for name in ("f1", "precision", "recall", "accuracy")}
     judge = Judge("tags", _weigh, _show, entities=_as_entities)
     gathered_outputs = ("predicted", "confidence")
     packs = True
@@ -164,19 +168,31 @@ class Task(ExampleTask):
 
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         """Return the metrics over all words of the split, including the words that were cut."""
-        found = self._words(part, outputs)
-        pairs = [
-            (example["tags"], tags)
-            for example, (tags, _) in zip(self.setting.splits[part], found, strict=True)
-            if example.get("tags")
-        ]
-        true, predicted = [tags for tags, _ in pairs], [tags for _, tags in pairs]
+        true, predicted = self._tags(part, outputs)
         if self.config.metrics == "entities":
             figures = entity_metrics(true, predicted, self.config.mode, self.config.scheme)
             ends = ("_support", "_precision", "_recall")  # of each type, report only F1
             return {name: value for name, value in figures.items() if not name.endswith(ends)}
-        hits = [a == b for tags, others in pairs for a, b in zip(tags, others, strict=True)]
+        hits = [a == b for tags, others in zip(true, predicted, strict=True) for a, b in zip(tags, others, strict=True)]
         return {"accuracy": float(np.mean(hits))}
+
+    def errors(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        """Return the standard errors of the scores over all types, by the jackknife over sentences."""
+        true, predicted = self._tags(part, outputs)
+        words = _hits(true, predicted)
+        found = {"accuracy": standard_errors.jackknife(lambda kept: ratio(*words[kept].sum(axis=0)), len(true))}
+        if self.config.metrics == "entities":
+            counts = entity_counts(true, predicted, self.config.mode, self.config.scheme)
+            for name in ("f1", "precision", "recall"):
+                scores = functools.partial(_of_counts, counts, name)
+                found[name] = standard_errors.jackknife(scores, len(true))
+        return found
+
+    def _tags(self, part: str, outputs: dict[str, np.ndarray]) -> tuple[list[list[str]], list[list[str]]]:
+        """Return the true and the predicted tags of each sentence whose tags are known."""
+        found = zip(self.setting.splits[part], self._words(part, outputs), strict=True)
+        pairs = [(list(example["tags"]), tags) for example, (tags, _) in found if example.get("tags")]
+        return [tags for tags, _ in pairs], [tags for _, tags in pairs]
 
     def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
         """Return one record per example: ``words``, predicted tags (``prediction``) and their probabilities.
@@ -209,8 +225,23 @@ class Task(ExampleTask):
 
     def guess(self) -> dict[str, float]:
         """Return the accuracy of giving every evaluated word the most common tag."""
-        tags = [tag for part in self.heldout_parts for e in self.setting.splits[part] for tag in e.get("tags") or ()]
-        return {"majority_rate": max(map(tags.count, set(tags))) / len(tags)} if tags else {}
+        every = [list(e["tags"]) for part in self.heldout_parts for e in self.setting.splits[part] if e.get("tags")]
+        number = collections.Counter(tag for tags in every for tag in tags)
+        if not number:
+            return {}
+        words = _hits(every, [[max(number, key=number.__getitem__)] * len(tags) for tags in every])
+        error = standard_errors.jackknife(lambda kept: ratio(*words[kept].sum(axis=0)), len(every))
+        return with_error("majority_rate", max(number.values()) / number.total(), error)
+
+
+def _hits(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> np.ndarray:
+    """Return how many tags of each sentence are right, and how many it has, [sentences, 2]."""
+    pairs = zip(true, predicted, strict=True)
+    return np.array([(sum(map(str.__eq__, tags, others)), len(tags)) for tags, others in pairs]).reshape(-1, 2)
+
+
+def _of_counts(counts: np.ndarray, name: str, kept: np.ndarray) -> float:
+    return precision_recall_f1(*counts[kept].sum(axis=0))[name]
 
 
 def _entities(example: Example, tags: list[str]) -> list[dict[str, Any]]:

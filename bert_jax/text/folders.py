@@ -20,7 +20,7 @@ from bert_jax.text.sentencepiece_engine import SentencePieceEngine
 from bert_jax.text.settings import ROLES, Settings, beside, read_json
 from bert_jax.text.vocab_txt import check_vocab, difference, lines_of
 
-BARE = "vocab.txt"
+BARE, SHIFTED = "vocab.txt", "sentencepiece.bpe.model"
 _SAID = ("do_lower_case", "strip_accents")  # the names in tokenizer_config.json of what a ``Case`` holds
 Engine = JsonEngine | SentencePieceEngine
 
@@ -43,7 +43,7 @@ def of_folder(source: epath.Path, given: Case, rows: int | None) -> Engine:
     other: Engine | None = None
     if model.exists():
         other = SentencePieceEngine(reading.read_bytes(model), None, str(model))
-    elif bare.exists() and (by_bert := engine.by_bert()):
+    elif bare.exists() and not engine.has_bert_rules and (by_bert := engine.by_bert()):
         other = JsonEngine(by_bert)
     return other if other and tokenizer_json.same(other.as_json.content, engine.content) else engine
 
@@ -66,7 +66,8 @@ def of_file(source: epath.Path, given: Case, rows: int | None) -> Engine:
     settings.check_class("txt")
     pieces = lines_of(reading.utf8_text(source, str(source), "vocabulary"), rows)
     special = dict(zip(ROLES, SPECIAL_TOKENS, strict=True)) | settings.roles
-    check_vocab(pieces, str(source), [*special.values()])
+    added = {token["content"] for token in settings.tokens if "id" in token}
+    check_vocab(pieces, str(source), [token for token in special.values() if token not in added])
     ideographs = settings.switch("tokenize_chinese_chars") is not False
     content = tokenizer_json.of_bert(pieces, given.lowercase is not False, given.strip_accents, ideographs, settings)
     return JsonEngine(content, str(source))
@@ -74,6 +75,11 @@ def of_file(source: epath.Path, given: Case, rows: int | None) -> Engine:
 
 def _of_model(source: epath.Path, settings: Settings, given: Case) -> Engine:
     settings.check_class("model")
+    if source.name == SHIFTED:
+        raise UserError(
+            f"{source} has other ids than its model: fairseq shifts them; give the tokenizer.json that transformers "
+            "saves, or call the file spiece.model to take its own ids for a new model"
+        )
     lowercase, strip_accents = (None, None) if settings.is_albert else given
     engine = SentencePieceEngine(reading.read_bytes(source), lowercase, str(source), strip_accents)
     named = {*SPECIAL_TOKENS, *engine.roles.values()}

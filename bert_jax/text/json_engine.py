@@ -95,7 +95,6 @@ class JsonEngine:
         hidden = _hidden(content)
         self._library = _library(content, where, hidden)
         self._library.encode_special_tokens = True
-        check_patterns(content, self._library, where)
         ids = tokenizer_json.ids_of(content)
         self.vocab: tuple[str, ...] = tuple(sorted(ids, key=ids.__getitem__))
         if list(map(ids.__getitem__, self.vocab)) != list(range(len(ids))) or self._library.get_vocab() != {
@@ -106,8 +105,10 @@ class JsonEngine:
         entries = [entry for entry in content["added_tokens"] if entry["id"] not in self.special_ids]
         self.added_ids = frozenset(entry["id"] for entry in entries)
         self.pair_separators, self.pair_type = tokenizer_json.pair_form(content)
-        self.lowercase = "B" not in self._normalized("B")
-        self.joiner = "" if self.words("a") == self.words(" a") else " "
+        with refusing(f"{where} cannot be used"):
+            self.lowercase = "B" not in self._normalized("B")
+            self.joiner = "" if self.words("a") == self.words(" a") else " "
+        check_patterns(content, self._library, where)
         self._cache = None if any(map(_crosses_words, entries)) else self._word_cache()
 
     def __reduce__(self) -> tuple[type[JsonEngine], tuple[tokenizer_json.Content]]:

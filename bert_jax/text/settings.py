@@ -50,7 +50,8 @@ _PROGRAMS = (
     "RoCBert Tapas XLM Flaubert FSMT BioGpt BlenderbotSmall Cpm CpmAnt CTRL Canine ByT5 MyT5 Perceiver ProphetNet "
     "GPTNeoXJapanese M2M100 Marian"
 )
-_OTHERS = "Funnel MPNet Splinter XLNet FNet"  # classes of other rules, where the files name only the type of the model
+# Classes of other rules, where the files name only the type of the model.
+_OTHERS = "Barthez Camembert FNet Funnel MPNet RemBert Splinter XLMRoberta XLNet"
 
 
 @dataclasses.dataclass(frozen=True)

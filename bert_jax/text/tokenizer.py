@@ -336,7 +336,7 @@ def find(folder: str | os.PathLike[str]) -> os.PathLike[str]:
 
 def existing(folder: str | os.PathLike[str]) -> os.PathLike[str] | None:
     """Return the tokenizer's file in ``folder``; None if there is none."""
-    candidates = [files.as_path(folder) / name for name in (*FILE_NAMES, tokenizer_json.MERGES)]
+    candidates = [files.as_path(folder) / name for name in (*FILE_NAMES, tokenizer_json.MERGES, folders.SHIFTED)]
     return next((path for path in candidates if path.exists()), None)
 
 

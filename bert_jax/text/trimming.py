@@ -14,7 +14,7 @@ Every piece of one character stays too: new text becomes [UNK] no more often, wh
 
 from __future__ import annotations
 
-import itertools
+import heapq
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
@@ -95,11 +95,28 @@ def _tried(word: str, ids: Mapping[str, int], prefix: str) -> Iterator[int]:
 
 def _merges(pieces: Iterable[str], rank: Callable[[tuple[str, str]], float | None]) -> set[tuple[str, str]]:
     """Return the merges by which BPE makes each of ``pieces`` alone. The lowest rank is first; None is no merge."""
-    happened = set[tuple[str, str]]()
-    for piece in pieces:
-        parts = list(piece)
-        while ranked := [(r, i) for i, pair in enumerate(itertools.pairwise(parts)) if (r := rank(pair)) is not None]:
-            i = min(ranked)[1]
-            happened.add((parts[i], parts[i + 1]))
-            parts[i : i + 2] = [parts[i] + parts[i + 1]]
-    return happened
+    return {merge for piece in pieces for merge in _merges_of(piece, rank)}
+
+
+def _merges_of(piece: str, rank: Callable[[tuple[str, str]], float | None]) -> Iterator[tuple[str, str]]:
+    parts = [*piece, ""]  # a part that was joined to the part before it is "", as is the end
+    before, after = [*range(-1, len(piece))], [*range(1, len(piece) + 2)]
+    waiting = list[tuple[float, int, tuple[str, str]]]()
+
+    def push(i: int) -> None:
+        pair = (parts[i], parts[after[i]])
+        if all(pair) and (found := rank(pair)) is not None:
+            heapq.heappush(waiting, (found, i, pair))
+
+    for i in range(len(piece)):
+        push(i)
+    while waiting:
+        _, i, pair = heapq.heappop(waiting)
+        j = after[i]
+        if (parts[i], parts[j]) == pair:  # otherwise one of the two has been joined to another
+            yield pair
+            parts[i], parts[j], after[i] = parts[i] + parts[j], "", after[j]
+            before[after[j]] = i
+            push(i)
+            if i:
+                push(before[i])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS
@@ -17,7 +18,7 @@ _COUNTED = re.compile(r"\S+ \d+")  # piece SPACE count, as fairseq writes
 def lines_of(text: str, rows: int | None = None) -> list[str]:
     """Return the lines of a ``vocab.txt``, each without the white space around it, as google-research/bert reads them.
 
-    Only a line feed ends a line, and a line of nothing but white space stays: U+2028 and the like are published pieces.
+    Only a line feed ends a line, and a line of nothing but white space stays: U+2028 and ##U+2028 are published pieces.
     A line that is a piece, a tab and its own number is the piece.
 
     Args:
@@ -30,7 +31,7 @@ def lines_of(text: str, rows: int | None = None) -> list[str]:
     numbered = [_NUMBERED.fullmatch(line) for line in lines]
     if lines and all(match and int(match[2]) == i for i, match in enumerate(numbered)):
         lines = [match[1] for match in numbered if match]
-    return [line.strip() or line for line in lines]
+    return [line.strip() if line.strip().removeprefix("##") else line for line in lines]
 
 
 def check_vocab(pieces: Sequence[str], where: str, special: Sequence[str] = SPECIAL_TOKENS) -> None:
@@ -59,7 +60,7 @@ def check_vocab(pieces: Sequence[str], where: str, special: Sequence[str] = SPEC
                 )
 
 
-def difference(lines: Sequence[str], ids: Mapping[str, int], added: Mapping[str, int]) -> str | None:
+def difference(lines: Sequence[str], ids: Mapping[str, int], added: Mapping[Any, Any]) -> str | None:
     """Return how the lines of a ``vocab.txt`` differ from the pieces of the ``tokenizer.json`` beside it; None if not.
 
     Args:

@@ -108,9 +108,7 @@ class Experiment:
         training = self.training
 
         def per_epoch(index: int) -> float:
-            phase = self.phases.phases[index]
-            source = task.source("train", phase.kind, index)
-            return steps_per_epoch(source.rows_per_epoch, source.buckets, phase.batch_size)
+            return self.steps_per_epoch(task, index)
 
         phases = self.phases.in_steps(per_epoch) if self.phases.in_epochs else self.phases
         if training.evaluations_per_epoch is not None:
@@ -120,6 +118,12 @@ class Experiment:
             every = max(1, training.eval_every_steps // training.logs_per_evaluation)
             training = dataclasses.replace(training, log_every_steps=every)
         return dataclasses.replace(self, phases=phases, training=training)
+
+    def steps_per_epoch(self, task: Task, index: int) -> float:
+        """Return the steps of the phase ``index`` that read every row once."""
+        phase = self.phases.phases[index]
+        source = task.source("train", phase.kind, index)
+        return steps_per_epoch(source.rows_per_epoch, source.buckets, phase.batch_size)
 
     @property
     def schedules(self) -> dict[str, tuple[Warmup, int]]:

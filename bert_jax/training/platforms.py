@@ -1,4 +1,4 @@
-"""Chooses the CPU where only libtpu is installed and no TPU is there; libtpu would begin each command with its errors."""
+"""Chooses the CPU where libtpu is installed and no TPU is there: each command would begin with libtpu's errors."""
 
 from __future__ import annotations
 

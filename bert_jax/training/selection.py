@@ -10,6 +10,7 @@ from typing import Any
 from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
 from bert_jax.reporting.measures import lower_is_better
+from bert_jax.task import has_goal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,6 +21,11 @@ class SelectionConfig:
     patience: int | None = None  # evaluations without a better score after which the run ends; None: it never does
 
     def __post_init__(self) -> None:
+        if not has_goal(self.metric):
+            raise UserError(
+                f"config.selection.metric is {self.metric!r}, of which more is neither better nor worse; name a loss "
+                "or a score that the evaluations print"
+            )
         allowed = "at least 1 is needed, or None"
         check_fields(self, "config.selection", allowed, "patience", sound=lambda value: value is None or value >= 1)
 

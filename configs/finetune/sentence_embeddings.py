@@ -36,7 +36,7 @@ def get_config(data: str = "squad") -> ConfigDict:
         raise UserError(f"sentence_embeddings has the data squad, stsb and simcse; found {data!r}")
     config = ConfigDict()
     config.seed = 0
-    config.task = ConfigDict({"name": "sentence_embeddings", "pooling": "mean", "temperature": 0.05})
+    config.task = ConfigDict({"name": "sentence_embeddings", "temperature": 0.05})
     config.data = ConfigDict(SQUAD if data == "squad" else STSB)
     # A larger batch has more negatives.
     config.phases = ConfigDict(

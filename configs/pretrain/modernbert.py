@@ -15,10 +15,20 @@ The values are those of AnswerDotAI/ModernBERT, yamls/modernbert (branch pretrai
 Throughout, 30 % of the tokens are predicted; held-out rows are masked at 15 %. StableAdamW with b2 0.98 and without
 clipping: the published decay, 1e-5 at the peak, is divided by the peak here. Dropout is 0.1 on what attention adds.
 
-Four things differ. There [CLS] and [SEP] are masked as other tokens are; here they never are. There a batch's loss is a
+Weight decay in stages 2 and 3 depends on how a restart is read. There a step takes rate / max_lr * weight_decay from a
+weight (StableAdamW of optimi with decouple_lr), where max_lr is the rate that the optimizer was made with. A stage
+begins from the last checkpoint of the stage before, and ``restart_override`` in main.py replaces rate and weight_decay
+of the checkpoint, but not max_lr: that stays the peak of stage 1. This reading is taken here. Base has 1e-5 in all
+stages, so a step takes 1e-5 / 8e-4 = 0.0125 times the rate, as here. Large has 1e-6 in stages 2 and 3, so a step takes
+1e-6 / 5e-4 = 0.002 times the rate; here it is 0.02 as in stage 1, because a run has one weight decay. If max_lr were
+the peak of the new stage, large would be as here, and base would have 1e-5 / 3e-4 = 0.033.
+
+Five things differ. There [CLS] and [SEP] are masked as other tokens are; here they never are. There a batch's loss is a
 mean over the rows of each device; here over all predicted tokens. There the decoder's bias begins with random values,
-here with 0. The published large model began with the weights of base, tiled; here with random values, unless they are
-tiled too: ``bert-jax grow --init=runs/modernbert --size=large --output=DIR``, and ``--init=DIR`` here.
+here with 0. By the paper, large was set back after 9e11 tokens of stage 1 and continued at 5e-5; here, as in its files,
+the rate is 5e-4 throughout stage 1. The published large model began with the weights of base, tiled; here with random
+values, unless they are tiled too: ``bert-jax grow --init=runs/modernbert --size=large --output=DIR``, and
+``--init=DIR`` here.
 """
 
 from typing import Any

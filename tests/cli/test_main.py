@@ -116,6 +116,21 @@ def test_an_error_over_several_lines_is_joined(capsys, monkeypatch):
     assert error_of(capsys, "tokenize", "--vocab=v", "a") == "first second"
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_an_interrupt_that_a_library_makes_an_import_error_of(number, monkeypatch, capsys):
+    """As numpy's own import does, when it is cut by Ctrl-C."""
+
+    def cut(arguments):
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            raise (ImportError, SystemError)[number - 1]("numpy._core.multiarray failed to import") from error
+
+    monkeypatch.setattr(tokenize, "run", cut)
+    assert main.run(["tokenize", "--vocab=x", "a"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
 def test_an_interrupt_has_the_shells_exit_code(monkeypatch):
     def interrupt(arguments):
         raise KeyboardInterrupt

@@ -1,6 +1,9 @@
 """What ``predict`` asks for before a model is read."""
 
 import dataclasses
+import json
+import re
+import shlex
 from types import SimpleNamespace
 from typing import Any
 
@@ -85,7 +88,14 @@ def test_a_model_of_pairs_takes_texts_two_by_two(workdir, tmp_path, capsys):
     assert len(typed.splitlines()) == 2
     (tmp_path / "raw.txt").write_text("one text\tits pair\n\na text\tanother\n")
     assert run([*paired, f"--input={tmp_path / 'raw.txt'}", "--format=raw_text"]) == 0
-    assert capsys.readouterr().out == typed
+    output = capsys.readouterr()
+    first, blank, last = map(json.loads, output.out.splitlines())
+    assert blank == {"id": "2", "prediction": None}
+    assert [{**record, "id": str(i)} for i, record in enumerate((first, last))] == [
+        *map(json.loads, typed.splitlines())
+    ]
+    assert [first["id"], last["id"]] == ["1", "3"]
+    assert "1 of 3 lines are blank; their prediction is null" in output.err
     assert run([*paired, f"--input={tmp_path / 'raw.txt'}"]) == 2
     assert "If the file has a text a line, add --format=raw_text" in capsys.readouterr().err
     (tmp_path / "raw.txt").write_text("one text\tits pair\na text\n")
@@ -126,3 +136,45 @@ def test_outputs_that_are_no_numbers_are_said_to_be(workdir):
         predict(one, examples, note=notes.append)
     said = [line for line in notes if "finite" in line]
     assert said == ["the model's outputs for 2 of 2 rows are not finite numbers; do not trust the predictions for them"]
+
+
+HINT = re.compile(r"--config\.data\.[\w.]+=(?:'[^']*'|[^\s;]+)")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "texts"),
+    [
+        ("a.csv", '\ufefffirst;second\r\n"a ""good"" film; yes";x\r\n', 1),
+        ("a.csv", "first\tsecond\na film\tb\n", 1),
+        ("a.jsonl", '{"first": "a film", "second": "x"}\n{"first": "", "second": "y"}\n', 1),
+        ("a.csv", "first,second\r'a',b\r\r", 1),
+        ("a.json", '[{"first": "a", "second": "b"}]', 1),
+    ],
+)
+def test_a_file_of_another_form_is_read_as_a_message_says(workdir, tmp_path, capsys, name, text, texts):
+    (tmp_path / name).write_bytes(text.encode())
+    command = ["predict", f"--workdir={workdir / 'paired'}", f"--input={tmp_path / name}"]
+    if run(command):
+        hints = shlex.split(" ".join(dict.fromkeys(HINT.findall(capsys.readouterr().err))))
+        assert hints
+        assert run([*command, *hints]) == 0
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [record["id"] for record in records] == ["test-0"]
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--config.data.splits.train=x", "--config.data.splits.train changes nothing here; keys of the task"),
+        ("--config.model.size=tiny", "and config.data.format, config.data.options, config.data.columns"),
+        ("--config.data.option.delimiter=;", "config.data.option.delimiter changes nothing here"),
+        ("--config.data.options.delimitor=;", "unknown key config.data.options.delimitor; did you mean 'delimiter'"),
+        ("--config.task.nope=1", "unknown key task.nope"),
+    ],
+)
+def test_keys_that_change_nothing_are_named(workdir, tmp_path, capsys, flag, said):
+    (tmp_path / "a.csv").write_text("first,second\na,b\n")
+    assert run(["predict", f"--workdir={workdir / 'paired'}", f"--input={tmp_path / 'a.csv'}", flag]) == 2
+    assert said in capsys.readouterr().err
+    assert run(["predict", f"--workdir={workdir}", "a text", "--config.data.columns.text=x"]) == 2
+    assert "keys of the task (config.task.KEY) count, and config.data with a file" in capsys.readouterr().err

@@ -97,7 +97,7 @@ def test_bad_lines_are_named_or_counted(tmp_path, line, reason, message):
     (tmp_path / "a.jsonl").write_bytes(b'{"text": "ok"}\n' + line + b'\n{"text": "too"}\n')
     with pytest.raises(UserError, match=re.escape(f"{tmp_path}/a.jsonl {message}")) as caught:
         items(Source(paths=(f"{tmp_path}/*",)))
-    assert "bad_text='skip'" in str(caught.value)
+    assert "--config.corpus.options.bad_text=skip" in str(caught.value)
     source = Source(paths=(f"{tmp_path}/*",), bad_text="skip")
     assert [s for sentences in documents(source).values() for s in sentences] == ["ok", "too"]
     assert skipped(source) == {"a.jsonl@15": reason}

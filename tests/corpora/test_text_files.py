@@ -200,7 +200,7 @@ def test_bad_bytes_are_named_with_file_and_offset(tmp_path, content, message):
     (tmp_path / "bad.txt").write_bytes(content)
     with pytest.raises(UserError, match=re.escape(f"{tmp_path}/bad.txt {message}")) as caught:
         items(Source(paths=(f"{tmp_path}/*.txt",)))
-    assert "bad_text='skip'" in str(caught.value)
+    assert "--config.corpus.options.bad_text=skip" in str(caught.value)
 
 
 @pytest.mark.parametrize("boundary", ["file", "blank_line", "line", "title"])

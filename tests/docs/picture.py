@@ -23,7 +23,7 @@ def picture(page: str) -> str:
     """Return the SVG for a page that ``reporting.report`` wrote."""
     style = re.search(r"<style>\n(.*?)</style>", page, re.DOTALL)
     assert style, "the page has no style"
-    colours = " ".join(line for line in style[1].splitlines()[:5] if "--" in line or "root" in line)
+    colours = " ".join(line for line in style[1].splitlines()[:6] if "--" in line or "root" in line)
     rules = "\n".join(line for line in style[1].splitlines() if re.match(r"svg [^{]", line))
     examples, end = _examples(page)
     body = [_header(page), *_tiles(page), *_charts(page), *examples]

@@ -58,7 +58,7 @@ def test_an_optional_role_does_not_take_the_column_of_another(tmp_path):
 
 def test_another_delimiter_is_named(tmp_path):
     folder = written(tmp_path, a__csv="text;label\nx;a\n", b__csv="text\tlabel\nx\ta\n")
-    for file, flag in (("a.csv", "delimiter=';'"), ("b.csv", r"delimiter=$'\t'")):
+    for file, flag in (("a.csv", "delimiter=';'"), ("b.csv", r"delimiter='\t'")):
         with pytest.raises(UserError) as raised:
             loaded(folder, CLASSIFICATION, format="table", splits={"train": file, "dev": file})
         assert f"separates columns, add --config.data.options.{flag}" in str(raised.value)
@@ -139,7 +139,7 @@ def test_bad_examples_are_counted_and_the_first_five_listed(tmp_path):
     assert message.startswith("8 of 11 examples are bad: ")
     assert "t.tsv:4 has an empty text (column 'text')" in message
     assert message.count("has an empty text") == 5
-    assert "and 3 more; mend them, or count" in message
+    assert "and 3 more; mend them, or --config.data.bad_examples=skip counts" in message
     found, [note] = noted(folder, CLASSIFICATION, **config, bad_examples="skip")
     assert [example["id"] for example in found["train"]] == ["train-0", "train-1", "train-10"]
     assert note.startswith("train: 8 of 11 examples skipped: ")

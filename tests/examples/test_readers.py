@@ -1,6 +1,7 @@
 """Each format, on small files: what is read and what is bad."""
 
 import json
+import stat
 import zipfile
 
 import pytest
@@ -53,8 +54,9 @@ def test_tables_in_another_encoding(tmp_path):
     assert records(tmp_path / "b.tsv", "delimited", encoding="utf-16") == [{"text": "x"}]
     with pytest.raises(UserError, match="c.tsv is not utf-16"):
         records(tmp_path / "c.tsv", "delimited", encoding="utf-16")
-    with pytest.raises(UserError, match="first line of .*b.tsv is not UTF-8; convert it or set"):
-        records(tmp_path / "b.tsv", "delimited")
+    written(tmp_path, d__tsv="好\nx\n".encode("gb18030"))
+    with pytest.raises(UserError, match="first line of .*d.tsv is not UTF-8; convert it, or name its encoding"):
+        records(tmp_path / "d.tsv", "delimited")
     with pytest.raises(UserError, match="'utf9', which Python does not know"):
         records(tmp_path / "a.tsv", "delimited", encoding="utf9")
 
@@ -63,8 +65,9 @@ def test_names_that_stand_twice_and_long_delimiters_are_errors(tmp_path):
     written(tmp_path, a__tsv="x\tx\n")
     with pytest.raises(UserError, match="names 'x' more than once"):
         records(tmp_path / "a.tsv", "delimited")
-    with pytest.raises(UserError, match="one character is needed"):
-        records(tmp_path / "a.tsv", "delimited", delimiter="||")
+    for delimiter in ("||", '"', "\n"):
+        with pytest.raises(UserError, match="one character that is no quote, line end or backslash is needed"):
+            records(tmp_path / "a.tsv", "delimited", delimiter=delimiter)
 
 
 def test_json_lines_objects_after_one_another_and_arrays_are_the_same(tmp_path):
@@ -110,7 +113,7 @@ def test_conll_columns(tmp_path):
     assert records(tmp_path / "a.conll", "conll", tag_column=1)[0]["tags"] == ["NNP", ","]
     assert records(tmp_path / "b.conll", "conll")[0] == {"words": ["one", "two"], "document": 0}
     bad, good = records(tmp_path / "c.conll", "conll")
-    assert bad == (f"{tmp_path}/c.conll:2", "has 1 columns where at least 2 are needed")
+    assert bad == (f"{tmp_path}/c.conll:2", "has 1 columns where most lines have 2")
     assert good["words"] == ["c"]
 
 
@@ -277,6 +280,17 @@ def test_a_damaged_zip_is_an_error(tmp_path):
             records(tmp_path / "a.zip", "text_folders")
 
 
+def test_a_zip_with_links_is_an_error(tmp_path):
+    """A link is kept as the path that it leads to, which would be read as a text."""
+    link = zipfile.ZipInfo("good/2.txt")
+    link.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("good/1.txt", "fine")
+        archive.writestr(link, "/etc/passwd")
+    with pytest.raises(UserError, match="a.zip holds links, such as good/2.txt; pack the files themselves"):
+        records(tmp_path / "a.zip", "text_folders")
+
+
 def test_a_zip_bomb_is_an_error_before_it_is_unpacked(tmp_path):
     bomb = zipped(tmp_path / "a.zip", bytes((1 << 26) + 1))
     with pytest.raises(
@@ -335,3 +349,11 @@ def test_multiple_choice_from_a_table(tmp_path):
     assert found["train"] == (
         {"id": "train-0", "context": "One.", "choices": ["runs", "sits"], "question": "He", "label": "1"},
     )
+
+
+@pytest.mark.parametrize("form", ["conll", "jsonl", "line_columns"])
+def test_utf_16_and_cr_are_read_by_every_reader_of_lines(tmp_path, form):
+    text = '{"0": "é O"}\n{"0": "b O"}\n' if form == "jsonl" else "é O\nb O\n"
+    written(tmp_path, plain=text, wide=text.encode("utf-16"), returns=text.replace("\n", "\r"))
+    plain, wide, returns = ([*records(tmp_path / name, form)] for name in ("plain", "wide", "returns"))
+    assert plain == wide == returns

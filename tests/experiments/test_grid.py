@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 import bert_jax
 from bert_jax.errors import RepeatingError, UserError
 from bert_jax.experiments import grid
-from bert_jax.experiments.grid import RESULTS, Cell, Grid
+from bert_jax.experiments.grid import CELL, RESULTS, Cell, Grid
 
 CELLS = [Cell(f"rate-{i}", {"rate": i / 10}) for i in range(3)]
 
@@ -82,6 +83,29 @@ def test_damaged_results_are_made_again_in_place(tmp_path: Path, damage: str) ->
     assert mended.pop("seconds") >= 0 <= before.pop("seconds")
     assert mended == before
     assert sorted(path.name for path in tmp_path.iterdir()) == [cell.name for cell in CELLS]
+
+
+@pytest.mark.parametrize("name", [CELL, RESULTS])
+def test_odd_entries_of_a_file_of_a_cell(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The cell is done, is run again, or is refused in one line; never with another result."""
+    Grid(CELLS, str(tmp_path)).run(Runs())
+    path, ended = tmp_path / "rate-1" / name, dict[str, str]()
+    text = path.read_text()
+    for key in json.loads(text):
+        for odd in (None, "x", "", [], {}, [None], {"x": None}, -1, 0, True, math.nan, math.inf, 10**400, "left out"):
+            content = json.loads(text) | {key: odd}
+            path.write_text(json.dumps({k: v for k, v in content.items() if v != "left out"}))
+            try:
+                assert Grid(CELLS, str(tmp_path)).run(Runs())["rate-1"] == {"loss": 0.2}
+                ended[f"{key}={odd}"[:40]] = "run"
+            except UserError:
+                ended[f"{key}={odd}"[:40]] = "refused"
+            Grid(CELLS, str(tmp_path / "other")).run(Runs())
+            (tmp_path / "rate-1" / CELL).write_bytes((tmp_path / "other" / "rate-1" / CELL).read_bytes())
+            (tmp_path / "rate-1" / RESULTS).write_bytes((tmp_path / "other" / "rate-1" / RESULTS).read_bytes())
+    assert ended["format=None"] == "refused"
+    assert ended.get("seconds=None", "run") == ended["overrides=None"] == "run"
+    assert "inf" not in capsys.readouterr().out
 
 
 def test_another_run_is_refused(tmp_path: Path) -> None:

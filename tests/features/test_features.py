@@ -59,6 +59,7 @@ def test_every_layer_is_that_of_the_encoder_in_the_order_of_the_texts():
             "all": h.transpose(1, 0, 2),
             "mean": h[4].mean(axis=0),
             "cls": h[4][0],
+            "sentence": h[4].mean(axis=0),
         }
         assert one.vectors.keys() == expected.keys()
         for name, vectors in expected.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from pathlib import Path
@@ -23,9 +24,11 @@ from bert_jax.interchange.tokenizer_files import write_tokenizer
 from bert_jax.models.heads import Classifier
 from bert_jax.models.model import Model, Part, config_facts, encoder_file, fresh_params
 from bert_jax.objectives import replaced_tokens
+from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.tokenizer import of_json
 from tests.interchange.heads import TAGS, TOKENIZER
 from tests.interchange.numpy_models import assert_same_outputs
+from tests.interchange.outputs import module_outputs
 from tests.interchange.test_sentencepiece_models import TOKENIZER as SENTENCEPIECE
 from tests.text.byte_level_files import roberta
 
@@ -36,6 +39,19 @@ CLASSES = [  # those of left-to-right models are in test_heads.py
     if ending != family.causal
 ]
 BYTE_BPE = of_json(roberta())
+LEARNED = learn_byte_bpe(["the cat sees the dog"] * 9, 280)
+# encoder -> names of the decoder, of the word embeddings and of the decoder's bias in transformers.
+DECODERS = {
+    "albert": ("predictions.decoder", "albert.embeddings.word_embeddings.weight", "predictions.decoder.bias"),
+    "bert": ("cls.predictions.decoder", "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.bias"),
+    "distilbert": ("vocab_projector", "distilbert.embeddings.word_embeddings.weight", "vocab_projector.bias"),
+    "electra": ("generator_lm_head", "electra.embeddings.word_embeddings.weight", "generator_lm_head.bias"),
+    "ernie": ("cls.predictions.decoder", "ernie.embeddings.word_embeddings.weight", "cls.predictions.decoder.bias"),
+    "modernbert": ("decoder", "model.embeddings.tok_embeddings.weight", "decoder.bias"),
+    "roberta": ("lm_head.decoder", "roberta.embeddings.word_embeddings.weight", "lm_head.decoder.bias"),
+}
+# Of the piece at position 20, by ModernBertForMaskedLM of transformers 4.57.6; with a base of 10,000 -2.2241, -0.3697.
+LOGITS_OF_VERSION_4 = (-2.25635123, -0.37492716, 1.04301667)
 LABELS = {"ForSequenceClassification": ("no", "yes", "maybe"), "ForTokenClassification": TAGS}
 
 
@@ -103,20 +119,33 @@ def test_positions_of_roberta_are_counted_from_after_the_padding(tmp_path: Path)
     assert described["layer_norm_eps"] == 1e-5
 
 
-def test_a_distilbert_of_transformers_has_a_second_copy_of_its_word_embeddings(tmp_path: Path) -> None:
-    """It is read past if it is one, and refused if it is another table."""
-    config, head = config_of("distilbert"), head_of("distilbert", "ForMaskedLM")
+@pytest.mark.parametrize("encoder", DECODERS)
+def test_a_decoder_is_a_second_copy_of_the_word_embeddings(tmp_path: Path, encoder: str) -> None:
+    """It is read past if it is one. If it is another table, or missing though nothing is tied, the file is refused."""
+    config, head = config_of(encoder), head_of(encoder, "ForMaskedLM")
     params, folder = params_of(config, head), tmp_path / "model"
     export_model(TrainedModel("", params, config, TOKENIZER, head), folder, "card")
     (folder / "SHA256SUMS").unlink()
     tensors = load_file(folder / "model.safetensors")
-    assert "vocab_projector.bias" in tensors
-    words = tensors["distilbert.embeddings.word_embeddings.weight"]
-    save_file(tensors | {"vocab_projector.weight": words}, folder / "model.safetensors")
-    jax.tree.map(np.testing.assert_array_equal, import_model(folder).params, params)
-    save_file(tensors | {"vocab_projector.weight": words + 1}, folder / "model.safetensors")
-    with pytest.raises(UserError, match="has an MLM decoder that is not its word embeddings"):
+    decoder, table, bias = DECODERS[encoder]
+    words, own = tensors[table], {bias} & tensors.keys()
+    described = json.loads((folder / "config.json").read_text())
+    for tied in (True, False):
+        (folder / "config.json").write_text(json.dumps(described | {"tie_word_embeddings": tied}))
+        save_file(tensors | {f"{decoder}.weight": words}, folder / "model.safetensors")
+        jax.tree.map(np.testing.assert_array_equal, import_model(folder).params, params)
+        save_file(tensors | {f"{decoder}.weight": words + 1}, folder / "model.safetensors")
+        with pytest.raises(UserError, match="has an MLM decoder that is not its word embeddings"):
+            import_model(folder)
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(UserError, match=f"says tie_word_embeddings false, but there is no {decoder}.weight; set it to"):
         import_model(folder)
+    (folder / "config.json").write_text(json.dumps(described))
+    jax.tree.map(np.testing.assert_array_equal, import_model(folder).params, params)
+    if not own:  # its bias has another name than the decoder's
+        save_file(tensors | {bias: np.ones(len(words), np.float32)}, folder / "model.safetensors")
+        with pytest.raises(UserError, match=f"has {bias} and .*bias, which differ; keep the one with which"):
+            import_model(folder)
 
 
 def test_albert_is_read_where_its_layers_are_all_one() -> None:
@@ -152,6 +181,105 @@ def test_an_exported_tokenizer_makes_no_type_that_the_model_lacks(
     settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
     default = ["token_type_ids"] if settings["tokenizer_class"] == "BertTokenizer" else []
     assert ("token_type_ids" in settings.get("model_input_names", default)) == (types > 1)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "begin", "end", "pad", "space"),
+    [(TOKENIZER, 2, 3, 0, None), (BYTE_BPE, 0, 2, 1, False), (LEARNED, 0, 2, 1, True), (SENTENCEPIECE, 2, 3, 0, None)],
+    ids=["wordpiece", "byte_bpe", "learned", "unigram"],
+)
+@pytest.mark.parametrize("encoder", DECODERS)
+def test_an_export_says_the_ids_of_its_own_tokenizer(
+    tmp_path: Path, encoder: str, tokenizer: Any, begin: int, end: int, pad: int, space: bool | None
+) -> None:
+    """Without them, transformers takes those of a published model, such as 50,281 as the first of a ModernBERT."""
+    config, head = dataclasses.replace(config_of(encoder), vocab_size=tokenizer.size), head_of(encoder, "Model")
+    params = params_of(config, head)
+    export_model(TrainedModel("", params, config, tokenizer, head), tmp_path, "card", into=contextlib.nullcontext)
+    described = json.loads((tmp_path / "config.json").read_text())
+    ids = {"bos": begin, "cls": begin, "eos": end, "sep": end, "pad": pad}
+    assert {name: described[f"{name}_token_id"] for name in ids} == ids
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert settings.get("add_prefix_space") is space  # or transformers 4 puts none there
+
+
+def test_a_roberta_whose_padding_is_not_that_of_its_tokenizer_is_refused(tmp_path: Path) -> None:
+    config, head = config_of("roberta"), head_of("roberta", "Model")
+    export_model(TrainedModel("", params_of(config, head), config, TOKENIZER, head), tmp_path / "model", "card")
+    (tmp_path / "model" / "SHA256SUMS").unlink()
+    path = tmp_path / "model" / "config.json"
+    described = json.loads(path.read_text())
+    for said, message in ((1, "has pad_token_id 1, the tokenizer 0; positions of"), (None, "pad_token_id None; pos")):
+        path.write_text(json.dumps(described | {"pad_token_id": said}))
+        with pytest.raises(UserError, match=message):
+            import_model(tmp_path / "model")
+    del described["pad_token_id"]  # 1 in transformers
+    path.write_text(json.dumps(described))
+    with pytest.raises(UserError, match="has pad_token_id 1, the tokenizer 0; .* give both the id with which the"):
+        import_model(tmp_path / "model")
+
+
+@pytest.fixture
+def modern(tmp_path: Path) -> Path:
+    """A ModernBertForMaskedLM, with the keys of transformers 4 alone."""
+    config, head = config_of("modernbert"), head_of("modernbert", "ForMaskedLM")
+    export_model(TrainedModel("", params_of(config, head), config, TOKENIZER, head), tmp_path / "model", "card")
+    (tmp_path / "model" / "SHA256SUMS").unlink()
+    edit(tmp_path / "model", rope_parameters=None, layer_types=None)
+    return tmp_path / "model"
+
+
+def edit(folder: Path, **keys: Any) -> None:
+    described = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(described | keys))
+
+
+def test_null_as_the_base_of_local_layers_is_that_of_global_ones(modern: Path) -> None:
+    edit(modern, local_rope_theta=None)
+    read = import_model(modern)
+    assert (read.config.global_theta, read.config.local_theta) == (160_000.0, 160_000.0)
+    ids = (np.arange(24, dtype=np.int32) % 50 + 5)[None]
+    rows = {"input_ids": ids, "token_type_ids": 0 * ids, "attention_mask": 0 * ids + 1}
+    found = module_outputs(read.params, read.config, rows, read.head)["mlm_logits"]
+    np.testing.assert_allclose(found[0, 20, :3], LOGITS_OF_VERSION_4, atol=2e-5)
+
+
+def test_a_modernbert_without_a_bias_of_its_decoder(modern: Path) -> None:
+    before = import_model(modern).params
+    edit(modern, decoder_bias=False, mlp_dropout=0.1)
+    with pytest.raises(
+        UserError, match="decoder_bias false in config.json and a decoder.bias; set it to true or remove"
+    ):
+        import_model(modern)
+    tensors = load_file(modern / "model.safetensors")
+    del tensors["decoder.bias"]
+    save_file(tensors, modern / "model.safetensors")
+    read = import_model(modern)
+    before["mlm_head"]["output_bias"][:] = 0
+    jax.tree.map(np.testing.assert_array_equal, read.params, before)
+    assert "mlp_dropout 0.1 is not used" in read.report.line
+    assert "the bias of the decoder begins with zeros" in read.report.line
+    for key in ("decoder_bias", "mlp_dropout"):
+        edit(modern, **{key: None})
+        with pytest.raises(UserError, match=f"has {key} None; "):
+            import_model(modern)
+        edit(modern, **{key: False})
+
+
+def test_an_activation_is_blamed_by_its_own_key(modern: Path) -> None:
+    edit(modern, hidden_activation="silu")
+    with pytest.raises(UserError, match="has hidden_activation 'silu'; known: gelu, gelu_new, relu"):
+        import_model(modern)
+    edit(modern, hidden_activation="gelu_new", classifier_activation="gelu_pytorch_tanh")
+    assert import_model(modern).config.activation == "gelu_tanh"
+    edit(modern, classifier_activation="silu")
+    with pytest.raises(UserError, match="has classifier_activation 'silu'; only 'gelu_new', as in the layers, can"):
+        import_model(modern)
+    described = json.loads((modern / "config.json").read_text())
+    del described["classifier_activation"]
+    (modern / "config.json").write_text(json.dumps(described))
+    with pytest.raises(UserError, match="has classifier_activation 'gelu' by default; only 'gelu_new', as in the lay"):
+        import_model(modern)
 
 
 def with_tasks(folder: Path, row: Any) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Exports as Hugging Face directories, without transformers: what goes out comes back, whole or not at all."""
 
+import dataclasses
 import errno
 import json
 import re
@@ -30,8 +31,9 @@ from bert_jax.models.encoders import bert
 from bert_jax.models.model import config_facts
 from bert_jax.storage import files
 from bert_jax.storage.checksums import CHECKSUMS
-from bert_jax.text.tokenizer import wordpiece
+from bert_jax.text.tokenizer import Tokenizer, of_json, wordpiece
 from tests.interchange.small_model import CONFIG, PARAMS, TOKENIZER, assert_same
+from tests.text.byte_level_files import roberta
 
 
 def test_what_goes_out_comes_back(exported: Path) -> None:
@@ -212,6 +214,7 @@ def test_the_card_is_markdown_with_front_matter() -> None:
         "pipeline_tag": "fill-mask",
         "license": "unknown",
         "tags": ["bert", "jax", "bert_jax"],
+        "mask_token": "[MASK]",
     }
     for text in (
         "# trial",
@@ -234,6 +237,48 @@ def test_the_card_is_markdown_with_front_matter() -> None:
     assert yaml.safe_load(mixed.split("---\n", 2)[1])["language"] == ["de", "zh"]
     assert '"a.txt"' in body
     assert "/home" not in body
+
+
+BYTE_BPE = of_json(roberta())
+
+
+@pytest.mark.parametrize(
+    ("architecture", "tokenizer", "mask"),
+    [
+        ("BertForMaskedLM", TOKENIZER, "[MASK]"),
+        ("RobertaForMaskedLM", BYTE_BPE, "<mask>"),
+        ("ElectraForPreTraining", BYTE_BPE, None),  # a discriminator
+        ("BertForSequenceClassification", BYTE_BPE, None),
+    ],
+)
+def test_a_card_names_the_mask_of_the_tokenizer(architecture: str, tokenizer: Tokenizer, mask: str | None) -> None:
+    model = dataclasses.replace(
+        trained({"model": {}, "lowercase": True}, head=HeadClass(architecture)), tokenizer=tokenizer
+    )
+    card = model_card(model, {})
+    front = yaml.safe_load(card.split("---\n")[1])
+    assert (front.get("mask_token"), front.get("pipeline_tag") == "fill-mask") == (mask, mask is not None)
+    assert (f"`{mask}` stands for a token to fill in" in card) == (mask is not None)
+
+
+@pytest.mark.parametrize(("step", "longest"), [(1, "128"), (10, "128"), (11, "8,192"), (30, "8,192")])
+def test_a_card_says_how_long_the_rows_of_training_were(step: int, longest: str) -> None:
+    lengths = {"short": 128, "long": 8192, "short_again": 256}
+    phases = {name: {"num_steps": 10, "batch_size": 8, "max_length": length} for name, length in lengths.items()}
+    card = model_card(trained({"model": {}, "lowercase": True, "run": {"phases": phases}}, step), {})
+    assert f"no more than 512 tokens at a time (the rows of its training had at most {longest})." in card
+    assert "at a time.\n" in model_card(trained({"model": {}, "lowercase": True}), {})
+
+
+def test_a_card_says_how_a_pair_is_cut() -> None:
+    """40 + 40 pieces and three special tokens in 64 positions: BertTokenizerFast of transformers 4.57 keeps 30 + 31."""
+    encoded = TOKENIZER.encode("a" * 40, "b" * 40, max_length=64)
+    assert (encoded.input_ids.index(TOKENIZER.sep_id) - 1, 64 - 3 - 31) == (31, 30)
+    assert "or of the second if both\nare equally long" in model_card(
+        trained({"model": {}, "lowercase": True}, head=HeadClass("BertForSequenceClassification", labels=("a", "b"))),
+        {},
+    )
+    assert "A pair of texts" not in model_card(trained({"model": {}, "lowercase": True}), {})
 
 
 def test_a_model_card_tells_of_what_is_to_beat() -> None:

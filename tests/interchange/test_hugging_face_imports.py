@@ -79,6 +79,21 @@ def test_a_quantized_model_is_refused(copy: Path) -> None:
         import_model(copy)
 
 
+@pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E5M2", "F8_E8M0", "I4", "a dtype of later versions"])
+def test_numbers_of_8_bits_or_fewer_are_refused(copy: Path, dtype: str) -> None:
+    """As in public FP8 weights; safetensors does not know the last two, and says that the header is damaged."""
+    name = "bert.pooler.dense.weight"
+    rewrite(copy, lambda tensors: tensors | {name: tensors[name].astype(np.int8)})
+    data = (copy / WEIGHTS).read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    header[name]["dtype"] = dtype
+    changed = json.dumps(header).encode()
+    (copy / WEIGHTS).write_bytes(len(changed).to_bytes(8, "little") + changed + data[8 + size :])
+    with pytest.raises(UserError, match=f"holds {dtype} numbers; a quantized model cannot be read: give one with flo"):
+        import_model(copy)
+
+
 def test_a_head_in_part_is_refused(copy: Path) -> None:
     without("cls.predictions.transform.dense.weight")(copy)
     with pytest.raises(UserError, match=r"1 tensors of the mlm_head are missing, such as cls.predictions.transform.d"):

@@ -155,3 +155,8 @@ def test_exports_and_imports(encoder: str, ending: str, tmp_path: Path) -> None:
         inputs = {"input_ids": torch.tensor(ids).long(), "attention_mask": torch.tensor(mask).long()}
         expected = model(**inputs, output_hidden_states=True).hidden_states[-1].numpy()
     np.testing.assert_allclose(found[mask > 0], expected[mask > 0], atol=2e-5)
+    if ending == "LM":
+        with torch.no_grad():
+            model.get_output_embeddings().bias[families.TOKENIZER.sep_id] = 1e3
+        written = model.generate(torch.tensor(ids[:1, :5]).long(), max_new_tokens=9, do_sample=False)
+        assert written[0, 5:].tolist() == [families.TOKENIZER.sep_id]  # it ends there

@@ -14,12 +14,13 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the parity environment: make test-parity")
 transformers = pytest.importorskip("transformers", reason="needs the parity environment: make test-parity")
 
+from bert_jax.errors import UserError
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.family import families
 from bert_jax.interchange.hugging_face import export_model, import_model
 from tests.interchange.heads import TOKENIZER
 from tests.interchange.outputs import module_outputs
-from tests.interchange.test_families import config_of, head_of, params_of
+from tests.interchange.test_families import DECODERS, config_of, head_of, params_of
 
 pytestmark = pytest.mark.parity
 CLASSES = [(name, ending) for name, family in sorted(families().items()) for ending in family.classes if name != "bert"]
@@ -117,6 +118,21 @@ def test_a_model_of_theirs_is_read(tmp_path: Path, encoder: str) -> None:
     found = np.asarray(module_outputs(imported.params, config, batch, imported.head)["mlm_logits"])
     real = batch["attention_mask"] > 0
     np.testing.assert_allclose(found[real], expected[real], atol=tolerance(encoder, expected), rtol=0)
+
+
+@pytest.mark.parametrize("encoder", DECODERS)
+def test_an_untied_model_of_theirs_is_refused(tmp_path: Path, encoder: str) -> None:
+    """Its decoder is another matrix than its word embeddings, so its logits would be others."""
+    family = families()[encoder]
+    described = family.to_config(config_of(encoder), TOKENIZER.pad_id) | {"tie_word_embeddings": False}
+    described.pop("torch_dtype")
+    model = getattr(transformers, f"{family.name}ForMaskedLM")(
+        getattr(transformers, f"{family.name}Config")(**described)
+    )
+    model.save_pretrained(tmp_path)
+    TOKENIZER.save(tmp_path / TOKENIZER.file_name)
+    with pytest.raises(UserError, match="has an MLM decoder that is not its word embeddings; only tied ones can be re"):
+        import_model(tmp_path)
 
 
 def test_an_ernie_with_task_ids_goes_in_and_out(tmp_path: Path) -> None:

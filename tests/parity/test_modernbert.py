@@ -184,6 +184,16 @@ def test_another_model_differs(tmp_path: Path, change: Any) -> None:
     assert np.abs(found - wanted)[batch["attention_mask"] > 0].max() > 1e-3
 
 
+def test_a_decoder_without_a_bias(tmp_path: Path) -> None:
+    model, batch = theirs(tmp_path, decoder_bias=False, mlp_dropout=0.1), batch_of()
+    imported = import_model(tmp_path)
+    assert "begins with zeros" in imported.report.line
+    with torch.no_grad():
+        wanted = model(**tensors(batch)).logits.numpy()
+    found, real = np.asarray(loss_of(imported.config, imported.params, batch)[1]), batch["attention_mask"] > 0
+    np.testing.assert_allclose(found[real], wanted[real], atol=2e-5, rtol=0)
+
+
 @pytest.mark.parametrize("old", [True, False])
 def test_bases_of_rotation_are_read_from_old_and_new_keys(tmp_path: Path, old: bool) -> None:
     import json

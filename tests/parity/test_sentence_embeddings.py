@@ -16,11 +16,14 @@ from sentence_transformers.sentence_transformer.losses import MultipleNegativesR
 from sentence_transformers.sentence_transformer.modules.pooling import Pooling
 
 from bert_jax.interchange.hugging_face import import_model
+from bert_jax.interchange.loading import load
+from bert_jax.interchange.workdir import export_trained, import_into_workdir
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.task import Variables
 from bert_jax.tasks.base import KIND, Setting
 from bert_jax.tasks.sentence_embeddings import Config, Task
 from bert_jax.text.tokenizer import wordpiece
+from tests.interchange import sentence_folders
 
 pytestmark = pytest.mark.parity
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -52,7 +55,28 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("name", sentence_folders.FORMS)
+def test_vectors_of_folders(name: str, tmp_path: Path) -> None:
+    """Read, imported and exported, a folder gives their vectors; and they read our export as their own."""
+    encoder = sentence_folders.write_encoder(tmp_path / "encoder")
+    folder = sentence_folders.write(tmp_path / "theirs", sentence_folders.FORMS[name], encoder)
+    theirs = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    ours = load(str(folder))
+    import_into_workdir(str(folder), str(tmp_path / "run"))
+    export_trained(load(str(tmp_path / "run")), tmp_path / "out")
+    again = sentence_transformers.SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    for prompt in [None, *dict(ours.vectors.prompts)]:
+        wanted = theirs.encode(sentence_folders.TEXTS, prompt_name=prompt)
+        np.testing.assert_allclose(ours.encode(sentence_folders.TEXTS, prompt_name=prompt), wanted, atol=2e-5)
+        np.testing.assert_allclose(again.encode(sentence_folders.TEXTS, prompt_name=prompt), wanted, atol=2e-5)
+    assert (again.max_seq_length, again.similarity_fn_name) == (ours.vectors.max_length, ours.vectors.similarity)
+    theirs.save(str(tmp_path / "saved"))
+    np.testing.assert_array_equal(
+        load(str(tmp_path / "saved")).encode(sentence_folders.TEXTS), ours.encode(sentence_folders.TEXTS)
+    )
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"])
 @pytest.mark.parametrize("negatives", [0, 2])
 def test_loss_and_gradients(pooling: str, negatives: int, directory: Path) -> None:
     rng = np.random.default_rng(0)

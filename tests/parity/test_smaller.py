@@ -63,6 +63,6 @@ def test_a_pruned_model_there(folder, dev, tmp_path):  # noqa: F811
     with torch.no_grad():
         found = [theirs(**tokenizer(one["text"], return_tensors="pt")).logits[0] for one in EXAMPLES]
     probabilities = torch.softmax(torch.stack(found), dim=-1).numpy()
-    _, ours = predict_split(model, make_task(model, EXAMPLES, "dev"), "dev")
+    ours = predict_split(model, make_task(model, EXAMPLES, "dev"), "dev").records
     assert [theirs.config.id2label[i] for i in probabilities.argmax(axis=1)] == [one["prediction"] for one in ours]
     assert len(jax.tree.leaves(model.params["encoder"])) == 5 + 2 * 16

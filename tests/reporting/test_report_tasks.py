@@ -126,7 +126,7 @@ def test_classes_with_confusions_scores_and_the_wrong_example(tmp_path):
 
 def test_figures_of_the_chosen_step_lead_beside_the_baseline(tmp_path):
     text, _ = text_of(write_tuned(tmp_path))
-    assert "Accuracy, held-out 0.800 0.200 better than majority rate 0.600" in " ".join(text.split())
+    assert "Accuracy, held-out 0.800 0.200 above majority rate 0.600" in " ".join(text.split())
     assert "chosen by the held-out accuracy" in text
     assert BASELINES["accuracy"][0] == ("majority_rate", "majority rate")
 

@@ -45,8 +45,8 @@ SIGNATURES = {
     "curves": "(workdir: 'AnyPath') -> 'Curves'",
 }
 METHODS = {
-    "encode": "(self, texts: 'Iterable[str]', *, pooling: 'Pooling | None' = None, max_length: 'int | None' = None, "
-    "batch_size: 'int' = 32) -> 'np.ndarray'",
+    "encode": "(self, texts: 'Iterable[str]', *, pooling: 'Pooling | None' = None, prompt_name: 'str | None' = None, "
+    "max_length: 'int | None' = None, batch_size: 'int' = 32) -> 'np.ndarray'",
     "hidden_states": "(self, texts: 'Iterable[str]', *, max_length: 'int | None' = None, batch_size: 'int' = 32) "
     "-> 'list[np.ndarray]'",
     "fill_mask": "(self, text: 'str', *, best: 'int' = 5) -> 'Filled'",
@@ -182,7 +182,7 @@ def test_bad_texts_are_one_line(page: SimpleNamespace) -> None:
     for call, message in [
         (lambda: model.encode("a text"), r"texts is one string; a list of strings is needed: \['a text'\]"),
         (lambda: model.encode(["a", None]), "texts has None of type NoneType; a list of strings is needed"),
-        (lambda: model.encode(["a"], pooling="max"), "pooling is 'max'; allowed: 'mean', 'cls'"),
+        (lambda: model.encode(["a"], pooling="sum"), "pooling is 'sum'; allowed: 'mean', 'cls', 'max'"),
         (lambda: model.fill_mask(["a [MASK]"]), r"text is a list; one string with a \[MASK\] is needed"),
         (lambda: model.fill_mask("a"), r"no \[MASK\] in 'a'"),
         (lambda: bert_jax.load(page.folder / "runs/water").fill_mask("[MASK]"), "this model has no masked-LM head"),

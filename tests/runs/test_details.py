@@ -44,7 +44,7 @@ def untrained(name, examples):
 def details(folder, name, examples):
     model = untrained(name, examples)
     task = make_task(model, examples, "dev")
-    metrics, records = predict_split(model, task, "dev")
+    metrics, records, _ = predict_split(model, task, "dev")
     splits = _details(task, {"dev": records})
     splits["dev"] |= {"metrics": metrics}
     (folder / DETAILS).write_text(json.dumps({"best_step": 7, "metric": "loss", "splits": splits}))

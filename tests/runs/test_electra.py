@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from bert_jax.checkpoints.restoring import read_params, saved_steps
 from bert_jax.cli.main import run
@@ -40,7 +42,16 @@ def write_recipe(folder: Path) -> Path:
 def test_pretrained_resumed_exported_asked_and_fine_tuned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config, workdir = write_recipe(tmp_path), tmp_path / "pretrained"
     assert run(["pretrain", f"--config={config}", f"--workdir={workdir}"]) == 0
-    assert "the [MASK] sees the river." in capsys.readouterr().err  # the generator fills it
+    said = capsys.readouterr().err
+    assert "the [MASK] sees the river." in said  # the generator fills it
+    [verdict] = re.findall(r"held-out replaced loss .* entropy of the replaced share 0\.\d{3}\n(.*)\n", said)
+    assert re.match(r"held-out replaced precision 0\.\d{3} with recall 0\.\d{3}", verdict), "it leads"
+    about = json.loads((workdir / "run.json").read_text())["about"]
+    tensors = load_file(workdir / "hugging_face" / "model.safetensors").values()
+    assert about["parameters"] == sum(tensor.size for tensor in tensors), "without the generator"
+    manifest = json.loads((workdir / "corpus" / "manifest.json").read_text())
+    assert (about["family"], about["documents"]) == ("ELECTRA", manifest["splits"]["train"]["num_documents"])
+    assert "<h1>ELECTRA, " in (workdir / "report.html").read_text()
     measured = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     assert {"mlm_loss", "replaced_loss", "replaced_accuracy", "replaced_precision"} <= measured[-1].keys()
 

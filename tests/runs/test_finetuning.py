@@ -41,7 +41,7 @@ def test_each_thing_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (tmp_path / "run" / "hugging_face" / "model.safetensors").exists()
     model = load_tuned(str(tmp_path / "run"))
     for split, examples in (("dev", toy_tasks.examples("classification", 48, 2)), ("test", longer)):
-        _, alone = predict(model, examples)
+        alone = predict(model, examples).records
         together = toy_tasks.predictions(tmp_path, split)
         assert [one["id"] for one in together] == [one["id"] for one in alone]
         for one, other in zip(together, alone, strict=True):

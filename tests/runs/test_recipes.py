@@ -74,6 +74,7 @@ def test_a_key_with_a_dot_is_refused(tree, tmp_path, recipe):
 ARGUMENTS = {
     "glue": ("sst2", "mrpc", "cola", "rte", "stsb", "wnli", "qnli", "mnli", "qqp"),
     "swag": ("swag", "hellaswag", "dream", "csqa"),
+    "multiple_choice": ("table", "swag", "c3"),
     "zh_ner": ("peopledaily", "weibo", "cluener"),
     "conll2003": ("finetuned", "features"),
     "finetune/distil": ("squad:v1", "glue:sst2"),
@@ -412,11 +413,11 @@ def test_keys_that_a_recipe_set_for_a_part_go_with_the_part(tmp_path):
     same = recipes.load(str(path), ["--config.objective.name=mlm_nsp", "--config.objective.rate=1"]).objective
     assert (same.next_sentence_weight, same.rate) == (0.5, 1)
     (tmp_path / "mine.py").write_text(
-        "import dataclasses\n\n@dataclasses.dataclass(frozen=True)\nclass Config:\n    pooling: str = 'cls'\n\n"
+        "import dataclasses\n\n@dataclasses.dataclass(frozen=True)\nclass Config:\n    temperature: float = 1.0\n\n"
         "class Task:\n    pass\n"
     )
     task = recipes.with_values("embeddings", {"task.name": str(tmp_path / "mine.py")}).task
-    assert (task.pooling, task.keys()) == ("mean", ["name", "pooling"])
+    assert (task.temperature, task.keys()) == (0.05, ["name", "temperature"])
 
 
 def test_parts_of_a_mixture_are_set_apart():

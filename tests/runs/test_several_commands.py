@@ -85,7 +85,14 @@ def test_predict_and_evaluate(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert found["probabilities"].keys() == {"mood", "where", "who"}
     assert bert_jax.predict(folder / "both", ["the film was in rome"], task="topics") == [found]
     assert run(["evaluate", workdir, "--task=topics", f"--input={folder / 'topics.csv'}", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["accuracy"] > 0.8
+    share = json.loads(capsys.readouterr().out)["accuracy"]
+    assert share > 0.8
+    assert run(["evaluate", workdir, "--task=topics", f"--input={folder / 'topics.csv'}"]) == 0
+    number = len((folder / "topics.csv").read_text().splitlines()) - 1
+    error = (
+        np.sqrt(share * (1 - share) / number) if share < 1 else np.sqrt((0.5 / number) * (1 - 0.5 / number) / number)
+    )
+    assert f"accuracy                {share:.4f} ± {error:.4f}\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.teacher import Teacher, TeacherConfig, content
 from bert_jax.reporting.measures import headline
 from bert_jax.reporting.progress import ProgressLine
+from bert_jax.runs import cached_teacher
 from bert_jax.runs.cached_teacher import fill
 from bert_jax.task import titles_of
 from bert_jax.training import mesh as meshes
@@ -154,6 +157,86 @@ def test_what_a_cached_teacher_says_is_computed_once(tuned: Path, tmp_path: Path
         fill({"": task}, "teacher@1", "examples", str(tmp_path), notes.append)
         np.testing.assert_allclose(losses(task)["soft"], losses(taught_task(trained))["soft"], rtol=1e-5)
     assert notes == ["what the teacher says of 16 rows is computed once"]
+
+
+def saved(arrays: dict[str, Any]) -> bytes:
+    """Return the content of a .npz file."""
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def unlike_files(content: bytes, fifo: Path) -> dict[str, Any]:
+    """Return what may stand in the place of a file of soft targets: name -> its bytes, or what a link leads to."""
+    kept = dict(np.load(io.BytesIO(content)))
+    logits = kept["train/teacher_logits"]
+    middle = content.index(logits.tobytes()) + logits.nbytes // 2
+    return {
+        "reversed": saved(kept | {"train/teacher_logits": logits[::-1]}),
+        "not a number": saved(kept | {"train/teacher_logits": logits * np.nan}),
+        "one row": saved(kept | {"train/teacher_logits": logits[:1]}),
+        "wide": saved(kept | {"train/teacher_logits": np.zeros((1, 3), np.float32)}),
+        "wider numbers": saved(kept | {"train/teacher_logits": logits.astype(np.float64)}),
+        "no split": saved({"digest": kept["digest"]}),
+        "empty split": saved(kept | {"train/teacher_logits": logits[:0]}),
+        "more": saved(kept | {"test/teacher_logits": logits}),
+        "no digest": saved({name: x for name, x in kept.items() if name != "digest"}),
+        "digest of numbers": saved(kept | {"digest": np.zeros(4)}),
+        "objects": saved(kept | {"train/teacher_logits": logits.astype(object)}),
+        "one array": b"\x93NUMPY" + content[6:],
+        "flipped bit": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
+        "flipped byte of the list": content[:-30] + bytes([content[-30] ^ 255]) + content[-29:],
+        "cut": content[: len(content) // 2],
+        "empty": b"",
+        "text": b"soft targets",
+        "pickle": pickle.dumps(logits),
+        "pipe": fifo,
+        "device": Path("/dev/zero"),
+    }
+
+
+def test_a_file_of_soft_targets_that_is_not_as_it_was_written(
+    tuned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line says so, the same are computed again, and the next time the file is read."""
+    trained, notes = bert_jax.load(str(tuned / "teacher")), list[str]()
+    task = taught_task(trained, cached=True)
+    logits = task.rows["train"].arrays["teacher_logits"]
+    fill({"": task}, "teacher@1", "examples", str(tmp_path), notes.append)
+    right, [path] = logits.copy(), list(tmp_path.iterdir())
+    content = path.read_bytes()
+    monkeypatch.setattr(cached_teacher, "_compute", lambda task: logits.__setitem__(..., right))
+    os.mkfifo(tmp_path / "fifo")
+    for name, found in unlike_files(content, tmp_path / "fifo").items():
+        path.unlink()
+        path.symlink_to(found) if isinstance(found, Path) else path.write_bytes(found)
+        notes.clear()
+        for _ in range(2):
+            logits[...] = -1
+            fill({"": task}, "teacher@1", "examples", str(tmp_path), notes.append)
+            assert (logits == right).all(), name
+        assert len(notes) == 2, (name, notes)
+        assert notes[0].startswith(f"{path} "), name
+        assert notes[0].endswith("; the file is made anew"), name
+        assert "\n" not in notes[0]
+        assert path.read_bytes() == content, name
+    other = next(tmp_path.glob("*.npz")).rename(tmp_path / "other")
+    notes.clear()
+    fill({"": task}, "teacher@2", "examples", str(tmp_path), notes.append)
+    [path] = tmp_path.glob("*.npz")
+    other.replace(path)
+    fill({"": task}, "teacher@2", "examples", str(tmp_path), notes.append)
+    assert f"{path} is damaged, or was written by another version; the file is made anew" in notes
+    assert np.load(path).files == ["train/teacher_logits", "digest"], "numpy reads the file"
+
+
+def test_a_teacher_that_says_no_numbers_is_named(tuned: Path, tmp_path: Path) -> None:
+    trained = bert_jax.load(str(tuned / "teacher"))
+    params = {**trained.params, "classifier": jax.tree.map(lambda x: x * np.nan, trained.params["classifier"])}
+    task = taught_task(dataclasses.replace(trained, params=params), cached=True)
+    with pytest.raises(UserError, match=r"config.teacher.init says what is not a finite number \(train/teacher_logits"):
+        fill({"": task}, "teacher@1", "examples", str(tmp_path), print)
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_cannot_be_cached(tuned: Path) -> None:

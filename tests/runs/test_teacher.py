@@ -267,7 +267,7 @@ BAD = {
     ),
     "gone": (["--config.teacher.init=gone"], "config.teacher.init=gone is neither a Hugging Face directory"),
     "nothing": (["--config.teacher.soft.weight=0"], "teaches nothing: the weights of soft, hidden and attention are 0"),
-    "cold": (["--config.teacher.soft.temperature=0"], "soft.temperature is 0.0; more than 0 is needed"),
+    "cold": (["--config.teacher.soft.temperature=0"], "soft.temperature is 0.0; 0.001 to 1,000 is allowed"),
     "unread": (
         ["--config.teacher.layers=last", "--config.teacher.hidden.loss=cosine"],
         "config.teacher.layers is 'last', which nothing reads; set hidden.weight or attention.weight above 0, or layers"

@@ -147,6 +147,25 @@ def test_failed_remote_write_has_no_marker(bucket):
     assert not files.as_path(f"{bucket}/out").exists()
 
 
+def test_a_failed_write_leaves_no_folder(tmp_path, monkeypatch):
+    """Not even those above it, unless something else has come into them."""
+    for writer in (files.whole_directory, files.whole_file):
+        with pytest.raises(ValueError, match="x"), writer(tmp_path / "a" / "b" / "out"):
+            raise ValueError("x")
+
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(UserError, match="No space left"):
+            files.write_text(tmp_path / "a" / "b" / "out", "x")
+    assert not list(tmp_path.iterdir())
+    with files.whole_file(tmp_path / "a" / "b" / "out") as path:
+        path.touch()
+    assert [str(p.relative_to(tmp_path)) for p in sorted(tmp_path.rglob("*"))] == ["a", "a/b", "a/b/out"]
+
+
 def test_globs(tmp_path, bucket):
     for name in ("b.txt", "a.txt", "sub/c.txt", "d.gz"):
         files.write_text(tmp_path / name, "x")
@@ -155,6 +174,25 @@ def test_globs(tmp_path, bucket):
         assert [str(p) for p in files.glob(f"{root}/*.txt")] == [f"{root}/a.txt", f"{root}/b.txt"]
         assert [p.name for p in files.glob(f"{root}/**/*.txt")] == ["a.txt", "b.txt", "c.txt"]
         assert files.glob(f"{root}/*.xz") == []
+
+
+def test_links_to_folders_are_followed_and_no_file_is_found_twice(tmp_path, monkeypatch):
+    """``glob`` itself would find ``a.txt`` in 2^40 places."""
+    for name in ("a.txt", "sub/b.txt", "sub/sub/c.txt", ".hidden/d.txt", "[x]/e.txt"):
+        files.write_text(tmp_path / "root" / name, "x")
+    files.write_text(tmp_path / "other" / "f.txt", "x")
+    (tmp_path / "root" / "sub" / "link").symlink_to(tmp_path / "other")
+    (tmp_path / "other" / "back").symlink_to(tmp_path / "root")
+    for name in ("up", "sub/up", "sub/sub/up"):
+        (tmp_path / "root" / name).symlink_to(tmp_path / "root")
+    (tmp_path / "root" / "itself").symlink_to("itself")
+    every = ["[x]/e.txt", "a.txt", "sub/b.txt", "sub/link/f.txt", "sub/sub/c.txt"]
+    for pattern in ("**/*.txt", "**", "**/*"):
+        assert [str(p) for p in files.glob(f"{tmp_path}/root/{pattern}")] == [f"{tmp_path}/root/{x}" for x in every]
+    assert [p.name for p in files.glob(f"{tmp_path}/root/**/sub/**/*.txt")] == ["b.txt", "f.txt", "c.txt"]
+    monkeypatch.chdir(tmp_path / "root")
+    assert [str(p) for p in files.glob("**/*.txt")] == every
+    assert [str(p) for p in files.glob("sub/**/*.txt")] == every[2:]
 
 
 def test_sha256(tmp_path):

@@ -1,6 +1,8 @@
 """Sentence embeddings: the loss by hand, one loss on every layout, a toy that is learned, and bad input."""
 
+import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import bert_jax
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
+from bert_jax.features.sentence_vectors import SentenceVectors, Step
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.encoders import bert
 from bert_jax.records import SPECIAL_TOKENS
+from bert_jax.runs.model_choice import pooling_notes, with_pooling
 from bert_jax.task import Variables
 from bert_jax.tasks.base import KIND, Setting
 from bert_jax.tasks.sentence_embeddings import Config, Task, candidates, retrieval_scores
@@ -24,6 +30,7 @@ from bert_jax.training.optimizers import adamw
 from bert_jax.training.schedules import linear
 from bert_jax.training.state import InitialState
 from bert_jax.training.step import make_train_step
+from tests.interchange import sentence_folders
 
 ROWS = 16
 LETTERS = "abcdefghijklmnopqrst"
@@ -162,7 +169,7 @@ def test_dropout_alone_parts_a_text_from_itself(tokenizer: Tokenizer) -> None:
     np.testing.assert_allclose(text, positive, atol=1e-6)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("pooling", ["mean", "cls", "lasttoken"])
 def test_padding_changes_no_vector(pooling: Any, tokenizer: Tokenizer) -> None:
     task = make(tokenizer, {"train": pairs(), "dev": pairs()}, Config(pooling=pooling))
     variables = Variables(meshes.unbox(jax.jit(task.init)(jax.random.key(0)).params), {})
@@ -241,6 +248,57 @@ def test_a_toy_is_learned_and_used(tmp_path: Path, capsys: pytest.CaptureFixture
     assert f'retrieve --workdir={workdir} --corpus=FILE --query="TEXT"' in capsys.readouterr().err
     assert run(["predict", f"--workdir={workdir}", "aa bb"]) == 0
     assert len(json.loads(capsys.readouterr().out)["prediction"]) == 32
+
+
+@pytest.mark.usefixtures("one_device")
+def test_a_run_begins_with_the_pooling_of_its_model_and_its_export_says_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    init = sentence_folders.write(
+        tmp_path / "bge", sentence_folders.FORMS["bge"], sentence_folders.write_encoder(tmp_path / "encoder")
+    )
+    write(tmp_path, "train.jsonl", topics(32, 0))
+    write(tmp_path, "dev.jsonl", topics(16, 1))
+    path = recipe(tmp_path, export=True, phases={"train": {"num_epochs": 1.0, "batch_size": 16, "max_length": 16}})
+    workdir = tmp_path / "run"
+    flags = ["finetune", f"--config={path}", f"--data={tmp_path}", f"--workdir={workdir}", f"--init={init}"]
+    assert run(flags) == 0
+    said = f"config.task.pooling is cls, as --init={init} says; it does without length 1"
+    assert said in capsys.readouterr().err
+    models = [bert_jax.load(workdir), bert_jax.load(workdir / "hugging_face")]
+    assert [model.said_vectors for model in models] == [SentenceVectors(("cls",), max_length=16)] * 2
+    texts = ["aa bb", "c", "d e f g " * 9]
+    vectors = models[0].encode(texts)
+    np.testing.assert_array_equal(models[1].encode(texts), vectors)
+    np.testing.assert_allclose(vectors[1], models[0].hidden_states(["c"])[0][-1, 0], atol=1e-5)
+    shutil.rmtree(init)
+    assert run([*flags, "--config.training.log_every_steps=1"]) == 0, "a run that goes on needs no --init"
+    assert run([*flags, "--config.task.pooling=mean"]) == 2
+    assert "config.task.pooling" in capsys.readouterr().err
+
+
+def test_another_pooling_than_that_of_the_model_is_said(tokenizer: Tokenizer) -> None:
+    model = bert.Config(tokenizer.size, 32, 1, 2, 64)
+
+    def initial(**facts: Any) -> TrainedModel:
+        return TrainedModel("e5", {}, model, tokenizer, facts=facts)
+
+    said = dataclasses.asdict(
+        SentenceVectors(("mean", "max"), (Step("2_Dense", "tanh"), Step()), prompts=(("query", "q: "),))
+    )
+    both, own = initial(sentence_vectors=said), initial(tasks={"a": {"task": {"pooling": "max"}}, "b": {"task": None}})
+    assert with_pooling(Config(), "", None).pooling is None
+    assert with_pooling(Config(), "", both).pooling == with_pooling(Config(), "c", initial()).pooling == "mean"
+    assert [with_pooling(Config(), name, own).pooling for name in ("a", "c")] == ["max", "max"]
+    assert with_pooling(Config(pooling="cls"), "a", own).pooling == "cls"
+    left = "it does without 2_Dense (tanh), length 1, the prompt query"
+    assert pooling_notes({"": Config(pooling="cls")}, both) == [
+        f"config.task.pooling is cls, not mean + max as --init=e5 says; {left}"
+    ]
+    assert pooling_notes({"a": Config(pooling="max"), "b": object()}, own) == [
+        "config.tasks.a.task.pooling is max, as --init=e5 says"
+    ]
+    assert pooling_notes({"": Config()}, initial()) == []
 
 
 def test_similarities_follow_cosines(tokenizer: Tokenizer) -> None:

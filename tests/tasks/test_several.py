@@ -69,7 +69,10 @@ def test_each_task_has_its_own_results(finished: Path) -> None:
     assert last["mean"] == pytest.approx(np.mean(mains))
     assert not [name for name in last if name.count("/") > 1], "one dev split each"
     baselines = json.loads((finished / "run" / "baselines.json").read_text())
-    assert set(baselines) == {"clas/majority_rate", "regr/mean_label_loss", "tagg/majority_rate"}
+    names = {"clas/majority_rate", "regr/mean_label_loss", "tagg/majority_rate"}
+    assert set(baselines) == names | {f"{name}_standard_error" for name in names}
+    assert results["standard_errors"].keys() == results["metrics"].keys()
+    assert {"f1", "accuracy"} <= results["standard_errors"]["tagg/dev"].keys()
     facts = read_run(str(finished / "run"))["facts"]
     assert not {"task", "labels", "data"} & facts.keys()
     assert facts["tasks"]["clas"]["labels"] == ["neg", "pos"]
@@ -89,7 +92,8 @@ def test_one_task_of_the_model(finished: Path) -> None:
     assert model.head.labels == ("neg", "pos")
     assert set(whole.params) == {"encoder", "pooler", "clas_classifier", "regr_classifier", "tagg_classifier"}
     examples = toy_tasks.examples("classification", 24, 2)
-    metrics, records = predict(model, examples)
+    metrics, records, errors = predict(model, examples)
+    assert errors == pytest.approx(toy_tasks.results(finished)["standard_errors"]["clas/dev"])
     assert records == toy_tasks.predictions(finished, "clas_dev")
     assert metrics == pytest.approx(toy_tasks.results(finished)["metrics"]["clas/dev"])
     with pytest.raises(UserError, match="was not trained on several tasks"):

@@ -176,22 +176,20 @@ def test_a_run_that_was_cut_at_a_switch_of_tasks_gives_the_same_bits(unbroken: P
     [
         ("--config.mixing.alpha_end=0.5", "config.mixing.alpha_end: 0.0 -> 0.5"),
         ("--config.tasks.clas.weight=2.0", "config.tasks.clas.weight: 1.0 -> 2.0"),
-        (
-            "--config.tasks.more={'task': {'name': 'classification'}, 'data': DATA}",
-            "config.tasks.more: left out -> given",
-        ),
+        ("MORE", "config.tasks.more: left out -> given"),
         ("LESS", "config.tasks.clas: given -> left out"),
     ],
 )
 def test_another_mixture_is_refused_at_resume(
     change: str, message: str, unbroken: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = [change.replace("DATA", repr(test_several.data_of("classification")))]
-    if change == "LESS":
-        tree = json.loads((unbroken / "recipe.json").read_text())
-        del tree["tasks"]["clas"]
-        (unbroken / "less.json").write_text(json.dumps(tree))
-        flags = [f"--config={unbroken / 'less.json'}"]
+    flags, tree = [change], json.loads((unbroken / "recipe.json").read_text())
+    if change in ("MORE", "LESS"):
+        more = {"task": {"name": "classification"}, "data": test_several.data_of("classification")}
+        tree["tasks"] |= {"more": more} if change == "MORE" else {}
+        tree["tasks"] = {name: one for name, one in tree["tasks"].items() if (name, change) != ("clas", "LESS")}
+        (unbroken / "other.json").write_text(json.dumps(tree))
+        flags = [f"--config={unbroken / 'other.json'}"]
     assert toy_tasks.finetune(unbroken, *flags) == 2
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert said.startswith(f"error: {unbroken / 'run'} holds another run: {message}"), said

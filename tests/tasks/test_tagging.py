@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,9 @@ def test_tags_that_are_no_entities():
 
 
 @pytest.mark.usefixtures("one_device")
-def test_a_run_learns_and_one_that_was_cut_ends_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_learns_and_one_that_was_cut_ends_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1}
     phase = {"num_epochs": 10, "batch_size": 8}
     toy_tasks.write_toy(tmp_path, "tagging", train=96, dev=16, model=model, phase=phase)
@@ -155,7 +158,9 @@ def test_a_run_learns_and_one_that_was_cut_ends_the_same(tmp_path: Path, monkeyp
         patch.setattr(Observer, "evaluation", cut)
         assert toy_tasks.finetune(tmp_path, workdir="cut") == INTERRUPTED
     assert toy_tasks.finetune(tmp_path, workdir="cut") == 0
+    capsys.readouterr()
     assert toy_tasks.finetune(tmp_path) == 0
+    said = capsys.readouterr().err
 
     (params, facts, step), (expected, _, wanted_step) = (read_params(str(tmp_path / n)) for n in ("cut", "run"))
     assert step == wanted_step == 120
@@ -170,6 +175,13 @@ def test_a_run_learns_and_one_that_was_cut_ends_the_same(tmp_path: Path, monkeyp
     results = toy_tasks.results(tmp_path)
     assert results["metrics"]["dev"]["f1"] == max(scores.values()) > 0.9
     assert results["best_step"] == min(step for step, score in scores.items() if score == max(scores.values()))
+    error = results["standard_errors"]["dev"]["f1"]
+    shown = f"{results['metrics']['dev']['f1']:.3f} ± {error:.3f}"
+    assert re.search(rf"^held-out f1 {shown} .*\nheld-out accuracy [01]\.\d{{3}} ± 0\.\d{{3}} ", said, re.MULTILINE)
+    assert f"done, best by f1 at step {results['best_step']} ({shown}): report " in said
+    held = [line.partition("held-out: ")[2] for line in said.splitlines() if " held-out: " in line]
+    assert held
+    assert all(line.startswith("f1 ") for line in held)
 
 
 def test_raw_text_gets_its_entities_with_their_places():

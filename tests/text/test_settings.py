@@ -117,15 +117,12 @@ def test_a_tokenizer_json_comes_first_and_no_file_may_contradict_it(tmp_path):
         load(tmp_path)
 
 
-def test_a_case_that_the_files_contradict_is_refused(tmp_path):
-    write(tmp_path, {"vocab.txt": lines(), "tokenizer_config.json": {"do_lower_case": False}})
-    assert not load(tmp_path).lowercase
-    assert not load(tmp_path, lowercase=False).lowercase
-    with pytest.raises(UserError, match="says do_lower_case false, .*; give --config.vocab.lowercase=False"):
-        load(tmp_path, lowercase=True)
-    write(tmp_path, {"tokenizer_config.json": {"do_lower_case": True}})
-    with pytest.raises(UserError, match="says do_lower_case true, .*; leave --cased or"):
-        load(tmp_path, lowercase=False)
+@pytest.mark.parametrize("said", [True, False])
+def test_the_files_decide_the_case(tmp_path, said):
+    """Where a user types another case, ``Case.check`` refuses it."""
+    write(tmp_path, {"vocab.txt": lines(), "tokenizer_config.json": {"do_lower_case": said}})
+    for place in (tmp_path, tmp_path / "vocab.txt"):
+        assert [load(place, asked).lowercase for asked in (None, said, not said)] == [said] * 3
 
 
 BAD = [
@@ -158,6 +155,7 @@ BAD = [
     ("special_tokens_map.json", {"additional_special_tokens": "<e1>"}, "special_tokens_map.json has .* a list of"),
     ("config.json", {"tokenizer_class": "PhobertTokenizer"}, "names the tokenizer_class PhobertTokenizer"),
     ("config.json", {"model_type": "roformer"}, "names the tokenizer_class RoFormerTokenizer"),
+    ("config.json", {"model_type": "xlm-roberta"}, "names the tokenizer_class XLMRobertaTokenizer"),
 ]  # fmt: skip
 
 
@@ -194,10 +192,13 @@ def test_vocabularies_of_other_kinds_are_named(tmp_path, content, message):
 
 
 def test_pieces_with_their_own_numbers_are_read(tmp_path):
-    """PaddlePaddle writes them."""
+    """PaddlePaddle writes them. Lines in another order are refused, with the advice to sort them."""
     plain = lines()
     numbered = "".join(f"{line}\t{i}\n" for i, line in enumerate(plain.splitlines()))
     assert load(write(tmp_path, {"vocab.txt": numbered})).sha256 == wordpiece(plain.split("\n")[:-1]).sha256
+    askew = "".join(reversed(numbered.splitlines(keepends=True)))
+    with pytest.raises(UserError, match="sort the lines by their numbers, from 0 on"):
+        load(write(tmp_path, {"vocab.txt": askew}))
 
 
 DECODER = {str(31 + i): {"content": token, "special": True} for i, token in enumerate(("<e1>", "</e1>"))}
@@ -220,6 +221,13 @@ def test_each_file_alone_declares_added_tokens(tmp_path, files, normalized):
     assert (31 in ours.encode("the <E1>").input_ids) == normalized, (
         "transformers: found after lower case if not special"
     )
+
+
+def test_a_special_token_may_be_an_added_one(tmp_path):
+    content = lines().replace("[MASK]\n", "[other]\n")
+    write(tmp_path, {"vocab.txt": content, "added_tokens.json": {"<mask>": 31}})
+    write(tmp_path, {"tokenizer_config.json": {"mask_token": "<mask>"}})
+    assert load(tmp_path).special_ids == (0, 1, 2, 3, 31)
 
 
 @pytest.mark.parametrize("flags", [{}, {"do_lower_case": False}, {"keep_accents": True}, {"add_prefix_space": False}])
@@ -247,6 +255,18 @@ def test_alberts_model_is_read_by_alberts_rules(tmp_path, flags):
     assert load(out).sha256 == ours.sha256
     write(tmp_path, {"tokenizer_config.json": {}, "config.json": {"model_type": "albert"}})
     assert (load(tmp_path).sha256 == ours.sha256) == (not flags)
+
+
+def test_ids_that_fairseq_shifts_are_refused(tmp_path):
+    data = learn_sentencepiece(TEXTS * 20, 100, num_threads=1)
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(data)
+    for place in (tmp_path, tmp_path / "sentencepiece.bpe.model"):
+        with pytest.raises(
+            UserError, match="fairseq shifts them; give the tokenizer.json .* call the file spiece.model"
+        ):
+            load(place)
+    (tmp_path / "sentencepiece.bpe.model").rename(tmp_path / "spiece.model")
+    assert load(tmp_path).file_name == "spiece.model"
 
 
 PATTERNS = [r"(a+)+$", r"(x+x+)+y", r"((ab)+)+c", r"(\d+)*z", r"(\w+\s?)+$", r"([a-z]+)*[0-9]!"]

@@ -105,6 +105,15 @@ def test_a_word_that_is_too_long_is_unknown_at_once():
     assert tokenizer.trimmed([text])[0].vocab == (*SPECIAL_TOKENS, "the", "a", "aa", "##aa", "##a")
 
 
+def test_a_piece_of_thousands_of_characters_is_followed_merge_by_merge():
+    """Text of a few repeated letters has such pieces; each merge must not look at the whole piece."""
+    tokenizer = learn_byte_bpe(["a" * 30_000] * 3, 400)
+    assert max(map(len, tokenizer.vocab)) > 30_000
+    smaller, _ = tokenizer.trimmed(["a" * 30_000])
+    assert smaller.size < tokenizer.size + 1
+    assert smaller.encode_batch(["a" * 30_000])[0].size == 1
+
+
 def test_bpe_keeps_the_merges_on_the_way_and_no_others():
     tokenizer = learn_byte_bpe(["xabcd"] * 5 + ["cdcd", "zz"] * 4, 300)
     smaller, _ = tokenizer.trimmed(["xabcd"])

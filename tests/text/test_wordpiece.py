@@ -136,8 +136,8 @@ def test_missing_vocabulary_file(tmp_path):
 
 def test_line_ends_and_unusual_pieces(tmp_path):
     path = tmp_path / "vocab.txt"
-    path.write_bytes("\ufeff[PAD]\r\n[UNK]\r\n[CLS]\r\n[SEP]\r\n[MASK]\r\n\u2028\r\n\u0085".encode())
-    assert load(path).vocab == (*SPECIAL_TOKENS, "\u2028", "\u0085")
+    path.write_bytes("\ufeff[PAD]\r\n[UNK]\r\n[CLS]\r\n[SEP]\r\n[MASK]\r\n\u2028\r\n##\u2028\r\n\u0085".encode())
+    assert load(path).vocab == (*SPECIAL_TOKENS, "\u2028", "##\u2028", "\u0085")
 
 
 def test_published_cased_vocabulary(shared_data):

@@ -20,6 +20,14 @@ import pyarrow.parquet
 from tests.trust import damage, fuzzing
 from tests.trust.fuzzing import Command, Inputs
 
+RECIPE = """from ml_collections import ConfigDict
+import json
+
+def get_config(size: str = "32"):
+    config = ConfigDict(json.loads(r'''{config}'''))
+    config.model.hidden_size = int(size)
+    return config
+"""
 TEXTS = [f"The cat sees {n} rivers. A dog likes bread." for n in range(24)]
 JSONL = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
 PAGE = (

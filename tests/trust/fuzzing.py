@@ -10,6 +10,7 @@ import io
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -21,9 +22,14 @@ import pytest
 
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
+from bert_jax.features.trained_model import TrainedModel
+from bert_jax.interchange.hugging_face import export_model
+from tests.features.test_features import CONFIG, TOKENIZER
+from tests.interchange.heads import HEADS, params_of
 
 SECONDS = 30  # of processor time that a command may take before its training begins
 HANG_SECONDS = 300  # of any time: on a machine with much else to do
+MORE_MEMORY = 8 << 30  # bytes of addresses that a command may take: one that reads a device without end takes all
 VALUES: list[Any] = [
     *(None, True, False, 0, 1, -1, 2, 7, 100, 2**31, 2**63, 10**23, -(10**23), 10**11),
     *(0.0, -0.5, 0.5, 1.0, 1e-300, 1e308, float("nan"), float("inf"), -float("inf")),
@@ -77,6 +83,14 @@ class Inputs:
             run(["finetune", f"--config={recipe}", f"--data={self.folder}", f"--workdir={self.folder / 'tuned'}"]) == 0
         )
         return self.folder / "tuned"
+
+    @functools.cached_property
+    def narrow(self) -> Path:
+        """Return the folder of an export whose heads are as wide as those of published sizes."""
+        config = dataclasses.replace(CONFIG, num_layers=2, hidden_size=64, num_heads=1, mlp_dim=256)
+        model = TrainedModel("", params_of(HEADS["masked_lm"], config), config, TOKENIZER, HEADS["masked_lm"])
+        export_model(model, self.folder / "narrow", "card")
+        return self.folder / "narrow"
 
     @functools.cached_property
     def vocabularies(self) -> dict[str, bytes]:
@@ -171,7 +185,7 @@ def attempt(command: Command, folder: Path) -> str:
     signal.alarm(HANG_SECONDS)
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), little_memory():
             code = run(command.argv)
     except AssertionError as error:
         raise AssertionError(f"{command}: {error}") from error
@@ -183,6 +197,18 @@ def attempt(command: Command, folder: Path) -> str:
         for number, handler in signals.items():
             signal.signal(number, handler)
     return ending(command, code, err.getvalue(), folder, before)
+
+
+@contextlib.contextmanager
+def little_memory() -> Iterator[None]:
+    """Let this process take ``MORE_MEMORY`` in the block; beyond that there is a ``MemoryError``."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + MORE_MEMORY, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def attempt_in_a_process(command: Command, folder: Path) -> str:
@@ -202,7 +228,7 @@ def ending(command: Command, code: int, said: str, folder: Path, before: set[Pat
     assert code == 2, f"{command}: exit code {code}: {said[-500:]}"
     assert len(errors) == 1, f"{command}: {said[-500:]}"
     assert said.strip().splitlines()[-1] == errors[0], f"{command}: {said[-500:]}"
-    if errors[0] == "error: reached":
+    if errors[0].endswith(("error: reached", ": reached")):
         return "reached"
     assert len(errors[0]) < 3000, f"{command}: {len(errors[0])} characters: {errors[0][:300]}"
     errors[0].encode()

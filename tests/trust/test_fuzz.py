@@ -2,64 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
 import collections
-import contextlib
-import dataclasses
+import importlib
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+import stat
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from bert_jax.cli import main
 from bert_jax.cli.main import run
-from bert_jax.configuration import build
-from bert_jax.models.encoders import bert
-from bert_jax.objectives import mlm_nsp
-from bert_jax.runs.settings import PretrainingSettings
-from tests import toy
-from tests.tasks import toy_tasks
 from tests.trust import damage, formats, fuzzing, verbs
 from tests.trust.fuzzing import Command, Inputs
 
 ORIGINAL = Path(__file__).resolve().parents[1] / "interchange" / "original"  # a checkpoint of TensorFlow
-RECIPE = """from ml_collections import ConfigDict
-import json
-
-def get_config(size: str = "32"):
-    config = ConfigDict(json.loads(r'''{config}'''))
-    config.model.hidden_size = int(size)
-    return config
-"""
-PHASE = {"num_steps": 8, "batch_size": 8, "max_length": 32}
-
-
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inputs]:
-    """What is mutated holds paths relative to an empty current folder, so that it is the same on every machine."""
-    folder = tmp_path_factory.mktemp("inputs")
-    (folder / "empty").mkdir()
-    with contextlib.chdir(folder / "empty"):
-        config = toy.recipe(toy.write_text(Path("../text.txt")), phases={"phase1": PHASE})
-        recipe = toy.write_recipe(folder / "recipe.json", config)
-        assert run(["pretrain", f"--config={recipe}", f"--workdir={folder / 'run'}"]) == 0
-        config["vocab"]["path"] = "../run/vocab.txt"
-        corpus, config["corpus"] = config["corpus"], {"path": "../run/corpus"}
-        toy_tasks.write_toy(folder, "classification", train=32, dev=16)
-        finetune = toy_tasks.recipe("classification")
-        finetune["vocab"]["path"] = config["vocab"]["path"]
-        yield Inputs(folder, whole(config), corpus, finetune)
-
-
-def whole(config: dict[str, Any]) -> dict[str, Any]:
-    """Return ``config`` with every key that a component has, also those whose default stands."""
-    tree = dataclasses.asdict(build(PretrainingSettings, config, "config"))
-    no_keys = {"vocab_size", "attention"}  # the text and the objective say them
-    model = {f.name: f.default for f in dataclasses.fields(bert.Config) if f.name not in no_keys}
-    objective = dataclasses.asdict(mlm_nsp.Config())
-    return {**tree, "model": model | config["model"], "objective": objective | config["objective"]}
 
 
 def config_values(inputs: Inputs, rng: random.Random, folder: Path) -> Command:
@@ -84,7 +44,7 @@ def finetune_values(inputs: Inputs, rng: random.Random, folder: Path) -> Command
 def recipe_file(inputs: Inputs, rng: random.Random, folder: Path) -> Command:
     text = fuzzing.write_json(folder / "recipe.json", inputs.pretrain).read_text()
     path = folder / rng.choice(["recipe.json", "recipe.py"])
-    content = (text if path.suffix == ".json" else RECIPE.replace("{config}", text)).encode()
+    content = (text if path.suffix == ".json" else formats.RECIPE.replace("{config}", text)).encode()
     path.write_bytes(fuzzing.mutated_bytes(content, rng))
     return Command(["pretrain", f"--config={path}", f"--workdir={folder / 'new'}"], path.name)
 
@@ -120,14 +80,58 @@ def run_file(inputs: Inputs, rng: random.Random, folder: Path) -> Command:
     return Command([verb, f"--workdir={copied}", *flags], f"{verb} {path.name}")
 
 
+def special_file(inputs: Inputs, rng: random.Random, folder: Path) -> Command:
+    """A pipe, a device, a folder or a link in the place of a file of a model, a corpus or a run."""
+    recipe = fuzzing.write_json(folder / "recipe.json", inputs.pretrain)
+    finetune = fuzzing.write_json(folder / "finetune.json", inputs.finetune)
+    source, *verb = rng.choice(
+        [
+            (inputs.run / "hugging_face", "import", "--input={}", f"--workdir={folder / 'new'}"),
+            (
+                inputs.run / "hugging_face",
+                "retrieve",
+                "--workdir={}",
+                f"--corpus={inputs.folder / 'text.txt'}",
+                "--query=a",
+            ),
+            (ORIGINAL, "import", "--input={}", f"--workdir={folder / 'new'}", "--lowercase=true"),
+            (inputs.run, "fill-mask", "--workdir={}", "the [MASK]"),
+            (inputs.run, "export", "--workdir={}", f"--output={folder / 'new'}"),
+            (inputs.run, "checkpoint", "verify", "--workdir={}"),
+            (inputs.run, "inspect", "--corpus={}/corpus"),
+            (inputs.run, "report", "--workdir={}"),
+            (inputs.run, "pretrain", f"--config={recipe}", f"--workdir={folder / 'new'}", "--init={}"),
+            (inputs.run, "pretrain", f"--config={recipe}", "--workdir={}"),
+            (inputs.tuned, "predict", "--workdir={}", "a film"),
+            (inputs.tuned, "finetune", f"--config={finetune}", f"--data={inputs.folder}", "--workdir={}"),
+            (inputs.narrow, "grow", "--init={}", "--size=tiny", f"--output={folder / 'new'}"),
+        ]
+    )
+    shutil.copytree(source, copied := folder / "copied")
+    path = rng.choice(sorted(path for path in copied.rglob("*") if path.is_file()))
+    path.unlink()
+    kind = rng.choice(["pipe", "device", "folder", "dangling link", "link to itself", "socket"])
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "socket":
+        os.mknod(path, stat.S_IFSOCK | 0o600)
+    else:
+        path.symlink_to({"device": "/dev/zero", "dangling link": "nowhere", "link to itself": path.name}[kind])
+    argv = [text.replace("{}", str(copied)) for text in verb]
+    finds = verb[0] in ("checkpoint", "inspect")
+    return Command(argv, f"{verb[0]} with a {kind} for {path.relative_to(copied)}", finds)
+
+
 Case = Callable[[Inputs, random.Random, Path], Command]
 CASES: dict[str, tuple[Case, int]] = {  # -> how many of 5,000
-    "config_values": (config_values, 900),
+    "config_values": (config_values, 700),
     "overrides": (overrides, 300),
-    "finetune_values": (finetune_values, 500),
+    "finetune_values": (finetune_values, 400),
     "recipe_file": (recipe_file, 300),
     "vocabulary": (formats.vocabulary, 400),
-    "examples": (formats.examples, 800),
+    "examples": (formats.examples, 600),
     "hugging_face": (hugging_face, 200),
     "original": (original, 200),
     "run_file": (run_file, 300),
@@ -136,9 +140,21 @@ CASES: dict[str, tuple[Case, int]] = {  # -> how many of 5,000
     "readers": (verbs.one_of(list(verbs.READERS)), 300),
     "encoders": (verbs.one_of(list(verbs.ENCODERS)), 120),
     "tuned": (verbs.one_of(list(verbs.TUNED)), 80),
+    "runs": (verbs.one_of([name for name in verbs.RUNS if name not in ("plan", "doctor")]), 250),
+    "special_file": (special_file, 250),
 }
 # Others: 8. None of what trains for too long, nor of files that differ from machine to machine (times, hosts, weights).
-FEW = {"text": 4, "lexicon": 4, "readers": 4, "encoders": 2, "tuned": 0, "run_file": 0, "hugging_face": 0}
+FEW = {
+    "text": 4,
+    "lexicon": 4,
+    "readers": 4,
+    "encoders": 2,
+    "tuned": 0,
+    "run_file": 0,
+    "hugging_face": 0,
+    "runs": 0,
+    "special_file": 0,
+}
 
 
 def fuzz(name: str, count: int, rng: random.Random, inputs: Inputs, tmp_path: Path) -> None:
@@ -148,14 +164,16 @@ def fuzz(name: str, count: int, rng: random.Random, inputs: Inputs, tmp_path: Pa
     for number in range(count):
         folder = tmp_path / str(number)
         folder.mkdir()
-        here = sorted(os.listdir())
+        command = case(inputs, rng, folder)
         try:
-            ended[fuzzing.attempt(case(inputs, rng, folder), folder)] += 1
-            assert sorted(os.listdir()) == here, f"case {number} left {sorted(os.listdir())} where it ran"
+            ended[fuzzing.attempt(command, folder)] += 1
+            named = {text.partition("=")[2] for text in command.argv}  # such as "7", where --output=7 was written
+            assert not set(os.listdir()) - named, f"case {number} left {sorted(os.listdir())} where it ran"
             assert not list(folder.rglob("*.tmp")), f"case {number} left {list(folder.rglob('*.tmp'))}"
         except AssertionError as error:
             wrong.append(str(error))
-        shutil.rmtree(folder)
+        for path in (folder, *Path().iterdir()):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     print(f"{name}: {count} cases: {dict(ended)}")
     assert not wrong, f"{len(wrong)} of {count}:\n" + "\n".join(wrong[:40])
 
@@ -170,9 +188,51 @@ def test_a_few(name: str, inputs: Inputs, tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("name", CASES)
 def test_five_thousand(name: str, inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(count for _, count in CASES.values()) == 5000
-    _ = inputs.tuned if name == "tuned" else inputs.run  # trained before training is taken out
+    _ = inputs.tuned if name in ("tuned", "special_file") else inputs.run  # trained before training is taken out
     fuzzing.stop_before_training(monkeypatch)
     fuzz(name, damage.scaled(CASES[name][1]), damage.generator(f"fuzz {name}"), inputs, tmp_path)
+
+
+SLOW = ("predict", "evaluate", "prune", "preflight", "ablate")  # have more to do before they come to their paths
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.trust if name in SLOW else ()) for name in verbs.ALL]
+)
+def test_a_path_that_is_a_pipe_or_a_device(
+    name: str, inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused, or left as it is: nothing is read from it, and nothing written in its place."""
+    _ = inputs.tuned if name in verbs.TUNED else inputs.run
+    fuzzing.stop_before_training(monkeypatch)
+    monkeypatch.setattr(fuzzing, "HANG_SECONDS", 120)
+    for flag in verbs.ALL[name].paths.split():
+        for kind in ("pipe", "device"):
+            (folder := tmp_path / f"{flag}-{kind}").mkdir()
+            command = verbs.unchanged(name, inputs, folder)
+            [before] = [text for text in command.argv if text.startswith(f"--{flag}=")] or [""]
+            path = tmp_path / f"{flag}-{kind}{Path(before.partition('=')[2]).suffix}"
+            path = path.with_name(f"strange-{path.name}")
+            os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
+            argv = [*(text for text in command.argv if text != before), f"--{flag}={path}"]
+            if flag == "verify":
+                argv = ["corpus", f"--verify={path}"]
+            ended = fuzzing.attempt(
+                Command(argv, f"{name} --{flag} is a {kind}", command.finds or name == "preflight"), folder
+            )
+            assert ended == "refused" or command.finds, f"{name} --{flag}: a {kind} is {ended}"
+            assert path.is_fifo() or path.is_symlink()
+
+
+def test_every_verb_and_path_is_tried() -> None:
+    """``verbs.ALL`` has each verb, and each of its flags that is called like a path of another verb."""
+    paths = {path for verb in verbs.ALL.values() for path in verb.paths.split()}
+    for verb, module in main.verbs().items():
+        parser = argparse.ArgumentParser()
+        importlib.import_module(f"bert_jax.cli.{module}").add_arguments(parser)
+        flags = {name[2:] for action in parser._actions for name in action.option_strings if name.startswith("--")}
+        own = {flag for name, one in verbs.ALL.items() if name.split()[0] == verb for flag in one.paths.split()}
+        assert own == flags & paths, verb
 
 
 @pytest.mark.trust

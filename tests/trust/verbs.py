@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,12 +28,20 @@ Arguments = Callable[[Inputs, Path], list[str]]
 
 @dataclasses.dataclass(frozen=True)
 class Verb:
-    """A command that works: its arguments, the flags that may get another value, and the files that it reads."""
+    """A command that works: its arguments, the flags that may get another value, and the files that it reads.
+
+    ``flags`` includes ``paths``, the flags that name a file or a folder.
+    """
 
     arguments: Arguments
-    flags: Sequence[str]
+    others: str = ""
+    paths: str = ""
     files: Sequence[str] = ()
     finds: bool = False
+
+    @property
+    def flags(self) -> list[str]:
+        return [*self.others.split(), *self.paths.split()]
 
 
 def of_run(verb: str, *more: str) -> Arguments:
@@ -40,16 +49,10 @@ def of_run(verb: str, *more: str) -> Arguments:
     return lambda inputs, folder: [verb, f"--workdir={inputs.run}", *(text.replace("{}", str(folder)) for text in more)]
 
 
-def of_tuned(verb: str) -> Arguments:
-    """Return the arguments of a verb that reads examples with the fine-tuned run."""
-    return lambda inputs, folder: [
-        *(
-            verb,
-            f"--workdir={inputs.tuned}",
-            f"--input={folder / 'examples.jsonl'}",
-            f"--output={folder / 'deep' / 'out'}",
-        )
-    ]
+def of_tuned(verb: str, *more: str) -> Arguments:
+    """Return the arguments of a verb that reads examples with the fine-tuned run; ``{}`` as in ``of_run``."""
+    every = ("--input={}/examples.jsonl", "--output={}/deep/out", *more)
+    return lambda inputs, folder: [verb, f"--workdir={inputs.tuned}", *(x.replace("{}", str(folder)) for x in every)]
 
 
 def of_config(verb: str) -> Arguments:
@@ -57,17 +60,51 @@ def of_config(verb: str) -> Arguments:
     return lambda inputs, folder: formats.reading("a.txt", verb, inputs, folder, folder / "deep" / "out").argv
 
 
+def of_recipe(verb: str, *more: str) -> Arguments:
+    """Return the arguments of a verb that reads the recipe of the pretrained run; ``{}`` as in ``of_run``."""
+
+    def arguments(inputs: Inputs, folder: Path) -> list[str]:
+        recipe = fuzzing.write_json(folder / "recipe.json", inputs.pretrain)
+        return [verb, f"--config={recipe}", *(text.replace("{}", str(folder)) for text in more)]
+
+    return arguments
+
+
+def of_finetuning(verb: str, *more: str) -> Arguments:
+    """Return the arguments of a verb that reads the recipe of the fine-tuned run; ``{}`` as in ``of_run``."""
+
+    def arguments(inputs: Inputs, folder: Path) -> list[str]:
+        recipe = fuzzing.write_json(folder / "recipe.json", inputs.finetune)
+        where = (f"--data={inputs.folder}", "--workdir={}/deep/out".replace("{}", str(folder)))
+        return [verb, f"--config={recipe}", *where, *more]
+
+    return arguments
+
+
+def ablation(inputs: Inputs, folder: Path) -> list[str]:
+    """Return the arguments of ``ablate``, whose variants are the sizes of a recipe that is a program."""
+    recipe = folder / "recipe.py"
+    recipe.write_text(formats.RECIPE.replace("{config}", json.dumps(inputs.pretrain)))
+    tuning = fuzzing.write_json(folder / "tuning.json", inputs.finetune)
+    flags = (f"--finetune={tuning}", f"--data={inputs.folder}", f"--workdir={folder / 'deep' / 'out'}")
+    return ["ablate", f"--config={recipe}", "--variants=32,48", "--seeds=0", *flags]
+
+
 TUNED = {
-    "predict": Verb(of_tuned("predict"), ("workdir", "input", "step", "format", "option"), ["examples.jsonl"]),
-    "evaluate": Verb(of_tuned("evaluate"), ("workdir", "input", "step", "format", "option"), ["examples.jsonl"]),
+    "predict": Verb(of_tuned("predict"), "step format option", "workdir input output", ["examples.jsonl"]),
+    "evaluate": Verb(of_tuned("evaluate"), "step format option", "workdir input output", ["examples.jsonl"]),
+    "prune": Verb(
+        of_tuned("prune", "--mlp=0.5", "--dev={}/examples.jsonl"),
+        "step format option mlp layers",
+        "workdir input dev output",
+        ["examples.jsonl"],
+    ),
 }
 ENCODERS = {
     "features": Verb(
         of_run("features", "--input={}/texts.txt", "--output={}/deep/out.parquet"),
-        (
-            *("workdir", "input", "step", "max_length", "batch_size", "format", "column", "pair_column", "id_column"),
-            *("options", "layers", "dtype", "bad_examples", "init"),
-        ),
+        "step max_length batch_size format column pair_column id_column options layers dtype bad_examples",
+        "workdir init input output",
         ["texts.txt"],
     ),
     "retrieve": Verb(
@@ -79,41 +116,79 @@ ENCODERS = {
             "--baseline=none",
             "--output={}/deep/out",
         ),
-        ("workdir", "corpus", "queries", "qrels", "top", "max_length", "batch_size", "step", "pooling", "baseline"),
+        "top max_length batch_size step pooling baseline query",
+        "workdir corpus queries qrels output",
         ["documents.jsonl", "queries.jsonl", "relevances.tsv"],
     ),
     "retrieve --squad": Verb(
         of_run("retrieve", "--squad={}/squad.json", "--baseline=none", "--output={}/deep/out"),
-        ("squad", "top"),
+        "top",
+        "squad",
         ["squad.json"],
     ),
-    "fill-mask": Verb(of_run("fill-mask", "the [MASK] sees"), ("workdir", "step")),
+    "fill-mask": Verb(of_run("fill-mask", "the [MASK] sees"), "step", "workdir"),
 }
 READERS = {
     "inspect": Verb(
         lambda inputs, _: ["inspect", f"--corpus={inputs.run / 'corpus'}", f"--vocab={inputs.run / 'vocab.txt'}"],
-        ("corpus", "vocab", "max_length"),
+        "max_length",
+        "corpus vocab config init",
         finds=True,
     ),
     "tokenize": Verb(
         lambda inputs, _: ["tokenize", f"--vocab={inputs.run / 'vocab.txt'}", "the cat", "a dog"],
-        ("vocab", "max_length"),
+        "max_length",
+        "vocab",
     ),
-    "export": Verb(of_run("export", "--output={}/deep/out"), ("workdir", "step", "as", "pooling")),
+    "export": Verb(of_run("export", "--output={}/deep/out"), "step as pooling", "workdir output"),
     "import": Verb(
         lambda inputs, folder: [
             *("import", f"--input={inputs.run / 'hugging_face'}", f"--workdir={folder / 'deep' / 'out'}"),
         ],
-        ("input", "lowercase"),
+        "lowercase",
+        "input workdir",
     ),
-    "status": Verb(of_run("status"), ("workdir",)),
-    "report": Verb(of_run("report"), ("workdir",)),
-    "checkpoint ls": Verb(of_run("checkpoint", "ls"), ("workdir", "step")),
-    "checkpoint verify": Verb(of_run("checkpoint", "verify"), ("workdir", "step"), finds=True),
-    "vocab": Verb(of_config("vocab"), ("config",)),
-    "corpus": Verb(of_config("corpus"), ("config", "verify")),
+    "grow": Verb(
+        lambda inputs, folder: [
+            "grow",
+            f"--init={inputs.narrow}",
+            "--size=tiny",
+            f"--output={folder / 'deep' / 'out'}",
+        ],
+        "size",
+        "init output",
+    ),
+    "trim": Verb(
+        of_run("trim", "--input={}/texts.txt", "--output={}/deep/out"),
+        "step task format column pair_column min_count",
+        "workdir input dev output",
+        ["texts.txt"],
+    ),
+    "status": Verb(of_run("status"), paths="workdir"),
+    "report": Verb(of_run("report"), paths="workdir"),
+    "checkpoint ls": Verb(of_run("checkpoint", "ls"), "step", "workdir"),
+    "checkpoint verify": Verb(of_run("checkpoint", "verify"), "step", "workdir", finds=True),
+    "vocab": Verb(of_config("vocab"), paths="config init output"),
+    "corpus": Verb(of_config("corpus"), paths="config verify output"),
 }
-ALL = TUNED | ENCODERS | READERS
+RUNS = {
+    "pretrain": Verb(
+        of_recipe("pretrain", "--workdir={}/deep/out"),
+        "init_optimizer extend private profile num_processes process_id coordinator restarts",
+        "config workdir init vocab",
+    ),
+    "finetune": Verb(of_finetuning("finetune"), "profile epochs", "config workdir data init"),
+    "preflight": Verb(of_recipe("preflight", "--workdir={}/deep/out"), "process_id", "config workdir init", finds=True),
+    "sweep": Verb(
+        of_finetuning("sweep", "--vary=learning_rate=1e-3,1e-2", "--seeds=0"),
+        "seeds over choose vary epochs",
+        "config workdir data init",
+    ),
+    "ablate": Verb(ablation, "variants seeds over finetune_steps epochs", "config workdir data finetune"),
+    "plan": Verb(of_recipe("plan", "--topology=cpu:1"), "topology price_per_chip_hour", "config init", finds=True),
+    "doctor": Verb(lambda inputs, folder: ["doctor"], "device_seconds", finds=True),
+}
+ALL = TUNED | ENCODERS | READERS | RUNS
 
 
 def one_of(verbs: Sequence[str]) -> Callable[[Inputs, random.Random, Path], Command]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
+import numpy as np
+
 from bert_jax.errors import UserError
 from bert_jax.interchange import family
 from bert_jax.interchange.names import Entry, dense
@@ -64,19 +66,20 @@ class Family(family.Family):
         "attention_bias": False,
         "mlp_bias": False,
         "norm_bias": False,
-        "decoder_bias": True,
         "classifier_bias": False,
-        "initializer_cutoff_factor": 2.0,
-        "mlp_dropout": 0.0,
         "is_decoder": False,
         "position_embedding_type": "absolute",  # is written, and says nothing
     }
+    nullable = ("local_rope_theta", _DROPOUT)
     others = (
         "classifier_activation",
+        "decoder_bias",
         "deterministic_flash_attn",
+        "initializer_cutoff_factor",
         "layer_norm_eps",
         "layer_types",
         "max_seq_len",
+        "mlp_dropout",
         "reference_compile",
         "repad_logits_with_grad",
         "rope_parameters",
@@ -126,14 +129,39 @@ class Family(family.Family):
 
     def from_config(self, theirs: Mapping[str, Any], where: str, file: str = "config.json") -> ModelConfig:
         path = f"{where}/{file}"
-        if "layer_norm_eps" in theirs and theirs["layer_norm_eps"] != theirs.get("norm_eps", 1e-5):
+        if theirs.get("layer_norm_eps") not in (None, theirs.get("norm_eps", 1e-5)):
             raise UserError(f"{path} has both norm_eps and layer_norm_eps, which differ; keep the one that holds")
-        if (head := theirs.get("classifier_activation", "gelu")) != theirs.get(self.activation, "gelu"):
-            raise UserError(f"{path} has classifier_activation {head!r}; only that of the layers can be read")
-        given = {name: value for name, value in theirs.items() if value is not None}
-        given |= _thetas(given, path) | _every(given, path)
-        given.setdefault(_DROPOUT, given.get("attention_dropout", 0.0))  # in transformers, the rate of both places
-        return super().from_config(given, where, file)
+        if not isinstance(bias := theirs.get("decoder_bias", True), bool):
+            raise UserError(f"{path} has decoder_bias {bias!r}; true and false are allowed")
+        if not isinstance(rate := theirs.get("mlp_dropout", 0.0), int | float) or not 0 <= rate < 1:
+            raise UserError(f"{path} has mlp_dropout {rate!r}; a number from 0 to below 1 is allowed")
+        given = {**theirs, **_thetas(theirs, path), **_every(theirs, path)}
+        if given.get(_DROPOUT) is None:  # in transformers, attention_dropout is the rate of both places
+            given[_DROPOUT] = given.get("attention_dropout", 0.0)
+        config = super().from_config(given, where, file)
+        layers, head = (theirs.get(key, "gelu") for key in (self.activation, "classifier_activation"))
+        if family.THEIR_ACTIVATIONS.get(str(head)) != family.THEIR_ACTIVATIONS[layers]:
+            found = f"{head!r}{'' if 'classifier_activation' in theirs else ' by default'}"
+            raise UserError(f"{path} has classifier_activation {found}; only {layers!r}, as in the layers, can be read")
+        return config
+
+    def fold(
+        self, tensors: dict[str, np.ndarray], theirs: Mapping[str, Any], where: str
+    ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+        lines = []
+        if rate := theirs.get("mlp_dropout"):
+            lines.append(f"mlp_dropout {rate} is not used: there is no dropout inside the MLPs in training here")
+        fills_masks = "head.dense.weight" in tensors and "classifier.weight" not in tensors
+        if fills_masks and not theirs.get("decoder_bias", True):
+            if self.decoder_bias in tensors:
+                raise UserError(
+                    f"{where} has decoder_bias false in config.json and a {self.decoder_bias}; set it to true or "
+                    "remove the tensor"
+                )
+            words = tensors.get(self.word_embeddings, np.zeros((0, 0)))
+            tensors = tensors | {self.decoder_bias: np.zeros(len(words), np.float32)}
+            lines.append("decoder_bias is false: the bias of the decoder begins with zeros")
+        return tensors, tuple(lines)
 
 
 def _thetas(theirs: Mapping[str, Any], path: str) -> dict[str, float]:
@@ -153,15 +181,16 @@ def _thetas(theirs: Mapping[str, Any], path: str) -> dict[str, float]:
         parameters = both.get(kind, {})
         if (kind_of_rope := parameters.get("rope_type", "default")) != "default":
             raise UserError(f"{path} has rope_type {kind_of_rope!r}; only 'default' can be read")
-        base = parameters.get("rope_theta", theirs.get(key, default))
-        if key in theirs and base != theirs[key]:
+        said = theirs.get(key, default)
+        if ours == "local" and said in (None, -1):  # as in global layers; -1 is FlexBERT's word for it
+            said = found["global_rope_theta"]
+        base = parameters.get("rope_theta", said)
+        if key in theirs and base != said:
             raise UserError(
-                f"{path} has {key} {theirs[key]} and rope_parameters.{kind}.rope_theta {base}; keep the one with which "
+                f"{path} has {key} {said} and rope_parameters.{kind}.rope_theta {base}; keep the one with which "
                 "the model was trained"
             )
         found[key] = base
-    if found["local_rope_theta"] == -1:  # FlexBERT's word for the same as in global layers
-        found["local_rope_theta"] = found["global_rope_theta"]
     return found
 
 

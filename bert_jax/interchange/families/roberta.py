@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from bert_jax.errors import UserError
 from bert_jax.interchange.families import bert
 from bert_jax.interchange.names import Entry, dense, norm
 from bert_jax.models.config import ModelConfig
 
-_PAD_ID = 1  # the padding id in the released models
-
 
 class Family(bert.Family):
     name, title, model_type, prefix, decoder = "Roberta", "RoBERTa", "roberta", "roberta.", "lm_head.decoder"
-    causal = "ForCausalLM"
+    causal, padding = "ForCausalLM", 1
     classes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "Model": ("encoder", "pooler"),
         "ForMaskedLM": ("encoder", "mlm_head"),
@@ -52,8 +51,12 @@ class Family(bert.Family):
         return theirs | {"max_position_embeddings": config.max_length + pad_id + 1}
 
     def from_config(self, theirs: Mapping[str, Any], where: str, file: str = "config.json") -> ModelConfig:
-        positions, pad_id = theirs.get("max_position_embeddings"), theirs.get("pad_token_id")
+        positions, pad_id = theirs.get("max_position_embeddings"), theirs.get("pad_token_id", self.padding)
+        if not isinstance(pad_id, int):
+            raise UserError(
+                f"{where}/{file} has pad_token_id {pad_id!r}; positions of a RoBERTa count from after that id, so a "
+                "number is needed"
+            )
         if isinstance(positions, int):  # anything else is refused below
-            skipped = 1 + (pad_id if isinstance(pad_id, int) else _PAD_ID)
-            theirs = {**theirs, "max_position_embeddings": positions - skipped}
+            theirs = {**theirs, "max_position_embeddings": positions - pad_id - 1}
         return super().from_config(theirs, where, file)

@@ -119,7 +119,9 @@ def check(evaluations: Mapping[str, Any], metric: str = "") -> dict[str, tuple[t
             raise UserError(f"{WHERE} has the name {name!r}; it begins the names of metrics: letters, digits and _ go")
         if not isinstance(values, Mapping) or "name" not in values:
             known = ", ".join(catalogue.parts("runs.evaluations", having="Evaluator"))
-            raise UserError(f"missing key {where}.name; valid: {known}, or the path of a file of your own")
+            others = [one for one in evaluations if one != name]
+            hint = f"; or is it one of the others? {configuration.nearest(name, others)}" if others else ""
+            raise UserError(f"missing key {where}.name; valid: {known}, or the path of a file of your own{hint}")
         module = catalogue.find("runs.evaluations", values["name"], having="Evaluator")
         _check_class(catalogue.display_name(values["name"]), module.Evaluator, module.Config)
         config = configuration.build(module.Config, values, where, also=("name",))

@@ -26,7 +26,7 @@ from bert_jax.models.model import POOLER, Model
 from bert_jax.records import Batch
 from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.runs.evaluations import base
-from bert_jax.task import titles_of
+from bert_jax.task import STANDARD_ERROR, titles_of
 from bert_jax.tasks.base import KIND, ExampleTask, Setting
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import mesh as meshes
@@ -121,7 +121,8 @@ class Evaluator(base.TrainingEvaluator):
         for line in self.task.notes:
             note(line)
         if floors := self.task.baselines(KIND, 0):
-            to_beat = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in floors.items())
+            shown = {name: value for name, value in floors.items() if not name.endswith(STANDARD_ERROR)}
+            to_beat = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in shown.items())
             note(f"{self.where.rpartition('.')[2]}: to beat: {to_beat}")
 
     def score(self, model: base.CurrentModel, params: Any, tokenizer: Tokenizer) -> dict[str, float]:

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 from bert_jax.configuration import choose
 from bert_jax.errors import UserError, few
 from bert_jax.tasks.metrics.counting import precision_recall_f1, ratio
@@ -71,6 +73,15 @@ def entity_metrics(
         result |= {f"{type_}_{name}": value for name, value in _scores(*of_type).items()}
         result[f"{type_}_support"] = float(len(of_type[0]))
     return result
+
+
+def entity_counts(labels: Sentences, predictions: Sentences, mode: str, scheme: str | None) -> np.ndarray:
+    """Return, of each sentence, how many entities are right, predicted and true, [sentences, 3]; see the above."""
+    true, predicted = (set(found) for found in _both(labels, predictions, mode, scheme))
+    counts = np.zeros((len(labels), 3), np.int64)
+    for i, found in enumerate((true & predicted, predicted, true)):
+        np.add.at(counts[:, i], [entity.sentence for entity in found], 1)
+    return counts
 
 
 def conll_entities(sentences: Sentences) -> Iterator[_Entity]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -25,15 +26,21 @@ def retrieval_metrics(relevances: Relevances, scores: Rankings, cutoffs: Sequenc
 
     Queries that are not in ``relevances`` do not count.
     """
-    sums = {f"{name}@{k}": 0.0 for k in cutoffs for name in ("ndcg", "recall", "mrr")}
+    return {name: ratio(sum(of), len(of)) for name, of in query_scores(relevances, scores, cutoffs).items()}
+
+
+def query_scores(relevances: Relevances, scores: Rankings, cutoffs: Sequence[int]) -> dict[str, list[float]]:
+    """Return the scores of each query of ``relevances``, in their order; ``retrieval_metrics`` returns their means."""
+    found: dict[str, list[float]] = {f"{name}@{k}": [] for k in cutoffs for name in ("ndcg", "recall", "mrr")}
     for query, grades in relevances.items():
         gains = [max(grades.get(document, 0), 0) for document in _ranking(scores.get(query, {}))]
         ideal = sorted((grade for grade in grades.values() if grade > 0), reverse=True)
         for k in cutoffs:
-            sums[f"ndcg@{k}"] += ratio(_dcg(gains[:k]), _dcg(ideal[:k]))
-            sums[f"recall@{k}"] += ratio(sum(gain > 0 for gain in gains[:k]), len(ideal))
-            sums[f"mrr@{k}"] += next((1 / rank for rank, gain in enumerate(gains[:k], 1) if gain > 0), 0.0)
-    return {name: ratio(total, len(relevances)) for name, total in sums.items()}
+            found[f"ndcg@{k}"].append(ratio(_dcg(gains[:k]), _dcg(ideal[:k])))
+            found[f"recall@{k}"].append(ratio(sum(gain > 0 for gain in gains[:k]), len(ideal)))
+            first = next((1 / rank for rank, gain in enumerate(gains[:k], 1) if gain > 0), 0.0)
+            found[f"mrr@{k}"].append(first)
+    return found
 
 
 def _ranking(scores: Mapping[str, float]) -> list[str]:
@@ -58,16 +65,17 @@ class Nearest:
     The vectors are added in blocks, which are not kept.
     """
 
-    def __init__(self, queries: np.ndarray, count: int):
+    def __init__(self, queries: np.ndarray, count: int, similarity: Literal["cosine", "dot"] = "cosine"):
         """Start without vectors. ``queries``: vectors [Q, D]; they need not be normalised."""
-        self._queries, self._count = unit(queries), count
+        self._scaled = unit if similarity == "cosine" else np.asarray
+        self._queries, self._count = self._scaled(queries), count
         self._seen = 0
         self.scores = np.zeros((len(queries), 0), np.float32)  # [Q, <= count], best first
         self.places = np.zeros((len(queries), 0), np.int64)  # numbers of the vectors, counted in the order of adding
 
     def add(self, block: np.ndarray) -> None:
         """Add a block of vectors [N, D]. Of vectors with equal scores, the one that was added first ranks first."""
-        scores = self._queries @ unit(block).T
+        scores = self._queries @ self._scaled(block).T
         best = np.broadcast_to(np.arange(len(block)), scores.shape)
         if len(block) > self._count:
             best = np.sort(np.argpartition(-scores, self._count, axis=1)[:, : self._count], axis=1)

@@ -16,6 +16,7 @@ from difflib import SequenceMatcher
 
 from bert_jax.errors import optional_library
 from bert_jax.tasks.metrics.counting import precision_recall_f1, ratio
+from bert_jax.tasks.metrics.standard_errors import of_mean
 
 TITLES = {
     "exact_match": "Exact match, %",
@@ -43,14 +44,24 @@ def squad_v1_metrics(answers: Answers, predictions: Texts) -> dict[str, float]:
 
     Every question has an answer and a prediction.
     """
-    return _means(_scores(answers, predictions, exact_match, _token_f1))
+    return _means(squad_v1_scores(answers, predictions))
+
+
+def squad_v1_scores(answers: Answers, predictions: Texts) -> Scores:
+    """Return the exact match and the F1 of each question."""
+    return _scores(answers, predictions, exact_match, _token_f1)
 
 
 def cmrc_metrics(answers: Answers, predictions: Texts) -> dict[str, float]:
     """Return exact_match, f1 and average (the mean of both), as ``squad_v1_metrics``. Needs the extra ``cmrc``."""
-    split = optional_library("nltk.tokenize", "a score of CMRC 2018").NLTKWordTokenizer().tokenize
-    means = _means(_scores(answers, predictions, _cmrc_exact_match, functools.partial(_cmrc_f1, split)))
+    means = _means(cmrc_scores(answers, predictions))
     return {**means, "average": (means["exact_match"] + means["f1"]) / 2}
+
+
+def cmrc_scores(answers: Answers, predictions: Texts) -> Scores:
+    """Return the exact match and the F1 of each question."""
+    split = optional_library("nltk.tokenize", "a score of CMRC 2018").NLTKWordTokenizer().tokenize
+    return _scores(answers, predictions, _cmrc_exact_match, functools.partial(_cmrc_f1, split))
 
 
 def squad_v2_metrics(
@@ -64,12 +75,8 @@ def squad_v2_metrics(
       predictions: the best text that is not "" for every question.
       null_odds: a score for every question. If it is above ``threshold``, the prediction counts as "".
     """
-    # Right answers that normalise to "" are left out.
-    right = {key: [text for text in texts if normalize(text)] or [""] for key, texts in answers.items()}
-    raw, scores = _scores(right, predictions, exact_match, _no_answer_f1), {}
-    for key, score in raw.items():
-        without = float(not answers[key])  # what the prediction "" scores
-        scores[key] = (without, without) if null_odds[key] > threshold else score
+    raw = _raw_scores(answers, predictions)
+    scores = _at_threshold(raw, answers, null_odds, threshold)
     result = _totals(list(scores.values()))
     for name, kept in (("HasAns", True), ("NoAns", False)):
         part = [scores[key] for key in scores if bool(answers[key]) == kept]
@@ -79,6 +86,27 @@ def squad_v2_metrics(
         best, where = _find_best_threshold(predictions, {k: s[position] for k, s in raw.items()}, null_odds, answers)
         result |= {f"best_{name}": best, f"best_{name}_thresh": where}
     return result
+
+
+def squad_v2_scores(answers: Answers, predictions: Texts, null_odds: Mapping[str, float], threshold: float) -> Scores:
+    """Return the exact match and the F1 of each question; see ``squad_v2_metrics``."""
+    return _at_threshold(_raw_scores(answers, predictions), answers, null_odds, threshold)
+
+
+def _raw_scores(answers: Answers, predictions: Texts) -> Scores:
+    """Return the scores of the predictions as they are. Right answers that normalise to "" are left out."""
+    right = {key: [text for text in texts if normalize(text)] or [""] for key, texts in answers.items()}
+    return _scores(right, predictions, exact_match, _no_answer_f1)
+
+
+def _at_threshold(raw: Scores, answers: Answers, null_odds: Mapping[str, float], threshold: float) -> Scores:
+    without = {key: float(not answers[key]) for key in raw}  # what the prediction "" scores
+    return {key: (without[key], without[key]) if null_odds[key] > threshold else score for key, score in raw.items()}
+
+
+def standard_errors(scores: Scores, exact: str = "exact_match") -> dict[str, float]:
+    """Return the standard errors, in percent, of the means of ``scores``, of which the first is called ``exact``."""
+    return {name: 100 * of_mean([one[i] for one in scores.values()]) for i, name in enumerate((exact, "f1"))}
 
 
 def _find_best_threshold(

@@ -1,0 +1,75 @@
+"""Finds out from the first bytes of a file that it is not plain text: HTML, XML, JSON or a table."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+
+from bert_jax.corpora.bad_text import BadTextError
+from bert_jax.corpora.byte_ranges import EXTRACTED
+from bert_jax.corpora.source import display_path
+
+HTML = re.compile(r"\s*(?:<!--.*?-->\s*)?<(!doctype html|html|head|body|div|p|table|ul|h[1-6]|article)\b", re.I | re.S)
+XML = re.compile(r"\s*(?:<\?xml|<mediawiki|<(?!s>)([a-zA-Z][\w:.-]*)(?:\s[^<>]*)?>.*</)", re.S)
+NAMES = re.compile(r'("?)[\w.-]+\1(?:([,;\t|])("?)[\w.-]+\3(?:\2("?)[\w.-]+\4)*)')  # the header of a table
+FEWEST_ROWS = 4  # of a table, with its header
+ADVICE = {
+    "HTML": "take the text out of it first",
+    "XML": "take the text out of it first",
+    "a MediaWiki dump": "take --config.corpus.source=mediawiki",
+    "JSON": "take --config.corpus.source=jsonl",
+    "a Parquet file": "take --config.corpus.source=parquet",
+    "a table": "take --config.corpus.source=hugging_face_dataset (extra datasets), with the table's folder as"
+    " --config.corpus.options.name and a column as --config.corpus.options.text_column",
+}
+
+
+def other_format(head: bytes, path: str) -> BadTextError | None:
+    """Return the error for a file that is not plain text; None if it seems to be, or if WikiExtractor wrote it.
+
+    Args:
+      head: the first bytes of the unpacked file ``path``.
+    """
+    if EXTRACTED.match(head):
+        return None
+    what = _format(head)
+    if what is None:
+        return None
+    message = f"{display_path(path)} is {what}, not plain text; {ADVICE[what]}"
+    return BadTextError(f"{path}@0", "not plain text", message)
+
+
+def _format(head: bytes) -> str | None:
+    text = head.decode("utf-8", "replace").removeprefix("\ufeff")
+    if head.startswith(b"PAR1"):
+        return "a Parquet file"
+    if "<mediawiki" in text and XML.match(text):
+        return "a MediaWiki dump"
+    if HTML.match(text):
+        return "HTML"
+    if XML.match(text):
+        return "XML"
+    if _is_json(text.lstrip()):
+        return "JSON"
+    return "a table" if _is_table(text) else None
+
+
+def _is_json(text: str) -> bool:
+    """Return whether ``text`` begins with a JSON object, perhaps in an array; its end may be cut off."""
+    if not re.match(r"(\[\s*)?\{\s*\"", text):
+        return False
+    try:
+        json.JSONDecoder().raw_decode(text.lstrip("[ \t\r\n"))
+    except ValueError:
+        return re.match(r"(\[\s*)?\{\s*\"[^\"\n]+\"\s*:\s*[\[{\"\dtfn-]", text) is not None
+    return True
+
+
+def _is_table(text: str) -> bool:
+    """Return whether ``text`` begins with names of columns, and rows with as many fields; its last row may be cut."""
+    names = NAMES.fullmatch(text.partition("\n")[0].rstrip("\r"))
+    if names is None:
+        return False
+    rows = [row for row in csv.reader(text.splitlines()[:-1], delimiter=names[2]) if row]
+    return len(rows) >= FEWEST_ROWS and {*map(len, rows)} == {len(rows[0])}

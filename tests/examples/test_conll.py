@@ -1,0 +1,78 @@
+"""CoNLL's format as it is found: tabs and spaces, comments, numbers of words."""
+
+import re
+
+import pytest
+
+from bert_jax.errors import UserError
+from tests.examples.loading import written
+from tests.examples.test_readers import records
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "sentences"),
+    [
+        ("New York\tB-LOC\n+47 22 00\tO\n\nKari\tB-PER\n", {}, [["New York", "+47 22 00"], ["Kari"]]),
+        ("New York\tNNP\tB-LOC\t\nis \t VBZ\t O\n", {}, [["New York", "is"]]),
+        ("a\tX O\nb Y\tO\n", {"delimiter": r"\t"}, [["a", "b Y"]]),
+        ("# id 1-2\tdomain=en\na _ _ O\n# _ _ O\n\n# id 3 domain=en\n# _ _ B-X\n", {}, [["a", "#"], ["#"]]),
+        ("# id 1 domain=en\n\na _ _ O\n\n# O\n", {}, [["a"]]),
+        ("#\thttp://x\t[2009]\n1\ta b\tO\tO\n2\t#\tO\tO\n", {"word_column": 1, "tag_column": 2}, [["a b", "#"]]),
+        ("#\n# x\n#x NN O\n# # O\n\n#\nb NN O\n", {}, [["#x", "#"], ["b"]]),
+        ("#begin document (x); part 0\na 0 B-X\n\n#end document\n", {}, [["a"]]),
+        ("one\n# two\n\n# three\n#\nfour\n", {}, [["#", "four"]]),
+    ],
+)
+def test_conll_with_tabs_and_comments(tmp_path, text, options, sentences):
+    written(tmp_path, a__conll=text)
+    found = records(tmp_path / "a.conll", "conll", **options)
+    assert [record["words"] for record in found if isinstance(record, dict)] == sentences
+
+
+CONLL_U = "".join(
+    f"{column.replace(' ', chr(9))}\n"
+    for column in (
+        *("# sent_id = 1", "1-2 zum _ _ _ _ _ _ _ _", "1 zu zu ADP APPR _ 3 case _ _"),
+        *("2 dem der DET ART _ 3 det _ _", "2.1 ja _ X _ _ _ _ _ _", "3 Haus Haus NOUN NN _ 0 root _ SpaceAfter=No"),
+        *("", "#text=#", "1 # # SYM $ _ 0 root _ _"),
+    )
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "tags"),
+    [
+        (CONLL_U, [["ADP", "DET", "NOUN"], ["SYM"]]),
+        ("1\ta\tB-X\n2\tb\tO\n\n1\tc\tO\n", [["B-X", "O"], ["O"]]),
+    ],
+)
+def test_numbers_of_words_are_no_words(tmp_path, text, tags):
+    written(tmp_path, a__conllu=text.replace("#\tsent_id\t=\t1", "# sent_id = 1"))
+    with pytest.raises(UserError, match="numbers of words in its first column") as raised:
+        records(tmp_path / "a.conllu", "conll")
+    typed = re.findall(r"--config\.data\.options\.(\w+)=(\d)", str(raised.value))
+    found = records(tmp_path / "a.conllu", "conll", **{name: int(value) for name, value in typed})
+    assert [record["tags"] for record in found] == tags
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("a O\nb O\n\nNew York B-LOC\n", 4, "has 3 columns where most lines have 2"),
+        ("New York\tO\nb\tO\nc O\n", 1, "has 3 columns where most lines have 2"),
+        ("a\tX\tO\nb\tX\n\nc\tX\tO\n", 2, "has 2 columns where most lines have 3"),
+        (
+            "er\nNew York\nstor\n",
+            2,
+            r"most lines have 1 (--config.data.options.delimiter='\t' reads words with spaces)",
+        ),
+    ],
+)
+def test_conll_lines_of_unlike_width_are_named(tmp_path, text, line, said):
+    written(tmp_path, a__conll=text)
+    [bad] = [one for one in records(tmp_path / "a.conll", "conll") if not isinstance(one, dict)]
+    assert bad.where == f"{tmp_path}/a.conll:{line}"
+    assert said in bad.reason
+    if "delimiter" in said:
+        [record] = records(tmp_path / "a.conll", "conll", delimiter=r"\t")
+        assert record["words"] == ["er", "New York", "stor"]
