@@ -54,11 +54,12 @@ def _listed(known: Mapping[str, Path]) -> Iterator[str]:
 
 def _described(name: str, trust_code: bool) -> Iterator[str]:
     tree = recipes.load(name, trust_code=trust_code).to_dict()
+    whole = complete(tree, recipes.defaults_for(tree))
     yield "\nphases (config.phases.NAME)"
-    for phase, values in (tree.get("phases") or {}).items():
+    for phase, values in (whole.get("phases") or {}).items():
         yield _filled(f"{phase}: {', '.join(f'{key}={value!r}' for key, value in values.items())}")
     yield from _sizes(tree.get("model") or {})
-    own, every = recipes.leaves(tree), recipes.leaves(complete(tree, recipes.defaults_for(tree)))
+    own, every = recipes.leaves(tree), recipes.leaves(whole)
     yield "\nkeys of the recipe, each typed as --config.KEY=VALUE"
     yield from map(_typed, own.items())
     yield "\nkeys that the recipe leaves to their defaults; configs/README.md says what each is"

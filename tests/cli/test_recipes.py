@@ -37,6 +37,14 @@ def test_keys_of_a_recipe_can_be_typed(name, capsys):
     assert all(line.startswith(("  ", "  '")) and "=" in line for line in blocks[4][1:])
 
 
+def test_the_phase_that_a_recipe_leaves_to_its_default(tmp_path, capsys):
+    (tmp_path / "r.json").write_text('{"task": {"name": "classification"}, "data": {"format": "table", "splits": {}}}')
+    assert run(["recipes", str(tmp_path / "r.json")]) == 0
+    said = capsys.readouterr().out
+    assert "\n  train: num_epochs=3.0, batch_size=32, max_length=128\n" in said
+    assert "\n  phases.train.num_epochs=3.0\n" in said.partition("leaves to their defaults")[2]
+
+
 def test_both_recipes_of_a_name_are_shown(capsys):
     assert run(["recipes", "distil"]) == 0
     said = capsys.readouterr().out
