@@ -81,9 +81,8 @@ def _matches(pattern: str) -> Iterator[str]:
 
 def _leads_back(folder: str, name: str) -> bool:
     """Return whether ``name`` in ``folder`` is a link to a folder that holds it; two such links make 2^40 paths."""
-    path = os.path.join(folder, name)
-    above = (Path(folder), *Path(folder).parents)
-    return os.path.islink(path) and any(one.resolve().is_relative_to(Path(path).resolve()) for one in above)
+    path, place = Path(folder, name), Path(folder)
+    return path.is_symlink() and any(one.resolve().is_relative_to(path.resolve()) for one in (place, *place.parents))
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
