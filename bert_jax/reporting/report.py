@@ -154,10 +154,9 @@ def _header(run: Mapping[str, Any], state: Mapping[str, Any], records: list[Reco
 
 def _selected(run: Mapping[str, Any], evaluations: list[Record]) -> int | None:
     """Return the step whose model a run of pretraining keeps, if its recipe selects one (``training.selection``)."""
-    metric = mapping(mapping(run.get("config")).get("selection")).get("metric")
-    name = str(metric)
-    known = [r for r in evaluations if metric and r["step"] and is_number(r.get(name))]
-    best = (min if lower_is_better(name) else max)(known, key=lambda r: r[name], default=None)
+    metric = str(mapping(mapping(run.get("config")).get("selection")).get("metric") or "")
+    known = [r for r in evaluations if r["step"] and is_number(r.get(metric))]
+    best = (min if lower_is_better(metric) else max)(known, key=lambda r: r[metric], default=None)
     return best["step"] if best else None
 
 

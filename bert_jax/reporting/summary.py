@@ -87,10 +87,8 @@ def _pretrained(run: Mapping[str, Any], about: Mapping[str, Any]) -> str:
 
 def _tuned(run: Mapping[str, Any], about: Mapping[str, Any]) -> str:
     number = about.get("examples")
-    begun = _begun(run) or ", begun from random weights"
-    return f"{_size(about)}{begun}, fine-tuned" + (
-        f" on {_counted(int(number), 'example')}" if is_number(number) else ""
-    )
+    amount = f" on {_counted(int(number), 'example')}" if is_number(number) else ""
+    return f"{_size(about)}{_begun(run) or ', begun from random weights'}, fine-tuned{amount}"
 
 
 def _size(about: Mapping[str, Any]) -> str:
@@ -116,7 +114,7 @@ def _text(run: Mapping[str, Any]) -> str:
         return _last_name(path)
     options = mapping(corpus.get("options"))
     places = next((options[name] for name in PLACES if options.get(name)), ())
-    names = [_last_name(one) for one in ([places] if isinstance(places, str) else places)]
+    names = [_last_name(one) for one in (places if isinstance(places, list | tuple) else [places])]
     source = str(corpus.get("source") or "").removesuffix(".py").replace("_", " ")
     return ", ".join(names[:3]) + (" and others" if len(names) > 3 else "") if names else source
 

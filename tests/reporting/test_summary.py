@@ -93,6 +93,7 @@ def test_what_is_not_known_is_not_said(tmp_path):
         ({"path": "/corpora/legal/", "source": "docstrings"}, False, "on legal"),
         ({"parts": {"own": {}, "general": {}}}, False, "on own, general"),
         ({"source": "text_files", "options": {"paths": "sha256:1"}}, True, "on private text"),
+        ({"source": "jsonl", "options": {"paths": 5}}, False, "on 5"),
         ({}, False, ""),
     ],
 )  # fmt: skip
