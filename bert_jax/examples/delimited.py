@@ -82,6 +82,13 @@ class Reader:
         escaped = any('\\"' in line for _, line in lines)
         rows = min((_quoted(lines, delimiter, spaced, escapes) for escapes in range(1 + escaped)), key=_lost)
         lost, lost_plain = _lost(rows), _lost(plain)
+        other = re.search(r"[;|,\t]", lines[0][1])
+        if lost and self.header and len(plain[0].fields) == 1 and other:
+            mark = r"\t" if other[0] == "\t" else other[0]
+            raise UserError(
+                f"{path} has rows that {delimiter!r} does not separate; if {mark!r} does, add"
+                f" --config.data.options.delimiter='{mark}'"
+            )
         if self.quoting == "auto" and delimiter != ",":
             opens = {number for number, line in lines if line.startswith('"') or f'{delimiter}"' in line}
             if sum(row.first in opens for row in _whole(rows)) <= lost - lost_plain:

@@ -179,7 +179,11 @@ def _leave_out_roles_of_others(config: ConfigDict, changed: Sequence[str]) -> No
             or not isinstance(data, ConfigDict)
         ):
             continue
-        roles = catalogue.find("tasks", name, having="Task").Task.roles
+        if name not in catalogue.parts("tasks", having="Task") and not catalogue.is_own(name):
+            continue  # which the settings refuse
+        roles = getattr(catalogue.find("tasks", name, having="Task").Task, "roles", None)
+        if roles is None:
+            continue
         for group in ("columns", "strip_prefix"):
             others = set(data.get(group) or ()) - {*roles.all, "id"}
             for role in others - {one.rpartition(".")[2] for one in changed if one.startswith(f"{where}data.{group}.")}:

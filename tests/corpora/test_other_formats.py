@@ -93,7 +93,7 @@ def test_the_source_of_tables_reads_one(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path.parent / f"{tmp_path.name}-cache"))
     (tmp_path / "a.csv").write_text("id,body\n" + "".join(f'{i},"One, {i}."\n' for i in range(5)))
     with pytest.raises(
-        UserError, match="source=hugging_face_dataset, .*--config.corpus.options.name and a column as .*text_column"
+        UserError, match="source=hugging_face_dataset .*--config.corpus.options.name and a column as .*text_column"
     ):
         Source(paths=(f"{tmp_path}/a.csv",)).pieces()
     table = HubSource(name=str(tmp_path), text_column="body")

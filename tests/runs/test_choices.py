@@ -94,7 +94,7 @@ def test_a_choice_is_learned_and_predicted_by_flags_alone(tmp_path, monkeypatch,
     (tmp_path / "swag.csv").write_text(
         "".join([",".join(SWAG) + "\n", *(",".join(map(str, r.values())) + "\n" for r in rows)])
     )
-    small = ["--steps=2", "--batch_size=4", "--max_length=24", "--config.vocab.size=200", "--config.export=False"]
+    small = ["--steps=2", "--batch_size=8", "--max_length=24", "--config.vocab.size=200", "--config.export=False"]
     small += ["--config.model.size=tiny", "--config.training.loggers=()"]
     assert (
         run(
