@@ -14,7 +14,7 @@ from bert_jax.corpora.source import MARK, PIECE_BYTES, Piece, Skipped, below
 from bert_jax.corpora.unpacking import Unpacked, is_packed, open_unpacked, readable
 from bert_jax.errors import UserError
 from bert_jax.records import Document
-from bert_jax.storage import files
+from bert_jax.storage import files, globs
 from bert_jax.storage.remote import RemotePath
 
 UNPACKED = 4  # approximate bytes of text per byte of a compressed file
@@ -42,7 +42,7 @@ class FileSource:
         """
         paths: set[str] = set()
         for pattern in self.paths:
-            matches = files.glob(pattern)
+            matches = globs.matches(pattern)
             if not matches:
                 advice = f"check config.corpus.options.paths (globs of {self.FILES})"
                 if files.as_path(pattern).is_dir():

@@ -14,7 +14,7 @@ from typing import Literal
 
 from bert_jax.errors import UserError
 from bert_jax.examples.reading import Bad, Record, whole_text
-from bert_jax.storage import files, reading
+from bert_jax.storage import files, globs, reading
 
 # A zip that would unpack to more bytes than both is refused; text becomes ten times smaller or so.
 SMALL_BYTES, MOST_TIMES = 1 << 26, 200
@@ -71,7 +71,7 @@ class Reader:
     def _texts_of_folder(self, path: str) -> Iterator[tuple[str, str | None]]:
         """Yield (short name, text or None) for each file of a folder, as ``_texts_of_zip``."""
         root = os.fspath(files.as_path(path))
-        names = [os.path.relpath(os.fspath(file), root) for file in files.glob(f"{root}/**/*")]
+        names = [os.path.relpath(os.fspath(file), root) for file in globs.matches(f"{root}/**/*")]
         for name, short in self._short_names(path, names):
             yield short, self._decode(whole_text(f"{root}/{name}").encode("utf-8", "surrogateescape"))
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ml_collections import ConfigDict
+
+from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
+from bert_jax.runs.own_code import at
 
 # The fields of PretrainingSettings and FinetuningSettings, copied so that reading a recipe does not import the classes.
 BOTH = (
@@ -75,3 +80,21 @@ def check_renamed(keys: Sequence[str]) -> None:
     former = dict.fromkeys(key if key in RENAMED else key.partition(".")[0] for key in keys)
     if renamed := [f"config.{key} is now config.{RENAMED[key]}" for key in former if key in RENAMED]:
         raise UserError("; ".join(renamed))
+
+
+def check_names(keys: list[str], recipe: Mapping[str, Any], config: ConfigDict) -> None:
+    """Raise ``UserError`` if a typed key, the path ``keys``, adds a name to a group in which the ``recipe`` has names.
+
+    A typed key may fill a group that the recipe leaves empty. In others a slip would train a phase or a task more.
+    ``config``: the recipe with the changes so far.
+    """
+    for pattern in NAMED:
+        *path, name = keys[: pattern.count(".") + 2]
+        where = ".".join(path)
+        if not fnmatch.fnmatchcase(where, pattern) or not isinstance(given := at(recipe, where), Mapping) or not given:
+            continue
+        if name not in (names := at(config, where) or {}):
+            raise UserError(
+                f"unknown key config.{where}.{name}; {nearest(name, names)}; new names of {where} come from a recipe "
+                "file, not from flags"
+            )

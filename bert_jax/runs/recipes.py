@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import fnmatch
 import inspect
 import json
 import math
@@ -128,7 +127,7 @@ def _changed(
     recipe = _plain(config)
     for key, value in values:
         keys = _keys(config, key)
-        _check_names(keys, recipe, config)
+        key_names.check_names(keys, recipe, config)
         _set(config, keys, value, "config", read)
     key_names.check_renamed(list(leaves(config)))
     for key, name in recorded_names(config, folder, changed, asked=trust_code or not is_data).items():
@@ -150,41 +149,18 @@ def _keys(config: ConfigDict, key: str) -> list[str]:
     return keys
 
 
-def _check_names(keys: list[str], recipe: Mapping[str, Any], config: ConfigDict) -> None:
-    """Raise ``UserError`` if a typed key, the path ``keys``, adds a name to a group in which the ``recipe`` has names.
-
-    A typed key may fill a group that the recipe leaves empty. In others a slip would train a phase or a task more.
-    ``config``: the recipe with the changes so far.
-    """
-    for pattern in key_names.NAMED:
-        *path, name = keys[: pattern.count(".") + 2]
-        where = ".".join(path)
-        if not fnmatch.fnmatchcase(where, pattern) or not isinstance(given := at(recipe, where), Mapping) or not given:
-            continue
-        if name not in (names := at(config, where) or {}):
-            raise UserError(
-                f"unknown key config.{where}.{name}; {nearest(name, names)}; new names of {where} come from a recipe "
-                "file, not from flags"
-            )
-
-
 def _leave_out_roles_of_others(config: ConfigDict, changed: Sequence[str]) -> None:
     """Remove the columns that a recipe named for roles that a task of another name, among ``changed``, has not."""
     for key in changed:
         where, name = key.removesuffix("task.name"), at(config, key)
         data = at(config, f"{where}data")
-        if (
-            not re.fullmatch(r"(tasks\.[^.]+\.)?", where)
-            or not isinstance(name, str)
-            or not isinstance(data, ConfigDict)
-        ):
+        known = isinstance(name, str) and isinstance(data, ConfigDict)
+        if not known or not re.fullmatch(r"(tasks\.[^.]+\.)?", where):
             continue
         if name not in catalogue.parts("tasks", having="Task") and not catalogue.is_own(name):
             continue  # which the settings refuse
         roles = getattr(catalogue.find("tasks", name, having="Task").Task, "roles", None)
-        if roles is None:
-            continue
-        for group in ("columns", "strip_prefix"):
+        for group in ("columns", "strip_prefix") if roles else ():
             others = set(data.get(group) or ()) - {*roles.all, "id"}
             for role in others - {one.rpartition(".")[2] for one in changed if one.startswith(f"{where}data.{group}.")}:
                 del data[group][role]

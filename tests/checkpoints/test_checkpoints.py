@@ -24,7 +24,7 @@ from bert_jax.checkpoints.steps import MARKS
 from bert_jax.cluster import exit_codes
 from bert_jax.errors import PassingError, UserError
 from bert_jax.records import Sum
-from bert_jax.storage import files
+from bert_jax.storage import files, globs
 from bert_jax.storage.checksums import CHECKSUMS
 from bert_jax.training.state import SkippedSteps, TrainState, abstract
 
@@ -255,7 +255,7 @@ def test_a_flipped_bit_on_a_store_is_noticed(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path))
     workdir = "memory://bucket/flip"
     save(workdir, 5, 10)
-    [data] = [p for p in files.glob(f"{workdir}/checkpoints/10/state/**") if p.parent.name == "d"][:1]
+    [data] = [p for p in globs.matches(f"{workdir}/checkpoints/10/state/**") if p.parent.name == "d"][:1]
     content = bytearray(data.read_bytes())
     content[len(content) // 2] ^= 1
     data.write_bytes(bytes(content))

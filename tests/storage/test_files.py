@@ -10,7 +10,7 @@ import uuid
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.storage import files, write_errors
+from bert_jax.storage import files, globs, write_errors
 
 
 @pytest.fixture
@@ -171,9 +171,9 @@ def test_globs(tmp_path, bucket):
         files.write_text(tmp_path / name, "x")
         files.write_text(f"{bucket}/{name}", "x")
     for root in (str(tmp_path), bucket):
-        assert [str(p) for p in files.glob(f"{root}/*.txt")] == [f"{root}/a.txt", f"{root}/b.txt"]
-        assert [p.name for p in files.glob(f"{root}/**/*.txt")] == ["a.txt", "b.txt", "c.txt"]
-        assert files.glob(f"{root}/*.xz") == []
+        assert [str(p) for p in globs.matches(f"{root}/*.txt")] == [f"{root}/a.txt", f"{root}/b.txt"]
+        assert [p.name for p in globs.matches(f"{root}/**/*.txt")] == ["a.txt", "b.txt", "c.txt"]
+        assert globs.matches(f"{root}/*.xz") == []
 
 
 def test_links_to_folders_are_followed_and_no_file_is_found_twice(tmp_path, monkeypatch):
@@ -188,11 +188,11 @@ def test_links_to_folders_are_followed_and_no_file_is_found_twice(tmp_path, monk
     (tmp_path / "root" / "itself").symlink_to("itself")
     every = ["[x]/e.txt", "a.txt", "sub/b.txt", "sub/link/f.txt", "sub/sub/c.txt"]
     for pattern in ("**/*.txt", "**", "**/*"):
-        assert [str(p) for p in files.glob(f"{tmp_path}/root/{pattern}")] == [f"{tmp_path}/root/{x}" for x in every]
-    assert [p.name for p in files.glob(f"{tmp_path}/root/**/sub/**/*.txt")] == ["b.txt", "f.txt", "c.txt"]
+        assert [str(p) for p in globs.matches(f"{tmp_path}/root/{pattern}")] == [f"{tmp_path}/root/{x}" for x in every]
+    assert [p.name for p in globs.matches(f"{tmp_path}/root/**/sub/**/*.txt")] == ["b.txt", "f.txt", "c.txt"]
     monkeypatch.chdir(tmp_path / "root")
-    assert [str(p) for p in files.glob("**/*.txt")] == every
-    assert [str(p) for p in files.glob("sub/**/*.txt")] == every[2:]
+    assert [str(p) for p in globs.matches("**/*.txt")] == every
+    assert [str(p) for p in globs.matches("sub/**/*.txt")] == every[2:]
 
 
 def test_sha256(tmp_path):
