@@ -159,7 +159,7 @@ def _leave_out_roles_of_others(config: ConfigDict, changed: Sequence[str]) -> No
             continue
         if name not in catalogue.parts("tasks", having="Task") and not catalogue.is_own(name):
             continue  # which the settings refuse
-        roles = getattr(catalogue.find("tasks", name, having="Task").Task, "roles", None)
+        roles: Any = getattr(catalogue.find("tasks", name, having="Task").Task, "roles", None)
         for group in ("columns", "strip_prefix") if roles else ():
             others = set(data.get(group) or ()) - {*roles.all, "id"}
             for role in others - {one.rpartition(".")[2] for one in changed if one.startswith(f"{where}data.{group}.")}:
