@@ -231,22 +231,23 @@ def _spread(x: jax.Array, shape: tuple[int, ...], dtype: Any) -> tuple[jax.Array
 def _summed(shape: tuple[int, ...], dtype: Any, x: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
     del dtype
     wide, rows = jnp.promote_types(x.dtype, jnp.float32), range(len(shape) - x.ndim)
-    if gradient.dtype != wide:
-        # Without this, XLA sums the gradient as it was before it was rounded, and writes it in both precisions.
-        bits = jnp.finfo(gradient.dtype)
-        gradient = jax.lax.reduce_precision(gradient, bits.nexp, bits.nmant)
 
     def added(gradient: jax.Array) -> jax.Array:
         return jnp.sum(gradient.astype(wide), axis=rows)
 
-    def multiplied(gradient: jax.Array) -> jax.Array:
+    def rounded(gradient: jax.Array) -> jax.Array:
+        # Without this, XLA sums the gradient as it was before it was rounded, and writes it in both precisions.
+        bits = jnp.finfo(gradient.dtype)
+        gradient = jax.lax.reduce_precision(gradient, bits.nexp, bits.nmant)
+        if x.ndim == 1:
+            return added(gradient)
+        # For a sum over rows alone, XLA stores all activations with the rows last, and copies them back and forth; the
+        # product with one row of ones it turns into that sum again.
         flat = gradient.reshape(-1, x.size)
-        # XLA turns the product with one row of ones into the sum again.
         ones = jnp.ones((8, len(flat)), flat.dtype)
         return jnp.matmul(ones, flat, preferred_element_type=wide)[0].reshape(x.shape)
 
-    # For a sum over rows alone, XLA on GPUs stores all activations with the rows last, and copies them back and forth.
-    on_gpu = multiplied if x.ndim > 1 and gradient.dtype != wide else added
+    on_gpu = added if gradient.dtype == wide else rounded
     return (jax.lax.platform_dependent(gradient, cuda=on_gpu, default=added).astype(x.dtype),)
 
 
