@@ -18,7 +18,7 @@ from bert_jax.experiments.grid import Cell, Grid
 from bert_jax.reporting.run_record import write_run
 from tests import toy
 
-OLDER = "{} was written by an older version ({}, this one reads {}); the last commit that reads it is cf58cc3: {}"
+OLDER = "{} was written by an older version ({}, this one reads {}); the last commit that reads it is {}: {}"
 
 
 @pytest.fixture
@@ -52,11 +52,11 @@ def test_an_old_workdir(workdir: Path, tmp_path: Path, capsys: pytest.CaptureFix
     )
     make = f"go on with that commit, or start from what it exports (`bert-jax export --workdir={workdir} --output=DIR`)"
     for command in commands:
-        assert OLDER.format(workdir, "without a format", 1, make) in refused(capsys, *command)
+        assert OLDER.format(workdir, "without a format", 1, "cf58cc3", make) in refused(capsys, *command)
     (workdir / "hugging_face").mkdir()
     (workdir / "hugging_face" / "config.json").write_text("{}")
     start = f"go on with that commit, or start from the run's export (--init={workdir}/hugging_face)"
-    assert OLDER.format(workdir, "without a format", 1, start) in refused(capsys, *commands[0])
+    assert OLDER.format(workdir, "without a format", 1, "cf58cc3", start) in refused(capsys, *commands[0])
     edit(workdir / "run.json", lambda run: run.update(format=2))
     newer = f"{workdir} was written by a newer version (format 2, this one reads 1); take that one"
     assert newer in refused(capsys, *commands[0])
@@ -76,7 +76,10 @@ def test_an_old_step_beside_a_new_record(workdir: Path) -> None:
 @pytest.mark.parametrize(
     ("manifest", "said"),
     [
-        ({"format_version": 2, "files": {}}, OLDER.format("the corpus {}", "without a format", 3, "build it again")),
+        (
+            {"format_version": 2, "files": {}},
+            OLDER.format("the corpus {}", "without a format", 3, "cf58cc3", "build it again"),
+        ),
         ({"format": 4}, "the corpus {} was written by a newer version (format 4, this one reads 3); take that one"),
     ],
 )
@@ -95,4 +98,4 @@ def test_a_run_of_a_grid(tmp_path: Path, name: str) -> None:
     edit(path, lambda record: record.pop("format"))
     with pytest.raises(UserError) as error:
         Grid([cell], str(tmp_path)).run(lambda cell, folder: {"loss": 2.0})
-    assert str(error.value) == OLDER.format(path, "without a format", 1, "give another --workdir")
+    assert str(error.value) == OLDER.format(path, "without a format", 2, "a2c18cd0", "give another --workdir")

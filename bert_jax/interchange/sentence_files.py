@@ -213,7 +213,6 @@ def _dense(folder: Path, content: Fields, where: str) -> tuple[dict[str, np.ndar
             f"{where} has no {WEIGHTS}; pytorch_model.bin is a pickle, which can run code: if you trust it, load the "
             "model with sentence-transformers and save it again with model.save_pretrained(folder)"
         )
-    reading.check_plain(cast(Any, folder))
     tensors, bias = read_tensors(folder, where), _typed(content, "bias", bool, True, shown)
     inputs, outputs = (_typed(content, key, int, None, shown) for key in ("in_features", "out_features"))
     wanted = {"linear.weight": (outputs, inputs), **({"linear.bias": (outputs,)} if bias else {})}

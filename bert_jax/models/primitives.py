@@ -98,45 +98,49 @@ class LayerNorm(nn.Module):
         if config.biases:
             bias = self.param("bias", with_axes(nn.initializers.zeros, "embed"), size, config.param_dtype)
         normalise = _normalised_on_gpu if _platform() == "gpu" else _normalised
-        return normalise(x, scale, bias, config.layer_norm_eps, activation_dtype(config))
+        return normalise(x, scale, bias, config.layer_norm_eps, (config.param_dtype, activation_dtype(config)))
 
 
-def _normalised(x: jax.Array, scale: jax.Array, bias: jax.Array | None, eps: float, dtype: Any) -> jax.Array:
-    x = x.astype(scale.dtype)
+_Dtypes = tuple[Any, Any]  # of the computation, of the result
+
+
+def _normalised(x: jax.Array, scale: jax.Array, bias: jax.Array | None, eps: float, dtypes: _Dtypes) -> jax.Array:
+    x = x.astype(dtypes[0])
     x = x - jnp.mean(x, axis=-1, keepdims=True)
     x = x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + eps)
     widen = (1,) * (x.ndim - 1)
     x = x * scale.reshape(*widen, -1)
     if bias is not None:
         x = x + bias.reshape(*widen, -1)
-    return x.astype(dtype)
+    return x.astype(dtypes[1])
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def _normalised_on_gpu(x: jax.Array, scale: jax.Array, bias: jax.Array | None, eps: float, dtype: Any) -> jax.Array:
-    """Return what ``_normalised`` does; its gradient reads x, the means and the deviations, and no wide copy of x."""
-    return _normalised(x, scale, bias, eps, dtype)
+def _normalised_on_gpu(
+    x: jax.Array, scale: jax.Array, bias: jax.Array | None, eps: float, dtypes: _Dtypes
+) -> jax.Array:
+    """Return the result of ``_normalised``; the gradient reads x, means and deviations, and no wide copy of x."""
+    return _normalised(x, scale, bias, eps, dtypes)
 
 
-def _with_statistics(x: jax.Array, scale: jax.Array, bias: jax.Array | None, eps: float, dtype: Any) -> Any:
-    wide = x.astype(scale.dtype)
+def _with_statistics(x: jax.Array, scale: jax.Array, bias: jax.Array | None, eps: float, dtypes: _Dtypes) -> Any:
+    wide = x.astype(dtypes[0])
     mean = jnp.mean(wide, axis=-1, keepdims=True)
     inverse = jax.lax.rsqrt(jnp.mean(jnp.square(wide - mean), axis=-1, keepdims=True) + eps)
-    return _normalised(x, scale, bias, eps, dtype), (x, mean, inverse, scale, bias)
+    return _normalised(x, scale, bias, eps, dtypes), (x, mean, inverse, scale, bias)
 
 
-def _normalised_gradient(eps: float, dtype: Any, saved: Any, gradient: jax.Array) -> Any:
-    del eps, dtype
+def _normalised_gradient(eps: float, dtypes: _Dtypes, saved: Any, gradient: jax.Array) -> Any:
     x, mean, inverse, scale, bias = saved
     # Without this barrier, XLA joins their computation to this one, and writes x in float32 for the two.
     mean, inverse = jax.lax.optimization_barrier((mean, inverse))
-    gradient, rows = gradient.astype(scale.dtype), range(x.ndim - 1)
-    normal = (x.astype(scale.dtype) - mean) * inverse
+    gradient, rows = gradient.astype(dtypes[0]), range(x.ndim - 1)
+    normal = (x.astype(dtypes[0]) - mean) * inverse
     scaled = gradient * scale.reshape(*(1,) * len(rows), -1)
     along = [jnp.mean(part, axis=-1, keepdims=True) for part in (scaled, scaled * normal)]
     to_x = inverse * (scaled - along[0] - normal * along[1])
-    to_bias = None if bias is None else jnp.sum(gradient, axis=rows)
-    return to_x.astype(x.dtype), jnp.sum(gradient * normal, axis=rows), to_bias
+    to_bias = None if bias is None else jnp.sum(gradient, axis=rows).astype(bias.dtype)
+    return to_x.astype(x.dtype), jnp.sum(gradient * normal, axis=rows).astype(scale.dtype), to_bias
 
 
 _normalised_on_gpu.defvjp(_with_statistics, _normalised_gradient)

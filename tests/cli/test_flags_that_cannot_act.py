@@ -61,7 +61,7 @@ CASES = {
     ),
     "tokenize, a rule of its own": (
         ["tokenize", "--vocab=JSON", "--cased", "A text"],
-        "itself says that text becomes lower case; leave --cased out",
+        "says itself that text is converted to lower case; leave it out",
     ),
 }
 

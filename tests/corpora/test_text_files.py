@@ -11,7 +11,6 @@ import random
 import re
 import time
 import uuid
-from pathlib import Path
 
 import pyarrow
 import pytest
@@ -261,11 +260,9 @@ def test_a_disk_that_fails_is_no_damaged_file(suffix, bad_text, tmp_path, monkey
     (tmp_path / f"a.{suffix}").write_bytes(PACK.get(suffix, bytes)(content))
     source = Source(paths=(f"{tmp_path}/a.{suffix}",), bad_text=bad_text)
     pieces = source.pieces()
-    monkeypatch.setattr(unpacking.files, "as_path", lambda path: Path(path))
-    monkeypatch.setattr(Path, "open", lambda path, mode: FailingFile(path))
+    monkeypatch.setattr(unpacking.reading, "open_plain", FailingFile)
     with pytest.raises(UserError, match=rf"^cannot read {tmp_path}/a\.{suffix}: Input/output error; its disk fails"):
         list(source.read(pieces[0]))
-    monkeypatch.setattr(unpacking.files.reading, "open_plain", lambda path: FailingFile(path))
     with pytest.raises(UserError, match=rf"^cannot read {tmp_path}/a\.{suffix}: Input/output error; its disk fails"):
         source.fingerprint()
 

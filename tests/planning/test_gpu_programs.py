@@ -81,7 +81,7 @@ def test_the_layer_norm_of_gpus_is_the_layer_norm(dtype, biases):
     scale, bias = (jax.numpy.asarray(random.normal(size=64), "float32") for _ in range(2))
     parameters = (scale, bias if biases else None)
     plain, fused = (
-        jax.vjp(lambda x, scale, bias, f=f: f(x, scale, bias, 1e-12, dtype), x, *parameters)
+        jax.vjp(lambda x, scale, bias, f=f: f(x, scale, bias, 1e-12, ("float32", dtype)), x, *parameters)
         for f in (primitives._normalised, primitives._normalised_on_gpu)
     )
     assert np.array_equal(plain[0], fused[0])
