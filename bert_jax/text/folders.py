@@ -92,9 +92,16 @@ def _of_model(source: epath.Path, settings: Settings, given: Case) -> Engine:
 
 
 def _check_switches(engine: JsonEngine, settings: Settings) -> None:
-    """Raise ``UserError`` if the files beside a tokenizer's file state other rules than that has."""
+    """Raise ``UserError`` if the files beside a tokenizer's file state other rules than that file.
+
+    ``do_lower_case`` is also true to a file whose BERT step keeps case, and where another step does not: an export of
+    sentence-transformers, whose ``do_lower_case`` is a step of its own.
+    """
+    steps = tokenizer_json.flat(engine.content.get("normalizer"), "normalizers")
+    cases = [step["lowercase"] for step in steps if step["type"] == "BertNormalizer" and len(steps) > 1]
     for name, value in engine.switches.items():
-        if settings.switch(name) not in (None, value):
+        said = settings.switch(name)
+        if said not in (None, value) and not (name == "do_lower_case" and said in cases):
             raise UserError(
                 f"{settings.where} says {name} {json.dumps(not value)}, but the tokenizer's file does as if it were "
                 f"{json.dumps(value)}; correct the one that is wrong (tokenizer_config.json may leave {name} out)"

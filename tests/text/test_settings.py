@@ -308,3 +308,17 @@ def test_rows_without_a_piece_are_read_from_a_tokenizer_json(tmp_path):
     ours = load(write(tmp_path, {"tokenizer.json": content}))
     assert (ours.size, ours.encode("the dog").input_ids) == (34, (2, 5, 33, 3))
     assert 31 not in ours.encode(" ".join(ours.vocab)).input_ids
+
+
+def test_lower_case_as_a_step_of_its_own_does_not_contradict_the_step_of_bert(tmp_path):
+    """As sentence-transformers saves a tokenizer to which its option do_lower_case added a step."""
+    content = json.loads(wordpiece(lines().split(), lowercase=False).tokenizer_json())
+    content["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, content["normalizer"]]}
+    write(tmp_path, {"tokenizer.json": content, "tokenizer_config.json": {"do_lower_case": False}})
+    assert load(tmp_path).lowercase
+    write(tmp_path, {"tokenizer_config.json": {"do_lower_case": True}})
+    assert load(tmp_path).lowercase
+    content["normalizer"] = content["normalizer"]["normalizers"][1]
+    write(tmp_path, {"tokenizer.json": content})
+    with pytest.raises(UserError, match="says do_lower_case true, but"):
+        load(tmp_path)
