@@ -64,9 +64,7 @@ class Reader:
         rows: list[tuple[int, tuple[str, ...]]] = []
         document = 0
         for number, line, fields in lines:
-            if line.startswith(DOCSTART):
-                document += 1
-            elif fields:
+            if fields and not line.startswith(DOCSTART):
                 is_word = not form.numbered or fields[0].isdecimal() or line.startswith("#")
                 if is_word and (rows or not self._is_comment(line, fields, form)):
                     rows.append((number, fields))
@@ -74,6 +72,7 @@ class Reader:
             if rows:
                 yield self._sentence(path, rows, document, form)
                 rows = []
+            document += line.startswith(DOCSTART)
         if rows:
             yield self._sentence(path, rows, document, form)
 
@@ -87,7 +86,7 @@ class Reader:
         numbered = bool(whole) and all(NUMBER.fullmatch(fields[0]) for fields in whole)
         counts = [int(fields[0]) for fields in whole if fields[0].isdecimal()] if numbered else []
         runs = all(b in (1, a + 1) for a, b in zip([0, *counts], counts, strict=False))
-        return _Form(width, tags, numbered and 2 in counts and runs)
+        return _Form(width, tags, numbered and (2 in counts or width == CONLL_U) and runs)
 
     def _is_comment(self, line: str, fields: Sequence[str], form: _Form) -> bool:
         """Return whether a line before a sentence is a comment, and not a sentence that begins with the word ``#``."""

@@ -76,19 +76,14 @@ class Reader:
             del lines[0]
         plain = [_Row(number, number, line.split(delimiter)) for number, line in lines if line]
         if self.quoting == "off" or not any('"' in line for _, line in lines):
+            self._check_delimiter(plain, delimiter, plain, path)
             return plain
         # In "text, label" fields begin after the space.
         spaced = self.header and delimiter != " " and f"{delimiter} " in lines[0][1]
         escaped = any('\\"' in line for _, line in lines)
         rows = min((_quoted(lines, delimiter, spaced, escapes) for escapes in range(1 + escaped)), key=_lost)
         lost, lost_plain = _lost(rows), _lost(plain)
-        other = re.search(r"[;|,\t]", lines[0][1])
-        if lost and self.header and len(plain[0].fields) == 1 and other:
-            mark = r"\t" if other[0] == "\t" else other[0]
-            raise UserError(
-                f"{path} has rows that {delimiter!r} does not separate; if {mark!r} does, add"
-                f" --config.data.options.delimiter='{mark}'"
-            )
+        self._check_delimiter(rows, delimiter, plain, path)
         if self.quoting == "auto" and delimiter != ",":
             opens = {number for number, line in lines if line.startswith('"') or f'{delimiter}"' in line}
             if sum(row.first in opens for row in _whole(rows)) <= lost - lost_plain:
@@ -97,6 +92,16 @@ class Reader:
             hint = "; if its quotes are text, --config.data.options.quoting=off reads it"
             rows = [row._replace(fields=row.fields + hint) if isinstance(row.fields, str) else row for row in rows]
         return rows
+
+    def _check_delimiter(self, rows: Sequence[_Row], delimiter: str, plain: Sequence[_Row], path: str) -> None:
+        """Raise ``UserError`` if rows are lost and the header, whose fields are in ``plain``, has another delimiter."""
+        first = plain[0].fields if plain and self.header else []
+        if len(first) == 1 and (other := re.search(r"[;|,\t]", first[0])) and _lost(rows):
+            mark = r"\t" if other[0] == "\t" else other[0]
+            raise UserError(
+                f"{path} has rows that {delimiter!r} does not separate; if {mark!r} does, add"
+                f" --config.data.options.delimiter='{mark}'"
+            )
 
 
 def _quoted(lines: Sequence[tuple[int, str]], delimiter: str, spaced: bool, escapes: int) -> list[_Row]:

@@ -97,10 +97,10 @@ class JsonEngine:
         self._library.encode_special_tokens = True
         ids = tokenizer_json.ids_of(content)
         self.vocab: tuple[str, ...] = tuple(sorted(ids, key=ids.__getitem__))
-        if list(map(ids.__getitem__, self.vocab)) != list(range(len(ids))) or self._library.get_vocab() != {
-            hidden.get(piece, piece): i for piece, i in ids.items()
-        }:
-            raise UserError(f"{where} does not number its {len(ids)} pieces from 0 to {len(ids) - 1}; copy it again")
+        if wrong := _misnumbered(ids, self.vocab):
+            raise UserError(f"{where} does not number its {len(ids)} pieces from 0 to {len(ids) - 1}: {wrong}")
+        if self._library.get_vocab() != {hidden.get(piece, piece): i for piece, i in ids.items()}:
+            raise UserError(f"{where} gives an added token that is a piece another id than the piece's; correct the id")
         self.special_ids = tokenizer_json.special_of(content)
         entries = [entry for entry in content["added_tokens"] if entry["id"] not in self.special_ids]
         self.added_ids = frozenset(entry["id"] for entry in entries)
@@ -270,6 +270,20 @@ class JsonEngine:
         self._add_words(set(itertools.chain.from_iterable(split.values())).difference(cache), cache)
         for word, pieces in split.items():
             cache[word] = b"".join(map(cache.__getitem__, pieces))
+
+
+def _misnumbered(ids: Mapping[str, int], vocab: Sequence[str]) -> str | None:
+    """Return the first mistake in the ids of the pieces ``vocab``, which are sorted by id; None if there is none."""
+    for i, piece in enumerate(vocab):
+        if ids[piece] < i:
+            return f"{vocab[i - 1]!r} and {piece!r} both have the id {ids[piece]}; correct the id of one of them"
+        if ids[piece] > i:
+            return (
+                f"no piece has the id {i}, but {piece!r} has {ids[piece]} (a token of added_tokens.json or "
+                "tokenizer_config.json that is a piece already keeps the piece's id); correct the ids, or copy "
+                "the whole folder again"
+            )
+    return None
 
 
 def _int32(data: bytes) -> np.ndarray:

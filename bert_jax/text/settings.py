@@ -32,6 +32,7 @@ _LEFT_OFF: dict[str, tuple[Any, ...]] = {
     "remove_space": (True,),
     "clean_text": (True,),
     "wordpieces_prefix": ("##",),
+    "split_special_tokens": (False,),
     "word_tokenizer_type": ("basic",),
     "subword_tokenizer_type": ("wordpiece",),
     "sp_model_kwargs": ({},),
@@ -73,6 +74,12 @@ class Settings:
         """Return whether a rule is on; None if no file says it."""
         value: bool | None = self.options.get(name)
         return value
+
+    def flags(self, token: str) -> dict[str, bool]:
+        """Return where a special token is found in a text, if the files name it by an object."""
+        named = (self.options.get(f"{role}_token") for role in ROLES)
+        found = next((value for value in named if isinstance(value, dict) and value["content"] == token), {})
+        return {flag: found[flag] for flag in ("single_word", "lstrip", "rstrip") if found.get(flag) is not None}
 
     def added(self, pieces: Collection[str]) -> list[Token]:
         """Return the added tokens, without those of ``pieces`` that stand around whole texts."""

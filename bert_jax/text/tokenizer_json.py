@@ -139,7 +139,8 @@ def _normal(content: Mapping[str, Any], where: str, named: Mapping[str, str], se
     roles = _roles(processors, named, ids, model, where)
     lacking = {role: token for role, token in zip(ROLES, SPECIAL_TOKENS, strict=True) if role not in roles}
     special = {role: (roles | lacking)[role] for role in ROLES}
-    whole = with_added(whole, [{"content": token} for token in special.values()])
+    flags = settings.flags if settings else lambda token: {}
+    whole = with_added(whole, [{"content": token, **flags(token)} for token in special.values()])
     for entry in whole["added_tokens"]:
         entry["special"] |= entry["content"] in special.values()
     ids = ids_of(whole)
@@ -354,11 +355,13 @@ def _of_merges(vocabulary: Any, merges: Any, settings: Settings) -> Content:
     first = bool(settings.switch("add_prefix_space"))
     content: Content = {
         "added_tokens": [
-            {"id": vocab[name], "content": name, "lstrip": name == mask, "special": True} for name in special
+            {"lstrip": name == mask, **settings.flags(name), "id": vocab[name], "content": name, "special": True}
+            for name in special
         ],
         "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": first, "trim_offsets": True, "use_regex": True},
         "model": {"type": "BPE", "vocab": vocab, "merges": [pair for pair in pairs if pair]},
     }
     if {"<s>", "</s>"} <= special:
-        content["post_processor"] = {"type": "RobertaProcessing", "cls": ["<s>"], "sep": ["</s>"]}
+        ends = {role: [named.get(role, usual)] for role, usual in (("cls", "<s>"), ("sep", "</s>"))}
+        content["post_processor"] = {"type": "RobertaProcessing", **ends}
     return normal(content, str(merges), named, settings)

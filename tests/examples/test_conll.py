@@ -76,3 +76,15 @@ def test_conll_lines_of_unlike_width_are_named(tmp_path, text, line, said):
     if "delimiter" in said:
         [record] = records(tmp_path / "a.conll", "conll", delimiter=r"\t")
         assert record["words"] == ["er", "New York", "stor"]
+
+
+def test_a_docstart_after_a_word_ends_its_sentence_and_its_document(tmp_path):
+    written(tmp_path, a__conll="-DOCSTART- O\na O\n-DOCSTART- O\nb O\n\n-DOCSTART- O\n\nc O\n")
+    found = records(tmp_path / "a.conll", "conll")
+    assert [(record["words"], record["document"]) for record in found] == [(["a"], 1), (["b"], 2), (["c"], 3)]
+
+
+def test_conll_u_whose_sentences_have_one_word_is_recognised(tmp_path):
+    written(tmp_path, a__conllu="1\ta\ta\tDET\t_\t_\t0\tr\t_\t_\n\n1\tb\tb\tX\t_\t_\t0\tr\t_\t_\n")
+    with pytest.raises(UserError, match="numbers of words in its first column"):
+        records(tmp_path / "a.conllu", "conll")

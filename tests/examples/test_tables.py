@@ -141,6 +141,8 @@ ROWS = "".join(f"text {i},{'ab'[i % 2]}\n" for i in range(8))
         ("a.csv", b"text;label\n" + ROWS.replace(",", ";").encode()),
         ("a.csv", b"text\tlabel\n" + ROWS.replace(",", "\t").encode()),
         ("a.tsv", b"text,label\n" + ROWS.encode()),
+        ("a.csv", b"text;label\nyes, it is;a\n" + ROWS.replace(",", ";").encode()),
+        ("a.csv", b"text|label\nyes, it is|a\nno, not at all|b\n"),
         ("a.csv", f"text,label\n{ROWS}".encode("utf-16")[2:]),
         ("a.csv", f"text,label\n{ROWS}".encode("utf-16-be")),
         ("a.csv", b'text,label\n"Yes" he said,a\n"No" he said,b\n'),

@@ -14,6 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.interchange.tokenizer_files import write_tokenizer
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.text.learn_sentencepiece import learn_sentencepiece
+from bert_jax.text.marks import ALPHABET
 from bert_jax.text.sentencepiece_model import parse
 from bert_jax.text.tokenizer import load, wordpiece
 from tests.models.helpers import tiny
@@ -151,7 +152,10 @@ BAD = [
     ("added_tokens.json", {"<e1>": "x"}, 'has "x" for the id of a token; a number is needed'),
     ("added_tokens.json", {"<e1>": True}, "has true for the id of a token"),
     ("added_tokens.json", {"<e1>": {"id": 30}}, "for the id of a token; a number is needed"),
-    ("added_tokens.json", {"<e1>": 77}, "does not number its 32 pieces from 0 to 31"),
+    ("added_tokens.json", {"<e1>": 77}, "its 32 pieces from 0 to 31: no piece has the id 31, but '<e1>' has 77 "),
+    ("added_tokens.json", {"the": 31, "<e1>": 32}, "that is a piece already keeps the piece's id"),
+    ("added_tokens.json", {"<e1>": 3}, "'.SEP.' and '<e1>' both have the id 3; correct the id of one of them"),
+    ("tokenizer_config.json", {"split_special_tokens": True}, "has true for split_special_tokens; false alone"),
     ("special_tokens_map.json", {"additional_special_tokens": "<e1>"}, "special_tokens_map.json has .* a list of"),
     ("config.json", {"tokenizer_class": "PhobertTokenizer"}, "names the tokenizer_class PhobertTokenizer"),
     ("config.json", {"model_type": "roformer"}, "names the tokenizer_class RoFormerTokenizer"),
@@ -228,6 +232,25 @@ def test_a_special_token_may_be_an_added_one(tmp_path):
     write(tmp_path, {"vocab.txt": content, "added_tokens.json": {"<mask>": 31}})
     write(tmp_path, {"tokenizer_config.json": {"mask_token": "<mask>"}})
     assert load(tmp_path).special_ids == (0, 1, 2, 3, 31)
+
+
+@pytest.mark.parametrize(
+    ("config", "ids"),
+    [
+        ({}, (0, 10, 3, 1)),
+        ({"mask_token": {"content": "<mask>", "lstrip": False}}, (0, 10, 5, 3, 1)),
+        ({"mask_token": {"content": "<mask>", "lstrip": True}}, (0, 10, 3, 1)),
+        ({"cls_token": "<cls>"}, (4, 10, 3, 1)),
+    ],
+)
+def test_the_special_tokens_of_bare_merges_are_the_ones_that_the_files_name(tmp_path, config, ids):
+    """Expected: the ids of ``RobertaTokenizer`` of transformers 4, whose mask takes the space if no file says it."""
+    pieces = ["<s>", "</s>", "<pad>", "<mask>", "<cls>", "\u0120", "<unk>"]
+    pieces += [f"<{i}>" for i in range(7, 10)] + ["a"]
+    pieces += [letter for letter in ALPHABET if letter not in pieces]
+    write(tmp_path, {"vocab.json": {piece: i for i, piece in enumerate(pieces)}, "merges.txt": "#version: 0.2\n"})
+    write(tmp_path, {"tokenizer_config.json": config})
+    assert load(tmp_path).encode("a <mask>", special_tokens_in_text=True).input_ids == ids
 
 
 @pytest.mark.parametrize("flags", [{}, {"do_lower_case": False}, {"keep_accents": True}, {"add_prefix_space": False}])

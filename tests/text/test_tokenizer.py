@@ -73,7 +73,10 @@ def test_a_wordpiece_with_other_rules_keeps_them(tmp_path):
 @pytest.mark.parametrize(
     ("vocab", "message"),
     [
-        ({"[UNK]": 0, "the": 1, "cat": 7}, "does not number its 7 pieces from 0 to 6; copy it again"),
+        (
+            {"[UNK]": 0, "the": 1, "cat": 7},
+            "does not number its 7 pieces from 0 to 6: '.UNK.' and 'the' both have the id 1",
+        ),
         ([], "is damaged, or a WordPiece tokenizer that cannot be read: .*; save it as"),
     ],
 )
