@@ -71,5 +71,5 @@ def _is_table(text: str) -> bool:
     names = NAMES.fullmatch(text.partition("\n")[0].rstrip("\r"))
     if names is None:
         return False
-    rows = [row for row in csv.reader(text.splitlines()[:-1], delimiter=names[2]) if row]
+    rows = [row for row in csv.reader(text.rpartition("\n")[0].splitlines(), delimiter=names[2]) if row]
     return len(rows) >= FEWEST_ROWS and {*map(len, rows)} == {len(rows[0])}

@@ -46,6 +46,7 @@ def test_an_article_of_wikiextractor_is_a_document_without_its_tags(tmp_path, bo
         ('[\n {"text": "One."},\n {"te', "--config.corpus.source=jsonl"),
         ("id,text\n" + "".join(f"{i},A line of text.\n" for i in range(9)), "is a table"),
         ('"text"\t"label"\n' + '"One, two."\t"a"\n' * 9, "is a table"),
+        ("text,label\r\n" + "A line of text.,a\r\n" * 3, "is a table"),
         ("PAR1....", "--config.corpus.source=parquet"),
     ],
 )
