@@ -13,6 +13,7 @@ from bert_jax.corpora.source import display_path
 HTML = re.compile(r"\s*(?:<!--.*?-->\s*)?<(!doctype html|html|head|body|div|p|table|ul|h[1-6]|article)\b", re.I | re.S)
 XML = re.compile(r"\s*(?:<\?xml|<mediawiki|<(?!s>)([a-zA-Z][\w:.-]*)(?:\s[^<>]*)?>.*</)", re.S)
 NAMES = re.compile(r'("?)[\w.-]+\1(?:([,;\t|])("?)[\w.-]+\3(?:\2("?)[\w.-]+\4)*)')  # the header of a table
+TABLES = (".csv.", ".tsv.")  # in the name of a file that is a table, with a dot after it
 FEWEST_ROWS = 4  # of a table, with its header
 ADVICE = {
     "HTML": "take the text out of it first",
@@ -34,6 +35,9 @@ def other_format(head: bytes, path: str) -> BadTextError | None:
     if EXTRACTED.match(head):
         return None
     what = _format(head)
+    name = path.rpartition("/")[2].lower() + "."
+    if what is None and any(ending in name for ending in TABLES) and re.search(rb"[,;\t|]", head.partition(b"\n")[0]):
+        what = "a table"
     if what is None:
         return None
     message = f"{display_path(path)} is {what}, not plain text; {ADVICE[what]}"

@@ -7,6 +7,7 @@ import pytest
 from bert_jax.corpora.build import build
 from bert_jax.corpora.hugging_face_dataset import Source as HubSource
 from bert_jax.corpora.jsonl import Source as JsonSource
+from bert_jax.corpora.other_formats import other_format
 from bert_jax.corpora.text_files import Source
 from bert_jax.errors import UserError
 from tests.corpora.reading import cut_everywhere, documents, skipped
@@ -99,3 +100,9 @@ def test_the_source_of_tables_reads_one(tmp_path, monkeypatch):
         Source(paths=(f"{tmp_path}/a.csv",)).pieces()
     table = HubSource(name=str(tmp_path), text_column="body")
     assert [*documents(table).values()] == [(f"One, {i}.",) for i in range(5)]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.TSV", "a.csv.gz"])
+def test_a_table_is_known_by_its_name(name):
+    assert "is a table" in str(other_format(b"a text,other col\nOne, two.,a\n", name))
+    assert other_format(b"One text a line.\nTwo.\n", name) is None
