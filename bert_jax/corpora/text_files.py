@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import html
 from collections.abc import Iterator
 from typing import Literal
 
@@ -41,7 +42,7 @@ class Source(FileSource):
     - ``title``: an article of WikiText. It begins with a line ``= Title =`` between blank lines.
 
     In a file that begins with a line ``<doc id=...>``, as WikiExtractor writes them, each article is a document,
-    without its tags. A file that is HTML, XML, JSON or a table is refused.
+    without its tags, and ``&lt;`` is ``<``. A file that is HTML, XML, JSON or a table is refused.
 
     Documents within a file have the name ``<path>@<byte offset of the first line>``. ``bad_text="skip"`` leaves out and
     counts lines that are not UTF-8 or have a NUL, and files that are binary or in another encoding. Of a damaged
@@ -108,16 +109,20 @@ class Source(FileSource):
                 yield error.skip_or_raise(self.bad_text)
             return
         article = EXTRACTED.match(file.head) is not None
+
+        def split(text: str) -> list[str]:
+            return self._split(html.unescape(text) if article else text)
+
         for offset, raw in extracted_articles(file, piece.start, piece.stop) if article else self._texts(file, piece):
             try:
-                yield offset, self._split(decode(raw, piece.name, offset)), article
+                yield offset, split(decode(raw, piece.name, offset)), article
             except BadTextError:
                 if self.bad_text == "error":
                     raise
                 good, bad = _good_lines(raw, below(piece.name), offset)
                 yield from bad
                 if good:
-                    yield offset, self._split(good), article
+                    yield offset, split(good), article
 
     def _texts(self, file: Unpacked, piece: Piece) -> Iterator[tuple[int, bytes]]:
         """Yield (offset, bytes) of each paragraph of ``piece``, or of each line that is not blank."""

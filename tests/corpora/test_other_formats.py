@@ -1,6 +1,7 @@
 """What is no plain text is refused or read by its tags; prose with signs is not."""
 
 import bz2
+from html import escape
 
 import pytest
 
@@ -12,9 +13,10 @@ from bert_jax.corpora.text_files import Source
 from bert_jax.errors import UserError
 from tests.corpora.reading import cut_everywhere, documents, skipped
 
-ARTICLES = [f"Title {i}\n\nOne of {i}. Two <b>of</b> {i}.\nThree.\n\nFour." for i in range(3)]
+ARTICLES = [f"Title {i}\n\nOne of {i}. Two <b>of</b> & {i}.\nThree.\n\nFour." for i in range(3)]
 EXTRACTED = "".join(
-    f'<doc id="{i}" url="https://x?curid={i}" title="Title {i}">\n{text}\n</doc>\n' for i, text in enumerate(ARTICLES)
+    f'<doc id="{i}" url="https://x?curid={i}" title="Title {i}">\n{escape(text, quote=False)}\n</doc>\n'
+    for i, text in enumerate(ARTICLES)
 )
 
 
