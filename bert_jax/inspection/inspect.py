@@ -33,6 +33,7 @@ from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.case import Case
 from bert_jax.text.tokenizer import Tokenizer
 
+LONGEST_ROW = 1_000_000  # positions; rows are laid out for each length that is asked for
 CACHE_BYTES = 32 << 20  # cache for blocks; few are needed, since the text is read from start to end
 VOCABULARY = "vocab.txt"
 
@@ -148,8 +149,10 @@ def _corpora(folder: str | os.PathLike[str]) -> dict[str, str]:
 
 def _inspect(request: InspectionRequest, folder: Path, key: str) -> Inspection:
     """Return the inspection of one corpus; ``folder`` gets the hashes of its sentences."""
-    if not request.max_lengths or min(request.max_lengths) < 5:
-        raise UserError(f"--max_length is {request.max_lengths}; give row lengths of at least 5, such as 128,512")
+    if not request.max_lengths or not all(5 <= length <= LONGEST_ROW for length in request.max_lengths):
+        raise UserError(
+            f"--max_length is {request.max_lengths}; give row lengths of 5 to {LONGEST_ROW:,}, such as 128,512"
+        )
     corpus = Corpus(request.corpus, CACHE_BYTES)
     request = dataclasses.replace(request, private=request.private or is_private(corpus.manifest))
     named = tokenizers.load(request.vocab, *_case(corpus)) if request.vocab else _find_vocabulary(corpus)

@@ -220,7 +220,8 @@ def test_the_command(clean: Path, vocab: Path, capsys: pytest.CaptureFixture[str
         (["--corpus={tmp}/nothing"], "nothing is not a corpus"),
         (["--corpus={clean}", "--vocab={tmp}/none.txt"], "no vocabulary file"),
         (["--corpus={clean}", "--max_length=128;512"], "give whole numbers, such as"),
-        (["--corpus={clean}", "--max_length=4"], "at least 5"),
+        (["--corpus={clean}", "--max_length=4"], "give row lengths of 5 to 1,000,000"),
+        (["--corpus={clean}", "--max_length=100000000000"], "give row lengths of 5 to 1,000,000"),
     ],
 )
 def test_bad_input_is_one_line(flags, said, clean, vocab, tmp_path, capsys) -> None:
