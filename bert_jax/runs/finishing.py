@@ -27,14 +27,14 @@ from bert_jax.storage import file_formats, files, reading
 from bert_jax.storage.replacing import replaced_directory
 from bert_jax.training.experiment import Experiment
 
-# What helps where a model is no better than a baseline.
+# What helps where a model is not better than every baseline.
 LONGER_PRETRAINING = (
-    "no better than a baseline: train longer first (the same command with --extend and more steps), then take a larger "
-    "model or more text"
+    "not better than every baseline: train longer first (the same command with --extend and more steps), then take a "
+    "larger model or more text"
 )
 BETTER_START = (
-    "no better than a baseline: begin with a pretrained model (--init) if this run did not; then, in a new workdir, a "
-    "higher rate for a small model (--learning_rate=5e-4), more epochs or more labelled rows"
+    "not better than every baseline: begin with a pretrained model (--init) if this run did not; then, in a new "
+    "workdir, a higher rate for a small model (--learning_rate=5e-4), more epochs or more labelled rows"
 )
 
 
@@ -48,7 +48,7 @@ def report_at_the_end(
     """Write the report, with the status that the run will have once it has ended; return the report's path.
 
     The user reads how the newest evaluation until ``step`` compares with that of step 0 and with the baselines, first
-    its metric ``main``. If it is no better than a baseline, ``cure`` follows: what helps. ``errors``: metric -> its
+    its metric ``main``. If a baseline is not beaten, ``cure`` follows: what helps. ``errors``: metric -> its
     standard error (``measures.compare``).
     """
     evaluations = observer.evaluations(step)
