@@ -319,7 +319,7 @@ def lower_is_better(metric: str) -> bool:
 
 
 def has_goal(metric: str) -> bool:
-    """Return whether some values of a metric are better than others: a share or a count is only what it is."""
+    """Return whether some values of a metric are better than others: a share or a count has no goal."""
     return not any(name.endswith(("replaced_rate", "total", "_thresh")) for name in metric.split("/")[:2])
 
 

@@ -151,7 +151,7 @@ class Arrival:
         ), PEER_LOST
 
     def _cards(self, first: Mapping[str, Any] | None = None) -> dict[str, dict[str, Any]]:
-        """Return the cards for this start, by id; that of process 0, ``first`` or this process's, is the first."""
+        """Return the cards for this start, by id. The first card is of process 0: ``first``, or this process's card."""
         of_first = dict(first or self._card)
         cards = {of_first["id"]: of_first}
         remote = isinstance(self._folder, RemotePath)
@@ -214,7 +214,7 @@ class Arrival:
         )
 
     def _whom(self, first: Mapping[str, Any] | None, error: OSError | None) -> str:
-        """Return for whom this process waits, which is not process 0. ``first`` is what process 0 has written."""
+        """Return for whom this process, which is not process 0, waits. Process 0 has written ``first``."""
         own = f"process {self._processes.process_id}"
         if first is None or "ids" in first:  # what lies there is of another start
             return f"{own} waits for process 0"

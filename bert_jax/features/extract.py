@@ -164,7 +164,7 @@ class Extractor:
     def texts(
         self, texts: Sequence[str], prompt: str | None = None, progress: Callable[[int], None] = lambda done: None
     ) -> np.ndarray:
-        """Return one vector for each text, [N, E], in order; the extractor's only layer is one of whole texts.
+        """Return one vector for each text, [N, E], in order; the extractor's only layer gives vectors of whole texts.
 
         Args:
           prompt: is put before each text. None means the model's default prompt, if the layer is "sentence".

@@ -195,7 +195,7 @@ def but(phase: Phase, **others: Any) -> Phase:
 
 
 class Attempt:
-    """Plans a recipe with a change on a machine. Each phase is compiled when it is first needed, and those alike once.
+    """Plans a recipe with a change on a machine. A phase is compiled when it is first needed; equal phases share it.
 
     ``note`` prints the lines that say how long a compilation has taken so far; without it there are none.
 

@@ -112,7 +112,7 @@ def metric_names(records: Iterable[Record], titles: Mapping[str, str] = TITLES) 
 
 
 def with_shares(baselines: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``baselines`` with those that follow from the share of replaced tokens in ``record``, an evaluation.
+    """Return ``baselines``, and baselines that follow from the share of replaced tokens in ``record``, an evaluation.
 
     It is another in each evaluation, since a better generator replaces fewer tokens.
     """
@@ -246,7 +246,7 @@ def comparison_lines(
     errors: Mapping[str, float] | None = None,
     main: str = "",
 ) -> list[str]:
-    """Return a line for ``main`` and for each metric that has baselines, which compares with them, the weakest first.
+    """Return a line for ``main`` and for each metric with baselines. A line compares with the weakest baseline first.
 
     A line names the metric of ``untrained``, at step 0, too, and says if training did not make it better. A precision
     stands beside the recall. If a value is not better than a baseline, the last line is ``cure``: what helps.

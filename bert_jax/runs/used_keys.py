@@ -37,7 +37,7 @@ def used_keys(config: Mapping[str, Any], inputs: Inputs) -> dict[str, Any]:
 
 
 def with_vocabulary(config: Mapping[str, Any], path: str, given: Tokenizer | None) -> dict[str, Any]:
-    """Return ``config`` with the vocabulary as it is, if one was ``given``: at ``path``, or that of ``--init``."""
+    """Return ``config`` with the vocabulary as it is, if a vocabulary was ``given``: at ``path``, or by ``--init``."""
     if given is None:
         return dict(config)
     case = {name: value for name, value in given.case._asdict().items() if value is not None}
@@ -45,7 +45,7 @@ def with_vocabulary(config: Mapping[str, Any], path: str, given: Tokenizer | Non
 
 
 def _of_store(path: str, language: str | None) -> dict[str, Any]:
-    """Return the keys with which the store at ``path`` was built, but for those that say where its text was.
+    """Return the keys with which the store at ``path`` was built, without the keys that say where its text was.
 
     ``language``: that of the recipe, which the card has in place of the store's.
     """

@@ -243,7 +243,7 @@ class ExampleTask(SingleTask, abc.ABC):
         """
 
     def errors(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        """Return the standard errors of metrics of ``part``; without, no score is called better than a baseline."""
+        """Return the standard errors of metrics of ``part``. Without them, no score is said to beat a baseline."""
         del part, outputs
         return {}
 

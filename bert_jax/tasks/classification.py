@@ -98,7 +98,7 @@ class Task(ExampleTask):
         return classification_metrics(names, truth[known].tolist(), found[known].tolist(), labels, self.config.positive)
 
     def errors(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        """Return the binomial standard error of the accuracy, and those of the other metrics by the jackknife."""
+        """Return the binomial standard error of the accuracy, and the jackknife errors of the other metrics."""
         known = self.rows[part].arrays["label_weights"] > 0
         truth, found = self.rows[part].arrays["labels"][known], outputs["logits"].argmax(axis=-1)[known]
 

@@ -111,7 +111,7 @@ class Task(ExampleTask):
         return regression_metrics(self.config.metrics, [y for y, _ in pairs], [x for _, x in pairs])
 
     def errors(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        """Return the standard errors of mean errors and of the loss, and those of correlations by the jackknife."""
+        """Return the standard errors of mean errors and of the loss, and the jackknife errors of correlations."""
         given = np.array([_number(example.get("label")) for example in self.setting.splits[part]], np.float64)
         known = np.isfinite(given)
         truth, found = given[known], outputs["logits"][known, 0].astype(np.float64)

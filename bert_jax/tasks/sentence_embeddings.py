@@ -137,7 +137,7 @@ class Task(ExampleTask):
         return metrics
 
     def errors(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        """Return the standard errors over queries, and that of spearmanr by the jackknife over pairs."""
+        """Return the standard errors over queries, and the jackknife error of spearmanr over pairs."""
         embeddings, arrays = outputs["embeddings"].astype(np.float64), self.rows[part].arrays
         found = query_scores(*_rankings(embeddings, arrays["text_ids"], arrays["choice_weights"]), (TOP,))
         errors = {name: standard_errors.of_mean(of) for name, of in found.items() if of}

@@ -93,7 +93,7 @@ class Settings:
 
     @property
     def _class(self) -> str | None:
-        """Return the class that the files name; else the one of the model's type, if the class has rules of its own."""
+        """Return the class that the files name; else the class of the model's type, if that class has its own rules."""
         name: str | None = self.options.get("tokenizer_class")
         if not name and self.model_type:
             kind = self.model_type.replace("-", "").replace("_", "")

@@ -76,7 +76,7 @@ def entity_metrics(
 
 
 def entity_counts(labels: Sentences, predictions: Sentences, mode: str, scheme: str | None) -> np.ndarray:
-    """Return, of each sentence, how many entities are right, predicted and true, [sentences, 3]; see the above."""
+    """Return how many entities of each sentence are right, predicted and true, [sentences, 3]."""
     true, predicted = (set(found) for found in _both(labels, predictions, mode, scheme))
     counts = np.zeros((len(labels), 3), np.int64)
     for i, found in enumerate((true & predicted, predicted, true)):

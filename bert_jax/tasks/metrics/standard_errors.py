@@ -13,7 +13,7 @@ SAME = 1e-9  # a smaller spread is that of rounding
 
 
 def of_share(share: float, number: int) -> float:
-    """Return the standard error of a share of ``number`` examples: that of the binomial distribution.
+    """Return the binomial standard error of a share of ``number`` examples.
 
     A share of 0 or 1 counts as half an example away from it: few examples that are all right prove little.
     """
