@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable
@@ -30,6 +31,12 @@ def program() -> str:
     script = Path(sys.executable).parent / "bert-jax"
     path = os.path.relpath(script if script.exists() else sys.executable)
     return path if script.exists() else f"{path} -m bert_jax"
+
+
+def quoted(text: str) -> str:
+    """Return ``text`` as one word of a shell; in double quotes if it holds single quotes and nothing else to quote."""
+    plain = "'" in text and not set(text) & set('"$`\\!')
+    return f'"{text}"' if plain else shlex.quote(text)
 
 
 def duration(seconds: float | None) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import shlex
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 from bert_jax import catalogue
 from bert_jax.cli.flags import add_trust
 from bert_jax.configuration import complete
-from bert_jax.program import program
+from bert_jax.program import program, quoted
 from bert_jax.runs import recipes
 
 
@@ -68,7 +67,7 @@ def _described(name: str, trust_code: bool) -> Iterator[str]:
 
 def _typed(item: tuple[str, Any]) -> str:
     key, value = item
-    return f"  {shlex.quote(f'{key}={value if isinstance(value, str) else repr(value)}')}"
+    return f"  {quoted(f'{key}={value if isinstance(value, str) else repr(value)}')}"
 
 
 def _sizes(model: Mapping[str, Any]) -> Iterator[str]:

@@ -20,10 +20,10 @@ PREDICTED = "predictions are lower bounds: the work of the compiled program if t
 
 def as_lines(plan: Plan) -> list[str]:
     """Return a plan as lines of text."""
-    mesh = ", ".join(f"{axis}={size}" for axis, size in plan.mesh.items())
+    mesh, number = ", ".join(f"{axis}={size}" for axis, size in plan.mesh.items()), plan.topology.num_devices
     lines = [
-        f"{plan.topology.name}: {plan.topology.num_devices} devices, mesh {mesh}, {in_words(plan.micro_batches)}, "
-        f"remat={plan.remat}",
+        f"{plan.topology.name}: {number} device{'s' * (number != 1)}, mesh {mesh}, "
+        f"{in_words(plan.micro_batches)}, remat={plan.remat}",
         _chip(plan),
         PREDICTED,
     ]

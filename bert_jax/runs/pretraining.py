@@ -29,7 +29,7 @@ from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import EncoderPart, config_facts
 from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.objectives.several import Several
-from bert_jax.program import program
+from bert_jax.program import program, quoted
 from bert_jax.reporting import run_record
 from bert_jax.reporting.observer import Observer
 from bert_jax.reporting.profiled_steps import ProfiledSteps
@@ -253,7 +253,7 @@ def finish(settings: PretrainingSettings, model: ModelConfig, head: Any, corpus:
     where = f"report {report}" + (f", model {exported}" if exported else "")
     observer.note(f"done{chosen}: {where}, metrics {workdir / 'metrics.jsonl'}")
     if head and not model.causal:
-        example = shlex.quote(filled[0]) if filled else '"A sentence of your text with a [MASK]."'
+        example = quoted(filled[0]) if filled else '"A sentence of your text with a [MASK]."'
         observer.note(f"next: {program()} fill-mask --workdir={shlex.quote(observer.workdir)} {example}")
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from bert_jax.cli.main import run
 from bert_jax.models.model import encoder_file
+from bert_jax.program import quoted
 from bert_jax.runs import recipes
 
 
@@ -64,3 +65,9 @@ def test_a_name_of_two_recipes_is_that_of_the_verb(tmp_path, capsys):
     assert recipes.in_folder("distil:glue:sst2", "finetune") == "finetune/distil:glue:sst2"
     for same in ("glue:sst2", "pretrain/distil", "recipe.py", 5):
         assert recipes.in_folder(same, "finetune") == same
+
+
+@pytest.mark.parametrize("text", ["plain", "it's", "('a', 'b')", 'say "it\'s"', "it's $5", "", "back\\'s", "it's `a`!"])
+def test_a_quoted_text_is_one_word_of_a_shell(text):
+    assert shlex.split(quoted(text)) == [text]
+    assert quoted("('a', 'b')") == "\"('a', 'b')\""
