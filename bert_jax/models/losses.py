@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -24,13 +24,39 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> t
     Returns:
       (weighted sum of nll, sum of weights), (weighted number of hits, sum of weights).
     """
-    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    largest = jax.lax.stop_gradient(jnp.max(logits, axis=-1))  # [...]
-    label_logits = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
-    nll = largest + jnp.log(jnp.sum(jnp.exp(logits - largest[..., None]), axis=-1)) - label_logits
-    hits = (label_logits >= largest).astype(logits.dtype)  # an argmax over V would cost more than the softmax on CPU
+    nll, hits = _surprises(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)), labels)
     count = jnp.sum(weights)
     return Sum(jnp.sum(nll * weights), count), Sum(jnp.sum(hits * weights), count)
+
+
+@jax.custom_vjp
+def _surprises(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the negative log likelihood [...] of labels [...] by logits [..., V], and 1 if no logit is larger, or 0.
+
+    The gradient compares each class with the label where autodiff would scatter into an array of zeros, so that XLA
+    makes a single kernel of it.
+    """
+    return _with_exponentials(logits, labels)[0]
+
+
+def _with_exponentials(logits: jax.Array, labels: jax.Array) -> Any:
+    largest = jnp.max(logits, axis=-1)
+    total = jnp.sum(jnp.exp(logits - largest[..., None]), axis=-1)
+    label_logits = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    # An argmax over V would cost more than the softmax on a CPU.
+    hits = (label_logits >= largest).astype(logits.dtype)
+    normaliser = largest + jnp.log(total)
+    return (normaliser - label_logits, hits), (logits, labels, normaliser)
+
+
+def _surprises_gradient(saved: Any, gradients: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+    logits, labels, normaliser = saved
+    probabilities = jnp.exp(logits - normaliser[..., None])
+    classes = jax.lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1)
+    return (probabilities - (classes == labels[..., None])) * gradients[0][..., None], None
+
+
+_surprises.defvjp(_with_exponentials, _surprises_gradient)
 
 
 @dataclasses.dataclass(frozen=True)

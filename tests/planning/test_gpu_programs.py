@@ -19,7 +19,7 @@ from bert_jax.training.schedules import linear
 from bert_jax.training.state import InitialState
 from bert_jax.training.step import jit_train_step, make_train_step
 from tests.benchmarks.suite import ours
-from tests.benchmarks.suite.figures import BASE_128, MODERN_1024, Figure
+from tests.benchmarks.suite.figures import BASE_128, MODERN_1024, VOCABULARY, Figure
 
 NARROW = {"layers": 2, "hidden": 256, "heads": 4}
 SHAPES = {
@@ -44,15 +44,22 @@ def program(figure: Figure, rows: int, name: str) -> str:
         return step.lower(state, frozen, batch).compile().as_text()
 
 
-def activations(text: str, dtype: str, rows: int, length: int) -> list[tuple[str, str]]:
-    """Return the names of the kernels of the program that write an array of all positions, and its shape."""
+def written(text: str, dtype: str) -> list[tuple[str, list[int]]]:
+    """Return the names of the kernels of the program, each with the sizes of an array that it writes."""
     entry = text[text.index("\nENTRY") :]
-    written = re.findall(r"^\s+(?:ROOT )?%?([\w.\-]+) = (\([^=]*?\)|\S+) (?:fusion|custom-call|copy)\(", entry, re.M)
+    kernels = re.findall(r"^\s+(?:ROOT )?%?([\w.\-]+) = (\([^=]*?\)|\S+) (?:fusion|custom-call|copy)\(", entry, re.M)
     return [
-        (name, shape)
-        for name, types in written
+        (name, [int(size) for size in shape.split(",")])
+        for name, types in kernels
         for shape in re.findall(rf"\b{dtype}\[([\d,]+)\]", types)
-        for sizes in [[int(size) for size in shape.split(",")]]
+    ]
+
+
+def activations(text: str, dtype: str, rows: int, length: int) -> list[str]:
+    """Return the names of the kernels that write an array of all positions."""
+    return [
+        name
+        for name, sizes in written(text, dtype)
         if (rows * length in sizes or {rows, length} <= {*sizes}) and math.prod(sizes) > 64 * rows * length
     ]
 
@@ -67,10 +74,17 @@ def test_a_step_has_no_activations_in_float32_and_transposes_none(shape, name):
     figure, rows = SHAPES[shape]
     devices = int(name.partition(":")[2])
     text = program(figure, rows * devices, name)
-    assert activations(text, "bf16", rows, figure.length)  # the pattern finds what is there
+    found = activations(text, "bf16", rows, figure.length)
+    assert found  # the pattern finds what is there
+    assert not [name for name in found if "transpose" in name]
+    # ModernBERT's queries and keys are cut out as they are rotated, its values before attention reads them.
+    assert len([name for name in found if "slice" in name]) <= (figure.layers if figure.model == "modernbert" else 0)
+    # Dropout reads no array of zeros: a scatter would have XLA write such an array, and all others share it.
+    assert not [name for name in found if "broadcast" in name or name.startswith("copy") and figure.model == "bert"]
     # The gradients of the word embeddings are added in float32, by a kernel that reads them so.
     assert len(activations(text, "f32", rows, figure.length)) <= 1
-    assert not [found for found in activations(text, "bf16", rows, figure.length) if "transpose" in found[0]]
+    wide = [name for name, sizes in written(text, "f32") if math.prod(sizes) >= rows * figure.masked * VOCABULARY]
+    assert len(wide) == 1, wide  # the logits, which a product writes
 
 
 @pytest.mark.parametrize("biases", [True, False])
@@ -84,7 +98,7 @@ def test_the_layer_norm_of_gpus_is_the_layer_norm(dtype, biases):
         jax.vjp(lambda x, scale, bias, f=f: f(x, scale, bias, 1e-12, ("float32", dtype)), x, *parameters)
         for f in (primitives._normalised, primitives._normalised_on_gpu)
     )
-    assert np.array_equal(plain[0], fused[0])
+    np.testing.assert_allclose(np.float32(plain[0]), np.float32(fused[0]), rtol=1e-5 if dtype == "float32" else 0.01)
     for expected, found in zip(plain[1](gradient), fused[1](gradient), strict=True):
         if expected is not None:
             assert expected.dtype == found.dtype
