@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bert_jax.planning.collectives import Collective
-from bert_jax.planning.largest_micro_batch import LargestMicroBatch
+from bert_jax.planning.largest_micro_batch import COMPILATIONS, LargestMicroBatch
 from bert_jax.planning.plan import PhasePlan, Plan, in_words
 from bert_jax.program import duration, program, size
 
@@ -122,8 +122,13 @@ def smaller_lines(fitting: list[Plan], batches: Mapping[str, int]) -> list[str]:
     ]
 
 
-def largest_lines(plan: Plan, largest: Mapping[str, LargestMicroBatch]) -> list[str]:
-    """Return a line for each phase of which the largest micro-batch that fits is known."""
+def largest_lines(plan: Plan, largest: Mapping[str, LargestMicroBatch] | None) -> list[str]:
+    """Return a line for each phase of which the largest micro-batch that fits is known; None: how to search for it."""
+    if largest is None:
+        return [
+            f"for the largest micro-batch that fits, add --largest_micro_batch (up to {COMPILATIONS} compilations "
+            "a phase)"
+        ]
     lines = []
     for name, of in largest.items():
         line = f"{name}: the largest micro-batch that fits has {of.rows:,} rows a device, the recipe's {of.own:,}"

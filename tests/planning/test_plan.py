@@ -265,12 +265,24 @@ def test_added_tokens_are_pieces_of_the_vocabulary():
     assert tiny.recipe(vocab={"added": ("<e1>", "</e1>")}).shape().vocab_size == tiny.VOCABULARY + 2
 
 
-def test_command(capsys, tmp_path, monkeypatch):
+def test_command(capsys, tmp_path, monkeypatch, plan):
     found = {"phase1": LargestMicroBatch(9, 8, 1)}  # as test_largest_micro_batch.py finds them
     monkeypatch.setattr("bert_jax.runs.recipe_plan.largest_micro_batches", lambda *_: found)
     recipe = tmp_path / "tiny.json"
     recipe.write_text(json.dumps(tiny.config()))
-    assert run(["plan", f"--config={recipe}", "--topology=cpu:8", "--json", "--price_per_chip_hour=1"]) == 0
+    command = ["plan", f"--config={recipe}", "--topology=cpu:8", "--price_per_chip_hour=1"]
+    compiled = []
+    once = plan.phases[0].compiled
+    monkeypatch.setattr("bert_jax.planning.plan.compile_phase", lambda *given: compiled.append(given[2].kind) or once)
+    assert run(command) == 0
+    hint = next(line for line in capsys.readouterr().out.splitlines() if "largest micro-batch" in line)
+    assert compiled == ["phase1"]
+    assert run([*command, "--json"]) == 0
+    assert "largest_micro_batches" not in json.loads(capsys.readouterr().out)
+    [asked] = re.findall(r"--\w+", hint)
+    assert run([*command, asked]) == 0
+    assert "phase1: the largest micro-batch that fits has 9 rows" in capsys.readouterr().out
+    assert run([*command, asked, "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["fits"]
     assert record["next"].startswith("next, on cpu:8: JAX_NUM_CPU_DEVICES=8 ")
