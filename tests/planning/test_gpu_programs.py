@@ -76,7 +76,6 @@ def test_a_step_has_no_activations_in_float32_and_transposes_none(shape, name):
     fabric = Fabric(("data",), (devices,), CHIPS["h100"], per_host=8)
     predicted = timeline.predict(hlo.parse(text), fabric)
     # Attention's kernels multiply 9 times where the model counts 6, and more keys than a window has.
-    print(name, shape, predicted, flops)
     assert flops < predicted.products < 1.2 * flops
     assert {"all-reduce"} <= {row.kind for row in predicted.collectives} or devices == 1
 
