@@ -19,7 +19,7 @@ class Prediction:
     seconds: float
     compute_seconds: float
     exposed_seconds: float
-    bound: dict[str, float]  # what limits the computation ("products", "elementwise", "memory", "starts") -> seconds
+    bound: dict[str, float]  # what limits it ("products", "elementwise", "memory", "kernel starts") -> seconds
     products: float  # FLOPs of matrix products
     elementwise: float
     bytes: float
@@ -68,7 +68,7 @@ def _limits(cost: Cost, chip: Chip) -> dict[str, float]:
         return {limit: seconds[limit]}
     computing = {"products": products, "elementwise": elementwise}
     limits = computing if products + elementwise > memory else {"memory": memory}
-    return {**limits, "starts": reached.kernel_seconds} if any(limits.values()) else {}
+    return {**limits, "kernel starts": reached.kernel_seconds} if any(limits.values()) else {}
 
 
 def _bandwidth(chip: Chip) -> float:

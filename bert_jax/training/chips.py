@@ -117,8 +117,8 @@ _GPUS: dict[
 # What an H200 reached in the kernels of four train steps, traced on 2026-11-26 (planning/README.md, "GPUs"). Products:
 # 50.0 TFLOP in 70.4 ms, 0.72 of the peak (625 to 745 TFLOP/s; least where a vocabulary of 30,522 is multiplied). All
 # other kernels took 91 ms: with these three values the sum of their absolute errors is least. H100 and A100 are taken
-# to reach the same shares; nothing was measured on them.
-_REACHED = Reached(products=0.72, elementwise=0.48, memory=0.75, kernel_seconds=1.5e-6)
+# to reach the same shares; no kernel was timed on them.
+_REACHED = Reached(products=0.72, elementwise=0.42, memory=0.75, kernel_seconds=1.25e-6)
 CHIPS = {
     name: Chip(name, "tpu", {"bf16": flops, "f32": flops}, _LANES * alus, gib * GIB, bandwidth * GB, *network_and_names)
     for name, (flops, alus, gib, bandwidth, *network_and_names) in _TPUS.items()
@@ -127,14 +127,18 @@ CHIPS = {
         name,
         "gpu",
         {"bf16": bf16, "f32": f32},
-        *rates_and_link,
-        torus=1,
-        network_bandwidth=network,
-        dimensions=1,
-        device_kinds=(f"NVIDIA {name.upper()}",),
-        reached=_REACHED,
+        ops,
+        memory,
+        rate,
+        link,
+        1,
+        net,
+        1,
+        (f"NVIDIA {name.upper()}",),
+        None,
+        _REACHED,
     )
-    for name, (bf16, f32, *rates_and_link, network) in _GPUS.items()
+    for name, (bf16, f32, ops, memory, rate, link, net) in _GPUS.items()
 }
 
 

@@ -91,6 +91,8 @@ def test_a_kernel_that_triton_compiles_costs_what_its_attributes_say():
     assert (found.products, found.elementwise, found.bytes) == ({"bf16": 4096.0}, 640.0, 2 * 2 * 8 * 128)
 
 
+REACHED = CHIPS["h200"].reached
+PRODUCTS, MEMORY, ELEMENTWISE = REACHED.products * 989e12, REACHED.memory * 4.8e12, REACHED.elementwise * 33.5e12
 PRODUCT = module(cublas("bf16[32768,768]{1,0}", "1", "0"), "bf16[32768,768]", "bf16[768,768]")
 COPY = module("%c = f32[32768,768]{1,0} copy(%p0)", "f32[32768,768]{1,0}")
 KERNEL = module(
@@ -103,15 +105,15 @@ KERNEL = module(
 @pytest.mark.parametrize(
     ("program", "bound"),
     [
-        (PRODUCT, {"products": 2 * 32768 * 768**2 / (0.72 * 989e12)}),
-        (COPY, {"memory": 2 * 4 * 32768 * 768 / (0.75 * 4.8e12)}),
-        (KERNEL, {"products": 1e11 / (0.72 * 989e12), "elementwise": 1e9 / (0.48 * 33.5e12)}),  # they wait in turn
+        (PRODUCT, {"products": 2 * 32768 * 768**2 / PRODUCTS}),
+        (COPY, {"memory": 2 * 4 * 32768 * 768 / MEMORY}),
+        (KERNEL, {"products": 1e11 / PRODUCTS, "elementwise": 1e9 / ELEMENTWISE}),  # they wait in turn
         (module("%b = f32[768,32768]{1,0} bitcast(%p0)", "f32[32768,768]{1,0}"), None),  # no kernel
     ],
 )
 def test_a_kernel_of_a_gpu_takes_what_was_reached_and_time_to_start(program, bound):
     predicted = timeline.predict(program, Fabric(("data",), (1,), CHIPS["h200"]))
-    assert predicted.bound == pytest.approx(bound | {"starts": 1.5e-6} if bound else {})
+    assert predicted.bound == pytest.approx(bound | {"kernel starts": REACHED.kernel_seconds} if bound else {})
     assert predicted.seconds == pytest.approx(sum(predicted.bound.values()))
 
 
