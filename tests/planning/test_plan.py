@@ -15,6 +15,7 @@ from bert_jax.planning.compile import compile_phase, out_of_memory
 from bert_jax.planning.largest_micro_batch import LargestMicroBatch
 from bert_jax.planning.plan import Change, Machine, make
 from bert_jax.planning.smallest_change import smallest_change
+from bert_jax.runs.recipe_plan import PlanRequest, PlanResult
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.state import abstract
@@ -289,6 +290,19 @@ def test_command(capsys, tmp_path, monkeypatch, plan):
     assert record["next"].endswith(f"pretrain --config={recipe} --workdir=runs/tiny")
     assert math.isfinite(record["predicted_price"])
     assert record["largest_micro_batches"] == {"phase1": {"rows": 9, "own": 8, "micro_batches": 1}}
+
+
+def test_the_plan_is_printed_before_a_smaller_one_is_sought(plan):
+    refused = dataclasses.replace(plan, phases=(dataclasses.replace(plan.phases[0], fits=False),))
+    sought = []
+    result = PlanResult(refused, PlanRequest("cpu:8"), {}, lambda: sought.append(1) or [], dict)
+    lines = result.as_lines()
+    while next(lines) != "verdict: does not fit":
+        assert not sought
+    assert "no smaller batch, more micro_batches, remat or fsdp makes it fit; take a larger topology" in lines
+    assert sought == [1]
+    assert result.next_line().startswith("next: a larger machine: ")
+    assert sought == [1]
 
 
 @pytest.mark.heavy
