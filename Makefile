@@ -124,7 +124,7 @@ lock:  ## resolve the newest dependencies into requirements.txt and requirements
 	@python=$$($(FIND_PYTHON)) && "$$python" -m venv --clear .venv-lock && .venv-lock/bin/python -m pip install --quiet uv
 	$(COMPILE) --all-extras --output-file .venv-lock/everything.txt
 	$(CUT) --output-file requirements.txt
-	for extra in test tpu gpu gcs segment bench; do $(CUT) --extra $$extra --output-file requirements/$$extra.txt || exit; done
+	for extra in test tpu gpu plan-gpu gcs segment bench; do $(CUT) --extra $$extra --output-file requirements/$$extra.txt || exit; done
 	$(CUT) --extra parity --output-file requirements/parity.txt \
 	  $$(sed -nE 's/^((torch|triton|cuda-|nvidia-)[a-z0-9-]*)==.*/--no-emit-package \1/p' .venv-lock/everything.txt | sort -u)
 	grep -vE '^(transformers|tokenizers|huggingface-hub)==' .venv-lock/everything.txt > .venv-lock/others.txt

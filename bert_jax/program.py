@@ -18,6 +18,7 @@ _LOCKED = "in the source tree: pip install --no-deps --require-hashes -r require
 INSTALL = {
     "tpu": f"pip install 'jax[tpu]' ({_LOCKED}tpu.txt)",
     "gpu": f"pip install 'jax[cuda12]' ({_LOCKED}gpu.txt)",
+    "plan-gpu": f"pip install 'jax[cuda12-local]' nvidia-cuda-nvcc-cu12 ({_LOCKED}plan-gpu.txt)",
 }
 
 

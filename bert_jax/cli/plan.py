@@ -15,6 +15,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--init", help="plan a run that starts from this model: a Hugging Face directory, or WORKDIR[@step]"
     )
     parser.add_argument("--price_per_chip_hour", type=float, help="in any currency")
+    parser.add_argument(
+        "--largest_micro_batch",
+        action="store_true",
+        help="also find how many rows a device can compute at once, with up to three more compilations a phase",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -23,7 +28,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     start = [f"--init={arguments.init}"] if arguments.init else []
     typed = (f"--config={arguments.recipe}", *start, *arguments.overrides)
-    request = PlanRequest(arguments.topology, arguments.init, arguments.price_per_chip_hour, typed)
+    price, largest = arguments.price_per_chip_hour, arguments.largest_micro_batch
+    request = PlanRequest(arguments.topology, arguments.init, price, typed, largest)
     result = plan(arguments.config.to_dict(), request, say)
     for line in [result.as_json()] if arguments.json else result.as_lines():
         print(line, flush=True)

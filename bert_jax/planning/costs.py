@@ -24,8 +24,17 @@ _TRANSCENDENTAL_OPCODES = frozenset(_TRANSCENDENTAL.split())
 # One operation per output element. All others only move data.
 _ELEMENTWISE_OPCODES = frozenset(_ELEMENTWISE.split()) | _TRANSCENDENTAL_OPCODES
 # The author of a Pallas kernel states its work. Of our kernels, "flops" are the matrix products and
-# "transcendentals" all other operations on single elements.
-_ESTIMATE = re.compile(r'"cost_estimate":\{"flops":"?(\d+)"?,"transcendentals":"?(\d+)"?')
+# "transcendentals" all other operations on single elements. JAX drops what is stated of a kernel that Triton compiles,
+# so ours repeat it in attributes of the call.
+_ESTIMATE = re.compile(
+    r'"cost_estimate":\{"flops":"?(\d+)"?,"transcendentals":"?(\d+)"?'
+    r'|kernel_elementwise="(?P<elementwise>\d+)",kernel_flops="(?P<flops>\d+)"'
+)
+# Libraries of a GPU: cuBLAS multiplies matrices; cuDNN computes attention, with 2 products forward, 5 backward.
+_CUBLAS = re.compile(r'custom_call_target="__cublas\$')
+_CUDNN_ATTENTION = re.compile(r'custom_call_target="__cudnn\$fmha(\w+)')
+_CONTRACTED = re.compile(r'"lhs_contracting_dimensions": ?\[([^\]]*)\]')
+_SCORES = re.compile(r'"intermediate_tensor_shape": ?\{[^}]*"dimensions": ?\[([^\]]*)\]')
 _SLICES = ("dynamic-slice", "slice", "gather")
 ASYNC_COPIES = ("copy-start", "slice-start")
 
@@ -80,8 +89,8 @@ def _work(module: Module, computation: Computation, instruction: Instruction) ->
         left, right = (_array(computation, name) for name in instruction.operands[:2])
         flops = _dot(instruction, left) if instruction.opcode == "dot" else _convolution(instruction, left, right)
         return Cost({_precision(left): flops})
-    if instruction.opcode == "custom-call" and (estimate := _ESTIMATE.search(instruction.attributes)):
-        return Cost({_precision(instruction.arrays[0]): float(estimate[1])}, elementwise=float(estimate[2]))
+    if instruction.opcode == "custom-call":
+        return _library_or_kernel(computation, instruction)
     if instruction.opcode in _ELEMENTWISE_OPCODES:
         count = float(sum(array.size for array in instruction.arrays))
         return Cost(elementwise=count, transcendentals=count if instruction.opcode in _TRANSCENDENTAL_OPCODES else 0.0)
@@ -90,12 +99,33 @@ def _work(module: Module, computation: Computation, instruction: Instruction) ->
     return Cost()
 
 
+def _library_or_kernel(computation: Computation, instruction: Instruction) -> Cost:
+    """Return the work of a kernel whose author states it, of a product of cuBLAS or of attention of cuDNN."""
+    text = instruction.attributes
+    if estimate := _ESTIMATE.search(text):
+        flops, others = estimate["flops"] or estimate[1], estimate["elementwise"] or estimate[2]
+        return Cost({_precision(instruction.arrays[0]): float(flops)}, elementwise=float(others))
+    if _CUBLAS.search(text) and (contracted := _CONTRACTED.search(text)):
+        left = _array(computation, instruction.operands[0])
+        depth = math.prod(left.dims[d] for d in _numbers(contracted[1]))
+        return Cost({_precision(left): 2.0 * instruction.arrays[0].size * depth})
+    if (attention := _CUDNN_ATTENTION.search(text)) and (shape := _SCORES.search(text)):
+        query, scores = _array(computation, instruction.operands[0]), float(math.prod(_numbers(shape[1])))
+        products = 5 if "Backward" in attention[1] else 2
+        return Cost({_precision(query): 2.0 * products * scores * query.dims[-1]}, elementwise=scores)
+    return Cost()
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", text)]
+
+
 def _precision(array: Array) -> str:
     return "bf16" if array.dtype in ("bf16", "f16") else "f32"
 
 
 def _dot(instruction: Instruction, left: Array) -> float:
-    contracted = [int(d) for d in re.findall(r"\d+", instruction.attribute("lhs_contracting_dims"))]
+    contracted = _numbers(instruction.attribute("lhs_contracting_dims"))
     return 2.0 * instruction.arrays[0].size * math.prod(left.dims[d] for d in contracted)
 
 
@@ -151,7 +181,7 @@ def _traffic(module: Module, computation: Computation, instruction: Instruction)
 
     A slice reads only the part that it cuts out; an update in place writes only the part that it updates.
     """
-    out = _main_memory(instruction.arrays)
+    out = _main_memory(_results(instruction))
     if instruction.opcode in ("broadcast", "rng-bit-generator"):
         return out
     if instruction.opcode in _SLICES:
@@ -171,6 +201,14 @@ def _traffic(module: Module, computation: Computation, instruction: Instruction)
         _read_bytes(callee, parameter, _main_memory(computation.arrays_of(name)))
         for name, parameter in zip(instruction.operands, callee.parameters, strict=False)
     )
+
+
+def _results(instruction: Instruction) -> tuple[Array, ...]:
+    """Return the arrays that an instruction writes, without the workspace of a product or of attention of a library."""
+    library = instruction.opcode == "custom-call" and re.search(
+        r'custom_call_target="__cu(?:blas|dnn)\$', instruction.attributes
+    )
+    return tuple(array for array in instruction.arrays if not (library and array.dtype in ("s8", "u8")))
 
 
 def _copied_bytes(instruction: Instruction) -> int:

@@ -9,13 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bert_jax.planning.collectives import Collective
-from bert_jax.planning.largest_micro_batch import LargestMicroBatch
+from bert_jax.planning.largest_micro_batch import COMPILATIONS, LargestMicroBatch
 from bert_jax.planning.plan import PhasePlan, Plan, in_words
 from bert_jax.program import duration, program, size
 
 Record = dict[str, Any]
 
 PREDICTED = "predictions are lower bounds: the work of the compiled program if the peaks above were always reached"
+ESTIMATED = (
+    "predictions are estimates: the work of the compiled program at the shares of the peaks above that were measured"
+)
 
 
 def as_lines(plan: Plan) -> list[str]:
@@ -25,11 +28,21 @@ def as_lines(plan: Plan) -> list[str]:
         f"{plan.topology.name}: {number} device{'s' * (number != 1)}, mesh {mesh}, "
         f"{in_words(plan.micro_batches)}, remat={plan.remat}",
         _chip(plan),
-        PREDICTED,
+        _meaning(plan),
     ]
     for phase in plan.phases:
         lines += ["", *_phase(phase, plan)]
     return [*lines, "", *_whole(plan), *(f"note: {note}" for note in plan.notes)]
+
+
+def _meaning(plan: Plan) -> str:
+    """Return what a prediction is: a lower bound, or an estimate where the rates that were reached are known."""
+    return ESTIMATED if plan.chip.reached.kernel_seconds else PREDICTED
+
+
+def _bounds(plan: Plan) -> tuple[str, str]:
+    """Return the words before a predicted time and before a predicted speed."""
+    return ("about", "about") if plan.chip.reached.kernel_seconds else ("at least", "at most")
 
 
 def _chip(plan: Plan) -> str:
@@ -62,16 +75,17 @@ def _phase(phase: PhasePlan, plan: Plan) -> list[str]:
     if prediction is None or phase.mfu is None or phase.positions_per_second is None:
         return lines
     bound = ", ".join(f"{name} {1e3 * s:,.2f} ms" for name, s in sorted(prediction.bound.items(), key=lambda b: -b[1]))
+    least, most = _bounds(plan)
     lines += [
         f"  work of a device in a step: {prediction.products / 1e9:,.1f} GFLOP of matrix products (by the model's "
         f"shape {phase.model_flops / phase.num_devices / 1e9:,.1f}), {prediction.elementwise / 1e9:,.1f} G elementwise "
         f"operations, {prediction.bytes / 1e9:,.2f} GB of memory read and written, {prediction.intensity:,.0f} "
         "operations a byte",
         *_collectives(prediction.collectives),
-        f"  PREDICTED step: at least {1e3 * prediction.seconds:,.2f} ms = computation "
+        f"  PREDICTED step: {least} {1e3 * prediction.seconds:,.2f} ms = computation "
         f"{1e3 * prediction.compute_seconds:,.2f} ms "
         f"(limited by {bound}) + communication that no computation hides {1e3 * prediction.exposed_seconds:,.2f} ms",
-        f"  PREDICTED: at least {duration(phase.seconds or 0.0)} for the phase; at most "
+        f"  PREDICTED: {least} {duration(phase.seconds or 0.0)} for the phase; {most} "
         f"{phase.positions_per_second:,.0f} positions/s (padding counts), MFU {100 * phase.mfu:.1f} %",
     ]
     return lines
@@ -90,9 +104,9 @@ def _cost(plan: Plan) -> str:
     """Return time, chip-hours and price of a run that fits."""
     assert plan.training_seconds is not None
     assert plan.chip_hours is not None
-    price = plan.price_per_chip_hour
-    money = "" if plan.money is None else f", at least {plan.money:,.2f} at {price:g} a chip-hour"
-    return f"at least {duration(plan.training_seconds)}, at least {plan.chip_hours:,.1f} chip-hours{money}"
+    price, (least, _) = plan.price_per_chip_hour, _bounds(plan)
+    money = "" if plan.money is None else f", {least} {plan.money:,.2f} at {price:g} a chip-hour"
+    return f"{least} {duration(plan.training_seconds)}, {least} {plan.chip_hours:,.1f} chip-hours{money}"
 
 
 def _whole(plan: Plan) -> list[str]:
@@ -122,8 +136,13 @@ def smaller_lines(fitting: list[Plan], batches: Mapping[str, int]) -> list[str]:
     ]
 
 
-def largest_lines(plan: Plan, largest: Mapping[str, LargestMicroBatch]) -> list[str]:
-    """Return a line for each phase of which the largest micro-batch that fits is known."""
+def largest_lines(plan: Plan, largest: Mapping[str, LargestMicroBatch] | None) -> list[str]:
+    """Return a line for each phase of which the largest micro-batch that fits is known; None: how to search for it."""
+    if largest is None:
+        return [
+            f"for the largest micro-batch that fits, add --largest_micro_batch (up to {COMPILATIONS} compilations "
+            "a phase)"
+        ]
     lines = []
     for name, of in largest.items():
         line = f"{name}: the largest micro-batch that fits has {of.rows:,} rows a device, the recipe's {of.own:,}"
@@ -154,7 +173,7 @@ def as_record(plan: Plan) -> Record:
         "remat": plan.remat,
         "fits": plan.fits,
         "chip": dataclasses.asdict(plan.chip),
-        "prediction": PREDICTED,
+        "prediction": _meaning(plan),
         "phases": [_phase_record(phase) for phase in plan.phases],
         "predicted_seconds": plan.training_seconds,
         "predicted_chip_hours": plan.chip_hours,

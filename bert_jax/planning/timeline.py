@@ -19,7 +19,7 @@ class Prediction:
     seconds: float
     compute_seconds: float
     exposed_seconds: float
-    bound: dict[str, float]  # what limits the computation ("products", "elementwise", "memory") -> seconds
+    bound: dict[str, float]  # what limits it ("products", "elementwise", "memory", "kernel starts") -> seconds
     products: float  # FLOPs of matrix products
     elementwise: float
     bytes: float
@@ -34,9 +34,10 @@ class Prediction:
 def predict(module: Module, on: Fabric) -> Prediction:
     """Return the prediction for a program, by walking through it once.
 
-    A fusion takes max(products / peak, elementwise / peak, bytes / bandwidth). An asynchronous collective or copy runs
-    at the same time as the instructions between its start and its end; at its end, the program waits until it is
-    complete.
+    A fusion takes max(products / peak, elementwise / peak, bytes / bandwidth). On a GPU, where rates that were reached
+    are known, products and elementwise work of a kernel wait for each other, and each kernel takes time to start. An
+    asynchronous collective or copy runs at the same time as the instructions between its start and its end; at its end,
+    the program waits until it is complete.
     """
     clock = _Clock(module, on)
     clock.walk(module.entry, 1.0)
@@ -52,13 +53,26 @@ def predict(module: Module, on: Fabric) -> Prediction:
     )
 
 
-def _seconds_of(cost: Cost, chip: Chip) -> dict[str, float]:
-    """Return the seconds that a cost takes at each peak rate of a chip, if that rate were the only limit."""
-    products = sum(flops / chip.matrix_flops[dtype] for dtype, flops in cost.products.items())
+def _limits(cost: Cost, chip: Chip) -> dict[str, float]:
+    """Return what limits an instruction -> seconds, which add up to the time that it takes."""
+    reached = chip.reached
+    products = sum(flops / chip.matrix_flops[dtype] for dtype, flops in cost.products.items()) / reached.products
     slow = cost.transcendentals if chip.transcendentals else 0.0
     elementwise = (cost.elementwise - slow) / chip.vector_ops if chip.vector_ops else 0.0
     elementwise += slow / chip.transcendentals if chip.transcendentals else 0.0
-    return {"products": products, "elementwise": elementwise, "memory": cost.bytes / chip.memory_bandwidth}
+    elementwise /= reached.elementwise
+    memory = cost.bytes / _bandwidth(chip)
+    if not reached.kernel_seconds:
+        seconds = {"products": products, "elementwise": elementwise, "memory": memory}
+        limit = max(seconds, key=lambda name: seconds[name])
+        return {limit: seconds[limit]}
+    computing = {"products": products, "elementwise": elementwise}
+    limits = computing if products + elementwise > memory else {"memory": memory}
+    return {**limits, "kernel starts": reached.kernel_seconds} if any(limits.values()) else {}
+
+
+def _bandwidth(chip: Chip) -> float:
+    return chip.memory_bandwidth * chip.reached.memory
 
 
 @dataclasses.dataclass
@@ -107,9 +121,8 @@ class _Clock:
                 self._compute(costs.cost(self.module, computation, instruction), times)
 
     def _compute(self, cost: Cost, times: float) -> None:
-        needed = _seconds_of(cost, self.on.chip)
-        limit = max(needed, key=lambda name: needed[name])
-        self._busy(limit, times * needed[limit])
+        for limit, seconds in _limits(cost, self.on.chip).items():
+            self._busy(limit, times * seconds)
         self.work += cost * times
 
     def _busy(self, limit: str, seconds: float) -> None:
@@ -139,7 +152,7 @@ class _Clock:
 
     def _copy(self, cost: Cost, name: str, times: float) -> None:
         self.work += cost * times
-        self.memory = max(self.now, self.memory) + times * cost.bytes / self.on.chip.memory_bandwidth
+        self.memory = max(self.now, self.memory) + times * cost.bytes / _bandwidth(self.on.chip)
         self.ends[name] = (self.memory, False)
 
     def _wait(self, computation: Computation, instruction: Instruction) -> None:

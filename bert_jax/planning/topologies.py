@@ -167,6 +167,11 @@ def _tpu(topology: Topology) -> list[Any]:
     )
 
 
+def has_gpu_compiler() -> bool:
+    """Return whether jax's CUDA plugin, which compiles for GPUs, is installed."""
+    return any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13))
+
+
 def _gpu(topology: Topology) -> list[Any]:
     hosts = -(-topology.num_devices // _GPUS_OF_A_HOST)
     if hosts > 1 and topology.num_devices % _GPUS_OF_A_HOST:
@@ -175,10 +180,10 @@ def _gpu(topology: Topology) -> list[Any]:
         raise UserError(
             f"{topology.name}: of GPUs, {', '.join(TARGETS)} are known to the compiler; plan for one of them"
         )
-    if importlib.util.find_spec("jax_cuda12_plugin") is None and importlib.util.find_spec("jax_cuda13_plugin") is None:
+    if not has_gpu_compiler():
         raise UserError(
             f"{topology.name} is compiled by jax's CUDA plugin, which is not installed (no GPU is needed); install it "
-            f"with: {INSTALL['gpu']}, or plan for a TPU or cpu:8"
+            f"with: {INSTALL['plan-gpu']}, or plan for a TPU or cpu:8"
         )
     _use_cpu()
     from jax.experimental import topologies

@@ -32,8 +32,9 @@ from bert_jax.reporting.measures import (
     with_shares,
 )
 from bert_jax.reporting.page import fold, page, section, table
+from bert_jax.reporting.profiled_steps import TIMES
 from bert_jax.reporting.report_errors import errors
-from bert_jax.reporting.report_speed import goodput, paces, step_times, untimed
+from bert_jax.reporting.report_speed import goodput, kernels, paces, step_times, untimed
 from bert_jax.reporting.summary import heading, mapping, sentence
 from bert_jax.storage import files, reading
 from bert_jax.task import has_goal
@@ -47,7 +48,7 @@ def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | Non
     """Write ``workdir/report.html`` and return its path.
 
     The report is made from metrics.jsonl and, as far as they exist, run.json, status.json, baselines.json,
-    examples.json and details.json.
+    examples.json, details.json and profile.json.
 
     Args:
       state: the status to show, given by a run that is about to end. If None, status.json is read.
@@ -87,6 +88,7 @@ def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | Non
         section("Curves", _charts(records, run, baselines)),
         section("Filling in the blanks", _examples(examples)),
         section("How fast it was", step_times(paces(records, run), untimed(records, run))),
+        section("Where the time of a step on the GPU went", kernels(_read(folder / TIMES, {}))),
         section("Where the time went", goodput(state)),
         section("What it was made from", _lineage(run)),
     ]

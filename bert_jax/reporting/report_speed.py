@@ -16,7 +16,7 @@ from bert_jax.reporting import status
 from bert_jax.reporting.formats import count, is_number, phase_label, short_time
 from bert_jax.reporting.loggers.base import Record
 from bert_jax.reporting.page import table
-from bert_jax.reporting.summary import steps_done
+from bert_jax.reporting.summary import mapping, steps_done
 
 PERCENTILES = (50, 90, 99)
 TOO_SHORT = "Too short to time, without a window of the log after the first (config.training.log_every_steps):"
@@ -104,6 +104,23 @@ def step_times(phases: list[Pace], short: Sequence[str] = ()) -> str:
         return f'<div class="card">{note}</div>' if short else ""
     head = ["", "windows", *(f"step time p{percent}" for percent in PERCENTILES), "tokens a second p50", "MFU p50"]
     return f'<div class="card">{table(head, rows)}{note}<p class="small soft">{escape(MEASURED)}</p></div>'
+
+
+def kernels(split: Mapping[str, Any]) -> str:
+    """Return the table of how the time of a traced step on a GPU splits; "" without a trace of a GPU.
+
+    ``split``: the content of ``profile.json``.
+    """
+    times = {str(kind): ms for kind, ms in mapping(split.get("milliseconds")).items() if is_number(ms) and ms >= 0}
+    if not (total := sum(times.values())):
+        return ""
+    rows = [[kind, f"{ms:.3g} ms", f"{ms / total:.0%}"] for kind, ms in times.items()]
+    note = (
+        f"A step of the traced {split.get('steps', 'steps')}, on the first GPU: {total:.3g} ms. Communication counts "
+        "where nothing else runs; idle is the time between kernels, to which a trace adds."
+    )
+    head = ["", "a step", "share"]
+    return f'<div class="card">{table(head, rows)}<p class="small soft">{escape(note)}</p></div>'
 
 
 def goodput(state: Mapping[str, Any]) -> str:

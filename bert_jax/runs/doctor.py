@@ -35,6 +35,7 @@ LITTLE_DISK = 5 * 2**30
 EXTRAS = {
     "tpu": "TPUs, and plans for them",
     "gpu": "NVIDIA GPUs",
+    "plan-gpu": "plans for NVIDIA GPUs, without a GPU",
     "wikipedia": "MediaWiki dumps as text",
     "datasets": "datasets of the Hugging Face Hub",
     "segment": "the words of Chinese text",

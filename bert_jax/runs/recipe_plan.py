@@ -39,39 +39,48 @@ class PlanRequest:
       topology: the machine as KIND:SHAPE, such as "v5e:16x16".
       init: the model from which the run starts; its architecture and vocabulary are planned.
       recipe: the flags that name and change the recipe, for the next command.
+      largest_micro_batch: whether to search for it, which takes up to three compilations a phase.
     """
 
     topology: str
     init: str | None = None
     price_per_chip_hour: float | None = None
     recipe: tuple[str, ...] = ("--config=RECIPE",)
+    largest_micro_batch: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class PlanResult:
-    """The result of ``plan``.
+    """The result of ``plan``. What takes more compilations is left to do, so that the plan is printed before.
 
     Attributes:
-      smaller: the plans with the smallest changes that make the recipe fit; none if it fits, or no change is found.
-      find_largest: finds the largest micro-batch of each phase; that takes compilations, so ``plan`` leaves it to do.
+      find_smaller: finds the plans with the smallest changes that make the recipe fit.
+      find_largest: finds the largest micro-batch of each phase.
     """
 
     plan: Plan
     request: PlanRequest
     batches: Mapping[str, int]
-    smaller: list[Plan]
+    find_smaller: Callable[[], list[Plan]]
     find_largest: Callable[[], Mapping[str, LargestMicroBatch]]
 
     @property
     def fits(self) -> bool:
         return self.plan.fits
 
+    @functools.cached_property
+    def smaller(self) -> list[Plan]:
+        """Return the plans with the smallest changes that make the recipe fit; [] if it fits, or no change is found."""
+        return [] if self.fits else self.find_smaller()
+
     def as_lines(self) -> Iterator[str]:
         """Return the lines of the plan, those that take more compilations last."""
         yield from page.as_lines(self.plan)
         if not self.fits:
             yield from page.smaller_lines(self.smaller, self.batches)
-        yield from ["", *page.largest_lines(self.plan, self.find_largest()), "", self.next_line()]
+        yield ""
+        yield from page.largest_lines(self.plan, self.find_largest() if self.request.largest_micro_batch else None)
+        yield from ["", self.next_line()]
 
     def next_line(self) -> str:
         """Return the line with the command to type next."""
@@ -82,7 +91,8 @@ class PlanResult:
     def as_json(self) -> str:
         record = page.as_record(self.plan)
         record["next"] = self.next_line()
-        record["largest_micro_batches"] = {name: vars(of) for name, of in self.find_largest().items()}
+        if self.request.largest_micro_batch:
+            record["largest_micro_batches"] = {name: vars(of) for name, of in self.find_largest().items()}
         if self.smaller:
             record["smallest_change"] = page.smaller_record(self.smaller, self.batches)
         return json.dumps(record)
@@ -109,8 +119,8 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> PlanRes
     batches = {phase.kind: phase.batch_size for phase in experiment.phases.phases}
     note(f"compiling the step of {', '.join(batches)} for {topology.name}")
     own = make(recipe, machine, price, note=note)
-    smaller = [] if own.fits else smallest_change(recipe, machine, own, note)
-    return PlanResult(own, request, batches, smaller, lambda: largest_micro_batches(recipe, machine, own, note))
+    search = (recipe, machine, own, note)
+    return PlanResult(own, request, batches, lambda: smallest_change(*search), lambda: largest_micro_batches(*search))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 from pathlib import Path
@@ -13,9 +14,10 @@ import jax
 from bert_jax.cluster import distributed
 from bert_jax.errors import UserError, first_line
 from bert_jax.reporting.observer import Observer
-from bert_jax.reporting.profiled_steps import ProfiledSteps
+from bert_jax.reporting.profiled_steps import TIMES, ProfiledSteps, split_in_words
 from bert_jax.storage import files
 from bert_jax.storage.replacing import replaced_directory
+from bert_jax.training import kernel_times
 
 FOLDER = "profile"  # in the workdir; a log directory for TensorBoard and XProf
 
@@ -91,6 +93,7 @@ class Profiler:
             with replaced_directory(target) as whole:
                 for file in folder.glob("plugins/profile/*/*"):
                     shutil.copyfile(file, whole / file.name)
+            times = self._times(folder)
         except (UserError, OSError, RuntimeError, ValueError) as error:
             self._without(error)
             return
@@ -101,6 +104,18 @@ class Profiler:
             f"trace of {self._steps.in_words}: {target}; open it with xprof --logdir={logdir}, with tensorboard "
             f"--logdir={logdir} (and its profile plugin), or drop its perfetto_trace.json.gz on ui.perfetto.dev"
         )
+        if times:
+            self._observer.note(split_in_words(self._steps.in_words, times))
+
+    def _times(self, folder: Path) -> dict[str, float] | None:
+        """Return how the time of a step on a GPU splits, and keep it for the report; None without a GPU."""
+        number, times = self._steps.last - self._steps.first + 1, None
+        for trace in folder.glob("plugins/profile/*/*.xplane.pb"):
+            times = kernel_times.of_trace(jax.profiler.ProfileData.from_file(os.fspath(trace)), number)
+        if times:
+            record = {"steps": self._steps.in_words, "milliseconds": times}
+            files.write_text(files.as_path(self._observer.workdir) / TIMES, json.dumps(record))
+        return times
 
     def _without(self, error: Exception) -> None:
         self._observer.note(f"no trace of {self._steps.in_words}: {first_line(error)}; the run goes on")

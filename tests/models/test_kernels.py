@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 from typing import Any
 
 import jax
@@ -162,7 +163,13 @@ def test_flash_compiles_for_a_gpu() -> None:
 
     allowed = [jax.export.DisabledSafetyCheck.custom_call("__gpu$xla.gpu.triton")]
     traced = jax.export.export(jax.jit(jax.grad(loss)), platforms=["cuda"], disabled_checks=allowed)
-    assert traced(shapes, ids, keys, head).mlir_module().count("custom_call @__gpu$xla.gpu.triton") == 3
+    program = traced(shapes, ids, keys, head).mlir_module()
+    assert program.count("custom_call @__gpu$xla.gpu.triton") == 3
+    # What ``plan`` counts: 2, 3 and 4 products; of a row of 512, 256 or 192 keys or queries are near a block.
+    products = [268_435_456, 402_653_184, 402_653_184]
+    operations = [33 * 2 * 4 * 512 * near for near in (256, 256, 192)]
+    assert sorted(map(int, re.findall(r'kernel_flops = "(\d+)"', program))) == products
+    assert sorted(map(int, re.findall(r'kernel_elementwise = "(\d+)"', program))) == sorted(operations)
 
 
 def test_other_bits_would_be_seen() -> None:

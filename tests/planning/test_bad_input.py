@@ -1,6 +1,8 @@
 """What is wrong with a plan's request is one line, before anything is compiled."""
 
 import importlib.util
+import re
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +11,8 @@ from bert_jax.errors import UserError
 from bert_jax.planning import topologies
 from bert_jax.runs.recipe_plan import PlanRequest, plan
 from tests.planning import tiny
+
+ROOT = Path(__file__).parents[2]
 
 
 def phase(batch_size: int, max_length: int) -> dict[str, dict[str, dict[str, int]]]:
@@ -60,6 +64,20 @@ def test_missing_compiler(capsys):
     said = capsys.readouterr().err
     assert "pip install 'jax[tpu]'" in said
     assert "-r requirements/tpu.txt" in said
+
+
+def test_missing_compiler_for_gpus(capsys, monkeypatch):
+    """The message names the packages of the extra, and a lock that has them."""
+    monkeypatch.setattr(topologies, "has_gpu_compiler", lambda: False)
+    assert run(["plan", "--config=bert_base", "--topology=h200:8"]) == 2
+    [said] = capsys.readouterr().err.splitlines()
+    assert "(no GPU is needed); install it with: pip install 'jax[cuda12-local]' nvidia-cuda-nvcc-cu12 (" in said
+    [lock] = re.findall(r"requirements/[\w-]+\.txt", said)
+    assert {"jax-cuda12-plugin", "jax-cuda12-pjrt", "nvidia-cuda-nvcc-cu12"} <= names(lock) - names("requirements.txt")
+
+
+def names(lock):
+    return set(re.findall(r"^([\w-]+)==", (ROOT / lock).read_text(), re.MULTILINE))
 
 
 FLAGS = {

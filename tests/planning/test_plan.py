@@ -15,6 +15,7 @@ from bert_jax.planning.compile import compile_phase, out_of_memory
 from bert_jax.planning.largest_micro_batch import LargestMicroBatch
 from bert_jax.planning.plan import Change, Machine, make
 from bert_jax.planning.smallest_change import smallest_change
+from bert_jax.runs.recipe_plan import PlanRequest, PlanResult
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.state import abstract
@@ -265,18 +266,43 @@ def test_added_tokens_are_pieces_of_the_vocabulary():
     assert tiny.recipe(vocab={"added": ("<e1>", "</e1>")}).shape().vocab_size == tiny.VOCABULARY + 2
 
 
-def test_command(capsys, tmp_path, monkeypatch):
+def test_command(capsys, tmp_path, monkeypatch, plan):
     found = {"phase1": LargestMicroBatch(9, 8, 1)}  # as test_largest_micro_batch.py finds them
     monkeypatch.setattr("bert_jax.runs.recipe_plan.largest_micro_batches", lambda *_: found)
     recipe = tmp_path / "tiny.json"
     recipe.write_text(json.dumps(tiny.config()))
-    assert run(["plan", f"--config={recipe}", "--topology=cpu:8", "--json", "--price_per_chip_hour=1"]) == 0
+    command = ["plan", f"--config={recipe}", "--topology=cpu:8", "--price_per_chip_hour=1"]
+    compiled = []
+    once = plan.phases[0].compiled
+    monkeypatch.setattr("bert_jax.planning.plan.compile_phase", lambda *given: compiled.append(given[2].kind) or once)
+    assert run(command) == 0
+    hint = next(line for line in capsys.readouterr().out.splitlines() if "largest micro-batch" in line)
+    assert compiled == ["phase1"]
+    assert run([*command, "--json"]) == 0
+    assert "largest_micro_batches" not in json.loads(capsys.readouterr().out)
+    [asked] = re.findall(r"--\w+", hint)
+    assert run([*command, asked]) == 0
+    assert "phase1: the largest micro-batch that fits has 9 rows" in capsys.readouterr().out
+    assert run([*command, asked, "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["fits"]
     assert record["next"].startswith("next, on cpu:8: JAX_NUM_CPU_DEVICES=8 ")
     assert record["next"].endswith(f"pretrain --config={recipe} --workdir=runs/tiny")
     assert math.isfinite(record["predicted_price"])
     assert record["largest_micro_batches"] == {"phase1": {"rows": 9, "own": 8, "micro_batches": 1}}
+
+
+def test_the_plan_is_printed_before_a_smaller_one_is_sought(plan):
+    refused = dataclasses.replace(plan, phases=(dataclasses.replace(plan.phases[0], fits=False),))
+    sought = []
+    result = PlanResult(refused, PlanRequest("cpu:8"), {}, lambda: sought.append(1) or [], dict)
+    lines = result.as_lines()
+    while next(lines) != "verdict: does not fit":
+        assert not sought
+    assert "no smaller batch, more micro_batches, remat or fsdp makes it fit; take a larger topology" in lines
+    assert sought == [1]
+    assert result.next_line().startswith("next: a larger machine: ")
+    assert sought == [1]
 
 
 @pytest.mark.heavy

@@ -20,6 +20,7 @@ import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
+from jax.experimental.xla_metadata import set_xla_metadata
 
 from bert_jax.models.dropout import mix
 from bert_jax.models.kernels.row_attention import OUTPUT, TOTAL, Arrays, Factors
@@ -167,26 +168,36 @@ def _call(
     head = pl.BlockSpec((None,), lambda i, h, b: (0,))
     read = (span, span, row_key, head, of_ids(of_queries), of_ids(of_keys))
     first, last = _span(form, blocks, (query_ids, key_ids), over)
-    return pl.pallas_call(
+    cost = _cost(form, blocks, (*inputs, *outputs))
+    call = pl.pallas_call(
         functools.partial(kernel, form, blocks),
         grid=(length // size[over], heads, batch),
         in_specs=[*read, *map(vectors, blocks.parts), *[numbers(of_queries)] * len(of_rows)],
         out_specs=[vectors(over) if len(x.shape) == 4 else numbers(over) for x in outputs],
         out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in outputs],
         compiler_params=plgpu.CompilerParams(num_warps=blocks.warps, num_stages=blocks.stages),
-        cost_estimate=_cost(form, blocks, (*inputs, *outputs)),
+        cost_estimate=cost,
         interpret=form.interpret,
         name=f"flash_attention{kernel.__name__.removesuffix('_kernel')}",
-    )(first, last, row_keys, first_head, query_ids, key_ids, *inputs, *of_rows)
+    )
+    # For planning/costs.py: JAX drops the cost estimate of a kernel that is compiled by Triton.
+    with set_xla_metadata(kernel_flops=str(cost.flops), kernel_elementwise=str(cost.transcendentals)):
+        return call(first, last, row_keys, first_head, query_ids, key_ids, *inputs, *of_rows)
 
 
 def _cost(form: _Form, blocks: Blocks, moved: tuple[Any, ...]) -> pl.CostEstimate:
-    """Return what the compiler and ``bert-jax plan`` are told of a kernel's work, as if a row were one sequence."""
+    """Return what the compiler and ``bert-jax plan`` are told of a kernel's work, as if a row were one sequence.
+
+    As for the kernel of TPUs, ``flops`` holds the matrix products alone, ``transcendentals`` all other operations.
+    """
     batch, length, heads, head_dim = moved[0].shape
     near = length if form.window is None else min(length, 2 * form.window + blocks.queries)
     scores = batch * heads * length * near
     size = sum(math.prod(x.shape) * x.dtype.itemsize for x in moved)
-    return pl.CostEstimate(flops=2 * blocks.products * scores * head_dim, transcendentals=scores, bytes_accessed=size)
+    # Of a score: 8 to see, scale, exponentiate, sum and cast it; 4 for a window; 21 for the hash of its dropout bit.
+    each = 8 + (4 if form.window is not None else 2 * form.causal) + 21 * (form.rate > 0)
+    products = 2 * blocks.products * scores * head_dim
+    return pl.CostEstimate(flops=products, transcendentals=each * scores, bytes_accessed=size)
 
 
 def _span(form: _Form, blocks: Blocks, ids: Arrays, over: str) -> tuple[jax.Array, jax.Array]:
