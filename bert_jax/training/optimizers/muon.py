@@ -11,13 +11,17 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import optax
 from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
 from bert_jax.configuration import ONE, check_fields
+from bert_jax.models.primitives import constrain, platform
 from bert_jax.training.optimizers import adamw, base
 
 PART, OF_HEADS = "encoder", "output"  # the part with the matrices, and the map whose first axes are heads
+COEFFICIENTS = 3.4445, -4.7750, 2.0315
 RMS = 0.2  # that of AdamW's steps (Liu et al. 2025, section 2.2)
 
 
@@ -44,9 +48,8 @@ class Optimizer(adamw.Adam):
         check_fields(self, "config.optimizer", allowed, "momentum", sound=lambda value: 0 <= value < ONE)
 
     def make(self) -> optax.GradientTransformation:
-        orthogonal = scale_by_muon(beta=self.momentum, weight_dimension_numbers=dimension_numbers)
         rules = {
-            "muon": optax.chain(orthogonal, optax.stateless(_with_rms)),
+            "muon": optax.chain(_momentum(self.momentum), optax.stateless(_orthogonal)),
             "adam": optax.scale_by_adam(self.b1, self.b2, self.eps),
         }
         return optax.chain(base.clip(self.clip_norm), optax.partition(rules, rules_of), base.decay(self.weight_decay))
@@ -77,11 +80,54 @@ def dimension_numbers(kernels: Any) -> Any:
     return jax.tree_util.tree_map_with_path(axes_of, kernels)
 
 
-def _with_rms(updates: Any, _: Any) -> Any:
-    """Return updates, orthogonal matrices, with the RMS of AdamW's steps."""
+def _momentum(b: float) -> optax.GradientTransformation:
+    """Return Nesterov's momentum, as ``scale_by_muon`` has it before it iterates, with the state of that."""
 
-    def scaled(update: jax.Array, axes: MuonDimensionNumbers) -> jax.Array:
-        sides = (math.prod(update.shape[axis] for axis in side) for side in axes)  # type: ignore[union-attr]
-        return RMS * math.sqrt(max(sides)) * update
+    def update(gradients: Any, state: Any, params: Any = None) -> Any:
+        del params
+        mu, count = optax.tree.update_moment(gradients, state.mu, b, 1), optax.safe_increment(state.count)
+        kept = optax.tree.bias_correction(mu, b, optax.safe_increment(count))
+        new = optax.tree.bias_correction(gradients, b, count)
+        return jax.tree.map(lambda m, g: b * m + (1 - b) * g, kept, new), state._replace(count=count, mu=mu)
 
-    return jax.tree.map(scaled, updates, dimension_numbers(updates))
+    return optax.GradientTransformation(scale_by_muon().init, update)
+
+
+def _orthogonal(updates: Any, _: Any) -> Any:
+    """Return updates made orthogonal, with the RMS of AdamW's steps.
+
+    Matrices of one shape are turned together, each device's share of them by that device.
+    """
+    dtype = "bfloat16" if platform() in ("gpu", "tpu") else None
+    kernels = jax.tree.map(lambda x: x.astype(dtype or x.dtype), updates)
+    stacks, unstacked = jax.vjp(_stacked, jax.lax.optimization_barrier(kernels))
+    [turned] = unstacked({shape: _iterated(stack) for shape, stack in stacks.items()})
+    return jax.tree.map(lambda x, like: x.astype(like.dtype), jax.lax.optimization_barrier(turned), updates)
+
+
+def _stacked(updates: Any) -> dict[tuple[int, int], jax.Array]:
+    """Return all matrices of each shape [n, m], with n <= m, as [k, n, m]."""
+    found: dict[tuple[int, int], list[jax.Array]] = {}
+
+    def add(update: jax.Array, axes: MuonDimensionNumbers) -> None:
+        inputs, outputs = axes
+        several = (axis for axis in range(update.ndim) if axis not in (*inputs, *outputs))
+        n, m = (math.prod(update.shape[axis] for axis in side) for side in axes)
+        matrices = update.transpose(*several, *inputs, *outputs).reshape(-1, n, m)
+        found.setdefault((min(n, m), max(n, m)), []).append(matrices if n <= m else matrices.mT)
+
+    jax.tree.map(add, updates, dimension_numbers(updates))
+    return {shape: constrain(jnp.concatenate(each), "matrices", None, None) for shape, each in found.items()}
+
+
+def _iterated(x: jax.Array) -> jax.Array:
+    """Return matrices x [k, n, m] after five Newton-Schulz steps, which bring singular values near 1."""
+    a, b, c = np.asarray(COEFFICIENTS, np.float32)
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+    norm = jnp.linalg.norm(x.astype(wide), axis=(1, 2), keepdims=True)
+    x = (x / (norm + 1e-8)).astype(x.dtype)
+    one = jnp.eye(x.shape[1], dtype=wide)
+    for _ in range(5):
+        square = x @ x.mT
+        x = (a * one + b * square + c * (square @ square)).astype(x.dtype) @ x
+    return (np.float32(RMS * math.sqrt(x.shape[2])) * x).astype(x.dtype)
