@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 
@@ -14,7 +15,8 @@ from bert_jax.models import primitives
 from bert_jax.planning import topologies
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig, make_mesh
-from bert_jax.training.optimizers import adamw
+from bert_jax.training.optimizers import adamw, muon
+from bert_jax.training.optimizers.base import Rule
 from bert_jax.training.schedules import linear
 from bert_jax.training.state import InitialState
 from bert_jax.training.step import jit_train_step, make_train_step
@@ -22,17 +24,19 @@ from tests.benchmarks.suite import ours
 from tests.benchmarks.suite.figures import BASE_128, MODERN_1024, Figure
 
 NARROW = {"layers": 2, "hidden": 256, "heads": 4}
+ADAMW = adamw.Optimizer()
 SHAPES = {
     "rows of 128": (dataclasses.replace(BASE_128, **NARROW), 64),
     "ModernBERT": (dataclasses.replace(MODERN_1024, **NARROW), 8),
 }
 
 
-def program(figure: Figure, rows: int, name: str) -> str:
+@functools.cache
+def program(figure: Figure, rows: int, name: str, optimizer: Rule = ADAMW) -> str:
     """Return the optimized program of the train step in bfloat16."""
     task, batch = ours._pretraining(dataclasses.replace(figure, rows=8), "bfloat16")
     devices = topologies.devices(topologies.parse(name))
-    mesh, tx = make_mesh(MeshConfig(), devices), adamw.Optimizer().make()
+    mesh, tx = make_mesh(MeshConfig(), devices), optimizer.make()
     state, frozen = InitialState(task, tx, mesh).shapes
     sharding = meshes.batch_sharding(mesh)
     batch = {
@@ -57,10 +61,13 @@ def activations(text: str, dtype: str, rows: int, length: int) -> list[tuple[str
     ]
 
 
-@pytest.mark.skipif(
+needs_plugin = pytest.mark.skipif(
     not any(map(topologies.importlib.util.find_spec, ("jax_cuda12_plugin", "jax_cuda13_plugin"))),
     reason="needs jax's CUDA plugin: pip install 'jax[cuda12]'",
 )
+
+
+@needs_plugin
 @pytest.mark.parametrize("name", ["h100:1", "h100:8"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_step_has_no_activations_in_float32_and_transposes_none(shape, name):
@@ -71,6 +78,26 @@ def test_a_step_has_no_activations_in_float32_and_transposes_none(shape, name):
     # The gradients of the word embeddings are added in float32, by a kernel that reads them so.
     assert len(activations(text, "f32", rows, figure.length)) <= 1
     assert not [found for found in activations(text, "bf16", rows, figure.length) if "transpose" in found[0]]
+
+
+@needs_plugin
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_update_reads_and_writes_a_matrix_and_its_moments_once(shape):
+    """One kernel takes the step, or skips it, and writes all three in their places."""
+    text = program(*SHAPES[shape], "h100:1")
+    entry = re.sub(r"\{[^{}]*\}|/\*.*?\*/", "", text[text.index("\nENTRY") :])
+    matrix = r"f32\[\d{3,}[\d,]*,\d+\]"
+    kept = re.findall(rf"^ +%?state_params\S* = ({matrix}) parameter\(", entry, re.M)
+    assert len(kept) > 6
+    assert sorted(re.findall(rf" = \(({matrix}), \1, \1\) fusion\(", entry)) == sorted(kept)
+    assert not re.findall(rf" = {matrix} copy\(", entry)
+
+
+@needs_plugin
+def test_muon_turns_all_matrices_of_one_shape_in_one_product_in_bfloat16():
+    text = program(*SHAPES["ModernBERT"], "h100:1", muon.Optimizer())
+    products = re.findall(r" = (\S+)\{\S* dot\((?!.*jvp\()", text)
+    assert sorted(products) == ["bf16[6,256,256]"] * 10 + ["bf16[6,256,384]"] * 5 + ["bf16[8,256,256]"] * 15
 
 
 @pytest.mark.parametrize("biases", [True, False])
