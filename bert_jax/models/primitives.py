@@ -96,7 +96,7 @@ class LayerNorm(nn.Module):
         bias = None
         if config.biases:
             bias = self.param("bias", with_axes(nn.initializers.zeros, "embed"), size, config.param_dtype)
-        normalise = _normalised_on_gpu if _platform() == "gpu" else _normalised
+        normalise = _normalised_on_gpu if platform() == "gpu" else _normalised
         return normalise(x, scale, bias, config.layer_norm_eps, (config.param_dtype, activation_dtype(config)))
 
 
@@ -341,10 +341,10 @@ def activation_dtype(config: ModelConfig) -> Any:
 
     A CPU rounds to bfloat16 slowly, element by element, and is fast only at products with bfloat16 factors.
     """
-    return config.param_dtype if _platform() == "cpu" else config.compute_dtype
+    return config.param_dtype if platform() == "cpu" else config.compute_dtype
 
 
-def _platform() -> str:
+def platform() -> str:
     """Return the platform of the mesh for which a program is traced, such as "gpu"; "" without a mesh."""
     place = placement.get()
     return "" if place is None else place.mesh.devices.flat[0].platform

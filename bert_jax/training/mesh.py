@@ -39,6 +39,7 @@ RULES: tuple[tuple[str, Any], ...] = (
     ("vocab", "tensor"),
     ("gates", None),
     ("layers", None),
+    ("matrices", _AXES),  # of all layers, which an optimizer turns
 )
 _ACTIVATION_RULES = tuple((name, None if name == "embed" else axes) for name, axes in RULES)
 SPLIT = 128  # the smallest axis of a matrix that is split over ROWS

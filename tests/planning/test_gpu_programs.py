@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 
@@ -17,7 +18,8 @@ from bert_jax.program import INSTALL
 from bert_jax.training import mesh as meshes
 from bert_jax.training.chips import CHIPS
 from bert_jax.training.mesh import MeshConfig, make_mesh
-from bert_jax.training.optimizers import adamw
+from bert_jax.training.optimizers import adamw, muon
+from bert_jax.training.optimizers.base import Rule
 from bert_jax.training.schedules import linear
 from bert_jax.training.state import InitialState
 from bert_jax.training.step import jit_train_step, make_train_step
@@ -25,17 +27,19 @@ from tests.benchmarks.suite import ours
 from tests.benchmarks.suite.figures import BASE_128, MODERN_1024, VOCABULARY, Figure
 
 NARROW = {"layers": 2, "hidden": 256, "heads": 4}
+ADAMW = adamw.Optimizer()
 SHAPES = {
     "rows of 128": (dataclasses.replace(BASE_128, **NARROW), 64),
     "ModernBERT": (dataclasses.replace(MODERN_1024, **NARROW), 8),
 }
 
 
-def program(figure: Figure, rows: int, name: str) -> tuple[str, float]:
+@functools.cache
+def program(figure: Figure, rows: int, name: str, optimizer: Rule = ADAMW) -> tuple[str, float]:
     """Return the optimized program of the train step in bfloat16, and the FLOPs of a device by the model's shape."""
     task, batch = ours._pretraining(dataclasses.replace(figure, rows=8), "bfloat16")
     devices = topologies.devices(topologies.parse(name))
-    mesh, tx = make_mesh(MeshConfig(), devices), adamw.Optimizer().make()
+    mesh, tx = make_mesh(MeshConfig(), devices), optimizer.make()
     state, frozen = InitialState(task, tx, mesh).shapes
     sharding = meshes.batch_sharding(mesh)
     batch = {
@@ -69,7 +73,12 @@ def activations(text: str, dtype: str, rows: int, length: int) -> list[str]:
     ]
 
 
-@pytest.mark.skipif(not topologies.has_gpu_compiler(), reason=f"needs jax's CUDA plugin: {INSTALL['plan-gpu']}")
+needs_plugin = pytest.mark.skipif(
+    not topologies.has_gpu_compiler(), reason=f"needs jax's CUDA plugin: {INSTALL['plan-gpu']}"
+)
+
+
+@needs_plugin
 @pytest.mark.parametrize("name", ["h100:1", "h100:8"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_step_has_no_activations_in_float32_and_transposes_none(shape, name):
@@ -94,6 +103,26 @@ def test_a_step_has_no_activations_in_float32_and_transposes_none(shape, name):
     assert kernels > 0
     assert predicted.products - kernels / 3 == pytest.approx(flops, rel=0.005 if shape == "rows of 128" else 0.1)
     assert {"all-reduce"} <= {row.kind for row in predicted.collectives} or devices == 1
+
+
+@needs_plugin
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_update_reads_and_writes_a_matrix_and_its_moments_once(shape):
+    """One kernel takes the step, or skips it, and writes all three in their places."""
+    text, _ = program(*SHAPES[shape], "h100:1")
+    entry = re.sub(r"\{[^{}]*\}|/\*.*?\*/", "", text[text.index("\nENTRY") :])
+    matrix = r"f32\[\d{3,}[\d,]*,\d+\]"
+    kept = re.findall(rf"^ +%?state_params\S* = ({matrix}) parameter\(", entry, re.M)
+    assert len(kept) > 6
+    assert sorted(re.findall(rf" = \(({matrix}), \1, \1\) fusion\(", entry)) == sorted(kept)
+    assert not re.findall(rf" = {matrix} copy\(", entry)
+
+
+@needs_plugin
+def test_muon_turns_all_matrices_of_one_shape_in_one_product_in_bfloat16():
+    text, _ = program(*SHAPES["ModernBERT"], "h100:1", muon.Optimizer())
+    products = re.findall(r" = (\S+)\{\S* dot\((?!.*jvp\()", text)
+    assert sorted(products) == ["bf16[6,256,256]"] * 10 + ["bf16[6,256,384]"] * 5 + ["bf16[8,256,256]"] * 15
 
 
 @pytest.mark.parametrize("biases", [True, False])

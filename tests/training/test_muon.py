@@ -1,14 +1,22 @@
 """Muon: which parameters it takes, and its steps against a computation of its own."""
 
+import collections
+import re
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+from optax.contrib import scale_by_muon
 
 from bert_jax.errors import UserError
 from bert_jax.models.encoders import albert
 from bert_jax.models.model import fresh_params
 from bert_jax.models.transformer import stack_layers, unstack_layers
+from bert_jax.training import mesh as meshes
+from bert_jax.training.mesh import ROWS, MeshConfig, make_mesh
 from bert_jax.training.optimizers import muon
 from tests.training.test_updates import leaves, random_like, run, tiny_params
 
@@ -52,6 +60,90 @@ def test_the_matrices_of_one_kernel_are_made_orthogonal_each() -> None:
         for i in range(kernels[name].shape[1]):
             alone = steps({"query": kernels[name][:, i]})["query"]
             np.testing.assert_allclose(together[name][:, i], alone, atol=1e-5)
+
+
+def kernels(layers: int, width: int, scanned: bool = False) -> dict[str, Any]:
+    """Return gradients of a ModernBERT's kernels: seven matrices a layer, of two shapes."""
+    shapes = {
+        "attention": {"qkv": (width, 3, 2, width // 2), "output": (2, width // 2, width)},
+        "mlp": {"input": (width, 2, 2 * width), "output": (2 * width, width)},
+    }
+    rng = np.random.default_rng(0)
+
+    def drawn(shape: tuple[int, ...]) -> dict[str, jax.Array]:
+        return {"kernel": jnp.asarray(rng.normal(size=shape), jnp.float32)}
+
+    found = {
+        f"layer_{i}": {part: {name: drawn(shape) for name, shape in of.items()} for part, of in shapes.items()}
+        for i in range(layers)
+    }
+    tree = {"encoder": found}
+    return stack_layers(tree) if scanned else tree
+
+
+def direction(gradient: Any) -> tuple[Any, Any]:
+    """Return the second step along ``gradient``, without decay, and the state after it."""
+    tx = muon.Optimizer(weight_decay=0.0).make()
+    _, state = tx.update(gradient, tx.init(gradient), gradient)
+    return tx.update(gradient, state, gradient)
+
+
+@pytest.mark.parametrize("scanned", [False, True])
+def test_matrices_of_one_shape_are_turned_together(scanned: bool) -> None:
+    """As by optax, which takes kernel by kernel; in three products a step of the iteration and shape."""
+    gradient = kernels(3, 32, scanned)
+    one_by_one = scale_by_muon(weight_dimension_numbers=muon.dimension_numbers)
+    _, state = one_by_one.update(gradient, one_by_one.init(gradient))
+    expected, _ = one_by_one.update(gradient, state)
+
+    def assert_near(path: tuple[Any, ...], found: jax.Array, expected: jax.Array) -> None:
+        wide = 64 if "mlp" in jax.tree_util.keystr(path) else 32
+        np.testing.assert_allclose(found, 0.2 * np.sqrt(wide) * expected, rtol=0, atol=3e-6)
+
+    jax.tree_util.tree_map_with_path(assert_near, jax.jit(direction)(gradient)[0], expected)
+    tx = muon.Optimizer().make()
+    traced = jax.make_jaxpr(tx.update)(gradient, tx.init(gradient), gradient)
+    assert len(re.findall(r"dot_general\[", str(traced))) == 2 * 5 * 3
+
+
+def test_in_bfloat16_on_gpus_and_tpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The momentum keeps its bits; a step is nearly the same."""
+    gradient = kernels(1, 128)
+    expected, kept = direction(gradient)
+    monkeypatch.setattr(muon, "platform", lambda: "gpu")
+    found, state = direction(gradient)
+    jax.tree.map(np.testing.assert_array_equal, state, kept)
+    for name, step in leaves(found).items():
+        wanted = leaves(expected)[name]
+        assert 0.999 < np.vdot(step, wanted) / np.linalg.norm(step) / np.linalg.norm(wanted) < 0.99999, name
+
+
+@pytest.mark.parametrize(
+    ("mesh", "split"),
+    [
+        (MeshConfig(), ROWS),
+        (MeshConfig(2, 4, weight_update="replicated"), "fsdp"),
+        (MeshConfig(2, 2, 2), "tensor"),
+        (MeshConfig(weight_update="replicated"), None),
+    ],
+)
+def test_each_device_turns_its_share(mesh: MeshConfig, split: Any) -> None:
+    """One of eight matrices [64, 64] and at most one of six [64, 128], which no product gathers."""
+    made, gradient = make_mesh(mesh), kernels(2, 64)
+
+    def place(kernel: jax.Array) -> NamedSharding:
+        axis = next(i for i, size in enumerate(kernel.shape) if size >= 64)
+        return NamedSharding(made, PartitionSpec(*(split if i == axis else None for i in range(kernel.ndim))))
+
+    shardings = jax.tree.map(place, gradient)
+    with meshes.activations(made):
+        step = jax.jit(lambda gradient: direction(gradient)[0], in_shardings=(shardings,), out_shardings=shardings)
+        program = step.lower(gradient).compile()
+    products = re.findall(r" = f32(\[[\d,]+\])\S* (?:dot|custom-call)\(", program.as_text())
+    assert collections.Counter(products) == {"[64,64]": 5 * 5, "[64,128]": 5}
+    expected = leaves(jax.jit(direction)(gradient)[0])
+    for name, found in leaves(program(jax.device_put(gradient, shardings))).items():
+        np.testing.assert_allclose(found, expected[name], rtol=0, atol=3e-6, err_msg=name)
 
 
 def orthogonal(matrix: np.ndarray) -> np.ndarray:
