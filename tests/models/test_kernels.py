@@ -16,7 +16,7 @@ from bert_jax.models.dropout import RowRng
 from bert_jax.models.kernels.choice import Case, check, choose
 from bert_jax.models.kernels.flash import flash
 from bert_jax.models.kernels.plain import SITE, plain
-from bert_jax.models.kernels.row_attention import KEPT, OUTPUT, rows
+from bert_jax.models.kernels.row_attention import KEPT, rows
 from bert_jax.models.kernels.splash import splash
 from bert_jax.models.masks import Visible
 from bert_jax.models.transformer import REMAT_POLICIES
@@ -139,14 +139,23 @@ def test_splash_is_plain_attention(causal: bool, dtype: Any, width: int) -> None
         assert_close(results(splashed(visible), inputs, visible), expected, 2e-6 if dtype == jnp.float32 else 2e-2)
 
 
-def test_splash_stays_finite_in_a_row_of_padding(capsys: pytest.CaptureFixture[str]) -> None:
-    """With "dots" the forward kernel does not run again, and nothing of the size of the scores is kept."""
-    visible, inputs = Visible(jnp.zeros((2, LENGTH), jnp.int32)), arrays(2)
-    assert all(jnp.isfinite(x).all() for x in results(splashed(visible), inputs, visible))
-    print_saved_residuals(jax.checkpoint(splashed(visible), policy=REMAT_POLICIES["dots"]), *inputs[:3])
-    kept = capsys.readouterr().out
-    assert OUTPUT in kept
-    assert f"{LENGTH},{LENGTH}" not in kept
+def test_splash_stays_finite_in_a_row_of_padding() -> None:
+    *inputs, gradient = arrays(2)
+    out, backward = jax.vjp(splashed(Visible(jnp.zeros((2, LENGTH), jnp.int32))), *inputs)
+    assert all(jnp.isfinite(x).all() for x in (out, *backward(gradient)))
+
+
+def test_rematerialisation_keeps_what_splash_computed(capsys: pytest.CaptureFixture[str]) -> None:
+    """The output and the logarithms of the denominators, with "dots"."""
+    attend, inputs = splashed(packed(2)), arrays(2)[:3]
+    kept = {}
+    for name, policy in REMAT_POLICIES.items():
+        print_saved_residuals(jax.checkpoint(attend, policy=policy), *inputs)
+        kept[name] = capsys.readouterr().out
+    computed = [f"f32[2,{HEADS},{LENGTH}{size}] output of " for size in ("", f",{WIDTH}")]
+    assert all(text in kept["dots"] for text in computed)
+    assert not any(text in kept["full"] for text in computed)
+    assert f"{LENGTH},{LENGTH}" not in kept["dots"]
 
 
 def test_flash_stays_finite_with_padding_within_a_row() -> None:

@@ -73,7 +73,12 @@ def test_long_rows_are_computed_by_the_kernel(topology, length, options):
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 @pytest.mark.parametrize(
     "options",
-    [{}, {"dtype": "float32", "width": 128, "causal": True}, {"dtype": "float32"}, {"width": 32, "tensor": 2}],
+    [
+        {},
+        {"width": 128, "causal": True},
+        {"dtype": "float32", "width": 128, "causal": True},
+        {"width": 32, "tensor": 2},
+    ],
 )
 def test_rows_of_8192_without_dropout_are_computed_by_splash(topology, options):
     forward, backward = kernels(compiled(topology, 8192, rate=0.0, **options))

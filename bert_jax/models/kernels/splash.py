@@ -18,8 +18,9 @@ from jax.experimental.pallas.ops.tpu import splash_attention
 from bert_jax.models.kernels.row_attention import OUTPUT, Factors
 
 # Keys that a program has on the chip, keys that it multiplies at a time, and queries of a program forward and backward.
-# The fastest of six by the compiler's own schedule for v5e (bert_jax/planning/README.md).
-KEYS, BLOCK, FORWARD, BACKWARD = 2048, 512, 512, 1024
+# The fastest of six by the compiler's own schedule for v5e (bert_jax/planning/README.md); fewer where a head takes more
+# than 128 bytes of a position, because a program has 16 MiB of a v4's own memory.
+BLOCKS, FEWER = (2048, 512, 512, 1024), (1024, 512, 512, 512)
 
 
 def splash(
@@ -42,7 +43,8 @@ def splash(
     query, key, value = (jnp.swapaxes(x, 1, 2) for x in factors)  # each [B, H, L, head_dim]
     _, heads, length, head_dim = query.shape
     mask = (splash_attention.CausalMask if causal else splash_attention.FullMask)((length, length))
-    keys, block, forward, backward = (math.gcd(length, size) for size in (KEYS, BLOCK, FORWARD, BACKWARD))
+    sizes = BLOCKS if head_dim * query.dtype.itemsize <= 128 else FEWER
+    keys, block, forward, backward = (math.gcd(length, size) for size in sizes)
     across = splash_attention.QKVLayout.SEQ_MINOR  # positions on lanes: heads of 64 entries take no padding in memory
     kernel = splash_attention.make_splash_mha_single_device(
         splash_attention.MultiHeadMask([mask] * heads),
