@@ -17,6 +17,7 @@ from bert_jax.models.kernels.choice import Case, Kernel, choose
 from bert_jax.models.kernels.flash import flash
 from bert_jax.models.kernels.plain import SITE, plain
 from bert_jax.models.kernels.row_attention import Factors, rows
+from bert_jax.models.kernels.splash import splash
 from bert_jax.models.masks import Visible
 from bert_jax.models.primitives import Dense, Placement, constrain, placement
 from bert_jax.models.rotary import Rotation, rotate
@@ -48,6 +49,7 @@ def attend(
         chosen, causal = choose(kernel, case), visible.causal
         kernels: dict[str, Callable[..., jax.Array]] = {
             "rows": functools.partial(rows, rate=rate, causal=causal),
+            "splash": functools.partial(splash, causal=causal),
             "flash": functools.partial(flash, rate=rate, causal=causal, window=visible.window),
             "cudnn": functools.partial(cudnn, causal=causal),
         }

@@ -188,9 +188,9 @@ class TransformerConfig(ModelConfig):
 
     layers: "scanned" compiles one layer and loops over parameters stacked on a leading axis; "unrolled" runs faster
       and compiles longer. ``models.transformer`` converts the parameters.
-    attention_kernel: what computes attention: "plain" jax, "rows" (a TPU kernel), "flash" (a GPU kernel) or "cudnn"
-      (NVIDIA's, without dropout), all with the same result but for rounding; "auto" takes "rows" or "flash"
-      where it can (``models.kernels.choice``).
+    attention_kernel: what computes attention: "plain" jax, "rows" (a TPU kernel), "splash" (JAX's for TPUs, without
+      dropout), "flash" (a GPU kernel) or "cudnn" (NVIDIA's, without dropout), all with the same result but for
+      rounding; "auto" takes "rows", "splash" or "flash" where it can (``models.kernels.choice``).
     remat: what the backward pass recomputes: "none" nothing, "dots" everything except matrix products with weights and
       what an attention kernel computed, "full" everything inside a layer.
     """
@@ -203,7 +203,7 @@ class TransformerConfig(ModelConfig):
     layers: Literal["unrolled", "scanned"] = "unrolled"  # unrolled runs faster, scanned compiles faster
     remat: Literal["none", "dots", "full"] = "none"  # recompute in the backward pass, to save memory: full saves most
     # what computes attention; all give the same result but for rounding
-    attention_kernel: Literal["auto", "plain", "rows", "flash", "cudnn"] = "auto"
+    attention_kernel: Literal["auto", "plain", "rows", "splash", "flash", "cudnn"] = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()

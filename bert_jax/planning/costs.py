@@ -35,6 +35,9 @@ _CUBLAS = re.compile(r'custom_call_target="__cublas\$')
 _CUDNN_ATTENTION = re.compile(r'custom_call_target="__cudnn\$fmha(\w+)')
 _CONTRACTED = re.compile(r'"lhs_contracting_dimensions": ?\[([^\]]*)\]')
 _SCORES = re.compile(r'"intermediate_tensor_shape": ?\{[^}]*"dimensions": ?\[([^\]]*)\]')
+# JAX's splash kernels state nothing. Matrix products over pairs of a query and a key, and other operations on a pair.
+_SPLASH = {"splash_mha_fwd": (2, 8), "splash_mha_dkv": (5, 12)}
+_LANES = 128  # of a TPU's registers, to which heads are padded
 _SLICES = ("dynamic-slice", "slice", "gather")
 ASYNC_COPIES = ("copy-start", "slice-start")
 
@@ -113,11 +116,24 @@ def _library_or_kernel(computation: Computation, instruction: Instruction) -> Co
         query, scores = _array(computation, instruction.operands[0]), float(math.prod(_numbers(shape[1])))
         products = 5 if "Backward" in attention[1] else 2
         return Cost({_precision(query): 2.0 * products * scores * query.dims[-1]}, elementwise=scores)
-    return Cost()
+    return _splash(computation, instruction) if instruction.name.startswith(tuple(_SPLASH)) else Cost()
 
 
 def _numbers(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", text)]
+
+
+def _splash(computation: Computation, instruction: Instruction) -> Cost:
+    """Return the work of a splash kernel, which has a mask for positions (a causal one) or sees all of a row."""
+    operands = [array for name in instruction.operands for array in computation.arrays_of(name)]
+    query = next(array for array in operands if array.dtype in ("bf16", "f32"))
+    head_dim, length = query.dims[-2:]
+    # Ids of queries and of keys; only a mask for positions reads these too, and then half of the pairs are left out.
+    masked = sum(array.dtype == "s32" and length in array.dims for array in operands) > 2
+    pairs = query.size / head_dim * length / (2 if masked else 1)
+    products, operations = _SPLASH[instruction.name.partition("_segmented")[0]]
+    flops = 2 * products * pairs * (-(-head_dim // _LANES) * _LANES)
+    return Cost({_precision(query): flops}, elementwise=operations * pairs)
 
 
 def _precision(array: Array) -> str:
@@ -197,8 +213,8 @@ def _traffic(module: Module, computation: Computation, instruction: Instruction)
     callee = module.callee(instruction) if instruction.opcode == "fusion" else None
     if callee is None:
         return out + sum(_main_memory(computation.arrays_of(name)) for name in instruction.operands)
-    return _written_bytes(callee, out) + sum(
-        _read_bytes(callee, parameter, _main_memory(computation.arrays_of(name)))
+    return _written_bytes(module, callee, out) + sum(
+        _read_bytes(module, callee, parameter, _main_memory(computation.arrays_of(name)))
         for name, parameter in zip(instruction.operands, callee.parameters, strict=False)
     )
 
@@ -218,15 +234,22 @@ def _copied_bytes(instruction: Instruction) -> int:
     return smallest * sum(array.space == 0 for array in buffers[:2])
 
 
-def _read_bytes(callee: Computation, parameter: Instruction, whole: int) -> int:
+def _read_bytes(module: Module, callee: Computation, parameter: Instruction, whole: int) -> int:
     """Return the bytes of an operand that a fusion reads.
 
-    If the fusion only cuts parts out of the operand, only those parts count.
+    If the fusion, or one within it, only cuts parts out of the operand, only those parts count.
     """
-    users = _users(callee, parameter)
-    if whole and users and all(_cuts(user, name) for user, name in users):
-        return min(whole, sum(0 if u.opcode == "dynamic-update-slice" else u.arrays[0].bytes for u, _ in users))
-    return whole
+    read, users = 0, _users(callee, parameter)
+    for user, name in users:
+        inner = module.callee(user) if user.opcode == "fusion" else None
+        if inner is not None:
+            inside = [p for p, operand in zip(inner.parameters, user.operands, strict=False) if operand == name]
+            read += sum(_read_bytes(module, inner, p, whole) for p in inside)
+        elif not _cuts(user, name):
+            return whole
+        elif user.opcode != "dynamic-update-slice":
+            read += user.arrays[0].bytes
+    return min(whole, read) if users else whole
 
 
 def _users(callee: Computation, instruction: Instruction) -> list[tuple[Instruction, str]]:
@@ -244,19 +267,22 @@ def _cuts(user: Instruction, name: str) -> bool:
     return user.opcode in (*_SLICES, "dynamic-update-slice") and user.operands[0] == name
 
 
-def _written_bytes(callee: Computation, out: int) -> int:
+def _written_bytes(module: Module, callee: Computation, out: int) -> int:
     """Return the bytes of all results of a fusion. A result that updates an operand in place counts only the update."""
     root = callee.root
     names = root.operands if root.opcode == "tuple" else (root.name,)
-    return min(out, sum(_result(callee, callee.by_name[name]) for name in names))
+    return min(out, sum(_result(module, callee, callee.by_name[name]) for name in names))
 
 
-def _result(callee: Computation, instruction: Instruction) -> int:
+def _result(module: Module, callee: Computation, instruction: Instruction) -> int:
     size = _main_memory(instruction.arrays)
     while instruction.opcode in ("bitcast", "copy") and instruction.operands[0] in callee.by_name:
         instruction = callee.by_name[instruction.operands[0]]
     if instruction.opcode == "dynamic-update-slice":
         return min(size, sum(array.bytes for array in callee.arrays_of(instruction.operands[1])))
+    inner = module.callee(instruction) if instruction.opcode == "fusion" else None
+    if inner is not None and inner.root.opcode != "tuple":
+        return min(size, _result(module, inner, inner.root))
     return size
 
 

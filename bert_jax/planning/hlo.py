@@ -141,7 +141,7 @@ def parse(text: str) -> Module:
             assert header, line[:80]
             name, lines = header[2], []
             entry = name if header[1] else entry
-        elif line.startswith("}"):
+        elif line.startswith("}") and not line.startswith("}}"):  # which ends an attribute of several lines
             computations[name] = Computation(name, tuple(_instructions(lines)))
         elif name:
             lines.append(line)

@@ -18,6 +18,7 @@ from bert_jax.models.kernels.choice import Case, check, choose
 from bert_jax.models.kernels.flash import flash
 from bert_jax.models.kernels.plain import SITE, plain
 from bert_jax.models.kernels.row_attention import KEPT, rows
+from bert_jax.models.kernels.splash import splash
 from bert_jax.models.masks import Visible
 from bert_jax.models.transformer import REMAT_POLICIES
 from bert_jax.training.mesh import MeshConfig, activations, make_mesh
@@ -25,6 +26,7 @@ from bert_jax.training.mesh import MeshConfig, activations, make_mesh
 LENGTH, HEADS, WIDTH = 384, 2, 64  # several chunks of queries and blocks of keys
 INTERPRETED = functools.partial(rows, interpret=True)
 FLASH = functools.partial(flash, interpret=True)
+SPLASH = functools.partial(splash, interpret=True)
 
 
 def arrays(batch: int, dtype: Any = jnp.float32, heads: int = HEADS, width: int = WIDTH) -> list[jax.Array]:
@@ -56,6 +58,10 @@ def directly(visible: Visible, rate: float, rng: RowRng, kernel: Any = INTERPRET
     keys = rng.site(SITE).row_keys()
     local = functools.partial(kernel, rate=rate, causal=visible.causal)
     return lambda q, k, v: local((q, k, v), visible.ids(), (keys, jnp.zeros(1, jnp.int32)))
+
+
+def splashed(visible: Visible) -> Any:
+    return lambda q, k, v: SPLASH((q, k, v), visible.ids(), None, causal=visible.causal)
 
 
 def results(function: Any, inputs: list[jax.Array], visible: Visible) -> list[jax.Array]:
@@ -126,6 +132,33 @@ def test_flash_is_plain_attention(name: str) -> None:
     assert_close(found, expected, 2e-6 if dtype == jnp.float32 else 2e-2)
 
 
+@pytest.mark.parametrize(("causal", "dtype", "width"), [(False, jnp.float32, 64), (True, jnp.bfloat16, 32)])
+def test_splash_is_plain_attention(causal: bool, dtype: Any, width: int) -> None:
+    for visible in (padded(2, causal=causal), packed(2, causal=causal)):
+        inputs = arrays(2, dtype, width=width)
+        expected = results(lambda *qkv, visible=visible: plain(qkv, visible, 0.0, None), inputs, visible)
+        assert_close(results(splashed(visible), inputs, visible), expected, 2e-6 if dtype == jnp.float32 else 2e-2)
+
+
+def test_splash_stays_finite_in_a_row_of_padding() -> None:
+    *inputs, gradient = arrays(2)
+    out, backward = jax.vjp(splashed(Visible(jnp.zeros((2, LENGTH), jnp.int32))), *inputs)
+    assert all(jnp.isfinite(x).all() for x in (out, *backward(gradient)))
+
+
+def test_rematerialisation_keeps_what_splash_computed(capsys: pytest.CaptureFixture[str]) -> None:
+    """The output and the logarithms of the denominators, with "dots"."""
+    attend, inputs = splashed(packed(2)), arrays(2)[:3]
+    kept = {}
+    for name, policy in REMAT_POLICIES.items():
+        print_saved_residuals(jax.checkpoint(attend, policy=policy), *inputs)
+        kept[name] = capsys.readouterr().out
+    computed = [f"f32[2,{HEADS},{LENGTH}{size}] output of " for size in ("", f",{WIDTH}")]
+    assert all(text in kept["dots"] for text in computed)
+    assert not any(text in kept["full"] for text in computed)
+    assert f"{LENGTH},{LENGTH}" not in kept["dots"]
+
+
 def test_flash_stays_finite_with_padding_within_a_row() -> None:
     ids = np.ones((1, LENGTH), int)
     ids[0, 100:110] = ids[0, 120:270] = 0
@@ -179,7 +212,8 @@ def test_other_bits_would_be_seen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "manual"), [("rows", ()), ("rows", ("data",)), ("rows", ("data", "fsdp", "tensor")), ("flash", ())]
+    ("name", "manual"),
+    [("rows", ()), ("rows", ("data",)), ("rows", ("data", "fsdp", "tensor")), ("flash", ()), ("splash", ())],
 )
 def test_under_a_mesh_the_bits_are_those_of_the_whole_array(name: str, manual: Any, monkeypatch: Any) -> None:
     """Rows over data, heads over tensor: within jit, and within a step that is manual over some axes or over all."""
@@ -189,13 +223,14 @@ def test_under_a_mesh_the_bits_are_those_of_the_whole_array(name: str, manual: A
 
     def interpreted(factors: Any, *rest: Any, **options: Any) -> jax.Array:
         called.append(factors[0].shape)
-        return {"rows": INTERPRETED, "flash": FLASH}[name](factors, *rest, **options)
+        return {"rows": INTERPRETED, "flash": FLASH, "splash": SPLASH}[name](factors, *rest, **options)
 
     monkeypatch.setattr(attention, name, interpreted)
     monkeypatch.setattr(attention, "choose", lambda kernel, case: {"auto": name}[kernel])
+    rate = 0.0 if name == "splash" else 0.1
 
     def attend(q: Any, k: Any, v: Any, ids: Any, rows: Any) -> jax.Array:
-        return attention.attend((q, k, v), Visible(ids, ids), 0.1, RowRng.create(3, 17, rows))
+        return attention.attend((q, k, v), Visible(ids, ids), rate, RowRng.create(3, 17, rows))
 
     with activations(mesh):
         whole = attend
@@ -210,7 +245,7 @@ def test_under_a_mesh_the_bits_are_those_of_the_whole_array(name: str, manual: A
         found = [run(*inputs[:3]) * real(visible)] if manual else results(run, inputs, visible)
     assert set(called) == {(1, LENGTH, 2, WIDTH)}
     rng = RowRng.create(3, 17, rows_of_batch)
-    expected = results(lambda q, k, v: plain((q, k, v), visible, 0.1, rng), inputs, visible)
+    expected = results(lambda q, k, v: plain((q, k, v), visible, rate, rng), inputs, visible)
     assert_close(found, expected[: len(found)], 2e-6)
 
 
@@ -245,6 +280,11 @@ def test_auto_takes_what_can_compute_it() -> None:
     assert chosen(LARGE) == chosen(LARGE, rate=0.0) == chosen(LARGE, length=256) == "rows"
     assert chosen(LARGE, length=128) == chosen(LARGE, length=320) == chosen(LARGE, num_heads=3) == "plain"
     assert chosen(LARGE, length=4096) == chosen(LARGE, head_dim=48) == chosen(LARGE, dtype="float64") == "plain"
+    long = dataclasses.replace(LARGE, rate=0.0, length=8192)
+    assert chosen(long) == chosen(long, dtype="float32", length=2048) == chosen(long, num_heads=3) == "splash"
+    assert chosen(long, length=2048) == "rows"
+    assert chosen(long, rate=0.1) == chosen(long, window=64) == chosen(long, length=8000) == "plain"
+    assert choose("splash", dataclasses.replace(long, length=256)) == "splash"
     assert (chosen(GPU), choose("cudnn", GPU)) == ("flash", "cudnn")
     assert chosen(GPU, rate=0.1) == chosen(GPU, packed=True) == chosen(GPU, length=8000, window=64) == "flash"
     assert (
@@ -280,6 +320,28 @@ def test_auto_takes_what_can_compute_it() -> None:
             {"window": 64},
             "has no window, and layers of the model see 64 positions to each side; here 'plain'",
         ),
+        (
+            "splash",
+            LARGE,
+            {},
+            "has no dropout, and config.model.attention_dropout_rate is 0.1; here 'plain' and 'rows'",
+        ),
+        ("splash", GPU, {}, "runs on TPUs, and the devices are gpu; here 'plain' and 'flash' and 'cudnn' can run"),
+        (
+            "splash",
+            LARGE,
+            {"rate": 0.0, "length": 8000},
+            "needs rows whose length is a multiple of 128, and they have 8,000 positions; here 'plain' can run",
+        ),
+        ("splash", LARGE, {"rate": 0.0, "head_dim": 48}, "needs heads of 32, 64, 128 entries, and these have 48"),
+        ("splash", LARGE, {"rate": 0.0, "num_heads": 1.5}, "takes whole heads, and a device has 1.5"),
+        (
+            "splash",
+            LARGE,
+            {"rate": 0.0, "dtype": "float64"},
+            "computes in bfloat16 or float32, and config.model.dtype is",
+        ),
+        ("splash", LARGE, {"rate": 0.0, "window": 64}, "has no window, and layers of the model see 64 positions to"),
         (
             "flash",
             LARGE,

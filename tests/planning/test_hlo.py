@@ -102,6 +102,26 @@ def test_a_kernel_costs_what_it_says():
     assert (cost.products, cost.elementwise, cost.bytes) == ({"bf16": 4096.0}, 640.0, 2 * 2 * 8 * 128)
 
 
+@pytest.mark.parametrize("batch", ["", "3,"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_splash_kernel_that_says_nothing_is_counted(batch, causal):
+    """Of a causal mask there is an operand more, the places of queries. Attributes are over several lines."""
+    factor, of_queries, of_keys = f"bf16[{batch}12,64,512]", f"s32[{batch}512,128]", f"s32[{batch}8,512]"
+    operands = ["s8[1,4,4]", "s8[1,4,4]", *[factor] * 3, of_queries, of_keys, *["s32[512,128]"] * causal]
+    names = ", ".join(f"%p{number}" for number in range(len(operands)))
+    lines = "".join(f"  %p{number} = {shape} parameter({number})\n" for number, shape in enumerate(operands))
+    module = hlo.parse(
+        f"HloModule m\n\nENTRY %e (p: f32[]) -> {factor} {{\n{lines}"
+        f"  %splash_mha_fwd_segmented_residuals.1 = (f32[512,128], {factor}) custom-call({names}), "
+        'custom_call_target="tpu_custom_call", frontend_attributes={kernel_metadata={\n"blocks":"{}"\n}}\n'
+        f"  ROOT %out = {factor} get-tuple-element(%splash_mha_fwd_segmented_residuals.1), index=1\n}}\n"
+    )
+    cost = costs.cost(module, module.entry, module.entry.instructions[-2])
+    pairs = (3 if batch else 1) * 12 * 512 * 512 // (2 if causal else 1)
+    assert cost.products == {"bf16": 2 * 2 * pairs * 128}  # two products, in which heads are padded to 128 lanes
+    assert cost.elementwise == 8 * pairs
+
+
 def test_a_loop_counts_as_often_as_it_runs():
     module = hlo.parse(PROGRAM)
     predicted = timeline.predict(module, MESH)
@@ -321,4 +341,16 @@ ENTRY %e (w0: f32[24,100], i0: s32[]) -> f32[1,100] {
 }
 """
     module = hlo.parse(text)
+    assert costs.cost(module, module.entry, module.entry.root).bytes == 400 + 400 + 4
+    outer = """
+%outer (w2: f32[24,100], i2: s32[]) -> f32[1,100] {
+  %w2 = f32[24,100]{1,0} parameter(0)
+  %i2 = s32[] parameter(1)
+  ROOT %g = f32[1,100]{1,0} fusion(%w2, %i2), kind=kLoop, calls=%cut
+}
+
+ENTRY"""
+    module = hlo.parse(
+        text.replace("\nENTRY", outer).replace("(%w0, %i0), kind=kLoop, calls=%cut", "(%w0, %i0), calls=%outer")
+    )
     assert costs.cost(module, module.entry, module.entry.root).bytes == 400 + 400 + 4

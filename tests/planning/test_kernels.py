@@ -19,6 +19,7 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu (pip install 'jax[tpu]')"),
 ]
 BATCH, HEADS = 8, 4  # on all devices together
+TOPOLOGIES = ("v4:2x2x1", "v5e:2x2", "v5p:2x2x1", "v6e:2x2")
 
 
 def compiled(topology: str, length: int, *, width=64, rate=0.1, dtype="bfloat16", tensor=1, **rules) -> hlo.Module:
@@ -43,7 +44,7 @@ def kernels(module: hlo.Module) -> list[costs.Cost]:
     return [costs.cost(module, entry, i) for i in entry.instructions if "tpu_custom_call" in i.attributes]
 
 
-@pytest.mark.parametrize("topology", ["v4:2x2x1", "v5e:2x2", "v5p:2x2x1", "v6e:2x2"])
+@pytest.mark.parametrize("topology", TOPOLOGIES)
 @pytest.mark.parametrize(
     ("length", "options"),
     [
@@ -66,6 +67,25 @@ def test_long_rows_are_computed_by_the_kernel(topology, length, options):
     # Lanes of other heads are multiplied too, by zero, but for one product forward and one backward.
     assert forward.products == {dtype: 2 * scores * (128 + width)}
     assert backward.products == {dtype: 2 * scores * (4 * 128 + width)}
+    assert 0 < forward.elementwise < backward.elementwise
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"width": 128, "causal": True},
+        {"dtype": "float32", "width": 128, "causal": True},
+        {"width": 32, "tensor": 2},
+    ],
+)
+def test_rows_of_8192_without_dropout_are_computed_by_splash(topology, options):
+    forward, backward = kernels(compiled(topology, 8192, rate=0.0, **options))
+    scores = BATCH * HEADS * 8192 * 8192 / 4 / (2 if options.get("causal") else 1)
+    dtype = "f32" if options.get("dtype") == "float32" else "bf16"
+    assert forward.products == {dtype: 2 * 2 * scores * 128}
+    assert backward.products == {dtype: 2 * 5 * scores * 128}
     assert 0 < forward.elementwise < backward.elementwise
 
 

@@ -4,7 +4,8 @@ Plain attention has three forms (``kernels.plain``), chosen by the length of row
 that the scores of a long row, [L, L], are never held at once: neither by "auto", nor where "plain" is asked for, nor
 where another kernel cannot compute a case.
 
-On TPUs windows are left to plain attention: the kernel holds whole rows and would compute what a window hides. By
+On TPUs windows are left to plain attention: ``rows`` holds whole rows and would compute what a window hides, and the
+blocks of ``splash`` are several times as wide as a window. By
 ``jax.nn.dot_product_attention`` of jax 0.10.2, cuDNN has windows to the left alone, and no packed rows: offsets of
 sequences are taken only by the private binding below it.
 """
@@ -20,11 +21,13 @@ from bert_jax.models.config import TransformerConfig
 from bert_jax.models.kernels.row_attention import LANES, LONGEST
 from bert_jax.records import BatchSpec
 
-Kernel = Literal["plain", "rows", "flash", "cudnn"]  # rows: ours for TPUs; flash: ours for GPUs; cudnn: NVIDIA's
-KERNELS: tuple[Kernel, ...] = ("plain", "rows", "flash", "cudnn")
-# Positions from which a kernel is faster than plain attention. XLA itself keeps scores of shorter rows on a TPU's chip.
-WORTHWHILE: dict[Kernel, int] = {"rows": 256, "flash": 128}
+# rows: ours for TPUs; splash: JAX's for TPUs; flash: ours for GPUs; cudnn: NVIDIA's
+Kernel = Literal["plain", "rows", "splash", "flash", "cudnn"]
+KERNELS: tuple[Kernel, ...] = ("plain", "rows", "splash", "flash", "cudnn")
 CHUNKED = 1024  # positions of a row from which plain attention holds the scores of some queries at a time
+# Positions from which a kernel is faster than plain attention. XLA itself keeps scores of shorter rows on a TPU's chip.
+# The first that can compute a case is taken.
+WORTHWHILE: dict[Kernel, int] = {"rows": 256, "splash": CHUNKED, "flash": 128}
 LONG = 2048  # positions of a row from which nothing may hold all scores [L, L] at once
 BLOCK = 64  # queries of a block of local attention, at least; on a CPU 128 are slower
 HEAD_DIMS = (32, 64, 128)  # sizes of heads that our kernels take
@@ -105,7 +108,8 @@ def check(wanted: Kernel | Literal["auto"], cases: Sequence[Case]) -> None:
 
 def _obstacle(kernel: Kernel, case: Case) -> str | None:
     """Return what ``kernel`` needs and ``case`` does not have, as the end of a sentence; None if nothing is missing."""
-    return {"plain": lambda _: None, "rows": _of_rows, "flash": _of_flash, "cudnn": _of_cudnn}[kernel](case)
+    needs = {"plain": lambda _: None, "rows": _of_rows, "splash": _of_splash, "flash": _of_flash, "cudnn": _of_cudnn}
+    return needs[kernel](case)
 
 
 def _of_rows(case: Case) -> str | None:
@@ -121,6 +125,22 @@ def _of_rows(case: Case) -> str | None:
     if case.length % LANES or case.length > LONGEST[case.dtype]:
         longest = f"a multiple of {LANES} up to {LONGEST[case.dtype]:,} in {case.dtype}"
         return f"needs rows whose length is {longest}, and they have {case.length:,} positions"
+    return _without_window(case)
+
+
+def _of_splash(case: Case) -> str | None:
+    if case.platform != "tpu":
+        return f"runs on TPUs, and the devices are {case.platform}"
+    if case.rate:
+        return f"has no dropout, and config.model.attention_dropout_rate is {case.rate:g}"
+    if case.dtype not in LONGEST:
+        return f"computes in {' or '.join(LONGEST)}, and config.model.dtype is {case.dtype}"
+    if case.head_dim not in HEAD_DIMS:
+        return f"needs heads of {', '.join(map(str, HEAD_DIMS))} entries, and these have {case.head_dim}"
+    if case.num_heads % 1:
+        return f"takes whole heads, and a device has {case.num_heads:g}"
+    if case.length % LANES:
+        return f"needs rows whose length is a multiple of {LANES}, and they have {case.length:,} positions"
     return _without_window(case)
 
 
