@@ -89,10 +89,15 @@ class Settings:
     @property
     def is_albert(self) -> bool:
         """Return whether a model of sentencepiece is read by ALBERT's rules."""
-        return (self._class or f"{self.model_type}") in ("AlbertTokenizer", "albert")
+        return (self.class_name or f"{self.model_type}") in ("AlbertTokenizer", "albert")
 
     @property
-    def _class(self) -> str | None:
+    def leaves_texts_bare(self) -> bool:
+        """Return whether the class puts no special tokens around a text, unless a tokenizer.json has a template."""
+        return self.class_name in (*_PLAIN, "GPT2Tokenizer")
+
+    @property
+    def class_name(self) -> str | None:
         """Return the class that the files name; else the class of the model's type, if that class has its own rules."""
         name: str | None = self.options.get("tokenizer_class")
         if not name and self.model_type:
@@ -102,7 +107,7 @@ class Settings:
 
     def check_class(self, ending: str) -> None:
         """Raise ``UserError`` if the files name a class whose rules a file with this ending does not hold."""
-        whole, name = ending == "json", self._class
+        whole, name = ending == "json", self.class_name
         known = [f"{word}Tokenizer" for word in (_PROGRAMS if whole else _READ[ending]).split()]
         if name and name not in _PLAIN and whole == (name in known):
             raise UserError(

@@ -280,6 +280,26 @@ def test_alberts_model_is_read_by_alberts_rules(tmp_path, flags):
     assert (load(tmp_path).sha256 == ours.sha256) == (not flags)
 
 
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "config.json"])
+def test_special_tokens_that_albert_names_are_not_guessed(tmp_path, file):
+    """``AlbertTokenizer`` of transformers appends [CLS] where a model has <s> alone; named or added, it is read."""
+    model = parse(learn_sentencepiece(TEXTS * 20, 100, num_threads=1), "")
+    for i, piece in ((2, "<s>"), (3, "</s>")):
+        model.pieces[i].piece = piece
+    (tmp_path / "spiece.model").write_bytes(model.SerializeToString())
+    write(tmp_path, {file: {"model_type": "albert", "tokenizer_class": "AlbertTokenizer"}})
+    with pytest.raises(
+        UserError, match=r"takes '\[CLS\]' for cls, which the vocabulary lacks; add it as an added token"
+    ):
+        load(tmp_path)
+    size = len(model.pieces)
+    write(tmp_path, {"added_tokens.json": {"[CLS]": size, "[SEP]": size + 1}})
+    assert load(tmp_path).special_ids == (0, 1, size, size + 1, 4)
+    (tmp_path / "added_tokens.json").unlink()
+    write(tmp_path, {"special_tokens_map.json": {"cls_token": "<s>", "sep_token": "</s>"}})
+    assert load(tmp_path).special_ids == (0, 1, 2, 3, 4)
+
+
 def test_ids_that_fairseq_shifts_are_refused(tmp_path):
     data = learn_sentencepiece(TEXTS * 20, 100, num_threads=1)
     (tmp_path / "sentencepiece.bpe.model").write_bytes(data)
