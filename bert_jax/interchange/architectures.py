@@ -128,7 +128,9 @@ def of_config(family: Family, theirs: Mapping[str, Any], tensors: Mapping[str, A
     Raises:
       UserError: the class is of another family, or the labels do not fit the classifier.
     """
-    named = [str(name) for name in theirs.get("architectures") or ()]
+    named = theirs.get("architectures") or []
+    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+        raise UserError(f"{where}/config.json has architectures {named!r}; a list of class names is needed")
     foreign = [name for name in named if not name.startswith(family.name)]
     if foreign:
         raise UserError(f"{where} is {foreign[0]}; readable: {', '.join(family.architectures)}")
