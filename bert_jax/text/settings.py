@@ -33,6 +33,7 @@ _LEFT_OFF: dict[str, tuple[Any, ...]] = {
     "clean_text": (True,),
     "wordpieces_prefix": ("##",),
     "split_special_tokens": (False,),
+    "truncation_side": ("right",),
     "word_tokenizer_type": ("basic",),
     "subword_tokenizer_type": ("wordpiece",),
     "sp_model_kwargs": ({},),

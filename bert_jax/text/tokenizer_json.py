@@ -114,6 +114,8 @@ def normal(
 def _normal(content: Mapping[str, Any], where: str, named: Mapping[str, str], settings: Settings | None) -> Content:
     if not isinstance(content.get("model"), dict):
         raise UserError(f"{where} is not the tokenizer.json of a tokenizer: it has no 'model'; give another")
+    if (side := (content.get("truncation") or {}).get("direction", "Right")) != "Right":
+        raise UserError(f"{where} cuts a long text at its {side} end (truncation.direction); Right alone can be read")
     model, normalizer = _model(content["model"]), content.get("normalizer")
     if normalizer and normalizer.get("strip_accents") == normalizer.get("lowercase", object()):
         normalizer = {**normalizer, "strip_accents": None}  # BERT's normaliser then strips accents if it lower-cases

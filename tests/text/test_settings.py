@@ -156,6 +156,7 @@ BAD = [
     ("added_tokens.json", {"the": 31, "<e1>": 32}, "that is a piece already keeps the piece's id"),
     ("added_tokens.json", {"<e1>": 3}, "'.SEP.' and '<e1>' both have the id 3; correct the id of one of them"),
     ("tokenizer_config.json", {"split_special_tokens": True}, "has true for split_special_tokens; false alone"),
+    ("tokenizer_config.json", {"truncation_side": "left"}, 'has "left" for truncation_side; "right" alone can be read'),
     ("special_tokens_map.json", {"additional_special_tokens": "<e1>"}, "special_tokens_map.json has .* a list of"),
     ("config.json", {"tokenizer_class": "PhobertTokenizer"}, "names the tokenizer_class PhobertTokenizer"),
     ("config.json", {"model_type": "roformer"}, "names the tokenizer_class RoFormerTokenizer"),

@@ -115,6 +115,8 @@ REFUSED = {
     "lays a text out as .CLS.:0 A:1 .SEP.:0 ": changed(
         post_processor={"single": [SINGLE[0], {"Sequence": {"id": "A", "type_id": 1}}, SINGLE[2]]}
     ),
+    "cuts a long text at its Left end .truncation.direction.; Right alone can be read": ALBERT
+    | {"truncation": {"direction": "Left", "max_length": 8, "strategy": "LongestFirst", "stride": 0}},
     "has 2 post-processors": changed(post_processor={"type": "Sequence", "processors": [ALBERT["post_processor"]] * 2}),
     "is damaged .*; copy it again": changed(model={"vocab": [["the"]]}),
     "is damaged, or a Unigram tokenizer that cannot be read: .*; save it as": changed(
