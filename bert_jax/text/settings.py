@@ -93,6 +93,12 @@ class Settings:
         return (self.class_name or f"{self.model_type}") in ("AlbertTokenizer", "albert")
 
     @property
+    def is_roberta(self) -> bool:
+        """Return whether byte-level merges are read by RoBERTa's rules, which put <s> and </s> around a text."""
+        known = [f"{word}Tokenizer" for word in _READ["merges"].split() if word != "GPT2"]
+        return self.class_name in known if self.class_name else self.model_type == "roberta"
+
+    @property
     def leaves_texts_bare(self) -> bool:
         """Return whether the class puts no special tokens around a text, unless a tokenizer.json has a template."""
         return self.class_name in (*_PLAIN, "GPT2Tokenizer")

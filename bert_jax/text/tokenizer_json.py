@@ -381,7 +381,8 @@ def _of_merges(vocabulary: Any, merges: Any, settings: Settings) -> Content:
         "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": first, "trim_offsets": True, "use_regex": True},
         "model": {"type": "BPE", "vocab": vocab, "merges": [pair for pair in pairs if pair]},
     }
-    if {"<s>", "</s>"} <= special:
-        ends = {role: [named.get(role, usual)] for role, usual in (("cls", "<s>"), ("sep", "</s>"))}
-        content["post_processor"] = {"type": "RobertaProcessing", **ends}
+    ends = {role: named.get(role, usual) for role, usual in (("cls", "<s>"), ("sep", "</s>"))}
+    if settings.is_roberta or {*ends.values()} <= special:
+        named |= ends
+        content["post_processor"] = {"type": "RobertaProcessing", **{role: [token] for role, token in ends.items()}}
     return normal(content, str(merges), named, settings)

@@ -254,6 +254,27 @@ def test_the_special_tokens_of_bare_merges_are_the_ones_that_the_files_name(tmp_
     assert load(tmp_path).encode("a <mask>", special_tokens_in_text=True).input_ids == ids
 
 
+def test_bare_merges_of_other_names_are_laid_out_as_roberta_does(tmp_path):
+    """Two separators, and token type 0 of both texts, whatever the names; <s> and </s> are not guessed."""
+    pieces = ["[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]", *ALPHABET]
+    write(tmp_path, {"vocab.json": {piece: i for i, piece in enumerate(pieces)}, "merges.txt": "#version: 0.2\n"})
+    write(tmp_path, {"tokenizer_config.json": {"tokenizer_class": "RobertaTokenizerFast"}})
+    with pytest.raises(UserError, match="takes '<s>' for cls, which the vocabulary lacks; add it as an added token"):
+        load(tmp_path)
+    write(tmp_path, {"added_tokens.json": {"<s>": len(pieces), "</s>": len(pieces) + 1}})
+    assert load(tmp_path).special_ids == (2, 3, len(pieces), len(pieces) + 1, 4)
+    (tmp_path / "added_tokens.json").unlink()
+    write(tmp_path, {"special_tokens_map.json": {"cls_token": "[CLS]", "sep_token": "[SEP]"}})
+    encoded = load(tmp_path).encode("a", "b")
+    a, b = (pieces.index(letter) for letter in "ab")
+    assert encoded.input_ids == (0, a, 1, 1, b, 1)
+    assert {*encoded.token_type_ids} == {0}
+    (tmp_path / "tokenizer_config.json").unlink()
+    write(tmp_path, {"special_tokens_map.json": {}, "config.json": {"model_type": "roberta"}})
+    with pytest.raises(UserError, match="takes '<s>' for cls"):
+        load(tmp_path)
+
+
 @pytest.mark.parametrize("flags", [{}, {"do_lower_case": False}, {"keep_accents": True}, {"add_prefix_space": False}])
 def test_alberts_model_is_read_by_alberts_rules(tmp_path, flags):
     """Expected: the rules of ``AlbertTokenizer`` of transformers, put together with ``tokenizers``."""
