@@ -21,6 +21,7 @@ FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 ROLES = ("pad", "unk", "cls", "sep", "mask")  # in the order of records.SPECIAL_TOKENS
 CONFIG, SPECIAL_MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
 _ADVICE = "give a model with a tokenizer.json that holds all its rules, or learn a vocabulary with `bert-jax vocab`"
+_ROLE_KEYS = tuple(f"{role}_token" for role in ROLES)
 _AROUND_TEXTS = ("bos_token", "eos_token")
 _SWITCHES = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "keep_accents", "add_prefix_space")
 # Rules that no tokenizer of this package has -> the values that leave them off.
@@ -147,7 +148,7 @@ def beside(source: Any) -> Settings:
             )
     if not isinstance(options.get("tokenizer_class", ""), str):
         raise _unreadable(folder / CONFIG, "tokenizer_class", options["tokenizer_class"], "a name is needed")
-    for name in (*(f"{role}_token" for role in ROLES), *_AROUND_TEXTS):
+    for name in (*_ROLE_KEYS, *_AROUND_TEXTS):
         if name in options:
             check_token(options[name], folder / CONFIG, name)
     kind = model.get("model_type")
@@ -158,7 +159,8 @@ def beside(source: Any) -> Settings:
 def _tokens(folder: Any, config: Mapping[str, Any], special_map: Mapping[str, Any], ids: Mapping[str, Any]) -> Any:
     """Return the added tokens of the three files, by id."""
     listed = [*_listed(config, folder / CONFIG), *_listed(special_map, folder / SPECIAL_MAP)]
-    special = {token["content"] for token in listed}
+    named = [content.get(key) for content in (config, special_map) for key in (*_ROLE_KEYS, *_AROUND_TEXTS)]
+    special = {token["content"] for token in listed} | {_content(token) for token in named}
     by_id = config.get("added_tokens_decoder") or {}
     if not isinstance(by_id, Mapping):
         raise _unreadable(folder / CONFIG, "added_tokens_decoder", by_id, "an object, id -> token, is needed")

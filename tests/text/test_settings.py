@@ -215,6 +215,7 @@ IDS = {"<e1>": 31, "</e1>": 32}
     [
         ({"added_tokens.json": {"<e1>": 31, "</e1>": "32"}}, True),
         ({"added_tokens.json": IDS, "special_tokens_map.json": {"additional_special_tokens": [*IDS]}}, False),
+        ({"added_tokens.json": IDS, "special_tokens_map.json": {"eos_token": {"content": "<e1>"}}}, False),
         ({"tokenizer_config.json": {"added_tokens_decoder": DECODER}}, False),
         ({"special_tokens_map.json": {"extra_special_tokens": {"a": "<e1>", "b": {"content": "</e1>"}}}}, False),
     ],
