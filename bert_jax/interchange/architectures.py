@@ -128,12 +128,14 @@ def of_config(family: Family, theirs: Mapping[str, Any], tensors: Mapping[str, A
     Raises:
       UserError: the class is of another family, or the labels do not fit the classifier.
     """
-    named = [str(name) for name in theirs.get("architectures") or ()]
+    named = theirs.get("architectures") or []
+    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+        raise UserError(f"{where}/config.json has architectures {named!r}; a list of class names is needed")
     foreign = [name for name in named if not name.startswith(family.name)]
     if foreign:
         raise UserError(f"{where} is {foreign[0]}; readable: {', '.join(family.architectures)}")
     architecture = next((name for name in named if name in family.architectures), None)
-    architecture = architecture or f"{family.name}{_of_tensors(family, tensors)}"
+    architecture = architecture or f"{family.name}{_of_tensors(family, tensors, where)}"
     ending = architecture.removeprefix(family.name)
     weight = tensors.get("classifier.weight", tensors.get("classifier.out_proj.weight"))
     labels = _labels(theirs, weight, ending, where)
@@ -152,11 +154,18 @@ def of_config(family: Family, theirs: Mapping[str, Any], tensors: Mapping[str, A
 
 
 # Published files that name no class have the tensors of one of these; whatever else is exported names its class.
-def _of_tensors(family: Family, tensors: Collection[str]) -> str:
+def _of_tensors(family: Family, tensors: Collection[str], where: str) -> str:
     parts = {entry.part for entry in family.entries(1) if entry.theirs in tensors}
     if "qa_outputs" in parts:
         return "ForQuestionAnswering"
     if any(name.startswith("classifier.") for name in tensors):
+        known = {f"{family.name}{ending}": family.classes[ending] for ending in LABELLED}
+        fits = [{one.theirs for one in family.entries(1, name) if one.part in own} for name, own in known.items()]
+        if fits[0] == fits[1]:
+            raise UserError(
+                f"{where}/config.json names no class, and the tensors are those of {' and '.join(known)}; add "
+                f'"architectures": ["{family.name}{LABELLED[0]}"], or the other'
+            )
         inside = "classifier.out_proj.weight" in tensors
         return "ForSequenceClassification" if inside or "pooler" in parts else "ForTokenClassification"
     if "mlm_head" in parts:

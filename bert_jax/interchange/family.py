@@ -42,6 +42,7 @@ WITHOUT_EFFECT = """
     forced_eos_token_id remove_invalid_values exponential_decay_length_penalty suppress_tokens begin_suppress_tokens
     directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type
 """.split()  # noqa: SIM905
+_FLAGS = ("is_decoder", "tie_word_embeddings")
 _QUANTIZED = ("quantization_config", "compression_config")
 
 
@@ -218,6 +219,8 @@ class Family(abc.ABC):
                 f"{path} has {name}: a quantized model cannot be read; give one with float32, float16 or bfloat16 "
                 "weights, or remove the key if these are"
             )
+        for name in (name for name in _FLAGS if not isinstance(given.get(name, False), bool)):
+            raise UserError(f"{path} has {name} {given[name]!r}; true and false are allowed")
         counting = (*self.fields, self.activation, self.classifier_dropout, *(n for n, v in self.fixed.items() if v))
         for name in (n for n in counting if theirs.get(n, "") is None and n not in self.nullable):
             raise UserError(f"{path} has null as {name}; give the value with which the model was trained")

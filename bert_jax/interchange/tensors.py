@@ -37,17 +37,23 @@ def read_tensors(folder: Path, where: str) -> dict[str, np.ndarray]:
     Raises:
       UserError: there is no safetensors file, a file is damaged, or a value is not finite.
     """
-    if (folder / INDEX).exists():
-        places = read_json(folder / INDEX).get("weight_map")
-        if not isinstance(places, dict) or not all(isinstance(place, str) for place in places.values()):
-            raise UserError(f"{where}/{INDEX} has no weight_map of names and files; copy it again")
-        shards = sorted({Path(place).name for place in places.values()})
-    elif (folder / WEIGHTS).exists():
+    places: dict[str, str] = {}
+    if (folder / WEIGHTS).exists():  # an index beside it is of older weights, to transformers too
         shards = [WEIGHTS]
+    elif (folder / INDEX).exists():
+        places = read_json(folder / INDEX).get("weight_map") or {}
+        if not isinstance(places, dict) or not all(isinstance(p, str) and p == Path(p).name for p in places.values()):
+            raise UserError(f"{where}/{INDEX} has no weight_map of names and files; copy it again")
+        shards = sorted({*places.values()})
     else:
         pickled = any(folder.glob("pytorch_model*.bin"))
         raise UserError(f"{where} has no {WEIGHTS}" + (PICKLE_HINT if pickled else "; is it a model's folder?"))
-    tensors = {name: array for shard in shards for name, array in _read_shard(folder / shard)}
+    found = ((shard, *tensor) for shard in shards for tensor in _read_shard(folder / shard))
+    tensors = {name: array for shard, name, array in found if places.get(name, shard) == shard}
+    if lost := sorted(places.keys() - tensors.keys()):
+        raise UserError(
+            f"{where}/{INDEX} has {lost[0]} in {places[lost[0]]}, which lacks it; copy the whole folder again"
+        )
     check_finite(tensors, where)
     return tensors
 

@@ -11,6 +11,7 @@ from bert_jax.interchange.json_files import write_json
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import encoder_file
 from bert_jax.storage import files, reading
+from bert_jax.text import folders
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.case import NOT_SAID, Case
 from bert_jax.text.tokenizer import Tokenizer
@@ -83,6 +84,7 @@ def read_tokenizer(folder: Path, config: ModelConfig, where: str, given: Case = 
             "per line, or its sentencepiece model, or its tokenizer.json (WordPiece, Unigram or byte-level BPE)"
         )
     tokenizer = tokenizers.load(folder, *given, rows=config.vocab_size)
+    folders.check_layout(files.as_path(vocabulary), tokenizer.vocab, tokenizer.special_ids)
     if tokenizer.size > config.vocab_size:
         raise UserError(
             f"{vocabulary} has {tokenizer.size} pieces, the model {config.vocab_size} embeddings (special and added "

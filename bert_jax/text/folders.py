@@ -7,6 +7,7 @@ a ``.model`` of sentencepiece, or ``vocab.json`` with ``merges.txt``. Files that
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from etils import epath
 
@@ -71,6 +72,21 @@ def of_file(source: epath.Path, given: Case, rows: int | None) -> Engine:
     ideographs = settings.switch("tokenize_chinese_chars") is not False
     content = tokenizer_json.of_bert(pieces, given.lowercase is not False, given.strip_accents, ideographs, settings)
     return JsonEngine(content, str(source))
+
+
+def check_layout(source: epath.Path, pieces: Sequence[str], special_ids: Sequence[int]) -> None:
+    """Raise ``UserError`` if the files of a model's tokenizer put no special tokens around a text."""
+    whole = source.name == tokenizer_json.FILE_NAME
+    bare = tokenizer_json.is_bare(read_json(source)) if whole else source.name == tokenizer_json.MERGES
+    if not bare or not beside(source).leaves_texts_bare:
+        return
+    cls, sep = ([pieces[i], i] for i in special_ids[2:4])
+    processor = json.dumps({"type": "BertProcessing", "sep": sep, "cls": cls}, ensure_ascii=False)
+    advice = f'give the file "post_processor": {processor}' if whole else "name the tokenizer_class RobertaTokenizer"
+    raise UserError(
+        f"{source} puts no special tokens around a text, but a model reads {cls[0]} and {sep[0]} there; if this model "
+        f"was trained with them, {advice}"
+    )
 
 
 def _of_model(source: epath.Path, settings: Settings, given: Case) -> Engine:

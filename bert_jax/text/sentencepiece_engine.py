@@ -32,6 +32,7 @@ from bert_jax.text.sentencepiece_model import (
 from bert_jax.text.settings import ROLES, Settings
 
 _QUOTES = ("``", "''")  # the replacement table of ALBERT has " for each; those of most models leave them
+_ALBERT_ROLES = {"cls": "[CLS]", "sep": "[SEP]", "mask": MASK}  # whatever other special tokens a model has
 _DECODER = decoders.Sequence([decoders.Metaspace(SPACE, "always"), decoders.ByteFallback(), decoders.Fuse()])
 
 
@@ -96,8 +97,9 @@ class SentencePieceEngine:
         """
         content = _convert(self.model, self._special)
         content |= _albert(content, settings, lowercase) if settings.is_albert else {}
+        own = _ALBERT_ROLES if settings.is_albert else {}
         return JsonEngine(
-            tokenizer_json.normal(content, "the model", self.roles | settings.roles, settings), "the model"
+            tokenizer_json.normal(content, "the model", self.roles | own | settings.roles, settings), "the model"
         )
 
     def ids(self, texts: Sequence[str]) -> list[np.ndarray]:

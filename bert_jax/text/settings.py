@@ -21,6 +21,7 @@ FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 ROLES = ("pad", "unk", "cls", "sep", "mask")  # in the order of records.SPECIAL_TOKENS
 CONFIG, SPECIAL_MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
 _ADVICE = "give a model with a tokenizer.json that holds all its rules, or learn a vocabulary with `bert-jax vocab`"
+_ROLE_KEYS = tuple(f"{role}_token" for role in ROLES)
 _AROUND_TEXTS = ("bos_token", "eos_token")
 _SWITCHES = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "keep_accents", "add_prefix_space")
 # Rules that no tokenizer of this package has -> the values that leave them off.
@@ -33,6 +34,7 @@ _LEFT_OFF: dict[str, tuple[Any, ...]] = {
     "clean_text": (True,),
     "wordpieces_prefix": ("##",),
     "split_special_tokens": (False,),
+    "truncation_side": ("right",),
     "word_tokenizer_type": ("basic",),
     "subword_tokenizer_type": ("wordpiece",),
     "sp_model_kwargs": ({},),
@@ -89,10 +91,21 @@ class Settings:
     @property
     def is_albert(self) -> bool:
         """Return whether a model of sentencepiece is read by ALBERT's rules."""
-        return (self._class or f"{self.model_type}") in ("AlbertTokenizer", "albert")
+        return (self.class_name or f"{self.model_type}") in ("AlbertTokenizer", "albert")
 
     @property
-    def _class(self) -> str | None:
+    def is_roberta(self) -> bool:
+        """Return whether byte-level merges are read by RoBERTa's rules, which put <s> and </s> around a text."""
+        known = [f"{word}Tokenizer" for word in _READ["merges"].split() if word != "GPT2"]
+        return self.class_name in known if self.class_name else self.model_type == "roberta"
+
+    @property
+    def leaves_texts_bare(self) -> bool:
+        """Return whether the class puts no special tokens around a text, unless a tokenizer.json has a template."""
+        return self.class_name in (*_PLAIN, "GPT2Tokenizer")
+
+    @property
+    def class_name(self) -> str | None:
         """Return the class that the files name; else the class of the model's type, if that class has its own rules."""
         name: str | None = self.options.get("tokenizer_class")
         if not name and self.model_type:
@@ -102,7 +115,7 @@ class Settings:
 
     def check_class(self, ending: str) -> None:
         """Raise ``UserError`` if the files name a class whose rules a file with this ending does not hold."""
-        whole, name = ending == "json", self._class
+        whole, name = ending == "json", self.class_name
         known = [f"{word}Tokenizer" for word in (_PROGRAMS if whole else _READ[ending]).split()]
         if name and name not in _PLAIN and whole == (name in known):
             raise UserError(
@@ -135,7 +148,7 @@ def beside(source: Any) -> Settings:
             )
     if not isinstance(options.get("tokenizer_class", ""), str):
         raise _unreadable(folder / CONFIG, "tokenizer_class", options["tokenizer_class"], "a name is needed")
-    for name in (*(f"{role}_token" for role in ROLES), *_AROUND_TEXTS):
+    for name in (*_ROLE_KEYS, *_AROUND_TEXTS):
         if name in options:
             check_token(options[name], folder / CONFIG, name)
     kind = model.get("model_type")
@@ -146,7 +159,8 @@ def beside(source: Any) -> Settings:
 def _tokens(folder: Any, config: Mapping[str, Any], special_map: Mapping[str, Any], ids: Mapping[str, Any]) -> Any:
     """Return the added tokens of the three files, by id."""
     listed = [*_listed(config, folder / CONFIG), *_listed(special_map, folder / SPECIAL_MAP)]
-    special = {token["content"] for token in listed}
+    named = [content.get(key) for content in (config, special_map) for key in (*_ROLE_KEYS, *_AROUND_TEXTS)]
+    special = {token["content"] for token in listed} | {_content(token) for token in named}
     by_id = config.get("added_tokens_decoder") or {}
     if not isinstance(by_id, Mapping):
         raise _unreadable(folder / CONFIG, "added_tokens_decoder", by_id, "an object, id -> token, is needed")

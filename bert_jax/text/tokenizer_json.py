@@ -114,6 +114,8 @@ def normal(
 def _normal(content: Mapping[str, Any], where: str, named: Mapping[str, str], settings: Settings | None) -> Content:
     if not isinstance(content.get("model"), dict):
         raise UserError(f"{where} is not the tokenizer.json of a tokenizer: it has no 'model'; give another")
+    if (side := (content.get("truncation") or {}).get("direction", "Right")) != "Right":
+        raise UserError(f"{where} cuts a long text at its {side} end (truncation.direction); Right alone can be read")
     model, normalizer = _model(content["model"]), content.get("normalizer")
     if normalizer and normalizer.get("strip_accents") == normalizer.get("lowercase", object()):
         normalizer = {**normalizer, "strip_accents": None}  # BERT's normaliser then strips accents if it lower-cases
@@ -319,24 +321,42 @@ def _template_roles(step: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _pair_form(processors: Sequence[Mapping[str, Any]], roles: Mapping[str, str], where: str) -> tuple[int, int]:
-    """Return the number of separators in a pair and the type of the second text: 2, 0 (RoBERTa) or 1, 1 (BERT)."""
-    for step in processors:
-        if step["type"] == "RobertaProcessing":
-            return 2, 0
-        if step["type"] == "TemplateProcessing" and step["pair"]:
-            names = {name: entry["tokens"][0] for name, entry in step["special_tokens"].items()}
-            pieces = [next(iter(piece.values())) for piece in step["pair"]]
-            layout = [names.get(piece["id"], piece["id"]) for piece in pieces]
-            cls, sep = roles["cls"], roles["sep"]
-            for separators in (1, 2):
-                if layout == [cls, "A", *[sep] * separators, "B", sep]:
-                    return separators, pieces[-1]["type_id"]
-            if cls in layout:  # a template that only joins the texts tells nothing
-                raise UserError(
-                    f"{where} lays a pair out as {' '.join(layout)}; {cls} A {sep} B {sep}, or two {sep} between the"
-                    " texts, can be read"
-                )
-    return 1, 1
+    """Return the number of separators in a pair and the type of the second text: 2, 0 (RoBERTa) or 1, 1 (BERT).
+
+    A template that only joins the texts, without special tokens, tells nothing.
+    """
+    steps = [step for step in processors if step["type"] != "ByteLevel"]
+    if len(steps) > 1:
+        raise UserError(f"{where} has {len(steps)} post-processors that put tokens around a text; one can be read")
+    if not steps or steps[0]["type"] != "TemplateProcessing":
+        return (2, 0) if steps and steps[0]["type"] == "RobertaProcessing" else (1, 1)
+    cls, sep = roles["cls"], roles["sep"]
+    single = [f"{cls}:0", "A:0", f"{sep}:0"]
+    pairs = {
+        (count, kind): [*single, *[f"{sep}:0"] * (count - 1), f"B:{kind}", f"{sep}:{kind}"]
+        for count in (1, 2)
+        for kind in (0, 1)
+    }
+    for name, known in (("single", [single]), ("pair", pairs.values())):
+        if (layout := _layout(steps[0], name)) not in known and any(part[:2] not in ("A:", "B:") for part in layout):
+            raise UserError(
+                f"{where} lays a {'text' if name == 'single' else name} out as {' '.join(layout)} (token:type); "
+                f"{cls} A {sep} and {cls} A {sep} B {sep}, or two {sep} between the texts, can be read"
+            )
+    return next((form for form, pair in pairs.items() if pair == _layout(steps[0], "pair")), (1, 1))
+
+
+def is_bare(content: Mapping[str, Any]) -> bool:
+    """Return whether the post-processor in a ``tokenizer.json`` puts no special tokens around a text."""
+    steps = flat(content.get("post_processor"), "processors")
+    return all(step["type"] == "ByteLevel" or not step.get("special_tokens", True) for step in steps)
+
+
+def _layout(step: Mapping[str, Any], key: str) -> list[str]:
+    """Return "A", "B" or a special token, with its type, for each part of a template."""
+    names = {name: entry["tokens"][0] for name, entry in step["special_tokens"].items()}
+    pieces = [next(iter(piece.values())) for piece in step[key] or ()]
+    return [f"{names.get(piece['id'], piece['id'])}:{piece['type_id']}" for piece in pieces]
 
 
 def _of_merges(vocabulary: Any, merges: Any, settings: Settings) -> Content:
@@ -361,7 +381,8 @@ def _of_merges(vocabulary: Any, merges: Any, settings: Settings) -> Content:
         "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": first, "trim_offsets": True, "use_regex": True},
         "model": {"type": "BPE", "vocab": vocab, "merges": [pair for pair in pairs if pair]},
     }
-    if {"<s>", "</s>"} <= special:
-        ends = {role: [named.get(role, usual)] for role, usual in (("cls", "<s>"), ("sep", "</s>"))}
-        content["post_processor"] = {"type": "RobertaProcessing", **ends}
+    ends = {role: named.get(role, usual) for role, usual in (("cls", "<s>"), ("sep", "</s>"))}
+    if settings.is_roberta or {*ends.values()} <= special:
+        named |= ends
+        content["post_processor"] = {"type": "RobertaProcessing", **{role: [token] for role, token in ends.items()}}
     return normal(content, str(merges), named, settings)

@@ -50,6 +50,31 @@ def test_a_published_folder_of_two_files_is_read(exported: Path, tmp_path: Path)
     assert import_model(tmp_path).tokenizer.sha256 == TOKENIZER.sha256
 
 
+def test_a_model_whose_files_put_no_tokens_around_a_text_is_refused(exported: Path, tmp_path: Path) -> None:
+    """Transformers gives the bare text for a tokenizer.json without a template, and for the class of GPT-2."""
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((exported / name).read_bytes())
+    config = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    content = roberta() | {"post_processor": {"type": "ByteLevel", "trim_offsets": True}}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match="no special tokens around a text, but a model reads <s> and </s>") as error:
+        import_model(tmp_path)
+    advised = json.loads(str(error.value).partition('"post_processor": ')[2])
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content | {"post_processor": advised}))
+    assert import_model(tmp_path).tokenizer.special_ids == TOKENIZER.special_ids
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "vocab.json").write_text(json.dumps(roberta()["model"]["vocab"]))
+    (tmp_path / "merges.txt").write_text("\n".join(["#version: 0.2", *roberta()["model"]["merges"]]), encoding="utf-8")
+    for name in ("GPT2TokenizerFast", "RobertaTokenizer"):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
+        if name == "RobertaTokenizer":
+            assert import_model(tmp_path).tokenizer.sha256 == TOKENIZER.sha256
+        else:
+            with pytest.raises(UserError, match="name the tokenizer_class RobertaTokenizer"):
+                import_model(tmp_path)
+
+
 def test_a_mask_has_either_name() -> None:
     filled = fill_mask(TrainedModel("", PARAMS, CONFIG, TOKENIZER), ["the <mask> cat", "the [MASK] cat"])
     assert filled[0].predictions == filled[1].predictions

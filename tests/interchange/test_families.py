@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -280,6 +281,23 @@ def test_an_activation_is_blamed_by_its_own_key(modern: Path) -> None:
     (modern / "config.json").write_text(json.dumps(described))
     with pytest.raises(UserError, match="has classifier_activation 'gelu' by default; only 'gelu_new', as in the lay"):
         import_model(modern)
+
+
+def test_a_class_is_not_guessed_where_two_have_the_same_tensors(modern: Path) -> None:
+    """A text and a token classifier of ModernBERT; a number of another type is blamed by its name before."""
+    config, head = config_of("modernbert"), head_of("modernbert", "ForSequenceClassification")
+    export_model(TrainedModel("", params_of(config, head), config, TOKENIZER, head), modern / "a", "card")
+    (modern / "a" / "SHA256SUMS").unlink()
+    edit(modern / "a", architectures=None)
+    with pytest.raises(UserError, match="names no class, and the tensors are .*; add (.*), or the other") as error:
+        import_model(modern / "a")
+    advised = re.search("add (.*), or the other", str(error.value))
+    edit(modern / "a", **json.loads("{" + (advised[1] if advised else "") + "}"))
+    assert import_model(modern / "a").head == head
+    for value in ({"a": 1}, [3], True):
+        edit(modern / "a", global_attn_every_n_layers=value)
+        with pytest.raises(UserError, match="config.json does not describe .*global_every"):
+            import_model(modern / "a")
 
 
 def with_tasks(folder: Path, row: Any) -> np.ndarray:

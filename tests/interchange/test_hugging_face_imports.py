@@ -128,9 +128,22 @@ def test_shards_are_read(copy: Path) -> None:
         save_file({name: tensors[name] for name in tensors if places[name] == place}, copy / place)
     (copy / f"{WEIGHTS}.index.json").write_text(json.dumps({"weight_map": places}))
     assert_same(import_model(copy).params, PARAMS)
-    (copy / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(UserError, match="model-00002-of-00002.safetensors cannot be read"):
+    first, second = sorted({*places.values()})
+    others = {name: tensors[name] for name in tensors if places[name] == second}
+    save_file({**others, sorted(tensors)[0]: np.zeros_like(tensors[sorted(tensors)[0]])}, copy / second)
+    assert_same(import_model(copy).params, PARAMS)  # of a tensor in two files, the index says which one counts
+    save_file({name: others[name] for name in sorted(others)[1:]}, copy / second)
+    with pytest.raises(UserError, match=f"index.json has {sorted(others)[0]} in {second}, which lacks it; copy the wh"):
         import_model(copy)
+    (copy / second).unlink()
+    with pytest.raises(UserError, match=f"{second} cannot be read"):
+        import_model(copy)
+    for damaged in ({"a": f"../{first}"}, {"a": 1}, [first]):
+        (copy / f"{WEIGHTS}.index.json").write_text(json.dumps({"weight_map": damaged}))
+        with pytest.raises(UserError, match="index.json has no weight_map of names and files"):
+            import_model(copy)
+    save_file(tensors, copy / WEIGHTS)
+    assert_same(import_model(copy).params, PARAMS)  # as transformers, which does not look at the index then
 
 
 def test_embeddings_may_be_padded(copy: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.interchange.architectures import of_config
 from bert_jax.interchange.family import family_described, family_of
 
 BERT = """{"architectures": ["BertForMaskedLM"], "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu",
@@ -155,7 +156,26 @@ def test_positions_that_are_no_number_are_refused(encoder: str, positions: Any) 
         family_of(encoder).from_config(described, "there")
 
 
-@pytest.mark.parametrize(("key", "value"), [("hidden_act", "relu"), ("summary_type", "mean")])
-def test_an_electra_whose_heads_compute_otherwise_is_refused(key: str, value: str) -> None:
+@pytest.mark.parametrize(
+    ("encoder", "key", "value"),
+    [("electra", "hidden_act", "relu"), ("electra", "summary_type", "mean"), ("roberta", "hidden_act", "relu")],
+)
+def test_a_model_whose_heads_compute_otherwise_is_refused(encoder: str, key: str, value: str) -> None:
+    """The MLM head of a RoBERTa of transformers has a GELU, whatever ``hidden_act`` says."""
+    described = json.loads({"electra": ELECTRA, "roberta": ROBERTA}[encoder] + "}")
     with pytest.raises(UserError, match=f"^there/config.json .*{value}"):
-        family_of("electra").from_config(json.loads(ELECTRA + "}") | {key: value}, "there")
+        family_of(encoder).from_config(described | {key: value}, "there")
+
+
+@pytest.mark.parametrize("encoder", BY_ENCODER)
+@pytest.mark.parametrize("key", ["is_decoder", "tie_word_embeddings"])
+@pytest.mark.parametrize("value", ["false", 1, [True]])
+def test_a_flag_is_true_or_false(encoder: str, key: str, value: Any) -> None:
+    with pytest.raises(UserError, match=f"^there/config.json has {key} .*; true and false are allowed$"):
+        family_of(encoder).from_config(json.loads(BY_ENCODER[encoder] + "}") | {key: value}, "there")
+
+
+@pytest.mark.parametrize("value", ["BertModel", 3, True, {"BertModel": 1}, [None]])
+def test_architectures_are_a_list_of_names(value: Any) -> None:
+    with pytest.raises(UserError, match=r"^there/config.json has architectures .*; a list of class names is needed$"):
+        of_config(family_of("bert"), {"architectures": value}, {}, "there")

@@ -177,7 +177,7 @@ def test_what_torch_gave() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"local_attention": 7}, "config.model.local_attention is 7; an even number from 2 on is needed"),
+        ({"local_attention": 7}, "config.model.local_attention is 7; an even number from 2 to 2,147,483,646 is"),
         ({"global_every": 0}, "config.model.global_every is 0; at least 1 is needed"),
         ({"global_theta": 1.0}, "config.model.global_theta is 1.0; more than 1 is needed"),
         ({"hidden_size": 33, "num_heads": 11}, "the width has to be even"),

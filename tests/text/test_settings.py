@@ -156,6 +156,7 @@ BAD = [
     ("added_tokens.json", {"the": 31, "<e1>": 32}, "that is a piece already keeps the piece's id"),
     ("added_tokens.json", {"<e1>": 3}, "'.SEP.' and '<e1>' both have the id 3; correct the id of one of them"),
     ("tokenizer_config.json", {"split_special_tokens": True}, "has true for split_special_tokens; false alone"),
+    ("tokenizer_config.json", {"truncation_side": "left"}, 'has "left" for truncation_side; "right" alone can be read'),
     ("special_tokens_map.json", {"additional_special_tokens": "<e1>"}, "special_tokens_map.json has .* a list of"),
     ("config.json", {"tokenizer_class": "PhobertTokenizer"}, "names the tokenizer_class PhobertTokenizer"),
     ("config.json", {"model_type": "roformer"}, "names the tokenizer_class RoFormerTokenizer"),
@@ -214,6 +215,7 @@ IDS = {"<e1>": 31, "</e1>": 32}
     [
         ({"added_tokens.json": {"<e1>": 31, "</e1>": "32"}}, True),
         ({"added_tokens.json": IDS, "special_tokens_map.json": {"additional_special_tokens": [*IDS]}}, False),
+        ({"added_tokens.json": IDS, "special_tokens_map.json": {"eos_token": {"content": "<e1>"}}}, False),
         ({"tokenizer_config.json": {"added_tokens_decoder": DECODER}}, False),
         ({"special_tokens_map.json": {"extra_special_tokens": {"a": "<e1>", "b": {"content": "</e1>"}}}}, False),
     ],
@@ -253,6 +255,27 @@ def test_the_special_tokens_of_bare_merges_are_the_ones_that_the_files_name(tmp_
     assert load(tmp_path).encode("a <mask>", special_tokens_in_text=True).input_ids == ids
 
 
+def test_bare_merges_of_other_names_are_laid_out_as_roberta_does(tmp_path):
+    """Two separators, and token type 0 of both texts, whatever the names; <s> and </s> are not guessed."""
+    pieces = ["[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]", *ALPHABET]
+    write(tmp_path, {"vocab.json": {piece: i for i, piece in enumerate(pieces)}, "merges.txt": "#version: 0.2\n"})
+    write(tmp_path, {"tokenizer_config.json": {"tokenizer_class": "RobertaTokenizerFast"}})
+    with pytest.raises(UserError, match="takes '<s>' for cls, which the vocabulary lacks; add it as an added token"):
+        load(tmp_path)
+    write(tmp_path, {"added_tokens.json": {"<s>": len(pieces), "</s>": len(pieces) + 1}})
+    assert load(tmp_path).special_ids == (2, 3, len(pieces), len(pieces) + 1, 4)
+    (tmp_path / "added_tokens.json").unlink()
+    write(tmp_path, {"special_tokens_map.json": {"cls_token": "[CLS]", "sep_token": "[SEP]"}})
+    encoded = load(tmp_path).encode("a", "b")
+    a, b = (pieces.index(letter) for letter in "ab")
+    assert encoded.input_ids == (0, a, 1, 1, b, 1)
+    assert {*encoded.token_type_ids} == {0}
+    (tmp_path / "tokenizer_config.json").unlink()
+    write(tmp_path, {"special_tokens_map.json": {}, "config.json": {"model_type": "roberta"}})
+    with pytest.raises(UserError, match="takes '<s>' for cls"):
+        load(tmp_path)
+
+
 @pytest.mark.parametrize("flags", [{}, {"do_lower_case": False}, {"keep_accents": True}, {"add_prefix_space": False}])
 def test_alberts_model_is_read_by_alberts_rules(tmp_path, flags):
     """Expected: the rules of ``AlbertTokenizer`` of transformers, put together with ``tokenizers``."""
@@ -278,6 +301,26 @@ def test_alberts_model_is_read_by_alberts_rules(tmp_path, flags):
     assert load(out).sha256 == ours.sha256
     write(tmp_path, {"tokenizer_config.json": {}, "config.json": {"model_type": "albert"}})
     assert (load(tmp_path).sha256 == ours.sha256) == (not flags)
+
+
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "config.json"])
+def test_special_tokens_that_albert_names_are_not_guessed(tmp_path, file):
+    """``AlbertTokenizer`` of transformers appends [CLS] where a model has <s> alone; named or added, it is read."""
+    model = parse(learn_sentencepiece(TEXTS * 20, 100, num_threads=1), "")
+    for i, piece in ((2, "<s>"), (3, "</s>")):
+        model.pieces[i].piece = piece
+    (tmp_path / "spiece.model").write_bytes(model.SerializeToString())
+    write(tmp_path, {file: {"model_type": "albert", "tokenizer_class": "AlbertTokenizer"}})
+    with pytest.raises(
+        UserError, match=r"takes '\[CLS\]' for cls, which the vocabulary lacks; add it as an added token"
+    ):
+        load(tmp_path)
+    size = len(model.pieces)
+    write(tmp_path, {"added_tokens.json": {"[CLS]": size, "[SEP]": size + 1}})
+    assert load(tmp_path).special_ids == (0, 1, size, size + 1, 4)
+    (tmp_path / "added_tokens.json").unlink()
+    write(tmp_path, {"special_tokens_map.json": {"cls_token": "<s>", "sep_token": "</s>"}})
+    assert load(tmp_path).special_ids == (0, 1, 2, 3, 4)
 
 
 def test_ids_that_fairseq_shifts_are_refused(tmp_path):

@@ -56,6 +56,7 @@ def albert() -> dict:
 
 
 ALBERT = albert()
+SINGLE = ALBERT["post_processor"]["single"]
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +110,14 @@ REFUSED = {
     "takes '.CLS.' for cls and sep": changed(
         post_processor={"type": "BertProcessing", "cls": ["[CLS]", 2], "sep": ["[CLS]", 2]}
     ),
-    "lays a pair out as": changed(post_processor={"pair": ALBERT["post_processor"]["single"]}),
+    "lays a pair out as": changed(post_processor={"pair": SINGLE}),
+    "lays a text out as A:0 .SEP.:0 ": changed(post_processor={"single": SINGLE[1:]}),
+    "lays a text out as .CLS.:0 A:1 .SEP.:0 ": changed(
+        post_processor={"single": [SINGLE[0], {"Sequence": {"id": "A", "type_id": 1}}, SINGLE[2]]}
+    ),
+    "cuts a long text at its Left end .truncation.direction.; Right alone can be read": ALBERT
+    | {"truncation": {"direction": "Left", "max_length": 8, "strategy": "LongestFirst", "stride": 0}},
+    "has 2 post-processors": changed(post_processor={"type": "Sequence", "processors": [ALBERT["post_processor"]] * 2}),
     "is damaged .*; copy it again": changed(model={"vocab": [["the"]]}),
     "is damaged, or a Unigram tokenizer that cannot be read: .*; save it as": changed(
         normalizer={"normalizers": [{"type": "Lowercase"}, {"type": "Precompiled", "precompiled_charsmap": "aaaa"}]}

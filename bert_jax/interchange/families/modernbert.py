@@ -206,5 +206,7 @@ def _every(theirs: Mapping[str, Any], path: str) -> dict[str, int]:
     if sees_all != [number % every == 0 for number in range(len(types))] or not set(types) <= _LAYERS.keys():
         raise UserError(f"{path}: layer_types do not repeat from a global layer on; such a model cannot be read")
     given = theirs.get("global_attn_every_n_layers") or every
+    if type(given) is not int:  # refused by its name, with every other value of a wrong type
+        return {}
     repeats = sees_all == [number % given == 0 for number in range(len(types))]
     return {"global_attn_every_n_layers": given if repeats else every}

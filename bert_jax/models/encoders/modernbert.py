@@ -69,8 +69,8 @@ class Config(TransformerConfig):
         super().__post_init__()
         where = "config.model"
         check_fields(self, where, "at least 1 is needed", "global_every", sound=lambda value: value >= 1)
-        even = "an even number from 2 on is needed"
-        check_fields(self, where, even, "local_attention", sound=lambda value: value >= 2 and value % 2 == 0)
+        even = "an even number from 2 to 2,147,483,646 is needed"
+        check_fields(self, where, even, "local_attention", sound=lambda value: 2 <= value < 1 << 31 and value % 2 == 0)
         thetas = ("global_theta", "local_theta")
         check_fields(self, where, "more than 1 is needed", *thetas, sound=lambda value: value > 1)
         if self.head_dim % 2:

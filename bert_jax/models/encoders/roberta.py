@@ -24,6 +24,7 @@ class Config(bert.Config):
 
     type_vocab_size: int = 1  # no segments
     layer_norm_eps: float = 1e-5  # as published
+    activation: Literal["gelu"] = "gelu"  # transformers has no other one in the MLM head of a RoBERTa
 
 
 SIZES = {name: bert.SIZES[name] for name in ("base", "large", "tiny", "mini", "small", "medium")}
