@@ -20,7 +20,6 @@ ADVICE = {
     "XML": "take the text out of it first",
     "a MediaWiki dump": "take --config.corpus.source=mediawiki",
     "JSON": "take --config.corpus.source=jsonl",
-    "a Parquet file": "take --config.corpus.source=parquet",
     "a table": "take --config.corpus.source=hugging_face_dataset (extra datasets), with the table's folder as"
     " --config.corpus.options.name and a column as --config.corpus.options.text_column",
 }
@@ -46,8 +45,6 @@ def other_format(head: bytes, path: str) -> BadTextError | None:
 
 def _format(head: bytes) -> str | None:
     text = head.decode("utf-8", "replace").removeprefix("\ufeff")
-    if head.startswith(b"PAR1"):
-        return "a Parquet file"
     if "<mediawiki" in text and XML.match(text):
         return "a MediaWiki dump"
     if HTML.match(text):

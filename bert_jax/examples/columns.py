@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
-from bert_jax.examples.reading import Bad, Record
+from bert_jax.examples.reading import Bad, Record, other_delimiter
 from bert_jax.examples.values import CONVERTED, answer_of_tokens, is_blank, is_unicode
 from bert_jax.records import Example
 from bert_jax.text.surrogates import well_formed
@@ -96,10 +96,11 @@ def _is_needed(role: str, split: str, is_named: bool, roles: Roles) -> bool:
 
 def _unknown(role: str, name: str, records: Sequence[Record]) -> str:
     first = list(records[0]) if records else []
-    if len(first) == 1 and (found := re.search(r"[;|,\t]", first[0])):
-        mark = r"'\t'" if found[0] == "\t" else f"'{found[0]}'"
-        only = f"the only column is {first[0]!r}; if {found[0]!r} separates columns"
-        return f"no column {name!r} for config.data.columns.{role}: {only}, add --config.data.options.delimiter={mark}"
+    if len(first) == 1 and (mark := other_delimiter(first[0])):
+        only = f"the only column is {first[0]!r}; if '{mark}' separates columns"
+        return (
+            f"no column {name!r} for config.data.columns.{role}: {only}, add --config.data.options.delimiter='{mark}'"
+        )
     if _are_data(first, records):
         return (
             f"no column {name!r} for config.data.columns.{role}: the first line looks like data, not like names"

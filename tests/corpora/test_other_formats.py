@@ -50,7 +50,11 @@ def test_an_article_of_wikiextractor_is_a_document_without_its_tags(tmp_path, bo
         ("id,text\n" + "".join(f"{i},A line of text.\n" for i in range(9)), "is a table"),
         ('"text"\t"label"\n' + '"One, two."\t"a"\n' * 9, "is a table"),
         ("text,label\r\n" + "A line of text.,a\r\n" * 3, "is a table"),
-        ("PAR1....", "--config.corpus.source=parquet"),
+        ("PAR1\x15\x04", "--config.corpus.source=parquet"),
+        ("%PDF-1.4\n", "is a PDF file, not plain text; save it as plain text, CSV or JSON Lines"),
+        ("{\\rtf1\\ansi Text.}", "is an RTF file"),
+        ("PK\x03\x04\x14\x00", "is a zip archive, as .xlsx, .docx and .odt files are"),
+        ("SQLite format 3\0", "is an SQLite database"),
     ],
 )
 def test_what_is_no_plain_text_is_named_before_anything_is_read(tmp_path, text, said):
