@@ -53,12 +53,12 @@ def _format(head: bytes) -> str | None:
         return "HTML"
     if XML.match(text):
         return "XML"
-    if _is_json(text.lstrip()):
+    if is_json(text.lstrip()):
         return "JSON"
     return "a table" if _is_table(text) else None
 
 
-def _is_json(text: str) -> bool:
+def is_json(text: str) -> bool:
     """Return whether ``text`` begins with a JSON object, perhaps in an array; its end may be cut off."""
     if not re.match(r"(\[\s*)?\{\s*\"", text):
         return False

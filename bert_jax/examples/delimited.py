@@ -109,7 +109,7 @@ class Reader:
         Such a column has numbers of rows, as R writes them before each row, or nothing after the last delimiter.
         """
         names, *others = [row.fields for row in rows if not isinstance(row.fields, str)] or [[]]
-        if self.header and rows[1:] and {len(names) + 1} == {*map(len, others)} and len(names) > 1:
+        if self.header and rows[1:] and {len(names) + 1} == {*map(len, others)}:
             if not any(fields[-1] for fields in others):
                 return [rows[0]._replace(fields=[*names, ""]), *rows[1:]]
             numbers = {fields[0] for fields in others}

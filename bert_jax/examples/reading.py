@@ -118,7 +118,8 @@ def whole_text(path: str, encoding: str = "utf-8") -> str:
         raise UserError(error.without_hint) from None
     raw = b"".join(blocks)
     found = json.detect_encoding(raw[:4])  # by its byte order mark or its zeros
-    encoding = encoding if found == "utf-8" else found
+    guessed = found.endswith(("le", "be"))
+    encoding = encoding if found == "utf-8" or (guessed and raw[:4].count(0) < 2) else found
     try:
         return raw.decode(encoding, "surrogateescape").lstrip("\ufeff")
     except UnicodeDecodeError as error:  # raised for encodings in units of several bytes, such as UTF-16

@@ -135,7 +135,7 @@ class Task(ExampleTask):
                 bad[reason].append(examples[group[0]]["id"])
         sizes = [len(group) for group in groups]
         several = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else max(sizes)
-        self.notes.append(f"{len(groups):,} groups of {several} candidates")
+        self.notes.append(f"{len(groups):,} group{'s' * (len(groups) != 1)} of {several} candidates")
         if not bad:
             return
         count = sum(map(len, bad.values()))
