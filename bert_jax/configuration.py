@@ -18,8 +18,9 @@ T = TypeVar("T")
 def nearest(name: str, valid: Iterable[str]) -> str:
     """Return a phrase that names the valid choice closest to ``name``, followed by all valid choices."""
     valid = sorted(valid)
-    close = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]!r}? " if close else ""
+    folded = {one.casefold(): one for one in valid}
+    close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
+    hint = f"did you mean {folded[close[0]]!r}? " if close else ""
     return f"{hint}valid: {', '.join(valid)}"
 
 

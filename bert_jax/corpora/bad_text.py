@@ -50,7 +50,7 @@ def decode(raw: bytes, path: str, offset: int) -> str:
       BadTextError: there is a NUL byte, or bytes are not UTF-8; the error has the offset of the first such byte.
     """
     if (nul := raw.find(b"\0")) >= 0:
-        raise _error(path, offset + nul, "NUL byte", "has a NUL byte", "it is UTF-16, binary or damaged")
+        raise _error(path, offset + nul, "NUL byte", "has a NUL byte", "it is UTF-16, binary or damaged", "UTF-16")
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -59,8 +59,8 @@ def decode(raw: bytes, path: str, offset: int) -> str:
     return text.removeprefix("\ufeff") if offset == 0 else text
 
 
-def _error(path: str, offset: int, reason: str, found: str, detail: str) -> BadTextError:
-    advice = "convert it (such as with: iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW), or leave it out of"
+def _error(path: str, offset: int, reason: str, found: str, detail: str, code: str = "WINDOWS-1252") -> BadTextError:
+    advice = f"convert it (such as with: iconv -f {code} -t UTF-8 FILE > NEW), or leave it out of"
     message = f"{path} {found} at byte offset {offset} ({detail}); {advice} config.corpus.options.paths"
     return BadTextError(f"{path}@{offset}", reason, message)
 

@@ -202,8 +202,8 @@ def _check(written: Sequence[Facts], config: BuildConfig) -> None:
             raise UserError(
                 f"{begin}, and heldout_fraction={config.heldout_fraction} puts {count} of them into the split"
                 f" {split!r}, which needs 2; --config.corpus.heldout_fraction={sum(second_and_third) / 2:.4f} does, and"
-                f" so do more documents (text_files: more files, or --{options}.document_boundary=blank_line, line or"
-                " title)"
+                f" so do more documents (text_files: more files, or another --{options}.document_boundary: blank_line,"
+                " line, title)"
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -40,8 +41,9 @@ class Source(FileSource, RecordSource):
         """Return whether ``name`` is an uncompressed file of lines."""
         if not super().can_cut(name):
             return False
-        with open_unpacked(name) as file:
+        with contextlib.suppress(BadTextError), open_unpacked(name) as file:
             return ARRAY.match(file.head) is None
+        return False
 
     def items(self, piece: Piece) -> Iterator[Document | Skipped]:
         """Yield the documents whose lines begin in ``piece``, or all of an array; a blank line is not a document."""

@@ -12,15 +12,16 @@ from bert_jax.corpora.source import display_path
 
 HTML = re.compile(r"\s*(?:<!--.*?-->\s*)?<(!doctype html|html|head|body|div|p|table|ul|h[1-6]|article)\b", re.I | re.S)
 XML = re.compile(r"\s*(?:<\?xml|<mediawiki|<(?!s>)([a-zA-Z][\w:.-]*)(?:\s[^<>]*)?>.*</)", re.S)
-NAMES = re.compile(r'("?)[\w.-]+\1(?:([,;\t|])("?)[\w.-]+\3(?:\2("?)[\w.-]+\4)*)')  # the header of a table
+NAME = r'(?:"[^"\n]{1,40}"|[\w.-]+)'
+NAMES = re.compile(rf"{NAME}([,;\t|]){NAME}(?:\1{NAME})*")  # the header of a table
+FIELDS = re.compile(r'(\t)|"([,;|])|([,;|])"')  # in the first row of a table without a header: where fields meet
 TABLES = (".csv.", ".tsv.")  # in the name of a file that is a table, with a dot after it
-FEWEST_ROWS = 4  # of a table, with its header
+FEWEST_ROWS, FEWEST_UNNAMED = 4, 10  # of a table with its header, and of a table without one
 ADVICE = {
     "HTML": "take the text out of it first",
     "XML": "take the text out of it first",
     "a MediaWiki dump": "take --config.corpus.source=mediawiki",
     "JSON": "take --config.corpus.source=jsonl",
-    "a Parquet file": "take --config.corpus.source=parquet",
     "a table": "take --config.corpus.source=hugging_face_dataset (extra datasets), with the table's folder as"
     " --config.corpus.options.name and a column as --config.corpus.options.text_column",
 }
@@ -46,20 +47,18 @@ def other_format(head: bytes, path: str) -> BadTextError | None:
 
 def _format(head: bytes) -> str | None:
     text = head.decode("utf-8", "replace").removeprefix("\ufeff")
-    if head.startswith(b"PAR1"):
-        return "a Parquet file"
     if "<mediawiki" in text and XML.match(text):
         return "a MediaWiki dump"
     if HTML.match(text):
         return "HTML"
     if XML.match(text):
         return "XML"
-    if _is_json(text.lstrip()):
+    if is_json(text.lstrip()):
         return "JSON"
     return "a table" if _is_table(text) else None
 
 
-def _is_json(text: str) -> bool:
+def is_json(text: str) -> bool:
     """Return whether ``text`` begins with a JSON object, perhaps in an array; its end may be cut off."""
     if not re.match(r"(\[\s*)?\{\s*\"", text):
         return False
@@ -71,9 +70,13 @@ def _is_json(text: str) -> bool:
 
 
 def _is_table(text: str) -> bool:
-    """Return whether ``text`` begins with names of columns, and rows with as many fields; its last row may be cut."""
-    names = NAMES.fullmatch(text.partition("\n")[0].rstrip("\r"))
-    if names is None:
+    """Return whether ``text`` is rows with as many fields each, perhaps below a header; its last row may be cut."""
+    first, _, rest = text.partition("\n")
+    names = NAMES.fullmatch(first.rstrip("\r"))
+    found = names or FIELDS.search(first)
+    if found is None:
         return False
-    rows = [row for row in csv.reader(text.rpartition("\n")[0].splitlines(), delimiter=names[2]) if row]
-    return len(rows) >= FEWEST_ROWS and {*map(len, rows)} == {len(rows[0])}
+    mark = next(filter(None, found.groups()))
+    rows = [row for row in csv.reader([first, *rest.rpartition("\n")[0].splitlines()], delimiter=mark) if row]
+    alike = len({*map(len, rows[:-1])}) == 1 and all(row[0].strip() for row in rows)
+    return alike and len(rows[0]) > 1 and len(rows) >= (FEWEST_ROWS if names else FEWEST_UNNAMED)

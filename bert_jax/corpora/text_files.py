@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import html
 from collections.abc import Iterator
@@ -87,12 +86,14 @@ class Source(FileSource):
 
     def pieces(self) -> list[Piece]:
         """Return the pieces of the files. Raises ``UserError`` if one of the first files is no plain text."""
+        pieces = super().pieces()
         if self.bad_text == "error":
-            for name in self.names()[:FIRST_FILES]:
-                with contextlib.suppress(BadTextError), open_unpacked(name) as file:
+            names = [piece.name for piece in pieces if piece.num_bytes and piece.start == 0]
+            for name in names[:FIRST_FILES]:
+                with open_unpacked(name) as file:
                     if error := other_format(file.head, name):
                         raise UserError(str(error))
-        return super().pieces()
+        return pieces
 
     def names(self) -> list[str]:
         """Return the paths of the files. Raises ``UserError`` if one is JSON Lines, or a glob matches nothing."""

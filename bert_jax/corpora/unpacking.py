@@ -34,19 +34,43 @@ def _zstandard(file: IO[bytes]) -> Any:
 UNPACKERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open, ".zst": _zstandard}
 
 
+# how a file begins that is not text -> what it is, and what to do
+TO_TEXT = "save it as plain text, CSV or JSON Lines"
+SIGNS = {
+    rb"\x1f\x8b\x08": ("compressed by gzip", "let its name end in .gz"),
+    rb"BZh[1-9](1AY&SY|\x17rE8P\x90)": ("compressed by bzip2", "let its name end in .bz2"),
+    rb"\xfd7zXZ\0": ("compressed by xz", "let its name end in .xz"),
+    rb"\x28\xb5\x2f\xfd": ("compressed by zstd", "let its name end in .zst"),
+    rb"PK\x03\x04": ("a zip archive, as .xlsx, .docx and .odt files are", TO_TEXT),
+    rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": ("a file of an Office program, such as .xls or .doc", TO_TEXT),
+    rb"%PDF-\d": ("a PDF file", TO_TEXT),
+    rb"\{\\rtf\d?": ("an RTF file", TO_TEXT),
+    rb"PAR1[\0-\x1f]": ("a Parquet file", f"for a corpus take --config.corpus.source=parquet; else {TO_TEXT}"),
+    rb"ARROW1\0\0": ("an Arrow file", TO_TEXT),
+    rb"SQLite format 3\0": ("an SQLite database", TO_TEXT),
+}
+
+
 def is_packed(path: str) -> bool:
     """Return whether the file is compressed, so that it can be read only from its start."""
     return os.path.splitext(path)[1] in UNPACKERS
 
 
 class Unpacked:
-    """A reader of the unpacked bytes of a file. ``head`` holds the first bytes, which ``read`` returns as well."""
+    """A reader of the unpacked bytes of a file. ``head`` holds the first bytes, which ``read`` returns as well.
+
+    Raises ``BadTextError`` if these are of a format that is not text, such as PDF.
+    """
 
     def __init__(self, path: str, file: Any) -> None:
         self.path = path
         self._file = file
         self._position = 0  # the position in the unpacked bytes of ``file``
         self._ahead = self.head = self._read(HEAD_BYTES)
+        for sign, (what, advice) in SIGNS.items():
+            if re.match(sign, self.head):
+                message = f"{display_path(path)} is {what}, not plain text; {advice}"
+                raise BadTextError(f"{path}@0", "not plain text", message)
 
     def read(self, size: int) -> bytes:
         """Return the next bytes, at most ``size``; b"" at the end. Raises ``BadTextError`` for a damaged archive."""

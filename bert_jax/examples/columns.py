@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
-from bert_jax.examples.reading import Bad, Record
+from bert_jax.examples.reading import Bad, Record, other_delimiter
 from bert_jax.examples.values import CONVERTED, answer_of_tokens, is_blank, is_unicode
 from bert_jax.records import Example
 from bert_jax.text.surrogates import well_formed
@@ -77,7 +77,7 @@ def choose(split: str, records: Sequence[Record], columns: Columns, roles: Roles
         names = _several(wanted)
         absent = [name for name in names if not any(select(record, name) is not MISSING for record in records)]
         if not absent:
-            found[role] = names[0] if isinstance(wanted, str | int) else names
+            found[role] = names[0] if len(names) == 1 else names
         elif _is_needed(role, split, role in columns, roles):
             problems.append(_unknown(role, absent[0], records))
     return found, problems
@@ -96,10 +96,21 @@ def _is_needed(role: str, split: str, is_named: bool, roles: Roles) -> bool:
 
 def _unknown(role: str, name: str, records: Sequence[Record]) -> str:
     first = list(records[0]) if records else []
-    if len(first) == 1 and (found := re.search(r"[;|,\t]", first[0])):
-        mark = r"'\t'" if found[0] == "\t" else f"'{found[0]}'"
-        only = f"the only column is {first[0]!r}; if {found[0]!r} separates columns"
-        return f"no column {name!r} for config.data.columns.{role}: {only}, add --config.data.options.delimiter={mark}"
+    if role == "tags" and first[:1] == ["words"] and (mark := other_delimiter(records[0]["words"][0])):
+        only = f"each line has only a word; if '{mark}' separates it from its tag"
+        return (
+            f"no column {name!r} for config.data.columns.{role}: {only}, add --config.data.options.delimiter='{mark}'"
+        )
+    if len(first) == 1 and (mark := other_delimiter(first[0])):
+        only = f"the only column is {first[0]!r}; if '{mark}' separates columns"
+        return (
+            f"no column {name!r} for config.data.columns.{role}: {only}, add --config.data.options.delimiter='{mark}'"
+        )
+    if len(records) == 1 and (lists := [key for key, value in records[0].items() if _has(value, name)]):
+        return (
+            f"no column {name!r} for config.data.columns.{role}: the objects of the list {lists[0]!r} have it;"
+            f" --config.data.options.field={lists[0]} reads each of them as a record"
+        )
     if _are_data(first, records):
         return (
             f"no column {name!r} for config.data.columns.{role}: the first line looks like data, not like names"
@@ -109,6 +120,11 @@ def _unknown(role: str, name: str, records: Sequence[Record]) -> str:
     there = dict.fromkeys(" ".join(column.split())[:60] for record in records[:100] for column in _flat(record))
     listed = nearest(name, there).replace("valid:", "there are:") if there else "there are none"
     return f"no column {name!r} for config.data.columns.{role}; {well_formed(listed)}"
+
+
+def _has(value: Any, name: str) -> bool:
+    """Return whether ``value`` is a list whose first object has the field ``name``."""
+    return isinstance(value, list) and bool(value) and isinstance(value[0], Mapping) and name in value[0]
 
 
 def _are_data(names: Sequence[str], records: Sequence[Record]) -> bool:

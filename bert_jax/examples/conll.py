@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
+from bert_jax.corpora.other_formats import is_json
 from bert_jax.errors import UserError
 from bert_jax.examples.reading import Bad, Record, text_lines, typed
 
@@ -52,6 +53,8 @@ class Reader:
     def read(self, path: str) -> Iterator[Record | Bad]:
         """Yield the sentences of ``path``. Raises ``UserError`` if the column of the words has their numbers."""
         found = list(text_lines(path))
+        if is_json("".join(line for _, line in found[:1]).lstrip()):
+            raise UserError(f"{path} is JSON, without a word on each line; --config.data.format=jsonl reads it")
         delimiter = typed(self.delimiter) or ("\t" if _has_tabs(line for _, line in found) else "")
         lines = [(number, line, _fields(line, delimiter)) for number, line in found]
         form = self._form(fields for _, line, fields in lines if fields and not line.startswith((DOCSTART, "#")))
@@ -109,6 +112,8 @@ class Reader:
             if len(fields) < needed:
                 return Bad(f"{path}:{number}", f"has {len(fields)} columns where at least {needed} are needed")
         words = [fields[self.word_column] for _, fields in rows]
+        if "" in words:
+            return Bad(f"{path}:{rows[words.index('')][0]}", "has no word")
         if self.segmentation_digit:
             words = [word[:-1] if word[-1:].isdigit() and len(word) > 1 else word for word in words]
         columns = {"words": words, "document": document}

@@ -9,11 +9,13 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from bert_jax.errors import UserError
-from bert_jax.examples.reading import Bad, Record, plain_name, text_lines, typed
+from bert_jax.examples.reading import Bad, Record, other_delimiter, plain_name, text_lines, typed
 from bert_jax.examples.values import is_unicode
 
 FIELD_CHARACTERS = 1 << 30  # Python's own limit of 131,072 is too low for long documents
-SEPARATOR = re.compile('"?sep=(.)"?', re.IGNORECASE)  # the first line of some files of Excel; it names the delimiter
+SEPARATOR = re.compile(
+    '"?sep=(.)"?[,;\t]*', re.IGNORECASE
+)  # the first line of some files of Excel; it names the delimiter
 
 
 class _Row(NamedTuple):
@@ -54,12 +56,19 @@ class Reader:
     def read(self, path: str) -> Iterator[Record | Bad]:
         """Yield the rows of ``path``."""
         names: list[str] = []
-        for row in self._rows(path):
+        rows = self._rows(path)
+        for row in rows:
             if isinstance(row.fields, str):
                 yield Bad(f"{path}:{row.first}", row.fields)
                 continue
             if not names:
                 names = _names(row.fields, self.header, path)
+                widths = {len(other.fields) for other in rows if not isinstance(other.fields, str) and other is not row}
+                if self.header and len(widths) == 1 and widths != {len(names)}:
+                    raise UserError(
+                        f"{path} has {len(names)} fields in its first line and {widths.pop()} in every other; the first"
+                        " line has to name the columns: delete lines before it, or give every column a name"
+                    )
                 if self.header:
                     continue
             if len(row.fields) != len(names):
@@ -74,14 +83,15 @@ class Reader:
         if lines and (named := SEPARATOR.fullmatch(lines[0][1])):
             delimiter = typed(self.delimiter) or named[1]
             del lines[0]
-        plain = [_Row(number, number, line.split(delimiter)) for number, line in lines if line]
+        plain = self._headed([_Row(number, number, line.split(delimiter)) for number, line in lines if line])
         if self.quoting == "off" or not any('"' in line for _, line in lines):
             self._check_delimiter(plain, delimiter, plain, path)
             return plain
         # In "text, label" fields begin after the space.
         spaced = self.header and delimiter != " " and f"{delimiter} " in lines[0][1]
         escaped = any('\\"' in line for _, line in lines)
-        rows = min((_quoted(lines, delimiter, spaced, escapes) for escapes in range(1 + escaped)), key=_lost)
+        quoted = (self._headed(_quoted(lines, delimiter, spaced, escapes)) for escapes in range(1 + escaped))
+        rows = min(quoted, key=_lost)
         lost, lost_plain = _lost(rows), _lost(plain)
         self._check_delimiter(rows, delimiter, plain, path)
         if self.quoting == "auto" and delimiter != ",":
@@ -93,13 +103,26 @@ class Reader:
             rows = [row._replace(fields=row.fields + hint) if isinstance(row.fields, str) else row for row in rows]
         return rows
 
+    def _headed(self, rows: list[_Row]) -> list[_Row]:
+        """Return the rows, whose header gets an empty name for a column that it alone lacks.
+
+        Such a column has numbers of rows, as R writes them before each row, or nothing after the last delimiter.
+        """
+        names, *others = [row.fields for row in rows if not isinstance(row.fields, str)] or [[]]
+        if self.header and rows[1:] and {len(names) + 1} == {*map(len, others)}:
+            if not any(fields[-1] for fields in others):
+                return [rows[0]._replace(fields=[*names, ""]), *rows[1:]]
+            numbers = {fields[0] for fields in others}
+            if len(numbers) == len(others) and all(map(str.isdecimal, numbers)):
+                return [rows[0]._replace(fields=["", *names]), *rows[1:]]
+        return rows
+
     def _check_delimiter(self, rows: Sequence[_Row], delimiter: str, plain: Sequence[_Row], path: str) -> None:
         """Raise ``UserError`` if rows are lost and the header, whose fields are in ``plain``, has another delimiter."""
         first = plain[0].fields if plain and self.header else []
-        if len(first) == 1 and (other := re.search(r"[;|,\t]", first[0])) and _lost(rows):
-            mark = r"\t" if other[0] == "\t" else other[0]
+        if len(first) == 1 and (mark := other_delimiter(first[0])) and _lost(rows):
             raise UserError(
-                f"{path} has rows that {delimiter!r} does not separate; if {mark!r} does, add"
+                f"{path} has rows that {delimiter!r} does not separate; if '{mark}' does, add"
                 f" --config.data.options.delimiter='{mark}'"
             )
 
@@ -155,9 +178,6 @@ def _names(row: list[str], header: bool, path: str) -> list[str]:
             f"the first line of {path} is not UTF-8; convert it, or name its encoding, such as "
             "--config.data.options.encoding=cp1252"
         )
-    if "\0" in row[0][:2]:
-        order = "be" if row[0].startswith("\0") else "le"
-        raise UserError(f"{path} looks like UTF-16; --config.data.options.encoding=utf-16-{order} reads it")
     names = [(name.strip() if header else "") or str(i) for i, name in enumerate(row)]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

@@ -190,9 +190,11 @@ def _examples(
     bad = {split: [e for e in of_split if isinstance(e, Bad)] for split, of_split in examples.items()}
     every = [one for of_split in bad.values() for one in of_split]
     if every and config.bad_examples == "error":
+        foreign = any("not UTF-8" in one.reason for one in every)
+        convert = " (such as with: iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW)" if foreign else ""
         raise UserError(
-            f"{len(every):,} of {sum(map(len, items.values())):,} examples are bad: {few_bad(every)}; mend them, or"
-            " --config.data.bad_examples=skip counts them and leaves them out"
+            f"{len(every):,} of {sum(map(len, items.values())):,} examples are bad: {few_bad(every)}; mend"
+            f" them{convert}, or --config.data.bad_examples=skip counts them and leaves them out"
         )
     for split, of_split in bad.items():
         if of_split:

@@ -6,7 +6,7 @@ The files may be compressed, and local or remote. Each reader is a file of this 
 
 from __future__ import annotations
 
-import codecs
+import json
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -18,14 +18,7 @@ from bert_jax.errors import UserError, few
 from bert_jax.storage import files
 
 BLOCK_BYTES = 1 << 20
-# byte order mark -> encoding; the mark of UTF-32 begins with the mark of UTF-16
-MARKS = {
-    codecs.BOM_UTF32_LE: "utf-32",
-    codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}
-LINE_END = re.compile(r"\r\n?|\n")
+LINE_END = re.compile(r"\r*\n|\r")
 
 
 class Record(dict[str, Any]):
@@ -85,8 +78,14 @@ def typed(delimiter: str) -> str:
     return delimiter.replace("\\t", "\t")
 
 
+def other_delimiter(header: str) -> str | None:
+    """Return what seems to separate the names of columns in a header that was not separated, as it is typed."""
+    found = re.search(r"[;|,\t]|(?<=\") (?=\")", header)
+    return found and found[0].replace("\t", "\\t")
+
+
 def text_lines(path: str, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
-    """Yield (number, line) for the lines of a file, numbered from 1, without LF, CRLF and byte order mark.
+    """Yield (number, line) for the lines of a file, numbered from 1, without line ends and byte order mark.
 
     If the first line of a file ends in CR alone, all lines do.
 
@@ -102,13 +101,13 @@ def text_lines(path: str, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
     if not lines[-1]:
         lines.pop()
     for number, line in enumerate(lines, 1):
-        yield number, line.removesuffix("\r")
+        yield number, line.rstrip("\r")
 
 
 def whole_text(path: str, encoding: str = "utf-8") -> str:
     """Return the text of a file, decoded as by ``text_lines``, but with its line ends.
 
-    A byte order mark of UTF-16 or UTF-32 decides the encoding.
+    UTF-16 and UTF-32 are known by their byte order marks, or by the zeros of the first letters.
     """
     blocks = []
     try:
@@ -118,9 +117,11 @@ def whole_text(path: str, encoding: str = "utf-8") -> str:
     except BadTextError as error:
         raise UserError(error.without_hint) from None
     raw = b"".join(blocks)
-    encoding = next((name for mark, name in MARKS.items() if raw.startswith(mark)), encoding)
+    found = json.detect_encoding(raw[:4])  # by its byte order mark or its zeros
+    guessed = found.endswith(("le", "be"))
+    encoding = encoding if found == "utf-8" or (guessed and raw[:4].count(0) < 2) else found
     try:
-        return raw.decode(encoding, "surrogateescape").removeprefix("\ufeff")
+        return raw.decode(encoding, "surrogateescape").lstrip("\ufeff")
     except UnicodeDecodeError as error:  # raised for encodings in units of several bytes, such as UTF-16
         raise UserError(f"{path} is not {encoding} ({error.reason}); convert it to UTF-8") from None
     except LookupError:

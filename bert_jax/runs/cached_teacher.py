@@ -69,7 +69,7 @@ def _fill_from(path: epath.Path, key: str, room: Mapping[str, np.ndarray], note:
     """Fill ``room`` from a file and return True; if the file is not as ``fill`` wrote it, say so and return False."""
     try:
         with np.load(io.BytesIO(reading.read_bytes(path)), allow_pickle=False) as kept:
-            said = dict(kept)
+            said = {place: np.asarray(values) for place, values in kept.items()}  # bytes if it is no array
     except (reading.NotPlainError, IsADirectoryError) as error:
         finding = str(error.strerror)
     except OSError:

@@ -35,7 +35,7 @@ from bert_jax.reporting.report import DETAILS
 from bert_jax.runs.cached_teacher import fill
 from bert_jax.runs.evaluations.base import Evaluations, read, titles
 from bert_jax.runs.finetuning_preparation import Splits, check_finetuning
-from bert_jax.runs.finishing import BETTER_START, about, export_newest, report_at_the_end
+from bert_jax.runs.finishing import about, better_start, export_newest, report_at_the_end
 from bert_jax.runs.inputs import describe_vocabulary, find_start, keep_vocabulary, overridden_vocabulary
 from bert_jax.runs.model_choice import overridden_settings, pooling_notes
 from bert_jax.runs.own_code import keep_copies
@@ -254,7 +254,7 @@ def _finish(
         files.write_text(workdir / DETAILS, json.dumps(content, ensure_ascii=False))
     exported = _export(settings, task, model, observer)
     errors = heldout_errors(results["standard_errors"])
-    report = report_at_the_end(observer, BETTER_START, model.step, metric, errors)
+    report = report_at_the_end(observer, better_start(model.facts["run"]["identity"]), model.step, metric, errors)
     first = next(iter(each))
     example = trial(one_task(model, first), observer.workdir, first) if first else trial(model, observer.workdir)
     observer.note(

@@ -16,6 +16,7 @@ from bert_jax import catalogue, configuration
 from bert_jax.errors import UserError
 from bert_jax.examples.load import DataConfig, load, make_reader
 from bert_jax.examples.reading import need, plain_name, text_lines
+from bert_jax.examples.values import is_unicode
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.loading import load as load_model
 from bert_jax.interchange.loading import one_task
@@ -33,7 +34,9 @@ from bert_jax.training.mesh import MeshConfig
 BATCH_SIZE = 32
 RAW_TEXT = "raw_text"  # a form of --input beside the formats of ``examples``: a text a line
 TABLES = ("delimited", "jsonl")  # formats that the end of a file's name tells apart, as in the format ``table``
-ENDINGS = (".csv", ".tsv", ".json", ".jsonl")
+LINES = ("conll", "line_columns")  # formats of lines, which JSON is not
+JSON = (".json", ".jsonl")
+ENDINGS = (".csv", ".tsv", *JSON)
 # The keys of config.data that say how a file is read
 READING = ("format", "options", "columns", "strip_prefix", "drop_labels", "bad_examples")
 TYPED = {"text", "pair", "question", "context"}  # roles that are a text each
@@ -202,7 +205,8 @@ def read_examples(
 ) -> tuple[Example, ...]:
     """Return the examples of a file, read as the format ``form``, or as the run's own format if ``form`` is None.
 
-    Tables of the run's own format may be JSON or separated values, by the end of the file's name. The form
+    Tables of the run's own format may be JSON or separated values, by the end of the file's name; files with a word a
+    line may be JSON. The form
     ``RAW_TEXT`` is a text a line; if the model reads several, tabs separate them. The id of such an example is the
     number of its line; that of a blank line has nothing else.
 
@@ -225,6 +229,8 @@ def read_examples(
         data |= {"format": form, "options": {}}
     if not form and data["format"] in TABLES and plain_name(path).lower().endswith(ENDINGS):
         data["format"] = "table"
+    if not form and data["format"] in LINES and plain_name(path).lower().endswith(JSON):
+        data |= {"format": "jsonl", "options": {}}
     data = recipes.changed({"task": {}, "data": data}, keys)["data"]
     config = configuration.build(DataConfig, data, "config.data")
     if not make_reader(config).named_splits:
@@ -265,6 +271,10 @@ def texts_as_examples(model: TrainedModel, rows: Mapping[str, Any]) -> tuple[Exa
         if not sound or not all(isinstance(text, str) and text.strip() for text in texts):
             needed = f"{len(reads)} texts, {' and '.join(reads)}, are" if len(reads) > 1 else "a text is"
             raise UserError(f"{where} is {reprlib.repr(row)}; {needed} needed for each example of this model")
+        if not is_unicode(texts):
+            raise UserError(
+                f"{where} is not UTF-8; convert it (such as with: iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW)"
+            )
         example: dict[str, Any] = {"id": str(number), **dict(zip(reads, texts, strict=True))}
         if reads == ["words"]:
             words = split_words(texts[0])

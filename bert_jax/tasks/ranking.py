@@ -134,7 +134,8 @@ class Task(ExampleTask):
                 reason = f"with {right} right candidates" if len(group) > 1 or not right else "of one candidate"
                 bad[reason].append(examples[group[0]]["id"])
         sizes = [len(group) for group in groups]
-        self.notes.append(f"{len(groups):,} groups of {min(sizes)} to {max(sizes)} candidates")
+        several = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else max(sizes)
+        self.notes.append(f"{len(groups):,} group{'s' * (len(groups) != 1)} of {several} candidates")
         if not bad:
             return
         count = sum(map(len, bad.values()))

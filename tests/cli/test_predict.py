@@ -14,7 +14,7 @@ import pytest
 from bert_jax.checkpoints.saving import save_params
 from bert_jax.cli.main import run
 from bert_jax.models.model import config_facts
-from bert_jax.runs.prediction import load_tuned, predict, texts_as_examples, trial
+from bert_jax.runs.prediction import load_tuned, predict, read_examples, texts_as_examples, trial
 from bert_jax.tasks.classification import Config
 from bert_jax.training.mesh import unbox
 from tests.tasks import toy_tasks
@@ -149,6 +149,7 @@ HINT = re.compile(r"--config\.data\.[\w.]+=(?:'[^']*'|[^\s;]+)")
         ("a.jsonl", '{"first": "a film", "second": "x"}\n{"first": "", "second": "y"}\n', 1),
         ("a.csv", "first,second\r'a',b\r\r", 1),
         ("a.json", '[{"first": "a", "second": "b"}]', 1),
+        ("a.json", '{"version": 1, "data": [{"first": "a", "second": "b"}]}', 1),
     ],
 )
 def test_a_file_of_another_form_is_read_as_a_message_says(workdir, tmp_path, capsys, name, text, texts):
@@ -178,3 +179,18 @@ def test_keys_that_change_nothing_are_named(workdir, tmp_path, capsys, flag, sai
     assert said in capsys.readouterr().err
     assert run(["predict", f"--workdir={workdir}", "a text", "--config.data.columns.text=x"]) == 2
     assert "keys of the task (config.task.KEY) count, and config.data with a file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", [b"a film\ncaf\xe9\n", "a film\nbad \ud800".encode("utf-8", "surrogatepass")])
+def test_raw_text_that_is_not_utf8_is_refused_with_its_line(workdir, tmp_path, capsys, text):
+    (tmp_path / "a.txt").write_bytes(text)
+    assert run(["predict", f"--workdir={workdir}", "--format=raw_text", f"--input={tmp_path / 'a.txt'}"]) == 2
+    assert f"{tmp_path / 'a.txt'}:2 is not UTF-8; convert it (such as with: iconv" in capsys.readouterr().err
+
+
+def test_json_is_read_by_a_model_that_was_trained_on_lines(workdir, tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "a film"}\n')
+    model = load_tuned(str(workdir))
+    model = dataclasses.replace(model, facts=model.facts | {"data": {"format": "conll", "options": {}, "columns": {}}})
+    [example] = read_examples(model, str(tmp_path / "a.jsonl"), None, "test", print)
+    assert example["text"] == "a film"

@@ -1,11 +1,15 @@
 """CoNLL's format as it is found: tabs and spaces, comments, numbers of words."""
 
 import re
+import shlex
 
 import pytest
 
+from bert_jax.configuration import build
 from bert_jax.errors import UserError
-from tests.examples.loading import written
+from bert_jax.examples.load import DataConfig, load
+from bert_jax.runs import recipes
+from tests.examples.loading import TAGGING, written
 from tests.examples.test_readers import records
 
 
@@ -61,6 +65,7 @@ def test_numbers_of_words_are_no_words(tmp_path, text, tags):
         ("a O\nb O\n\nNew York B-LOC\n", 4, "has 3 columns where most lines have 2"),
         ("New York\tO\nb\tO\nc O\n", 1, "has 3 columns where most lines have 2"),
         ("a\tX\tO\nb\tX\n\nc\tX\tO\n", 2, "has 2 columns where most lines have 3"),
+        ("a\tO\n\tO\n\nb\tO\n", 2, "has no word"),
         (
             "er\nNew York\nstor\n",
             2,
@@ -88,3 +93,25 @@ def test_conll_u_whose_sentences_have_one_word_is_recognised(tmp_path):
     written(tmp_path, a__conllu="1\ta\ta\tDET\t_\t_\t0\tr\t_\t_\n\n1\tb\tb\tX\t_\t_\t0\tr\t_\t_\n")
     with pytest.raises(UserError, match="numbers of words in its first column"):
         records(tmp_path / "a.conllu", "conll")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "hint"),
+    [
+        ("a.jsonl", '{"words": ["a", "b"], "tags": ["O", "B-X"]}\n' * 2, "--config.data.format=jsonl"),
+        ("a.conll", "a,O\nb,B-X\n\na,O\nb,B-X\n", "--config.data.options.delimiter=','"),
+        ("a.conll", "a;O\r\r\nb;B-X\r\r\n\r\r\na;O\r\r\nb;B-X\r\r\n", "--config.data.options.delimiter=';'"),
+    ],
+)
+def test_the_hint_for_a_file_of_another_form_reads_it(tmp_path, name, text, hint):
+    (tmp_path / name).write_bytes(text.encode())
+
+    def read(*hints):
+        typed = [f"--config.data.splits={{'train': {name!r}}}", *hints]
+        data = recipes.load("tagging", typed).to_dict()["data"]
+        return load(build(DataConfig, data, "config.data"), tmp_path, TAGGING, lambda line: None)
+
+    with pytest.raises(UserError, match=re.escape(hint)):
+        read()
+    found = [one for of in read(*shlex.split(hint)).values() for one in of]
+    assert [(one["words"], one["tags"]) for one in found] == [(["a", "b"], ["O", "B-X"])] * 2

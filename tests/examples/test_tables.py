@@ -132,6 +132,55 @@ def test_a_tab_may_be_typed(tmp_path, typed):
     assert values(tmp_path / "a.csv", delimiter=typed) == [("a, b", "c")]
 
 
+R = [("a, b", "x"), ('say "no"', "y")]  # the rows of R's files
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [  # as R 4's write.table(quote=TRUE) and Excel write them; pandas.read_csv gives these values with index_col=None
+        ("a.tsv", '"text"\t"label"\n"1"\t"a, b"\t"x"\n"17"\t"say \\"no\\""\t"y"\n'),
+        ("a.csv", '"text","label"\n"1","a, b","x"\n"17","say ""no""","y"\n'),
+        ("a.csv", 'text,label\n"a, b",x,\n"say ""no""",y,\n'),
+        ("a.csv", 'text,label\r\r\n"a, b",x\r\r\n"say ""no""",y\r\r\n'),
+        ("a.csv", '\ufeff\ufefftext,label\n"a, b",x\n"say ""no""",y\n'),
+        ("a.csv", 'sep=;;\ntext;label\na, b;x\n"say ""no""";y\n'),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_row_numbers_last_delimiters_and_encodings_without_a_mark(tmp_path, name, text, encoding):
+    (tmp_path / name).write_bytes(text.encode(encoding))
+    rows = list(Reader().read(str(tmp_path / name)))
+    assert [(row["text"], row["label"]) for row in rows] == R
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "text,label\n" + "a, b,x\nc, d,y\n",
+            "has 2 fields in its first line and 3 in every other; the first line has",
+        ),
+        ("Export of 2024\ntext,label\na,x\n", "has 1 fields in its first line and 2 in every other"),
+        ("\x1f\x8b\x08\0", "a.csv is compressed by gzip, not plain text; let its name end in .gz"),
+        ("PK\x03\x04", "a.csv is a zip archive, as .xlsx, .docx and .odt files are, not plain text; save it as plain"),
+        ("\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "is a file of an Office program, such as .xls or .doc, not plain text"),
+        ("%PDF-1.4", "is a PDF file"),
+        ("PAR1\x15\x04", "is a Parquet file"),
+    ],
+)
+def test_what_is_no_table_with_names_is_named(tmp_path, text, said):
+    (tmp_path / "a.csv").write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError, match=re.escape(said)):
+        list(Reader().read(str(tmp_path / "a.csv")))
+
+
+def test_text_that_is_not_utf8_comes_with_what_converts_it(tmp_path):
+    (tmp_path / "a.csv").write_bytes("text,label\ncafé,a\nno,b\n".encode("cp1252"))
+    data = build(DataConfig, {"format": "table", "splits": {"train": "a.csv"}}, "config.data")
+    with pytest.raises(UserError, match="has a text that is not UTF-8.*iconv -f WINDOWS-1252 -t UTF-8"):
+        load(data, tmp_path, CLASSIFICATION, lambda line: None)
+
+
 ROWS = "".join(f"text {i},{'ab'[i % 2]}\n" for i in range(8))
 
 
@@ -143,8 +192,7 @@ ROWS = "".join(f"text {i},{'ab'[i % 2]}\n" for i in range(8))
         ("a.tsv", b"text,label\n" + ROWS.encode()),
         ("a.csv", b"text;label\nyes, it is;a\n" + ROWS.replace(",", ";").encode()),
         ("a.csv", b"text|label\nyes, it is|a\nno, not at all|b\n"),
-        ("a.csv", f"text,label\n{ROWS}".encode("utf-16")[2:]),
-        ("a.csv", f"text,label\n{ROWS}".encode("utf-16-be")),
+        ("a.txt", b'"text" "label"\n' + re.sub(r"text (.),(.)", r'"\1" "text \1" "\2"', ROWS).encode()),
         ("a.csv", b'text,label\n"Yes" he said,a\n"No" he said,b\n'),
         ("a.csv", b"text,label\n,a\n" + ROWS.encode()),
         ("a.csv", b"text,label\nno label\n" + ROWS.encode()),

@@ -6,6 +6,7 @@ import dataclasses
 import io
 import os
 import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,9 @@ def unlike_files(content: bytes, fifo: Path) -> dict[str, Any]:
     """Return what may stand in the place of a file of soft targets: name -> its bytes, or what a link leads to."""
     kept = dict(np.load(io.BytesIO(content)))
     logits = kept["train/teacher_logits"]
+    with zipfile.ZipFile(found := io.BytesIO(), "w") as zipped:
+        zipped.writestr("a.txt", "no array")
+    archive = found.getvalue()
     middle = content.index(logits.tobytes()) + logits.nbytes // 2
     return {
         "reversed": saved(kept | {"train/teacher_logits": logits[::-1]}),
@@ -183,6 +187,7 @@ def unlike_files(content: bytes, fifo: Path) -> dict[str, Any]:
         "no digest": saved({name: x for name, x in kept.items() if name != "digest"}),
         "digest of numbers": saved(kept | {"digest": np.zeros(4)}),
         "objects": saved(kept | {"train/teacher_logits": logits.astype(object)}),
+        "another file in the zip": archive,
         "one array": b"\x93NUMPY" + content[6:],
         "flipped bit": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
         "flipped byte of the list": content[:-30] + bytes([content[-30] ^ 255]) + content[-29:],
