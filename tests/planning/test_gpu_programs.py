@@ -136,7 +136,8 @@ def test_the_layer_norm_of_gpus_is_the_layer_norm(dtype, biases):
         jax.vjp(lambda x, scale, bias, f=f: f(x, scale, bias, 1e-12, ("float32", dtype)), x, *parameters)
         for f in (primitives._normalised, primitives._normalised_on_gpu)
     )
-    np.testing.assert_allclose(np.float32(plain[0]), np.float32(fused[0]), rtol=1e-5 if dtype == "float32" else 0.01)
+    tolerance = 1e-5 if dtype == "float32" else 0.02
+    np.testing.assert_allclose(np.float32(plain[0]), np.float32(fused[0]), rtol=tolerance, atol=tolerance)
     for expected, found in zip(plain[1](gradient), fused[1](gradient), strict=True):
         if expected is not None:
             assert expected.dtype == found.dtype
