@@ -9,6 +9,7 @@ from typing import Literal, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 
+from bert_jax.models.primitives import entries
 from bert_jax.records import Batch, Sum
 from bert_jax.task import Term
 
@@ -26,7 +27,7 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> t
     """
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     largest = jax.lax.stop_gradient(jnp.max(logits, axis=-1))  # [...]
-    label_logits = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    label_logits = entries(logits, labels)
     nll = largest + jnp.log(jnp.sum(jnp.exp(logits - largest[..., None]), axis=-1)) - label_logits
     hits = (label_logits >= largest).astype(logits.dtype)  # an argmax over V would cost more than the softmax on CPU
     count = jnp.sum(weights)
