@@ -17,6 +17,7 @@ from bert_jax.models.kernels.choice import Case, Kernel, choose
 from bert_jax.models.kernels.flash import flash
 from bert_jax.models.kernels.plain import SITE, plain
 from bert_jax.models.kernels.row_attention import Factors, rows
+from bert_jax.models.kernels.trial import compiles
 from bert_jax.models.masks import Visible
 from bert_jax.models.primitives import Dense, Placement, constrain, on_each_device, placement
 from bert_jax.models.rotary import Rotation, rotate
@@ -51,7 +52,7 @@ def attend(
             "flash": functools.partial(flash, rate=rate, causal=causal, window=visible.window),
             "cudnn": functools.partial(cudnn, causal=causal),
         }
-        if chosen in kernels:
+        if chosen in kernels and compiles(chosen, case, kernels[chosen]):
             return _on_each_device(place, kernels[chosen], factors, visible, rng)
     return plain(factors, visible, rate, rng)
 

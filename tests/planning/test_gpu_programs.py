@@ -63,14 +63,18 @@ def activations(text: str, dtype: str, rows: int, length: int) -> list[tuple[str
 )
 @pytest.mark.parametrize("name", ["h100:1", "h100:8"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_step_has_no_activations_in_float32_and_transposes_none(shape, name):
+def test_a_step_has_no_activations_in_float32_transposes_none_and_adds_in_a_fixed_order(shape, name):
     figure, rows = SHAPES[shape]
     devices = int(name.partition(":")[2])
     text = program(figure, rows * devices, name)
     assert activations(text, "bf16", rows, figure.length)  # the pattern finds what is there
-    # The gradients of the word embeddings are added in float32, by a kernel that reads them so.
+    # The gradients of the word embeddings, added up in blocks.
     assert len(activations(text, "f32", rows, figure.length)) <= 1
     assert not [found for found in activations(text, "bf16", rows, figure.length) if "transpose" in found[0]]
+    # A scatter that may add twice to one place does so by atomics, in no fixed order.
+    scatters = [line for line in text.splitlines() if re.search(r" scatter\(", line)]
+    assert scatters
+    assert all("unique_indices=true" in line for line in scatters)
 
 
 @pytest.mark.parametrize("biases", [True, False])
