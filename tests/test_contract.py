@@ -53,8 +53,8 @@ def make_task(name: str) -> Any:
     return toy_tasks.make_task(name, {"train": toy_tasks.examples(name, ROWS)})
 
 
-def assert_same_counts(task: Any, kind: str) -> None:
-    """On rows of which some weigh nothing."""
+def rows_of(task: Any, kind: str) -> tuple[Any, dict[str, np.ndarray]]:
+    """Shapes of the variables, and a batch in which some rows weigh nothing."""
     source = task.source("train", kind.partition("/")[0], 0)
     indices = np.arange(ROWS) % (
         next((b.rows_per_epoch for b in source.buckets if b.rows_per_epoch), source.rows_per_epoch)
@@ -62,7 +62,11 @@ def assert_same_counts(task: Any, kind: str) -> None:
     batch = source.rows(np.zeros_like(indices), indices)
     for name in filter(is_weight, batch):
         batch[name][::3] = 0
-    spec = jax.eval_shape(lambda: unbox(task.init(jax.random.key(0))))
+    return jax.eval_shape(lambda: unbox(task.init(jax.random.key(0)))), batch
+
+
+def assert_same_counts(task: Any, kind: str) -> None:
+    spec, batch = rows_of(task, kind)
     variables = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), spec)
 
     @jax.jit
@@ -76,22 +80,26 @@ def assert_same_counts(task: Any, kind: str) -> None:
         assert float(found[name]) == float(count) > 0, name
 
 
+def objective(name: str, packing: str, folder: Path) -> Any:
+    folder = folder / "contract"
+    folder.mkdir(exist_ok=True)
+    recipe = floor.recipe(toy.write_text(folder / "text.txt", documents=120), name, packing, 64)
+    if catalogue.find("objectives", name).Objective.arrangement == "sentences":
+        del recipe["objective"]["short_row_probability"]  # of pairs alone
+    return floor.made(folder, recipe)
+
+
 @pytest.mark.parametrize("name", sorted(catalogue.parts("tasks", having="Task")))
 def test_counts_of_tasks(name: str) -> None:
     assert_same_counts(make_task(name), "train")
 
 
 @pytest.mark.parametrize("packing", floor.PACKINGS)
-@pytest.mark.parametrize("objective", sorted(catalogue.parts("objectives", having="Objective")))
+@pytest.mark.parametrize("name", sorted(catalogue.parts("objectives", having="Objective")))
 def test_counts_of_objectives(
-    objective: str, packing: str, tmp_path_factory: pytest.TempPathFactory, one_device: None
+    name: str, packing: str, tmp_path_factory: pytest.TempPathFactory, one_device: None
 ) -> None:
-    folder = tmp_path_factory.getbasetemp() / "contract"
-    folder.mkdir(exist_ok=True)
-    recipe = floor.recipe(toy.write_text(folder / "text.txt", documents=120), objective, packing, 64)
-    if catalogue.find("objectives", objective).Objective.arrangement == "sentences":
-        del recipe["objective"]["short_row_probability"]  # of pairs alone
-    assert_same_counts(floor.made(folder, recipe), "phase1")
+    assert_same_counts(objective(name, packing, tmp_path_factory.getbasetemp()), "phase1")
 
 
 # ---- Two kinds of batches --------------------------------------------------------------------------------------------

@@ -18,8 +18,9 @@ from bert_jax.models.kernels.flash import flash
 from bert_jax.models.kernels.plain import SITE, plain
 from bert_jax.models.kernels.row_attention import Factors, rows
 from bert_jax.models.kernels.splash import splash
+from bert_jax.models.kernels.trial import compiles
 from bert_jax.models.masks import Visible
-from bert_jax.models.primitives import Dense, Placement, constrain, placement
+from bert_jax.models.primitives import Dense, Placement, constrain, on_each_device, placement
 from bert_jax.models.rotary import Rotation, rotate
 
 
@@ -53,7 +54,7 @@ def attend(
             "flash": functools.partial(flash, rate=rate, causal=causal, window=visible.window),
             "cudnn": functools.partial(cudnn, causal=causal),
         }
-        if chosen in kernels:
+        if chosen in kernels and compiles(chosen, case, kernels[chosen]):
             return _on_each_device(place, kernels[chosen], factors, visible, rng)
     return plain(factors, visible, rate, rng)
 
@@ -76,8 +77,6 @@ def _on_each_device(
 ) -> jax.Array:
     """Return ``local`` computed by each device on its own rows and heads, because no partitioner divides a kernel.
 
-    Mesh axes that are manual already, because the whole step runs under ``jax.shard_map``, are left as they are.
-
     Args:
       local: a function (factors, ids of queries and keys, dropout keys as in ``rows``) -> [B, L, H, head_dim].
     """
@@ -90,19 +89,9 @@ def _on_each_device(
         return local(factors, ids, (row_keys, jnp.full(1, first, jnp.int32)))
 
     arrays = (factors, visible.ids(), row_keys)
-    context = jax.sharding.get_abstract_mesh()
-    free = frozenset(place.mesh.axis_names) - set(context.manual_axes)
-    if not free:
-        return on_one(*arrays)
     split, ids = place.spec("batch", "length", "heads", "head_dim"), place.spec("batch", "length")
-    return jax.shard_map(
-        on_one,
-        mesh=context if context.manual_axes else place.mesh,
-        axis_names=free,
-        in_specs=((split, split, split), (ids, ids), place.spec("batch")),
-        out_specs=split,
-        check_vma=False,
-    )(*arrays)
+    inputs = ((split, split, split), (ids, ids), place.spec("batch"))
+    return on_each_device(place, on_one, arrays, inputs, split)  # type: ignore[no-any-return]
 
 
 def _share_of(place: Placement, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -234,7 +234,7 @@ def pool(sequence: jax.Array, attention_mask: jax.Array, pooling: Pooling) -> ja
     if pooling in ("cls", "lasttoken"):
         length = weights.shape[1]
         place = jnp.argmax(weights, 1) if pooling == "cls" else length - 1 - jnp.argmax(weights[:, ::-1], 1)
-        return jnp.take_along_axis(sequence, place[:, None, None], axis=1)[:, 0]
+        return gather(sequence, place[:, None])[:, 0]
     if pooling == "max":
         return jnp.max(jnp.where(weights[..., None] > 0, sequence, -jnp.inf), axis=1)
     if pooling == "weightedmean":

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.sharding import Mesh, PartitionSpec
 
+from bert_jax.models import fixed_order
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.products import rounded_product
 
@@ -234,9 +235,27 @@ def _added_up(dtype: Any, looked_up: tuple[jax.Array, jax.Array], gradient: jax.
         chosen = jax.nn.one_hot(ids.reshape(-1), table.shape[0], dtype=gradient.dtype)
         return jnp.einsum("nv,ne->ve", chosen, gradient.reshape(ids.size, -1), preferred_element_type=wide)
 
+    def in_order(ids: jax.Array, gradient: jax.Array) -> jax.Array:
+        return fixed_order.rows_added(ids, gradient, table.shape[0], wide)
+
+    if platform() == "gpu":
+        return _sum_of_rows(in_order, ids, gradient).astype(table.dtype), None
     # A TPU adds rows one after another, but multiplies bfloat16 fast, and adds the products in float32.
     on_tpu = multiplied if gradient.dtype == jnp.bfloat16 else scattered
     return jax.lax.platform_dependent(gradient, tpu=on_tpu, default=scattered).astype(table.dtype), None
+
+
+def _sum_of_rows(local: Callable[..., jax.Array], *arrays: jax.Array) -> jax.Array:
+    """Return the sum over devices of ``local``, which each computes of its rows of ``arrays`` [B, ...]."""
+    place = placement.get()
+    if place is None or arrays[0].shape[0] % math.prod(place.mesh.shape[axis] for axis in place.axes("batch")):
+        return local(*arrays)
+    rows = tuple(axis for axis in place.axes("batch") if axis not in jax.sharding.get_abstract_mesh().manual_axes)
+
+    def summed(*arrays: jax.Array) -> jax.Array:
+        return jax.lax.psum(local(*arrays), rows) if rows else local(*arrays)
+
+    return on_each_device(place, summed, arrays, tuple(place.spec("batch") for _ in arrays), PartitionSpec())  # type: ignore[no-any-return]
 
 
 look_up.defvjp(_look_up, _added_up)
@@ -299,12 +318,10 @@ def _put_back(gathered: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tup
         return transposed(gradient)[0]  # type: ignore[no-any-return]
 
     def multiplied(gradient: jax.Array) -> jax.Array:
-        chosen = jax.nn.one_hot(positions, x.shape[1], dtype=gradient.dtype)
-        return jnp.einsum("bpl,bpd->bld", chosen, gradient)
+        return fixed_order.vectors_added(positions, gradient, x.shape[1])
 
-    # A scattered sum has no fixed order on a GPU, and starts from an array of zeros; a TPU scatters row by row.
-    fast = multiplied if gradient.dtype == jnp.bfloat16 else scattered
-    return jax.lax.platform_dependent(gradient, cuda=fast, tpu=fast, default=scattered), None
+    # A TPU scatters row by row; on a GPU, dropout would share the zeros to which a scatter adds, and read them.
+    return jax.lax.platform_dependent(gradient, cuda=multiplied, tpu=multiplied, default=scattered), None
 
 
 gather.defvjp(_gather, _put_back)
@@ -334,6 +351,26 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     """Return ``x`` [...] after telling the partitioner its logical axes. Without a mesh, return ``x`` unchanged."""
     place = placement.get()
     return x if place is None else place(x, axes)
+
+
+def on_each_device(
+    place: Placement, local: Callable[..., Any], arrays: tuple[Any, ...], inputs: tuple[Any, ...], outputs: Any
+) -> Any:
+    """Return ``local``, a function of ``arrays``, computed by each device on its own part, as a partitioner may not.
+
+    Mesh axes that are manual already, because the whole step runs under ``jax.shard_map``, are left as they are.
+
+    Args:
+      inputs, outputs: how arrays and result lie, as ``jax.shard_map`` is told.
+    """
+    context = jax.sharding.get_abstract_mesh()
+    free = frozenset(place.mesh.axis_names) - set(context.manual_axes)
+    if not free:
+        return local(*arrays)
+    mesh = context if context.manual_axes else place.mesh
+    return jax.shard_map(local, mesh=mesh, axis_names=free, in_specs=inputs, out_specs=outputs, check_vma=False)(
+        *arrays
+    )
 
 
 def activation_dtype(config: ModelConfig) -> Any:

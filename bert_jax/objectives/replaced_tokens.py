@@ -155,9 +155,14 @@ def _of_content(input_ids: jax.Array) -> RowRng:
 
 def _put(batch: Batch, tokens: jax.Array) -> jax.Array:
     """Return ``input_ids`` [B, L] with ``tokens`` [B, P] at the masked positions."""
-    ids, length = batch["input_ids"], batch["input_ids"].shape[1]
-    places = jnp.where(batch["masked_weights"] > 0, batch["masked_positions"], length)  # outside of the row: no place
-    return jax.vmap(lambda row, at, new: row.at[at].set(new, mode="drop"))(ids, places, tokens.astype(ids.dtype))
+    ids, (length, count) = batch["input_ids"], (batch["input_ids"].shape[1], tokens.shape[1])
+    # A place outside of the row is no place.
+    places = jnp.where(batch["masked_weights"] > 0, batch["masked_positions"], length + jnp.arange(count))
+
+    def put(row: jax.Array, at: jax.Array, new: jax.Array) -> jax.Array:
+        return row.at[at].set(new, mode="drop", unique_indices=True)
+
+    return jax.vmap(put)(ids, places, tokens.astype(ids.dtype))
 
 
 def _read(outputs: Outputs, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:

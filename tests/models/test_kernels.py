@@ -14,6 +14,7 @@ from jax.ad_checkpoint import print_saved_residuals
 from bert_jax.errors import UserError
 from bert_jax.models import attention
 from bert_jax.models.dropout import RowRng
+from bert_jax.models.kernels import trial
 from bert_jax.models.kernels.choice import Case, check, choose
 from bert_jax.models.kernels.flash import flash
 from bert_jax.models.kernels.plain import SITE, plain
@@ -381,3 +382,55 @@ def test_every_phase_is_checked() -> None:
     check("rows", [short, LARGE])
     with pytest.raises(UserError, match="have 320 positions; here 'plain' can run"):
         check("rows", [short, LARGE, odd])
+
+
+def test_a_kernel_that_does_not_compile_on_a_gpu_is_plain(monkeypatch: Any, capsys: Any) -> None:
+    """One line says so, for each size of heads; the trial does not see the trace and the mesh around it."""
+    visible, inputs, mesh = packed(2), arrays(2), make_mesh(MeshConfig(), jax.devices()[:1])
+    tried = []
+
+    def broken(factors: Any, ids: Any, dropout_keys: Any, **options: Any) -> jax.Array:
+        tried.append(factors[0].shape)
+        assert not jax.sharding.get_abstract_mesh().manual_axes
+        raise RuntimeError("Triton support is only enabled for Ampere GPUs\nand more")
+
+    monkeypatch.setattr(attention, "flash", broken)
+    monkeypatch.setattr(attention, "choose", lambda kernel, case: "flash")
+    monkeypatch.setattr(attention, "Case", lambda platform, *rest: Case("gpu", *rest))
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(trial, "_tried", {})
+
+    def attend(*qkv: Any) -> jax.Array:
+        return attention.attend(qkv, visible, 0.1, RowRng.create(3, 17, jnp.arange(2)), "flash")
+
+    with activations(mesh):
+        by_row = jax.P(("data", "fsdp"))
+        whole = jax.shard_map(attend, mesh=mesh, in_specs=by_row, out_specs=by_row, check_vma=False)
+        found = [results(run, inputs, visible) for run in (jax.jit(whole), attend)]
+    expected = results(lambda *qkv: plain(qkv, visible, 0.1, RowRng.create(3, 17, jnp.arange(2))), inputs, visible)
+    for one in found:
+        assert_close(one, expected, 2e-6)
+    assert tried == [(1, 256, 2, WIDTH)]
+    [line] = capsys.readouterr().err.splitlines()
+    assert line == (
+        f"warning: the attention kernel 'flash' does not compile for cpu with heads of {WIDTH} entries (Triton support "
+        "is only enabled for Ampere GPUs): plain attention takes its place"
+    )
+
+
+def test_a_kernel_is_tried_where_it_is_to_run(monkeypatch: Any, capsys: Any) -> None:
+    """Forward and backward, once; not for a GPU that is not here."""
+    case = Case("gpu", length=512, num_heads=12, head_dim=64, dtype="bfloat16", rate=0.1)
+    assert trial.compiles("flash", case, lambda *_: pytest.fail("no GPU is here"))
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(trial, "_tried", {})
+    traced = []
+
+    def kernel(factors: Any, ids: Any, dropout_keys: Any) -> jax.Array:
+        traced.append(factors[0].dtype)
+        return factors[0] * factors[1] + factors[2]
+
+    assert trial.compiles("flash", case, kernel)
+    assert trial.compiles("flash", dataclasses.replace(case, length=128, window=64, rate=0.0), kernel)
+    assert traced == ["bfloat16"]
+    assert not capsys.readouterr().err

@@ -81,7 +81,7 @@ needs_plugin = pytest.mark.skipif(
 @needs_plugin
 @pytest.mark.parametrize("name", ["h100:1", "h100:8"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_step_has_no_activations_in_float32_and_transposes_none(shape, name):
+def test_a_step_has_no_activations_in_float32_transposes_none_and_adds_in_a_fixed_order(shape, name):
     figure, rows = SHAPES[shape]
     devices = int(name.partition(":")[2])
     text, flops = program(figure, rows * devices, name)
@@ -92,8 +92,12 @@ def test_a_step_has_no_activations_in_float32_and_transposes_none(shape, name):
     assert len([name for name in found if "slice" in name]) <= (figure.layers if figure.model == "modernbert" else 0)
     # Dropout reads no array of zeros: a scatter would have XLA write such an array, and all others share it.
     assert not [name for name in found if "broadcast" in name or name.startswith("copy") and figure.model == "bert"]
-    # The gradients of the word embeddings are added in float32, by a kernel that reads them so.
+    # The gradients of the word embeddings, added up in blocks.
     assert len(activations(text, "f32", rows, figure.length)) <= 1
+    # A scatter that may add twice to one place does so by atomics, in no fixed order.
+    scatters = [line for line in text.splitlines() if re.search(r" scatter\(", line)]
+    assert scatters
+    assert all("unique_indices=true" in line for line in scatters)
     wide = [name for name, sizes in written(text, "f32") if math.prod(sizes) >= rows * figure.masked * VOCABULARY]
     assert len(wide) == 1, wide  # the logits, which a product writes
     fabric = Fabric(("data",), (devices,), CHIPS["h100"], per_host=8)
