@@ -21,12 +21,9 @@ HOP_SECONDS = 1e-6  # least time of one hop over a link: [sharding], "A note on 
 
 @dataclasses.dataclass(frozen=True)
 class Reached:
-    """The shares of a chip's peak rates that its kernels reach, and the seconds between two kernels.
+    """The shares of a chip's peak rates that its kernels reach, and the seconds that each kernel takes to start.
 
-    Without figures that were measured these are the peaks, and a prediction is a lower bound.
-
-    Attributes:
-      kernel_seconds: the least seconds of a kernel, to start and to end it.
+    Where nothing was measured, these are the peaks, and a prediction is a lower bound.
     """
 
     products: float = 1.0
@@ -131,12 +128,11 @@ CHIPS = {
         memory,
         rate,
         link,
-        1,
-        net,
-        1,
-        (f"NVIDIA {name.upper()}",),
-        None,
-        _REACHED,
+        torus=1,
+        network_bandwidth=net,
+        dimensions=1,
+        device_kinds=(f"NVIDIA {name.upper()}",),
+        reached=_REACHED,
     )
     for name, (bf16, f32, ops, memory, rate, link, net) in _GPUS.items()
 }

@@ -72,15 +72,8 @@ def run_file(inputs: Inputs, rng: random.Random, folder: Path) -> Command:
     """A file that a run keeps about itself, and each command that reads it."""
     copied = folder / "run"
     shutil.copytree(inputs.folder / "run", copied)
-    names = [
-        "run.json",
-        "status.json",
-        "metrics.jsonl",
-        "baselines.json",
-        "examples.json",
-        "exported.json",
-        "profile.json",
-    ]
+    kept = "run status metrics baselines examples exported profile"
+    names = [f"{name}.json{'l' * (name == 'metrics')}" for name in kept.split()]
     path = copied / rng.choice([name for name in names if (copied / name).exists()])
     path.write_bytes(fuzzing.mutated_bytes(path.read_bytes(), rng))
     verb = rng.choice(["status", "report", "pretrain"])
