@@ -35,7 +35,7 @@ _CUBLAS = re.compile(r'custom_call_target="__cublas\$')
 _CUDNN_ATTENTION = re.compile(r'custom_call_target="__cudnn\$fmha(\w+)')
 _CONTRACTED = re.compile(r'"lhs_contracting_dimensions": ?\[([^\]]*)\]')
 _SCORES = re.compile(r'"intermediate_tensor_shape": ?\{[^}]*"dimensions": ?\[([^\]]*)\]')
-# JAX's splash kernels state nothing. Matrix products over pairs of a query and a key, and other operations on a pair.
+# JAX's splash kernels state nothing. They have so many matrix products, and other operations, for each query and key.
 _SPLASH = {"splash_mha_fwd": (2, 8), "splash_mha_dkv": (5, 12)}
 _LANES = 128  # of a TPU's registers, to which heads are padded
 _SLICES = ("dynamic-slice", "slice", "gather")
@@ -124,11 +124,11 @@ def _numbers(text: str) -> list[int]:
 
 
 def _splash(computation: Computation, instruction: Instruction) -> Cost:
-    """Return the work of a splash kernel, which has a mask for positions (a causal one) or sees all of a row."""
+    """Return the work of a splash kernel, which sees all of a row or has a causal mask."""
     operands = [array for name in instruction.operands for array in computation.arrays_of(name)]
     query = next(array for array in operands if array.dtype in ("bf16", "f32"))
     head_dim, length = query.dims[-2:]
-    # Ids of queries and of keys; only a mask for positions reads these too, and then half of the pairs are left out.
+    # They read the ids of queries and of keys, and with a mask the positions too; it leaves out half of the pairs.
     masked = sum(array.dtype == "s32" and length in array.dims for array in operands) > 2
     pairs = query.size / head_dim * length / (2 if masked else 1)
     products, operations = _SPLASH[instruction.name.partition("_segmented")[0]]

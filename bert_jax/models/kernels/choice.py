@@ -5,9 +5,8 @@ that the scores of a long row, [L, L], are never held at once: neither by "auto"
 where another kernel cannot compute a case.
 
 On TPUs windows are left to plain attention: ``rows`` holds whole rows and would compute what a window hides, and the
-blocks of ``splash`` are several times as wide as a window. By
-``jax.nn.dot_product_attention`` of jax 0.10.2, cuDNN has windows to the left alone, and no packed rows: offsets of
-sequences are taken only by the private binding below it.
+blocks of ``splash`` are several times as wide as a window. By ``jax.nn.dot_product_attention`` of jax 0.10.2, cuDNN has
+windows to the left alone, and no packed rows: offsets of sequences are taken only by the private binding below it.
 """
 
 from __future__ import annotations

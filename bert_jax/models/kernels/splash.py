@@ -18,7 +18,7 @@ from jax.experimental.pallas.ops.tpu import splash_attention
 from bert_jax.models.kernels.row_attention import OUTPUT, Factors
 
 # Keys that a program has on the chip, keys that it multiplies at a time, and queries of a program forward and backward.
-# The fastest of six by the compiler's own schedule for v5e (bert_jax/planning/README.md); fewer where a head takes more
+# The best of seven by the compiler's own schedule for v5e (bert_jax/planning/README.md); fewer where a head takes more
 # than 128 bytes of a position, because a program has 16 MiB of a v4's own memory.
 BLOCKS, FEWER = (2048, 512, 512, 1024), (1024, 512, 512, 512)
 
