@@ -1,4 +1,8 @@
-"""Keeps compiled programs between runs, so that a restart on an accelerator does not compile for minutes again."""
+"""Keeps compiled programs between runs, so that a restart on an accelerator does not compile for minutes again.
+
+With a program the compiler's choice of algorithms is kept, so a restart on a GPU computes the same bits. jax runs a kept
+program only for the same computation, card, driver and versions; these are in the name of the file.
+"""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import pytest
 
 from bert_jax.models import primitives
 from bert_jax.planning import topologies
+from bert_jax.planning.gpu_targets import TARGETS
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig, make_mesh
 from bert_jax.training.optimizers import adamw
@@ -57,10 +58,13 @@ def activations(text: str, dtype: str, rows: int, length: int) -> list[tuple[str
     ]
 
 
-@pytest.mark.skipif(
+needs_plugin = pytest.mark.skipif(
     not any(map(topologies.importlib.util.find_spec, ("jax_cuda12_plugin", "jax_cuda13_plugin"))),
     reason="needs jax's CUDA plugin: pip install 'jax[cuda12]'",
 )
+
+
+@needs_plugin
 @pytest.mark.parametrize("name", ["h100:1", "h100:8"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_step_has_no_activations_in_float32_transposes_none_and_adds_in_a_fixed_order(shape, name):
@@ -75,6 +79,29 @@ def test_a_step_has_no_activations_in_float32_transposes_none_and_adds_in_a_fixe
     scatters = [line for line in text.splitlines() if re.search(r" scatter\(", line)]
     assert scatters
     assert all("unique_indices=true" in line for line in scatters)
+
+
+@needs_plugin
+def test_a_kept_program_is_that_of_one_card_and_one_driver(tmp_path, monkeypatch):
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = [jax.config.values[name] for name in names]
+    for name, value in zip(names, (str(tmp_path), 0.0), strict=True):
+        jax.config.update(name, value)
+    try:
+        kept = []
+        for card, driver in (("h200", "13.0.0"), ("h200", "13.0.0"), ("h200", "12.8.0"), ("h100", "13.0.0")):
+            target = TARGETS[card].replace('driver_version: "13.0.0"', f'driver_version: "{driver}"')
+            monkeypatch.setitem(topologies.TARGETS, card, target)
+            [device] = topologies.devices(topologies.parse(f"{card}:1"))
+            here = jax.sharding.SingleDeviceSharding(device)
+            x = jax.ShapeDtypeStruct((8, 8), "float32", sharding=here)
+            jax.clear_caches()
+            jax.jit(jax.numpy.sin).lower(x).compile()
+            kept.append(len(list(tmp_path.glob("jit*"))))
+        assert kept == [1, 1, 2, 3]
+    finally:
+        for name, value in zip(names, before, strict=True):
+            jax.config.update(name, value)
 
 
 @pytest.mark.parametrize("biases", [True, False])
