@@ -1,7 +1,7 @@
 """Keeps compiled programs between runs, so that a restart on an accelerator does not compile for minutes again.
 
-With a program the compiler's choice of algorithms is kept, so a restart on a GPU computes the same bits. jax runs a kept
-program only for the same computation, card, driver and versions; these are in the name of the file.
+With a program the compiler's choice of algorithms is kept, which on a GPU decides the bits. jax runs a kept program only
+for the same computation, card, driver and versions: the name of its file is a hash of them.
 """
 
 from __future__ import annotations

@@ -82,6 +82,7 @@ def test_a_step_has_no_activations_in_float32_transposes_none_and_adds_in_a_fixe
 
 
 @needs_plugin
+@pytest.mark.filterwarnings("ignore:Error reading persistent")  # it is found, and no GPU is here to load it
 def test_a_kept_program_is_that_of_one_card_and_one_driver(tmp_path, monkeypatch):
     names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
     before = [jax.config.values[name] for name in names]
