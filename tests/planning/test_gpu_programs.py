@@ -14,6 +14,7 @@ import pytest
 from bert_jax.models import primitives
 from bert_jax.planning import hlo, timeline, topologies
 from bert_jax.planning.collectives import Fabric
+from bert_jax.planning.gpu_targets import TARGETS
 from bert_jax.program import INSTALL
 from bert_jax.training import mesh as meshes
 from bert_jax.training.chips import CHIPS
@@ -127,6 +128,30 @@ def test_muon_turns_all_matrices_of_one_shape_in_one_product_in_bfloat16():
     text, _ = program(*SHAPES["ModernBERT"], "h100:1", muon.Optimizer())
     products = re.findall(r" = (\S+)\{\S* dot\((?!.*jvp\()", text)
     assert sorted(products) == ["bf16[6,256,256]"] * 10 + ["bf16[6,256,384]"] * 5 + ["bf16[8,256,256]"] * 15
+
+
+@needs_plugin
+@pytest.mark.filterwarnings("ignore:Error reading persistent")  # it is found, and no GPU is here to load it
+def test_a_kept_program_is_that_of_one_card_and_one_driver(tmp_path, monkeypatch):
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = [jax.config.values[name] for name in names]
+    for name, value in zip(names, (str(tmp_path), 0.0), strict=True):
+        jax.config.update(name, value)
+    try:
+        kept = []
+        for card, driver in (("h200", "13.0.0"), ("h200", "13.0.0"), ("h200", "12.8.0"), ("h100", "13.0.0")):
+            target = TARGETS[card].replace('driver_version: "13.0.0"', f'driver_version: "{driver}"')
+            monkeypatch.setitem(topologies.TARGETS, card, target)
+            [device] = topologies.devices(topologies.parse(f"{card}:1"))
+            here = jax.sharding.SingleDeviceSharding(device)
+            x = jax.ShapeDtypeStruct((8, 8), "float32", sharding=here)
+            jax.clear_caches()
+            jax.jit(jax.numpy.sin).lower(x).compile()
+            kept.append(len(list(tmp_path.glob("jit*"))))
+        assert kept == [1, 1, 2, 3]
+    finally:
+        for name, value in zip(names, before, strict=True):
+            jax.config.update(name, value)
 
 
 @pytest.mark.parametrize("biases", [True, False])
