@@ -128,6 +128,7 @@ def test_the_files_decide_the_case(tmp_path, said):
 
 BAD = [
     ("tokenizer_config.json", {"do_lower_case": "false"}, 'has "false" for do_lower_case; true or false is needed'),
+    ("tokenizer_config.json", {"do_lower_case": None}, "has null for do_lower_case; true or false is needed"),
     ("tokenizer_config.json", {"strip_accents": 0}, "has 0 for strip_accents; true or false"),
     ("tokenizer_config.json", {"do_basic_tokenize": False}, "has false for do_basic_tokenize; true alone can be read"),
     ("tokenizer_config.json", {"never_split": ["cat"]}, r'has \["cat"\] for never_split; \[\] alone can be read'),
@@ -299,6 +300,10 @@ def test_alberts_model_is_read_by_alberts_rules(tmp_path, flags):
     (out := tmp_path / "out").mkdir()
     write_tokenizer(out, tiny(vocab_size=ours.size), ours)
     assert load(out).sha256 == ours.sha256
+    other = scheme == "never"
+    write(out, {"tokenizer_config.json": {"tokenizer_class": "AlbertTokenizer", "add_prefix_space": other}})
+    with pytest.raises(UserError, match=f"says add_prefix_space {json.dumps(other)}, but the tokenizer's file does as"):
+        load(out)
     write(tmp_path, {"tokenizer_config.json": {}, "config.json": {"model_type": "albert"}})
     assert (load(tmp_path).sha256 == ours.sha256) == (not flags)
 
