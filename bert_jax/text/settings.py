@@ -137,8 +137,6 @@ def beside(source: Any) -> Settings:
     model = reading.read_object(folder / "config.json") or {}
     early = {key: model[key] for key in ("tokenizer_class", "do_lower_case") if model.get(key) is not None}
     options = early | {key: value for content in (config, special_map) for key, value in content.items()}
-    if options.get("do_lower_case", True) is None:  # false to some classes of transformers, and an error in others
-        raise _unreadable(folder / CONFIG, "do_lower_case", None, "true or false is needed")
     options = {key: value for key, value in options.items() if value is not None}
     for name in _SWITCHES:
         if not isinstance(options.get(name, False), bool):

@@ -128,7 +128,6 @@ def test_the_files_decide_the_case(tmp_path, said):
 
 BAD = [
     ("tokenizer_config.json", {"do_lower_case": "false"}, 'has "false" for do_lower_case; true or false is needed'),
-    ("tokenizer_config.json", {"do_lower_case": None}, "has null for do_lower_case; true or false is needed"),
     ("tokenizer_config.json", {"strip_accents": 0}, "has 0 for strip_accents; true or false"),
     ("tokenizer_config.json", {"do_basic_tokenize": False}, "has false for do_basic_tokenize; true alone can be read"),
     ("tokenizer_config.json", {"never_split": ["cat"]}, r'has \["cat"\] for never_split; \[\] alone can be read'),
