@@ -41,7 +41,7 @@ def read_tensors(folder: Path, where: str) -> dict[str, np.ndarray]:
     if (folder / WEIGHTS).exists():  # an index beside it is of older weights, to transformers too
         shards = [WEIGHTS]
     elif (folder / INDEX).exists():
-        places = read_json(folder / INDEX).get("weight_map")
+        places = read_json(folder / INDEX).get("weight_map") or {}
         if not (places and isinstance(places, dict)) or not all(
             isinstance(p, str) and p == Path(p).name for p in places.values()
         ):
