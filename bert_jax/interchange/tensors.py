@@ -42,7 +42,9 @@ def read_tensors(folder: Path, where: str) -> dict[str, np.ndarray]:
         shards = [WEIGHTS]
     elif (folder / INDEX).exists():
         places = read_json(folder / INDEX).get("weight_map") or {}
-        if not isinstance(places, dict) or not all(isinstance(p, str) and p == Path(p).name for p in places.values()):
+        if not (places and isinstance(places, dict)) or not all(
+            isinstance(p, str) and p == Path(p).name for p in places.values()
+        ):
             raise UserError(f"{where}/{INDEX} has no weight_map of names and files; copy it again")
         shards = sorted({*places.values()})
     else:

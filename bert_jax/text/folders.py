@@ -115,7 +115,10 @@ def _check_switches(engine: JsonEngine, settings: Settings) -> None:
     """
     steps = tokenizer_json.flat(engine.content.get("normalizer"), "normalizers")
     cases = [step["lowercase"] for step in steps if step["type"] == "BertNormalizer" and len(steps) > 1]
-    for name, value in engine.switches.items():
+    split = tokenizer_json.flat(engine.content.get("pre_tokenizer"), "pretokenizers")
+    schemes = [step.get("prepend_scheme", "always") for step in split if step["type"] == "Metaspace"]
+    space = {"add_prefix_space": schemes[-1] != "never"} if schemes and settings.is_albert else {}
+    for name, value in (engine.switches | space).items():
         said = settings.switch(name)
         if said not in (None, value) and not (name == "do_lower_case" and said in cases):
             raise UserError(

@@ -290,6 +290,11 @@ def _roles(
         elif step["type"] == "TemplateProcessing":
             stated |= _template_roles(step)
     unknown = model["vocab"][model["unk_id"]][0] if "unk_id" in model else model.get("unk_token")
+    if "unk_id" in model and unknown != named.get("unk", unknown) in ids:  # else an ordinary piece becomes special
+        raise UserError(
+            f"{where} takes {unknown!r} for unknown characters (unk_id {model['unk_id']}), the files beside it "
+            f"{named['unk']!r}; correct the one that is wrong"
+        )
     roles: dict[str, str] = {}
     for role in ROLES:
         usual = next((name for name in NAMES[role] if name in ids), None)

@@ -138,7 +138,7 @@ def test_shards_are_read(copy: Path) -> None:
     (copy / second).unlink()
     with pytest.raises(UserError, match=f"{second} cannot be read"):
         import_model(copy)
-    for damaged in ({"a": f"../{first}"}, {"a": 1}, [first]):
+    for damaged in ({"a": f"../{first}"}, {"a": 1}, [first], {}, None):
         (copy / f"{WEIGHTS}.index.json").write_text(json.dumps({"weight_map": damaged}))
         with pytest.raises(UserError, match="index.json has no weight_map of names and files"):
             import_model(copy)

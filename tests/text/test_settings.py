@@ -299,6 +299,10 @@ def test_alberts_model_is_read_by_alberts_rules(tmp_path, flags):
     (out := tmp_path / "out").mkdir()
     write_tokenizer(out, tiny(vocab_size=ours.size), ours)
     assert load(out).sha256 == ours.sha256
+    other = scheme == "never"
+    write(out, {"tokenizer_config.json": {"tokenizer_class": "AlbertTokenizer", "add_prefix_space": other}})
+    with pytest.raises(UserError, match=f"says add_prefix_space {json.dumps(other)}, but the tokenizer's file does as"):
+        load(out)
     write(tmp_path, {"tokenizer_config.json": {}, "config.json": {"model_type": "albert"}})
     assert (load(tmp_path).sha256 == ours.sha256) == (not flags)
 

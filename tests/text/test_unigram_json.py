@@ -131,3 +131,15 @@ def test_what_the_library_cannot_do_is_refused(tmp_path, message):
     with pytest.raises(UserError, match=message) as error:
         load(tmp_path)
     assert "\n" not in str(error.value)
+
+
+def test_an_ordinary_piece_does_not_become_the_unknown_one(tmp_path):
+    """Classes of transformers save a fixed ``unk_id``, whatever piece has it."""
+    (tmp_path / "tokenizer.json").write_text(json.dumps(changed(model={"unk_id": 7})))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"unk_token": PIECES[1][0]}))
+    with pytest.raises(
+        UserError, match=r"for unknown characters \(unk_id 7\), the files beside it '.*unk>'; correct the"
+    ):
+        load(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(ALBERT))
+    assert load(tmp_path).unk_id == 1
