@@ -14,7 +14,8 @@ from bert_jax.errors import UserError
 from bert_jax.examples import splits
 from bert_jax.examples.columns import Roles
 from bert_jax.examples.labels import label_names
-from bert_jax.examples.load import DataConfig, to_train_on
+from bert_jax.examples.load import DataConfig, load, to_train_on
+from bert_jax.runs import recipes
 from bert_jax.storage import files
 from tests.examples.loading import CLASSIFICATION, MULTIPLE_CHOICE, SPAN_QA, TAGGING, loaded, noted, written
 
@@ -407,3 +408,12 @@ def test_one_column_in_place_of_several_is_read_as_it_is(tmp_path):
     columns = {"choices": ("endings",)}
     found = loaded(tmp_path, MULTIPLE_CHOICE, format="jsonl", columns=columns, splits={"test": "a.jsonl"})
     assert found["test"][0]["choices"] == ["a", "b"]
+
+
+@pytest.mark.parametrize("typed", ["('title', 'body')", "['title','body']"])
+def test_several_columns_may_be_typed(tmp_path, typed):
+    written(tmp_path, a__csv="title,body,label\nOne,two.,x\n")
+    data = recipes.load("classification", [f"--config.data.columns.text={typed}"]).to_dict()["data"]
+    data = data | {"splits": {"test": "a.csv"}, "dev_fraction": 0.0}
+    found = load(build(DataConfig, data, "config.data"), tmp_path, CLASSIFICATION, print)
+    assert found["test"][0]["text"] == "One two."
