@@ -14,8 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.examples import splits
 from bert_jax.examples.columns import Roles
 from bert_jax.examples.labels import label_names
-from bert_jax.examples.load import DataConfig, load, to_train_on
-from bert_jax.runs import recipes
+from bert_jax.examples.load import DataConfig, to_train_on
 from bert_jax.storage import files
 from tests.examples.loading import CLASSIFICATION, MULTIPLE_CHOICE, SPAN_QA, TAGGING, loaded, noted, written
 
@@ -400,20 +399,3 @@ def test_a_table_is_read_by_the_end_of_its_name(tmp_path):
     folder = written(tmp_path, a__tsv=TABLE, b__csv=TABLE.replace("\t", ","), c__jsonl=json_lines)
     found = [loaded(folder, CLASSIFICATION, format="table", splits={"train": name}) for name in ("a.tsv", "b.csv")]
     assert found[0] == found[1] == loaded(folder, CLASSIFICATION, format="table", splits={"train": "c.jsonl"})
-
-
-def test_one_column_in_place_of_several_is_read_as_it_is(tmp_path):
-    """Such as a list of choices, for a recipe that has a column for each of them."""
-    written(tmp_path, a__jsonl='{"context": "c", "endings": ["a", "b"]}\n')
-    columns = {"choices": ("endings",)}
-    found = loaded(tmp_path, MULTIPLE_CHOICE, format="jsonl", columns=columns, splits={"test": "a.jsonl"})
-    assert found["test"][0]["choices"] == ["a", "b"]
-
-
-@pytest.mark.parametrize("typed", ["('title', 'body')", "['title','body']"])
-def test_several_columns_may_be_typed(tmp_path, typed):
-    written(tmp_path, a__csv="title,body,label\nOne,two.,x\n")
-    data = recipes.load("classification", [f"--config.data.columns.text={typed}"]).to_dict()["data"]
-    data = data | {"splits": {"test": "a.csv"}, "dev_fraction": 0.0}
-    found = load(build(DataConfig, data, "config.data"), tmp_path, CLASSIFICATION, print)
-    assert found["test"][0]["text"] == "One two."
