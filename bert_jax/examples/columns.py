@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -84,7 +86,14 @@ def choose(split: str, records: Sequence[Record], columns: Columns, roles: Roles
 
 
 def _several(names: str | int | Sequence[str | int]) -> tuple[str, ...]:
-    """Return the name or names of columns as a tuple of text. (Columns without names are numbered.)"""
+    """Return the name or names of columns as a tuple of text. (Columns without names are numbered.)
+
+    A flag gives several as the text ``('a', 'b')``.
+    """
+    if isinstance(names, str) and names.startswith(("(", "[")):
+        with contextlib.suppress(ValueError, SyntaxError):
+            typed = ast.literal_eval(names)
+            names = typed if isinstance(typed, tuple | list) else names
     return (str(names),) if isinstance(names, str | int) else tuple(map(str, names))
 
 

@@ -121,14 +121,14 @@ def coverage(scan: Scan) -> Check:
     counts = np.sort(scan.token_counts)[::-1]
     unused, rare, often = float((counts == 0).mean()), float((counts < 5).mean()), int((counts >= 5).sum())
     share = np.cumsum(counts) / max(int(counts.sum()), 1)
-    status, size = grade(rare, 0.5, 0.9), _round_up(often)
+    status, size, first = grade(rare, 0.5, 0.9), _round_up(often), min(1000, len(share))
     smaller = f"learn a smaller one: --config.vocab.path= --config.vocab.size={size}"
     other = smaller if size < len(counts) else "add text"
     return Check(
         "vocabulary_use",
         "warn" if status == "bad" else status,  # a small text with a published vocabulary is not a mistake
-        f"{percent(unused)} of pieces never occur, {percent(rare)} fewer than 5 times; 1,000 pieces make"
-        f" {percent(float(share[min(1000, len(share)) - 1]))} of tokens",
+        f"{percent(unused)} of pieces never occur, {percent(rare)} fewer than 5 times; {first:,} pieces make"
+        f" {percent(float(share[first - 1]))} of tokens",
         f"few pieces will be learned; keep a vocabulary that came with a model, otherwise {other}",
         {"unused": unused, "rare": rare},
     )

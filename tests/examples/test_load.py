@@ -399,11 +399,3 @@ def test_a_table_is_read_by_the_end_of_its_name(tmp_path):
     folder = written(tmp_path, a__tsv=TABLE, b__csv=TABLE.replace("\t", ","), c__jsonl=json_lines)
     found = [loaded(folder, CLASSIFICATION, format="table", splits={"train": name}) for name in ("a.tsv", "b.csv")]
     assert found[0] == found[1] == loaded(folder, CLASSIFICATION, format="table", splits={"train": "c.jsonl"})
-
-
-def test_one_column_in_place_of_several_is_read_as_it_is(tmp_path):
-    """Such as a list of choices, for a recipe that has a column for each of them."""
-    written(tmp_path, a__jsonl='{"context": "c", "endings": ["a", "b"]}\n')
-    columns = {"choices": ("endings",)}
-    found = loaded(tmp_path, MULTIPLE_CHOICE, format="jsonl", columns=columns, splits={"test": "a.jsonl"})
-    assert found["test"][0]["choices"] == ["a", "b"]

@@ -14,7 +14,7 @@ from bert_jax.examples.delimited import Reader
 from bert_jax.examples.load import DataConfig, load
 from bert_jax.examples.reading import Bad
 from bert_jax.runs import recipes
-from tests.examples.loading import CLASSIFICATION
+from tests.examples.loading import CLASSIFICATION, MULTIPLE_CHOICE, loaded, written
 
 TEXTS = [
     'he said "a poor film"',
@@ -214,3 +214,20 @@ def test_the_hint_of_a_message_reads_the_table(tmp_path, name, text):
     data = recipes.load("classification", [*typed, *hints]).to_dict()["data"]
     found = load(build(DataConfig, data, "config.data"), tmp_path, CLASSIFICATION, lambda line: None)
     assert {example["label"] for of in found.values() for example in of} == {"a", "b"}
+
+
+def test_one_column_in_place_of_several_is_read_as_it_is(tmp_path):
+    """Such as a list of choices, for a recipe that has a column for each of them."""
+    written(tmp_path, a__jsonl='{"context": "c", "endings": ["a", "b"]}\n')
+    columns = {"choices": ("endings",)}
+    found = loaded(tmp_path, MULTIPLE_CHOICE, format="jsonl", columns=columns, splits={"test": "a.jsonl"})
+    assert found["test"][0]["choices"] == ["a", "b"]
+
+
+@pytest.mark.parametrize("typed", ["('title', 'body')", "['title','body']"])
+def test_several_columns_may_be_typed(tmp_path, typed):
+    written(tmp_path, a__csv="title,body,label\nOne,two.,x\n")
+    data = recipes.load("classification", [f"--config.data.columns.text={typed}"]).to_dict()["data"]
+    data = data | {"splits": {"test": "a.csv"}, "dev_fraction": 0.0}
+    found = load(build(DataConfig, data, "config.data"), tmp_path, CLASSIFICATION, print)
+    assert found["test"][0]["text"] == "One two."
