@@ -197,7 +197,9 @@ def test_flash_compiles_for_a_gpu() -> None:
 
     allowed = [jax.export.DisabledSafetyCheck.custom_call("__gpu$xla.gpu.triton")]
     traced = jax.export.export(jax.jit(jax.grad(loss)), platforms=["cuda"], disabled_checks=allowed)
-    program = traced(shapes, ids, keys, head).mlir_module()
+    card = jax.sharding.AbstractDevice(device_kind="NVIDIA H100 80GB HBM3", num_cores=132, platform="gpu")
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=card)):
+        program = traced(shapes, ids, keys, head).mlir_module()
     assert program.count("custom_call @__gpu$xla.gpu.triton") == 3
     # What ``plan`` counts: 2, 3 and 4 products; of a row of 512, 256 or 192 keys or queries are near a block.
     products = [268_435_456, 402_653_184, 402_653_184]
