@@ -145,6 +145,7 @@ def test_a_cached_teacher_gives_the_same_curve(tuned: Path, one_device: None) ->
     assert {name: x.shape for name, x in np.load(kept).items()} == {
         "train/teacher_logits": (192, 2),
         "dev/teacher_logits": (48, 2),
+        "digest": (),
     }
 
 
