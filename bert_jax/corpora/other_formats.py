@@ -77,6 +77,10 @@ def _is_table(text: str) -> bool:
     if found is None:
         return False
     mark = next(filter(None, found.groups()))
-    rows = [row for row in csv.reader([first, *rest.rpartition("\n")[0].splitlines()], delimiter=mark) if row]
-    alike = len({*map(len, rows[:-1])}) == 1 and all(row[0].strip() for row in rows)
+    lines = [first.replace("\r", ""), *rest.rpartition("\n")[0].splitlines()]
+    try:
+        rows = [row for row in csv.reader(lines, delimiter=mark) if row]
+    except csv.Error:  # a field beyond what the reader takes
+        return False
+    alike = bool(rows) and len({*map(len, rows[:-1])}) == 1 and all(row[0].strip() for row in rows)
     return alike and len(rows[0]) > 1 and len(rows) >= (FEWEST_ROWS if names else FEWEST_UNNAMED)
