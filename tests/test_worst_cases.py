@@ -24,6 +24,7 @@ WORST = {
     "corpora.byte_ranges.JSON": ("match", ('"', "a", ""), ('"', '\\"', ""), ('"', "\\", "a")),
     "corpora.byte_ranges.TITLE": ("fullmatch", ("= a", " =", "x"), ("= a", " = a", "x"), ("= a =", "\n", "x")),
     "corpora.byte_ranges.EXTRACTED": ("match", ("", " ", "x"), ("<doc id=", "a", "")),
+    "corpora.other_formats.FIELDS": ("search", ("", "a", "x"), ("", "ab ", "x")),
     "corpora.other_formats.HTML": ("match", ("", " ", "x"), ("<!--", "-", ""), ("<!--", "--> ", "x")),
     "corpora.other_formats.NAMES": ("fullmatch", ("", "a", "!"), ("a", ",a", "!"), ("a", ';"a"', "!"), ('"', "a", "")),
     "corpora.other_formats.XML": ("match", ("", " ", "x"), ("<a", " b", ""), ("<a>", "</", ""), ("<", "a:", "")),
