@@ -71,16 +71,13 @@ def is_json(text: str) -> bool:
 
 def _is_table(text: str) -> bool:
     """Return whether ``text`` is rows with as many fields each, perhaps below a header; its last row may be cut."""
-    first, _, rest = text.partition("\n")
+    first = text.partition("\n")[0]
     names = NAMES.fullmatch(first.rstrip("\r"))
     found = names or FIELDS.search(first)
     if found is None:
         return False
     mark = next(filter(None, found.groups()))
-    lines = [first.replace("\r", ""), *rest.rpartition("\n")[0].splitlines()]
-    try:
-        rows = [row for row in csv.reader(lines, delimiter=mark) if row]
-    except csv.Error:  # a field beyond what the reader takes
-        return False
+    lines = text.rpartition("\n")[0].splitlines()  # the reader refuses line ends within a line
+    rows = [row for row in csv.reader(lines, delimiter=mark) if row]
     alike = bool(rows) and len({*map(len, rows[:-1])}) == 1 and all(row[0].strip() for row in rows)
     return alike and len(rows[0]) > 1 and len(rows) >= (FEWEST_ROWS if names else FEWEST_UNNAMED)
