@@ -26,10 +26,10 @@ def rows_added(ids: jax.Array, gradient: jax.Array, size: int, dtype: Any) -> ja
     ids, order = jax.lax.sort((ids, index), num_keys=1, is_stable=True)
     blocks = ids.reshape(-1, BLOCK)
     rows = jnp.take(gradient, order, axis=0, mode="clip").reshape(*blocks.shape, -1)
-    sums = _product(_equal(blocks, blocks), rows, dtype)  # [blocks, BLOCK, E]: for each row, that of its id
+    sums = _product(_equal(blocks, blocks), rows, dtype)  # [blocks, BLOCK, E]: for each row, the sum of its id
     first, last, number = blocks[:, 0], blocks[:, -1], jnp.arange(len(blocks))
     goes_on = _equal(last, first) & (number[:, None] < number[None])
-    later = _product(goes_on, sums[:, 0], dtype)  # [blocks, E]: for the last id of each block, that of later blocks
+    later = _product(goes_on, sums[:, 0], dtype)  # [blocks, E]: for the last id of each block, its sum in later blocks
     is_first = ids != jnp.concatenate([jnp.full(1, -1, jnp.int32), ids[:-1]])
     target = jnp.where(is_first, ids, size + index)
     place = jnp.full(size, count, jnp.int32).at[target].set(index, mode="drop", unique_indices=True)

@@ -1,11 +1,11 @@
 """Muon: momentum made orthogonal for the matrices of layers (Jordan et al. 2024), AdamW for everything else.
 
 Sources: https://kellerjordan.github.io/posts/muon, and Liu et al. 2025, arXiv 2502.16982 (weight decay, and one rate
-for both rules), whose code is MoonshotAI/Moonlight. The state is that of ``optax.contrib.scale_by_muon``, and so are
-the values, but optax iterates kernel by kernel: with 8 layers of 6 kernels in 720 small products.
+for both rules), whose code is MoonshotAI/Moonlight. State and values equal
+``optax.contrib.scale_by_muon``, but optax iterates kernel by kernel: 8 layers of 6 kernels take 720 small products.
 
 The iteration is in bfloat16 on GPUs and TPUs, as in the code of Jordan, of Moonlight and in ``torch.optim.Muon``; the
-directions have a cosine of 0.9993 to 0.9999 with those of float32, and small models learn the same
+directions have a cosine of 0.9993 to 0.9999 with the directions in float32, and small models learn the same
 (bert_jax/training/README.md). On CPUs it is in float32. Momentum, norms and coefficients are in float32 everywhere.
 """
 
