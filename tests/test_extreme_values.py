@@ -7,9 +7,9 @@ from bert_jax.corpora.mixture import check_shares, check_weights
 from bert_jax.errors import UserError
 from bert_jax.models.teacher import TeacherConfig
 from bert_jax.objectives import mlm_nsp
-from bert_jax.runs import recipes
-from bert_jax.runs.settings import PretrainingSettings
-from bert_jax.runs.task_settings import TaskSettings
+from bert_jax.recipes import recipes
+from bert_jax.recipes.pretraining_settings import PretrainingSettings
+from bert_jax.recipes.task_settings import TaskSettings
 from bert_jax.tasks import regression, sentence_embeddings
 from bert_jax.tasks.mixing import Mixing
 
@@ -22,7 +22,7 @@ def members(share):
     tree = recipes.load("quickstart").to_dict()
     tree["objective"] = {"members": {"a": {"name": "mlm"}, "b": {"name": "ltr", "share": share}}}
     settings = PretrainingSettings.of(tree)
-    settings.members(settings.experiment().phases.phases[0])
+    settings.members(settings.experiment.phases.phases[0])
 
 
 def labels(value):

@@ -14,8 +14,8 @@ from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig, prepare_cor
 from bert_jax.corpora.workplace import clean_up_parents
 from bert_jax.errors import UserError
 from bert_jax.program import program
-from bert_jax.runs import recipes
-from bert_jax.runs.key_names import is_finetuning
+from bert_jax.recipes import recipes
+from bert_jax.recipes.key_names import is_finetuning
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import argparse
 
 from bert_jax.cli.flags import add_config, add_processes, add_profile, add_short_keys, command
 from bert_jax.cli.main import in_processes
-from bert_jax.runs import recipes
+from bert_jax.recipes import recipes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,8 +20,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from bert_jax.runs.finetuning import FinetuningRequest, finetune
+    from bert_jax.runs.prepared import Request
+    from bert_jax.runs.run import finetune
 
     typed = recipes.typed_keys(arguments.overrides)
-    request = FinetuningRequest(arguments.workdir, arguments.data, command(), arguments.init, typed, arguments.profile)
+    request = Request(
+        workdir=arguments.workdir,
+        command=command(),
+        init=arguments.init,
+        data=arguments.data,
+        typed_keys=typed,
+        profiled=arguments.profile,
+    )
     return in_processes(arguments, lambda: finetune(arguments.config.to_dict(), request))

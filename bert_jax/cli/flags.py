@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from bert_jax.cluster.watchdog import MOST_SECONDS
+from bert_jax.recipes import key_names, recipes
 from bert_jax.reporting.profiled_steps import ProfiledSteps
-from bert_jax.runs import key_names, recipes
 
 
 def command() -> str:

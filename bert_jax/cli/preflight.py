@@ -6,7 +6,7 @@ import argparse
 
 from bert_jax.cli.flags import add_config, add_processes
 from bert_jax.cli.main import in_processes
-from bert_jax.runs import recipes
+from bert_jax.recipes import recipes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

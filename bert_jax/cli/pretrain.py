@@ -7,7 +7,7 @@ import argparse
 from bert_jax.cli.flags import add_config, add_processes, add_profile, add_short_keys, command
 from bert_jax.cli.main import in_processes
 from bert_jax.errors import UserError
-from bert_jax.runs import recipes
+from bert_jax.recipes import recipes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,20 +37,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from bert_jax.runs.pretraining import PretrainingRequest, pretrain
+    from bert_jax.recipes.pretraining_settings import with_flags
+    from bert_jax.runs.prepared import Request
+    from bert_jax.runs.run import pretrain
 
     typed = recipes.typed_keys(arguments.overrides)
     if arguments.vocab and "vocab.path" in typed:
         raise UserError("--vocab takes the place of --config.vocab.path; leave one of them out")
-    request = PretrainingRequest(
+    request = Request(
         workdir=arguments.workdir,
         command=command(),
         init=arguments.init,
         init_optimizer=arguments.init_optimizer,
-        vocab=arguments.vocab,
         extend=arguments.extend,
-        private=arguments.private,
         typed_keys=typed,
         profiled=arguments.profile,
     )
-    return in_processes(arguments, lambda: pretrain(arguments.config.to_dict(), request))
+    config = with_flags(arguments.config.to_dict(), arguments.vocab, arguments.private)
+    return in_processes(arguments, lambda: pretrain(config, request))

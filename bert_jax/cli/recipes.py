@@ -13,7 +13,7 @@ from bert_jax import catalogue
 from bert_jax.cli.flags import add_trust
 from bert_jax.configuration import complete
 from bert_jax.program import program, quoted
-from bert_jax.runs import recipes
+from bert_jax.recipes import recipes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,11 +73,11 @@ def _typed(item: tuple[str, Any]) -> str:
 def _sizes(model: Mapping[str, Any]) -> Iterator[str]:
     """Yield lines with the sizes of the encoder that ``config.model`` names, and which of them it names."""
     from bert_jax.models.model import BERT, encoder_file
-    from bert_jax.runs.model_choice import choose_model
+    from bert_jax.recipes.architecture import Architecture
 
     encoder, pieces, found = model.get("encoder", BERT), 30_522, []
     for size in encoder_file(encoder).SIZES:
-        config = choose_model({"encoder": encoder, "size": size}, pieces, None)
+        config = Architecture.of({"encoder": encoder, "size": size}, pieces).config
         million = (config.num_parameters - pieces * config.embedding_size) / 1e6
         found.append(f"{size} ({config.num_layers} x {config.hidden_size}, {million:.1f} M)")
     chosen = f"the recipe has {model['size']}" if "size" in model else "the recipe names none, as --init has one"

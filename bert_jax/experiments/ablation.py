@@ -21,13 +21,16 @@ from bert_jax.experiments.pictures import read_over
 from bert_jax.experiments.table import Tables, Variant, write_tables
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.models.config import ModelConfig
+from bert_jax.recipes import recipes
+from bert_jax.recipes.finetuning_settings import FinetuningSettings
+from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.reporting.run_record import only_writer
-from bert_jax.runs import finetuning, recipes
-from bert_jax.runs.finetuning_preparation import Splits, check_finetuning
+from bert_jax.runs.finetuning import Splits
 from bert_jax.runs.inputs import CORPUS, Inputs
-from bert_jax.runs.preparation import CheckedPretraining, check_pretraining
-from bert_jax.runs.pretraining import PretrainingRequest, pretrain
-from bert_jax.runs.settings import FinetuningSettings, PretrainingSettings
+from bert_jax.runs.prepare import prepare
+from bert_jax.runs.prepared import Request
+from bert_jax.runs.pretraining import Pretraining
+from bert_jax.runs.run import finetune, pretrain
 from bert_jax.storage import files
 from bert_jax.tasks.base import KIND
 from bert_jax.text import tokenizer as tokenizers
@@ -75,8 +78,8 @@ def ablate(ablation: Ablation) -> Tables:
         where possible it is raised before the first run.
     """
     configs = _configs(ablation)
-    settings = {name: PretrainingSettings.of(config, f"{name}: config") for name, config in configs.items()}
-    checked = {name: _checked(name, one) for name, one in settings.items()}
+    checked = {name: _checked(name, config) for name, config in configs.items()}
+    settings = {name: one.settings for name, one in checked.items()}
     variants = {name: _variant(settings[name], one) for name, one in checked.items()}
     first = settings[ablation.pretrained[0]]
     _check_text(settings)
@@ -102,7 +105,7 @@ def ablate(ablation: Ablation) -> Tables:
                 return {metric: metrics[metric], **metrics}  # puts the main metric first
             config = configs[cell.overrides["variant"]]
             config = configuration.complete({"seed": cell.overrides["seed"], **paths}, config)
-            own = pretrain(config, PretrainingRequest(workdir=workdir, command=ablation.command))
+            own = pretrain(config, Request(workdir=workdir, command=ablation.command))
             return metrics_of_run(own, first, corpus, tokenizer, workdir)
 
         results = grid.run(run, work)
@@ -119,13 +122,13 @@ def ablate(ablation: Ablation) -> Tables:
     return tables
 
 
-def _checked(name: str, settings: PretrainingSettings) -> CheckedPretraining:
+def _checked(name: str, config: Mapping[str, Any]) -> Pretraining:
     """Return the checked recipe of a variant.
 
     Its model and its loss are traced (nothing is computed), so that errors in a user's own code are found now.
     """
     try:
-        recipe = check_pretraining(settings)
+        recipe = prepare(PretrainingSettings.of(config))
         metric_names(recipe.task)
     except UserError as error:
         raise UserError(f"{name}: {error}") from error
@@ -135,7 +138,7 @@ def _checked(name: str, settings: PretrainingSettings) -> CheckedPretraining:
     return recipe
 
 
-def _variant(settings: PretrainingSettings, recipe: CheckedPretraining) -> Variant:
+def _variant(settings: PretrainingSettings, recipe: Pretraining) -> Variant:
     """Return what the metrics of a variant depend on."""
     changes = {phase.kind: phase.changes for phase in recipe.experiment.phases.phases}
     objective = recipe.task.of(recipe.experiment.evaluated_phase.kind)
@@ -170,7 +173,7 @@ def _at(ablation: Ablation) -> Sequence[str]:
     return [f"@{step}" for step in ablation.steps] or [""]
 
 
-def _check_steps(ablation: Ablation, checked: Mapping[str, CheckedPretraining], cells: Sequence[Cell]) -> None:
+def _check_steps(ablation: Ablation, checked: Mapping[str, Pretraining], cells: Sequence[Cell]) -> None:
     """Raise ``UserError`` if a run in ``cells`` has not kept, or would not keep, a step that is to be fine-tuned."""
     for cell in cells if ablation.steps else ():
         place, experiment = files.as_path(ablation.workdir) / cell.name, checked[cell.overrides["variant"]].experiment
@@ -194,7 +197,7 @@ def _check_steps(ablation: Ablation, checked: Mapping[str, CheckedPretraining], 
 
 
 def _work(
-    ablation: Ablation, cells: Sequence[Cell], checked: Mapping[str, CheckedPretraining], tunings: Mapping[str, float]
+    ablation: Ablation, cells: Sequence[Cell], checked: Mapping[str, Pretraining], tunings: Mapping[str, float]
 ) -> dict[str, float]:
     """Return the FLOPs of cells by name.
 
@@ -259,7 +262,7 @@ def _tunings(ablation: Ablation, models: Sequence[ModelConfig]) -> dict[str, _Tu
         try:
             settings = FinetuningSettings.of(config)
             every: dict[str, Splits] = {
-                task: load_examples(one.data, ablation.data, one.find()[0].roles, lambda _: None)
+                task: load_examples(one.data, ablation.data, one.typed[0].roles, lambda _: None)
                 for task, one in settings.each.items()
             }
             for splits in every.values():
@@ -275,7 +278,7 @@ def _tunings(ablation: Ablation, models: Sequence[ModelConfig]) -> dict[str, _Tu
 def _check_finetunings(
     ablation: Ablation,
     tunings: Mapping[str, _Tuning],
-    checked: Mapping[str, CheckedPretraining],
+    checked: Mapping[str, Pretraining],
     tokenizer: Tokenizer,
 ) -> dict[str, float]:
     """Return the FLOPs of a run of each fine-tuning. Raise ``UserError`` if it could not begin; pretraining takes long.
@@ -287,7 +290,7 @@ def _check_finetunings(
     for name, (text, _, settings, every) in tunings.items():
         settings = dataclasses.replace(settings, bilstm_layers=2) if bilstm else settings
         try:
-            first, *_ = [check_finetuning(settings, TrainedModel("", {}, model, tokenizer)) for model in models]
+            first, *_ = [prepare(settings, TrainedModel("", {}, model, tokenizer)) for model in models]
             found[name] = check_and_count(first, every)
         except UserError as error:
             raise UserError(f"{text}: {error}") from error
@@ -298,11 +301,11 @@ def _finetune(ablation: Ablation, cell: Cell, workdir: str) -> Metrics:
     variant, seed = cell.overrides["variant"], cell.overrides["seed"]
     init = str(files.as_path(ablation.workdir) / f"{variant.removesuffix(BILSTM)}-seed{seed}")
     init += "".join(cell.overrides["task"].partition("@")[1:])
-    request = finetuning.FinetuningRequest(workdir, ablation.data, ablation.command, init)
-    return finetuning.finetune(cell.overrides["config"], request)
+    request = Request(workdir, ablation.command, init, data=ablation.data)
+    return finetune(cell.overrides["config"], request)
 
 
-def _check_positions(checked: Mapping[str, CheckedPretraining]) -> None:
+def _check_positions(checked: Mapping[str, Pretraining]) -> None:
     """Raise ``UserError`` if a variant cannot read the first one's held-out rows, on which all are compared."""
     first, *others = checked
     length = checked[first].experiment.evaluated_phase.max_length

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 from bert_jax.errors import UserError, few
 from bert_jax.examples.splits import train_split
-from bert_jax.runs.finetuning_preparation import CheckedFinetuning, Splits
-from bert_jax.runs.task_settings import at_task
+from bert_jax.recipes.task_settings import at_task
+from bert_jax.runs.finetuning import Finetuning, Splits
 from bert_jax.task import Task
 from bert_jax.tasks.several import each_task
 from bert_jax.training.experiment import Experiment
 
 
-def check_and_count(checked: CheckedFinetuning, every: Mapping[str, Splits]) -> float:
+def check_and_count(checked: Finetuning, every: Mapping[str, Splits]) -> float:
     """Return the FLOPs of a run (``flops``); no step is made.
 
     Args:

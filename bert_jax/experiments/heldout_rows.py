@@ -14,7 +14,7 @@ from bert_jax.interchange.loading import load
 from bert_jax.models.model import LM_HEAD
 from bert_jax.objectives import mlm
 from bert_jax.objectives.base import ROW_KEYS, Setting
-from bert_jax.runs.settings import PretrainingSettings
+from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training.evaluation import Evaluation
 
@@ -24,7 +24,7 @@ OF_TRAINING = ("num_tokens", "num_epochs", "schedule", "shares")  # keys of a ph
 
 def heldout_rows(settings: PretrainingSettings) -> dict[str, Any]:
     """Return the settings of the held-out rows, on which the figures of all runs depend."""
-    experiment = settings.experiment()
+    experiment = settings.experiment
     phase = dataclasses.asdict(experiment.evaluated_phase)
     phase = {name: value for name, value in phase.items() if name not in OF_TRAINING}
     rows = dataclasses.asdict(_masked_rows(settings)) | phase
@@ -58,7 +58,7 @@ def metrics_of_run(
 
 
 def _on_rows_of(reference: PretrainingSettings, corpus: Mixture, tokenizer: Tokenizer, workdir: str) -> Metrics:
-    trained, experiment = load(workdir), reference.experiment()
+    trained, experiment = load(workdir), reference.experiment
     if trained.config.causal or LM_HEAD.name not in trained.params:
         return {}
     config, phase = _masked_rows(reference), experiment.evaluated_phase
@@ -71,7 +71,7 @@ def _on_rows_of(reference: PretrainingSettings, corpus: Mixture, tokenizer: Toke
 
 def _masked_rows(settings: PretrainingSettings) -> mlm.Config:
     """Return the config of the objective ``mlm`` on the rows of a recipe."""
-    [(module, config, *_), *_] = settings.objectives([settings.experiment().evaluated_phase])
+    module, config, *_ = settings.objective_of(settings.experiment.evaluated_phase)
     fields = {name: getattr(config, name) for name in ROW_KEYS}
     default = module.Objective.arrangement
     if not fields["arrangement"] and default != mlm.Objective.arrangement:

@@ -16,14 +16,16 @@ from bert_jax.experiments import output, pictures, table
 from bert_jax.experiments.finetunings import check_and_count
 from bert_jax.experiments.grid import RESULTS, Cell, Grid, Metrics, say
 from bert_jax.interchange.loading import load
+from bert_jax.recipes import key_names, recipes
+from bert_jax.recipes.finetuning_settings import FinetuningSettings
 from bert_jax.reporting.formats import is_number
 from bert_jax.reporting.measures import lower_is_better
 from bert_jax.reporting.run_record import only_writer
-from bert_jax.runs import key_names, recipes
-from bert_jax.runs.finetuning import FinetuningRequest, finetune
-from bert_jax.runs.finetuning_preparation import Splits, check_finetuning
+from bert_jax.runs.finetuning import Splits
 from bert_jax.runs.inputs import read_start
-from bert_jax.runs.settings import FinetuningSettings
+from bert_jax.runs.prepare import prepare
+from bert_jax.runs.prepared import Request
+from bert_jax.runs.run import finetune
 from bert_jax.storage import files
 
 # The keys of ``vary`` for the model to start from and for the recipe's argument; all others are config keys.
@@ -102,7 +104,7 @@ def sweep(request: Sweep) -> list[Outcome]:
             config = {**cell.overrides["config"], "seed": cell.overrides["seed"]}
             init = _init(request, cell.overrides)
             typed = (*recipes.typed_keys(request.overrides), *request.vary)
-            metrics = finetune(config, FinetuningRequest(workdir, request.data, request.command, init, typed))
+            metrics = finetune(config, Request(workdir, request.command, init, data=request.data, typed_keys=typed))
             return {metric: metrics[metric], **metrics}  # puts the main metric first
 
         grid, root = Grid(list(cells.values()), request.workdir), files.as_path(request.workdir)
@@ -150,7 +152,7 @@ def _work(
         try:
             settings = FinetuningSettings.of(config)
             initial = read_start(settings.vocab, typed, init, read_once) if init else None
-            checked = check_finetuning(settings, initial)
+            checked = prepare(settings, initial)
             if files_of not in read:
                 read[files_of] = checked.load(request.data, lambda _: None)
             if rows_of not in counted:
@@ -209,7 +211,7 @@ def _metric(configs: Sequence[Mapping[str, Any]]) -> str:
     names = set()
     for config in configs:
         settings = FinetuningSettings.of(config)
-        settings.experiment().check()
+        settings.experiment.check()
         names.add(settings.main_metric)
     if len(names) > 1:
         raise UserError(f"the runs have several scores, {', '.join(sorted(names))}; set config.selection.metric")

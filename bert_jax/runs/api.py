@@ -17,12 +17,13 @@ from ml_collections import ConfigDict
 from bert_jax import catalogue
 from bert_jax.errors import UserError
 from bert_jax.program import say
-from bert_jax.runs import own_code, recipes
+from bert_jax.recipes import recipes
+from bert_jax.runs import own_code
 
 if TYPE_CHECKING:
     from bert_jax.features.trained_model import TrainedModel
     from bert_jax.reporting.curves import Curves
-    from bert_jax.runs.pretraining import TrainingBatches
+    from bert_jax.runs.training_batches import TrainingBatches
 
 AnyPath: TypeAlias = str | os.PathLike[str]
 Recipe: TypeAlias = AnyPath | Mapping[str, Any] | ConfigDict  # a name, a file, or a config tree
@@ -87,12 +88,12 @@ def batches(
     Raises:
       UserError: the recipe, the workdir or the texts do not fit together, or the run does not have such a step.
     """
-    from bert_jax.runs.pretraining import PretrainingRequest, training_batches
+    from bert_jax.recipes.pretraining_settings import with_flags
+    from bert_jax.runs.prepared import Request
+    from bert_jax.runs.training_batches import training_batches
 
-    request = PretrainingRequest(
-        _path("workdir", workdir), init=_maybe_path("init", init), vocab=_maybe_path("vocab", vocab)
-    )
-    tree = _tree(config, overrides, trust_code, request)
+    request = Request(_path("workdir", workdir), init=_maybe_path("init", init))
+    tree = with_flags(_tree(config, overrides, trust_code, request), _maybe_path("vocab", vocab), private=False)
     return training_batches(tree, request, first_step, say)
 
 
@@ -131,22 +132,23 @@ def pretrain(
         says what was found, what is allowed and what to do. It is raised before anything slow starts.
     """
     _prepare_to_train()
-    from bert_jax.runs import pretraining
+    from bert_jax.recipes.pretraining_settings import with_flags
+    from bert_jax.runs import run
+    from bert_jax.runs.prepared import Request
 
     if init_optimizer not in ("fresh", "kept"):
         raise UserError(f"init_optimizer is {init_optimizer!r}; allowed: 'fresh', 'kept'")
     arguments = {"overrides": overrides, "init": init, "init_optimizer": init_optimizer, "vocab": vocab}
-    request = pretraining.PretrainingRequest(
+    request = Request(
         workdir=_path("workdir", workdir),
         command=_call("pretrain", config, workdir, **arguments, extend=extend, private=private, trust_code=trust_code),
         init=_maybe_path("init", init),
         init_optimizer=init_optimizer,
-        vocab=_maybe_path("vocab", vocab),
         extend=extend,
-        private=private,
         typed_keys=recipes.changed_keys(overrides or {}),
     )
-    return pretraining.pretrain(_tree(config, overrides, trust_code, request), request)
+    tree = with_flags(_tree(config, overrides, trust_code, request), _maybe_path("vocab", vocab), private)
+    return run.pretrain(tree, request)
 
 
 @_quiet
@@ -172,17 +174,18 @@ def finetune(
       UserError: the recipe, the examples, the model or the machine do not fit together (see ``pretrain``).
     """
     _prepare_to_train()
-    from bert_jax.runs import finetuning
+    from bert_jax.runs import run
+    from bert_jax.runs.prepared import Request
 
     arguments = {"overrides": overrides, "data": data, "init": init}
-    request = finetuning.FinetuningRequest(
+    request = Request(
         workdir=_path("workdir", workdir),
         data=_path("data", data),
         command=_call("finetune", config, workdir, **arguments, trust_code=trust_code),
         init=_maybe_path("init", init),
         typed_keys=recipes.changed_keys(overrides or {}),
     )
-    return finetuning.finetune(_tree(config, overrides, trust_code, request, "finetune"), request)
+    return run.finetune(_tree(config, overrides, trust_code, request, "finetune"), request)
 
 
 @_quiet

@@ -1,179 +1,359 @@
-"""Fine-tunes a model on labelled examples, and writes its predictions and a report.
-
-A run that was interrupted resumes if the same call is made again.
-"""
+"""A fine-tuning: what is checked before examples are read, what needs the examples, and what a finished run leaves."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
 
 from bert_jax import catalogue
-from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.cluster import distributed
+from bert_jax.errors import UserError
 from bert_jax.examples.labels import label_note
+from bert_jax.examples.load import load as load_examples
+from bert_jax.examples.load import to_train_on
+from bert_jax.examples.splits import train_split
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import of_facts
-from bert_jax.interchange.conversion import unlike
 from bert_jax.interchange.family import families
 from bert_jax.interchange.initial import frozen_parts, start_from
-from bert_jax.interchange.loading import load, one_task
+from bert_jax.interchange.loading import load
 from bert_jax.models import distillation
 from bert_jax.models.model import config_facts
 from bert_jax.models.teacher import content
-from bert_jax.program import Note, program
-from bert_jax.reporting import run_record
-from bert_jax.reporting.formats import figure, is_number
-from bert_jax.reporting.loggers.base import metrics_of
-from bert_jax.reporting.measures import heldout_errors, with_error
+from bert_jax.objectives.several import seed_of_member
+from bert_jax.program import Note
+from bert_jax.recipes.finetuning_settings import FinetuningSettings
+from bert_jax.recipes.task_settings import TaskSettings, at_task, with_keys_of
+from bert_jax.records import Example
 from bert_jax.reporting.observer import Observer
-from bert_jax.reporting.profiled_steps import ProfiledSteps
-from bert_jax.reporting.report import DETAILS
+from bert_jax.rows.phases import Phases
+from bert_jax.runs import own_parts
 from bert_jax.runs.cached_teacher import fill
-from bert_jax.runs.evaluations.base import Evaluations, read, titles
-from bert_jax.runs.finetuning_preparation import Splits, check_finetuning
-from bert_jax.runs.finishing import about, better_start, export_newest, report_at_the_end
-from bert_jax.runs.inputs import describe_vocabulary, find_start, keep_vocabulary, overridden_vocabulary
-from bert_jax.runs.model_choice import overridden_settings, pooling_notes
-from bert_jax.runs.own_code import keep_copies
-from bert_jax.runs.prediction import predict_split, trial, write_predictions
-from bert_jax.runs.settings import FinetuningSettings
-from bert_jax.runs.task_settings import TaskSettings, predictions_file, with_keys_of
+from bert_jax.runs.checks import check_metrics, check_optimizer, check_steps_fit, micro_batches_key
+from bert_jax.runs.finetuning_end import finish
+from bert_jax.runs.inputs import describe_vocabulary, find_vocabulary, keep_vocabulary, overridden_vocabulary
+from bert_jax.runs.model_choice import (
+    check_kernel,
+    choose_model,
+    overridden_settings,
+    pooling_notes,
+    with_classifier_dropout,
+    with_pooling,
+    with_vocabulary_size,
+)
+from bert_jax.runs.models_read import check_vocabulary, start_from_teacher, teacher_in_run, teacher_of_finetuning
+from bert_jax.runs.packed import check_packed_batch, check_packing
+from bert_jax.runs.prepared import Opened, Prepared, Request
 from bert_jax.runs.used_keys import with_vocabulary
 from bert_jax.storage import files
 from bert_jax.task import titles_of
+from bert_jax.tasks import base as tasks
 from bert_jax.tasks.base import KIND, PACKED, ExampleTask
-from bert_jax.tasks.findings import findings
-from bert_jax.tasks.several import SeveralTasks, each_task, shared_setting
+from bert_jax.tasks.several import Member, SeveralTasks, each_task, shared_setting
 from bert_jax.training.experiment import Experiment
-from bert_jax.training.loop import Run, train_and_evaluate
+from bert_jax.training.memory import check_fits
 from bert_jax.training.state import TrainState
 
-
-@dataclasses.dataclass(frozen=True)
-class FinetuningRequest:
-    """The values that the command line adds to a recipe."""
-
-    workdir: str
-    data: str  # the folder to which the paths in config.data.splits are relative
-    command: str = ""
-    init: str | None = None  # a Hugging Face directory or WORKDIR[@step]; if None, weights are random
-    typed_keys: tuple[str, ...] = ()  # the keys of the config that were given on the command line
-    profiled: ProfiledSteps | None = None
+Splits: TypeAlias = Mapping[str, tuple[Example, ...]]  # name -> examples
 
 
-def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str, float]:
-    """Run a recipe to its end in ``request.workdir``, starting from the last saved step if there is one.
+class ChosenTask(NamedTuple):
+    """A task of a recipe: its keys, its class and its config."""
 
-    Returns:
-      The metrics of the best evaluation. Only the first process of a job returns them; all others return {}.
+    settings: TaskSettings
+    task: type[ExampleTask]
+    config: Any
 
-    Raises:
-      UserError: the recipe, the examples, the model to start from or the machine do not fit together.
+
+class Finetuning(Prepared):
+    """A fine-tuning that is checked as far as that needs no examples.
+
+    Attributes:
+      model: the architecture; without ``initial``, its size of vocabulary is known once the vocabulary is learned.
+      tasks: the tasks of the recipe by name; a task that is alone is called "".
+      task: the task with its examples, once ``check_inputs`` has read them.
     """
-    settings, workdir = FinetuningSettings.of(config), request.workdir
-    with run_record.only_writer(workdir):
-        # What needs no examples is checked first.
-        saved = distributed.first_says("the saved steps", saved_steps(workdir))
-        initial = find_start(settings.vocab, request.typed_keys, request.init, workdir, bool(saved))
-        if not (initial or saved):
-            settings.vocab.load_tokenizer(typed=request.typed_keys)  # raises if a key contradicts its file
-        recipe = check_finetuning(settings, initial)
-        notes = []
-        if initial and not saved:
-            notes += overridden_settings(settings.model, request.typed_keys, initial)
-            notes += overridden_vocabulary(settings.vocab, request.typed_keys, initial)
-            notes += pooling_notes({name: one.config for name, one in recipe.tasks.items()}, initial)
-        identity = settings.identity() | {"init": request.init}
-        for trained in recipe.teacher.values():  # by its content, wherever it lies
-            identity["teacher"]["init"] = f"teacher@{content(trained)}"
-            distributed.wait("the teacher", identity["teacher"]["init"])
-        recorded = with_vocabulary(config, settings.vocab.path, initial.tokenizer if initial else None)
-        run = run_record.content(workdir, recorded, identity, request.command, bound=bool(saved))
 
-        evaluators = read(settings.training.evaluations, notes.append)
-        every = recipe.load(request.data, notes.append)
-        task, experiment = recipe.with_examples(every, workdir if saved else None, notes.append)
-        experiment, own = dataclasses.replace(experiment, profiled=request.profiled), shared_setting(task)
-        evaluations = Evaluations(evaluators, own.tokenizer, own.model, experiment, notes.append)
-        main, every_title = experiment.selection.metric, titles_of(task) | titles(evaluators)
-        first_title = {main: every_title[main]} if main in every_title else {}
-        run["phases"], run["titles"] = experiment.phases.as_record(), first_title | every_title
-        if request.profiled:
-            request.profiled.check(experiment.phases.num_steps)
-        facts = _facts_of(settings, task) | recipe.parent
-        trained_on = [
-            one.setting.splits[name] for one in each_task(task).values() for name in one.setting.names("train")
-        ]
-        run["about"] = about(task, experiment, facts, {"examples": sum(map(len, trained_on))})
-        distributed.wait("the vocabulary", own.tokenizer.sha256)
-        distributed.wait("the examples", facts["corpus_fingerprint"])
-        said = identity["teacher"]["init"] if recipe.teacher else ""
-        if distributed.is_first():
-            if not saved:
-                keep_vocabulary(own.tokenizer, workdir)
-            run_record.write_run(workdir, run)
+    purpose = "fine-tuning"
+    settings: FinetuningSettings
+    task: ExampleTask | SeveralTasks
 
-        observer = Observer(workdir, run, experiment.phases.num_steps, settings.training.loggers)
-        with observer.to_the_end():
-            for line in [*notes, *task.notes, *_describe(task, experiment)]:
-                observer.note(line)
-            if distributed.is_first():
-                keep_copies(workdir, run, facts)
-                run = run_record.settle(workdir, run, facts)
-                files.write_text(files.as_path(workdir) / "baselines.json", json.dumps(task.baselines(KIND, 0)))
+    def __init__(
+        self,
+        settings: FinetuningSettings,
+        initial: TrainedModel | None = None,
+        devices: list[jax.Device] | None = None,
+        read: Callable[..., TrainedModel] = load,
+    ):
+        """Check the recipe; see ``runs.prepare.prepare``."""
+        super().__init__(settings, initial, devices)
+        if initial is None and settings.weights == "pretrained" and settings.frozen:
+            raise UserError("config.frozen holds parts of a pretrained model; give --init=DIR, or set it to ()")
+        self.tasks = {name: self._choose(name, one) for name, one in settings.each.items()}
+        if not (settings.selection.metric or settings.main_metric):
+            raise UserError(
+                "config.selection.metric is needed, because the main metrics of the tasks have no mean: "
+                f"{', '.join(settings.main_metrics)}; name one of them"
+            )
+        self._check_whole_batches()
+        size = initial.tokenizer.size if initial else settings.vocab.size
+        self.model = choose_model(settings.architecture, size, initial)
+        self.model.check_lengths({f"config.phases.{KIND}.max_length": settings.phase.max_length})
+        self._teacher = teacher_of_finetuning(settings.teacher, initial, settings.vocab.path, read)
+        if settings.packing == "packed":
+            models = [self.model, *(one.config for one in self._teacher.values())]
+            check_packing(settings, [one.task for one in self.tasks.values()], models)
+        self.start = start_from_teacher(settings.teacher, self._teacher, self.model, initial)
 
-            first = None
-            if begin := None if saved else recipe.weights_from or recipe.start:
-                first = _start(begin, task, facts, observer.note)
-            facts = facts | {"run": run}
-            fill(each_task(task), said, facts["corpus_fingerprint"], workdir, observer.note)
-            frozen = frozen_parts(settings.frozen, recipe.weights_from, workdir, facts, bool(saved))
-            train_and_evaluate(Run(task, experiment, observer, facts, first, frozen, evaluations))
-            if not distributed.is_first():
-                return {}
-            return _finish(settings, task, observer, experiment.selection.metric)
+    @property
+    def weights_from(self) -> TrainedModel | None:
+        """The model of --init, if it gives weights and not its architecture alone."""
+        return self.initial if self.settings.weights == "pretrained" else None
 
+    def _choose(self, name: str, own: TaskSettings) -> ChosenTask:
+        """Return a task, with what the model of --init says of its head filled in."""
+        with at_task(name):
+            task, config = own.typed
+        start, model = self.weights_from, self.settings.architecture
+        config = with_classifier_dropout(config, model, start if task.exported_as else None)
+        return ChosenTask(own, task, with_pooling(config, name, start))
 
-def _facts_of(settings: FinetuningSettings, task: ExampleTask | SeveralTasks) -> dict[str, Any]:
-    """Return the facts of a run: what is known of it once the examples are read. It resumes only with the same."""
-    own, each = shared_setting(task), each_task(task)
-    of_each = {name: _facts_of_one(settings, settings.each[name], one) for name, one in each.items()}
-    if isinstance(task, SeveralTasks):
-        parts = {
-            name: {*one.parts} - {distillation.FROZEN, distillation.PROJECTION} for name, one in task.members.items()
+    def _check_whole_batches(self) -> None:
+        """Raise ``UserError`` if a task computes something from a whole batch, and would be given a part of it."""
+        parts = self.experiment.micro_batches(self.settings.phase)
+        for name in [name for name, one in self.tasks.items() if one.task.whole_batches] if parts > 1 else ():
+            raise UserError(
+                f"{micro_batches_key(self.settings.phase)} is {parts}; only 1 is allowed where the rows of a batch are "
+                f"each other's negatives{f', as in config.tasks.{name}' if name else ''}. Lower "
+                f"config.phases.{KIND}.batch_size, or set config.model.remat to 'full'"
+            )
+
+    # ---- With examples -------------------------------------------------------------------------------------------
+
+    def load(self, folder: str, note: Callable[[str], None]) -> dict[str, Splits]:
+        """Return the splits of each task, with all of train.
+
+        Args:
+          folder: the paths of ``config.data.splits`` are relative to it.
+          note: called with lines about the examples.
+
+        Raises ``UserError`` for the reasons of ``examples.load.load``, or if a task has no split to train or evaluate.
+        """
+        found: dict[str, Splits] = {}
+        for name, one in self.tasks.items():
+            notes: list[str] = []
+            with at_task(name):
+                found[name] = load_examples(one.settings.data, folder, one.task.roles, notes.append)
+                train_split(found[name])
+            for line in notes:
+                note(f"{name}: {with_keys_of(name, line)}" if name else line)
+        return found
+
+    def with_examples(
+        self, every: Mapping[str, Splits], workdir: str | None = None, note: Callable[[str], None] | None = None
+    ) -> tuple[ExampleTask | SeveralTasks, Experiment]:
+        """Return the task on the encoded examples, and the experiment, in which lengths given in epochs are steps.
+
+        Args:
+          every: the splits of each task, with all of train, whatever ``config.data.train_fraction`` is: labels are
+            those of all.
+          workdir: the folder with the run's vocabulary, if it has saved a step.
+          note: called with a line if a learned vocabulary lacks characters that it should have.
+
+        Raises:
+          UserError: the examples do not fit the task, the model or the machine.
+        """
+        settings, phase = self.settings, self.settings.phase
+        made = self._encode(every, workdir, note)
+        task: ExampleTask | SeveralTasks = made.get("") or self._several(made)
+        phase = dataclasses.replace(phase, max_length=max(one.lengths[KIND] for one in made.values()))
+        selection = dataclasses.replace(settings.selection, metric=settings.selection.metric or task.main_metric)
+        experiment = dataclasses.replace(self.experiment, phases=Phases((phase,)), selection=selection).in_steps(task)
+        mesh = experiment.check()
+        for name, one in each_task(task).items():
+            spec, model = one.batch_specs[KIND], one.setting.model
+            trained_on = [one.batch_specs[kind] for kind in (KIND, PACKED) if kind in one.batch_specs]
+            with at_task(name):
+                check_kernel(model, mesh, trained_on)
+                if PACKED in one.batch_specs:
+                    check_packed_batch(one, mesh, experiment.micro_batches(phase))
+                check_fits(model.num_parameters, {f"config.phases.{KIND}.batch_size": (phase.batch_size, spec)})
+                if settings.packing == "bucketed":
+                    check_steps_fit(one, experiment)
+                jax.eval_shape(one.init, jax.random.key(0))  # raises for options that the model cannot be built from
+                if catalogue.is_own(catalogue.name_of(type(one).__module__)):
+                    for own in trained_on:
+                        own_parts.check_terms(one, own, dict)
+        if settings.selection.metric != task.main_metric or settings.training.evaluations:
+            check_metrics(settings.selection.metric, experiment, task, mesh)
+        check_optimizer(task, experiment)
+        return task, experiment
+
+    def _several(self, made: Mapping[str, ExampleTask]) -> SeveralTasks:
+        frozen = self.settings.frozen
+        members = {}
+        for name, one in made.items():
+            with at_task(name):
+                own = self.tasks[name].settings
+                members[name] = Member(name, one, own.weight, own.frozen, frozen)
+        return SeveralTasks(members, self.settings.mixing, self.settings.phase, frozen)
+
+    def _encode(
+        self, every: Mapping[str, Splits], workdir: str | None, note: Callable[[str], None] | None
+    ) -> dict[str, ExampleTask]:
+        settings, phase, seed = self.settings, self.settings.phase, self.experiment.seed
+        splits = {
+            name: to_train_on(one.settings.data, every[name], one.task.roles.together)
+            for name, one in self.tasks.items()
         }
-        of_each = {name: {**facts, "parts": sorted(parts[name])} for name, facts in of_each.items()}
-    splits = {
-        f"{name}/{split}" if name else split: of
-        for name, one in each.items()
-        for split, of in one.setting.splits.items()
-    }
-    return {
-        "model": config_facts(own.model),
-        **own.tokenizer.case._asdict(),
-        "vocabulary_sha256": own.tokenizer.sha256,
-        "corpus_fingerprint": _fingerprint(splits),
-        **of_each.get("", {"tasks": of_each}),
-    }
+        read = [(splits[name][train_split(splits[name])], one.task.roles) for name, one in self.tasks.items()]
+        tokenizer = find_vocabulary(settings.vocab, self.initial, workdir, read, note)
+        model = with_vocabulary_size(self.model, settings.architecture, tokenizer.size, self.initial)
+        check_vocabulary(self._teacher, tokenizer, distillation.WHERE, settings.vocab.added)
+        made = {}
+        for name, one in self.tasks.items():
+            with at_task(name):
+                own = tasks.Setting(
+                    splits[name],
+                    tokenizer,
+                    model,
+                    one.task.labels(one.config, every[name][train_split(every[name])]),
+                    phase.max_length,
+                    phase.batch_size,
+                    seed_of_member(seed, name),
+                    settings.packing,
+                    settings.frozen,
+                    settings.bilstm_layers,
+                    teacher_in_run(settings.teacher, self._teacher, model, {KIND: phase.max_length}, name),
+                )
+                made[name] = one.task(one.config, own)
+        return made
 
+    # ---- What a run asks for (``Prepared``) ------------------------------------------------------------------------
 
-def _facts_of_one(settings: FinetuningSettings, own: TaskSettings, task: ExampleTask) -> dict[str, Any]:
-    return {
-        "task": {"name": own.task["name"], **dataclasses.asdict(task.config)},
-        "labels": list(task.setting.labels),
-        "max_length": settings.phase.max_length,
-        "bilstm_layers": settings.bilstm_layers,
-        "data": dataclasses.asdict(own.data),
-        **({"parts": _kept(part.name for part in task.model.parts)} if task.lessons and task.lessons.parts else {}),
-    }
+    def titles(self) -> dict[str, str]:
+        every, main = titles_of(self.task), self.experiment.selection.metric
+        return ({main: every[main]} if main in every else {}) | every
+
+    def notes(self, initial: TrainedModel, request: Request) -> list[str]:
+        settings = self.settings
+        lines = overridden_settings(settings.architecture, request.typed_keys, initial)
+        lines += overridden_vocabulary(settings.vocab, request.typed_keys, initial)
+        return lines + pooling_notes({name: one.config for name, one in self.tasks.items()}, initial)
+
+    def frozen_contents(self) -> dict[str, str]:
+        return {name: f"teacher@{content(one)}" for name, one in self._teacher.items()}
+
+    def record(
+        self, config: Mapping[str, Any], request: Request, bound: bool
+    ) -> tuple[Mapping[str, Any], dict[str, Any], str]:
+        vocab, initial = self.settings.vocab, self.initial
+        if not (initial or bound):
+            vocab.load_tokenizer(typed=request.typed_keys)  # raises if a key contradicts its file
+        identity = self.settings.identity() | {"init": request.init}
+        for said in self.frozen_contents().values():  # the content of the teacher, wherever it lies
+            identity["teacher"]["init"] = said
+        return with_vocabulary(config, vocab.path, initial.tokenizer if initial else None), identity, request.command
+
+    def check_inputs(self, request: Request, bound: bool, note: Note) -> None:
+        """Read and encode the examples; see ``Prepared``."""
+        self._workdir, self._bound = request.workdir, bound
+        every = self.load(request.data, note)
+        self.task, self.experiment = self.with_examples(every, request.workdir if bound else None, note)
+        splits = {
+            f"{name}/{split}" if name else split: examples
+            for name, one in each_task(self.task).items()
+            for split, examples in one.setting.splits.items()
+        }
+        self._fingerprint = _fingerprint(splits)
+        distributed.wait("the vocabulary", shared_setting(self.task).tokenizer.sha256)
+        distributed.wait("the examples", self._fingerprint)
+
+    def open(self, note: Note) -> Opened:
+        """Return what the run trains on, after keeping its vocabulary and what a teacher says of its rows."""
+        own, each = shared_setting(self.task), each_task(self.task)
+        if distributed.is_first() and not self._bound:
+            keep_vocabulary(own.tokenizer, self._workdir)
+        fill(each, "".join(self.frozen_contents().values()), self._fingerprint, self._workdir, note)
+        trained_on = [one.setting.splits[name] for one in each.values() for name in one.setting.names("train")]
+        sizes = {"examples": sum(map(len, trained_on))}
+        return Opened(self.task, self.experiment, own.tokenizer, own.model, self._fingerprint, sizes)
+
+    def facts(self, opened: Opened) -> dict[str, Any]:
+        of_each = {name: self._facts_of(name, one) for name, one in each_task(self.task).items()}
+        if isinstance(self.task, SeveralTasks):
+            of_each = {name: {**of, "parts": _kept(self.task.members[name].parts)} for name, of in of_each.items()}
+        return {
+            "model": config_facts(opened.model),
+            **opened.tokenizer.case._asdict(),
+            "vocabulary_sha256": opened.tokenizer.sha256,
+            "corpus_fingerprint": opened.fingerprint,
+            **of_each.get("", {"tasks": of_each}),
+        }
+
+    def _facts_of(self, name: str, task: ExampleTask) -> dict[str, Any]:
+        own = self.settings.each[name]
+        taught = task.lessons and task.lessons.parts  # a loaded model does not have the parts that a teacher needs
+        return {
+            "task": {"name": own.task["name"], **dataclasses.asdict(task.config)},
+            "labels": list(task.setting.labels),
+            "max_length": self.settings.phase.max_length,
+            "bilstm_layers": self.settings.bilstm_layers,
+            "data": dataclasses.asdict(own.data),
+            **({"parts": _kept(part.name for part in task.model.parts)} if taught else {}),
+        }
+
+    def write_baselines(self, opened: Opened, note: Note) -> None:
+        path = files.as_path(self._workdir) / "baselines.json"
+        files.write_text(path, json.dumps(self.task.baselines(KIND, 0)))
+
+    def remarks(self, opened: Opened, reached: int) -> list[str]:
+        """Return lines that tell the user which examples are read and how long the run is."""
+        task, experiment = self.task, opened.experiment
+        phase, each = experiment.phases.phases[0], each_task(task)
+        lines = [*task.notes, describe_vocabulary(opened.tokenizer)]
+        for name, one in each.items():
+            sizes = ", ".join(f"{split} {len(examples):,}" for split, examples in one.setting.splits.items())
+            labels = f"; {with_keys_of(name, label_note(one.setting.labels))}" if one.setting.labels else ""
+            lines.append(f"{name or 'examples'}: {sizes}{labels}")
+        packed = next(iter(each.values())).setting.packing == "packed"
+        lengths = sorted({n for one in each.values() for kind, n in one.lengths.items() if (kind == PACKED) == packed})
+        rows = "examples, in packed rows of" if packed else "rows, padded to"
+        every = f"an evaluation every {experiment.training.eval_every_steps:,}"
+        lines.append(f"{phase.num_steps:,} steps of {phase.batch_size} {rows} {', '.join(map(str, lengths))}; {every}")
+        if isinstance(task, SeveralTasks):
+            lines.append(task.describe())
+        return lines
+
+    def first_state(
+        self, begin: TrainedModel, opened: Opened, facts: Mapping[str, Any], note: Note
+    ) -> Callable[[TrainState], TrainState]:
+        """See ``Prepared``. Of several tasks, those keep their heads that ``begin`` has with the same labels."""
+        head, others = None, list[str]()
+        if isinstance(self.task, SeveralTasks):
+            known, here = begin.facts.get("tasks") or {}, json.loads(json.dumps(facts["tasks"]))
+            for name, one in self.task.members.items():
+                same = all((known.get(name) or {}).get(key) == here[name][key] for key in ("task", "labels"))
+                others += [] if same else [whole for part, whole in one.parts.items() if whole != part]
+        elif self.task.exported_as and opened.model.encoder in families():
+            head = of_facts(facts)
+        return start_from(begin, opened.model, opened.tokenizer, note, head, others)
+
+    def given_frozen(self, facts: Mapping[str, Any]) -> Callable[[Any], Any] | None:
+        return frozen_parts(self.settings.frozen, self.weights_from, self._workdir, facts, self._bound)
+
+    def finish(self, opened: Opened, observer: Observer, metrics: dict[str, float]) -> dict[str, float]:
+        """See ``Prepared``. The metrics that are returned are of the best evaluation."""
+        return finish(self.settings, self.task, observer, opened.experiment.selection.metric)
 
 
 def _kept(parts: Iterable[str]) -> list[str]:
-    """Return the names of ``parts`` but for those that only a teacher needed: a loaded model has these alone."""
+    """Return the names of ``parts`` but for those that only a teacher needed."""
     return sorted({*parts} - {distillation.PROJECTION, distillation.FROZEN})
 
 
@@ -185,132 +365,3 @@ def _fingerprint(splits: Splits) -> str:
         for example in examples:
             digest.update(json.dumps(example, sort_keys=True, default=str).encode())
     return digest.hexdigest()
-
-
-def _start(
-    initial: TrainedModel, task: ExampleTask | SeveralTasks, facts: Mapping[str, Any], note: Note
-) -> Callable[[TrainState], TrainState]:
-    """Return the function that gives a fresh state the weights of ``initial``.
-
-    Of several tasks, those keep their own parts that ``initial`` was trained on too, with the same labels.
-    """
-    own, head, others = shared_setting(task), None, list[str]()
-    if isinstance(task, SeveralTasks):
-        known, here = initial.facts.get("tasks") or {}, json.loads(json.dumps(facts["tasks"]))
-        for name, one in task.members.items():
-            same = all((known.get(name) or {}).get(key) == here[name][key] for key in ("task", "labels"))
-            others += [] if same else [whole for part, whole in one.parts.items() if whole != part]
-    elif task.exported_as and own.model.encoder in families():
-        head = of_facts(facts)
-    return start_from(initial, own.model, own.tokenizer, note, head, others)
-
-
-def _describe(task: ExampleTask | SeveralTasks, experiment: Experiment) -> list[str]:
-    """Return lines that tell the user which examples are read and how long the run is."""
-    phase, each = experiment.phases.phases[0], each_task(task)
-    lines = [describe_vocabulary(shared_setting(task).tokenizer)]
-    for name, one in each.items():
-        sizes = ", ".join(f"{split} {len(examples):,}" for split, examples in one.setting.splits.items())
-        labels = f"; {with_keys_of(name, label_note(one.setting.labels))}" if one.setting.labels else ""
-        lines.append(f"{name or 'examples'}: {sizes}{labels}")
-    packed = next(iter(each.values())).setting.packing == "packed"
-    lengths = sorted({n for one in each.values() for kind, n in one.lengths.items() if (kind == PACKED) == packed})
-    rows = "examples, in packed rows of" if packed else "rows, padded to"
-    every = f"an evaluation every {experiment.training.eval_every_steps:,}"
-    lines.append(f"{phase.num_steps:,} steps of {phase.batch_size} {rows} {', '.join(map(str, lengths))}; {every}")
-    if isinstance(task, SeveralTasks):
-        lines.append(task.describe())
-    return lines
-
-
-def _finish(
-    settings: FinetuningSettings, task: ExampleTask | SeveralTasks, observer: Observer, metric: str
-) -> dict[str, float]:
-    """Write the report, the export, and the predictions of the best checkpoint, which was chosen by ``metric``.
-
-    Returns the metrics of the first dev split; of several tasks, those of the evaluation of the best checkpoint.
-    """
-    workdir, each = files.as_path(observer.workdir), each_task(task)
-    with observer.showing("reporting"):
-        model = load(observer.workdir)
-        results: dict[str, Any] = {"best_step": model.step, "metric": metric, "metrics": {}, "standard_errors": {}}
-        details: dict[str, Any] = {}
-        for name, one in each.items():
-            tuned = one_task(model, name) if name else model
-            predictions: dict[str, Any] = {}
-            for split in one.setting.splits:
-                if split.startswith("train"):
-                    continue
-                whole = f"{name}/{split}" if name else split
-                found = predict_split(tuned, one, split, observer.evaluating)
-                results["metrics"][whole], results["standard_errors"][whole] = found.metrics, found.errors
-                predictions[split] = found.records
-                write_predictions(workdir / predictions_file(name, split), predictions[split])
-            for split, errors_of in _details(one, predictions).items():
-                whole = f"{name}/{split}" if name else split
-                details[whole] = errors_of | {key: results[key][whole] for key in ("metrics", "standard_errors")}
-        files.write_text(workdir / "results.json", json.dumps(results, indent=1))
-        content = {"metric": metric, "best_step": model.step, "splits": details}
-        files.write_text(workdir / DETAILS, json.dumps(content, ensure_ascii=False))
-    exported = _export(settings, task, model, observer)
-    errors = heldout_errors(results["standard_errors"])
-    report = report_at_the_end(observer, better_start(model.facts["run"]["identity"]), model.step, metric, errors)
-    first = next(iter(each))
-    example = trial(one_task(model, first), observer.workdir, first) if first else trial(model, observer.workdir)
-    observer.note(
-        f"done, best by {metric} at step {model.step:,}{_score(observer, model.step, metric, errors)}: report {report}"
-        f"{exported}, predictions in {workdir}\n"
-        f"next: {program()} {example}"
-    )
-    if isinstance(task, SeveralTasks):
-        [best] = [record for record in observer.evaluations(model.step) if record["step"] == model.step]
-        return {name: value for name, value in metrics_of(best).items() if is_number(value)}
-    return results["metrics"][task.heldout_parts[0]]  # type: ignore[no-any-return]
-
-
-def _score(observer: Observer, step: int, metric: str, errors: Mapping[str, float]) -> str:
-    """Return in brackets the value of a metric at ``step``, with its standard error; "" if unknown."""
-    for record in observer.evaluations(step)[-1:]:
-        if is_number(value := record.get(metric)):
-            return f" ({with_error(metric, figure(value), errors)})"
-    return ""
-
-
-def _export(
-    settings: FinetuningSettings, task: ExampleTask | SeveralTasks, model: TrainedModel, observer: Observer
-) -> str:
-    """Export the model if the recipe asks for it and transformers has a class for it; return words for the last line.
-
-    A model of several tasks has several heads, and the classes of transformers one: the user exports a task at a time.
-    """
-    if not settings.export:
-        return ""
-    if isinstance(task, SeveralTasks):
-        command = f"{program()} export --workdir={observer.workdir} --task={next(iter(task.members))} --output=MODEL"
-        observer.note(f"not exported: a model of transformers has one head; {command} writes the model of one task")
-    elif task.exported_as is None:
-        observer.note(f"not exported: transformers has no class with this head; {program()} export writes the encoder")
-    elif not catalogue.is_own(settings.task["name"]) and model.config.encoder in families():
-        if reason := unlike(model.params, model.config, model.head or of_facts(model.facts, model.params)):
-            observer.note(f"not exported: {reason}")
-        else:
-            return f", model {export_newest(observer, model)}"
-    return ""
-
-
-def _details(task: ExampleTask, predictions: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Return what the report says of the predictions of each split: scores and the worst ones, with their texts.
-
-    Args:
-      task: the task with the examples of every split.
-      predictions: split -> one record per example, in the order of the examples.
-    """
-    judge, splits, labels = task.judge, task.setting.splits, task.setting.labels
-    return {
-        name: {
-            "num_examples": len(splits[name]),
-            "labels": list(labels),
-            **(findings(judge, labels, splits[name], records, judge.entities(task.config)) if judge else {}),
-        }
-        for name, records in predictions.items()
-    }

@@ -5,19 +5,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Collection, Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
-from bert_jax import catalogue, configuration
+from bert_jax import configuration
 from bert_jax.errors import UserError
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.tokenizer_files import is_padded
 from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.kernels import choice as kernels
-from bert_jax.models.model import BERT, config_facts, encoder_file, fresh_params
+from bert_jax.models.model import config_facts, fresh_params
+from bert_jax.recipes.architecture import Architecture
 from bert_jax.records import BatchSpec
 from bert_jax.rows.phases import Phase
 from bert_jax.tasks import sentence_embeddings
@@ -28,24 +28,16 @@ THETAS = ("global_theta", "local_theta")  # bases of rotary positions
 OPEN_MODEL_FIELDS = (*_RATES, *THETAS, "dtype", "layers", "remat", "attention_kernel")
 
 
-def choose_model(model: Mapping[str, Any], vocabulary_size: int, initial: TrainedModel | None) -> ModelConfig:
+def choose_model(own: Architecture, vocabulary_size: int, initial: TrainedModel | None) -> ModelConfig:
     """Return the run's model config.
 
-    Without ``initial`` it is ``model["size"]`` with the fields that ``config.model`` changes. With ``initial`` it is
-    the config of that model, except for ``vocab_size`` and those ``OPEN_MODEL_FIELDS`` that the recipe sets.
+    Without ``initial`` it is the architecture of the recipe. With ``initial`` it is the config of that model, except
+    for ``vocab_size`` and those ``OPEN_MODEL_FIELDS`` that the recipe sets.
     """
-    fields = {"vocab_size": vocabulary_size} | _own_fields(model)
-    # Built even if ``initial`` is given, so that a mistake in the recipe is found.
-    own: ModelConfig = configuration.build(_file(model).Config, fields, "config.model", also=("encoder", "size"))
-    if own.encoder != model.get("encoder", BERT):  # the config is all that later says which encoder it is
-        raise UserError(
-            f"{catalogue.display_name(str(model['encoder']))} imports its Config, which is that of the encoder "
-            f"{own.encoder!r}: derive a class Config of its own from it"
-        )
     if initial is None:
-        return own
+        return own.with_vocabulary(vocabulary_size)
     known = {field.name for field in dataclasses.fields(initial.config)}
-    chosen = {name: getattr(own, name) for name in OPEN_MODEL_FIELDS if name in fields and name in known}
+    chosen = {name: getattr(own.config, name) for name in OPEN_MODEL_FIELDS if name in own.given and name in known}
     return dataclasses.replace(initial.config, **chosen, vocab_size=vocabulary_size)
 
 
@@ -88,13 +80,13 @@ def check_extensions(model: ModelConfig, phases: Sequence[Phase]) -> None:
 
 
 def with_vocabulary_size(
-    chosen: ModelConfig, model: Mapping[str, Any], pieces: int, initial: TrainedModel | None
+    chosen: ModelConfig, own: Architecture, pieces: int, initial: TrainedModel | None
 ) -> ModelConfig:
-    """Return the ``chosen`` model with an embedding for each of ``pieces``, unless ``config.model`` says how many.
+    """Return the ``chosen`` model with an embedding for each of ``pieces``, unless the recipe says how many.
 
-    Raises ``UserError`` if ``config.model`` has a number that does not fit; no export of such a model could be read.
+    Raises ``UserError`` if the recipe has a number that does not fit; no export of such a model could be read.
     """
-    if initial is not None or "vocab_size" not in _own_fields(model):
+    if initial is not None or "vocab_size" not in own.given:
         return dataclasses.replace(chosen, vocab_size=pieces)
     if not is_padded(chosen.vocab_size, pieces):
         raise UserError(
@@ -105,7 +97,7 @@ def with_vocabulary_size(
     return chosen
 
 
-def overridden_settings(model: Mapping[str, Any], typed: Collection[str], initial: TrainedModel) -> list[str]:
+def overridden_settings(own: Architecture, typed: Collection[str], initial: TrainedModel) -> list[str]:
     """Return lines that say which model settings are those of ``initial``, not the recipe's; and which base is not.
 
     The base of rotary positions is the recipe's, because a run may extend a model to longer rows.
@@ -119,14 +111,13 @@ def overridden_settings(model: Mapping[str, Any], typed: Collection[str], initia
     held = config_facts(initial.config) | {"vocab_size": initial.tokenizer.size}
     differing = {
         name: f"{name} {held[name]}"
-        for name, value in ({"encoder": model.get("encoder", BERT)} | _own_fields(model)).items()
+        for name, value in ({"encoder": own.config.encoder} | own.given).items()
         if name in held and name not in OPEN_MODEL_FIELDS and value != held[name]
     }
-    of_size = _file(model).SIZES.get(model.get("size", ""), {})
     wrong = {
-        f"--config.{key}={model.get(key.partition('.')[2], '...')}"
+        f"--config.{key}={own.keys.get(key.partition('.')[2], '...')}"
         for name in differing
-        for key in ("model", f"model.{name}", *(("model.size",) if name in of_size else ()))
+        for key in ("model", f"model.{name}", *(("model.size",) if name in own.of_size else ()))
         if key in typed
     }
     has = ", ".join(differing.values())
@@ -136,7 +127,7 @@ def overridden_settings(model: Mapping[str, Any], typed: Collection[str], initia
             "from a model has its architecture: leave it out, or start without --init"
         )
     lines = [f"the model of --init is taken, not the recipe's: {has}"] if differing else []
-    bases = {name: value for name, value in _own_fields(model).items() if name in THETAS and name in held}
+    bases = {name: value for name, value in own.given.items() if name in THETAS and name in held}
     return lines + [
         f"{name} is the recipe's, {value:g}; the model of --init had {held[name]:g}"
         for name, value in bases.items()
@@ -152,13 +143,13 @@ def other_reading(model: ModelConfig, initial: TrainedModel) -> list[str]:
     return [f"the model of --init predicted tokens from {then}; the objective does from {now}, and so will this model"]
 
 
-def with_classifier_dropout(task: Any, model: Mapping[str, Any], initial: TrainedModel | None) -> Any:
+def with_classifier_dropout(task: Any, own: Architecture, initial: TrainedModel | None) -> Any:
     """Return the config ``task`` with the dropout rate before the classifier that the config.json of ``initial`` names.
 
-    A rate that the recipe names, in ``task`` or for the whole ``model``, is kept. So is None in a model of our own.
+    A rate that the recipe names, in ``task`` or for the whole model, is kept. So is None in a model of our own.
     """
     rate = initial.head.classifier_dropout if initial and initial.head and initial.run is None else None
-    if rate is None or "dropout_rate" in model or getattr(task, "dropout_rate", rate) is not None:
+    if rate is None or "dropout_rate" in own.keys or getattr(task, "dropout_rate", rate) is not None:
         return task
     return dataclasses.replace(task, dropout_rate=rate)
 
@@ -208,19 +199,3 @@ def check_kernel(model: ModelConfig, mesh: Mesh, specs: Collection[BatchSpec]) -
         )
     if isinstance(model, TransformerConfig):
         kernels.check(model.attention_kernel, [kernels.case_of(model, spec, platform, tensor) for spec in specs])
-
-
-def with_defaults(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``config.model`` with its encoder's default for each key that it does not set."""
-    return {"encoder": BERT, **configuration.defaults(_file(model).Config), **model}
-
-
-def _file(model: Mapping[str, Any]) -> ModuleType:
-    return encoder_file(model.get("encoder", BERT))
-
-
-def _own_fields(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of the encoder's ``Config`` that a recipe sets, by naming a size or the fields themselves."""
-    size = model.get("size")
-    fields = configuration.choose("model size", size, _file(model).SIZES) if size else {}
-    return {**fields, **{name: value for name, value in model.items() if name not in ("encoder", "size")}}

@@ -65,13 +65,16 @@ def read_teacher(config: TeacherConfig | None, read: Callable[..., TrainedModel]
 
 
 def teacher_of_finetuning(
-    config: TeacherConfig | None, initial: TrainedModel | None, vocabulary: str | None
+    config: TeacherConfig | None,
+    initial: TrainedModel | None,
+    vocabulary: str | None,
+    read: Callable[..., TrainedModel] = load,
 ) -> dict[str, TrainedModel]:
     """Return the same for a fine-tuning from ``initial``, or with the vocabulary at a path.
 
     Raises ``UserError`` if the vocabulary is another, or would have to be learned.
     """
-    models = read_teacher(config)
+    models = read_teacher(config, read)
     if initial and any(one.tokenizer.sha256 != initial.tokenizer.sha256 for one in models.values()):
         raise UserError(
             f"{WHERE}.init={models['init'].source} has another vocabulary than --init={initial.source}, and reads no "

@@ -21,9 +21,9 @@ from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.loading import load as load_model
 from bert_jax.interchange.loading import one_task
 from bert_jax.program import Note
+from bert_jax.recipes import recipes
 from bert_jax.records import Example
 from bert_jax.rows.phases import Phase
-from bert_jax.runs import recipes
 from bert_jax.storage import files
 from bert_jax.tasks.base import KIND, ExampleTask, Setting
 from bert_jax.text.words import split_words

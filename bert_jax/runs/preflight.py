@@ -23,11 +23,12 @@ from bert_jax.errors import UserError
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.inspection.check import Check
 from bert_jax.program import size
+from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.reporting.run_record import check_workdir
 from bert_jax.runs.inputs import Inputs, read_start
 from bert_jax.runs.models_read import check_vocabularies, frozen_contents
-from bert_jax.runs.preparation import CheckedPretraining, check_pretraining
-from bert_jax.runs.settings import PretrainingSettings
+from bert_jax.runs.prepare import prepare
+from bert_jax.runs.pretraining import Pretraining
 from bert_jax.storage import files
 from bert_jax.task import Task, tasks_of
 from bert_jax.text import tokenizer as tokenizers
@@ -192,12 +193,12 @@ def _shared(processes: Sequence[Mapping[str, Any]]) -> Check:
 
 def _recipe(
     settings: PretrainingSettings, init: str | None, typed: tuple[str, ...]
-) -> tuple[TrainedModel | None, CheckedPretraining | None, Check]:
+) -> tuple[TrainedModel | None, Pretraining | None, Check]:
     """Return the model of ``--init``, the checked recipe, and what a run says of it before it reads text."""
     initial = None
     try:
         initial = read_start(settings.vocab, typed, init) if init else None
-        recipe = check_pretraining(settings, initial)
+        recipe = prepare(settings, initial)
     except UserError as error:
         return initial, None, Check("recipe", "bad", str(error))
     shape = recipe.mesh.shape

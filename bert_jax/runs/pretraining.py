@@ -1,188 +1,339 @@
-"""Pretrains a model with one command: vocabulary, corpus, training, filled examples, report and export.
-
-Whatever exists already is kept, and whatever is missing is made. Making the same call again resumes the run.
-"""
+"""A pretraining: what is checked before there is text, what needs the text, and what a finished run leaves."""
 
 from __future__ import annotations
 
 import dataclasses
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
-import numpy as np
 
-from bert_jax import catalogue
+from bert_jax import catalogue, configuration
 from bert_jax.checkpoints.restoring import BEST, saved_steps
-from bert_jax.cluster import distributed
-from bert_jax.corpora.mixture import Mixture
+from bert_jax.corpora.mixture import Mixture, check_shares, normalised
 from bert_jax.corpora.privacy import private_config, redact
 from bert_jax.errors import UserError
+from bert_jax.features.fill_mask import check_masked, encode_masked
+from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import has_pretraining_class, of_pretraining
+from bert_jax.interchange.hugging_face import check_family
 from bert_jax.interchange.initial import start_from
 from bert_jax.interchange.loading import load
 from bert_jax.interchange.moments import read_moments, with_moments
 from bert_jax.models import distillation
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import EncoderPart, config_facts
-from bert_jax.objectives.base import PretrainingObjective
-from bert_jax.objectives.several import Several
-from bert_jax.program import program, quoted
-from bert_jax.reporting import run_record
+from bert_jax.objectives.base import PretrainingObjective, Setting
+from bert_jax.objectives.several import Several, seed_of_member
+from bert_jax.program import Note, program, quoted
+from bert_jax.recipes.pretraining_settings import ChosenObjective, PretrainingSettings, member_of
 from bert_jax.reporting.observer import Observer
-from bert_jax.reporting.profiled_steps import ProfiledSteps
-from bert_jax.rows.loader import Loader
-from bert_jax.rows.phases import Phases
+from bert_jax.rows.units import columns
+from bert_jax.runs import own_parts
 from bert_jax.runs.baselines import write_baselines
-from bert_jax.runs.evaluations.base import Evaluations, read, titles
+from bert_jax.runs.checks import check_metrics, check_optimizer, check_steps_fit, check_whole_batches
 from bert_jax.runs.filled_examples import fill_examples
-from bert_jax.runs.finishing import LONGER_PRETRAINING, about, export_newest, report_at_the_end, without_class
-from bert_jax.runs.inputs import CORPUS, find_start
-from bert_jax.runs.model_choice import other_reading, overridden_settings
-from bert_jax.runs.models_read import frozen_contents
-from bert_jax.runs.own_code import keep_copies, with_contents
-from bert_jax.runs.preparation import CheckedPretraining, check_pretraining
-from bert_jax.runs.settings import PretrainingSettings
+from bert_jax.runs.finishing import LONGER_PRETRAINING, export_newest, report_at_the_end, without_class
+from bert_jax.runs.inputs import CORPUS, Inputs
+from bert_jax.runs.model_choice import (
+    check_extensions,
+    check_kernel,
+    choose_model,
+    of_phase,
+    other_reading,
+    overridden_settings,
+    with_vocabulary_size,
+)
+from bert_jax.runs.models_read import (
+    Models,
+    check_features,
+    check_vocabularies,
+    frozen_contents,
+    in_run,
+    read_models,
+    read_teacher,
+    start_from_teacher,
+    teacher_in_run,
+)
+from bert_jax.runs.own_code import with_contents
+from bert_jax.runs.prepared import Opened, Prepared, Request
 from bert_jax.runs.used_keys import used_keys
 from bert_jax.storage import files
-from bert_jax.task import Task, tasks_of, titles_of
+from bert_jax.task import Task, check_meanings, tasks_of, titles_of
 from bert_jax.text.tokenizer import Tokenizer
-from bert_jax.training import roll_back
 from bert_jax.training.experiment import Experiment
-from bert_jax.training.loop import Run, train_and_evaluate
-from bert_jax.training.mesh import MeshConfig
+from bert_jax.training.memory import check_fits
+from bert_jax.training.state import TrainState
 
 
-@dataclasses.dataclass(frozen=True)
-class PretrainingRequest:
-    """The values that the command line adds to a recipe."""
+class Pretraining(Prepared):
+    """A pretraining that is checked as far as that needs no text.
 
-    workdir: str
-    command: str = ""
-    init: str | None = None  # a Hugging Face directory, or WORKDIR[@step]
-    init_optimizer: Literal["fresh", "kept"] = "fresh"  # "kept": begin with the optimizer's moments of --init too
-    vocab: str | None = None  # replaces config.vocab.path
-    extend: bool = False
-    private: bool = False  # the same as config.private
-    typed_keys: tuple[str, ...] = ()  # the keys of the config that were given on the command line
-    profiled: ProfiledSteps | None = None
-
-
-def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str, float]:
-    """Run a recipe to its end in ``request.workdir``, from the last saved step on; return the last metrics.
-
-    Raises:
-      UserError: the recipe, the workdir, the texts or the machine do not fit together.
+    Attributes:
+      task: the objective, or the objectives of the phases, still without text. Until the vocabulary is there, the size
+        of its model's vocabulary is that of ``initial`` or of ``config.vocab``.
     """
-    config, settings = _settings_of(config, request)
-    workdir = request.workdir
-    with run_record.only_writer(workdir):
-        # What needs no text is checked first.
-        saved = distributed.first_says("the saved steps", saved_steps(workdir))
-        reached, typed = max(saved, default=0), request.typed_keys
-        initial = find_start(settings.vocab, typed, request.init, workdir, bool(saved))
-        recipe = check_pretraining(settings, initial)
-        start = None if saved else initial
-        notes = overridden_settings(settings.model, typed, start) if start else []
-        notes += other_reading(recipe.task.setting.model, start) if start else []
-        evaluators = read(settings.training.evaluations, notes.append)
-        inputs = recipe.inputs(workdir, bool(saved), typed)
-        moments = None
-        if request.init_optimizer == "kept" and not saved:
-            rule, name = recipe.experiment.optimizer, recipe.settings.identity()["optimizer"]["name"]
-            moments = read_moments(start, recipe.task, recipe.task.setting.model, rule, name, inputs.source_tokenizer)
-            notes.append(f"the moments of the optimizer of {request.init} are kept")
-        distributed.wait("what is frozen", str([*map(frozen_contents, tasks_of(recipe.task).values())]))
-        record = _record_of(used_keys(config, inputs), recipe, request)
-        run = run_record.content(workdir, *record, request.extend, bool(saved))
-        tasks = tasks_of(recipe.task).values()
-        run["titles"] = {name: title for one in tasks for name, title in titles_of(one).items()} | titles(evaluators)
-        phases = recipe.experiment.phases
-        phases.check_not_past(reached)
-        if request.profiled:
-            request.profiled.check(phases.num_steps)
 
-        if distributed.is_first():
-            run_record.write_run(workdir, run)
-        observer = Observer(workdir, run, 0 if phases.in_epochs else phases.num_steps, settings.training.loggers)
-        with observer.to_the_end():
-            tokenizer, corpus = inputs.open(observer.note)
-            task, experiment = recipe.with_text(tokenizer, corpus)
-            experiment, model = dataclasses.replace(experiment, profiled=request.profiled), task.setting.model
-            _tell_length(experiment, phases.in_epochs, reached, observer)
-            evaluations = Evaluations(evaluators, tokenizer, model, experiment, notes.append)
-            facts = _facts_of(settings, task, tokenizer, corpus) | recipe.parent
-            run["phases"] = experiment.phases.as_record()
-            text = [one.split("train") for name, one in corpus.corpora.items() if corpus.shares[name]]
-            sizes = {key: sum(getattr(one, f"num_{key}") for one in text) for key in ("documents", "tokens")}
-            run["about"] = about(task, experiment, facts, sizes)
-            if distributed.is_first():
-                keep_copies(workdir, run, facts)
-                run = run_record.settle(workdir, run, facts)
-                folder = settings.corpus.path or files.as_path(workdir) / CORPUS
-                write_baselines(task, experiment, workdir, corpus.fingerprint, folder, observer.note)
-            remarks = _remarks_on(experiment, reached)
-            for line in [*notes, *remarks]:
-                observer.note(line)
+    purpose = "pretraining"
+    settings: PretrainingSettings
+    task: PretrainingObjective | Several
 
-            first = None
-            if begin := None if saved else start or recipe.start:
-                first = start_from(begin, model, tokenizer, observer.note)
-                first = first if moments is None else with_moments(first, moments)
-            facts = facts | {"run": run}
-            result = train_and_evaluate(Run(task, experiment, observer, facts, first, evaluations=evaluations))
-            if distributed.is_first():
-                finish(settings, model, facts["head"], corpus, observer)
-    return result
+    def __init__(
+        self,
+        settings: PretrainingSettings,
+        initial: TrainedModel | None = None,
+        devices: list[jax.Device] | None = None,
+        read: Callable[..., TrainedModel] = load,
+    ):
+        """Check the recipe; see ``runs.prepare.prepare``."""
+        super().__init__(settings, initial, devices)
+        read_by = [read_models(one.config, one.where, read) for one in settings.objectives]
+        if settings.teacher and settings.teacher.cached:
+            raise UserError(
+                f"{distillation.WHERE}.cached is for fine-tuning; rows of pretraining are never the same twice"
+            )
+        self._teacher = read_teacher(settings.teacher, read)
+        pieces = [model.tokenizer.size for models in (*read_by, self._teacher) for model in models.values()]
+        model = first_model(settings, initial, next(iter(pieces), None))
+        self.start = start_from_teacher(settings.teacher, self._teacher, model, initial)
+        pairs = zip(settings.objectives, read_by, strict=True)
+        objectives = [self._objective(one, models, model) for one, models in pairs]
+        phases = self.experiment.phases.phases
+        check_extensions(model, phases)
+        members = {
+            kind: {name: (one.kind, share) for name, (one, share, _) in of.items()}
+            for kind, of in settings.members.items()
+        }
+        self.task = objectives[0] if len(objectives) == 1 else Several(objectives, members)
+        self._check_task()
+        if devices is None:
+            specs, evaluated = self.task.batch_specs, self.experiment.evaluated_phase
+            batches = {f"config.phases.{p.kind}.batch_size": (p.batch_size, specs[p.kind]) for p in phases}
+            heldout = {"config.training.eval_rows": (settings.training.eval_rows, specs[evaluated.kind])}
+            check_fits(model.num_parameters, batches | heldout)
+            check_steps_fit(self.task, self.experiment)
+
+    def _objective(self, chosen: ChosenObjective, models: Models, model: ModelConfig) -> PretrainingObjective:
+        """Return one of the objectives of the run, without text, which reads ``models`` and trains ``model``."""
+        module, config, phases, where = chosen
+        settings, of_own = self.settings, of_phase(model, phases[0])
+        lengths, changes = {p.kind: p.max_length for p in phases}, {p.kind: p.changes for p in phases}
+        with own_parts.contract_of(catalogue.name_of(module.__name__)):
+            setting = Setting(
+                of_own,
+                lengths,
+                seed_of_member(self.experiment.seed, member_of(phases[0])),
+                changes,
+                settings.seed,
+                in_run(models, of_own, lengths, where),
+                where,
+                teacher_in_run(settings.teacher, self._teacher, of_own, lengths),
+                self._heldout_masking(chosen),
+                self._shares(chosen),
+            )
+            objective: PretrainingObjective = module.Objective(config, setting)
+            own_parts.check_objective(objective)
+        check_features(models, objective.batch_specs, where)
+        check_features(self._teacher, objective.batch_specs, distillation.WHERE)
+        check_whole_batches(objective, self.experiment, self.mesh)
+        check_kernel(objective.setting.model, self.mesh, [objective.batch_specs[kind] for kind in lengths])
+        return objective
+
+    def _heldout_masking(self, chosen: ChosenObjective) -> Mapping[str, Any]:
+        """Return the keys of masking that held-out rows have, if the objective is evaluated."""
+        phases = {phase.kind.partition("/")[0] for phase in chosen.phases}
+        return self.settings.training.eval_masking if self.experiment.evaluated_phase.kind in phases else {}
+
+    def _shares(self, chosen: ChosenObjective) -> dict[str, dict[str, float]]:
+        """Return the shares of the parts of the corpus in the rows of each phase that names its shares.
+
+        Raises ``UserError`` for shares that do not fit the parts.
+        """
+        given = {phase.kind: phase.shares for phase in chosen.phases if phase.shares is not None}
+        for kind, shares in given.items():
+            check_shares(shares, self.settings.corpus.parts, f"config.phases.{kind.partition('/')[0]}.shares")
+        return {kind: normalised(shares) for kind, shares in given.items()}
+
+    def _check_task(self) -> None:
+        """Raise ``UserError`` if the objectives do not fit each other, the optimizer, the corpus or the export."""
+        settings, task = self.settings, self.task
+        check_optimizer(task, self.experiment)
+        if settings.export:
+            check_family(task.setting.model)
+        # Kinds of batches may give one metric one meaning only.
+        check_meanings({kind: one.terms(one.config) for kind, one in tasks_of(task).items()})
+        self._check_columns()
+        lengths = {kind for one in tasks_of(task).values() for kind in one.setting.max_lengths}
+        if settings.corpus.parts and any(name not in lengths for name in task.batch_specs):
+            raise UserError("a mixture has rows of one length: set config.objective.packing to 'packed' or 'none'")
+        if settings.fills(task.setting.model):
+            check_masked(settings.examples or (), "config.examples")
+
+    def _check_columns(self) -> None:
+        """Raise ``UserError`` if units of masking are columns that the corpus is to be built without."""
+        corpus = self.settings.corpus
+        absent = [name for name in columns(self.task.units) if name not in corpus.columns]
+        if absent and not (corpus.path or corpus.parts):
+            known = configuration.nearest(absent[0], ("piece", "word", *corpus.columns))
+            raise UserError(
+                f"config.objective.masking.unit is {absent[0]!r}, a column that the corpus is to be built without "
+                f"({known}); name its annotator, such as --config.corpus.columns=\"{{'{absent[0]}': {{'annotator':"
+                " 'segmenter'}}\", or take the unit 'word'"
+            )
+
+    # ---- With text -----------------------------------------------------------------------------------------------
+
+    def inputs(self, workdir: str, bound: bool, typed: tuple[str, ...] = ()) -> Inputs:
+        """Return what finds or makes the vocabulary and the corpus.
+
+        Args:
+          bound: whether the run has saved a step.
+          typed: the keys of the config that were given on the command line.
+        """
+        settings = self.settings
+        own = (settings.vocab, settings.corpus, self.initial, bound, settings.private, self.task.units)
+        return Inputs(workdir, *own, typed=typed)
+
+    def check_text(self, inputs: Inputs) -> None:
+        """Raise ``UserError`` for every mistake that can be found before any text is read."""
+        if not inputs.bound:
+            check_vocabularies(self.task, inputs.source_tokenizer, self.settings.vocab.added)
+        inputs.check()
+
+    def with_text(self, tokenizer: Tokenizer, corpus: Mixture) -> tuple[PretrainingObjective | Several, Experiment]:
+        """Return the task on a corpus, and the experiment, in which lengths given in epochs have become steps.
+
+        Raises ``UserError`` if the text does not fit the model or the examples, the schedule does not fit the steps, or
+        no evaluation reports the metric by which the best step is selected.
+        """
+        settings = self.settings
+        model = with_vocabulary_size(self.task.setting.model, settings.architecture, tokenizer.size, self.initial)
+        if settings.fills(model):
+            encode_masked(settings.examples or (), tokenizer, model.max_length, "config.examples")
+        task = self.task.with_text(corpus, tokenizer, model.vocab_size)
+        experiment = self.experiment.in_steps(task)
+        experiment.make_schedule()
+        check_metrics(settings.selection.metric, experiment, task, self.mesh)
+        return task, experiment
+
+    # ---- What a run asks for (``Prepared``) ------------------------------------------------------------------------
+
+    @property
+    def num_steps(self) -> int:
+        phases = self.experiment.phases
+        return 0 if phases.in_epochs else phases.num_steps
+
+    def titles(self) -> dict[str, str]:
+        return {name: title for one in tasks_of(self.task).values() for name, title in titles_of(one).items()}
+
+    def notes(self, initial: TrainedModel, request: Request) -> list[str]:
+        lines = overridden_settings(self.settings.architecture, request.typed_keys, initial)
+        return lines + other_reading(self.task.setting.model, initial)
+
+    def frozen_contents(self) -> dict[str, str]:
+        each = tasks_of(self.task).items()
+        return {f"{kind}/{name}": digest for kind, one in each for name, digest in frozen_contents(one).items()}
+
+    def record(
+        self, config: Mapping[str, Any], request: Request, bound: bool
+    ) -> tuple[Mapping[str, Any], dict[str, Any], str]:
+        """See ``Prepared``. A private run records hashes and no command."""
+        self._inputs = self.inputs(request.workdir, bound, request.typed_keys)
+        used, identity = used_keys(config, self._inputs), self.identity(request)
+        if not self.settings.private:
+            return used, identity, request.command
+        return private_config(used), private_config(identity) | {"init": redact(request.init)}, ""
+
+    def identity(self, request: Request) -> dict[str, Any]:
+        """Return what a resumed run may not change: of the recipe, and of ``request``."""
+        identity = _with_frozen(self.settings.identity(), self.task) | {"init": request.init}
+        return identity | ({"init_optimizer": "kept"} if request.init_optimizer == "kept" else {})
+
+    def check_inputs(self, request: Request, bound: bool, note: Note) -> None:
+        self.check_text(self._inputs)
+        self._moments = None
+        if request.init_optimizer == "kept" and not bound:
+            rule, name = self.experiment.optimizer, self.settings.identity()["optimizer"]["name"]
+            model, tokenizer = self.task.setting.model, self._inputs.source_tokenizer
+            self._moments = read_moments(self.initial, self.task, model, rule, name, tokenizer)
+            note(f"the moments of the optimizer of {request.init} are kept")
+
+    def open(self, note: Note) -> Opened:
+        tokenizer, corpus = self._inputs.open(note)
+        task, experiment = self.with_text(tokenizer, corpus)
+        text = [one.split("train") for name, one in corpus.corpora.items() if corpus.shares[name]]
+        sizes = {key: sum(getattr(one, f"num_{key}") for one in text) for key in ("documents", "tokens")}
+        self._corpus = corpus
+        return Opened(task, experiment, tokenizer, task.setting.model, corpus.fingerprint, sizes)
+
+    def facts(self, opened: Opened) -> dict[str, Any]:
+        task: Any = opened.task
+        model, every = opened.model, [part.name for part in task.parts]
+        parts = [name for name in every if name != distillation.PROJECTION]
+        phases = self.experiment.phases.phases
+        module = self.settings.objective_of(phases[-1]).module
+        replaced = sorted({key for phase in phases for key in phase.model})
+        models = {p.kind: {key: getattr(task.of(p.kind).setting.model, key) for key in replaced} for p in phases}
+        beside = {part.name: config_facts(part.config) for part in task.parts if isinstance(part, EncoderPart)}
+        facts = {
+            "model": config_facts(model),
+            **({"model_of_phases": models} if replaced else {}),
+            **opened.tokenizer.case._asdict(),
+            "vocabulary_sha256": opened.tokenizer.sha256,
+            "corpus_fingerprint": opened.fingerprint,
+            "head": {"architecture": of_pretraining(model, parts)} if has_pretraining_class(model, parts) else None,
+            "objective": {"name": catalogue.name_of(module.__name__), **dataclasses.asdict(task.config)},
+            **({"encoders": beside} if beside else {}),
+            # the heads of other phases, and what only a teacher needed, are left out of the model
+            **({"parts": parts} if isinstance(task, Several) or parts != every else {}),
+        }
+        return _with_frozen(with_contents(facts), task)
+
+    def write_baselines(self, opened: Opened, note: Note) -> None:
+        workdir = self._inputs.workdir
+        folder = self.settings.corpus.path or files.as_path(workdir) / CORPUS
+        task: Any = opened.task
+        write_baselines(task, opened.experiment, workdir, opened.fingerprint, folder, note)
+
+    def remarks(self, opened: Opened, reached: int) -> list[str]:
+        """Return lines about the phases, what is unusual in the settings of a new run, or that a run is done."""
+        experiment = opened.experiment
+        phases, num_steps = experiment.phases, experiment.phases.num_steps
+        alone = phases.in_epochs and len(phases.phases) == 1
+        lines = [phases.describe(experiment.evaluated_phase)] if alone else []
+        if reached == num_steps:
+            return [*lines, f"all {reached:,} steps are done already; --extend with more steps goes on"]
+        of_schedules = [line for schedule, steps in experiment.schedules.values() for line in schedule.remarks(steps)]
+        return lines if reached else [*lines, *of_schedules, *experiment.checkpoints.remarks(num_steps)]
+
+    def first_state(
+        self, begin: TrainedModel, opened: Opened, facts: Mapping[str, Any], note: Note
+    ) -> Callable[[TrainState], TrainState]:
+        first = start_from(begin, opened.model, opened.tokenizer, note)
+        return first if self._moments is None else with_moments(first, self._moments)
+
+    def finish(self, opened: Opened, observer: Observer, metrics: dict[str, float]) -> dict[str, float]:
+        finish(self.settings, opened.model, self.facts(opened)["head"], self._corpus, observer)
+        return metrics
 
 
-def _tell_length(experiment: Experiment, in_epochs: bool, reached: int, observer: Observer) -> None:
-    """Tell the observer the steps of a run whose phases are ``in_epochs``, which are known now that there is a corpus.
+def first_model(settings: PretrainingSettings, initial: TrainedModel | None, pieces: int | None = None) -> ModelConfig:
+    """Return the architecture of a run before there is text, with the size of vocabulary that is to be expected.
 
-    Raises ``UserError`` if the run has gone past them.
+    ``pieces`` is this size if it is known.
+
+    Raises ``UserError`` if the recipe has no architecture and there is no model to start from.
     """
-    if in_epochs:
-        experiment.phases.check_not_past(reached)
-        observer.set_num_steps(experiment.phases.num_steps)
-        if len(experiment.phases.phases) == 1:
-            observer.note(experiment.phases.describe(experiment.evaluated_phase))
-
-
-def _remarks_on(experiment: Experiment, reached: int) -> list[str]:
-    """Return lines about what is unusual in the settings of a new run, or the line that a run is done already."""
-    num_steps = experiment.phases.num_steps
-    if reached == num_steps:
-        return [f"all {reached:,} steps are done already; --extend with more steps goes on"]
-    of_schedules = (line for schedule, steps in experiment.schedules.values() for line in schedule.remarks(steps))
-    return [] if reached else [*of_schedules, *experiment.checkpoints.remarks(num_steps)]
-
-
-def _facts_of(
-    settings: PretrainingSettings, task: PretrainingObjective | Several, tokenizer: Tokenizer, corpus: Mixture
-) -> dict[str, Any]:
-    """Return the facts of a run: what is known of it once it has text. It resumes only with the same."""
-    model, every = task.setting.model, [part.name for part in task.parts]
-    parts = [name for name in every if name != distillation.PROJECTION]
-    phases = settings.experiment().phases.phases
-    [(module, *_), *_] = settings.objectives(phases[-1:])
-    replaced = sorted({key for phase in phases for key in phase.model})
-    models = {p.kind: {key: getattr(task.of(p.kind).setting.model, key) for key in replaced} for p in phases}
-    beside = {part.name: config_facts(part.config) for part in task.parts if isinstance(part, EncoderPart)}
-    facts = {
-        "model": config_facts(model),
-        **({"model_of_phases": models} if replaced else {}),
-        **tokenizer.case._asdict(),
-        "vocabulary_sha256": tokenizer.sha256,
-        "corpus_fingerprint": corpus.fingerprint,
-        "head": {"architecture": of_pretraining(model, parts)} if has_pretraining_class(model, parts) else None,
-        "objective": {"name": catalogue.name_of(module.__name__), **dataclasses.asdict(task.config)},
-        **({"encoders": beside} if beside else {}),
-        # those of other phases, and what only a teacher needed, are left out of the model
-        **({"parts": parts} if isinstance(task, Several) or parts != every else {}),
-    }
-    return _with_frozen(with_contents(facts), task)
+    if initial is None and not settings.model:
+        raise UserError(
+            "config.model is empty, because this recipe goes on from a model and has its architecture; give "
+            "--init=DIR, a Hugging Face directory or the workdir of a run"
+        )
+    vocab = settings.vocab
+    size = vocab.with_added(initial.tokenizer).size if initial else vocab.size + len(vocab.added)
+    return choose_model(settings.architecture, pieces or size, initial)
 
 
 def _with_frozen(tree: dict[str, Any], task: Task) -> dict[str, Any]:
@@ -207,26 +358,6 @@ def _with_frozen(tree: dict[str, Any], task: Task) -> dict[str, Any]:
         return contents.get((name, value), value) if isinstance(value, str) else value
 
     return named("", tree) | ({"frozen": others} if others else {})
-
-
-def _settings_of(config: Mapping[str, Any], request: PretrainingRequest) -> tuple[dict[str, Any], PretrainingSettings]:
-    """Return the config and the settings of a recipe with what ``request`` changes in them."""
-    config = {**config, "private": request.private or config.get("private", False)}
-    settings = PretrainingSettings.of(config)
-    vocab = dataclasses.replace(settings.vocab, path=request.vocab) if request.vocab else settings.vocab
-    return config, dataclasses.replace(settings, vocab=vocab)
-
-
-def _record_of(
-    config: Mapping[str, Any], recipe: CheckedPretraining, request: PretrainingRequest
-) -> tuple[Mapping[str, Any], dict[str, Any], str]:
-    """Return config, identity and command as a run's files record them. A private run records hashes and no command."""
-    identity = _with_frozen(recipe.settings.identity(), recipe.task) | {"init": request.init}
-    if request.init_optimizer == "kept":
-        identity["init_optimizer"] = request.init_optimizer
-    if not recipe.settings.private:
-        return config, identity, request.command
-    return private_config(config), private_config(identity) | {"init": redact(request.init)}, ""
 
 
 def finish(settings: PretrainingSettings, model: ModelConfig, head: Any, corpus: Mixture, observer: Observer) -> None:
@@ -255,60 +386,3 @@ def finish(settings: PretrainingSettings, model: ModelConfig, head: Any, corpus:
     if head and not model.causal:
         example = quoted(filled[0]) if filled else '"A sentence of your text with a [MASK]."'
         observer.note(f"next: {program()} fill-mask --workdir={shlex.quote(observer.workdir)} {example}")
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainingBatches:
-    """The batches of a run: iterate over it, as often as wanted, from ``first_step`` to the last step.
-
-    A batch is a dict of numpy arrays [B, ...]; ``task.batch_specs`` has their names, shapes and dtypes.
-
-    Attributes:
-      task: the objective, whose ``loss`` reads a batch; ``task.inputs(batch)`` adds what it derives. If phases have
-        objectives of their own, those of a phase are ``task.of(phase)``.
-      model: the architecture that the recipe trains.
-    """
-
-    task: Task
-    tokenizer: Tokenizer
-    model: ModelConfig
-    phases: Phases
-    first_step: int
-    loader: Loader
-
-    def __len__(self) -> int:
-        return self.phases.num_steps - self.first_step
-
-    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
-        return (batch for _, batch in self.loader)
-
-
-def training_batches(
-    config: Mapping[str, Any], request: PretrainingRequest, first_step: int, note: Callable[[str], None]
-) -> TrainingBatches:
-    """Return the batches that ``pretrain(config, request)`` trains on, or has trained on.
-
-    A vocabulary or corpus that is missing is made in the workdir, where the run will find it. The machine need not be
-    one that the model fits on.
-
-    Raises:
-      UserError: the recipe, the workdir or the texts do not fit together, or the run does not have such a step.
-    """
-    config, settings = _settings_of(config, request)
-    model = {name: value for name, value in settings.model.items() if name != "attention_kernel"}
-    settings = dataclasses.replace(settings, mesh=MeshConfig(), model=model)  # only of the machine that trains
-    with run_record.only_writer(request.workdir):
-        saved = saved_steps(request.workdir)
-        initial = find_start(settings.vocab, request.typed_keys, request.init, request.workdir, bool(saved))
-        recipe = check_pretraining(settings, initial, jax.devices()[:1])
-        run_record.content(  # raises, if the workdir holds another run
-            request.workdir, *_record_of(config, recipe, request), bound=bool(saved)
-        )
-        tokenizer, corpus = recipe.inputs(request.workdir, bool(saved), request.typed_keys).open(note)
-        task, experiment = recipe.with_text(tokenizer, corpus)
-    rolled = roll_back.of_run(run_record.read_run(request.workdir) if saved else {})
-    phases = roll_back.without_windows(experiment.phases, rolled)
-    if not (isinstance(first_step, int) and 0 <= first_step < phases.num_steps):
-        raise UserError(f"first_step is {first_step!r}; the run has the steps 0 to {phases.num_steps - 1:,}")
-    loader = Loader(task.source, phases, first_step, task.batch_specs, settings.loader)
-    return TrainingBatches(task, tokenizer, task.setting.model, phases, first_step, loader)

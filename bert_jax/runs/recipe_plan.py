@@ -22,11 +22,12 @@ from bert_jax.planning.largest_micro_batch import LargestMicroBatch, largest_mic
 from bert_jax.planning.plan import Change, Machine, Plan, make
 from bert_jax.planning.smallest_change import smallest_change
 from bert_jax.program import Note
-from bert_jax.runs import recipes
+from bert_jax.recipes import recipes
+from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.runs.inputs import read_start
 from bert_jax.runs.models_read import check_vocabularies
-from bert_jax.runs.preparation import check_pretraining, first_model
-from bert_jax.runs.settings import PretrainingSettings
+from bert_jax.runs.prepare import prepare
+from bert_jax.runs.pretraining import first_model
 from bert_jax.task import Task, tasks_of
 from bert_jax.training.experiment import Experiment
 
@@ -138,8 +139,8 @@ class PretrainingRecipe:
     def of(cls, config: Mapping[str, Any]) -> PretrainingRecipe:
         """Return the recipe. Raises ``UserError`` for a wrong key or value, or if it is a recipe for fine-tuning."""
         settings = PretrainingSettings.of(config)
-        for phase in settings.experiment().phases.phases:
-            if len(members := settings.members(phase)) > 1:
+        for phase in settings.experiment.phases.phases:
+            if len(members := settings.members[phase.kind]) > 1:
                 raise UserError(
                     f"{phase.kind} has the members {', '.join(members)}, and plan computes one kind of batch for a"
                     " phase; plan each by itself, with --config.objective.name and without members"
@@ -153,7 +154,7 @@ class PretrainingRecipe:
         return cls(settings)
 
     def variant(self, change: Change, devices: list[Any]) -> tuple[Task, Experiment]:
-        checked = check_pretraining(self._changed(change), self.initial, devices, self.read)
+        checked = prepare(self._changed(change), self.initial, devices, self.read)
         return checked.task, checked.experiment
 
     def check_vocabulary(self, task: Task) -> None:

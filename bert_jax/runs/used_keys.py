@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.corpora.store import Corpus
+from bert_jax.recipes.settings import without
 from bert_jax.runs.inputs import Inputs
-from bert_jax.runs.task_settings import without
 from bert_jax.text.tokenizer import Tokenizer
 
 LEARNING = (

@@ -17,7 +17,7 @@ this second distillation, and 88.5 for BERT-base; the paper, table 2, 85.8 witho
 
 from ml_collections import ConfigDict
 
-from bert_jax.runs import recipes
+from bert_jax.recipes import recipes
 
 
 def get_config(recipe: str = "squad:v1") -> ConfigDict:

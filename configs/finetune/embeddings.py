@@ -11,7 +11,7 @@ split, unless there is one. ``sentence_embeddings`` has recipes for SQuAD, STS-B
 
 from ml_collections import ConfigDict
 
-from bert_jax.runs import recipes
+from bert_jax.recipes import recipes
 
 
 def get_config() -> ConfigDict:

@@ -19,7 +19,7 @@ Rows of short texts may hold several of them (``--config.packing=packed``), whic
 from ml_collections import ConfigDict
 
 from bert_jax.errors import UserError
-from bert_jax.runs.recipes import derive
+from bert_jax.recipes.recipes import derive
 
 SETTINGS = {  # task -> learning rate, decay, batch size, epochs
     "mnli": (5e-5, 1e-6, 64, 2.0),

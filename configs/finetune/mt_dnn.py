@@ -22,7 +22,7 @@ give small tasks more (``--config.mixing.alpha=1.0 --config.mixing.alpha_end=0.2
 
 from ml_collections import ConfigDict
 
-from bert_jax.runs.recipes import derive
+from bert_jax.recipes.recipes import derive
 
 PAIRS = ("mnli", "qqp", "qnli", "mrpc", "rte")  # their classes are predicted by a stochastic answer network
 TASKS = (*PAIRS, "sst2", "cola", "stsb")

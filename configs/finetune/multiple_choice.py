@@ -15,7 +15,7 @@ each choice, so C choices take as much memory as a batch C times as large. All e
 
 from ml_collections import ConfigDict
 
-from bert_jax.runs import recipes
+from bert_jax.recipes import recipes
 
 FORMS = {  # form -> (format, its options, columns)
     "table": ("table", {}, {}),

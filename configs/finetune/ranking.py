@@ -11,7 +11,7 @@ group, unless the file has a column for the role ``group``. All else is as in ``
 
 from ml_collections import ConfigDict
 
-from bert_jax.runs import recipes
+from bert_jax.recipes import recipes
 
 
 def get_config() -> ConfigDict:

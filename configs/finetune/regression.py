@@ -9,7 +9,7 @@ the recipe ``classification``.
 
 from ml_collections import ConfigDict
 
-from bert_jax.runs import recipes
+from bert_jax.recipes import recipes
 
 
 def get_config() -> ConfigDict:

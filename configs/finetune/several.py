@@ -13,7 +13,7 @@ and an epoch has every example once; ``--config.mixing.alpha=0.5`` lets small ta
 
 from ml_collections import ConfigDict
 
-from bert_jax.runs import recipes
+from bert_jax.recipes import recipes
 
 
 def get_config() -> ConfigDict:

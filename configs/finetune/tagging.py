@@ -15,7 +15,7 @@ away. JSON Lines with lists of words and tags: ``--config.data.format=jsonl --co
 
 from ml_collections import ConfigDict
 
-from bert_jax.runs import recipes
+from bert_jax.recipes import recipes
 
 
 def get_config() -> ConfigDict:

@@ -21,7 +21,7 @@ model of this recipe drops out nothing: ``--config.task.dropout_rate=0.1`` does 
 
 from ml_collections import ConfigDict
 
-from bert_jax.runs import recipes
+from bert_jax.recipes import recipes
 
 
 def get_config(size: str = "base") -> ConfigDict:

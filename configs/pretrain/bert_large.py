@@ -10,7 +10,7 @@ fine-tuning.
 
 from ml_collections import ConfigDict
 
-from bert_jax.runs import recipes
+from bert_jax.recipes import recipes
 
 
 def get_config() -> ConfigDict:

@@ -19,7 +19,7 @@ row holds one pair and padding.
 
 from ml_collections import ConfigDict
 
-from bert_jax.runs import recipes
+from bert_jax.recipes import recipes
 
 
 def get_config(size: str = "base") -> ConfigDict:

@@ -11,7 +11,7 @@ tokens in both phases, ``clm_mlm:ltr`` next tokens: as many steps, and as many t
 
 from ml_collections import ConfigDict
 
-from bert_jax.runs import recipes
+from bert_jax.recipes import recipes
 
 # The objective of the run, and the keys of it that phase1 replaces.
 VARIANTS = {"clm_mlm": ("mlm", {"name": "ltr"}), "mlm": ("mlm", {}), "ltr": ("ltr", {})}

@@ -22,7 +22,7 @@ set of MNLI (README.md of google-research/electra).
 
 from ml_collections import ConfigDict
 
-from bert_jax.runs import recipes
+from bert_jax.recipes import recipes
 
 
 def get_config(size: str = "small") -> ConfigDict:

@@ -18,7 +18,7 @@ one pair and padding. On XNLI (test) the published model reached 78.4, and BERT 
 
 from ml_collections import ConfigDict
 
-from bert_jax.runs import recipes
+from bert_jax.recipes import recipes
 
 
 def get_config() -> ConfigDict:

@@ -17,7 +17,7 @@ one document.
 from ml_collections import ConfigDict
 
 from bert_jax.errors import UserError
-from bert_jax.runs import recipes
+from bert_jax.recipes import recipes
 
 RATES = {"17m": (3e-3, 3e-4), "32m": (3e-3, 3e-4), "68m": (3e-3, 3e-4), "150m": (8e-4, 1e-5), "400m": (5e-4, 1e-5)}
 RATES |= {"1b": (5e-4, 5e-5)}

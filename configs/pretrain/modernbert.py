@@ -35,8 +35,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from bert_jax.recipes import recipes
 from bert_jax.rows.batch_warmup import batch_warmup
-from bert_jax.runs import recipes
 
 SHORT, LONG = 1_024, 8_192
 

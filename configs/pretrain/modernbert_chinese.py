@@ -12,7 +12,7 @@ damped cosine, and the vocabulary is a BPE; here characters are pieces, as in Ch
 
 from ml_collections import ConfigDict
 
-from bert_jax.runs import recipes
+from bert_jax.recipes import recipes
 
 
 def get_config(size: str = "base") -> ConfigDict:

@@ -15,7 +15,7 @@ each new piece begins at the mean of those of the pieces into which the old voca
 
 from ml_collections import ConfigDict
 
-from bert_jax.runs import recipes
+from bert_jax.recipes import recipes
 
 
 def get_config(text: str = "own") -> ConfigDict:

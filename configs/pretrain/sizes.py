@@ -11,7 +11,7 @@ on small tasks.
 
 from ml_collections import ConfigDict
 
-from bert_jax.runs import recipes
+from bert_jax.recipes import recipes
 
 SIZES = {f"L{layers}_H{width}": (layers, width) for width in (64, 128) for layers in (2, 4)}
 LARGEST = "L4_H128"

@@ -18,7 +18,7 @@ Here initial weights are drawn from a normal distribution cut at two standard de
 
 from ml_collections import ConfigDict
 
-from bert_jax.runs import recipes
+from bert_jax.recipes import recipes
 
 
 def get_config(size: str = "large") -> ConfigDict:

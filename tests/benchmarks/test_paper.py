@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax.cli import main
-from bert_jax.runs import recipes
+from bert_jax.recipes import recipes
 from tests import toy
 from tests.docs import pages
 

@@ -9,7 +9,7 @@
 
 from ml_collections import ConfigDict
 
-from bert_jax.runs import recipes
+from bert_jax.recipes import recipes
 
 SHAPE = {"hidden_size": 256, "num_layers": 4, "num_heads": 4, "max_length": 128, "initializer_range": 0.04}
 NO_DROPOUT = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0}

@@ -7,7 +7,7 @@ import pytest
 from bert_jax.cli.main import run
 from bert_jax.models.model import encoder_file
 from bert_jax.program import quoted
-from bert_jax.runs import recipes
+from bert_jax.recipes import recipes
 
 
 def test_every_recipe_has_a_line_and_every_encoder_its_sizes(capsys):

@@ -27,12 +27,14 @@ from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.encoders import bert
 from bert_jax.models.teacher import AttentionConfig, HiddenConfig, SoftConfig, TeacherConfig
 from bert_jax.objectives import base
+from bert_jax.recipes.finetuning_settings import FinetuningSettings
+from bert_jax.recipes.pretraining_settings import PretrainingSettings
+from bert_jax.recipes.settings import Settings
+from bert_jax.recipes.task_settings import TaskSettings
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.phases import Phase
 from bert_jax.runs.evaluations import base as evaluations
-from bert_jax.runs.settings import FinetuningSettings, PretrainingSettings, Settings
-from bert_jax.runs.task_settings import TaskSettings
 from bert_jax.tasks.mixing import Mixing
 from bert_jax.training.experiment import TrainingConfig
 from bert_jax.training.mesh import MeshConfig

@@ -10,9 +10,10 @@ from bert_jax import configuration
 from bert_jax.cli import main
 from bert_jax.corpora.prepare import find_source
 from bert_jax.errors import UserError
-from bert_jax.runs import key_names
+from bert_jax.recipes import key_names
+from bert_jax.recipes.finetuning_settings import FinetuningSettings
+from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.runs.model_choice import choose_model
-from bert_jax.runs.settings import FinetuningSettings, PretrainingSettings
 from tests.docs import key_tables, pages
 
 PAGES = pages.markdown()
@@ -58,9 +59,9 @@ def check(words, monkeypatch):
             one.find()
         return
     settings = configuration.build(PretrainingSettings, config, "config")
-    settings.find_objective()
-    settings.experiment()
-    choose_model(settings.model, settings.vocab.size, None)
+    assert settings.objectives
+    assert settings.experiment
+    choose_model(settings.architecture, settings.vocab.size, None)
     if settings.corpus.options.get("paths") != () or settings.corpus.source != "text_files":
         find_source(settings.corpus)
 

@@ -12,7 +12,7 @@ import shutil
 import pytest
 
 from bert_jax.cli import main
-from bert_jax.runs import recipes
+from bert_jax.recipes import recipes
 from tests import toy
 from tests.docs import pages
 

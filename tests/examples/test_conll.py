@@ -8,7 +8,7 @@ import pytest
 from bert_jax.configuration import build
 from bert_jax.errors import UserError
 from bert_jax.examples.load import DataConfig, load
-from bert_jax.runs import recipes
+from bert_jax.recipes import recipes
 from tests.examples.loading import TAGGING, written
 from tests.examples.test_readers import records
 

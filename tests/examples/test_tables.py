@@ -13,7 +13,7 @@ from bert_jax.errors import UserError
 from bert_jax.examples.delimited import Reader
 from bert_jax.examples.load import DataConfig, load
 from bert_jax.examples.reading import Bad
-from bert_jax.runs import recipes
+from bert_jax.recipes import recipes
 from tests.examples.loading import CLASSIFICATION, MULTIPLE_CHOICE, loaded, written
 
 TEXTS = [

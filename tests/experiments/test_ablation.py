@@ -11,8 +11,8 @@ import pytest
 from bert_jax import configuration
 from bert_jax.cli.main import run
 from bert_jax.experiments import ablation, heldout_rows, table
-from bert_jax.runs import recipes
-from bert_jax.runs.settings import PretrainingSettings
+from bert_jax.recipes import recipes
+from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from tests import toy
 from tests.tasks import toy_tasks
 

@@ -23,10 +23,10 @@ from bert_jax.models.model import config_of
 from bert_jax.objectives import base
 from bert_jax.planning.compile import bytes_of
 from bert_jax.program import size
+from bert_jax.recipes import recipes
+from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.reporting.run_record import read_run
-from bert_jax.runs import recipes
-from bert_jax.runs.preparation import check_pretraining
-from bert_jax.runs.settings import PretrainingSettings
+from bert_jax.runs.prepare import prepare
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
 from tests import toy
@@ -115,7 +115,7 @@ def pretrain(place: Path, workdir: str, *flags: str, recipe: str = "own.py") -> 
 
 def checked(place: Path, *flags: str) -> Any:
     config = recipes.load(str(place / "own.py"), flags).to_dict()
-    return check_pretraining(PretrainingSettings.of(config), devices=jax.devices()[:1])
+    return prepare(PretrainingSettings.of(config), devices=jax.devices()[:1])
 
 
 def records(workdir: Path, split: str) -> list[dict[str, Any]]:

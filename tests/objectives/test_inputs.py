@@ -19,12 +19,12 @@ from bert_jax.models.model import LM_HEAD
 from bert_jax.objectives import base
 from bert_jax.objectives.base import MLM, Setting, Term
 from bert_jax.objectives.reading import of_other_rows, read_by
+from bert_jax.recipes import recipes
+from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.records import Batch, Feature, Sum
-from bert_jax.runs import recipes
 from bert_jax.runs.baselines import write_baselines
 from bert_jax.runs.model_choice import choose_model
-from bert_jax.runs.preparation import check_pretraining
-from bert_jax.runs.settings import PretrainingSettings
+from bert_jax.runs.prepare import prepare
 from bert_jax.task import Variables
 from tests import toy
 
@@ -63,7 +63,7 @@ def test_what_inputs_reads_is_in_the_batch_and_whole_batches_are_not_cut(
     recipe = toy.recipe(toy.write_text(tmp_path / "text.txt"), objective={"name": "./rare.py"})
     (tmp_path / "own.py").write_text(RECIPE.replace("{}", repr(recipe)))
     settings = configuration.build(PretrainingSettings, recipes.load(str(tmp_path / "own.py")).to_dict(), "config")
-    task: Any = check_pretraining(settings).task
+    task: Any = prepare(settings).task
     assert all("masked_weights" in spec for spec in task.batch_specs.values())
     labels, weights = jnp.array([[5, 7], [5, 0]]), jnp.array([[1.0, 1.0], [1.0, 0.0]])
     rare = task.inputs({"masked_labels": labels, "masked_weights": weights})["rare_weights"]
@@ -141,7 +141,7 @@ def test_perplexity_is_that_of_a_term_over_the_vocabulary(tmp_path: Path, one_de
     for code, has_perplexity in ((alone, False), (LETTERS, True)):
         write(tmp_path, code)
         settings = configuration.build(PretrainingSettings, recipes.load(str(tmp_path / "own.py")).to_dict(), "config")
-        task: Any = check_pretraining(settings).task
+        task: Any = prepare(settings).task
         sums = {name: Sum(1.0, 1.0) for name in ("letter_loss", "mlm_loss")}
         assert ("perplexity" in task.summary(sums)) is has_perplexity
 
@@ -163,7 +163,7 @@ def test_baselines_of_derived_weights(baseline: str, beaten: bool, tmp_path: Pat
         np.testing.assert_allclose(task.label_counts(batch)["mlm"], np.sqrt(counts), rtol=1e-5)
     settings = configuration.build(PretrainingSettings, recipes.load(str(tmp_path / "own.py")).to_dict(), "config")
     notes: list[str] = []
-    write_baselines(task, settings.experiment(), str(tmp_path / "run"), "", "corpus", notes.append)
+    write_baselines(task, settings.experiment, str(tmp_path / "run"), "", "corpus", notes.append)
     assert [note.partition(" 0.")[0] for note in notes] == ["to beat on the held-out rows: mlm majority rate"] * beaten
 
 
@@ -201,10 +201,10 @@ def test_rows_that_depend_on_others_need_whole_batches(tmp_path: Path, capsys: p
     start = write(tmp_path, WEIGHTED.replace('("rare_weights",), True', '("rare_weights",), False'))
     settings = configuration.build(PretrainingSettings, recipes.load(str(tmp_path / "own.py")).to_dict(), "config")
     one = jax.devices()[:1]
-    check_pretraining(settings, devices=one)
+    prepare(settings, devices=one)
     parts = dataclasses.replace(settings.training, micro_batches=2)
     with pytest.raises(UserError, match="computes rare_weights of a row from other rows.* set whole_batches = True"):
-        check_pretraining(dataclasses.replace(settings, training=parts), devices=one)
+        prepare(dataclasses.replace(settings, training=parts), devices=one)
     assert run(start) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert not (tmp_path / "run" / "corpus").exists()

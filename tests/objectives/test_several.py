@@ -14,11 +14,11 @@ from bert_jax.errors import UserError
 from bert_jax.models.encoders import bert
 from bert_jax.objectives import mlm
 from bert_jax.objectives.several import Several
+from bert_jax.recipes import recipes
+from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.rows.phases import Phase, Phases
-from bert_jax.runs import recipes
-from bert_jax.runs.preparation import check_pretraining
+from bert_jax.runs.prepare import prepare
 from bert_jax.runs.recipe_plan import PretrainingRecipe
-from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.training.mesh import unbox
 from tests import toy
 from tests.objectives.texts import Text, make_text
@@ -56,7 +56,7 @@ def made(folder: Path, *phases: dict[str, Any], **objective: Any) -> Any:
     }
     recipe = {**toy.recipe(folder / "text.txt", phases=every), "objective": objective}
     settings = PretrainingSettings.of(recipes.with_values(recipe, {}).to_dict())
-    return check_pretraining(settings, devices=jax.devices()[:1]).task
+    return prepare(settings, devices=jax.devices()[:1]).task
 
 
 def fresh(task: Any) -> dict[str, Any]:

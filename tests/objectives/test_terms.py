@@ -17,11 +17,11 @@ from bert_jax import configuration
 from bert_jax.cli.main import run
 from bert_jax.models.dropout import RowRng
 from bert_jax.objectives import base
+from bert_jax.recipes import recipes
+from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.records import Batch, Sum
 from bert_jax.rows.phases import Phase
-from bert_jax.runs import recipes
-from bert_jax.runs.preparation import check_pretraining
-from bert_jax.runs.settings import PretrainingSettings
+from bert_jax.runs.prepare import prepare
 from bert_jax.task import Losses, Term, Variables
 from bert_jax.tasks import classification
 from bert_jax.training import mesh as meshes
@@ -150,7 +150,7 @@ def test_every_layout_gives_the_same_step(name: str, tmp_path: Path, monkeypatch
     with jax.enable_x64(True):
         config = recipes.load(write(tmp_path, name), ["--config.model.dtype=float64"]).to_dict()
         settings = configuration.build(PretrainingSettings, config, "config")
-        recipe = check_pretraining(settings, devices=jax.devices()[:1])
+        recipe = prepare(settings, devices=jax.devices()[:1])
         task, _ = recipe.with_text(*recipe.inputs(str(tmp_path / "run"), bound=False).open(lambda line: None))
         monkeypatch.setattr(meshes, "SPLIT", 16)
         assert f"{name}_majority_rate" not in task.baselines("phase1", 8)

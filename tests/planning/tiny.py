@@ -4,7 +4,7 @@ from typing import Any
 
 from bert_jax.planning import topologies
 from bert_jax.planning.plan import Machine
-from bert_jax.runs import recipes
+from bert_jax.recipes import recipes
 from bert_jax.runs.recipe_plan import PretrainingRecipe
 
 SIZES = {"num_layers": 1, "hidden_size": 32, "num_heads": 4, "mlp_dim": 64, "max_length": 32}

@@ -10,9 +10,9 @@ from bert_jax.corpora.build import BuildConfig, build
 from bert_jax.corpora.store import Corpus
 from bert_jax.corpora.text_files import Source
 from bert_jax.objectives import ltr, mlm
+from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.rows.phases import Phase
 from bert_jax.runs.baselines import _describe_imbalance, write_baselines
-from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.tokenizer import wordpiece
 from tests import toy
@@ -45,7 +45,7 @@ def test_text_that_the_vocabulary_cannot_spell_is_said_at_every_start(tmp_path: 
     settings = configuration.build(PretrainingSettings, toy.recipe(text, training={"eval_rows": 1000}), "config")
     said: list[list[str]] = [[], []]
     for notes in said:  # a new run, and one that is resumed
-        write_baselines(task, settings.experiment(), str(tmp_path), corpus.fingerprint, "corpus", notes.append)
+        write_baselines(task, settings.experiment, str(tmp_path), corpus.fingerprint, "corpus", notes.append)
     assert said[0] == said[1]
     unknown = [line for line in said[0] if "[UNK]" in line]
     heldout = corpus.split("heldout")

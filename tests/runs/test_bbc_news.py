@@ -8,8 +8,8 @@ import pytest
 from bert_jax import configuration
 from bert_jax.errors import UserError
 from bert_jax.examples.load import DataConfig, load
-from bert_jax.runs import recipes
-from bert_jax.runs.settings import FinetuningSettings
+from bert_jax.recipes import recipes
+from bert_jax.recipes.finetuning_settings import FinetuningSettings
 from bert_jax.tasks.classification import Task
 
 

@@ -9,7 +9,7 @@ from bert_jax.cli.main import run
 from bert_jax.configuration import build
 from bert_jax.errors import UserError
 from bert_jax.examples.load import DataConfig, load
-from bert_jax.runs import recipes
+from bert_jax.recipes import recipes
 from bert_jax.tasks import multiple_choice, ranking
 
 C3 = [

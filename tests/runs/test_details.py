@@ -10,7 +10,7 @@ from bert_jax import catalogue
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.models.encoders import bert
 from bert_jax.reporting.report import DETAILS
-from bert_jax.runs.finetuning import _details
+from bert_jax.runs.finetuning_end import details_of
 from bert_jax.runs.prediction import make_task, predict_split
 from bert_jax.tasks.base import Setting
 from bert_jax.text.learn import learn_wordpiece
@@ -45,7 +45,7 @@ def details(folder, name, examples):
     model = untrained(name, examples)
     task = make_task(model, examples, "dev")
     metrics, records, _ = predict_split(model, task, "dev")
-    splits = _details(task, {"dev": records})
+    splits = details_of(task, {"dev": records})
     splits["dev"] |= {"metrics": metrics}
     (folder / DETAILS).write_text(json.dumps({"best_step": 7, "metric": "loss", "splits": splits}))
     return json.loads((folder / DETAILS).read_text())

@@ -10,8 +10,8 @@ import pytest
 from bert_jax.cli.main import run
 from bert_jax.cluster.exit_codes import DONE, PREEMPTED
 from bert_jax.errors import UserError
+from bert_jax.recipes import recipes
 from bert_jax.reporting.measures import lower_is_better
-from bert_jax.runs import recipes
 from bert_jax.runs.evaluations.base import WHERE
 from tests import toy
 from tests.training import gang

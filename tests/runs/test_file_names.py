@@ -7,10 +7,10 @@ from bert_jax.corpora.prepare import CorpusConfig
 from bert_jax.errors import UserError
 from bert_jax.experiments.grid import Cell, Grid
 from bert_jax.experiments.sweep import Sweep, sweep
+from bert_jax.recipes import recipes
+from bert_jax.recipes.finetuning_settings import FinetuningSettings
+from bert_jax.recipes.task_settings import predictions_file
 from bert_jax.rows.phases import Phases
-from bert_jax.runs import recipes
-from bert_jax.runs.settings import FinetuningSettings
-from bert_jax.runs.task_settings import predictions_file
 
 
 def settings(recipe, *keys):

@@ -15,7 +15,8 @@ from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig
 from bert_jax.features.fill_mask import Filled
 from bert_jax.features.trained_model import TrainedModel
 from bert_jax.models.model import LM_HEAD
-from bert_jax.runs import filled_examples, recipes
+from bert_jax.recipes import recipes
+from bert_jax.runs import filled_examples
 from bert_jax.runs.filled_examples import NUMBER, _masked_sentences
 from bert_jax.runs.inputs import Inputs
 from bert_jax.text.tokenizer import Tokenizer

@@ -18,11 +18,11 @@ from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.hugging_face import export_model
 from bert_jax.interchange.workdir import import_into_workdir
 from bert_jax.models.encoders import albert
+from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.reporting import status
 from bert_jax.reporting.observer import Observer
 from bert_jax.runs import finishing
 from bert_jax.runs.pretraining import finish
-from bert_jax.runs.settings import PretrainingSettings
 from tests import toy
 from tests.features.test_features import CONFIG, PARAMS, TOKENIZER
 

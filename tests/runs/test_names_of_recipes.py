@@ -5,7 +5,7 @@ import re
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.runs import recipes
+from bert_jax.recipes import recipes
 from bert_jax.runs.evaluations import base as evaluations
 
 MEMBERS = "{'a': {'name': 'mlm'}, 'b': {'name': 'ltr'}}"

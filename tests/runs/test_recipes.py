@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.runs import key_names, recipes
+from bert_jax.recipes import key_names, recipes
 
 RECIPE = """
 from ml_collections import ConfigDict
@@ -37,7 +37,7 @@ def fails(*arguments):
 
 
 def settings(name):
-    from bert_jax.runs import settings
+    from bert_jax.recipes import settings
 
     return settings.FinetuningSettings if name.startswith("finetune/") else settings.PretrainingSettings
 
@@ -88,7 +88,7 @@ def test_finetune_recipes_are_sound(name):
     from bert_jax import catalogue, configuration
     from bert_jax.examples.columns import check_roles
     from bert_jax.examples.load import make_reader
-    from bert_jax.runs.settings import FinetuningSettings
+    from bert_jax.recipes.finetuning_settings import FinetuningSettings
 
     config = configuration.build(FinetuningSettings, recipes.load(name).to_dict(), "config")
     task = catalogue.find("tasks", config.task["name"], having="Task")
@@ -101,7 +101,7 @@ def test_mt_dnn_is_sound():
     """All tasks of GLUE but WNLI, with heads and dropout of the published code; arguments and flags choose others."""
     from bert_jax.examples.columns import check_roles
     from bert_jax.examples.load import make_reader
-    from bert_jax.runs.settings import FinetuningSettings
+    from bert_jax.recipes.finetuning_settings import FinetuningSettings
 
     settings = FinetuningSettings.of(recipes.load("mt_dnn").to_dict())
     assert settings.each.keys() == {*ARGUMENTS["glue"]} - {"wnli"}
@@ -118,7 +118,7 @@ def test_mt_dnn_is_sound():
         "cola": ("classification", 0.05),
         "stsb": ("regression", 0.1),
     }
-    optimizer = settings.find_part("optimizer")
+    optimizer = settings.experiment.optimizer
     assert (optimizer.bias_correction, optimizer.clip_norm, optimizer.eps) == ("none", 1.0, 1e-6)
     ranking = [f"--config.tasks.qnli.task.{key}" for key in ("name=ranking", "positive=entailment")]
     task, config = FinetuningSettings.of(recipes.load("mt_dnn:qnli+rte", ranking).to_dict()).each["qnli"].find()
@@ -128,7 +128,7 @@ def test_mt_dnn_is_sound():
 
 def test_tasks_are_invented_by_flags():
     """A classification of a table, of which a tenth is dev, unless the flags say otherwise."""
-    from bert_jax.runs.settings import FinetuningSettings
+    from bert_jax.recipes.finetuning_settings import FinetuningSettings
 
     flags = ["a.data.splits.train=a.csv", "b.data.splits.train=b.csv", "b.data.splits.dev=c.csv", "b.data.format=jsonl"]
     flags += ["b.task.name=regression", "b.data.columns.label=score", "b.weight=2"]
@@ -160,28 +160,28 @@ def test_pretrain_recipes_are_sound(name):
     """All that can be found wrong before a text is read: parts, phases, batches, masking, columns."""
     import jax
 
-    from bert_jax.runs.preparation import check_pretraining
-    from bert_jax.runs.settings import PretrainingSettings
+    from bert_jax.recipes.pretraining_settings import PretrainingSettings
+    from bert_jax.runs.prepare import prepare
 
     config = recipes.load(name).to_dict()
     model = config["model"] or {"encoder": "modernbert" if "modernbert" in name else "bert"}
     settings = PretrainingSettings.of({**config, "model": model, "teacher": None})
-    assert check_pretraining(settings, devices=jax.devices()).task.tokenizer is None
+    assert prepare(settings, devices=jax.devices()).task.tokenizer is None
 
 
 def test_the_stages_of_ernie_come_in_order_and_mask_their_units():
     from bert_jax import configuration
-    from bert_jax.runs.settings import PretrainingSettings
+    from bert_jax.recipes.pretraining_settings import PretrainingSettings
 
     settings = configuration.build(PretrainingSettings, recipes.load("ernie1").to_dict(), "config")
-    phases = settings.experiment().phases.phases
+    phases = settings.experiment.phases.phases
     assert [phase.changes.get("masking", {}).get("unit", "piece") for phase in phases] == [
         "piece",
         "phrases",
         "entities",
     ]
     assert sum(phase.num_steps for phase in phases) == 1_000_000
-    assert (settings.model["layer_norm_eps"], settings.find_part("optimizer").eps) == (1e-5, 1e-8)  # as in PaddlePaddle
+    assert (settings.model["layer_norm_eps"], settings.experiment.optimizer.eps) == (1e-5, 1e-8)  # as in PaddlePaddle
 
 
 def test_a_finetune_recipe_lists_its_arguments():
@@ -209,7 +209,7 @@ PUBLIC = {
 def test_finetune_recipes_read_public_data(name, shared_data):
     from bert_jax import catalogue, configuration
     from bert_jax.examples.load import load
-    from bert_jax.runs.settings import FinetuningSettings
+    from bert_jax.recipes.finetuning_settings import FinetuningSettings
 
     folder, sizes = PUBLIC[name]
     config = configuration.build(FinetuningSettings, recipes.load(name).to_dict(), "config")
@@ -336,9 +336,9 @@ def test_the_page_of_recipes_names_every_key() -> None:
     from bert_jax.corpora.prepare import CorpusConfig, PartConfig, VocabularyConfig
     from bert_jax.models.encoders import bert
     from bert_jax.objectives.mlm_nsp import Config
+    from bert_jax.recipes.pretraining_settings import PretrainingSettings
     from bert_jax.rows.loader import LoaderConfig
     from bert_jax.rows.masking import MaskingConfig
-    from bert_jax.runs.settings import PretrainingSettings
     from bert_jax.training.experiment import TrainingConfig
     from bert_jax.training.mesh import MeshConfig
     from bert_jax.training.optimizers import adamw
@@ -451,7 +451,7 @@ def test_old_keys_of_a_recipe_are_answered_with_their_new_names(tmp_path):
 
 def test_a_fine_tuning_keeps_the_defaults_that_it_does_not_replace():
     from bert_jax import configuration
-    from bert_jax.runs.settings import FinetuningSettings
+    from bert_jax.recipes.finetuning_settings import FinetuningSettings
     from bert_jax.training.schedules import linear
 
     def built(**groups):
@@ -461,14 +461,14 @@ def test_a_fine_tuning_keeps_the_defaults_that_it_does_not_replace():
     plain, changed = built(), built(phases={"train": {"batch_size": 8}}, schedule={"name": "linear"})
     phase = plain.phase
     assert (phase.num_epochs, phase.batch_size, phase.max_length) == (3.0, 32, 128)
-    rates = plain.find_part("schedule")
+    rates = plain.experiment.schedule
     assert (rates.peak_learning_rate, rates.warmup_fraction) == (2e-5, 0.1)
-    assert plain.find_part("optimizer").bias_correction == "standard"
+    assert plain.experiment.optimizer.bias_correction == "standard"
     assert (changed.phase.num_epochs, changed.phase.batch_size) == (3.0, 8)
-    assert changed.find_part("schedule") == linear.Schedule(2e-5, warmup_fraction=0.1)
+    assert changed.experiment.schedule == linear.Schedule(2e-5, warmup_fraction=0.1)
     in_steps = built(phases={"train": {"num_steps": 9}}, schedule={"warmup_steps": 3}, training={"eval_every_steps": 4})
     assert in_steps.phase.num_epochs is None
-    assert in_steps.find_part("schedule").warmup(100) == 3
+    assert in_steps.experiment.schedule.warmup(100) == 3
     assert in_steps.training.evaluations_per_epoch is None
     for groups, message in (
         ({"phases": {"phase1": {"num_steps": 9}}}, "fine-tuning has one phase, config.phases.train"),

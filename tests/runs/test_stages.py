@@ -13,9 +13,9 @@ import bert_jax
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.objectives.several import Several
-from bert_jax.runs import recipes
-from bert_jax.runs.preparation import check_pretraining
-from bert_jax.runs.settings import PretrainingSettings
+from bert_jax.recipes import recipes
+from bert_jax.recipes.pretraining_settings import PretrainingSettings
+from bert_jax.runs.prepare import prepare
 from tests import toy
 from tests.training import gang
 
@@ -52,7 +52,7 @@ def config_of(text: Path, stages: dict[str, Any]) -> dict[str, Any]:
 def task_of(folder: Path, **stages: Any) -> Any:
     recipe = config_of(folder / "text.txt", {**STAGES, **stages})
     settings = PretrainingSettings.of(recipes.with_values(recipe, {}).to_dict())
-    return check_pretraining(settings, devices=jax.devices()[:1])
+    return prepare(settings, devices=jax.devices()[:1])
 
 
 def test_a_phase_has_its_own_base_of_rotation_and_one_set_of_parameters(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from bert_jax.checkpoints.restoring import saved_steps
-from bert_jax.runs.finetuning_preparation import check_finetuning
-from bert_jax.runs.settings import FinetuningSettings
+from bert_jax.recipes.finetuning_settings import FinetuningSettings
+from bert_jax.runs.prepare import prepare
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers import adamax, adamw, lamb
@@ -49,7 +49,7 @@ def made(folder: Path) -> Any:
         model={"layers": "scanned", "num_layers": 2, "mlp_dim": 128}, packing="none", schedule={"warmup_fraction": 0.0}
     )
     recipe["tasks"]["clas"] |= {"frozen": ("encoder", "pooler"), "weight": 2.0}
-    checked = check_finetuning(FinetuningSettings.of(recipe), None)
+    checked = prepare(FinetuningSettings.of(recipe), None)
     return checked.with_examples(checked.load(str(folder), lambda line: None))
 
 

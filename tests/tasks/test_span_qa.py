@@ -10,7 +10,8 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.examples.load import DataConfig, load
 from bert_jax.rows.example_rows import ExampleRows
-from bert_jax.runs.finetuning import FinetuningRequest, finetune
+from bert_jax.runs.prepared import Request
+from bert_jax.runs.run import finetune
 from bert_jax.tasks.answers import locate
 from bert_jax.tasks.base import KIND
 from bert_jax.tasks.metrics.spans import normalize
@@ -309,7 +310,7 @@ def test_a_tiny_model_learns_a_few_questions_by_heart(tmp_path):
         "training": {"loggers": ()},
         "export": False,
     }  # fmt: skip
-    metrics = finetune(config, FinetuningRequest(str(tmp_path / "run"), str(tmp_path)))
+    metrics = finetune(config, Request(str(tmp_path / "run"), str(tmp_path)))
     assert metrics["HasAns_exact"] > 90
     assert metrics["NoAns_exact"] > 90
     records = [json.loads(line) for line in (tmp_path / "run" / "predictions_dev.jsonl").read_text().splitlines()]

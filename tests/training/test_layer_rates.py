@@ -13,8 +13,8 @@ from bert_jax.errors import UserError
 from bert_jax.models.encoders import albert, bert, distilbert, ernie, modernbert, roberta
 from bert_jax.models.model import IDS, LM_HEAD, POOLER, Model, fresh_params
 from bert_jax.models.transformer import scanned_from, stack_layers, unstack_layers
-from bert_jax.runs.finetuning_preparation import check_finetuning
-from bert_jax.runs.settings import FinetuningSettings
+from bert_jax.recipes.finetuning_settings import FinetuningSettings
+from bert_jax.runs.prepare import prepare
 from bert_jax.training import mesh as meshes
 from bert_jax.training.layer_rates import check, factors, scaled
 from bert_jax.training.mesh import unbox
@@ -158,7 +158,7 @@ def test_a_run_with_scanned_layers_and_a_sharded_update(tmp_path: Path, monkeypa
         schedule={"layer_decay": DECAY, "warmup_fraction": 0.0, "peak_learning_rate": 0.5},
         optimizer={"clip_norm": None, "weight_decay": 0.0, "eps": 1e-12},
     )
-    checked = check_finetuning(FinetuningSettings.of(config), None)
+    checked = prepare(FinetuningSettings.of(config), None)
     task, experiment = checked.with_examples(checked.load(str(tmp_path), lambda line: None))
     mesh, phase, source = experiment.check(), experiment.phases.phases[0], task.source("train", "train", 0)
     with meshes.activations(mesh):
@@ -182,7 +182,7 @@ def test_a_run_with_scanned_layers_and_a_sharded_update(tmp_path: Path, monkeypa
 @pytest.mark.parametrize("decay", [0.0, -0.5, 1.1, "0.9"])
 def test_a_decay_that_is_none(decay: Any) -> None:
     with pytest.raises(UserError, match="config.schedule.layer_decay"):
-        FinetuningSettings.of(toy_tasks.recipe("classification", schedule={"layer_decay": decay})).find_part("schedule")
+        FinetuningSettings.of(toy_tasks.recipe("classification", schedule={"layer_decay": decay}))
 
 
 def test_an_encoder_without_such_layers_is_refused() -> None:

@@ -13,9 +13,9 @@ import pytest
 from bert_jax.checkpoints.restoring import read_params, saved_steps
 from bert_jax.checkpoints.saving import CheckpointConfig
 from bert_jax.errors import UserError
+from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.reporting import run_record
 from bert_jax.rows.phases import Phase
-from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.schedules import inverse_sqrt, linear, warmup_stable_decay
 from tests.training import line
@@ -57,7 +57,7 @@ OWN = {"name": "warmup_stable_decay", "peak_learning_rate": 0.5, "warmup_steps":
 def experiment(schedule: dict[str, Any], **own: Any) -> Experiment:
     phases = {name: {**keys, **({"schedule": own[name]} if name in own else {})} for name, keys in PHASES.items()}
     recipe = {"objective": {"name": "mlm"}, "model": {"size": "tiny"}, "phases": phases, "schedule": schedule}
-    return PretrainingSettings.of(recipe).experiment()
+    return PretrainingSettings.of(recipe).experiment
 
 
 def rates(of: Experiment) -> list[float]:

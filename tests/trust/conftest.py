@@ -14,7 +14,7 @@ from bert_jax.cli.main import run
 from bert_jax.configuration import build
 from bert_jax.models.encoders import bert
 from bert_jax.objectives import mlm_nsp
-from bert_jax.runs.settings import PretrainingSettings
+from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from tests import toy
 from tests.tasks import toy_tasks
 from tests.trust.fuzzing import Inputs

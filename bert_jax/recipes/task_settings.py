@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,10 +15,10 @@ from bert_jax.examples.load import DataConfig
 from bert_jax.storage import files
 from bert_jax.tasks.base import KIND, ExampleTask
 
-FREE_DATA_FIELDS = ("overlap",)
+_FREE_DATA_FIELDS = ("overlap",)
 # What cannot be the name of one of several tasks: parts and kinds of batches have it, or it would read like a metric.
-RESERVED = ("encoder", "pooler", "mean", KIND)
-METRIC_ENDS = ("loss", "perplexity", "error", "accuracy")
+_RESERVED = ("encoder", "pooler", "mean", KIND)
+_METRIC_ENDS = ("loss", "perplexity", "error", "accuracy")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,16 +35,17 @@ class TaskSettings:
         allowed = "a number above 0 is needed, 1e-6 to 1e6"
         configuration.check_fields(self, where, allowed, "weight", sound=lambda v: 1e-6 <= v <= 1e6)
 
-    def find(self) -> tuple[type[ExampleTask], Any]:
-        """Return the class of the task and its config. Raises ``UserError`` for a wrong key or value."""
+    @functools.cached_property
+    def typed(self) -> tuple[type[ExampleTask], Any]:
+        """The class of the task and its config. Raises ``UserError`` for a wrong key or value."""
         module = catalogue.find("tasks", self.task.get("name", ""), having="Task")
         return module.Task, configuration.build(module.Config, self.task, "config.task", also=("name",))
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that a resumed run may not change."""
-        module, tree = catalogue.find("tasks", self.task.get("name", ""), having="Task"), dataclasses.asdict(self)
-        tree["task"] = configuration.complete(self.task, configuration.defaults(module.Config))
-        tree["data"] = without(tree["data"], *FREE_DATA_FIELDS)
+        tree = dataclasses.asdict(self)
+        tree["task"] = configuration.complete(self.task, configuration.defaults(type(self.typed[1])))
+        tree["data"] = {key: value for key, value in tree["data"].items() if key not in _FREE_DATA_FIELDS}
         return tree
 
 
@@ -65,16 +67,6 @@ def check_files(tasks: Mapping[str, TaskSettings]) -> None:
             if name in found:
                 raise UserError(f"{found[name]} and {where} would both be predicted into {name}; rename one of them")
             found[name] = where
-
-
-def main_metrics(tasks: Mapping[str, TaskSettings]) -> list[str]:
-    """Return the main metric of each task, as an evaluation of all of them names it."""
-    found = []
-    for name, one in tasks.items():
-        with at_task(name):
-            task, config = one.find()
-        found.append(f"{name}/{task.metric(config)}" if name else task.metric(config))
-    return found
 
 
 @contextlib.contextmanager
@@ -106,10 +98,10 @@ def several_tasks(tasks: Mapping[str, Any]) -> dict[str, TaskSettings]:
     for name, values in sorted(tasks.items()):
         if not name.isidentifier():
             raise UserError(f"config.tasks has the name {name!r}; letters, digits (not first) and _ are allowed")
-        if name in RESERVED or name.endswith(METRIC_ENDS):
+        if name in _RESERVED or name.endswith(_METRIC_ENDS):
             raise UserError(
-                f"config.tasks has the name {name!r}; a task cannot be called {', '.join(RESERVED)}, or end in "
-                f"{', '.join(METRIC_ENDS)}, which mean something else"
+                f"config.tasks has the name {name!r}; a task cannot be called {', '.join(_RESERVED)}, or end in "
+                f"{', '.join(_METRIC_ENDS)}, which mean something else"
             )
         if not isinstance(values, Mapping):
             raise UserError(f"config.tasks.{name} is {values!r}; its keys are task and data")
@@ -129,8 +121,3 @@ def _completed(values: Mapping[str, Any]) -> dict[str, Any]:
     has_dev = any(split.startswith("dev") for split in data.get("splits") or ()) or data.get("split_column")
     fraction = {} if has_dev or data.get("dev_ids") else {"dev_fraction": 0.1}
     return configuration.complete(values, {"task": {"name": "classification"}, "data": {"format": "table"} | fraction})
-
-
-def without(tree: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Return ``tree`` without the keys ``names``."""
-    return {key: value for key, value in tree.items() if key not in names}

@@ -29,7 +29,7 @@ from ml_collections import ConfigDict
 from bert_jax import catalogue
 from bert_jax.configuration import IN_PLACE_OF, defaults, nearest
 from bert_jax.errors import UserError
-from bert_jax.runs import key_names
+from bert_jax.recipes import key_names
 from bert_jax.runs.own_code import OWN_KEYS, at, recorded_names
 from bert_jax.storage import files, reading
 
@@ -199,7 +199,8 @@ def keys(tree: Mapping[str, Any]) -> list[str]:
 def defaults_for(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Return the defaults of the keys that a recipe may have, as a tree."""
     from bert_jax.models.config import ModelConfig
-    from bert_jax.runs.settings import FinetuningSettings, PretrainingSettings  # slow: it imports jax
+    from bert_jax.recipes.finetuning_settings import FinetuningSettings
+    from bert_jax.recipes.pretraining_settings import PretrainingSettings  # slow: it imports jax
     from bert_jax.training.optimizers import adamw
     from bert_jax.training.schedules import warmup_stable_decay
 

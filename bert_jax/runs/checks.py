@@ -1,0 +1,103 @@
+"""Checks of a prepared run that pretraining and fine-tuning share."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+from jax.sharding import Mesh
+
+from bert_jax import configuration
+from bert_jax.errors import UserError
+from bert_jax.objectives.base import PretrainingObjective
+from bert_jax.objectives.reading import of_other_rows
+from bert_jax.planning.compile import compile_phase, dearest_kind
+from bert_jax.program import size
+from bert_jax.rows.phases import Phase
+from bert_jax.runs import own_parts
+from bert_jax.runs.evaluations import base as evaluations
+from bert_jax.task import Task
+from bert_jax.training import layer_rates, trained
+from bert_jax.training import mesh as meshes
+from bert_jax.training.evaluation import Evaluation
+from bert_jax.training.experiment import Experiment
+from bert_jax.training.memory import device_bytes
+
+_MOST_BYTES_PER_FLOP = 1 / 40  # of a train step; measured: 1/86 with narrow models, 1/300 with wide ones
+
+
+def check_steps_fit(task: Task, experiment: Experiment) -> None:
+    """Raise ``UserError`` if the step of a phase needs more memory than the CPU devices of this machine have.
+
+    The steps of phases whose FLOPs say that this could be are compiled, for their memory is known then. Other devices
+    say themselves, before the first step, what they cannot hold.
+    """
+    devices = jax.devices()
+    if devices[0].platform != "cpu" or (there := device_bytes(devices[0])) is None:
+        return
+    for phase in experiment.phases.phases:
+        rows = phase.batch_size / len(devices) / experiment.micro_batches(phase)
+        if rows * task.flops_per_row[dearest_kind(task, phase)] * _MOST_BYTES_PER_FLOP <= there:
+            continue
+        if (needed := compile_phase(task, experiment, phase, devices).needed_bytes) > there:
+            where = f"config.phases.{phase.kind}"
+            fitting = 2 ** int(math.log2(max(1.0, phase.batch_size * there / needed)))
+            raise UserError(
+                f"{where}.batch_size is {phase.batch_size:,}: a step takes {size(needed)} of memory on each of "
+                f"{len(devices)} CPU devices, which have {size(there)}; give --{where}.batch_size={fitting}, a shorter "
+                f"{where}.max_length, or more parts of a batch, {where}.micro_batches"
+            )
+
+
+def check_metrics(metric: str, experiment: Experiment, task: Task, mesh: Mesh) -> None:
+    """Raise ``UserError`` if no evaluation reports ``metric``, or two may give one name. This does not run the model.
+
+    ``metric`` is that by which the best step is selected; "" is allowed.
+    """
+    others, (name, slash, _) = experiment.training.evaluations, metric.partition("/")
+    if not (metric or others):
+        return
+    known = Evaluation(task, mesh, experiment.evaluated_phase, experiment.training.eval_rows).metric_names()
+    if both := others.keys() & {one.partition("/")[0] for one in known}:
+        raise UserError(
+            f"{evaluations.WHERE}.{min(both)} has the name of a metric of the held-out rows; give it another one"
+        )
+    given = slash and name in others  # the evaluation at step 0 says whether it gives this metric
+    if metric and not given and metric not in known:
+        names = [*known, *(f"{name}/METRIC" for name in others)]
+        raise UserError(f"config.selection.metric is {metric!r}; {configuration.nearest(metric, names)}")
+
+
+def check_optimizer(task: Task, experiment: Experiment) -> None:
+    """Raise ``UserError`` if the optimizer or the schedule cannot train ``task``."""
+    own_parts.check_optimizer(task, experiment)
+    trained.check(task, experiment.optimizer)
+    layer_rates.check(task, experiment.schedule.layer_decay)
+
+
+def micro_batches_key(phase: Phase) -> str:
+    """Return the key that says in how many parts a batch of ``phase`` is computed."""
+    return f"config.{f'phases.{phase.kind}' if phase.micro_batches else 'training'}.micro_batches"
+
+
+def check_whole_batches(task: PretrainingObjective, experiment: Experiment, mesh: Mesh) -> None:
+    """Raise ``UserError`` if ``task`` computes something from a whole batch, and would be given a part of it.
+
+    What ``inputs`` computes is tried on random rows if ``task.whole_batches`` does not say it.
+    """
+    kinds = {kind.partition("/")[0]: kind for kind in task.setting.max_lengths}  # by phase
+    phase = max((one for one in experiment.phases.phases if one.kind in kinds), key=experiment.micro_batches)
+    parts = experiment.micro_batches(phase)
+    if task.whole_batches and parts > 1:
+        raise UserError(
+            f"{micro_batches_key(phase)} is {parts}, and objective {task.name!r} reads whole batches; only 1 is "
+            "allowed: lower the batch_size of the phases, or set config.model.remat to 'full'"
+        )
+    split = meshes.may_split(mesh, experiment.mesh.weight_update)
+    if task.whole_batches or not task.derived or not (split or parts > 1):
+        return
+    if names := of_other_rows(task.inputs, task.batch_specs[kinds[phase.kind]], task.derived):
+        raise UserError(
+            f"objective {task.name!r} computes {', '.join(names)} of a row from other rows, of which a device or "
+            "micro-batch sees a part; set whole_batches = True in its class, or run on one device without micro-batches"
+        )

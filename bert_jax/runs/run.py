@@ -1,0 +1,101 @@
+"""Runs a recipe to its end with one command: what is missing is made, and the same call resumes a run that was stopped.
+
+Pretraining makes vocabulary, corpus, model, filled examples, report and export; fine-tuning makes a model on labelled
+examples, its predictions, report and export.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax.checkpoints.restoring import saved_steps
+from bert_jax.cluster import distributed
+from bert_jax.recipes.finetuning_settings import FinetuningSettings
+from bert_jax.recipes.pretraining_settings import PretrainingSettings
+from bert_jax.reporting import run_record
+from bert_jax.reporting.observer import Observer
+from bert_jax.runs.evaluations.base import Evaluations, read, titles
+from bert_jax.runs.finishing import about
+from bert_jax.runs.inputs import find_start
+from bert_jax.runs.own_code import keep_copies
+from bert_jax.runs.prepare import prepare
+from bert_jax.runs.prepared import Prepared, Request
+from bert_jax.training.loop import Run, train_and_evaluate
+
+
+def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:
+    """Pretrain in ``request.workdir``, from the last saved step on; return the metrics of the last evaluation.
+
+    Raises:
+      UserError: the recipe, the workdir, the texts or the machine do not fit together.
+    """
+    return _train(PretrainingSettings.of(config), config, request)
+
+
+def finetune(config: Mapping[str, Any], request: Request) -> dict[str, float]:
+    """Fine-tune in ``request.workdir``, from the last saved step on; return the metrics of the best evaluation.
+
+    Only the first process of a job returns these; all others return the metrics of the last evaluation.
+
+    Raises:
+      UserError: the recipe, the examples, the model to start from or the machine do not fit together.
+    """
+    return _train(FinetuningSettings.of(config), config, request)
+
+
+def _train(
+    settings: PretrainingSettings | FinetuningSettings, config: Mapping[str, Any], request: Request
+) -> dict[str, float]:
+    with run_record.only_writer(request.workdir):
+        saved = distributed.first_says("the saved steps", saved_steps(request.workdir))
+        initial = find_start(settings.vocab, request.typed_keys, request.init, request.workdir, bool(saved))
+        return run(prepare(settings, initial), config, request, max(saved, default=0))
+
+
+def run(prepared: Prepared, config: Mapping[str, Any], request: Request, reached: int) -> dict[str, float]:
+    """Lead a prepared run to its end. Call it in the block of ``only_writer``.
+
+    Args:
+      config: the tree of the recipe, for the run's files.
+      reached: the last saved step; 0 if there is none.
+    """
+    # What needs neither text nor examples is checked first.
+    settings, workdir, bound = prepared.settings, request.workdir, reached > 0
+    notes = prepared.notes(prepared.initial, request) if prepared.initial and not bound else []
+    evaluators = read(settings.training.evaluations, notes.append)
+    distributed.wait("what is frozen", str(sorted(prepared.frozen_contents().items())))
+    record = run_record.content(workdir, *prepared.record(config, request, bound), request.extend, bound)
+    prepared.check_inputs(request, bound, notes.append)
+    record["titles"] = prepared.titles() | titles(evaluators)
+    num_steps = prepared.num_steps
+    prepared.experiment.phases.check_not_past(reached)
+    if request.profiled:
+        request.profiled.check(prepared.experiment.phases.num_steps)
+
+    if distributed.is_first():
+        run_record.write_run(workdir, record)
+    observer = Observer(workdir, record, num_steps, settings.training.loggers)
+    with observer.to_the_end():
+        opened = prepared.open(observer.note)
+        task, experiment = opened.task, dataclasses.replace(opened.experiment, profiled=request.profiled)
+        if not num_steps:
+            experiment.phases.check_not_past(reached)
+            observer.set_num_steps(experiment.phases.num_steps)
+        evaluations = Evaluations(evaluators, opened.tokenizer, opened.model, experiment, notes.append)
+        for line in [*notes, *prepared.remarks(opened, reached)]:
+            observer.note(line)
+        facts = prepared.facts(opened) | prepared.parent
+        record["phases"] = experiment.phases.as_record()
+        record["about"] = about(task, experiment, facts, opened.sizes)
+        if distributed.is_first():
+            keep_copies(workdir, record, facts)
+            record = run_record.settle(workdir, record, facts)
+            prepared.write_baselines(opened, observer.note)
+
+        begin = None if bound else prepared.weights_from or prepared.start
+        first = prepared.first_state(begin, opened, facts, observer.note) if begin else None
+        facts, frozen = facts | {"run": record}, prepared.given_frozen(facts)
+        metrics = train_and_evaluate(Run(task, experiment, observer, facts, first, frozen, evaluations))
+        return prepared.finish(opened, observer, metrics) if distributed.is_first() else metrics
