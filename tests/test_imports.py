@@ -17,7 +17,7 @@ LAYERS = [
     {"__init__", "records", "errors", "configuration", "program", "task", "catalogue"},
     {"storage", "cluster"},
     {"text", "models"},
-    {"corpora"},
+    {"corpora", "losses"},
     {"examples"},
     {"rows"},
     {"objectives", "tasks"},

@@ -21,9 +21,9 @@ from bert_jax.interchange.conversion import unlike
 from bert_jax.interchange.family import families
 from bert_jax.interchange.initial import frozen_parts, start_from
 from bert_jax.interchange.loading import load, one_task
-from bert_jax.models import distillation
+from bert_jax.losses import distillation
+from bert_jax.losses.teacher import content
 from bert_jax.models.model import config_facts
-from bert_jax.models.teacher import content
 from bert_jax.program import Note, program
 from bert_jax.reporting import run_record
 from bert_jax.reporting.formats import figure, is_number

@@ -16,7 +16,7 @@ from bert_jax.interchange.family import families, family_of
 from bert_jax.interchange.hugging_face import export_damage
 from bert_jax.interchange.loading import load
 from bert_jax.interchange.workdir import export_trained
-from bert_jax.models import distillation
+from bert_jax.losses import distillation
 from bert_jax.models.config import ModelConfig
 from bert_jax.program import program
 from bert_jax.reporting.loggers.base import metrics_of

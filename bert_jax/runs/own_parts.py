@@ -12,8 +12,8 @@ import jax.numpy as jnp
 
 from bert_jax import catalogue, configuration
 from bert_jax.errors import UserError, first_line
+from bert_jax.losses.cross_entropy import OfLabels
 from bert_jax.models.dropout import RowRng
-from bert_jax.models.losses import OfLabels
 from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.objectives.reading import is_sum
 from bert_jax.records import Batch, BatchSpec, Sum

@@ -18,7 +18,7 @@ from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.hugging_face import check_family
 from bert_jax.interchange.initial import continued_seed
 from bert_jax.interchange.loading import load
-from bert_jax.models import distillation
+from bert_jax.losses import distillation
 from bert_jax.models.config import ModelConfig
 from bert_jax.objectives.base import PretrainingObjective, Setting
 from bert_jax.objectives.reading import of_other_rows

@@ -24,7 +24,7 @@ from bert_jax.interchange.architectures import has_pretraining_class, of_pretrai
 from bert_jax.interchange.initial import start_from
 from bert_jax.interchange.loading import load
 from bert_jax.interchange.moments import read_moments, with_moments
-from bert_jax.models import distillation
+from bert_jax.losses import distillation
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import EncoderPart, config_facts
 from bert_jax.objectives.base import PretrainingObjective

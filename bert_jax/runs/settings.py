@@ -13,8 +13,8 @@ from bert_jax.checkpoints.saving import CheckpointConfig
 from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig
 from bert_jax.errors import UserError
 from bert_jax.examples.load import DataConfig
+from bert_jax.losses.teacher import TeacherConfig
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.teacher import TeacherConfig
 from bert_jax.objectives import base
 from bert_jax.objectives.base import ROW_KEYS
 from bert_jax.rows.loader import LoaderConfig

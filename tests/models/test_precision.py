@@ -13,9 +13,9 @@ import pytest
 from flax import linen as nn
 
 from bert_jax import catalogue
+from bert_jax.losses.distillation import States
 from bert_jax.models import heads
 from bert_jax.models.bilstm import BiLstm
-from bert_jax.models.distillation import States
 from bert_jax.models.encoders import albert, distilbert, electra, modernbert
 from bert_jax.models.model import LM_HEAD, POOLER, SOP_HEAD, Model, Part, encoder_file, head_class, token_head
 from bert_jax.models.primitives import ACTIVATIONS, Dense

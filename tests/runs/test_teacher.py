@@ -19,9 +19,9 @@ from bert_jax import task as contract
 from bert_jax.checkpoints.restoring import read_params
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
-from bert_jax.models import distillation
+from bert_jax.losses import distillation
+from bert_jax.losses.teacher import content
 from bert_jax.models.model import config_of
-from bert_jax.models.teacher import content
 from bert_jax.models.transformer import stack_layers
 from bert_jax.reporting.run_record import read_run
 from bert_jax.runs import recipes

@@ -19,8 +19,8 @@ from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.cli import flags
 from bert_jax.cli.main import in_processes
 from bert_jax.cluster import distributed
+from bert_jax.losses.cross_entropy import Accuracy, CrossEntropy
 from bert_jax.models.dropout import dropout
-from bert_jax.models.losses import Accuracy, CrossEntropy
 from bert_jax.records import Batch, BatchSpec, Feature, Sum
 from bert_jax.reporting import run_record
 from bert_jax.reporting.observer import Observer

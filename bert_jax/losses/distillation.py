@@ -18,16 +18,16 @@ from flax import linen as nn
 
 from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
+from bert_jax.losses.cross_entropy import Teachable
+from bert_jax.losses.teacher import WHERE, Teacher, TeacherConfig, pairs_of
 from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.heads import Head, Outputs
 from bert_jax.models.kernels.choice import LONG
 from bert_jax.models.kernels.plain import scores
-from bert_jax.models.losses import Teachable
 from bert_jax.models.masks import Visible, bias
 from bert_jax.models.model import IDS, Model, Part, encoder_file, head_class
 from bert_jax.models.primitives import Dense
-from bert_jax.models.teacher import WHERE, Teacher, TeacherConfig, pairs_of
 from bert_jax.models.transformer import factors_of
 from bert_jax.records import Batch, BatchSpec, Sum
 from bert_jax.task import Term
