@@ -15,8 +15,8 @@ PACKAGE = Path(bert_jax.__file__).resolve().parent
 # nouns alone, and catalogue, which imports by name.
 LAYERS = [
     {"__init__", "records", "errors", "configuration", "program", "task", "catalogue"},
-    {"storage", "cluster"},
-    {"text", "models"},
+    {"storage"},
+    {"cluster", "workdir", "text", "models"},
     {"corpora", "losses"},
     {"examples"},
     {"rows"},

@@ -18,8 +18,8 @@ from bert_jax.models.config import ModelConfig
 from bert_jax.models.heads import Pooling
 from bert_jax.models.model import EncoderPart, config_of
 from bert_jax.program import Note, say
-from bert_jax.reporting.run_record import Purpose
 from bert_jax.text.tokenizer import Tokenizer
+from bert_jax.workdir.run_record import Purpose
 
 if TYPE_CHECKING:
     from bert_jax.interchange.architectures import HeadClass

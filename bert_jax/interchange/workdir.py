@@ -21,10 +21,10 @@ from bert_jax.models.heads import Pooling
 from bert_jax.reporting.formats import is_number
 from bert_jax.reporting.loggers.base import metrics_of
 from bert_jax.reporting.run_log import read_records
-from bert_jax.reporting.run_record import write_run
 from bert_jax.storage import files, reading
 from bert_jax.storage.replacing import Directory
 from bert_jax.text.case import NOT_SAID, Case
+from bert_jax.workdir.run_record import write_run
 
 
 def export_trained(

@@ -25,7 +25,6 @@ from bert_jax.losses import distillation
 from bert_jax.losses.teacher import content
 from bert_jax.models.model import config_facts
 from bert_jax.program import Note, program
-from bert_jax.reporting import run_record
 from bert_jax.reporting.formats import figure, is_number
 from bert_jax.reporting.loggers.base import metrics_of
 from bert_jax.reporting.measures import heldout_errors, with_error
@@ -51,6 +50,7 @@ from bert_jax.tasks.several import SeveralTasks, each_task, shared_setting
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.loop import Run, train_and_evaluate
 from bert_jax.training.state import TrainState
+from bert_jax.workdir import run_record
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,9 +23,10 @@ from bert_jax.reporting.loggers.base import metrics_of
 from bert_jax.reporting.measures import comparison_lines, in_order
 from bert_jax.reporting.observer import Observer
 from bert_jax.reporting.report import write_report
-from bert_jax.storage import file_formats, files, reading
+from bert_jax.storage import files, reading
 from bert_jax.storage.replacing import replaced_directory
 from bert_jax.training.experiment import Experiment
+from bert_jax.workdir import file_formats
 
 # What helps where a model is not better than every baseline.
 LONGER_PRETRAINING = (

@@ -30,7 +30,6 @@ from bert_jax.models.model import EncoderPart, config_facts
 from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.objectives.several import Several
 from bert_jax.program import program, quoted
-from bert_jax.reporting import run_record
 from bert_jax.reporting.observer import Observer
 from bert_jax.reporting.profiled_steps import ProfiledSteps
 from bert_jax.rows.loader import Loader
@@ -53,6 +52,7 @@ from bert_jax.training import roll_back
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.loop import Run, train_and_evaluate
 from bert_jax.training.mesh import MeshConfig
+from bert_jax.workdir import run_record
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,11 +25,11 @@ from bert_jax.interchange.loading import load
 from bert_jax.models.encoders import bert
 from bert_jax.models.model import config_facts, config_of
 from bert_jax.models.transformer import stack_layers
-from bert_jax.reporting import run_record
-from bert_jax.reporting.run_record import read_run, settle
 from bert_jax.runs import pretraining
 from bert_jax.runs.settings import FinetuningSettings, PretrainingSettings
 from bert_jax.training.loop import Run
+from bert_jax.workdir import run_record
+from bert_jax.workdir.run_record import read_run, settle
 from tests import toy
 
 pytestmark = pytest.mark.usefixtures("one_device")
