@@ -14,7 +14,6 @@ import jax
 import numpy as np
 from etils import epath
 
-from bert_jax import catalogue
 from bert_jax.errors import RepeatingError, UserError
 from bert_jax.features.sentence_vectors import SentenceVectors
 from bert_jax.features.trained_model import TrainedModel
@@ -30,6 +29,7 @@ from bert_jax.interchange.tokenizer_files import read_tokenizer, write_tokenizer
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.heads import Pooling
 from bert_jax.models.model import LM_HEAD, encoder_file, fresh_params
+from bert_jax.parts import catalogue
 from bert_jax.storage import files, reading
 from bert_jax.storage.checksums import CHECKSUMS, first_damage, write_checksums
 from bert_jax.storage.replacing import Directory

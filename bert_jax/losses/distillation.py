@@ -121,11 +121,8 @@ class Lessons:
         if config.hidden.weight:
             width = trained.config.hidden_size
             own_states, its_states = zip(*pairs, strict=True)
-            own = (
-                Part.of(
-                    PROJECTION, HiddenStates, states=own_states, width=width if width != student.hidden_size else 0
-                ),
-            )
+            own_width = 0 if width == student.hidden_size else width
+            own = (Part.of(PROJECTION, HiddenStates, states=own_states, width=own_width),)
             its = (Part.of(PROJECTION, HiddenStates, states=its_states),)
         self._states, self.student_parts = bool(own), (*parts, *own)
         self.parts = tuple(part for part in own if dict(part.options)["width"])

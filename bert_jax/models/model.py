@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from bert_jax import catalogue, configuration
+from bert_jax import configuration
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.heads import Classifier, Head
+from bert_jax.parts import catalogue
 from bert_jax.records import Batch
 
 _Named: TypeAlias = Literal["Pooler", "LmHead", "TokenHead"]

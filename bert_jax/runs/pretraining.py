@@ -14,7 +14,6 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from bert_jax import catalogue
 from bert_jax.checkpoints.restoring import BEST, saved_steps
 from bert_jax.cluster import distributed
 from bert_jax.corpora.mixture import Mixture
@@ -29,6 +28,8 @@ from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import EncoderPart, config_facts
 from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.objectives.several import Several
+from bert_jax.parts import catalogue
+from bert_jax.parts.own_code import keep_copies, with_contents
 from bert_jax.program import program, quoted
 from bert_jax.reporting.observer import Observer
 from bert_jax.reporting.profiled_steps import ProfiledSteps
@@ -41,7 +42,6 @@ from bert_jax.runs.finishing import LONGER_PRETRAINING, about, export_newest, re
 from bert_jax.runs.inputs import CORPUS, find_start
 from bert_jax.runs.model_choice import other_reading, overridden_settings
 from bert_jax.runs.models_read import frozen_contents
-from bert_jax.runs.own_code import keep_copies, with_contents
 from bert_jax.runs.preparation import CheckedPretraining, check_pretraining
 from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.runs.used_keys import used_keys

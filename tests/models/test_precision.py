@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from bert_jax import catalogue
 from bert_jax.models import heads
 from bert_jax.models.bilstm import BiLstm
 from bert_jax.models.encoders import albert, distilbert, electra, modernbert
@@ -20,6 +19,7 @@ from bert_jax.models.heads import HiddenStates
 from bert_jax.models.model import LM_HEAD, POOLER, SOP_HEAD, Model, Part, encoder_file, head_class, token_head
 from bert_jax.models.primitives import ACTIVATIONS, Dense
 from bert_jax.models.san import StochasticAnswer
+from bert_jax.parts import catalogue
 from tests.models.helpers import TINY, pretraining, random_batch, tiny
 
 CONFIG = tiny(dtype="bfloat16", num_layers=1)
