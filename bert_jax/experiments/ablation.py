@@ -19,7 +19,7 @@ from bert_jax.experiments.grid import RESULTS, Cell, Grid, Metrics, say
 from bert_jax.experiments.heldout_rows import deciding_settings, heldout_rows, metrics_of_run, plain
 from bert_jax.experiments.pictures import read_over
 from bert_jax.experiments.table import Tables, Variant, write_tables
-from bert_jax.features.trained_model import TrainedModel
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.config import ModelConfig
 from bert_jax.runs import finetuning, recipes
 from bert_jax.runs.finetuning_preparation import Splits, check_finetuning

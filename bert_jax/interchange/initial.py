@@ -13,9 +13,9 @@ import numpy as np
 from bert_jax.checkpoints.restoring import FROZEN, read_params
 from bert_jax.checkpoints.saving import save_params
 from bert_jax.cluster import distributed
-from bert_jax.features.trained_model import RunKey, TrainedModel
 from bert_jax.interchange.architectures import HeadClass
 from bert_jax.interchange.loading import load
+from bert_jax.interchange.trained_model import RunKey, TrainedModel
 from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.model import config_of, encoder_file
 from bert_jax.models.transformer import scanned_from, stack_layers

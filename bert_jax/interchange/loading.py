@@ -12,12 +12,12 @@ from typing import Any
 from bert_jax import configuration
 from bert_jax.checkpoints.restoring import BEST, FROZEN, read_params, saved_steps, steps_folder
 from bert_jax.errors import UserError, few
-from bert_jax.features.trained_model import RunKey, TrainedModel
 from bert_jax.interchange.architectures import of_facts
 from bert_jax.interchange.family import families
 from bert_jax.interchange.hugging_face import import_model, licence_of
 from bert_jax.interchange.original import import_original, is_original
 from bert_jax.interchange.sentence_files import MODULES
+from bert_jax.interchange.trained_model import RunKey, TrainedModel
 from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.model import config_facts, config_of
 from bert_jax.models.transformer import scanned_from, unstack_layers

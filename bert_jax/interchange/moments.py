@@ -11,7 +11,7 @@ import numpy as np
 
 from bert_jax.checkpoints.restoring import named_leaves, read_params, saved_steps
 from bert_jax.errors import UserError
-from bert_jax.features.trained_model import TrainedModel
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.model import config_of
 from bert_jax.models.transformer import scanned_from, stack_layers, unstack_layers

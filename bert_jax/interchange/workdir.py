@@ -10,13 +10,13 @@ from typing import Any
 
 from bert_jax.checkpoints.saving import save_params
 from bert_jax.errors import UserError
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import HeadClass, of_facts
 from bert_jax.interchange.card import model_card
 from bert_jax.interchange.conversion import Report
 from bert_jax.interchange.family import family_with
 from bert_jax.interchange.hugging_face import export_model, exported_vectors, licence_of
 from bert_jax.interchange.loading import read_model
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.heads import Pooling
 from bert_jax.reporting.formats import is_number
 from bert_jax.reporting.loggers.base import metrics_of

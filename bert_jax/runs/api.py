@@ -20,7 +20,7 @@ from bert_jax.program import say
 from bert_jax.runs import recipes
 
 if TYPE_CHECKING:
-    from bert_jax.features.trained_model import TrainedModel
+    from bert_jax.interchange.trained_model import TrainedModel
     from bert_jax.reporting.curves import Curves
     from bert_jax.runs.pretraining import TrainingBatches
 

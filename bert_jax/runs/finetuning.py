@@ -14,12 +14,12 @@ from typing import Any
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.cluster import distributed
 from bert_jax.examples.labels import label_note
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import of_facts
 from bert_jax.interchange.conversion import unlike
 from bert_jax.interchange.family import families
 from bert_jax.interchange.initial import frozen_parts, start_from
 from bert_jax.interchange.loading import load, one_task
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.losses import distillation
 from bert_jax.losses.teacher import content
 from bert_jax.models.model import config_facts

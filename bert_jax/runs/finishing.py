@@ -11,10 +11,10 @@ import jax
 from etils import epath
 
 from bert_jax.checkpoints.restoring import saved_steps
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.family import families, family_of
 from bert_jax.interchange.hugging_face import export_damage
 from bert_jax.interchange.loading import load
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.interchange.workdir import export_trained
 from bert_jax.losses import distillation
 from bert_jax.models.config import ModelConfig

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from bert_jax.errors import UserError
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.loading import load, one_task
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.losses.distillation import FROZEN
 from bert_jax.losses.teacher import WHERE, Teacher, TeacherConfig, content, first_params
 from bert_jax.models.config import ModelConfig

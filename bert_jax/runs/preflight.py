@@ -20,8 +20,8 @@ import numpy as np
 
 from bert_jax.cluster import distributed
 from bert_jax.errors import UserError
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.inspection.check import Check
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.program import size
 from bert_jax.runs.inputs import Inputs, read_start
 from bert_jax.runs.models_read import check_vocabularies, frozen_contents

@@ -14,10 +14,10 @@ from bert_jax import configuration
 from bert_jax.corpora.mixture import Mixture, check_shares, normalised
 from bert_jax.errors import UserError
 from bert_jax.features.fill_mask import check_masked, encode_masked
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.hugging_face import check_family
 from bert_jax.interchange.initial import continued_seed
 from bert_jax.interchange.loading import load
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.losses import distillation
 from bert_jax.models.config import ModelConfig
 from bert_jax.objectives.base import PretrainingObjective, Setting

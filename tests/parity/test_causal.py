@@ -11,11 +11,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the parity environment: make test-parity")
 transformers = pytest.importorskip("transformers", reason="needs the parity environment: make test-parity")
 
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange import names
 from bert_jax.interchange.architectures import HeadClass, of_pretraining
 from bert_jax.interchange.family import family_of
 from bert_jax.interchange.hugging_face import export_model, import_model
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.losses.cross_entropy import cross_entropy
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.encoders import bert

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.features.trained_model import TrainedModel
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.encoders import bert
 from bert_jax.parts import catalogue
 from bert_jax.reporting.report import DETAILS
