@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from bert_jax.interchange.trained_model import TrainedModel
+
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
@@ -22,7 +24,6 @@ from safetensors.numpy import load_file
 
 from bert_jax import configuration
 from bert_jax.cli.main import run
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.hugging_face import export_model
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.runs.prepare import prepare

@@ -12,17 +12,9 @@ from flax import linen as nn
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.dropout import RowRng, dropout
-from bert_jax.models.primitives import (
-    ACTIVATIONS,
-    Dense,
-    LayerNorm,
-    activation_dtype,
-    constrain,
-    gather,
-    look_up,
-    normal,
-    with_axes,
-)
+from bert_jax.models.gradients import gather, look_up
+from bert_jax.models.placement import constrain
+from bert_jax.models.primitives import ACTIVATIONS, Dense, LayerNorm, activation_dtype, normal, with_axes
 from bert_jax.models.products import rounded_product, wide_product
 from bert_jax.records import Batch
 
@@ -288,3 +280,25 @@ class LayerMix(Head):
         else:
             x = combine(self.layers, hidden)
         return {"sequence": dropout(x, self.dropout_rate, rng, "features")}
+
+
+class HiddenStates(Head):
+    """Gives the hidden states of some layers, through one projection that they share if ``width`` is not 0.
+
+    Attributes:
+      states: the numbers of these layers; 0 stands for the embeddings.
+    """
+
+    states: tuple[int, ...] = ()
+    width: int = 0
+    reads_hidden: ClassVar[bool] = True
+
+    @nn.compact
+    def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
+        """Return states [B, S, L, D], or [B, S, L, ``width``]."""
+        config, hidden = self.config, outputs["hidden"]
+        x = jnp.stack([hidden[number] for number in self.states], axis=1)
+        if self.width:
+            inputs, width = (("embed", x.shape[-1]),), ((None, self.width),)
+            x = Dense(config, inputs, width, config.param_dtype, name="dense")(x)
+        return {"states": x}

@@ -7,10 +7,11 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from bert_jax import catalogue, configuration
+from bert_jax import configuration
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import BERT, encoder_file
+from bert_jax.parts import catalogue
 
 # Keys that change how the model is computed, not what it learns. An objective says what reads ``attention``.
 _FREE_KEYS = ("remat", "attention_kernel", "attention")

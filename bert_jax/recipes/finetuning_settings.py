@@ -11,11 +11,11 @@ from bert_jax import configuration
 from bert_jax.checkpoints.saving import CheckpointConfig
 from bert_jax.errors import UserError
 from bert_jax.examples.load import DataConfig
+from bert_jax.parts.own_code import with_contents
 from bert_jax.recipes.settings import Settings, without
 from bert_jax.recipes.task_settings import TaskSettings, at_task, check_files, several_tasks
 from bert_jax.rows.phases import Phase
 from bert_jax.rows.rows_config import Packing
-from bert_jax.runs.own_code import with_contents
 from bert_jax.tasks.base import KIND
 from bert_jax.tasks.mixing import Mixing
 from bert_jax.tasks.several import mean_of

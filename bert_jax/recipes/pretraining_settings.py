@@ -8,16 +8,17 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from bert_jax import catalogue, configuration
+from bert_jax import configuration
 from bert_jax.corpora.prepare import CorpusConfig
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
 from bert_jax.objectives import base
-from bert_jax.objectives.base import ROW_KEYS
+from bert_jax.objectives.setting import ROW_KEYS
+from bert_jax.parts import catalogue
+from bert_jax.parts.own_code import with_contents
 from bert_jax.recipes.key_names import is_finetuning
 from bert_jax.recipes.settings import Settings, without
 from bert_jax.rows.phases import Phase
-from bert_jax.runs.own_code import with_contents
 
 # Keys of config.corpus that say where the corpus is and how it is built.
 _FREE_OF_CORPUS = ("path", "num_workers", "beam_options")

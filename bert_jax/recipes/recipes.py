@@ -26,11 +26,11 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from bert_jax import catalogue
 from bert_jax.configuration import IN_PLACE_OF, defaults, nearest
 from bert_jax.errors import UserError
+from bert_jax.parts import catalogue
+from bert_jax.parts.own_code import OWN_KEYS, at, recorded_names
 from bert_jax.recipes import key_names
-from bert_jax.runs.own_code import OWN_KEYS, at, recorded_names
 from bert_jax.storage import files, reading
 
 OVERRIDE = re.compile(r"--?config\.(?P<key>[^=]+)(?:=(?P<value>.*))?", re.DOTALL)
@@ -129,7 +129,7 @@ def _changed(
         keys = _keys(config, key)
         key_names.check_names(keys, recipe, config)
         _set(config, keys, value, "config", read)
-    key_names.check_renamed(list(leaves(config)))
+    key_names.check_attention(leaves(config))
     for key, name in recorded_names(config, folder, changed, asked=trust_code or not is_data).items():
         _set(config, key.split("."), name, "config", _value)
     _leave_out_keys_of_others(config, before, changed)
@@ -144,9 +144,7 @@ def _changed(
 
 def _keys(config: ConfigDict, key: str) -> list[str]:
     """Return the keys on the path to the value that ``key``, perhaps a short one, names in a recipe."""
-    keys = KEYS.findall(key_names.full(key, config))
-    key_names.check_renamed([".".join(keys)])
-    return keys
+    return KEYS.findall(key_names.full(key, config))
 
 
 def _leave_out_roles_of_others(config: ConfigDict, changed: Sequence[str]) -> None:

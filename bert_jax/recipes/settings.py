@@ -7,11 +7,12 @@ import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from bert_jax import catalogue, configuration
+from bert_jax import configuration
 from bert_jax.checkpoints.saving import CheckpointConfig
 from bert_jax.corpora.prepare import VocabularyConfig
 from bert_jax.errors import UserError
-from bert_jax.models.teacher import TeacherConfig
+from bert_jax.losses.teacher import TeacherConfig
+from bert_jax.parts import catalogue
 from bert_jax.recipes.architecture import Architecture
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 import numpy as np
 
-from bert_jax import catalogue, configuration
+from bert_jax import configuration
 from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
+from bert_jax.parts import catalogue
 from bert_jax.records import BatchSpec, Feature
 from bert_jax.rows.interfaces import Arrangement, Field, Limits
 from bert_jax.rows.masking import BOUNDARY_FIELDS, FIELDS, MaskingConfig
@@ -152,3 +153,9 @@ class RowsConfig:
     def kind_of(self, length: int) -> str:
         """Return the kind of the batches with rows of ``length``; for the longest rows it is ``kind`` itself."""
         return self.kind if length == self.max_length else f"{self.kind}/{length}"
+
+
+def arrangements_with(features: Collection[str]) -> list[str]:
+    """Return the names of the arrangements whose rows have all these ``features``."""
+    every = catalogue.parts("rows.arrangements", having="Arrangement")
+    return [n for n in every if catalogue.find("rows.arrangements", n).Arrangement.fields.keys() >= {*features}]

@@ -10,22 +10,22 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 
-from bert_jax import catalogue
 from bert_jax.cluster import distributed
 from bert_jax.errors import UserError
 from bert_jax.examples.labels import label_note
 from bert_jax.examples.load import load as load_examples
 from bert_jax.examples.load import to_train_on
 from bert_jax.examples.splits import train_split
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import of_facts
 from bert_jax.interchange.family import families
 from bert_jax.interchange.initial import frozen_parts, start_from
 from bert_jax.interchange.loading import load
-from bert_jax.models import distillation
+from bert_jax.interchange.trained_model import TrainedModel
+from bert_jax.losses import distillation
+from bert_jax.losses.teacher import content
 from bert_jax.models.model import config_facts
-from bert_jax.models.teacher import content
 from bert_jax.objectives.several import seed_of_member
+from bert_jax.parts import catalogue
 from bert_jax.program import Note
 from bert_jax.recipes.finetuning_settings import FinetuningSettings
 from bert_jax.recipes.task_settings import TaskSettings, at_task, with_keys_of

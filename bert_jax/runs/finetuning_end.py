@@ -6,12 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bert_jax import catalogue
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import of_facts
 from bert_jax.interchange.conversion import unlike
 from bert_jax.interchange.family import families
 from bert_jax.interchange.loading import load, one_task
+from bert_jax.interchange.trained_model import TrainedModel
+from bert_jax.parts import catalogue
 from bert_jax.program import program
 from bert_jax.recipes.finetuning_settings import FinetuningSettings
 from bert_jax.recipes.task_settings import predictions_file

@@ -12,8 +12,8 @@ from jax.sharding import Mesh
 
 from bert_jax import configuration
 from bert_jax.errors import UserError
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.tokenizer_files import is_padded
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.kernels import choice as kernels
 from bert_jax.models.model import config_facts, fresh_params

@@ -7,8 +7,8 @@ from typing import overload
 
 import jax
 
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.loading import load
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.recipes.finetuning_settings import FinetuningSettings
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.runs.finetuning import Finetuning

@@ -9,20 +9,20 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.initial import continued_seed
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.config import ModelConfig
 from bert_jax.program import Note
 from bert_jax.recipes.settings import Settings
 from bert_jax.reporting.loggers.base import check_loggers
 from bert_jax.reporting.observer import Observer
 from bert_jax.reporting.profiled_steps import ProfiledSteps
-from bert_jax.reporting.run_record import Purpose
 from bert_jax.runs.evaluations import base as evaluations
 from bert_jax.task import Task, titles_of
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.state import TrainState
+from bert_jax.workdir.run_record import Purpose
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,23 +10,25 @@ from typing import Any
 
 import jax
 
-from bert_jax import catalogue, configuration
+from bert_jax import configuration
 from bert_jax.checkpoints.restoring import BEST, saved_steps
 from bert_jax.corpora.mixture import Mixture, check_shares, normalised
 from bert_jax.corpora.privacy import private_config, redact
 from bert_jax.errors import UserError
 from bert_jax.features.fill_mask import check_masked, encode_masked
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import has_pretraining_class, of_pretraining
 from bert_jax.interchange.hugging_face import check_family
 from bert_jax.interchange.initial import start_from
 from bert_jax.interchange.loading import load
 from bert_jax.interchange.moments import read_moments, with_moments
-from bert_jax.models import distillation
+from bert_jax.interchange.trained_model import TrainedModel
+from bert_jax.losses import distillation
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import EncoderPart, config_facts
 from bert_jax.objectives.base import PretrainingObjective, Setting
 from bert_jax.objectives.several import Several, seed_of_member
+from bert_jax.parts import catalogue
+from bert_jax.parts.own_code import with_contents
 from bert_jax.program import Note, program, quoted
 from bert_jax.recipes.pretraining_settings import ChosenObjective, PretrainingSettings, member_of
 from bert_jax.reporting.observer import Observer
@@ -57,7 +59,6 @@ from bert_jax.runs.models_read import (
     start_from_teacher,
     teacher_in_run,
 )
-from bert_jax.runs.own_code import with_contents
 from bert_jax.runs.prepared import Opened, Prepared, Request
 from bert_jax.runs.used_keys import used_keys
 from bert_jax.storage import files

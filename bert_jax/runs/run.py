@@ -12,17 +12,17 @@ from typing import Any
 
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.cluster import distributed
+from bert_jax.parts.own_code import keep_copies
 from bert_jax.recipes.finetuning_settings import FinetuningSettings
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
-from bert_jax.reporting import run_record
 from bert_jax.reporting.observer import Observer
 from bert_jax.runs.evaluations.base import Evaluations, read, titles
 from bert_jax.runs.finishing import about
 from bert_jax.runs.inputs import find_start
-from bert_jax.runs.own_code import keep_copies
 from bert_jax.runs.prepare import prepare
 from bert_jax.runs.prepared import Prepared, Request
 from bert_jax.training.loop import Run, train_and_evaluate
+from bert_jax.workdir import run_record
 
 
 def pretrain(config: Mapping[str, Any], request: Request) -> dict[str, float]:

@@ -14,7 +14,6 @@ from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
 from bert_jax.program import Note
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
-from bert_jax.reporting import run_record
 from bert_jax.rows.loader import Loader
 from bert_jax.rows.phases import Phases
 from bert_jax.runs.inputs import find_start
@@ -24,6 +23,7 @@ from bert_jax.task import Task
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import roll_back
 from bert_jax.training.mesh import MeshConfig
+from bert_jax.workdir import run_record
 
 
 @dataclasses.dataclass(frozen=True)

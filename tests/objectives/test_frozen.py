@@ -25,10 +25,10 @@ from bert_jax.planning.compile import bytes_of
 from bert_jax.program import size
 from bert_jax.recipes import recipes
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
-from bert_jax.reporting.run_record import read_run
 from bert_jax.runs.prepare import prepare
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
+from bert_jax.workdir.run_record import read_run
 from tests import toy
 from tests.interchange.numpy_models import numpy_outputs
 from tests.objectives.test_terms import LAYOUTS, RECIPE, one_update

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import bert_jax
-from bert_jax import catalogue
 from bert_jax.cli.main import run
+from bert_jax.parts import catalogue
 from bert_jax.rows.masking import MaskingConfig
-from tests.runs.test_own_code import write_folder
+from tests.parts.test_own_code import write_folder
 
 STRATEGY = """
 import dataclasses
@@ -280,7 +280,6 @@ EARLY = {
         "",
         "error: unknown key config.optimizer.b3; did you mean 'b2'? valid: b1, b2, bias_correction, clip_norm, eps, ",
     ),
-    "key of before": ("optimizer.kind", "", "error: config.optimizer.kind is now config.optimizer.name"),
     "schedule of two rates": (
         "schedule.name",
         SCHEDULE + "        return step + jnp.zeros(2)\n",

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.parts import catalogue
 from bert_jax.recipes import key_names, recipes
 
 RECIPE = """
@@ -85,7 +86,7 @@ ARGUMENTS = {
 @pytest.mark.parametrize("name", [f"{name}:{argument}" for name, found in ARGUMENTS.items() for argument in found])
 def test_finetune_recipes_are_sound(name):
     """Every key is one of its component; the reader and the task are there."""
-    from bert_jax import catalogue, configuration
+    from bert_jax import configuration
     from bert_jax.examples.columns import check_roles
     from bert_jax.examples.load import make_reader
     from bert_jax.recipes.finetuning_settings import FinetuningSettings
@@ -207,7 +208,7 @@ PUBLIC = {
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_finetune_recipes_read_public_data(name, shared_data):
-    from bert_jax import catalogue, configuration
+    from bert_jax import configuration
     from bert_jax.examples.load import load
     from bert_jax.recipes.finetuning_settings import FinetuningSettings
 
@@ -436,17 +437,6 @@ def test_short_keys_stand_for_those_of_the_only_phase(tmp_path):
     assert recipes.with_values({"task": {}, "data": {}}, {"epochs": 2}).phases.train.num_epochs == 2
     assert recipes.load("continue", ["--config.steps=7"]).phases.phase1.num_steps == 7
     assert "give --config.phases.phase1.num_steps=VALUE or " in fails("quickstart", ["--config.steps=7"])
-
-
-def test_old_keys_of_a_recipe_are_answered_with_their_new_names(tmp_path):
-    path = tmp_path / "old.json"
-    path.write_text(json.dumps({"task": {}, "train": {"batch_size": 8, "buckets": "none"}, "loggers": ()}))
-    said = fails(str(path))
-    assert "config.train.batch_size is now config.phases.train.batch_size; " in said
-    assert "config.train.buckets is now config.packing" in said
-    assert "config.loggers is now config.training.loggers" in said
-    said = fails("glue:rte", ["--config.train={'batch_size': 8}"])
-    assert said == "config.train is now config.phases.train, config.schedule and config.training"
 
 
 def test_a_fine_tuning_keeps_the_defaults_that_it_does_not_replace():
