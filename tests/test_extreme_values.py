@@ -21,8 +21,7 @@ def teacher(**soft):
 def members(share):
     tree = recipes.load("quickstart").to_dict()
     tree["objective"] = {"members": {"a": {"name": "mlm"}, "b": {"name": "ltr", "share": share}}}
-    settings = PretrainingSettings.of(tree)
-    settings.members(settings.experiment.phases.phases[0])
+    PretrainingSettings.of(tree)
 
 
 def labels(value):

@@ -82,7 +82,7 @@ def test_the_wheel_has_every_module_and_recipe(installed):
 
 def test_the_wheel_works_elsewhere(installed, tmp_path):
     program = (
-        "from bert_jax.runs import recipes; import bert_jax; print(bert_jax.__file__);"
+        "from bert_jax.recipes import recipes; import bert_jax; print(bert_jax.__file__);"
         "print(recipes.load('quickstart').seed, recipes.load('bert_base').model.size, recipes.load('bert_large').seed)"
     )
     done = subprocess.run(

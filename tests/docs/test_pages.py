@@ -6,14 +6,12 @@ import re
 
 import pytest
 
-from bert_jax import configuration
 from bert_jax.cli import main
 from bert_jax.corpora.prepare import find_source
 from bert_jax.errors import UserError
 from bert_jax.recipes import key_names
 from bert_jax.recipes.finetuning_settings import FinetuningSettings
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
-from bert_jax.runs.model_choice import choose_model
 from tests.docs import key_tables, pages
 
 PAGES = pages.markdown()
@@ -55,13 +53,9 @@ def check(words, monkeypatch):
         return
     config = config.to_dict()
     if key_names.is_finetuning(config):
-        for one in FinetuningSettings.of(config).each.values():
-            one.find()
+        FinetuningSettings.of(config)
         return
-    settings = configuration.build(PretrainingSettings, config, "config")
-    assert settings.objectives
-    assert settings.experiment
-    choose_model(settings.architecture, settings.vocab.size, None)
+    settings = PretrainingSettings.of(config)
     if settings.corpus.options.get("paths") != () or settings.corpus.source != "text_files":
         find_source(settings.corpus)
 

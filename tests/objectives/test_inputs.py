@@ -21,10 +21,10 @@ from bert_jax.objectives.base import MLM, Setting, Term
 from bert_jax.objectives.reading import of_other_rows, read_by
 from bert_jax.parts import catalogue
 from bert_jax.recipes import recipes
+from bert_jax.recipes.architecture import Architecture
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.records import Batch, Feature, Sum
 from bert_jax.runs.baselines import write_baselines
-from bert_jax.runs.model_choice import choose_model
 from bert_jax.runs.prepare import prepare
 from bert_jax.task import Variables
 from tests import toy
@@ -128,7 +128,7 @@ def test_what_a_forward_of_ones_own_reads_is_in_the_batch(derives: bool) -> None
             positions = batch.get("cls_positions")
             return {**super().forward(variables, batch, rng), "places": positions}  # type: ignore[dict-item]
 
-    model = choose_model(toy.recipe(Path("unread"))["model"], 64, None)
+    model = Architecture.of(toy.recipe(Path("unread"))["model"], 64).config
     spec = Objective(base.Config(), Setting(model, {"phase1": 32})).batch_specs["phase1"]
     assert "cls_positions" in spec
     assert ("next_sentence_labels" in spec) is derives
@@ -192,7 +192,7 @@ def test_features_that_depend_on_other_rows_are_found() -> None:
 
     assert sorted(of_other_rows(inputs, SPEC, ("own", "share", "count"))) == ["count", "share"]
     module = catalogue.find("objectives", "span_boundary", having="Objective")
-    model = choose_model(toy.recipe(Path("unread"))["model"], 64, None)
+    model = Architecture.of(toy.recipe(Path("unread"))["model"], 64).config
     task = module.Objective(module.Config(), Setting(model, {"phase1": 32}))
     assert of_other_rows(task.inputs, task.batch_specs["phase1"], task.derived) == []
 

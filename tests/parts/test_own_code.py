@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 import bert_jax
-from bert_jax import configuration
 from bert_jax.cli.main import run
 from bert_jax.corpora.prepare import CorpusConfig, find_source
 from bert_jax.corpora.privacy import private_config
@@ -213,17 +212,16 @@ def test_a_json_recipe_starts_no_code(
 def test_a_recorded_config_starts_no_code(trained: Path, fresh: Callable[[], None], tmp_path: Path) -> None:
     workdir = shutil.copytree(trained / "run", tmp_path / "run")
     config = json.loads((workdir / "run.json").read_text())["config"]
-    settings = configuration.build(PretrainingSettings, config, "config")
     with pytest.raises(UserError, match=r"code/\w{16}/words.py in the workdir, then add --trust_code"):
-        settings.find_objective()
+        PretrainingSettings.of(config)
     own_code.trust_copies(f"{workdir}@4")
-    assert settings.find_objective()[1].words_weight == 0.3
+    assert PretrainingSettings.of(config).objectives[0].config.words_weight == 0.3
     fresh()
     [copy] = workdir.glob("code/*/words.py")
     copy.write_text(copy.read_text() + "# changed\n")
     own_code.trust_copies(str(workdir))
     with pytest.raises(UserError, match="if the copy is gone or changed, name the file itself"):
-        settings.find_objective()
+        PretrainingSettings.of(config)
 
 
 def test_the_flag_trusts_the_copies_of_a_workdir(
@@ -273,9 +271,7 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, name: str, text: str 
         (folder / name).write_text(text)
     (folder / "own.py").write_text((folder / "own.py").read_text().replace("./words.py", name))
     with pytest.raises(UserError, match=error) as found:
-        configuration.build(
-            PretrainingSettings, recipes.load(str(folder / "own.py")).to_dict(), "config"
-        ).find_objective()
+        PretrainingSettings.of(recipes.load(str(folder / "own.py")).to_dict())
     assert "\n" not in str(found.value)
 
 

@@ -7,7 +7,7 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.recipes.finetuning_settings import FinetuningSettings
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
-from bert_jax.runs import preparation
+from bert_jax.runs import checks
 from bert_jax.runs.prepare import prepare
 from tests import toy
 from tests.planning import tiny
@@ -19,10 +19,10 @@ def test_a_phase_that_cannot_fit(monkeypatch):
     """The second phase is refused before the first begins; what the message advises is taken."""
     rows = {"num_steps": 500, "max_length": tiny.LENGTH}
     phases = {"phase1": {**rows, "batch_size": 8}, "phase2": {**rows, "batch_size": 4096}}
-    monkeypatch.setattr(preparation, "device_bytes", lambda device: ROOM)
+    monkeypatch.setattr(checks, "device_bytes", lambda device: ROOM)
     with toy.one_device():
         with pytest.raises(UserError) as refused:
-            preparation.prepare(PretrainingSettings.of(tiny.config(phases=phases)))
+            prepare(PretrainingSettings.of(tiny.config(phases=phases)))
         said = re.fullmatch(
             r"config\.phases\.phase2\.batch_size is 4,096: a step takes ([0-9.]+) MiB of memory on each of 1 CPU "
             r"devices, which have 57\.22 MiB; give --config\.phases\.phase2\.batch_size=([0-9]+), a shorter .*",
@@ -31,7 +31,7 @@ def test_a_phase_that_cannot_fit(monkeypatch):
         assert said, refused.value
         assert float(said[1]) > 57.22
         phases["phase2"]["batch_size"] = int(said[2])
-        preparation.prepare(PretrainingSettings.of(tiny.config(phases=phases)))
+        prepare(PretrainingSettings.of(tiny.config(phases=phases)))
 
 
 def test_a_fine_tuning_that_cannot_fit(monkeypatch):
@@ -40,7 +40,7 @@ def test_a_fine_tuning_that_cannot_fit(monkeypatch):
     model = {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "mlp_dim": 64, "max_length": 64}
     data = {"format": "table", "splits": {"train": "train.csv"}}
     settings = {"task": {"name": "classification"}, "data": data, "model": model, "vocab": {"min_frequency": 1}}
-    monkeypatch.setattr(preparation, "device_bytes", lambda device: ROOM)
+    monkeypatch.setattr(checks, "device_bytes", lambda device: ROOM)
     for size, fits in ((8, True), (50_000, False)):
         phases = {"train": {"num_epochs": 1, "batch_size": size, "max_length": 64}}
         with toy.one_device():

@@ -56,7 +56,7 @@ def test_names_may_be_typed_where_a_recipe_has_none_and_a_whole_group_may_be():
 
 def test_members_of_objectives(tmp_path):
     (recipe := tmp_path / "r.py").write_text(
-        "from ml_collections import ConfigDict\nfrom bert_jax.runs import recipes\n\n\n"
+        "from ml_collections import ConfigDict\nfrom bert_jax.recipes import recipes\n\n\n"
         f"def get_config():\n    config = recipes.derive('quickstart')\n    members = {MEMBERS}\n"
         "    config.objective = ConfigDict({'members': members})\n"
         "    config.phases.phase2.objective = ConfigDict({'members': members})\n    return config\n"

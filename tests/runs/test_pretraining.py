@@ -21,7 +21,8 @@ from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.reporting import run_log
 from bert_jax.reporting.report_speed import paces
-from bert_jax.runs import preparation, pretraining
+from bert_jax.runs import pretraining
+from bert_jax.runs import run as runs
 from bert_jax.training.loop import Run
 from bert_jax.workdir import run_record
 from tests import toy
@@ -92,7 +93,7 @@ def test_steps_to_trace_reach_the_loop_or_are_one_line(
     def begun(run: Run) -> None:
         raise UserError(f"the loop has {run.experiment.profiled}")
 
-    monkeypatch.setattr(pretraining, "train_and_evaluate", begun)
+    monkeypatch.setattr(runs, "train_and_evaluate", begun)
     assert pretrain(tmp_path, toy.recipe(text), "--profile=20:24") == 2
     assert "the loop has 20:24" in capsys.readouterr().err
 
@@ -104,7 +105,7 @@ def test_model_and_objective_are_made_once(text: Path, tmp_path: Path, monkeypat
         function = getattr(owner, name)
         monkeypatch.setattr(owner, name, lambda *given, **named: made.append(name) or function(*given, **named))
 
-    counted(preparation, "choose_model")
+    counted(pretraining, "choose_model")
     counted(PretrainingObjective, "__init__")
 
     def trained(run: Run) -> None:
@@ -112,7 +113,7 @@ def test_model_and_objective_are_made_once(text: Path, tmp_path: Path, monkeypat
         assert task.setting.model.vocab_size == task.tokenizer.size
         raise UserError("the loop")
 
-    monkeypatch.setattr(pretraining, "train_and_evaluate", trained)
+    monkeypatch.setattr(runs, "train_and_evaluate", trained)
     assert pretrain(tmp_path, toy.recipe(text)) == 2
     assert made == ["choose_model", "__init__"]
 

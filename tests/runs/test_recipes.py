@@ -38,9 +38,10 @@ def fails(*arguments):
 
 
 def settings(name):
-    from bert_jax.recipes import settings
+    from bert_jax.recipes.finetuning_settings import FinetuningSettings
+    from bert_jax.recipes.pretraining_settings import PretrainingSettings
 
-    return settings.FinetuningSettings if name.startswith("finetune/") else settings.PretrainingSettings
+    return FinetuningSettings if name.startswith("finetune/") else PretrainingSettings
 
 
 @pytest.mark.parametrize("name", recipes.names())
@@ -108,7 +109,7 @@ def test_mt_dnn_is_sound():
     assert settings.each.keys() == {*ARGUMENTS["glue"]} - {"wnli"}
     heads = {}
     for name, one in settings.each.items():
-        task, config = one.find()
+        task, config = one.typed
         heads[name] = (one.task["name"], config.dropout_rate)
         make_reader(one.data)
         check_roles(one.data.columns, task.roles)
@@ -122,7 +123,7 @@ def test_mt_dnn_is_sound():
     optimizer = settings.experiment.optimizer
     assert (optimizer.bias_correction, optimizer.clip_norm, optimizer.eps) == ("none", 1.0, 1e-6)
     ranking = [f"--config.tasks.qnli.task.{key}" for key in ("name=ranking", "positive=entailment")]
-    task, config = FinetuningSettings.of(recipes.load("mt_dnn:qnli+rte", ranking).to_dict()).each["qnli"].find()
+    task, config = FinetuningSettings.of(recipes.load("mt_dnn:qnli+rte", ranking).to_dict()).each["qnli"].typed
     assert (task.__module__, config.positive) == ("bert_jax.tasks.ranking", "entailment")
     assert "no task 'wnli'; there are mnli, qqp" in fails("mt_dnn:rte+wnli")
 
@@ -146,9 +147,8 @@ def test_tasks_are_invented_by_flags():
         (["a.task.name=clasification", "a.data.splits.train=a.csv"], "did you mean 'classification'"),
     ):
         tree = recipes.load("several", [f"--config.tasks.{flag}" for flag in words]).to_dict()
-        with pytest.raises(UserError, match=said):  # noqa: PT012
-            for one in FinetuningSettings.of(tree).each.values():
-                one.find()
+        with pytest.raises(UserError, match=said):
+            FinetuningSettings.of(tree)
 
 
 PRETRAIN = [name for name in recipes.names() if name.startswith("pretrain/")]
@@ -391,7 +391,7 @@ def test_a_typed_length_takes_the_place_of_the_recipe_s_own():
 def test_a_recipe_of_two_lines_derives_from_another(recipe, tmp_path):
     own = tmp_path / "own.py"
     own.write_text(
-        "from bert_jax.runs import recipes\n\n\ndef get_config():\n"
+        "from bert_jax.recipes import recipes\n\n\ndef get_config():\n"
         f"    config = recipes.derive({recipe + ':large'!r})\n    config.model.depth = 3\n    return config\n"
     )
     config = recipes.load(str(own), ["--config.rate=0.5"])
@@ -440,13 +440,12 @@ def test_short_keys_stand_for_those_of_the_only_phase(tmp_path):
 
 
 def test_a_fine_tuning_keeps_the_defaults_that_it_does_not_replace():
-    from bert_jax import configuration
     from bert_jax.recipes.finetuning_settings import FinetuningSettings
     from bert_jax.training.schedules import linear
 
     def built(**groups):
         data = {"format": "table", "splits": {"train": "train.csv"}}
-        return configuration.build(FinetuningSettings, {"task": {}, "data": data, **groups}, "config")
+        return FinetuningSettings.of({"task": {"name": "classification"}, "data": data, **groups})
 
     plain, changed = built(), built(phases={"train": {"batch_size": 8}}, schedule={"name": "linear"})
     phase = plain.phase

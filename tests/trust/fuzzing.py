@@ -164,7 +164,7 @@ def stop_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
     def reached(*_: Any, **__: Any) -> Any:
         raise Reached("reached")
 
-    for module in ("bert_jax.runs.pretraining", "bert_jax.runs.finetuning"):
+    for module in ("bert_jax.runs.run",):
         monkeypatch.setattr(f"{module}.train_and_evaluate", reached)
 
 
