@@ -25,8 +25,9 @@ LAYERS = [
     {"training"},
     {"planning", "features", "inspection"},
     {"interchange"},
-    {"recipes", "runs"},
-    {"experiments"},
+    {"recipes"},
+    {"runs"},
+    {"machine", "resizing", "experiments"},
     {"cli", "__main__"},
 ]
 RANK = {package: rank for rank, packages in enumerate(LAYERS) for package in packages}

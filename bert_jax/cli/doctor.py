@@ -18,8 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from bert_jax.inspection.check import as_table
+    from bert_jax.machine.doctor import examine
     from bert_jax.program import program
-    from bert_jax.runs.doctor import examine
 
     say(f"asking jax for its devices, for at most {arguments.device_seconds:g} s")
     checks = examine(arguments.device_seconds)

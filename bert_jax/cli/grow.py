@@ -20,7 +20,7 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_jax.interchange.card import model_card
     from bert_jax.interchange.hugging_face import export_model, exported_vectors, licence_of
     from bert_jax.interchange.loading import load
-    from bert_jax.runs.growing import grown, layers_of
+    from bert_jax.resizing.growing import grown, layers_of
 
     a = arguments
     files.check_new(a.output)

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from bert_jax.cluster import distributed
     from bert_jax.inspection.check import as_table
-    from bert_jax.runs.preflight import preflight
+    from bert_jax.machine.preflight import preflight
 
     checks, typed = [], recipes.typed_keys(arguments.overrides)
 

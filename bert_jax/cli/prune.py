@@ -21,9 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    from bert_jax.resizing.pruning import cut, importance, pruned_config
+    from bert_jax.resizing.smaller import exportable, write
     from bert_jax.runs.prediction import load_tuned, read_examples, typed_keys
-    from bert_jax.runs.pruning import cut, importance, pruned_config
-    from bert_jax.runs.smaller import exportable, write
 
     a = arguments
     files.check_new(a.output)

@@ -26,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     from bert_jax.features.inputs import Input, check_columns, read_texts
     from bert_jax.interchange.loading import load
+    from bert_jax.resizing.smaller import exportable, trim, write
     from bert_jax.runs.prediction import load_tuned, read_examples, typed_keys
-    from bert_jax.runs.smaller import exportable, trim, write
 
     a = arguments
     files.check_new(a.output)

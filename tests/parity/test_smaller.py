@@ -16,7 +16,7 @@ from bert_jax.text.learn_sentencepiece import learn_sentencepiece
 from bert_jax.text.tokenizer import sentencepiece as of_sentencepiece
 from bert_jax.text.tokenizer import wordpiece
 from tests.models.helpers import random_params, tiny
-from tests.runs.test_pruning import EXAMPLES, dev, folder  # noqa: F401
+from tests.resizing.test_pruning import EXAMPLES, dev, folder  # noqa: F401
 from tests.tasks import toy_tasks
 
 pytestmark = pytest.mark.parity

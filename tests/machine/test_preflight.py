@@ -13,9 +13,9 @@ import pytest
 from bert_jax.cli.main import run
 from bert_jax.inspection.check import as_table
 from bert_jax.interchange.trained_model import TrainedModel
+from bert_jax.machine.preflight import _alike, _of_inputs, _processes, _shared
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.runs.inputs import Inputs
-from bert_jax.runs.preflight import _alike, _of_inputs, _processes, _shared
 from bert_jax.runs.pretraining import first_model
 from bert_jax.text import tokenizer as tokenizers
 from tests import toy

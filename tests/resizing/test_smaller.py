@@ -16,7 +16,7 @@ from bert_jax.interchange.workdir import import_into_workdir
 from bert_jax.models.encoders import roberta
 from bert_jax.models.model import LM_HEAD, POOLER, Model
 from bert_jax.records import SPECIAL_TOKENS
-from bert_jax.runs.smaller import trim, write
+from bert_jax.resizing.smaller import trim, write
 from bert_jax.text.tokenizer import wordpiece
 from bert_jax.training.mesh import unbox
 from tests.models.helpers import random_params, tiny

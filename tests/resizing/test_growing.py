@@ -14,7 +14,7 @@ from bert_jax.interchange.hugging_face import export_model, exported_head
 from bert_jax.interchange.loading import load
 from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.model import encoder_file
-from bert_jax.runs.growing import grown, layers_of, tiled
+from bert_jax.resizing.growing import grown, layers_of, tiled
 from tests import toy
 from tests.interchange.small_model import TOKENIZER, assert_same
 from tests.models.helpers import random_params

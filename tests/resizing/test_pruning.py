@@ -14,8 +14,8 @@ from bert_jax.interchange.architectures import HeadClass
 from bert_jax.interchange.hugging_face import export_model
 from bert_jax.interchange.loading import load
 from bert_jax.interchange.trained_model import TrainedModel
+from bert_jax.resizing.pruning import cut, importance, pruned_config
 from bert_jax.runs.prediction import load_tuned, make_task
-from bert_jax.runs.pruning import cut, importance, pruned_config
 from bert_jax.task import Variables
 from bert_jax.tasks.base import KIND
 from bert_jax.training.mesh import unbox
