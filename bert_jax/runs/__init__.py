@@ -1,5 +1,5 @@
-"""Runs a command from its recipe to its result.
+"""Leads a run from its settings to its end.
 
-``recipes`` reads ``--config`` and flags into a tree, ``settings`` has all keys and their defaults, ``preparation``
-checks them and makes what a run needs, and ``pretraining`` and ``finetuning`` do the run.
+``prepare`` checks all that needs no text and no examples, ``run`` has the chapters of every run, and ``pretraining``
+and ``finetuning`` fill in what differs (``prepared.Prepared``).
 """
