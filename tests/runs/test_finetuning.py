@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bert_jax.interchange import loading
-from bert_jax.runs import finetuning
+from bert_jax.runs import finetuning_end
 from bert_jax.runs.prediction import load_tuned, predict
 from bert_jax.tasks.classification import Task
 from tests.tasks import toy_tasks
@@ -33,7 +33,7 @@ def test_each_thing_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     longer = [{**one, "text": f"{one['text']} " * 2} for one in toy_tasks.examples("classification", 20, 3)]
     toy_tasks.write_examples(tmp_path / "test.jsonl", longer)
     with monkeypatch.context() as monkeypatch:
-        counted(finetuning, "load", lambda *_: "files")
+        counted(finetuning_end, "load", lambda *_: "files")
         counted(Task, "encode", lambda task, split, examples: f"{split} {len(examples)}")
         counted(loading, "read_params", lambda *_: "model")
         assert toy_tasks.finetune(tmp_path) == 0
