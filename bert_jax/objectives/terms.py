@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from bert_jax.errors import UserError
 from bert_jax.models.losses import CrossEntropy, OfLabels, cross_entropy, prediction
 from bert_jax.records import Batch, Sum
-from bert_jax.task import Measure, Term
+from bert_jax.task import Measure, Term, measures
 from bert_jax.text.tokenizer import Tokenizer
 
 MLM = prediction("mlm_logits", "masked_labels", "masked_weights", baseline="cloze")
@@ -49,6 +50,34 @@ def count_labels(
             )
         counts[name] = np.bincount(labels, weights, size)
     return counts
+
+
+def check_meanings(terms: Mapping[str, Mapping[str, Term]]) -> None:
+    """Check that a metric means the same in every kind of batch that has it, since it is averaged over all of them.
+
+    Two functions mean the same if they are equal, or are made by the same lines of a file.
+
+    Args:
+      terms: kind of batch -> its terms.
+
+    Raises:
+      UserError: two kinds measure different things under one name.
+    """
+    known: dict[str, tuple[str, Any]] = {}
+    for kind, of_kind in terms.items():
+        for metric, function in measures(of_kind).items():
+            first, meaning = known.setdefault(metric, (kind, _meaning(function)))
+            if meaning != _meaning(function):
+                raise UserError(
+                    f"the metric {metric!r} would mean two things: {first} and {kind} each have a term of that name, "
+                    "with different functions; give one of the terms, or measures, another name"
+                )
+
+
+def _meaning(function: Any) -> Any:
+    if isinstance(function, functools.partial):
+        return _meaning(function.func), function.args, sorted(function.keywords.items())
+    return getattr(function, "__code__", function)
 
 
 def punctuation(tokenizer: Tokenizer | None, size: int) -> npt.NDArray[np.bool_]:

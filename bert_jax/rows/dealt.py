@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -35,6 +36,26 @@ class DealtRows(RowSource):
         source, epochs = self._sources[chosen], np.asarray(epochs, np.int64)
         source.prepare(int(epochs.max()) + 1)
         return source.rows(epochs, indices - (int(self._ends[chosen]) - source.rows_per_epoch))
+
+
+def deal(sources: Mapping[str, RowSource], passes: Mapping[str, tuple[float, ...]]) -> DealtRows:
+    """Return the rows of several sources.
+
+    Args:
+      sources: kind of batch of rows of one length -> the rows. Buckets of a source have kinds of their own.
+      passes: the ``Bucket.passes`` of each source.
+    """
+    return DealtRows(
+        [
+            (source, tuple(dataclasses.replace(one, passes=passes[kind]) for one in buckets_of(source, kind)))
+            for kind, source in sources.items()
+        ]
+    )
+
+
+def buckets_of(source: RowSource, kind: str) -> tuple[Bucket, ...]:
+    """Return the buckets of a source; rows of one length, which are of ``kind``, are one bucket."""
+    return source.buckets or (Bucket(kind, source.rows_per_epoch, 1),)
 
 
 def passes_of(sizes: Mapping[str, int], shares: Mapping[str, float]) -> dict[str, float]:

@@ -23,6 +23,7 @@ from bert_jax.models.config import ModelConfig
 from bert_jax.objectives.base import PretrainingObjective, Setting
 from bert_jax.objectives.reading import of_other_rows
 from bert_jax.objectives.several import Several, seed_of_member
+from bert_jax.objectives.terms import check_meanings
 from bert_jax.planning.compile import compile_phase, dearest_kind
 from bert_jax.program import size
 from bert_jax.reporting.loggers.base import check_loggers
@@ -48,7 +49,7 @@ from bert_jax.runs.models_read import (
     teacher_in_run,
 )
 from bert_jax.runs.settings import PretrainingSettings, member_of
-from bert_jax.task import Task, check_meanings, tasks_of
+from bert_jax.task import Task, tasks_of
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import layer_rates, trained
 from bert_jax.training import mesh as meshes

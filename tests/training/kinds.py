@@ -161,8 +161,9 @@ class Kinds(Curve):
     def of(self, kind: str) -> Any:
         return self.tasks[self.kinds[kind]]
 
-    def kind_of(self, part: str, kind: str) -> str:
-        return next(kind for kind, name in self.kinds.items() if name == part)
+    def heldout(self, phase: str) -> dict[str, str]:
+        del phase
+        return {"curve": "phase1", "class": "phase1/class"}
 
     def loss(self, *_: Any) -> Any:
         raise AssertionError("a step reads the task of its kind")
