@@ -52,7 +52,7 @@ class Term(NamedTuple):
       measures: name -> what else is measured, in the same way; its number may depend on outputs. The metrics of a term
         are ``<term>_loss`` and ``<term>_<name>``, those of a term named "" are ``loss`` and ``<name>``.
       baseline: with what pretraining compares the term: "cloze" with n-gram models of unweighted masked tokens,
-        "majority" with the most common label of a ``CrossEntropy`` (``models.losses``).
+        "majority" with the most common label of a ``CrossEntropy`` (``losses.cross_entropy``).
     """
 
     loss: Measure

@@ -22,8 +22,8 @@ from safetensors.numpy import load_file
 
 from bert_jax import configuration
 from bert_jax.cli.main import run
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.hugging_face import export_model
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.runs.preparation import check_pretraining
 from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.text import tokenizer as tokenizers

@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
-from bert_jax.reporting.run_record import only_writer, read_run
+from bert_jax.workdir.run_record import only_writer, read_run
 from tests import toy
 from tests.tasks import toy_tasks
 

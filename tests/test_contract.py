@@ -15,11 +15,11 @@ import numpy as np
 import optax
 import pytest
 
-from bert_jax import catalogue
 from bert_jax.checkpoints.restoring import read_params, saved_steps
 from bert_jax.errors import UserError
 from bert_jax.models.dropout import RowRng
 from bert_jax.objectives.terms import check_meanings
+from bert_jax.parts import catalogue
 from bert_jax.planning.compile import compile_phase, dearest_kind
 from bert_jax.records import Sum
 from bert_jax.task import Term, Variables, is_weight, tasks_of

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import bert_jax
-from bert_jax import catalogue
+from bert_jax.parts import catalogue
 from tests import toy
 from tests.test_new_encoder import BLOCKS
 from tests.test_one_file import PARTS, RUN

@@ -5,7 +5,7 @@ import pytest
 from bert_jax.configuration import build
 from bert_jax.corpora.mixture import check_shares, check_weights
 from bert_jax.errors import UserError
-from bert_jax.models.teacher import TeacherConfig
+from bert_jax.losses.teacher import TeacherConfig
 from bert_jax.objectives import mlm_nsp
 from bert_jax.runs import recipes
 from bert_jax.runs.settings import PretrainingSettings

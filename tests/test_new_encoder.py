@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import bert_jax
-from bert_jax import catalogue
 from bert_jax.cli.main import run
+from bert_jax.parts import catalogue
 from tests import toy
 
 PAGE = (Path(bert_jax.__file__).parent / "objectives" / "README.md").read_text(encoding="utf-8")

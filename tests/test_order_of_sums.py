@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import pytest
 from jax.extend.core import jaxprs_in_params
 
-from bert_jax import catalogue
 from bert_jax.models import primitives
 from bert_jax.models.dropout import RowRng
+from bert_jax.parts import catalogue
 from bert_jax.task import Variables
 from tests.test_contract import ROWS, make_task, objective, rows_of
 

@@ -15,7 +15,7 @@ from bert_jax.corpora.manifest import seal
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.experiments.grid import Cell, Grid
-from bert_jax.reporting.run_record import write_run
+from bert_jax.workdir.run_record import write_run
 from tests import toy
 
 OLDER = "{} was written by an older version ({}, this one reads {}); the last commit that reads it is {}: {}"

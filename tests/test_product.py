@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax import catalogue
 from bert_jax.errors import UserError
 from bert_jax.models.model import encoder_file
 from bert_jax.objectives.base import Setting
+from bert_jax.parts import catalogue
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.task import Variables
 from bert_jax.training.mesh import unbox

@@ -11,8 +11,8 @@ from hashlib import sha256
 
 from etils import epath
 
-from bert_jax.checkpoints.steps import whole_steps
 from bert_jax.storage import files, write_errors
+from bert_jax.workdir.steps import whole_steps
 
 
 class RemoteSteps:

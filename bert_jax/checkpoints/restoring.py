@@ -15,13 +15,14 @@ from etils import epath
 
 from bert_jax.checkpoints.integrity import FACTS, STATE, DamagedStepError, ForeignStepError, check_step
 from bert_jax.checkpoints.remote_steps import readable
-from bert_jax.checkpoints.steps import MARKS, unmarked_steps, whole_steps
 from bert_jax.cluster import distributed
 from bert_jax.errors import OF_MACHINE, PassingError, UserError, few, first_line
 from bert_jax.program import warn
 from bert_jax.reporting.status import first_save
-from bert_jax.storage import file_formats, files, reading, write_errors
+from bert_jax.storage import files, reading, write_errors
 from bert_jax.storage.retries import is_passing
+from bert_jax.workdir import file_formats
+from bert_jax.workdir.steps import MARKS, unmarked_steps, whole_steps
 
 BEST = "best"  # a workdir inside the workdir, with the parameters of the best evaluation
 FROZEN = "frozen"  # another, with the parameters of parts that are not trained

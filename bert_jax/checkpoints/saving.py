@@ -22,12 +22,13 @@ from etils import epath
 from bert_jax.checkpoints.integrity import write_lists
 from bert_jax.checkpoints.remote_steps import RemoteSteps
 from bert_jax.checkpoints.restoring import BEST, saved_steps, steps_folder
-from bert_jax.checkpoints.steps import NUMBER, whole_steps
 from bert_jax.cluster import distributed
 from bert_jax.configuration import check_fields
 from bert_jax.errors import PassingError, UserError, first_line
-from bert_jax.storage import file_formats, files, write_errors
+from bert_jax.storage import files, write_errors
 from bert_jax.storage.retries import is_passing
+from bert_jax.workdir import file_formats
+from bert_jax.workdir.steps import NUMBER, whole_steps
 
 SHORTEST_TO_SAVE = 200  # steps; runs of fewer are trials
 

@@ -17,8 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from bert_jax.checkpoints.integrity import findings
     from bert_jax.checkpoints.restoring import UNMARKED, misplaced
-    from bert_jax.checkpoints.steps import overview
     from bert_jax.errors import UserError
+    from bert_jax.workdir.steps import overview
 
     there = overview(arguments.workdir)
     chosen = [saved for saved in there if arguments.step in (None, saved.step)]

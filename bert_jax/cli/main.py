@@ -17,12 +17,12 @@ from typing import NoReturn
 from absl import logging
 
 import bert_jax
-from bert_jax import catalogue
 from bert_jax.cluster import exit_codes, signals
 from bert_jax.configuration import nearest
 from bert_jax.errors import OF_MACHINE, Preempted, UserError, first_line
+from bert_jax.parts import catalogue, own_code
 from bert_jax.program import say
-from bert_jax.runs import key_names, own_code, recipes
+from bert_jax.runs import key_names, recipes
 from bert_jax.storage import reading, write_errors
 from bert_jax.storage.retries import is_passing
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_jax import catalogue
 from bert_jax.cli.flags import add_trust
 from bert_jax.configuration import complete
+from bert_jax.parts import catalogue
 from bert_jax.program import program, quoted
 from bert_jax.runs import recipes
 

@@ -6,8 +6,8 @@ import argparse
 
 from bert_jax.cli.flags import add_grid, command
 from bert_jax.errors import UserError
+from bert_jax.parts.own_code import trust_copies
 from bert_jax.runs import recipes
-from bert_jax.runs.own_code import trust_copies
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -31,8 +31,9 @@ from bert_jax.corpora.source import Shard, Source, shards_of
 from bert_jax.corpora.store import DATASET_NAME, boundaries_name
 from bert_jax.corpora.workplace import Workplace, open_workplace
 from bert_jax.errors import UserError
-from bert_jax.storage import file_formats, files
+from bert_jax.storage import files
 from bert_jax.text.tokenizer import Tokenizer
+from bert_jax.workdir import file_formats
 
 FEWEST_DOCUMENTS = 4  # 2 to train on and 2 to hold out: next-sentence prediction draws from another document
 LIBRARIES = ("array-record", "numpy", "sentencex", "tensorflow-datasets", "tokenizers")

@@ -16,9 +16,9 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from bert_jax import catalogue
 from bert_jax.configuration import build
 from bert_jax.errors import UserError
+from bert_jax.parts import catalogue
 from bert_jax.program import program
 from bert_jax.storage import files
 

@@ -21,10 +21,10 @@ from typing import Any, NoReturn
 
 import cloudpickle
 
-from bert_jax import catalogue
 from bert_jax.cluster import signals
 from bert_jax.corpora.source import Shard
 from bert_jax.errors import UserError
+from bert_jax.parts import catalogue
 
 Work = Callable[[Shard], Any]  # picklable; it writes files, and returns quickly if they exist already
 BYTES_WORTH_A_WORKER = 64 << 20  # the bytes of text that justify a worker process, which takes seconds to start

@@ -8,11 +8,11 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, TypeVar
 
-from bert_jax import catalogue
 from bert_jax.corpora.bad_text import BadText, BadTextError, is_foreign
 from bert_jax.corpora.source import MARK, PIECE_BYTES, Piece, Skipped, below
 from bert_jax.corpora.unpacking import Unpacked, is_packed, open_unpacked, readable
 from bert_jax.errors import UserError
+from bert_jax.parts import catalogue
 from bert_jax.records import Document
 from bert_jax.storage import files, globs
 from bert_jax.storage.remote import RemotePath

@@ -19,7 +19,8 @@ from etils import epath
 
 from bert_jax.errors import UserError
 from bert_jax.program import Note
-from bert_jax.storage import file_formats, files, reading
+from bert_jax.storage import files, reading
+from bert_jax.workdir import file_formats
 
 MANIFEST = "manifest.json"
 SPLITS = ("train", "heldout")

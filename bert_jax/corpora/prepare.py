@@ -17,7 +17,6 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from bert_jax import catalogue
 from bert_jax.configuration import build, check_fields
 from bert_jax.corpora import columns, engine
 from bert_jax.corpora.build import BuildConfig, Progress
@@ -27,6 +26,7 @@ from bert_jax.corpora.mixture import JoinedSource, check_weights
 from bert_jax.corpora.source import OwnSource, Shard, Source, documents, shards_of, text_of
 from bert_jax.corpora.workplace import open_workplace
 from bert_jax.errors import UserError
+from bert_jax.parts import catalogue
 from bert_jax.program import Note
 from bert_jax.storage import files
 from bert_jax.text import accents, learn

@@ -17,7 +17,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from bert_jax.catalogue import is_own
+from bert_jax.parts.catalogue import is_own
 
 # Keys whose text says what kind of source it is, but not which source it is. All other text is replaced by a hash.
 OPEN_KEYS = {

@@ -15,8 +15,8 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from bert_jax import catalogue
 from bert_jax.errors import UserError
+from bert_jax.parts import catalogue
 from bert_jax.records import Document
 
 MARK = "/./"  # stands in a path before the part that does not change if the files are moved

@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from bert_jax import catalogue
 from bert_jax.configuration import build, check_fields
 from bert_jax.errors import UserError
 from bert_jax.examples import splits
 from bert_jax.examples.columns import Columns, Roles, as_example, check_roles, choose
 from bert_jax.examples.reading import Bad, Reader, Record, few_bad, need, packed_name, text_lines
+from bert_jax.parts import catalogue
 from bert_jax.program import Note
 from bert_jax.records import Example
 

@@ -19,9 +19,8 @@ from bert_jax.experiments.grid import RESULTS, Cell, Grid, Metrics, say
 from bert_jax.experiments.heldout_rows import deciding_settings, heldout_rows, metrics_of_run, plain
 from bert_jax.experiments.pictures import read_over
 from bert_jax.experiments.table import Tables, Variant, write_tables
-from bert_jax.features.trained_model import TrainedModel
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.config import ModelConfig
-from bert_jax.reporting.run_record import only_writer
 from bert_jax.runs import finetuning, recipes
 from bert_jax.runs.finetuning_preparation import Splits, check_finetuning
 from bert_jax.runs.inputs import CORPUS, Inputs
@@ -33,6 +32,7 @@ from bert_jax.tasks.base import KIND
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training.state import metric_names
+from bert_jax.workdir.run_record import only_writer
 
 INPUTS = "inputs"  # folder of the vocabulary and corpus that all runs share
 BILSTM = "+bilstm"  # suffix of a variant: a two-layer BiLSTM is added in fine-tuning (paper, section 5.1)

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bert_jax.errors import UserError
+from bert_jax.parts.own_code import at
 from bert_jax.reporting.formats import figure as rounded
 from bert_jax.reporting.formats import is_number
 from bert_jax.reporting.loggers.base import flatten
 from bert_jax.runs import key_names
-from bert_jax.runs.own_code import at
 
 if TYPE_CHECKING:
     from bert_jax.experiments.table import VariantSummary

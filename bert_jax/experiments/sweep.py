@@ -18,13 +18,13 @@ from bert_jax.experiments.grid import RESULTS, Cell, Grid, Metrics, say
 from bert_jax.interchange.loading import load
 from bert_jax.reporting.formats import is_number
 from bert_jax.reporting.measures import lower_is_better
-from bert_jax.reporting.run_record import only_writer
 from bert_jax.runs import key_names, recipes
 from bert_jax.runs.finetuning import FinetuningRequest, finetune
 from bert_jax.runs.finetuning_preparation import Splits, check_finetuning
 from bert_jax.runs.inputs import read_start
 from bert_jax.runs.settings import FinetuningSettings
 from bert_jax.storage import files
+from bert_jax.workdir.run_record import only_writer
 
 # The keys of ``vary`` for the model to start from and for the recipe's argument; all others are config keys.
 INIT, VARIANT = "init", "variant"

@@ -17,7 +17,7 @@ from scipy import special
 from bert_jax.experiments import pictures
 from bert_jax.experiments.grid import Metrics
 from bert_jax.experiments.output import Block, Page, write
-from bert_jax.models.losses import OfLabels
+from bert_jax.losses.cross_entropy import OfLabels
 from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.reporting.formats import figure
 from bert_jax.reporting.measures import known_baselines, lower_is_better

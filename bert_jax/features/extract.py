@@ -10,7 +10,7 @@ import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from bert_jax.configuration import choose
 from bert_jax.errors import UserError
 from bert_jax.features.inputs import Item
 from bert_jax.features.sentence_vectors import SentenceVectors
+from bert_jax.features.text_model import TextModel
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.heads import NEEDED, combine, pool
 from bert_jax.models.model import encoder_of
@@ -28,9 +29,6 @@ from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import mesh as meshes
 from bert_jax.training.forward import Forward
 from bert_jax.training.mesh import MeshConfig
-
-if TYPE_CHECKING:
-    from bert_jax.features.trained_model import TrainedModel
 
 WINDOW_BATCHES = 16  # a window has the texts of so many batches, which are sorted by length together
 WINDOW_BYTES = 128 << 20  # limit for the vectors of the texts of a window
@@ -87,7 +85,7 @@ class Extractor:
 
     def __init__(
         self,
-        model: TrainedModel,
+        model: TextModel,
         layers: Sequence[str],
         max_length: int | None = None,
         batch_size: int = 32,
@@ -98,7 +96,7 @@ class Extractor:
         Args:
           layers: names of ``LAYERS``.
           max_length: the most tokens of a text, special tokens included; longer texts are cut. None means as many as
-            the model can read or, if all layers are vectors of texts, as ``TrainedModel.vectors`` says.
+            the model can read or, if all layers are vectors of texts, as ``vectors`` of the model says.
           batch_size: the number of texts in a batch, rounded up to a multiple of the number of devices.
 
         Raises:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 
 from bert_jax.errors import UserError
+from bert_jax.features.text_model import TextModel
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import LM_HEAD, Model
 from bert_jax.records import MASK
@@ -19,9 +20,6 @@ from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.text.tokenizer_json import NAMES
 from bert_jax.training.forward import Forward
 from bert_jax.training.mesh import MeshConfig, make_mesh
-
-if TYPE_CHECKING:
-    from bert_jax.features.trained_model import TrainedModel
 
 BATCH_SIZE = 32
 
@@ -42,7 +40,7 @@ class Filled:
         return "\n".join([self.text, *(f"  {line}" for line in lines)])
 
 
-def fill_mask(model: TrainedModel, texts: Sequence[str], best: int = 5) -> list[Filled]:
+def fill_mask(model: TextModel, texts: Sequence[str], best: int = 5) -> list[Filled]:
     """Return the candidates for the masks of each text. The texts do not influence each other.
 
     Args:

@@ -7,12 +7,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from bert_jax import catalogue
 from bert_jax.configuration import build, nearest
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import MISSING, select
 from bert_jax.examples.reading import Bad, Record, few_bad, need, plain_name, text_lines
 from bert_jax.examples.values import is_blank, is_unicode, text, words
+from bert_jax.parts import catalogue
 
 LINES = "lines"  # the format that needs no reader: one text on each line
 FORMATS = {

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax import catalogue
 from bert_jax.corpora.manifest import MANIFEST
 from bert_jax.corpora.privacy import is_private
 from bert_jax.corpora.store import Corpus
@@ -28,6 +27,7 @@ from bert_jax.inspection.markup import markup
 from bert_jax.inspection.pieces import Pieces
 from bert_jax.inspection.scan import Scan, scan
 from bert_jax.models.model import NSP_HEAD
+from bert_jax.parts import catalogue
 from bert_jax.storage import files, reading
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.case import Case

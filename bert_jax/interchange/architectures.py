@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any, get_args
 
-from bert_jax import catalogue
 from bert_jax.errors import UserError
 from bert_jax.interchange.family import Family, families, family_of, family_with
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import BERT
+from bert_jax.parts import catalogue
 from bert_jax.tasks.base import ProblemType
 
 # The ends of the names of those classes for whose labels config.json of transformers has keys.

@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import HeadClass
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.model import LM_HEAD
 from bert_jax.reporting.formats import in_words
 from bert_jax.reporting.measures import known_baselines, with_shares

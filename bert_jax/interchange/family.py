@@ -14,11 +14,12 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
-from bert_jax import catalogue, configuration
+from bert_jax import configuration
 from bert_jax.errors import UserError
 from bert_jax.interchange.names import Entry
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import encoder_file, fresh_params
+from bert_jax.parts import catalogue
 
 PACKAGE = "interchange.families"
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}

@@ -14,10 +14,8 @@ import jax
 import numpy as np
 from etils import epath
 
-from bert_jax import catalogue
 from bert_jax.errors import RepeatingError, UserError
 from bert_jax.features.sentence_vectors import SentenceVectors
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import HeadClass, config_fields, of_config, of_pretraining
 from bert_jax.interchange.card import CARD
 from bert_jax.interchange.conversion import Report, leaf, read_params, tensors_of, unlike
@@ -27,9 +25,11 @@ from bert_jax.interchange.outputs import other_output
 from bert_jax.interchange.sentence_files import read_modules, with_sentence_files, write_sentence_files
 from bert_jax.interchange.tensors import WEIGHTS, current_names, not_finite, read_tensors, write_tensors
 from bert_jax.interchange.tokenizer_files import read_tokenizer, write_tokenizer
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.heads import Pooling
 from bert_jax.models.model import LM_HEAD, encoder_file, fresh_params
+from bert_jax.parts import catalogue
 from bert_jax.storage import files, reading
 from bert_jax.storage.checksums import CHECKSUMS, first_damage, write_checksums
 from bert_jax.storage.replacing import Directory

@@ -13,19 +13,19 @@ import numpy as np
 from bert_jax.checkpoints.restoring import FROZEN, read_params
 from bert_jax.checkpoints.saving import save_params
 from bert_jax.cluster import distributed
-from bert_jax.features.trained_model import RunKey, TrainedModel
 from bert_jax.interchange.architectures import HeadClass
 from bert_jax.interchange.loading import load
+from bert_jax.interchange.trained_model import RunKey, TrainedModel
 from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.model import config_of, encoder_file
 from bert_jax.models.transformer import scanned_from, stack_layers
-from bert_jax.reporting.run_record import Purpose, purpose_of, read_run
 from bert_jax.storage import files
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.case import Case
 from bert_jax.text.learn import IDEOGRAPH
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training.state import TrainState, overlay
+from bert_jax.workdir.run_record import Purpose, purpose_of, read_run
 
 Surface: TypeAlias = tuple[str, bool | None]  # see Tokenizer.surfaces
 # Parameters with one row per piece of the vocabulary.

@@ -11,23 +11,23 @@ from typing import Any
 
 from bert_jax import configuration
 from bert_jax.checkpoints.restoring import BEST, FROZEN, read_params, saved_steps, steps_folder
-from bert_jax.checkpoints.steps import unmarked_steps
 from bert_jax.errors import UserError, few
-from bert_jax.features.trained_model import RunKey, TrainedModel
 from bert_jax.interchange.architectures import of_facts
 from bert_jax.interchange.family import families
 from bert_jax.interchange.hugging_face import import_model, licence_of
 from bert_jax.interchange.original import import_original, is_original
 from bert_jax.interchange.sentence_files import MODULES
+from bert_jax.interchange.trained_model import RunKey, TrainedModel
 from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.model import config_facts, config_of
 from bert_jax.models.transformer import scanned_from, unstack_layers
-from bert_jax.reporting.run_record import purpose_of, read_run
 from bert_jax.reporting.status import first_save
 from bert_jax.storage import files
 from bert_jax.tasks.several import outside
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.case import KEYS, NOT_SAID, Case
+from bert_jax.workdir.run_record import purpose_of, read_run
+from bert_jax.workdir.steps import unmarked_steps
 
 # The entries of a step's facts that a model is built from, of any model and of some, and the class of each.
 _NEEDED: Mapping[str, type] = {"model": dict, "model.encoder": str, "lowercase": bool, "vocabulary_sha256": str}

@@ -11,17 +11,17 @@ import numpy as np
 
 from bert_jax.checkpoints.restoring import named_leaves, read_params, saved_steps
 from bert_jax.errors import UserError
-from bert_jax.features.trained_model import TrainedModel
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.model import config_of
 from bert_jax.models.transformer import scanned_from, stack_layers, unstack_layers
-from bert_jax.reporting.run_record import read_run
 from bert_jax.task import Task
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import trained
 from bert_jax.training.mesh import unbox
 from bert_jax.training.optimizers.base import Rule
 from bert_jax.training.state import TrainState
+from bert_jax.workdir.run_record import read_run
 
 FLAG = "--init_optimizer=kept"
 ADVICE = "leave --init_optimizer out to begin with fresh moments"

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import HeadClass, of_config
 from bert_jax.interchange.conversion import read_params
 from bert_jax.interchange.family import family_of
@@ -18,6 +17,7 @@ from bert_jax.interchange.json_files import read_json
 from bert_jax.interchange.tensor_bundle import read_bundle
 from bert_jax.interchange.tensors import check_finite, current_names
 from bert_jax.interchange.tokenizer_files import read_tokenizer
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.storage import files
 from bert_jax.text import settings
 from bert_jax.text.case import KEYS, NOT_SAID, Case

@@ -17,9 +17,9 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.features.sentence_vectors import ACTIVATIONS, SentenceVectors, Similarity, Step
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.json_files import read_json, write_json
 from bert_jax.interchange.tensors import WEIGHTS, read_tensors, write_tensors
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.heads import Pooling
 from bert_jax.storage import reading
 

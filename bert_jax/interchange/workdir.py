@@ -10,21 +10,21 @@ from typing import Any
 
 from bert_jax.checkpoints.saving import save_params
 from bert_jax.errors import UserError
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import HeadClass, of_facts
 from bert_jax.interchange.card import model_card
 from bert_jax.interchange.conversion import Report
 from bert_jax.interchange.family import family_with
 from bert_jax.interchange.hugging_face import export_model, exported_vectors, licence_of
 from bert_jax.interchange.loading import read_model
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.heads import Pooling
 from bert_jax.reporting.formats import is_number
 from bert_jax.reporting.loggers.base import metrics_of
 from bert_jax.reporting.run_log import read_records
-from bert_jax.reporting.run_record import write_run
 from bert_jax.storage import files, reading
 from bert_jax.storage.replacing import Directory
 from bert_jax.text.case import NOT_SAID, Case
+from bert_jax.workdir.run_record import write_run
 
 
 def export_trained(

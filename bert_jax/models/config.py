@@ -8,9 +8,9 @@ from typing import Any, Literal, Self
 
 import jax.numpy as jnp
 
-from bert_jax import catalogue
 from bert_jax.configuration import ONE, check_fields
 from bert_jax.errors import UserError
+from bert_jax.parts import catalogue
 
 
 @dataclasses.dataclass(frozen=True)

@@ -288,3 +288,25 @@ class LayerMix(Head):
         else:
             x = combine(self.layers, hidden)
         return {"sequence": dropout(x, self.dropout_rate, rng, "features")}
+
+
+class HiddenStates(Head):
+    """Gives the hidden states of some layers, through one projection that they share if ``width`` is not 0.
+
+    Attributes:
+      states: the numbers of these layers; 0 stands for the embeddings.
+    """
+
+    states: tuple[int, ...] = ()
+    width: int = 0
+    reads_hidden: ClassVar[bool] = True
+
+    @nn.compact
+    def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
+        """Return states [B, S, L, D], or [B, S, L, ``width``]."""
+        config, hidden = self.config, outputs["hidden"]
+        x = jnp.stack([hidden[number] for number in self.states], axis=1)
+        if self.width:
+            inputs, width = (("embed", x.shape[-1]),), ((None, self.width),)
+            x = Dense(config, inputs, width, config.param_dtype, name="dense")(x)
+        return {"states": x}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import ModuleType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from bert_jax import catalogue, configuration
+from bert_jax import configuration
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.heads import Classifier, Head
+from bert_jax.parts import catalogue
 from bert_jax.records import Batch
 
 _Named: TypeAlias = Literal["Pooler", "LmHead", "TokenHead"]
@@ -188,6 +189,17 @@ def fresh_params(config: ModelConfig) -> dict[str, Any]:
     batch = {name: jnp.zeros((1, 1), jnp.int32) for name in names}
     model = Model(config, (POOLER, LM_HEAD, NSP_HEAD))
     return nn.unbox(jax.jit(model.init)(jax.random.key(0), batch)["params"])  # type: ignore[no-any-return]
+
+
+def shapes_of(model: Model, features: Collection[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the shapes of the outputs of a model for one token, and of its parameters; nothing is computed.
+
+    ``features``: the features that its heads read besides those of the encoder.
+    """
+    names = {*IDS, *encoder_file(model.config.encoder).Encoder.reads, *features}
+    batch = {name: jnp.zeros((1, 1), jnp.int32) for name in names}
+    outputs, variables = jax.eval_shape(lambda: model.init_with_output(jax.random.key(0), batch))
+    return outputs, nn.unbox(variables)["params"]
 
 
 def head_class(config: ModelConfig, head: type[Head] | str) -> type[Head]:

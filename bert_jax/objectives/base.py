@@ -14,21 +14,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax import catalogue, configuration
+from bert_jax import configuration
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
+from bert_jax.losses.cross_entropy import CrossEntropy, token_metrics
+from bert_jax.losses.cross_entropy import prediction as prediction
+from bert_jax.losses.distillation import FROZEN, Lessons
+from bert_jax.losses.teacher import Teacher
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.distillation import FROZEN, Lessons
 from bert_jax.models.dropout import RowRng
-from bert_jax.models.losses import CrossEntropy, token_metrics
-from bert_jax.models.losses import prediction as prediction
 from bert_jax.models.model import EncoderPart, Model, Part, encoder_file
-from bert_jax.models.teacher import Teacher
 from bert_jax.objectives.frozen import Frozen
 from bert_jax.objectives.reading import ALWAYS, features_read, with_attention
 from bert_jax.objectives.terms import MLM as MLM
 from bert_jax.objectives.terms import MLM_TITLES, check_terms, count_labels, majority_rates, of_vocabulary
+from bert_jax.parts import catalogue
 from bert_jax.records import Batch, BatchSpec, Sum
 from bert_jax.rows import ngram_models, random, units
 from bert_jax.rows.interfaces import TokenFacts

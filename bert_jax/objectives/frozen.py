@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.models.teacher import digest as digest_of
+from bert_jax.losses.teacher import digest as digest_of
 from bert_jax.task import Variables
 
 

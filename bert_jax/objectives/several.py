@@ -9,12 +9,12 @@ from typing import Literal, Self
 
 import numpy as np
 
-from bert_jax import catalogue
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.models.model import EncoderPart, Part
 from bert_jax.objectives.base import PretrainingObjective
+from bert_jax.parts import catalogue
 from bert_jax.rows.dealt import deal, passes_of
 from bert_jax.task import RowSource, TaskOfSeveral
 from bert_jax.text.tokenizer import Tokenizer

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_jax.errors import UserError
-from bert_jax.models.losses import CrossEntropy, OfLabels, cross_entropy, prediction
+from bert_jax.losses.cross_entropy import CrossEntropy, OfLabels, cross_entropy, prediction
 from bert_jax.records import Batch, Sum
 from bert_jax.task import Measure, Term, measures
 from bert_jax.text.tokenizer import Tokenizer

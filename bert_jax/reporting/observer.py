@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from bert_jax import catalogue
 from bert_jax.cluster import distributed, signals
 from bert_jax.errors import Interrupted, Preempted, RepeatingError, UserError
+from bert_jax.parts import catalogue
 from bert_jax.reporting.alarms import Alarms
 from bert_jax.reporting.formats import figure, in_words
 from bert_jax.reporting.loggers.base import Record

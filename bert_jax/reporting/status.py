@@ -11,13 +11,13 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from bert_jax.checkpoints.steps import whole_steps
 from bert_jax.errors import UserError, first_line
 from bert_jax.program import duration
 from bert_jax.program import warn as warn_on_stderr
 from bert_jax.reporting.formats import figure, in_words, is_number
 from bert_jax.reporting.measures import with_error
 from bert_jax.storage import files, reading, retries
+from bert_jax.workdir.steps import whole_steps
 
 FILE = "status.json"
 ENDED = ("finished", "failed", "interrupted", "preempted")

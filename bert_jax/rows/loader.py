@@ -18,10 +18,10 @@ import grain
 import numpy as np
 from absl import flags
 
-from bert_jax import catalogue
 from bert_jax.cluster import signals
 from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
+from bert_jax.parts import catalogue
 from bert_jax.records import BatchSpec
 from bert_jax.rows.phases import Phases
 from bert_jax.rows.share import WHOLE, Share

@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bert_jax import catalogue, configuration
+from bert_jax import configuration
 from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
+from bert_jax.parts import catalogue
 from bert_jax.records import BatchSpec, Feature
 from bert_jax.rows.interfaces import Arrangement, Field, Limits
 from bert_jax.rows.masking import BOUNDARY_FIELDS, FIELDS, MaskingConfig

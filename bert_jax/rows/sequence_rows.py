@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bert_jax import catalogue
 from bert_jax.errors import UserError
+from bert_jax.parts import catalogue
 from bert_jax.rows import packing, random, units
 from bert_jax.rows.interfaces import Ints, Records, Split, TokenFacts
 from bert_jax.rows.masking import mask_rows, span_boundaries

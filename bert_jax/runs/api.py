@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar
 from absl import logging
 from ml_collections import ConfigDict
 
-from bert_jax import catalogue
 from bert_jax.errors import UserError
+from bert_jax.parts import catalogue, own_code
 from bert_jax.program import say
-from bert_jax.runs import own_code, recipes
+from bert_jax.runs import recipes
 
 if TYPE_CHECKING:
-    from bert_jax.features.trained_model import TrainedModel
+    from bert_jax.interchange.trained_model import TrainedModel
     from bert_jax.reporting.curves import Curves
     from bert_jax.runs.pretraining import TrainingBatches
 

@@ -12,8 +12,8 @@ from etils import epath
 
 from bert_jax.cluster import distributed
 from bert_jax.errors import UserError, few, first_line
-from bert_jax.models.distillation import SAID
-from bert_jax.models.teacher import WHERE, digest
+from bert_jax.losses.distillation import SAID
+from bert_jax.losses.teacher import WHERE, digest
 from bert_jax.storage import files, reading
 from bert_jax.tasks.base import KIND, ExampleTask
 from bert_jax.training import mesh as meshes

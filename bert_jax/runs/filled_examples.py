@@ -11,7 +11,7 @@ import numpy as np
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.store import CorpusSplit
 from bert_jax.features.fill_mask import fill_mask
-from bert_jax.features.trained_model import TrainedModel
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.model import LM_HEAD
 from bert_jax.program import Note
 from bert_jax.records import MASK

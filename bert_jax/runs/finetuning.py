@@ -11,21 +11,21 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from bert_jax import catalogue
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.cluster import distributed
 from bert_jax.examples.labels import label_note
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import of_facts
 from bert_jax.interchange.conversion import unlike
 from bert_jax.interchange.family import families
 from bert_jax.interchange.initial import frozen_parts, start_from
 from bert_jax.interchange.loading import load, one_task
-from bert_jax.models import distillation
+from bert_jax.interchange.trained_model import TrainedModel
+from bert_jax.losses import distillation
+from bert_jax.losses.teacher import content
 from bert_jax.models.model import config_facts
-from bert_jax.models.teacher import content
+from bert_jax.parts import catalogue
+from bert_jax.parts.own_code import keep_copies
 from bert_jax.program import Note, program
-from bert_jax.reporting import run_record
 from bert_jax.reporting.formats import figure, is_number
 from bert_jax.reporting.loggers.base import metrics_of
 from bert_jax.reporting.measures import heldout_errors, with_error
@@ -38,7 +38,6 @@ from bert_jax.runs.finetuning_preparation import Splits, check_finetuning
 from bert_jax.runs.finishing import about, better_start, export_newest, report_at_the_end
 from bert_jax.runs.inputs import describe_vocabulary, find_start, keep_vocabulary, overridden_vocabulary
 from bert_jax.runs.model_choice import overridden_settings, pooling_notes
-from bert_jax.runs.own_code import keep_copies
 from bert_jax.runs.prediction import predict_split, trial, write_predictions
 from bert_jax.runs.settings import FinetuningSettings
 from bert_jax.runs.task_settings import TaskSettings, predictions_file, with_keys_of
@@ -51,6 +50,7 @@ from bert_jax.tasks.several import SeveralTasks, each_task, shared_setting
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.loop import Run, train_and_evaluate
 from bert_jax.training.state import TrainState
+from bert_jax.workdir import run_record
 
 
 @dataclasses.dataclass(frozen=True)

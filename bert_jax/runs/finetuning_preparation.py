@@ -8,16 +8,16 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 
-from bert_jax import catalogue
 from bert_jax.errors import UserError
 from bert_jax.examples.load import load as load_examples
 from bert_jax.examples.load import to_train_on
 from bert_jax.examples.splits import train_split
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.initial import continued_seed
-from bert_jax.models import distillation
+from bert_jax.interchange.trained_model import TrainedModel
+from bert_jax.losses import distillation
 from bert_jax.models.config import ModelConfig
 from bert_jax.objectives.several import seed_of_member
+from bert_jax.parts import catalogue
 from bert_jax.records import Example
 from bert_jax.reporting.loggers.base import check_loggers
 from bert_jax.rows.phases import Phases

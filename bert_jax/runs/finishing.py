@@ -11,21 +11,22 @@ import jax
 from etils import epath
 
 from bert_jax.checkpoints.restoring import saved_steps
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.family import families, family_of
 from bert_jax.interchange.hugging_face import export_damage
 from bert_jax.interchange.loading import load
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.interchange.workdir import export_trained
-from bert_jax.models import distillation
+from bert_jax.losses import distillation
 from bert_jax.models.config import ModelConfig
 from bert_jax.program import program
 from bert_jax.reporting.loggers.base import metrics_of
 from bert_jax.reporting.measures import comparison_lines, in_order
 from bert_jax.reporting.observer import Observer
 from bert_jax.reporting.report import write_report
-from bert_jax.storage import file_formats, files, reading
+from bert_jax.storage import files, reading
 from bert_jax.storage.replacing import replaced_directory
 from bert_jax.training.experiment import Experiment
+from bert_jax.workdir import file_formats
 
 # What helps where a model is not better than every baseline.
 LONGER_PRETRAINING = (

@@ -15,10 +15,10 @@ import numpy as np
 
 from bert_jax import configuration
 from bert_jax.errors import UserError, few
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.conversion import leaf
 from bert_jax.interchange.family import family_of
 from bert_jax.interchange.hugging_face import exported_head
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.config import TransformerConfig
 from bert_jax.models.model import config_facts, encoder_file
 from bert_jax.models.transformer import UNROLLED

@@ -33,13 +33,13 @@ from bert_jax.corpora.prepare import (
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.inspection.fit import few_heldout
 from bert_jax.inspection.fixes import Fixes
 from bert_jax.inspection.line_ends import LONG_WORD, in_long_words, line_ends
 from bert_jax.inspection.pieces import Pieces
 from bert_jax.interchange.initial import find_initial
 from bert_jax.interchange.loading import load
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.program import Note
 from bert_jax.records import Example
 from bert_jax.rows import units

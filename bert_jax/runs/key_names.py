@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
-from bert_jax.runs.own_code import at
+from bert_jax.parts.own_code import at
 
 # The fields of PretrainingSettings and FinetuningSettings, copied so that reading a recipe does not import the classes.
 BOTH = (

@@ -11,13 +11,14 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from bert_jax import catalogue, configuration
+from bert_jax import configuration
 from bert_jax.errors import UserError
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.tokenizer_files import is_padded
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.kernels import choice as kernels
 from bert_jax.models.model import BERT, config_facts, encoder_file, fresh_params
+from bert_jax.parts import catalogue
 from bert_jax.records import BatchSpec
 from bert_jax.rows.phases import Phase
 from bert_jax.tasks import sentence_embeddings

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from bert_jax.errors import UserError
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.loading import load, one_task
+from bert_jax.interchange.trained_model import TrainedModel
+from bert_jax.losses.distillation import FROZEN
+from bert_jax.losses.teacher import WHERE, Teacher, TeacherConfig, content, first_params
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.distillation import FROZEN
 from bert_jax.models.model import encoder_file
-from bert_jax.models.teacher import WHERE, Teacher, TeacherConfig, content, first_params
 from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.records import BatchSpec
 from bert_jax.task import Task, tasks_of

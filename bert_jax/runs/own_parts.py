@@ -10,12 +10,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bert_jax import catalogue, configuration
+from bert_jax import configuration
 from bert_jax.errors import UserError, first_line
+from bert_jax.losses.cross_entropy import OfLabels
 from bert_jax.models.dropout import RowRng
-from bert_jax.models.losses import OfLabels
 from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.objectives.reading import is_sum
+from bert_jax.parts import catalogue
 from bert_jax.records import Batch, BatchSpec, Sum
 from bert_jax.task import Task
 from bert_jax.tasks.base import ExampleTask

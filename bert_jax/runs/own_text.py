@@ -8,7 +8,7 @@ from bert_jax.configuration import build
 from bert_jax.corpora.prepare import CorpusConfig, find_source
 from bert_jax.corpora.source import documents
 from bert_jax.errors import UserError
-from bert_jax.reporting.run_record import read_run
+from bert_jax.workdir.run_record import read_run
 
 MOST_SENTENCES = 200_000  # of which the vectors take about 100 MB for each 128 of the model's width
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from jax.sharding import Mesh
 
-from bert_jax import catalogue
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import encoder_file
+from bert_jax.parts import catalogue
 from bert_jax.rows.packed_examples import PackedExamples
 from bert_jax.runs.settings import FinetuningSettings
 from bert_jax.tasks.base import KIND, PACKED, ExampleTask

@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from bert_jax import catalogue, configuration
+from bert_jax import configuration
 from bert_jax.errors import UserError
 from bert_jax.examples.load import DataConfig, load, make_reader
 from bert_jax.examples.reading import need, plain_name, text_lines
 from bert_jax.examples.values import is_unicode
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.loading import load as load_model
 from bert_jax.interchange.loading import one_task
+from bert_jax.interchange.trained_model import TrainedModel
+from bert_jax.parts import catalogue
 from bert_jax.program import Note
 from bert_jax.records import Example
 from bert_jax.rows.phases import Phase

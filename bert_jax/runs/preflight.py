@@ -20,10 +20,9 @@ import numpy as np
 
 from bert_jax.cluster import distributed
 from bert_jax.errors import UserError
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.inspection.check import Check
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.program import size
-from bert_jax.reporting.run_record import check_workdir
 from bert_jax.runs.inputs import Inputs, read_start
 from bert_jax.runs.models_read import check_vocabularies, frozen_contents
 from bert_jax.runs.preparation import CheckedPretraining, check_pretraining
@@ -32,6 +31,7 @@ from bert_jax.storage import files
 from bert_jax.task import Task, tasks_of
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.training import mesh as meshes
+from bert_jax.workdir.run_record import check_workdir
 
 ALL_REDUCE_BYTES = 64 * 2**20
 STATE_COPIES = 3  # a checkpoint holds the parameters and two moments, all float32

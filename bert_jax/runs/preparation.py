@@ -10,20 +10,21 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from bert_jax import catalogue, configuration
+from bert_jax import configuration
 from bert_jax.corpora.mixture import Mixture, check_shares, normalised
 from bert_jax.errors import UserError
 from bert_jax.features.fill_mask import check_masked, encode_masked
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.hugging_face import check_family
 from bert_jax.interchange.initial import continued_seed
 from bert_jax.interchange.loading import load
-from bert_jax.models import distillation
+from bert_jax.interchange.trained_model import TrainedModel
+from bert_jax.losses import distillation
 from bert_jax.models.config import ModelConfig
 from bert_jax.objectives.base import PretrainingObjective, Setting
 from bert_jax.objectives.reading import of_other_rows
 from bert_jax.objectives.several import Several, seed_of_member
 from bert_jax.objectives.terms import check_meanings
+from bert_jax.parts import catalogue
 from bert_jax.planning.compile import compile_phase, dearest_kind
 from bert_jax.program import size
 from bert_jax.reporting.loggers.base import check_loggers

@@ -14,7 +14,6 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from bert_jax import catalogue
 from bert_jax.checkpoints.restoring import BEST, saved_steps
 from bert_jax.cluster import distributed
 from bert_jax.corpora.mixture import Mixture
@@ -24,13 +23,14 @@ from bert_jax.interchange.architectures import has_pretraining_class, of_pretrai
 from bert_jax.interchange.initial import start_from
 from bert_jax.interchange.loading import load
 from bert_jax.interchange.moments import read_moments, with_moments
-from bert_jax.models import distillation
+from bert_jax.losses import distillation
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import EncoderPart, config_facts
 from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.objectives.several import Several
+from bert_jax.parts import catalogue
+from bert_jax.parts.own_code import keep_copies, with_contents
 from bert_jax.program import program, quoted
-from bert_jax.reporting import run_record
 from bert_jax.reporting.observer import Observer
 from bert_jax.reporting.profiled_steps import ProfiledSteps
 from bert_jax.rows.loader import Loader
@@ -42,7 +42,6 @@ from bert_jax.runs.finishing import LONGER_PRETRAINING, about, export_newest, re
 from bert_jax.runs.inputs import CORPUS, find_start
 from bert_jax.runs.model_choice import other_reading, overridden_settings
 from bert_jax.runs.models_read import frozen_contents
-from bert_jax.runs.own_code import keep_copies, with_contents
 from bert_jax.runs.preparation import CheckedPretraining, check_pretraining
 from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.runs.used_keys import used_keys
@@ -53,6 +52,7 @@ from bert_jax.training import roll_back
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.loop import Run, train_and_evaluate
 from bert_jax.training.mesh import MeshConfig
+from bert_jax.workdir import run_record
 
 
 @dataclasses.dataclass(frozen=True)

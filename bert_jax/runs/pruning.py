@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.features.trained_model import TrainedModel
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.config import TransformerConfig
 from bert_jax.models.transformer import UNROLLED
 from bert_jax.records import Batch, Example

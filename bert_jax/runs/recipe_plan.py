@@ -14,8 +14,8 @@ from typing import Any
 
 from bert_jax import configuration
 from bert_jax.errors import UserError
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.loading import load
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.config import ModelConfig
 from bert_jax.planning import page, topologies
 from bert_jax.planning.largest_micro_batch import LargestMicroBatch, largest_micro_batches

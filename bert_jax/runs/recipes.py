@@ -26,11 +26,11 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from bert_jax import catalogue
 from bert_jax.configuration import IN_PLACE_OF, defaults, nearest
 from bert_jax.errors import UserError
+from bert_jax.parts import catalogue
+from bert_jax.parts.own_code import OWN_KEYS, at, recorded_names
 from bert_jax.runs import key_names
-from bert_jax.runs.own_code import OWN_KEYS, at, recorded_names
 from bert_jax.storage import files, reading
 
 OVERRIDE = re.compile(r"--?config\.(?P<key>[^=]+)(?:=(?P<value>.*))?", re.DOTALL)

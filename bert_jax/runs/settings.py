@@ -8,21 +8,22 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from bert_jax import catalogue, configuration
+from bert_jax import configuration
 from bert_jax.checkpoints.saving import CheckpointConfig
 from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig
 from bert_jax.errors import UserError
 from bert_jax.examples.load import DataConfig
+from bert_jax.losses.teacher import TeacherConfig
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.teacher import TeacherConfig
 from bert_jax.objectives import base
 from bert_jax.objectives.base import ROW_KEYS
+from bert_jax.parts import catalogue
+from bert_jax.parts.own_code import with_contents
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.rows.rows_config import Packing
 from bert_jax.runs.key_names import is_finetuning
 from bert_jax.runs.model_choice import with_defaults
-from bert_jax.runs.own_code import with_contents
 from bert_jax.runs.task_settings import TaskSettings, check_files, main_metrics, several_tasks, without
 from bert_jax.tasks.base import KIND
 from bert_jax.tasks.mixing import Mixing

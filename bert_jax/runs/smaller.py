@@ -11,7 +11,6 @@ import jax
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import of_facts
 from bert_jax.interchange.card import model_card
 from bert_jax.interchange.conversion import tensors_of
@@ -19,6 +18,7 @@ from bert_jax.interchange.family import is_own
 from bert_jax.interchange.hugging_face import export_model, exported_head, exported_vectors, licence_of
 from bert_jax.interchange.initial import VOCABULARY_LEAVES
 from bert_jax.interchange.outputs import random_rows
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.model import LM_HEAD, POOLER, Model, config_facts
 from bert_jax.records import Example
 from bert_jax.runs.prediction import make_task, predict_split

@@ -8,9 +8,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bert_jax import catalogue, configuration
+from bert_jax import configuration
 from bert_jax.errors import UserError
 from bert_jax.examples.load import DataConfig
+from bert_jax.parts import catalogue
 from bert_jax.storage import files
 from bert_jax.tasks.base import KIND, ExampleTask
 

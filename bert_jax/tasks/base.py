@@ -12,17 +12,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax import catalogue, configuration
+from bert_jax import configuration
 from bert_jax.errors import UserError, few
 from bert_jax.examples.columns import Roles
-from bert_jax.models import distillation
+from bert_jax.losses import distillation
+from bert_jax.losses.cross_entropy import token_metrics
+from bert_jax.losses.distillation import Lessons
+from bert_jax.losses.teacher import Teacher
 from bert_jax.models.bilstm import BiLstm
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.distillation import Lessons
 from bert_jax.models.dropout import RowRng
-from bert_jax.models.losses import token_metrics
 from bert_jax.models.model import Model, Part
-from bert_jax.models.teacher import Teacher
+from bert_jax.parts import catalogue
 from bert_jax.records import Batch, BatchSpec, Example, Feature, Sum
 from bert_jax.rows import random
 from bert_jax.rows.example_rows import EncodedRows, ExampleRows, bucket_lengths, pair_sequences

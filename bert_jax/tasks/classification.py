@@ -12,8 +12,8 @@ from scipy import special
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
 from bert_jax.examples.labels import label_names
+from bert_jax.losses.cross_entropy import prediction
 from bert_jax.models.heads import Classifier
-from bert_jax.models.losses import prediction
 from bert_jax.models.model import POOLER, Part
 from bert_jax.records import Example
 from bert_jax.rows.example_rows import EncodedRows

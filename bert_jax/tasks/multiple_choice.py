@@ -18,8 +18,8 @@ from scipy import special
 
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
+from bert_jax.losses.cross_entropy import cross_entropy, divergence
 from bert_jax.models.heads import ChoiceClassifier
-from bert_jax.models.losses import cross_entropy, divergence
 from bert_jax.models.model import POOLER, Part
 from bert_jax.records import Batch, Example, Sum
 from bert_jax.rows.example_rows import EncodedRows

@@ -17,8 +17,8 @@ import numpy as np
 from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
+from bert_jax.losses.cross_entropy import cross_entropy
 from bert_jax.models.heads import Pooling, SentenceVector
-from bert_jax.models.losses import cross_entropy
 from bert_jax.models.model import Part
 from bert_jax.records import Batch, Example, Sum
 from bert_jax.rows.example_rows import EncodedRows

@@ -14,7 +14,7 @@ import numpy as np
 
 from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
-from bert_jax.models.distillation import FROZEN
+from bert_jax.losses.distillation import FROZEN
 from bert_jax.records import Batch, Sum
 from bert_jax.rows.dealt import DealtRows, buckets_of, deal
 from bert_jax.rows.phases import Phase, steps_per_epoch

@@ -17,8 +17,8 @@ from scipy import special
 from bert_jax import configuration
 from bert_jax.errors import UserError, few
 from bert_jax.examples.columns import Roles
+from bert_jax.losses.cross_entropy import Accuracy, CrossEntropy
 from bert_jax.models.heads import SpanClassifier
-from bert_jax.models.losses import Accuracy, CrossEntropy
 from bert_jax.models.model import Part, token_head
 from bert_jax.records import Batch, Example, Sum
 from bert_jax.rows.example_rows import EncodedRows

@@ -21,8 +21,8 @@ import numpy as np
 from bert_jax import configuration
 from bert_jax.examples.columns import Roles
 from bert_jax.examples.labels import label_names
+from bert_jax.losses.cross_entropy import prediction
 from bert_jax.models.heads import Classifier
-from bert_jax.models.losses import prediction
 from bert_jax.models.model import Part, token_head
 from bert_jax.records import Batch, Example
 from bert_jax.rows.example_rows import EncodedRows

@@ -11,11 +11,11 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from bert_jax.catalogue import display_name, is_own, name_of
 from bert_jax.checkpoints.saving import CheckpointConfig
 from bert_jax.cluster.watchdog import MOST_SECONDS
 from bert_jax.configuration import check_fields, choose
 from bert_jax.errors import UserError
+from bert_jax.parts.catalogue import display_name, is_own, name_of
 from bert_jax.reporting.profiled_steps import ProfiledSteps
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases, steps_per_epoch

@@ -18,7 +18,6 @@ from bert_jax.checkpoints.restoring import newest_verified, saved_steps
 from bert_jax.checkpoints.saving import Checkpoints
 from bert_jax.cluster import distributed
 from bert_jax.errors import RepeatingError
-from bert_jax.reporting import run_record
 from bert_jax.reporting.observer import Observer
 from bert_jax.rows.loader import Batches
 from bert_jax.rows.share import WHOLE
@@ -26,6 +25,7 @@ from bert_jax.storage import files
 from bert_jax.task import Task
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.state import TrainState
+from bert_jax.workdir import run_record
 
 FILE = "not_finite.json"
 _WITHOUT_OVERLAP = (

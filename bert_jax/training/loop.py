@@ -17,7 +17,6 @@ from bert_jax.cluster import distributed
 from bert_jax.cluster.termination import Termination
 from bert_jax.cluster.watchdog import watch
 from bert_jax.errors import Preempted
-from bert_jax.reporting import run_record
 from bert_jax.reporting.observer import Observer
 from bert_jax.rows.loader import Loader
 from bert_jax.rows.phases import Phases
@@ -33,6 +32,7 @@ from bert_jax.training.selection import Selection
 from bert_jax.training.sharded_update import unsplit
 from bert_jax.training.state import LAST, TrainState, abstract
 from bert_jax.training.stepping import Steps, Window, means_of
+from bert_jax.workdir import run_record
 
 
 class EvaluationsProtocol(Protocol):

@@ -14,8 +14,8 @@ from bert_jax.checkpoints.restoring import newest_verified, saved_steps
 from bert_jax.checkpoints.saving import drop_after
 from bert_jax.cluster import distributed
 from bert_jax.errors import UserError
-from bert_jax.reporting import run_record
 from bert_jax.rows.phases import Phases
+from bert_jax.workdir import run_record
 
 MOST = 10  # the most roll backs of a run: if the loss still leaps after so many, the rows are not the reason
 KEY = "rolled_back"  # in run.json

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import optax
 
-from bert_jax.catalogue import display_name, name_of
 from bert_jax.errors import UserError
+from bert_jax.parts.catalogue import display_name, name_of
 from bert_jax.task import Task, tasks_of
 from bert_jax.training.mesh import unbox
 from bert_jax.training.optimizers.base import Rule, changed

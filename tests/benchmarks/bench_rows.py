@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_jax import catalogue
 from bert_jax.corpora.docstrings import Source
 from bert_jax.corpora.source import documents
 from bert_jax.corpora.store import Corpus, CorpusSplit
+from bert_jax.parts import catalogue
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.rows import random
 from bert_jax.rows.interfaces import TokenFacts

@@ -17,7 +17,7 @@ def train_step(config: Any, rows: int = 32) -> tuple[Callable[..., Any], Any, An
     import jax.numpy as jnp
     import numpy as np
 
-    from bert_jax.models.losses import cross_entropy
+    from bert_jax.losses.cross_entropy import cross_entropy
     from bert_jax.models.model import LM_HEAD, NSP_HEAD, POOLER, Model, fresh_params
     from bert_jax.training.optimizers import adamw
 

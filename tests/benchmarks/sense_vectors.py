@@ -10,7 +10,7 @@ import numpy as np
 
 from bert_jax.features.extract import Extractor, TextFeatures
 from bert_jax.features.inputs import Item
-from bert_jax.features.trained_model import TrainedModel
+from bert_jax.interchange.trained_model import TrainedModel
 
 CONTEXT = 30  # words on either side of an occurrence that the model sees
 WINDOW, LEAST_COUNT, EPOCHS = 5, 5, 5  # as in the program of word2vec's authors

@@ -20,13 +20,13 @@ from bert_jax.checkpoints import restoring
 from bert_jax.checkpoints.integrity import ARRAYS
 from bert_jax.checkpoints.restoring import read_params, saved_steps
 from bert_jax.checkpoints.saving import CheckpointConfig, Checkpoints, save_params
-from bert_jax.checkpoints.steps import MARKS
 from bert_jax.cluster import exit_codes
 from bert_jax.errors import PassingError, UserError
 from bert_jax.records import Sum
 from bert_jax.storage import files, globs
 from bert_jax.storage.checksums import CHECKSUMS
 from bert_jax.training.state import SkippedSteps, TrainState, abstract
+from bert_jax.workdir.steps import MARKS
 
 # A read that fails leaves the others of its step unawaited.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -7,9 +7,9 @@ import pytest
 
 from bert_jax.checkpoints.restoring import steps_folder
 from bert_jax.checkpoints.saving import save_params
-from bert_jax.checkpoints.steps import MARKS
 from bert_jax.cli.main import run
 from bert_jax.storage import files
+from bert_jax.workdir.steps import MARKS
 from tests.checkpoints.test_checkpoints import FACTS, save, state_at
 from tests.checkpoints.test_integrity import arrays_file, flip
 

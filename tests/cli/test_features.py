@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bert_jax.cli.main import run
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.hugging_face import export_model
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.interchange.workdir import import_into_workdir
 from tests.features.reading import read_features
 from tests.features.test_features import CONFIG, PARAMS, TOKENIZER

@@ -9,11 +9,12 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from bert_jax import catalogue, configuration
+from bert_jax import configuration
 from bert_jax.corpora import file_source
 from bert_jax.corpora.bad_text import BadTextError
 from bert_jax.corpora.jsonl import Source as JsonLines
 from bert_jax.errors import UserError
+from bert_jax.parts import catalogue
 from bert_jax.storage import files
 from tests.corpora.reading import items
 

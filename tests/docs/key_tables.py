@@ -19,14 +19,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_jax import catalogue
 from bert_jax.checkpoints.saving import CheckpointConfig
 from bert_jax.corpora.prepare import CorpusConfig, PartConfig, VocabularyConfig
 from bert_jax.examples.load import DataConfig
+from bert_jax.losses.teacher import AttentionConfig, HiddenConfig, SoftConfig, TeacherConfig
 from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.encoders import bert
-from bert_jax.models.teacher import AttentionConfig, HiddenConfig, SoftConfig, TeacherConfig
 from bert_jax.objectives import base
+from bert_jax.parts import catalogue
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.phases import Phase

@@ -6,9 +6,9 @@ import zipfile
 
 import pytest
 
-from bert_jax import catalogue
 from bert_jax.errors import UserError
 from bert_jax.examples import jsonl
+from bert_jax.parts import catalogue
 from tests.examples.loading import CLASSIFICATION, MULTIPLE_CHOICE, SPAN_QA, TAGGING, loaded, noted, written
 
 

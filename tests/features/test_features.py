@@ -14,8 +14,8 @@ from bert_jax.errors import UserError
 from bert_jax.features import extract, writing
 from bert_jax.features.extract import LAYERS, Extractor, check_layers
 from bert_jax.features.inputs import Input, Item, read_texts
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.features.writing import check_output, write
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.encoders import bert
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.text.tokenizer import wordpiece

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.hugging_face import export_model
+from bert_jax.interchange.trained_model import TrainedModel
 from tests.interchange.small_model import CONFIG, PARAMS, TOKENIZER
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import HeadClass
 from bert_jax.interchange.hugging_face import export_model
+from bert_jax.interchange.trained_model import TrainedModel
 from tests.interchange.small_model import CONFIG, PARAMS, TOKENIZER
 
 TEXTS = ["abc de", "f", "Bad cab 12 a b c d e f g", "the f"]

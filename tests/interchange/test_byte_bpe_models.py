@@ -10,9 +10,9 @@ import tokenizers
 
 from bert_jax.errors import UserError
 from bert_jax.features.fill_mask import encode_masked, fill_mask
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.hugging_face import export_model, import_model
 from bert_jax.interchange.initial import with_vocabulary_rows
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.tokenizer import of_json, wordpiece

@@ -17,11 +17,11 @@ from flax import linen as nn
 from safetensors.numpy import load_file, save_file
 
 from bert_jax.errors import UserError
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import HeadClass, config_fields, of_facts, of_pretraining
 from bert_jax.interchange.family import families, family_of
 from bert_jax.interchange.hugging_face import export_model, import_model
 from bert_jax.interchange.tokenizer_files import write_tokenizer
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.heads import Classifier
 from bert_jax.models.model import Model, Part, config_facts, encoder_file, fresh_params
 from bert_jax.objectives import replaced_tokens

@@ -15,7 +15,6 @@ from safetensors.numpy import load_file, save_file
 from bert_jax.checkpoints.saving import save_params
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange import names, tensors
 from bert_jax.interchange.architectures import HeadClass, of_facts, of_pretraining
 from bert_jax.interchange.family import family_of
@@ -23,6 +22,7 @@ from bert_jax.interchange.hugging_face import export_model, import_model
 from bert_jax.interchange.initial import start_from
 from bert_jax.interchange.loading import load
 from bert_jax.interchange.tensors import INDEX, WEIGHTS
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.interchange.workdir import export_trained, import_into_workdir
 from bert_jax.models.model import config_facts
 from bert_jax.training.state import TrainState

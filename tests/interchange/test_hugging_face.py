@@ -19,13 +19,13 @@ from safetensors.numpy import load_file
 
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.errors import UserError
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange import tensors
 from bert_jax.interchange import workdir as workdirs
 from bert_jax.interchange.architectures import HeadClass
 from bert_jax.interchange.card import model_card
 from bert_jax.interchange.hugging_face import export_model, import_model
 from bert_jax.interchange.tensors import WEIGHTS
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.interchange.workdir import import_into_workdir
 from bert_jax.models.encoders import bert
 from bert_jax.models.model import config_facts

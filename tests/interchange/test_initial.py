@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.features.trained_model import RunKey, TrainedModel
 from bert_jax.interchange.hugging_face import export_model
 from bert_jax.interchange.initial import continued_seed, start_from, with_vocabulary_rows
 from bert_jax.interchange.loading import load
+from bert_jax.interchange.trained_model import RunKey, TrainedModel
 from bert_jax.interchange.workdir import import_into_workdir
 from bert_jax.models.encoders import modernbert
 from bert_jax.models.model import fresh_params

@@ -14,8 +14,8 @@ import bert_jax
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.features.extract import Extractor
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.loading import load
+from bert_jax.interchange.trained_model import TrainedModel
 from tests.features.reading import read_features
 from tests.interchange.sentence_folders import FORMS, TEXTS, put, write, write_encoder
 

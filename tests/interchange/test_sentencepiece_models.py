@@ -11,10 +11,10 @@ import tokenizers
 
 from bert_jax.errors import UserError
 from bert_jax.features.fill_mask import fill_mask
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.hugging_face import export_model, import_model
 from bert_jax.interchange.initial import with_vocabulary_rows
 from bert_jax.interchange.loading import load
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.interchange.workdir import import_into_workdir
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.text import tokenizer as of_text

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.models.losses import cross_entropy
+from bert_jax.losses.cross_entropy import cross_entropy
 from bert_jax.models.primitives import ACTIVATIONS, gated, gather, look_up, spread
 
 RANDOM = np.random.default_rng(0)

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from bert_jax import catalogue
 from bert_jax.configuration import build
 from bert_jax.errors import UserError
 from bert_jax.interchange.conversion import leaf, put
 from bert_jax.models.encoders import bert, distilbert
 from bert_jax.models.model import LM_HEAD, Model
 from bert_jax.models.transformer import stack_layers
+from bert_jax.parts import catalogue
 from tests.models.golden_distilbert import GOLDEN, STORED
 from tests.models.golden_heads import SIZES, V, batch_of, loss_of
 from tests.models.helpers import TINY, as_jax, random_batch, random_params, tiny

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from bert_jax import catalogue
 from bert_jax.errors import UserError
 from bert_jax.interchange.loading import load
 from bert_jax.models.heads import LayerMix
 from bert_jax.models.model import Model
+from bert_jax.parts import catalogue
 from bert_jax.tasks.base import Setting
 from bert_jax.tasks.feature_tagging import Config, Task
 from bert_jax.text.learn import learn_wordpiece

@@ -12,8 +12,8 @@ from jax.ad_checkpoint import print_saved_residuals
 from jax.sharding import NamedSharding
 
 from bert_jax.errors import UserError
+from bert_jax.losses.distillation import _distance_of_scores
 from bert_jax.models.attention import attend
-from bert_jax.models.distillation import _distance_of_scores
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.kernels.choice import form_of
 from bert_jax.models.kernels.plain import chunked, dense, local, plain

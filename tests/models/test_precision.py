@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from bert_jax import catalogue
 from bert_jax.models import heads
 from bert_jax.models.bilstm import BiLstm
-from bert_jax.models.distillation import States
 from bert_jax.models.encoders import albert, distilbert, electra, modernbert
+from bert_jax.models.heads import HiddenStates
 from bert_jax.models.model import LM_HEAD, POOLER, SOP_HEAD, Model, Part, encoder_file, head_class, token_head
 from bert_jax.models.primitives import ACTIVATIONS, Dense
 from bert_jax.models.san import StochasticAnswer
+from bert_jax.parts import catalogue
 from tests.models.helpers import TINY, pretraining, random_batch, tiny
 
 CONFIG = tiny(dtype="bfloat16", num_layers=1)
@@ -67,7 +67,7 @@ MODULES: dict[str, tuple[Any, dict[str, np.ndarray]]] = {  # module, its inputs
         Model(MODERNBERT, (POOLER, *token_head(MODERNBERT), LM_HEAD, Part.of("classifier", heads.Classifier))),
         MASKED,
     ),
-    "teacher": (Model(CONFIG, (Part.of("states", States, states=(0, 1), width=8),)), IDS),
+    "teacher": (Model(CONFIG, (Part.of("states", HiddenStates, states=(0, 1), width=8),)), IDS),
     "sentence_embeddings": (Model(CONFIG, (Part.of("sentence_vector", heads.SentenceVector),)), IDS),
 }
 OWN_ENCODERS = (

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from bert_jax.losses.cross_entropy import cross_entropy
 from bert_jax.models.encoders import bert
-from bert_jax.models.losses import cross_entropy
 from bert_jax.models.model import LM_HEAD, Model, Part
 from bert_jax.rows.sequence_rows import SequenceRows
 from bert_jax.training.mesh import unbox

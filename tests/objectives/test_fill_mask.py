@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.features.fill_mask import fill_mask
-from bert_jax.features.trained_model import TrainedModel
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.text.tokenizer import wordpiece
 from tests.models.helpers import pretraining, random_params, tiny

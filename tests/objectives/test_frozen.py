@@ -23,12 +23,12 @@ from bert_jax.models.model import config_of
 from bert_jax.objectives import base
 from bert_jax.planning.compile import bytes_of
 from bert_jax.program import size
-from bert_jax.reporting.run_record import read_run
 from bert_jax.runs import recipes
 from bert_jax.runs.preparation import check_pretraining
 from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
+from bert_jax.workdir.run_record import read_run
 from tests import toy
 from tests.interchange.numpy_models import numpy_outputs
 from tests.objectives.test_terms import LAYOUTS, RECIPE, one_update

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 import bert_jax
-from bert_jax import catalogue, configuration
+from bert_jax import configuration
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.models.model import LM_HEAD
 from bert_jax.objectives import base
 from bert_jax.objectives.base import MLM, Setting, Term
 from bert_jax.objectives.reading import of_other_rows, read_by
+from bert_jax.parts import catalogue
 from bert_jax.records import Batch, Feature, Sum
 from bert_jax.runs import recipes
 from bert_jax.runs.baselines import write_baselines

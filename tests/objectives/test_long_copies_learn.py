@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import bert_jax
-from bert_jax import catalogue
+from bert_jax.parts import catalogue
 from bert_jax.records import SPECIAL_TOKENS
 from tests import toy
 from tests.training.gang import records

@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("transformers", reason="needs the parity environment: make test-parity")
 
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.hugging_face import export_model
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.learn_sentencepiece import learn_sentencepiece
 from bert_jax.text.tokenizer import Tokenizer, of_json, sentencepiece, wordpiece

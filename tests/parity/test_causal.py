@@ -11,14 +11,14 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the parity environment: make test-parity")
 transformers = pytest.importorskip("transformers", reason="needs the parity environment: make test-parity")
 
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange import names
 from bert_jax.interchange.architectures import HeadClass, of_pretraining
 from bert_jax.interchange.family import family_of
 from bert_jax.interchange.hugging_face import export_model, import_model
+from bert_jax.interchange.trained_model import TrainedModel
+from bert_jax.losses.cross_entropy import cross_entropy
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.encoders import bert
-from bert_jax.models.losses import cross_entropy
 from bert_jax.models.model import LM_HEAD, Model, encoder_of, fresh_params
 from bert_jax.objectives.ltr import next_token_weights
 from tests.interchange import test_families as families

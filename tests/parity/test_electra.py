@@ -17,12 +17,12 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the parity environment: make test-parity")
 transformers = pytest.importorskip("transformers", reason="needs the parity environment: make test-parity")
 
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange import names
 from bert_jax.interchange.architectures import HeadClass
 from bert_jax.interchange.conversion import leaf
 from bert_jax.interchange.family import family_of
 from bert_jax.interchange.hugging_face import export_model, import_model
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.model import encoder_of
 from bert_jax.models.transformer import stack_layers, unstack_layers
 from tests.interchange.heads import HEADS, TOKENIZER

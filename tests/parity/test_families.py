@@ -15,9 +15,9 @@ torch = pytest.importorskip("torch", reason="needs the parity environment: make 
 transformers = pytest.importorskip("transformers", reason="needs the parity environment: make test-parity")
 
 from bert_jax.errors import UserError
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.family import families
 from bert_jax.interchange.hugging_face import export_model, import_model
+from bert_jax.interchange.trained_model import TrainedModel
 from tests.interchange.heads import TOKENIZER
 from tests.interchange.outputs import module_outputs
 from tests.interchange.test_families import DECODERS, config_of, head_of, params_of

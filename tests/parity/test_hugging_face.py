@@ -17,10 +17,10 @@ transformers = pytest.importorskip("transformers", reason="needs the parity envi
 
 from bert_jax.cli.main import run
 from bert_jax.corpora.store import Corpus
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange import names
 from bert_jax.interchange.family import family_of
 from bert_jax.interchange.hugging_face import export_model, import_model
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.model import encoder_of
 from bert_jax.models.transformer import stack_layers, unstack_layers
 from bert_jax.objectives.base import Setting

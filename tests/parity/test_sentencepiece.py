@@ -8,9 +8,9 @@ torch = pytest.importorskip("torch", reason="needs the parity environment: make 
 transformers = pytest.importorskip("transformers", reason="needs the parity environment: make test-parity")
 
 from bert_jax.features.fill_mask import fill_mask
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.hugging_face import export_model
 from bert_jax.interchange.tokenizer_files import write_tokenizer
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.text.learn_sentencepiece import learn_sentencepiece
 from bert_jax.text.sentencepiece_model import parse
 from bert_jax.text.tokenizer import load, sentencepiece

@@ -8,8 +8,8 @@ torch = pytest.importorskip("torch", reason="needs the parity environment: make 
 transformers = pytest.importorskip("transformers", reason="needs the parity environment: make test-parity")
 
 from bert_jax.cli.main import run
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.hugging_face import export_model
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.runs.prediction import load_tuned, make_task, predict_split
 from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.learn_sentencepiece import learn_sentencepiece

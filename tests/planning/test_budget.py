@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bert_jax.cli.main import run
-from bert_jax.features.trained_model import TrainedModel
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.planning import page, topologies
 from bert_jax.planning.plan import Plan, make
 from bert_jax.runs import recipe_plan

@@ -16,9 +16,9 @@ from bert_jax.reporting import status
 from bert_jax.reporting.alarms import ENOUGH, Alarms
 from bert_jax.reporting.report import write_report
 from bert_jax.reporting.run_log import read_records
-from bert_jax.reporting.run_record import read_run
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.task import Bucket
+from bert_jax.workdir.run_record import read_run
 from tests.training.line import BATCH, Points, train
 
 UNIGRAM = {"unigram_cross_entropy": 6.6}

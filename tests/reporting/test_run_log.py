@@ -13,8 +13,8 @@ from etils import epath
 from etils.epath.backend import fsspec_backend
 from fsspec.implementations.memory import MemoryFileSystem
 
-from bert_jax import catalogue
 from bert_jax.errors import UserError
+from bert_jax.parts import catalogue
 from bert_jax.reporting.loggers import mlflow, tensorboard, wandb
 from bert_jax.reporting.run_log import RunLog
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bert_jax import catalogue
 from bert_jax.errors import UserError
+from bert_jax.parts import catalogue
 from bert_jax.rows import random
 from bert_jax.rows.interfaces import Selected
 from bert_jax.rows.masking import MaskingConfig

@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 
 import bert_jax
 from bert_jax.errors import Interrupted, UserError
-from bert_jax.features.trained_model import TrainedModel
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.runs import recipes
 from bert_jax.training import loop
 from tests import toy

@@ -12,9 +12,9 @@ import pytest
 
 from bert_jax.cli.main import run
 from bert_jax.corpora.prepare import VocabularyConfig
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.hugging_face import export_model
 from bert_jax.interchange.loading import load
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.encoders import bert
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.runs.inputs import describe_vocabulary, find_start

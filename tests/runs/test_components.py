@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import bert_jax
-from bert_jax import catalogue
-from bert_jax.catalogue import KEYS, OwnCode
+from bert_jax.parts import catalogue
+from bert_jax.parts.catalogue import KEYS, OwnCode
 
 
 def test_every_component_has_its_keys() -> None:

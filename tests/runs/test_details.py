@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import catalogue
-from bert_jax.features.trained_model import TrainedModel
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.encoders import bert
+from bert_jax.parts import catalogue
 from bert_jax.reporting.report import DETAILS
 from bert_jax.runs.finetuning import _details
 from bert_jax.runs.prediction import make_task, predict_split

@@ -13,7 +13,7 @@ from bert_jax import configuration
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig
 from bert_jax.features.fill_mask import Filled
-from bert_jax.features.trained_model import TrainedModel
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.model import LM_HEAD
 from bert_jax.runs import filled_examples, recipes
 from bert_jax.runs.filled_examples import NUMBER, _masked_sentences

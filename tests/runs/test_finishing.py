@@ -14,8 +14,8 @@ import pytest
 from bert_jax import configuration
 from bert_jax.cli.main import run
 from bert_jax.corpora.mixture import Mixture
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.hugging_face import export_model
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.interchange.workdir import import_into_workdir
 from bert_jax.models.encoders import albert
 from bert_jax.reporting import status

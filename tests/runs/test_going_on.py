@@ -12,8 +12,6 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from bert_jax import catalogue
-from bert_jax.catalogue import OwnCode
 from bert_jax.checkpoints.restoring import read_params, saved_steps
 from bert_jax.checkpoints.saving import save_best
 from bert_jax.cli.main import run
@@ -25,11 +23,13 @@ from bert_jax.interchange.loading import load
 from bert_jax.models.encoders import bert
 from bert_jax.models.model import config_facts, config_of
 from bert_jax.models.transformer import stack_layers
-from bert_jax.reporting import run_record
-from bert_jax.reporting.run_record import read_run, settle
+from bert_jax.parts import catalogue
+from bert_jax.parts.catalogue import OwnCode
 from bert_jax.runs import pretraining
 from bert_jax.runs.settings import FinetuningSettings, PretrainingSettings
 from bert_jax.training.loop import Run
+from bert_jax.workdir import run_record
+from bert_jax.workdir.run_record import read_run, settle
 from tests import toy
 
 pytestmark = pytest.mark.usefixtures("one_device")

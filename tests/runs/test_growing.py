@@ -9,10 +9,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from bert_jax.cli.main import run
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.conversion import tensors_of
 from bert_jax.interchange.hugging_face import export_model, exported_head
 from bert_jax.interchange.loading import load
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.model import encoder_file
 from bert_jax.runs.growing import grown, layers_of, tiled
 from tests import toy

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import bert_jax
-from bert_jax import catalogue
 from bert_jax.cli.main import run
+from bert_jax.parts import catalogue
 from bert_jax.rows.masking import MaskingConfig
-from tests.runs.test_own_code import write_folder
+from tests.parts.test_own_code import write_folder
 
 STRATEGY = """
 import dataclasses

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from bert_jax.cli.main import run
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.hugging_face import export_model
 from bert_jax.interchange.loading import load
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.encoders import modernbert
 from bert_jax.runs import pretraining
 from bert_jax.runs.model_choice import overridden_settings

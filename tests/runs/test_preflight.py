@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from bert_jax.cli.main import run
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.inspection.check import as_table
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.runs.inputs import Inputs
 from bert_jax.runs.preflight import _alike, _of_inputs, _processes, _shared
 from bert_jax.runs.preparation import first_model

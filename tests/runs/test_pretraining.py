@@ -19,10 +19,11 @@ from bert_jax.errors import UserError
 from bert_jax.interchange.loading import load
 from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.records import SPECIAL_TOKENS
-from bert_jax.reporting import run_log, run_record
+from bert_jax.reporting import run_log
 from bert_jax.reporting.report_speed import paces
 from bert_jax.runs import preparation, pretraining
 from bert_jax.training.loop import Run
+from bert_jax.workdir import run_record
 from tests import toy
 
 on_one_device = pytest.mark.usefixtures("one_device")
@@ -370,7 +371,7 @@ def test_an_import_is_trained_from_not_in(finished: Path, tmp_path: Path, text: 
 
 def test_two_writers(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from bert_jax.errors import UserError
-    from bert_jax.reporting.run_record import only_writer
+    from bert_jax.workdir.run_record import only_writer
 
     with only_writer(str(finished)), pytest.raises(UserError, match="in use by process"), only_writer(str(finished)):
         pass

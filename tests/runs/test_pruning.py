@@ -10,10 +10,10 @@ import pytest
 
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import HeadClass
 from bert_jax.interchange.hugging_face import export_model
 from bert_jax.interchange.loading import load
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.runs.prediction import load_tuned, make_task
 from bert_jax.runs.pruning import cut, importance, pruned_config
 from bert_jax.task import Variables

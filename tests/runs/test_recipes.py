@@ -85,9 +85,10 @@ ARGUMENTS = {
 @pytest.mark.parametrize("name", [f"{name}:{argument}" for name, found in ARGUMENTS.items() for argument in found])
 def test_finetune_recipes_are_sound(name):
     """Every key is one of its component; the reader and the task are there."""
-    from bert_jax import catalogue, configuration
+    from bert_jax import configuration
     from bert_jax.examples.columns import check_roles
     from bert_jax.examples.load import make_reader
+    from bert_jax.parts import catalogue
     from bert_jax.runs.settings import FinetuningSettings
 
     config = configuration.build(FinetuningSettings, recipes.load(name).to_dict(), "config")
@@ -207,8 +208,9 @@ PUBLIC = {
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_finetune_recipes_read_public_data(name, shared_data):
-    from bert_jax import catalogue, configuration
+    from bert_jax import configuration
     from bert_jax.examples.load import load
+    from bert_jax.parts import catalogue
     from bert_jax.runs.settings import FinetuningSettings
 
     folder, sizes = PUBLIC[name]

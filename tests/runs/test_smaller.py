@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from bert_jax.cli.main import run
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import HeadClass
 from bert_jax.interchange.hugging_face import export_model
 from bert_jax.interchange.loading import load
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.interchange.workdir import import_into_workdir
 from bert_jax.models.encoders import roberta
 from bert_jax.models.model import LM_HEAD, POOLER, Model

@@ -18,7 +18,7 @@ import bert_jax
 from bert_jax import configuration
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
-from bert_jax.models.teacher import Teacher, TeacherConfig, content
+from bert_jax.losses.teacher import Teacher, TeacherConfig, content
 from bert_jax.reporting.measures import headline
 from bert_jax.reporting.progress import ProgressLine
 from bert_jax.runs import cached_teacher

@@ -19,16 +19,16 @@ from bert_jax import task as contract
 from bert_jax.checkpoints.restoring import read_params
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
-from bert_jax.models import distillation
+from bert_jax.losses import distillation
+from bert_jax.losses.teacher import content
 from bert_jax.models.model import config_of
-from bert_jax.models.teacher import content
 from bert_jax.models.transformer import stack_layers
-from bert_jax.reporting.run_record import read_run
 from bert_jax.runs import recipes
 from bert_jax.runs.preparation import check_pretraining
 from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
+from bert_jax.workdir.run_record import read_run
 from tests import toy
 from tests.interchange.numpy_models import numpy_outputs
 from tests.objectives.test_terms import LAYOUTS, one_update

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.checkpoints.steps import overview
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
-from bert_jax.reporting.run_record import only_writer
 from bert_jax.storage import files, reading
 from bert_jax.storage.reading import NotPlainError
+from bert_jax.workdir.run_record import only_writer
+from bert_jax.workdir.steps import overview
 
 
 @pytest.fixture(params=["pipe", "device", "socket"])

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from bert_jax.checkpoints.integrity import check_step
-from bert_jax.checkpoints.steps import whole_steps
 from bert_jax.cluster import exit_codes
 from bert_jax.errors import PassingError, UserError
 from bert_jax.storage import files, retries
-from bert_jax.storage.lease import Lease
 from bert_jax.storage.remote import RemotePath
+from bert_jax.workdir.lease import Lease
+from bert_jax.workdir.steps import whole_steps
 from tests.storage.faulty import PASSING, FaultyStore, HttpError
 
 

@@ -11,16 +11,16 @@ import pytest
 from bert_jax.checkpoints.saving import save_params
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.architectures import HeadClass
 from bert_jax.interchange.hugging_face import export_model, import_model
 from bert_jax.interchange.initial import frozen_parts
 from bert_jax.interchange.loading import load
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.encoders import albert, bert
 from bert_jax.models.model import config_facts, fresh_params
-from bert_jax.reporting import run_record
 from bert_jax.rows.example_rows import pair_sequences
 from bert_jax.tasks.classification import Config, Task
+from bert_jax.workdir import run_record
 from tests.tasks import toy_tasks
 
 EXAMPLES = [

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from bert_jax import catalogue
 from bert_jax.models.encoders import bert
+from bert_jax.parts import catalogue
 from bert_jax.rows.phases import Phase
 from bert_jax.tasks import sentence_embeddings
 from bert_jax.tasks.base import KIND, Setting

@@ -15,7 +15,7 @@ import bert_jax
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.features.sentence_vectors import SentenceVectors, Step
-from bert_jax.features.trained_model import TrainedModel
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.encoders import bert
 from bert_jax.records import SPECIAL_TOKENS

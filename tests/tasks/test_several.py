@@ -12,7 +12,6 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.interchange.loading import load, one_task
-from bert_jax.reporting.run_record import read_run
 from bert_jax.runs.finetuning_preparation import check_finetuning
 from bert_jax.runs.prediction import load_tuned, predict
 from bert_jax.runs.settings import FinetuningSettings
@@ -20,6 +19,7 @@ from bert_jax.task import Variables
 from bert_jax.tasks.several import SeveralTasks
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.mesh import unbox
+from bert_jax.workdir.run_record import read_run
 from tests.tasks import toy_tasks
 
 TASKS = ("classification", "regression", "tagging")

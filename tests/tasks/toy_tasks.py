@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bert_jax import catalogue, configuration
+from bert_jax import configuration
 from bert_jax.cli.main import run
 from bert_jax.models.encoders import bert
+from bert_jax.parts import catalogue
 from bert_jax.rows.rows_config import Packing
 from bert_jax.tasks.base import ExampleTask, Setting
 from bert_jax.text.learn import learn_wordpiece

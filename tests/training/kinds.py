@@ -19,16 +19,16 @@ from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.cli import flags
 from bert_jax.cli.main import in_processes
 from bert_jax.cluster import distributed
+from bert_jax.losses.cross_entropy import Accuracy, CrossEntropy
 from bert_jax.models.dropout import dropout
-from bert_jax.models.losses import Accuracy, CrossEntropy
 from bert_jax.records import Batch, BatchSpec, Feature, Sum
-from bert_jax.reporting import run_record
 from bert_jax.reporting.observer import Observer
 from bert_jax.rows.phases import Phase
 from bert_jax.task import Bucket, Losses, RowSource, SingleTask, Term, Variables, measure
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.loop import Run, train_and_evaluate
 from bert_jax.training.mesh import MeshConfig
+from bert_jax.workdir import run_record
 from tests.training import line
 
 WIDTH, IDS, BATCH = 128, 12, 16

@@ -15,7 +15,6 @@ import numpy as np
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.checkpoints.saving import CheckpointConfig
 from bert_jax.records import Batch, Feature, Sum
-from bert_jax.reporting import run_record
 from bert_jax.reporting.observer import Observer
 from bert_jax.reporting.profiled_steps import ProfiledSteps
 from bert_jax.rows.loader import LoaderConfig
@@ -26,6 +25,7 @@ from bert_jax.training.loop import Run, train_and_evaluate
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers import adamw
 from bert_jax.training.schedules import linear
+from bert_jax.workdir import run_record
 
 WIDTH, ROWS_PER_EPOCH, BATCH = 8, 4000, 8
 TARGET = np.linspace(-1, 1, WIDTH, dtype=np.float32)

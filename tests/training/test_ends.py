@@ -14,12 +14,12 @@ from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.checkpoints.saving import CheckpointConfig
 from bert_jax.cli.main import run
 from bert_jax.errors import RepeatingError, UserError
-from bert_jax.reporting.run_record import read_run
 from bert_jax.training.experiment import TrainingConfig
 from bert_jax.training.health import diverged
 from bert_jax.training.mesh import MeshConfig, make_mesh
 from bert_jax.training.optimizers import adamw
 from bert_jax.training.schedules import linear
+from bert_jax.workdir.run_record import read_run
 from tests import toy
 from tests.training.line import BATCH, Line, Points, train
 

@@ -15,7 +15,6 @@ from bert_jax.checkpoints.restoring import read_params, saved_steps
 from bert_jax.errors import RepeatingError
 from bert_jax.reporting import status
 from bert_jax.reporting.run_log import read_records
-from bert_jax.reporting.run_record import read_run
 from bert_jax.training import mesh as meshes
 from bert_jax.training.health import FILE, stretches
 from bert_jax.training.mesh import MeshConfig
@@ -24,6 +23,7 @@ from bert_jax.training.schedules import linear
 from bert_jax.training.selection import Selection, SelectionConfig
 from bert_jax.training.state import LAST, InitialState, SkippedSteps, TrainState
 from bert_jax.training.step import jit_train_step, make_gradients, make_train_step
+from bert_jax.workdir.run_record import read_run
 from tests.training.gang import TIMED
 from tests.training.line import BATCH, Line, Points, rows_of, train
 

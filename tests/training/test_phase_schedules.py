@@ -13,11 +13,11 @@ import pytest
 from bert_jax.checkpoints.restoring import read_params, saved_steps
 from bert_jax.checkpoints.saving import CheckpointConfig
 from bert_jax.errors import UserError
-from bert_jax.reporting import run_record
 from bert_jax.rows.phases import Phase
 from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.schedules import inverse_sqrt, linear, warmup_stable_decay
+from bert_jax.workdir import run_record
 from tests.training import line
 
 WSD = warmup_stable_decay.Schedule

@@ -9,7 +9,7 @@ import pytest
 from bert_jax.checkpoints.restoring import read_params, saved_steps
 from bert_jax.cli.main import run
 from bert_jax.cluster.exit_codes import PREEMPTED
-from bert_jax.reporting.run_record import read_run
+from bert_jax.workdir.run_record import read_run
 from tests.training import gang
 from tests.training.gang import Gang
 

@@ -22,8 +22,8 @@ import pytest
 
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange.hugging_face import export_model
+from bert_jax.interchange.trained_model import TrainedModel
 from tests.features.test_features import CONFIG, TOKENIZER
 from tests.interchange.heads import HEADS, params_of
 

@@ -26,12 +26,12 @@ from safetensors.numpy import load_file
 
 from bert_jax.checkpoints.restoring import BEST, read_params, restore, saved_steps, steps_folder
 from bert_jax.checkpoints.saving import CheckpointConfig, Checkpoints, save_params
-from bert_jax.checkpoints.steps import MARKS
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.interchange.loading import read_chosen
 from bert_jax.storage import files
 from bert_jax.storage.checksums import CHECKSUMS
+from bert_jax.workdir.steps import MARKS
 from tests import toy
 from tests.checkpoints.test_checkpoints import FACTS, state_at
 from tests.tasks import toy_tasks

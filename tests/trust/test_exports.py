@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.features.trained_model import TrainedModel
 from bert_jax.interchange import tensors
 from bert_jax.interchange.card import CARD
 from bert_jax.interchange.hugging_face import export_model, import_model
 from bert_jax.interchange.tensors import WEIGHTS
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.reporting import status
 from tests import toy
 from tests.features.test_features import CONFIG, TOKENIZER

@@ -12,8 +12,8 @@ import pytest
 
 from bert_jax.checkpoints.restoring import read_params, saved_steps
 from bert_jax.cluster.exit_codes import BAD_INPUT
-from bert_jax.reporting.run_record import read_run
 from bert_jax.training.health import FILE
+from bert_jax.workdir.run_record import read_run
 from tests.training import gang
 from tests.training.gang import Gang
 from tests.trust.damage import generator, scaled

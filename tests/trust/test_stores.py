@@ -25,7 +25,8 @@ from bert_jax.checkpoints.restoring import saved_steps, steps_folder
 from bert_jax.cli.main import run
 from bert_jax.cluster.exit_codes import BAD_INPUT, CRASHED, DONE
 from bert_jax.reporting.run_log import read_records
-from bert_jax.storage import files, lease, remote, retries
+from bert_jax.storage import files, remote, retries
+from bert_jax.workdir import lease
 from tests import toy
 from tests.storage.faulty import PASSING, URL, FaultyStore
 from tests.training.gang import TIMED

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from bert_jax import catalogue
+from bert_jax.parts import catalogue
 from bert_jax.reporting.formats import is_number
 
 Record = dict[str, Any]  # one line of metrics.jsonl: step, split, time and metrics

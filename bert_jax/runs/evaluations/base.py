@@ -14,10 +14,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bert_jax import catalogue, configuration
+from bert_jax import configuration
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import Model, Part
+from bert_jax.parts import catalogue
 from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.task import titles_of
 from bert_jax.text.tokenizer import Tokenizer

@@ -16,13 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bert_jax import catalogue, configuration
+from bert_jax import configuration
 from bert_jax.errors import UserError
 from bert_jax.examples.load import DataConfig, load, to_train_on
 from bert_jax.examples.splits import at_most, train_split
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.heads import pool
 from bert_jax.models.model import POOLER, Model
+from bert_jax.parts import catalogue
 from bert_jax.records import Batch
 from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.runs.evaluations import base

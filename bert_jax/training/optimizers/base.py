@@ -9,8 +9,8 @@ import jax
 import numpy as np
 import optax
 
-from bert_jax.catalogue import place_in_own
 from bert_jax.errors import UserError, first_line
+from bert_jax.parts.catalogue import place_in_own
 
 
 class Rule(abc.ABC):

@@ -9,14 +9,12 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import linen as nn
 
 from bert_jax.configuration import check_fields, check_weights
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.model import IDS, Model, encoder_file
+from bert_jax.models.model import Model, shapes_of
 from bert_jax.models.transformer import UNROLLED
 
 WHERE = "config.teacher"
@@ -200,9 +198,8 @@ def first_params(params: Mapping[str, Any], layers: Any, student: ModelConfig, t
         raise UserError(f"{key} is {layers!r}, and each layer of the student needs one to begin with")
     if len(encoder) < len(params["encoder"]):
         encoder |= {f"{UNROLLED}{m - 1}": params["encoder"][f"{UNROLLED}{n - 1}"] for m, n in pairs[1:]}
-    batch = {name: jnp.zeros((1, 1), jnp.int32) for name in {*IDS, *encoder_file(student.encoder).Encoder.reads}}
-    model = Model(dataclasses.replace(student.plain(), vocab_size=teacher.vocab_size))
-    wanted = nn.unbox(jax.eval_shape(lambda: model.init(jax.random.key(0), batch)))["params"]["encoder"]
+    plain = dataclasses.replace(student.plain(), vocab_size=teacher.vocab_size)
+    wanted = shapes_of(Model(plain))[1]["encoder"]
     held = {jax.tree_util.keystr(path): x.shape for path, x in jax.tree_util.tree_leaves_with_path(encoder)}
     for path, leaf in jax.tree_util.tree_leaves_with_path(wanted):
         name = jax.tree_util.keystr(path)

@@ -9,25 +9,23 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import linen as nn
 
 from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
+from bert_jax.losses.cross_entropy import Teachable
+from bert_jax.losses.teacher import WHERE, Teacher, TeacherConfig, pairs_of
 from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.dropout import RowRng
-from bert_jax.models.heads import Head, Outputs
+from bert_jax.models.heads import HiddenStates, Outputs
 from bert_jax.models.kernels.choice import LONG
 from bert_jax.models.kernels.plain import scores
-from bert_jax.models.losses import Teachable
 from bert_jax.models.masks import Visible, bias
-from bert_jax.models.model import IDS, Model, Part, encoder_file, head_class
-from bert_jax.models.primitives import Dense
-from bert_jax.models.teacher import WHERE, Teacher, TeacherConfig, pairs_of
+from bert_jax.models.model import Model, Part, head_class, shapes_of
 from bert_jax.models.transformer import factors_of
 from bert_jax.records import Batch, BatchSpec, Sum
 from bert_jax.task import Term
@@ -35,28 +33,6 @@ from bert_jax.task import Term
 FROZEN = WHERE  # the name of the teacher's parameters among the frozen variables
 SAID = "teacher_"  # begins the name of an output of the teacher
 PROJECTION = "hidden_projection"  # the part of the student's parameters that widens its hidden states
-
-
-class States(Head):
-    """Gives the hidden states of some layers, through one projection that they share if ``width`` is not 0.
-
-    Attributes:
-      states: their numbers; 0 is that of the embeddings.
-    """
-
-    states: tuple[int, ...] = ()
-    width: int = 0
-    reads_hidden: ClassVar[bool] = True
-
-    @nn.compact
-    def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
-        """Return states [B, S, L, D], or [B, S, L, ``width``]."""
-        config, hidden = self.config, outputs["hidden"]
-        x = jnp.stack([hidden[number] for number in self.states], axis=1)
-        if self.width:
-            inputs, width = (("embed", x.shape[-1]),), ((None, self.width),)
-            x = Dense(config, inputs, width, config.param_dtype, name="dense")(x)
-        return {"states": x}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,8 +121,9 @@ class Lessons:
         if config.hidden.weight:
             width = trained.config.hidden_size
             own_states, its_states = zip(*pairs, strict=True)
-            own = (Part.of(PROJECTION, States, states=own_states, width=width if width != student.hidden_size else 0),)
-            its = (Part.of(PROJECTION, States, states=its_states),)
+            own_width = 0 if width == student.hidden_size else width
+            own = (Part.of(PROJECTION, HiddenStates, states=own_states, width=own_width),)
+            its = (Part.of(PROJECTION, HiddenStates, states=its_states),)
         self._states, self.student_parts = bool(own), (*parts, *own)
         self.parts = tuple(part for part in own if dict(part.options)["width"])
         heads = tuple(teachers[0] if teachers else parts) if soft else ()
@@ -252,9 +229,7 @@ def _model_of(
     trained, here = teacher.trained, f"{WHERE}.init={teacher.trained.source}"
     config = trained.config
     model = Model(config, (*(part for part in heads if part.name in trained.params), *states))
-    reads = {name for part in heads for name in head_class(config, part.head).reads}
-    batch = {name: jnp.zeros((1, 1), jnp.int32) for name in {*IDS, *encoder_file(config.encoder).Encoder.reads, *reads}}
-    outputs, variables = jax.eval_shape(lambda: model.init_with_output(jax.random.key(0), batch))
+    outputs, expected = shapes_of(model, {name for part in heads for name in head_class(config, part.head).reads})
     for term, names in needed.items():
         if missing := [name for name in names if name not in outputs]:
             lacking = ", ".join(part.name for part in heads if part.name not in trained.params)
@@ -262,7 +237,6 @@ def _model_of(
                 f"{here} has no {lacking or missing[0]}, and soft targets of the term {term!r} read its {missing[0]}; "
                 f"take a teacher that has it, name other terms in {WHERE}.soft.terms, or {teacher.config.without_soft}"
             )
-    expected = nn.unbox(variables)["params"]
     for name, tree in expected.items():
         if _shapes(tree) != _shapes(trained.params[name]):
             raise UserError(f"{here}: its {name} is unlike that of this run; take a teacher with the same head")

@@ -17,10 +17,10 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from bert_jax.errors import UserError
-from bert_jax.reporting.run_record import only_writer
-from bert_jax.storage import lease
-from bert_jax.storage.lease import Lease
 from bert_jax.storage.remote import RemotePath
+from bert_jax.workdir import lease
+from bert_jax.workdir.lease import Lease
+from bert_jax.workdir.run_record import only_writer
 
 
 class Notes(list[str]):

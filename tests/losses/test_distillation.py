@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.models.distillation import _soft_losses
+from bert_jax.losses.cross_entropy import prediction
+from bert_jax.losses.distillation import _soft_losses
+from bert_jax.losses.teacher import SoftConfig, TeacherConfig, pairs_of
 from bert_jax.models.encoders import albert
-from bert_jax.models.losses import prediction
 from bert_jax.models.model import Model
-from bert_jax.models.teacher import SoftConfig, TeacherConfig, pairs_of
 from bert_jax.models.transformer import factors_of
 
 

@@ -19,14 +19,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from bert_jax.catalogue import what_changed
 from bert_jax.cluster import distributed
 from bert_jax.cluster.exit_codes import BAD_INPUT
 from bert_jax.configuration import differences
 from bert_jax.errors import UserError
+from bert_jax.parts.catalogue import what_changed
 from bert_jax.program import say
-from bert_jax.storage import file_formats, files, reading
-from bert_jax.storage.lease import Lease
+from bert_jax.storage import files, reading
+from bert_jax.workdir import file_formats
+from bert_jax.workdir.lease import Lease
 
 _PACKAGES = (
     "jax",

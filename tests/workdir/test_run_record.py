@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from bert_jax.reporting.run_record import read_run
-from bert_jax.storage import file_formats
+from bert_jax.workdir import file_formats
+from bert_jax.workdir.run_record import read_run
 
 
 def test_the_settings_of_a_run_of_before_have_the_keys_of_today(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bert_jax import catalogue
 from bert_jax.errors import UserError
+from bert_jax.parts import catalogue
 
 SOURCES = {"docstrings", "hugging_face_dataset", "jsonl", "mediawiki", "parquet", "text_files", "tfds_dataset"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -14,16 +14,14 @@ from bert_jax.features.extract import Extractor
 from bert_jax.features.fill_mask import Filled, fill_mask
 from bert_jax.features.inputs import Item
 from bert_jax.features.sentence_vectors import SentenceVectors
+from bert_jax.interchange.architectures import HeadClass
+from bert_jax.interchange.conversion import Report
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.heads import Pooling
 from bert_jax.models.model import EncoderPart, config_of
 from bert_jax.program import Note, say
-from bert_jax.reporting.run_record import Purpose
 from bert_jax.text.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from bert_jax.interchange.architectures import HeadClass
-    from bert_jax.interchange.conversion import Report
+from bert_jax.workdir.run_record import Purpose
 
 
 @dataclasses.dataclass(frozen=True)

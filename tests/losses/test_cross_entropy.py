@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.models.losses import cross_entropy
+from bert_jax.losses.cross_entropy import cross_entropy
 from bert_jax.objectives.terms import MLM, punctuation, with_words_alone
 from bert_jax.task import measure
 from bert_jax.text.tokenizer import wordpiece

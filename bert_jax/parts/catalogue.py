@@ -2,7 +2,7 @@
 
 To add a component to this package, add one file; there is no list to update. A user's own file takes part in the same
 way: it is named by its path, and runs only after ``trust`` was called for it, which only the command line, a Python
-recipe and ``--trust_code`` do (``runs.own_code``). From then on it goes by its recorded name, ``toy.py@`` and 16 hex
+recipe and ``--trust_code`` do (``parts.own_code``). From then on it goes by its recorded name, ``toy.py@`` and 16 hex
 digits of its sha256, which stands wherever a run names its parts.
 """
 
@@ -92,7 +92,7 @@ def parts(package: str, having: str | None = None) -> dict[str, Path]:
     If ``having`` is given, return only the modules that define a class or function of this name. Components of one
     category all define the same name: ``parts("corpora", having="Source")`` returns the sources of documents.
     """
-    folder = Path(__file__).parent.joinpath(*package.split("."))
+    folder = Path(__file__).parents[1].joinpath(*package.split("."))
     files = {m.name: folder / f"{m.name}.py" for m in pkgutil.iter_modules([str(folder)]) if not m.ispkg}
     return {name: file for name, file in files.items() if having is None or having in _definitions(file)}
 

@@ -14,15 +14,16 @@ from pathlib import Path
 import pytest
 
 import bert_jax
-from bert_jax import catalogue, configuration
-from bert_jax.catalogue import KEYS, OwnCode
+from bert_jax import configuration
 from bert_jax.cli.main import run
 from bert_jax.corpora.prepare import CorpusConfig, find_source
 from bert_jax.corpora.privacy import private_config
 from bert_jax.errors import UserError
-from bert_jax.reporting.run_record import read_run
-from bert_jax.runs import own_code, recipes
+from bert_jax.parts import catalogue, own_code
+from bert_jax.parts.catalogue import KEYS, OwnCode
+from bert_jax.runs import recipes
 from bert_jax.runs.settings import PretrainingSettings
+from bert_jax.workdir.run_record import read_run
 from tests import toy
 from tests.test_one_file import PARTS as TEXTS
 

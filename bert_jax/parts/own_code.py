@@ -17,10 +17,10 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from bert_jax import catalogue
-from bert_jax.catalogue import Category, OwnCode
 from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
+from bert_jax.parts import catalogue
+from bert_jax.parts.catalogue import Category, OwnCode
 from bert_jax.storage import files, reading
 
 # Key that names a part -> (the group with the part's own keys, the dataclass in its file that has them as fields).

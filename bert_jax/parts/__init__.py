@@ -1,0 +1,1 @@
+"""Parts by the names that keys give: files of this package, and users' own files, which run if they are trusted."""
