@@ -8,11 +8,13 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from bert_jax.errors import UserError
 
 T = TypeVar("T")
+# The type of a field that is a weight of a loss: ``build`` checks it with ``check_weights``.
+LossWeight = Annotated[float, "weight of a loss"]
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
@@ -96,6 +98,8 @@ def build(cls: type[T], mapping: Mapping[str, Any], where: str, also: Iterable[s
         raise UserError("; ".join(problems))
     extra = {"where": where} if isinstance(hints.get("where"), dataclasses.InitVar) else {}
     new = cls(**values, **extra)
+    typed = typing.get_type_hints(cls, include_extras=True)
+    check_weights(new, where, *(name for name in values if typed[name] == LossWeight))
     floats = [name for name, value in values.items() if isinstance(value, float)]
     check_fields(new, where, "below 3.4e38 is needed, for float32", *floats, sound=lambda value: abs(value) < INFINITE)
     return new

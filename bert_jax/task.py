@@ -62,6 +62,7 @@ class Term(NamedTuple):
 
 
 TOTAL = "total_loss"
+MEAN = "mean"  # the metric of several tasks that is the mean of their main metrics
 STANDARD_ERROR = "_standard_error"  # ends the name of the standard error of a baseline
 
 
@@ -246,7 +247,10 @@ class Task(Protocol):
 
 
 class SingleTask:
-    """The part of a ``Task`` about kinds of batches, for a task that reads all of them in one way."""
+    """The part of a ``Task`` about kinds of batches, for a task that reads all of them in one way.
+
+    Its ``summary`` has means alone.
+    """
 
     heldout_parts: tuple[str, ...]  # names of the parts of the held-out rows; ("",) if there is only one
     trains: frozenset[str] | None = None
@@ -261,6 +265,9 @@ class SingleTask:
     def reader(self, kind: str, phase: str) -> Any:
         del phase
         return self.of(kind)
+
+    def summary(self, sums: dict[str, Sum]) -> dict[str, float]:
+        return {name: one.mean() for name, one in sums.items()}
 
     def evaluated(self, metrics: dict[str, float]) -> dict[str, float]:
         return metrics

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from bert_jax.configuration import check_fields, check_weights
+from bert_jax.configuration import LossWeight, check_fields
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import Model, shapes_of
@@ -30,14 +30,14 @@ class SoftConfig:
     et al. 2015, section 2); of a regression, the squared difference.
     """
 
-    weight: float = 1.0  # times the weight of the term itself; 0 leaves soft targets out
+    weight: LossWeight = 1.0  # times the weight of the term itself; 0 leaves soft targets out
     temperature: float = 1.0  # by which the logits of both models are divided
     terms: tuple[str, ...] = ()  # the terms that are taught; (): all
-    where: dataclasses.InitVar[str] = f"{WHERE}.soft"
 
-    def __post_init__(self, where: str) -> None:
-        check_weights(self, where, "weight")
-        check_fields(self, where, "0.001 to 1,000 is allowed", "temperature", sound=lambda value: 1e-3 <= value <= 1e3)
+    def __post_init__(self) -> None:
+        check_fields(
+            self, f"{WHERE}.soft", "0.001 to 1,000 is allowed", "temperature", sound=lambda value: 1e-3 <= value <= 1e3
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,12 +48,8 @@ class HiddenConfig:
     "cosine" 1 - their cosine (Sanh et al. 2019, section 3), summed over the mapped layers.
     """
 
-    weight: float = 0.0  # 0 leaves hidden states out
+    weight: LossWeight = 0.0  # 0 leaves hidden states out
     loss: Literal["mse", "cosine"] = "mse"  # the mean squared difference, or 1 - the cosine
-    where: dataclasses.InitVar[str] = f"{WHERE}.hidden"
-
-    def __post_init__(self, where: str) -> None:
-        check_weights(self, where, "weight")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,11 +60,7 @@ class AttentionConfig:
     al. 2020, equation 7), summed over the mapped layers.
     """
 
-    weight: float = 0.0  # 0 leaves attention out
-    where: dataclasses.InitVar[str] = f"{WHERE}.attention"
-
-    def __post_init__(self, where: str) -> None:
-        check_weights(self, where, "weight")
+    weight: LossWeight = 0.0  # 0 leaves attention out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +74,7 @@ class TeacherConfig:
 
     init: str  # a Hugging Face directory, the workdir of a run, or WORKDIR@step
     task: str | None = None  # of a teacher of several tasks; if None, each task is taught by the one of its name
-    labels: float = 1.0  # what the weights of the objective's or the task's own terms are multiplied by
+    labels: LossWeight = 1.0  # what the weights of the objective's or the task's own terms are multiplied by
     soft: SoftConfig = SoftConfig()
     hidden: HiddenConfig = HiddenConfig()
     attention: AttentionConfig = AttentionConfig()
@@ -93,7 +85,6 @@ class TeacherConfig:
     cached: bool = False  # of a fine-tuning: what the teacher says of all rows is computed once, before training
 
     def __post_init__(self) -> None:
-        check_weights(self, WHERE, "labels")
         if not (self.soft.weight or self.hidden.weight or self.attention.weight):
             raise UserError(
                 f"{WHERE} teaches nothing: the weights of soft, hidden and attention are 0; set one of them, or leave "

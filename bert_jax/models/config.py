@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, Literal, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, Self
 
 import jax.numpy as jnp
 
@@ -40,6 +40,9 @@ class ModelConfig:
     initializer_range: float = 0.02  # standard deviation of a normal distribution, before the cut at two deviations
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
 
+    # The fields that are bases of rotary positions. A run that starts from a model has the bases of its recipe.
+    rotary_bases: ClassVar[tuple[str, ...]] = ()
+
     def __post_init__(self) -> None:
         where = "config.model"
         for field in dataclasses.fields(self):
@@ -60,6 +63,13 @@ class ModelConfig:
                 f"max_length of {', '.join(too_long)} exceeds the model's {self.max_length} positions; "
                 f"give at most {self.max_length} there, or raise config.model.max_length of a model without --init"
             )
+
+    def check_longer_rows(self, phases: Sequence[tuple[str, int, Mapping[str, Any]]]) -> None:
+        """Raise ``UserError`` if rows of a later phase become longer than the model of this phase can learn to read.
+
+        Args:
+          phases: of each phase, its path in the recipe, the length of its rows, and the fields that it replaces.
+        """
 
     @property
     def encoder(self) -> str:
@@ -88,7 +98,10 @@ class ModelConfig:
 
     @property
     def classifier_pooling(self) -> Literal["cls", "mean"]:
-        """Which vector of a text a pooler reads that can read both: that of [CLS], or the mean of all."""
+        """The vector of a text that ``modernbert.Pooler`` gives a classifier: the vector of [CLS], or the mean of all.
+
+        What features and sentence vectors pool is another choice (``heads.DEFAULT_POOLING``).
+        """
         return "cls"
 
     @property

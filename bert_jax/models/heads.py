@@ -29,6 +29,7 @@ from bert_jax.records import Batch
 Outputs = Mapping[str, jax.Array]
 # The names of sentence-transformers for the ways to make one vector of those of a text's tokens; see ``pool``.
 Pooling = Literal["mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
+DEFAULT_POOLING: Pooling = "mean"  # in features and in sentence vectors, if neither the model nor the user says another
 POSITION_SIZE = 200  # the width of the embedding of a position within a span
 
 
@@ -214,7 +215,7 @@ class ChoiceClassifier(Classifier):
 class SentenceVector(Head):
     """Makes one vector for each text, without parameters (Reimers and Gurevych 2019, section 3); see ``pool``."""
 
-    pooling: Pooling = "mean"
+    pooling: Pooling = DEFAULT_POOLING
 
     def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
         """Return embeddings [B, D], float32 or wider. They are not normalised."""

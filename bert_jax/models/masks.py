@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from bert_jax.errors import UserError
 
+NEVER = -1e30  # takes the place of a score that no softmax may see
 HIDDEN = -10_000.0  # added to the score of a key that a query must not see; its float32 softmax is then exactly 0
 Pair: TypeAlias = tuple[jax.Array, jax.Array]  # something of queries and of keys
 

@@ -319,7 +319,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
         return MixedRows(list(sources.values()), [shares[n] for n in sources], key)
 
     def summary(self, sums: dict[str, Sum]) -> dict[str, float]:
-        means = {name: float(s.value) / max(float(s.count), 1e-9) for name, s in sums.items()}
+        means = super().summary(sums)
         first = f"{next(iter(self._terms))}_loss"
         if first not in means or not self._has_perplexity:
             return means

@@ -17,7 +17,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from bert_jax.configuration import check_fields, check_weights
+from bert_jax.configuration import LossWeight, check_fields
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.dropout import RowRng, mix
@@ -40,14 +40,13 @@ class Config(base.Config):
     # embedding_size of its own
     generator_size: float | None = None
     generator_layers: float = 1.0  # layers of the generator, as a share of the model's
-    replaced_weight: float = 50.0  # of the discriminator's loss; that of the generator has the weight 1
+    replaced_weight: LossWeight = 50.0  # of the discriminator's loss; that of the generator has the weight 1
     where: dataclasses.InitVar[str] = "config.objective"
 
     def __post_init__(self, where: str) -> None:
         shares = ("generator_size", "generator_layers")
         allowed = "more than 0 and at most 1 is needed"
         check_fields(self, where, allowed, *shares, sound=lambda share: share is None or 0 < share <= 1)
-        check_weights(self, where, "replaced_weight")
 
 
 class Objective(base.PretrainingObjective):

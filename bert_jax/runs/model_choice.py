@@ -16,6 +16,7 @@ from bert_jax.errors import UserError
 from bert_jax.interchange.tokenizer_files import is_padded
 from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.config import ModelConfig, TransformerConfig
+from bert_jax.models.heads import DEFAULT_POOLING
 from bert_jax.models.kernels import choice as kernels
 from bert_jax.models.model import BERT, config_facts, encoder_file, fresh_params
 from bert_jax.parts import catalogue
@@ -23,17 +24,17 @@ from bert_jax.records import BatchSpec
 from bert_jax.rows.phases import Phase
 from bert_jax.tasks import sentence_embeddings
 
-# Fields of config.model that the recipe sets even with --init. All other fields are taken from the --init model.
+# Fields of config.model that the recipe sets even with --init, as it does an encoder's ``rotary_bases``. All other
+# fields are taken from the --init model.
 _RATES = tuple(f"{of}dropout_rate" for of in ("", "attention_", "attention_output_", "classifier_", "span_"))
-THETAS = ("global_theta", "local_theta")  # bases of rotary positions
-OPEN_MODEL_FIELDS = (*_RATES, *THETAS, "dtype", "layers", "remat", "attention_kernel")
+_OPEN = (*_RATES, "dtype", "layers", "remat", "attention_kernel")
 
 
 def choose_model(model: Mapping[str, Any], vocabulary_size: int, initial: TrainedModel | None) -> ModelConfig:
     """Return the run's model config.
 
     Without ``initial`` it is ``model["size"]`` with the fields that ``config.model`` changes. With ``initial`` it is
-    the config of that model, except for ``vocab_size`` and those ``OPEN_MODEL_FIELDS`` that the recipe sets.
+    the config of that model, except for ``vocab_size`` and the open fields (``_OPEN``) that the recipe sets.
     """
     fields = {"vocab_size": vocabulary_size} | _own_fields(model)
     # Built even if ``initial`` is given, so that a mistake in the recipe is found.
@@ -46,7 +47,7 @@ def choose_model(model: Mapping[str, Any], vocabulary_size: int, initial: Traine
     if initial is None:
         return own
     known = {field.name for field in dataclasses.fields(initial.config)}
-    chosen = {name: getattr(own, name) for name in OPEN_MODEL_FIELDS if name in fields and name in known}
+    chosen = {name: getattr(own, name) for name in (*_OPEN, *own.rotary_bases) if name in fields and name in known}
     return dataclasses.replace(initial.config, **chosen, vocab_size=vocabulary_size)
 
 
@@ -63,29 +64,14 @@ def of_phase(model: ModelConfig, phase: Phase) -> ModelConfig:
     if jax.tree.map(lambda x: x.shape, before) != jax.tree.map(lambda x: x.shape, after):
         raise UserError(
             f"{where} has {', '.join(phase.model)}, which would give parameters another shape than they have; a phase "
-            "may replace keys such as dropout_rate, global_theta or local_attention"
+            f"may replace keys such as {' or '.join(('dropout_rate', *model.rotary_bases[:1]))}"
         )
     return own
 
 
 def check_extensions(model: ModelConfig, phases: Sequence[Phase]) -> None:
-    """Raise ``UserError`` if rows become much longer in a phase that does not say what base its rotary positions have.
-
-    With the base of short rows, positions turn too fast for what is far apart (ModernBERT: 10,000, then 160,000).
-    """
-    of_model = getattr(model, "global_theta", None)
-    longest: dict[float, int] = {}  # base -> the longest rows that were trained with it
-    for phase in () if of_model is None else phases:
-        base = phase.model.get("global_theta", of_model)
-        before = longest.get(base, min(longest.values(), default=phase.max_length))
-        if phase.max_length >= 4 * before and "global_theta" not in phase.model:
-            where = f"config.phases.{phase.kind}"
-            raise UserError(
-                f"{where}.max_length is {phase.max_length:,}, and rows before have at most {before:,}; say which base "
-                f"rotary positions have in such rows: --{where}.model.global_theta=160000.0 (that of ModernBERT), or "
-                f"{of_model} to keep that of config.model"
-            )
-        longest[base] = max(before, phase.max_length)
+    """Raise ``UserError`` if rows become longer in a phase than the model of this phase can learn to read."""
+    model.check_longer_rows([(f"config.phases.{one.kind}", one.max_length, one.model) for one in phases])
 
 
 def with_vocabulary_size(
@@ -117,11 +103,11 @@ def overridden_settings(model: Mapping[str, Any], typed: Collection[str], initia
     Raises:
       UserError: a setting that was given on the command line differs from ``initial``.
     """
-    held = config_facts(initial.config) | {"vocab_size": initial.tokenizer.size}
+    held, bases = config_facts(initial.config) | {"vocab_size": initial.tokenizer.size}, initial.config.rotary_bases
     differing = {
         name: f"{name} {held[name]}"
         for name, value in ({"encoder": model.get("encoder", BERT)} | _own_fields(model)).items()
-        if name in held and name not in OPEN_MODEL_FIELDS and value != held[name]
+        if name in held and name not in (*_OPEN, *bases) and value != held[name]
     }
     of_size = _file(model).SIZES.get(model.get("size", ""), {})
     wrong = {
@@ -137,11 +123,10 @@ def overridden_settings(model: Mapping[str, Any], typed: Collection[str], initia
             "from a model has its architecture: leave it out, or start without --init"
         )
     lines = [f"the model of --init is taken, not the recipe's: {has}"] if differing else []
-    bases = {name: value for name, value in _own_fields(model).items() if name in THETAS and name in held}
     return lines + [
         f"{name} is the recipe's, {value:g}; the model of --init had {held[name]:g}"
-        for name, value in bases.items()
-        if value != held[name]
+        for name, value in _own_fields(model).items()
+        if name in bases and value != held[name]
     ]
 
 
@@ -174,7 +159,7 @@ def with_pooling(task: Any, name: str, initial: TrainedModel | None) -> Any:
         return task
     own = (initial.facts.get("tasks") or {}).get(name, {}).get("task") or {}
     said = initial.vectors.pooling
-    return dataclasses.replace(task, pooling=own.get("pooling") or (said[0] if len(said) == 1 else "mean"))
+    return dataclasses.replace(task, pooling=own.get("pooling") or (said[0] if len(said) == 1 else DEFAULT_POOLING))
 
 
 def pooling_notes(tasks: Mapping[str, Any], initial: TrainedModel) -> list[str]:
@@ -190,7 +175,7 @@ def pooling_notes(tasks: Mapping[str, Any], initial: TrainedModel) -> list[str]:
         if isinstance(task, sentence_embeddings.Config):
             key = f"config.tasks.{name}.task.pooling" if name else "config.task.pooling"
             same = "as" if (task.pooling,) == said.pooling else f"not {theirs} as"
-            lines.append(f"{key} is {task.pooling or 'mean'}, {same} --init={initial.source} says{left}")
+            lines.append(f"{key} is {task.pooling or DEFAULT_POOLING}, {same} --init={initial.source} says{left}")
     return lines
 
 

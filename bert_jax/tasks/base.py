@@ -294,9 +294,6 @@ class ExampleTask(SingleTask, abc.ABC):
         """Return the metrics of the terms, as sums over the batch."""
         return measure(self._terms, outputs, batch).metrics
 
-    def summary(self, sums: dict[str, Sum]) -> dict[str, float]:
-        return {name: float(s.value) / max(float(s.count), 1e-9) for name, s in sums.items()}
-
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
         del kind, num_rows
         return self.guess()

@@ -21,16 +21,13 @@ from bert_jax.errors import UserError, few
 from bert_jax.examples.columns import Roles
 from bert_jax.examples.labels import label_names
 from bert_jax.examples.splits import groups_of
-from bert_jax.models.heads import ChoiceClassifier
-from bert_jax.models.model import POOLER, Part
 from bert_jax.records import Example
 from bert_jax.rows.example_rows import EncodedRows
-from bert_jax.task import Term
-from bert_jax.tasks.base import ExampleTask, Setting
+from bert_jax.tasks.base import Setting
+from bert_jax.tasks.choices import ChoiceTask
 from bert_jax.tasks.findings import Judge, Record, clip
 from bert_jax.tasks.metrics import standard_errors
 from bert_jax.tasks.metrics.counting import ratio
-from bert_jax.tasks.multiple_choice import choice_scores, choice_terms
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +66,7 @@ def _show(example: Example, record: Record) -> dict[str, Any]:
     }
 
 
-class Task(ExampleTask):
+class Task(ChoiceTask):
     """The ranking task. Its loss is the mean cross-entropy of the softmax over the candidates of a group.
 
     ``accuracy`` is the share of groups whose right candidate has the highest score; ``mrr`` the mean of 1 / its rank;
@@ -85,8 +82,6 @@ class Task(ExampleTask):
         "mrr": "Mean reciprocal rank",
         "pairwise_accuracy": "Accuracy of pairs",
     }
-    exported_as = ("ForMultipleChoice", None)
-    head_dropout = "classifier_dropout_rate"
     judge = Judge("classes", _weigh, _show)
 
     def __init__(self, config: Config, setting: Setting):
@@ -148,12 +143,6 @@ class Task(ExampleTask):
             )
         self.notes.append(f"{line}; they do not count")
 
-    def head(self, dropout_rate: float) -> tuple[Part, ...]:
-        return (POOLER, Part.of("classifier", ChoiceClassifier, dropout_rate=dropout_rate))
-
-    def terms(self, config: Config) -> dict[str, Term]:
-        return choice_terms()
-
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         places, others = self._places(part, outputs)
         return {
@@ -184,7 +173,7 @@ class Task(ExampleTask):
 
     def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
         """Return one record per example: its label, its rank in its group from 1, and its share of the probability."""
-        shares = special.softmax(choice_scores(outputs["logits"], self.rows[split].arrays["choice_weights"]), axis=-1)
+        shares = special.softmax(self.scores(split, outputs), axis=-1)
         ranks, examples = self._ranks(split, outputs), self.setting.splits[split]
         records: list[dict[str, Any]] = [{} for _ in examples]
         for row, group in enumerate(self.groups[split]):
@@ -198,8 +187,7 @@ class Task(ExampleTask):
 
     def _ranks(self, split: str, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the rank of each candidate within its group, from 0, [groups, C]."""
-        scores = choice_scores(outputs["logits"], self.rows[split].arrays["choice_weights"])
-        return np.argsort(np.argsort(-scores, axis=1, kind="stable"), axis=1)
+        return np.argsort(np.argsort(-self.scores(split, outputs), axis=1, kind="stable"), axis=1)
 
     def guess(self) -> dict[str, float]:
         """Return the accuracy of guessing the right candidate of each group at random."""

@@ -18,7 +18,8 @@ from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
 from bert_jax.losses.cross_entropy import cross_entropy
-from bert_jax.models.heads import Pooling, SentenceVector
+from bert_jax.models.heads import DEFAULT_POOLING, Pooling, SentenceVector
+from bert_jax.models.masks import NEVER
 from bert_jax.models.model import Part
 from bert_jax.records import Batch, Example, Sum
 from bert_jax.rows.example_rows import EncodedRows
@@ -90,7 +91,7 @@ class Task(ExampleTask):
                 )
         most = max((len(_negatives_of(config, example)) for part in splits.values() for example in part), default=0)
         self.num_choices = 2 + most
-        config = dataclasses.replace(config, pooling=config.pooling or "mean")
+        config = dataclasses.replace(config, pooling=config.pooling or DEFAULT_POOLING)
         super().__init__(config, dataclasses.replace(setting, splits=splits))
 
     def encode(self, split: str, examples: Sequence[Example]) -> EncodedRows:
@@ -118,7 +119,7 @@ class Task(ExampleTask):
 
     def _rank(self, outputs: Mapping[str, jax.Array], batch: Batch) -> tuple[Sum, Sum]:
         cosines, allowed = candidates(outputs["embeddings"], batch["text_ids"], batch["choice_weights"])
-        logits = jnp.where(allowed, cosines / self.config.temperature, -1e9)  # [B, C - 1, B]
+        logits = jnp.where(allowed, cosines / self.config.temperature, NEVER)  # [B, C - 1, B]
         num_rows = logits.shape[0]
         # On the flattened axis, candidate b is the positive of row b.
         flat = logits.reshape(num_rows, -1)

@@ -18,12 +18,11 @@ from bert_jax.losses.distillation import FROZEN
 from bert_jax.records import Batch, Sum
 from bert_jax.rows.dealt import DealtRows, buckets_of, deal
 from bert_jax.rows.phases import Phase, steps_per_epoch
-from bert_jax.task import Losses, RowSource, SingleTask, TaskOfSeveral, Variables, lower_is_better, titles_of
+from bert_jax.task import MEAN, Losses, RowSource, SingleTask, TaskOfSeveral, Variables, lower_is_better, titles_of
 from bert_jax.tasks.base import KIND, ExampleTask, Setting
 from bert_jax.tasks.mixing import Mixing
 
 SHARED = ("encoder", "pooler", FROZEN)  # parts of the parameters that all tasks have in common, and their teacher
-MEAN = "mean"  # the metric that is the mean of the tasks' main metrics
 
 
 class Member(SingleTask):
