@@ -66,7 +66,7 @@ MEAN = "mean"  # the metric of several tasks that is the mean of their main metr
 STANDARD_ERROR = "_standard_error"  # ends the name of the standard error of a baseline
 
 
-def total(task: BatchTask) -> str:
+def total_metric(task: BatchTask) -> str:
     """Return the metric that is the weighted sum of a task's terms: ``loss``, or ``TOTAL`` if a term has this name.
 
     So a metric means the same in training and in an evaluation.
@@ -87,7 +87,7 @@ def measures(terms: Mapping[str, Term]) -> dict[str, Measure]:
     return found
 
 
-def measure(terms: Mapping[str, Term], outputs: Mapping[str, Any], batch: Batch) -> Losses:
+def measure_terms(terms: Mapping[str, Term], outputs: Mapping[str, Any], batch: Batch) -> Losses:
     """Return the losses of ``terms`` and their metrics, without the metric "tokens"."""
     metrics = {name: function(outputs, batch) for name, function in measures(terms).items()}
     return Losses({name: metrics[f"{_prefix(name)}loss"] for name in terms}, metrics)

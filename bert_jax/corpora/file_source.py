@@ -20,7 +20,7 @@ from bert_jax.storage.remote import RemotePath
 UNPACKED = 4  # approximate bytes of text per byte of a compressed file
 CHECKSUMS = ("ETag", "etag", "crc32c", "md5Hash", "checksum")  # names of an object's checksum on different stores
 
-Item = TypeVar("Item")
+_Item = TypeVar("Item")
 
 
 class FileSource:
@@ -83,7 +83,7 @@ class FileSource:
         """Yield the documents of ``piece``, and a ``Skipped`` for each item that is left out."""
         raise NotImplementedError
 
-    def unpacked(self, piece: Piece, read: Callable[[Unpacked, Piece], Iterator[Item]]) -> Iterator[Item | Skipped]:
+    def unpacked(self, piece: Piece, read: Callable[[Unpacked, Piece], Iterator[_Item]]) -> Iterator[_Item | Skipped]:
         """Yield what ``read`` finds in ``piece`` of an opened file.
 
         If ``bad_text`` is "skip", a file that is no text and a file's end that cannot be read give a ``Skipped``.

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from bert_jax.errors import UserError, few
 from bert_jax.examples import delimited, jsonl, squad_json
-from bert_jax.examples.reading import Bad, Record, need, plain_name, text_lines
+from bert_jax.examples.reading import BadRecord, DataRecord, need, plain_name, text_lines
 from bert_jax.examples.values import is_unicode
 
 SHOWN = 3
@@ -118,11 +118,11 @@ def read_texts(path: str) -> tuple[dict[str, str], bool]:
     return texts, is_plain
 
 
-def _lines(path: str) -> Iterator[Record]:
+def _lines(path: str) -> Iterator[DataRecord]:
     """Yield the lines of plain text that are not blank, each with its number as ``_id``."""
     for number, line in text_lines(need(path)):
         if line.strip():
-            yield Record({"_id": number, "text": line}, f"{path}:{number}")
+            yield DataRecord({"_id": number, "text": line}, f"{path}:{number}")
 
 
 def _is_json(path: str) -> bool:
@@ -154,9 +154,9 @@ def _qrels(path: str, documents: Mapping[str, str], queries: Mapping[str, str]) 
     return relevances
 
 
-def _good(items: Iterator[Record | Bad]) -> Iterator[Record]:
+def _good(items: Iterator[DataRecord | BadRecord]) -> Iterator[DataRecord]:
     for item in items:
-        if isinstance(item, Bad):
+        if isinstance(item, BadRecord):
             raise UserError(f"{item.where} {item.reason}; mend it")
         yield item
 

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
-from bert_jax.examples.reading import Bad, Record, other_delimiter
+from bert_jax.examples.reading import BadRecord, DataRecord, other_delimiter
 from bert_jax.examples.values import CONVERTED, answer_of_tokens, is_blank, is_unicode
 from bert_jax.records import Example
 from bert_jax.text.surrogates import well_formed
@@ -58,7 +58,9 @@ def check_roles(columns: Columns, roles: Roles, where: str = "config.data.column
         raise UserError("; ".join(wrong))
 
 
-def choose(split: str, records: Sequence[Record], columns: Columns, roles: Roles) -> tuple[dict[str, Any], list[str]]:
+def choose(
+    split: str, records: Sequence[DataRecord], columns: Columns, roles: Roles
+) -> tuple[dict[str, Any], list[str]]:
     """Find the column, or columns, of each role in the records of a split.
 
     A role that is not in ``columns`` gets the column of the same name, unless ``columns`` gives this column to another
@@ -103,7 +105,7 @@ def _is_needed(role: str, split: str, is_named: bool, roles: Roles) -> bool:
     return is_named or role in roles.required
 
 
-def _unknown(role: str, name: str, records: Sequence[Record]) -> str:
+def _unknown(role: str, name: str, records: Sequence[DataRecord]) -> str:
     first = list(records[0]) if records else []
     if role == "tags" and first[:1] == ["words"] and (mark := other_delimiter(records[0]["words"][0])):
         only = f"each line has only a word; if '{mark}' separates it from its tag"
@@ -136,7 +138,7 @@ def _has(value: Any, name: str) -> bool:
     return isinstance(value, list) and bool(value) and isinstance(value[0], Mapping) and name in value[0]
 
 
-def _are_data(names: Sequence[str], records: Sequence[Record]) -> bool:
+def _are_data(names: Sequence[str], records: Sequence[DataRecord]) -> bool:
     """Return whether a name has many words or is also a value of its column."""
     numbered = list(names) == [str(i) for i in range(len(names))]
     named = names[1:] if names[:1] == ["0"] else names  # a table's first column may have numbers and no name
@@ -172,9 +174,9 @@ def select(record: Any, column: str) -> Any:
 
 
 def as_example(
-    record: Record, chosen: Mapping[str, Any], roles: Roles, is_test: bool, prefixes: Mapping[str, re.Pattern[str]]
-) -> Example | Bad:
-    """Return one record as an example, without the optional roles that have no value; or a ``Bad`` with the reason.
+    record: DataRecord, chosen: Mapping[str, Any], roles: Roles, is_test: bool, prefixes: Mapping[str, re.Pattern[str]]
+) -> Example | BadRecord:
+    """Return one record as an example, without roles that have no value; or a ``BadRecord`` with the reason.
 
     The example has the ``id`` that the file gives to the record, if any.
 
@@ -191,24 +193,24 @@ def as_example(
             value = _strip(prefixes[role], value)
         if is_blank(value, role):
             if role in roles.required or (role in FIRM and not (is_test and role in TARGETS)):
-                return Bad(record.where, f"has an empty {role} (column {_shown(chosen[role])})")
+                return BadRecord(record.where, f"has an empty {role} (column {_shown(chosen[role])})")
             continue
         try:
             if role == "answers" and isinstance(value, str):
                 value = answer_of_tokens(value, example.get("context", ""))
             example[role] = CONVERTED[role](value) if role in CONVERTED else value
         except ValueError as error:
-            return Bad(record.where, f"has as {role} (column {_shown(chosen[role])}) {error}")
+            return BadRecord(record.where, f"has as {role} (column {_shown(chosen[role])}) {error}")
         if not is_unicode(example[role]):
-            return Bad(record.where, f"has a {role} that is not UTF-8 (column {_shown(chosen[role])})")
+            return BadRecord(record.where, f"has a {role} that is not UTF-8 (column {_shown(chosen[role])})")
     if "tags" in example and len(example["tags"]) != len(example["words"]):
-        return Bad(record.where, f"has {len(example['words'])} words and {len(example['tags'])} tags")
+        return BadRecord(record.where, f"has {len(example['words'])} words and {len(example['tags'])} tags")
     if example.get("is_impossible") and "answers" in roles.all:
         example["answers"] = []
     return example
 
 
-def _value(record: Record, columns: str | tuple[str, ...], role: str) -> Any:
+def _value(record: DataRecord, columns: str | tuple[str, ...], role: str) -> Any:
     """Return the value of a role in a record, or None if its column is missing.
 
     The values of several columns become a list if the role's value is a list; otherwise they are joined to one text.

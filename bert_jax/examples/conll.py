@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from bert_jax.corpora.other_formats import is_json
 from bert_jax.errors import UserError
-from bert_jax.examples.reading import Bad, Record, text_lines, typed
+from bert_jax.examples.reading import BadRecord, DataRecord, text_lines, typed
 
 DOCSTART = "-DOCSTART-"
 FIRST = ("B", "S", "U")  # prefixes that begin an entity; U is BILOU's name for S
@@ -50,7 +50,7 @@ class Reader:
     scheme: Literal["auto", "as_found"] = "auto"  # auto: tags of any scheme become IOB2; as_found: they stay
     segmentation_digit: bool = False  # each character is followed by its number within a word, as in Weibo NER
 
-    def read(self, path: str) -> Iterator[Record | Bad]:
+    def read(self, path: str) -> Iterator[DataRecord | BadRecord]:
         """Yield the sentences of ``path``. Raises ``UserError`` if the column of the words has their numbers."""
         found = list(text_lines(path))
         if is_json("".join(line for _, line in found[:1]).lstrip()):
@@ -100,27 +100,31 @@ class Reader:
         tag = fields[self.tag_column] if form.tags else "#"
         return fields[0] == "#" and tag not in {*form.tags, "#"} and tag[:2] not in ENTITY
 
-    def _sentence(self, path: str, rows: list[tuple[int, tuple[str, ...]]], document: int, form: _Form) -> Record | Bad:
+    def _sentence(
+        self, path: str, rows: list[tuple[int, tuple[str, ...]]], document: int, form: _Form
+    ) -> DataRecord | BadRecord:
         where = f"{path}:{rows[0][0]}"
         untagged = self.tag_column in (-1, 1) and all(len(fields) == 1 for _, fields in rows)
         needed = 1 if untagged else _width(self.word_column, self.tag_column)
         for number, fields in rows:
             if len(fields) != form.width and not untagged:
                 hint = r" (--config.data.options.delimiter='\t' reads words with spaces)" if form.width == 1 else ""
-                return Bad(f"{path}:{number}", f"has {len(fields)} columns where most lines have {form.width}{hint}")
+                return BadRecord(
+                    f"{path}:{number}", f"has {len(fields)} columns where most lines have {form.width}{hint}"
+                )
         for number, fields in rows:
             if len(fields) < needed:
-                return Bad(f"{path}:{number}", f"has {len(fields)} columns where at least {needed} are needed")
+                return BadRecord(f"{path}:{number}", f"has {len(fields)} columns where at least {needed} are needed")
         words = [fields[self.word_column] for _, fields in rows]
         if "" in words:
-            return Bad(f"{path}:{rows[words.index('')][0]}", "has no word")
+            return BadRecord(f"{path}:{rows[words.index('')][0]}", "has no word")
         if self.segmentation_digit:
             words = [word[:-1] if word[-1:].isdigit() and len(word) > 1 else word for word in words]
         columns = {"words": words, "document": document}
         if not untagged:
             tags = [fields[self.tag_column] for _, fields in rows]
             columns["tags"] = _to_iob2(tags) if self.scheme == "auto" else tags
-        return Record(columns, where)
+        return DataRecord(columns, where)
 
 
 def _has_tabs(lines: Iterable[str]) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from bert_jax.errors import UserError
-from bert_jax.examples.reading import Bad, Record, other_delimiter, plain_name, text_lines, typed
+from bert_jax.examples.reading import BadRecord, DataRecord, other_delimiter, plain_name, text_lines, typed
 from bert_jax.examples.values import is_unicode
 
 FIELD_CHARACTERS = 1 << 30  # Python's own limit of 131,072 is too low for long documents
@@ -53,13 +53,13 @@ class Reader:
                 r"backslash is needed, such as ';', or '\t' for a tab"
             )
 
-    def read(self, path: str) -> Iterator[Record | Bad]:
+    def read(self, path: str) -> Iterator[DataRecord | BadRecord]:
         """Yield the rows of ``path``."""
         names: list[str] = []
         rows = self._rows(path)
         for row in rows:
             if isinstance(row.fields, str):
-                yield Bad(f"{path}:{row.first}", row.fields)
+                yield BadRecord(f"{path}:{row.first}", row.fields)
                 continue
             if not names:
                 names = _names(row.fields, self.header, path)
@@ -72,9 +72,9 @@ class Reader:
                 if self.header:
                     continue
             if len(row.fields) != len(names):
-                yield Bad(f"{path}:{row.first}", f"has {len(row.fields)} fields where {len(names)} are needed")
+                yield BadRecord(f"{path}:{row.first}", f"has {len(row.fields)} fields where {len(names)} are needed")
                 continue
-            yield Record(zip(names, row.fields, strict=True), f"{path}:{row.last}")
+            yield DataRecord(zip(names, row.fields, strict=True), f"{path}:{row.last}")
 
     def _rows(self, path: str) -> list[_Row]:
         """Return the rows of ``path`` as the quoting that fits the file cuts them."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from bert_jax.errors import UserError, few
 from bert_jax.records import Example
 
-MOST = 1000
+_MOST = 1000
 SHOWN = 20
 ABSENT = ("-", "--", "?", "n/a", "nan", "null", "none")  # what stands in files where a label is missing
 FEW = 10  # up to this number of examples may all have different labels
@@ -25,8 +25,8 @@ def label_names(examples: Sequence[Example], role: str) -> tuple[str, ...]:
     hint = f"is config.data.columns.{role} the right column, or is this a regression?"
     if not names:
         raise UserError(f"no example has a {role}; set config.data.columns.{role}")
-    if len(names) > MOST:
-        raise UserError(f"{len(names):,} different values of {role} found, at most {MOST:,} are allowed; {hint}")
+    if len(names) > _MOST:
+        raise UserError(f"{len(names):,} different values of {role} found, at most {_MOST:,} are allowed; {hint}")
     if not lists and FEW < len(values) == len(names):
         raise UserError(f"each of {len(values)} examples has a {role} of its own, such as {min(names)!r}; {hint}")
     try:

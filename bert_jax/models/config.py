@@ -46,7 +46,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         where = "config.model"
         for field in dataclasses.fields(self):
-            if most := MOST.get(field.name):
+            if most := _MOST.get(field.name):
                 check_fields(
                     self, where, f"1 to {most:,} are allowed", field.name, sound=range(1, most + 1).__contains__
                 )
@@ -221,7 +221,7 @@ class TransformerConfig(ModelConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.hidden_size % self.num_heads:
-            divisors = [n for n in range(1, min(self.hidden_size, MOST["num_heads"]) + 1) if self.hidden_size % n == 0]
+            divisors = [n for n in range(1, min(self.hidden_size, _MOST["num_heads"]) + 1) if self.hidden_size % n == 0]
             nearest = min(divisors, key=lambda n: abs(n - self.num_heads))
             raise UserError(
                 f"config.model.hidden_size {self.hidden_size} does not divide by num_heads {self.num_heads}; the "
@@ -278,7 +278,7 @@ class TransformerConfig(ModelConfig):
 
 
 # Far above any existing model: a larger value is a mistake that would be noticed only when memory runs out.
-MOST = {
+_MOST = {
     "vocab_size": 2**26,
     "hidden_size": 2**20,
     "embedding_size": 2**20,

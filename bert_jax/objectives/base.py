@@ -37,7 +37,7 @@ from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.mixture import MixedRows
 from bert_jax.rows.rows_config import SHORT_ROWS, Packing, RowsConfig
 from bert_jax.rows.sequence_rows import SequenceRows
-from bert_jax.task import Losses, RowSource, SingleTask, Variables, measure
+from bert_jax.task import Losses, RowSource, SingleTask, Variables, measure_terms
 from bert_jax.task import Term as Term
 from bert_jax.text.tokenizer import Tokenizer
 
@@ -347,7 +347,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
 
     def loss(self, variables: Variables, batch: Batch, rng: Any) -> Losses:
         batch = self.inputs(batch)
-        losses, metrics = measure(self._terms, self.forward(self.given.by_name(variables), batch, rng), batch)
+        losses, metrics = measure_terms(self._terms, self.forward(self.given.by_name(variables), batch, rng), batch)
         return Losses(losses, metrics | token_metrics(batch))
 
     def outputs(self, variables: Variables, batch: Batch) -> dict[str, jax.Array]:

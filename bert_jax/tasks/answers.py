@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from bert_jax.errors import few
 from bert_jax.records import Example
-from bert_jax.tasks.findings import Record, clip
+from bert_jax.tasks.findings import PredictionRecord, clip
 from bert_jax.tasks.metrics.spans import exact_match
 from bert_jax.tasks.windows import Passage
 
@@ -103,25 +103,25 @@ def texts(example: Mapping[str, Any]) -> list[str]:
 # ---- What is said of predicted answers ------------------------------------------------------------------------------
 
 
-def weigh(record: Record) -> tuple[float, float]:
+def weigh(record: PredictionRecord) -> tuple[float, float]:
     """Return whether a predicted answer is wrong, as the metric compares answers, and its probability."""
     right = any(exact_match(answer, record["prediction"]) for answer in record["answers"] or [""])
     return float(not right), _share(record)
 
 
-def _share(record: Record) -> float:
+def _share(record: PredictionRecord) -> float:
     entry = next((e for e in record["n_best"] if e["text"] == record["prediction"]), None)
     return float(entry["probability"]) if entry else 0.0
 
 
-def show(example: Example, record: Record) -> dict[str, Any]:
+def show(example: Example, record: PredictionRecord) -> dict[str, Any]:
     """Return what the report shows of a predicted answer."""
     shown = {"id": record["id"], "question": clip(example["question"]), "share": _share(record)}
     shown |= {"answers": list(dict.fromkeys(record["answers"])), "prediction": record["prediction"]}
     return shown | {"context": _excerpt(example, record)}
 
 
-def _excerpt(example: Example, record: Record) -> list[list[str]]:
+def _excerpt(example: Example, record: PredictionRecord) -> list[list[str]]:
     """Return the context around the predicted and the right answer, as a list of [text, mark].
 
     The mark is "predicted", "right" or "both" for text of these answers, "gap" where text was left out, and else "".

@@ -29,7 +29,7 @@ from bert_jax.rows import random
 from bert_jax.rows.example_rows import EncodedRows, ExampleRows, bucket_lengths, pair_sequences
 from bert_jax.rows.packed_examples import PackedExamples, row_length
 from bert_jax.rows.rows_config import Packing
-from bert_jax.task import STANDARD_ERROR, Losses, RowSource, SingleTask, Term, Variables, measure
+from bert_jax.task import STANDARD_ERROR, Losses, RowSource, SingleTask, Term, Variables, measure_terms
 from bert_jax.tasks.findings import Judge
 from bert_jax.text.tokenizer import Tokenizer
 
@@ -284,7 +284,7 @@ class ExampleTask(SingleTask, abc.ABC):
         return Variables(trained, frozen | (self.lessons.frozen if self.lessons else {}))
 
     def loss(self, variables: Variables, batch: Batch, rng: Any) -> Losses:
-        losses, metrics = measure(self._terms, self.forward(variables, batch, rng), batch)
+        losses, metrics = measure_terms(self._terms, self.forward(variables, batch, rng), batch)
         return Losses(losses, metrics | token_metrics(batch))
 
     def outputs(self, variables: Variables, batch: Batch) -> dict[str, jax.Array]:
@@ -292,7 +292,7 @@ class ExampleTask(SingleTask, abc.ABC):
 
     def score(self, outputs: dict[str, jax.Array], batch: Batch) -> dict[str, Sum]:
         """Return the metrics of the terms, as sums over the batch."""
-        return measure(self._terms, outputs, batch).metrics
+        return measure_terms(self._terms, outputs, batch).metrics
 
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
         del kind, num_rows

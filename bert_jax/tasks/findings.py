@@ -12,8 +12,8 @@ from bert_jax.records import Example
 from bert_jax.tasks.metrics.classification import confusion_matrix, per_label
 from bert_jax.tasks.metrics.entities import entity_metrics
 
-Record = Mapping[str, Any]
-Pair = tuple[Example, Record]
+PredictionRecord = Mapping[str, Any]
+_Pair = tuple[Example, PredictionRecord]
 MAX_WRONG = 30
 MAX_CONFUSION = 30  # with more labels, only the so many most confused pairs of labels are shown
 MAX_CHARACTERS = 480  # longer texts are cut
@@ -34,9 +34,9 @@ class Judge:
     """
 
     form: str
-    weigh: Callable[[Record], tuple[float, float]]
-    show: Callable[[Example, Record], dict[str, Any]]
-    is_known: Callable[[Record], bool] = lambda record: record.get("label") is not None
+    weigh: Callable[[PredictionRecord], tuple[float, float]]
+    show: Callable[[Example, PredictionRecord], dict[str, Any]]
+    is_known: Callable[[PredictionRecord], bool] = lambda record: record.get("label") is not None
     by_degree: bool = False
     entities: Callable[[Any], Mapping[str, Any] | None] = lambda config: None
 
@@ -45,7 +45,7 @@ def findings(
     judge: Judge,
     labels: Sequence[str],
     examples: Sequence[Example],
-    records: Sequence[Record],
+    records: Sequence[PredictionRecord],
     entities: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the findings about a split, as plain JSON values; {} if no answer is known.
@@ -101,14 +101,14 @@ def clip(text: Any, length: int = MAX_CHARACTERS) -> str:
     return text if len(text) <= length else text[: length - 1].rstrip() + "…"
 
 
-def _flat(pairs: Sequence[Pair]) -> tuple[list[str], list[str]]:
+def _flat(pairs: Sequence[_Pair]) -> tuple[list[str], list[str]]:
     """Return the true and the predicted labels of all examples. An example with tags gives one label per word."""
     true = [r["label"] if isinstance(r["label"], list) else [r["label"]] for _, r in pairs]
     found = [r["prediction"] if isinstance(r["prediction"], list) else [r["prediction"]] for _, r in pairs]
     return [name for names in true for name in names], [name for names in found for name in names]
 
 
-def _per_type(pairs: Sequence[Pair], entities: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+def _per_type(pairs: Sequence[_Pair], entities: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     figures = entity_metrics([r["label"] for _, r in pairs], [r["prediction"] for _, r in pairs], **entities)
     types = [name.removesuffix("_support") for name in figures if name.endswith("_support")]
     return {

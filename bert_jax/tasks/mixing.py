@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.rows.dealt import passes_of
 
 WHERE = "config.mixing"
-MOST = 1000  # of alpha and ratio; more is a slip
+_MOST = 1000  # of alpha and ratio; more is a slip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,10 +33,10 @@ class Mixing:
         for name, wanted in (("alpha_end", "alpha"), ("main", "ratio"), ("ratio", "main")):
             if getattr(self, name) is not None and getattr(self, wanted) is None:
                 raise UserError(f"{WHERE}.{name} needs {WHERE}.{wanted}; give it too")
-        allowed = f"a number from 0 to {MOST} is needed"
-        check_fields(self, WHERE, allowed, "alpha", "alpha_end", sound=lambda v: v is None or 0 <= v <= MOST)
-        allowed = f"a number above 0 and at most {MOST} is needed"
-        check_fields(self, WHERE, allowed, "ratio", sound=lambda v: v is None or 0 < v <= MOST)
+        allowed = f"a number from 0 to {_MOST} is needed"
+        check_fields(self, WHERE, allowed, "alpha", "alpha_end", sound=lambda v: v is None or 0 <= v <= _MOST)
+        allowed = f"a number above 0 and at most {_MOST} is needed"
+        check_fields(self, WHERE, allowed, "ratio", sound=lambda v: v is None or 0 < v <= _MOST)
         for task, share in self.shares.items():
             check_share(share, self.shares.values(), f"{WHERE}.shares.{task}")
 

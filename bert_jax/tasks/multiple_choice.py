@@ -20,7 +20,7 @@ from bert_jax.records import Example
 from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.tasks.base import Setting
 from bert_jax.tasks.choices import ChoiceTask
-from bert_jax.tasks.findings import Judge, Record, clip
+from bert_jax.tasks.findings import Judge, PredictionRecord, clip
 from bert_jax.tasks.metrics import standard_errors
 from bert_jax.tasks.metrics.counting import ratio
 
@@ -42,11 +42,11 @@ class Config:
     dropout_rate: float | None = None
 
 
-def _weigh(record: Record) -> tuple[float, float]:
+def _weigh(record: PredictionRecord) -> tuple[float, float]:
     return float(record["label"] != record["prediction"]), max(record["probabilities"])
 
 
-def _show(example: Example, record: Record) -> dict[str, Any]:
+def _show(example: Example, record: PredictionRecord) -> dict[str, Any]:
     shown = {name: clip(example[name]) for name in ("context", "question") if example.get(name)}
     choices = [clip(choice, 300) for choice in example["choices"]]
     answer = {"label": record["label"], "prediction": record["prediction"], "shares": record["probabilities"]}

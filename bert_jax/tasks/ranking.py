@@ -25,7 +25,7 @@ from bert_jax.records import Example
 from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.tasks.base import Setting
 from bert_jax.tasks.choices import ChoiceTask
-from bert_jax.tasks.findings import Judge, Record, clip
+from bert_jax.tasks.findings import Judge, PredictionRecord, clip
 from bert_jax.tasks.metrics import standard_errors
 from bert_jax.tasks.metrics.counting import ratio
 
@@ -47,16 +47,16 @@ class Config:
     dropout_rate: float | None = None
 
 
-def _share(record: Record) -> float:
+def _share(record: PredictionRecord) -> float:
     """Return how probable the predicted label of a candidate is, from the probability that it is the right one."""
     return float(record["probability"] if record["rank"] == 1 else 1 - record["probability"])
 
 
-def _weigh(record: Record) -> tuple[float, float]:
+def _weigh(record: PredictionRecord) -> tuple[float, float]:
     return float(record["label"] != record["prediction"]), _share(record)
 
 
-def _show(example: Example, record: Record) -> dict[str, Any]:
+def _show(example: Example, record: PredictionRecord) -> dict[str, Any]:
     shown = {name: clip(example[name]) for name in ("text", "pair")}
     return {
         "id": record["id"],

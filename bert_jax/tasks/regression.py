@@ -19,7 +19,7 @@ from bert_jax.records import Batch, Example, Sum
 from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.task import Term
 from bert_jax.tasks.base import ExampleTask, with_error
-from bert_jax.tasks.findings import Judge, Record, clip
+from bert_jax.tasks.findings import Judge, PredictionRecord, clip
 from bert_jax.tasks.metrics import standard_errors
 from bert_jax.tasks.metrics.regression import TITLES, check_names, regression_metrics
 
@@ -38,12 +38,12 @@ class Config:
         check_names(self.metrics)
 
 
-def _weigh(record: Record) -> tuple[float, float]:
+def _weigh(record: PredictionRecord) -> tuple[float, float]:
     gap = abs(record["label"] - record["prediction"])
     return 1.0, gap if math.isfinite(gap) else math.inf
 
 
-def _show(example: Example, record: Record) -> dict[str, Any]:
+def _show(example: Example, record: PredictionRecord) -> dict[str, Any]:
     shown = {name: clip(example[name]) for name in ("text", "pair") if example.get(name)}
     return {"id": record["id"], **shown, "label": record["label"], "prediction": record["prediction"]}
 

@@ -25,7 +25,7 @@ from bert_jax.records import Batch, Example, Sum
 from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.task import Term
 from bert_jax.tasks.base import ExampleTask, Setting
-from bert_jax.tasks.findings import Judge, Record, clip
+from bert_jax.tasks.findings import Judge, PredictionRecord, clip
 from bert_jax.tasks.metrics import standard_errors
 from bert_jax.tasks.metrics.regression import TITLES, regression_metrics
 from bert_jax.tasks.metrics.retrieval import Nearest, Rankings, Relevances, query_scores, retrieval_metrics, unit
@@ -50,11 +50,11 @@ class Config:
         check_fields(self, "config.task", allowed, "max_negatives", sound=lambda value: value is None or value >= 0)
 
 
-def _weigh(record: Record) -> tuple[float, float]:
+def _weigh(record: PredictionRecord) -> tuple[float, float]:
     return 1.0, -record["prediction"]
 
 
-def _show(example: Example, record: Record) -> dict[str, Any]:
+def _show(example: Example, record: PredictionRecord) -> dict[str, Any]:
     shown = {"text": clip(example["text"]), "pair": clip(example["positive"])}
     return {"id": record["id"], **shown, "prediction": record["prediction"]}
 

@@ -28,7 +28,7 @@ from bert_jax.records import Batch, Example
 from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.task import Term
 from bert_jax.tasks.base import ExampleTask, ProblemType, with_error
-from bert_jax.tasks.findings import Judge, Record
+from bert_jax.tasks.findings import Judge, PredictionRecord
 from bert_jax.tasks.metrics import standard_errors
 from bert_jax.tasks.metrics.classification import TITLES
 from bert_jax.tasks.metrics.counting import precision_recall_f1, ratio
@@ -67,13 +67,13 @@ class Config:
         configuration.check_fields(self, "config.task", "at least 0 is needed", "overlap", sound=lambda v: v >= 0)
 
 
-def _weigh(record: Record) -> tuple[float, float]:
+def _weigh(record: PredictionRecord) -> tuple[float, float]:
     rows = zip(record["label"], record["prediction"], record["probabilities"], strict=True)
     wrong = [share for truth, found, share in rows if truth != found]
     return float(bool(wrong)), max(wrong or record["probabilities"], default=0.0)
 
 
-def _show(example: Example, record: Record) -> dict[str, Any]:
+def _show(example: Example, record: PredictionRecord) -> dict[str, Any]:
     del example
     cut = {name: list(record[name][:MAX_WORDS]) for name in ("words", "label", "prediction")}
     return {"id": record["id"], "share": _weigh(record)[1], **cut}

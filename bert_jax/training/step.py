@@ -14,7 +14,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from bert_jax.errors import UserError
 from bert_jax.models.dropout import RowRng
 from bert_jax.records import Batch, Sum
-from bert_jax.task import BatchTask, Variables, total
+from bert_jax.task import BatchTask, Variables, total_metric
 from bert_jax.training.mesh import ROWS, is_split
 from bert_jax.training.sharded_update import Gradients, over_rows
 from bert_jax.training.state import TrainState
@@ -178,7 +178,7 @@ def make_train_step(
         learning_rate = schedule(state.step)
         moved = jax.tree.map(lambda w, d: w - learning_rate * d, part_of(state.params, task.trains), direction)
         metrics = metrics | {
-            total(task): Sum(loss, jnp.ones([])),
+            total_metric(task): Sum(loss, jnp.ones([])),
             "gradient_norm": Sum(norm, jnp.ones([])),
         }
         metrics = _select(sound, metrics, jax.tree.map(jnp.zeros_like, metrics))
