@@ -55,7 +55,6 @@ LINES = {
     "--peak_learning_rate=1e-4": "a key of the recipe is --config.schedule.peak_learning_rate=VALUE",
     "--learning_rate=fast": "config.schedule.peak_learning_rate is 'fast'; expected float",
     "--batch_size=8": "give --config.phases.phase1.batch_size=VALUE or --config.phases.phase2.batch_size=VALUE",
-    "--config.train.batch_size=8": "config.train.batch_size is now config.phases.train.batch_size",
     "--config.schedule={'warmup_steps': 5, 'warmup_fraction': 0.1}": "has warmup_steps and warmup_fraction, of which",
     "--hidden_sise=64": "a key of the recipe is --config.model.hidden_size=VALUE",
     "--workdir=/": "--workdir=/ is not a place for one run",

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 from jax.extend.core import jaxprs_in_params
 
-from bert_jax.models import primitives
+from bert_jax.models import gradients, primitives
 from bert_jax.models.dropout import RowRng
 from bert_jax.parts import catalogue
 from bert_jax.task import Variables
@@ -41,7 +41,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     def on_gpu(*arguments: Any, default: Any, **branches: Any) -> Any:
         return branches.get("cuda", default)(*arguments)
 
-    monkeypatch.setattr(primitives, "platform", lambda: "gpu")
+    for module in (gradients, primitives):
+        monkeypatch.setattr(module, "platform", lambda: "gpu")
     monkeypatch.setattr(jax.lax, "platform_dependent", on_gpu)
 
 

@@ -104,7 +104,7 @@ class VocabularyConfig:
             given, others = self.typed_case(typed), (initial or self).case
             case = [own if said is None else said for said, own in zip(given, others, strict=True)]
             initial = tokenizers.load(self.path, *case)
-            given.check(initial, self.path)
+            given.check(initial.case, self.path)
         return self.with_added(initial) if initial else None
 
 

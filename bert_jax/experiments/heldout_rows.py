@@ -13,7 +13,7 @@ from bert_jax.experiments.table import OWN, SAME_ROWS
 from bert_jax.interchange.loading import load
 from bert_jax.models.model import LM_HEAD
 from bert_jax.objectives import mlm
-from bert_jax.objectives.base import ROW_KEYS, Setting
+from bert_jax.objectives.setting import ROW_KEYS, Setting
 from bert_jax.runs.settings import PretrainingSettings
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training.evaluation import Evaluation

@@ -96,7 +96,7 @@ def import_into_workdir(directory: str, workdir: str, given: Case = NOT_SAID) ->
         raise UserError(f"{workdir} is {'not empty' if place.is_dir() else 'a file'}; give a new --workdir")
     files.check_writable(workdir, folder=True)
     imported = read_model(directory, given, "--")
-    given.check(imported.tokenizer, directory, "--")
+    given.check(imported.tokenizer.case, directory, "--")
     tokenizer, facts = imported.tokenizer, imported.facts
     run = {"run_id": None, "name": Path(workdir).name, "imported_from": os.fspath(directory), "facts": facts}
     with files.whole_directory(workdir) as folder:

@@ -1,4 +1,4 @@
 """Flax modules: encoders, attention, heads, and models made of these.
 
-This package knows no data and no loss; of a mesh it knows only what ``primitives.placement`` says.
+This package knows no data and no loss; of a mesh it knows only what ``placement`` says.
 """

@@ -20,7 +20,8 @@ from bert_jax.models.kernels.row_attention import Factors, rows
 from bert_jax.models.kernels.splash import splash
 from bert_jax.models.kernels.trial import compiles
 from bert_jax.models.masks import Visible
-from bert_jax.models.primitives import Dense, Placement, constrain, on_each_device, placement
+from bert_jax.models.placement import Placement, constrain, on_each_device, placement
+from bert_jax.models.primitives import Dense
 from bert_jax.models.rotary import Rotation, rotate
 
 

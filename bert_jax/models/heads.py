@@ -12,17 +12,9 @@ from flax import linen as nn
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.dropout import RowRng, dropout
-from bert_jax.models.primitives import (
-    ACTIVATIONS,
-    Dense,
-    LayerNorm,
-    activation_dtype,
-    constrain,
-    gather,
-    look_up,
-    normal,
-    with_axes,
-)
+from bert_jax.models.gradients import gather, look_up
+from bert_jax.models.placement import constrain
+from bert_jax.models.primitives import ACTIVATIONS, Dense, LayerNorm, activation_dtype, normal, with_axes
 from bert_jax.models.products import rounded_product, wide_product
 from bert_jax.records import Batch
 

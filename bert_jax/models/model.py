@@ -14,7 +14,7 @@ from flax import linen as nn
 
 from bert_jax import configuration
 from bert_jax.errors import UserError
-from bert_jax.models.config import ModelConfig, TransformerConfig
+from bert_jax.models.config import ModelConfig
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.heads import Classifier, Head
 from bert_jax.parts import catalogue
@@ -178,9 +178,7 @@ def config_facts(config: ModelConfig) -> dict[str, Any]:
 def config_of(facts: Mapping[str, Any]) -> ModelConfig:
     """Return the config that ``config_facts`` stored in ``facts``."""
     kind = encoder_file(facts["encoder"]).Config
-    # Facts of other encoders too have held the settings of Transformers, until 2026-11.
-    also = ("encoder", *(field.name for field in dataclasses.fields(TransformerConfig)))
-    return configuration.build(kind, facts, "model", also=also)  # type: ignore[no-any-return]
+    return configuration.build(kind, facts, "model", also=("encoder",))  # type: ignore[no-any-return]
 
 
 def fresh_params(config: ModelConfig) -> dict[str, Any]:

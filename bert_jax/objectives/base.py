@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -21,12 +21,14 @@ from bert_jax.errors import UserError
 from bert_jax.losses.cross_entropy import CrossEntropy, token_metrics
 from bert_jax.losses.cross_entropy import prediction as prediction
 from bert_jax.losses.distillation import FROZEN, Lessons
-from bert_jax.losses.teacher import Teacher
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.dropout import RowRng
-from bert_jax.models.model import EncoderPart, Model, Part, encoder_file
+from bert_jax.models.model import EncoderPart, Model, Part, encoder_file, heads_of
 from bert_jax.objectives.frozen import Frozen
-from bert_jax.objectives.reading import ALWAYS, features_read, with_attention
+from bert_jax.objectives.reading import ALWAYS, Functions, features_read, with_attention
+from bert_jax.objectives.setting import ROW_KEYS
+from bert_jax.objectives.setting import Config as Config
+from bert_jax.objectives.setting import Setting as Setting
 from bert_jax.objectives.terms import MLM as MLM
 from bert_jax.objectives.terms import MLM_TITLES, check_terms, count_labels, majority_rates, of_vocabulary
 from bert_jax.parts import catalogue
@@ -35,56 +37,11 @@ from bert_jax.rows import ngram_models, random, units
 from bert_jax.rows.interfaces import TokenFacts
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.mixture import MixedRows
-from bert_jax.rows.rows_config import SHORT_ROWS, Packing, RowsConfig
+from bert_jax.rows.rows_config import RowsConfig, arrangements_with
 from bert_jax.rows.sequence_rows import SequenceRows
 from bert_jax.task import Losses, RowSource, SingleTask, Variables, measure_terms
 from bert_jax.task import Term as Term
 from bert_jax.text.tokenizer import Tokenizer
-
-
-@dataclasses.dataclass(frozen=True)
-class Config:
-    """The keys of ``config.objective`` that every objective has, besides ``name``; a phase may replace them.
-
-    A phase with a ``name`` in its ``objective`` has an objective of its own, whose other keys are given there.
-    """
-
-    # share of sequences that are made shorter than a row (arrangements of pairs)
-    short_row_probability: float = SHORT_ROWS
-    masking: MaskingConfig = MaskingConfig()
-    packing: Packing = "none"  # how many sequences a row has (bert_jax/rows/README.md)
-    max_pairs_per_row: int | None = None  # the most sequences of a packed row; if None, one for every 16 positions
-    arrangement: str | None = None  # the name of a file in rows/arrangements; if None, the objective's default
-    arrangement_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # the fields of that Arrangement
-
-
-ROW_KEYS = tuple(field.name for field in dataclasses.fields(Config))
-
-
-class Setting(NamedTuple):
-    """The arguments that every objective gets besides its own config, all known before text is read.
-
-    Attributes:
-      max_lengths: kind of batch (one per phase) -> the number of positions of a row.
-      changes: kind of batch -> the keys of ``config.objective`` that its phase replaces, with their values.
-      heldout_seed: the seed of the held-out rows. If None, it is ``seed``.
-      heldout_masking: the keys of masking that held-out rows have in place of those of their phase.
-      models: field of the objective's config (metadata "model") -> the ``TrainedModel`` that it names.
-      where: the path of the objective's keys in the recipe, for messages.
-      teacher: the model of ``config.teacher``.
-      shares: kind of batch -> the share of its rows from each part of a mixture, if its phase has shares of its own.
-    """
-
-    model: ModelConfig
-    max_lengths: Mapping[str, int]
-    seed: int = 0
-    changes: Mapping[str, Mapping[str, Any]] = {}
-    heldout_seed: int | None = None
-    models: Mapping[str, Any] = {}
-    where: str = "config.objective"
-    teacher: Teacher | None = None
-    heldout_masking: Mapping[str, Any] = {}
-    shares: Mapping[str, Mapping[str, float]] = {}
 
 
 class PretrainingObjective(SingleTask, abc.ABC):
@@ -284,12 +241,17 @@ class PretrainingObjective(SingleTask, abc.ABC):
         Raises ``UserError`` if a needed feature is missing.
         """
         spec = dataclasses.replace(rows, features=rows.possible).batch_spec()
-        model, own_forward = self.setting.model, type(self).forward is not PretrainingObjective.forward
-        needed = features_read(self, self._terms, spec, own_forward)
+        model = self.setting.model
+
+        def forward(batch: Batch) -> Batch:
+            return self.forward(self.given.by_name(self.init(jax.random.key(0), spec)), batch, None)
+
+        own = None if type(self).forward is PretrainingObjective.forward else forward
+        heads = {name for part in self.parts for head in heads_of(model, part) for name in head.reads}
+        functions = Functions(self.inputs, self.derived, own, self.output_shapes)
+        needed = features_read(heads, functions, self._terms, spec)
         if lacking := sorted(needed - spec.keys()):
-            kinds = catalogue.parts("rows.arrangements", having="Arrangement")
-            fields = {name: catalogue.find("rows.arrangements", name).Arrangement.fields for name in kinds}
-            having = [name for name in kinds if set(lacking) <= fields[name].keys()]
+            having = arrangements_with(lacking)
             begin = f"objective {self.name!r} needs {', '.join(lacking)}, which the arrangement {rows.arrangement!r}"
             other = f"may be {', '.join(having)}" if having else "has no other with it; what inputs adds is in derived"
             raise UserError(f"{begin} does not have; config.objective.arrangement {other}")

@@ -1,13 +1,13 @@
-"""Finds what a function of a batch reads: which features, and whether a row's results depend on other rows.
+"""Finds which features a function of a batch reads, and whether the results of a row depend on other rows.
 
-And what a model reads for an objective.
+Also makes a model read in the direction that an objective needs.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,13 +15,9 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.model import heads_of
 from bert_jax.objectives.terms import names_and_functions, values
 from bert_jax.records import Batch, BatchSpec, Feature
 from bert_jax.task import Measure, Term
-
-if TYPE_CHECKING:
-    from bert_jax.objectives.base import PretrainingObjective
 
 # features of every batch whose rows have them
 ALWAYS = ("input_ids", "token_type_ids", "attention_mask", "position_ids", "sequence_ids", "row_weights")
@@ -87,28 +83,38 @@ def with_attention(model: ModelConfig, reads: Literal["both sides", "what came b
     return dataclasses.replace(model, attention="causal" if causal else "bidirectional")  # type: ignore[call-arg]
 
 
-def features_read(
-    objective: PretrainingObjective, terms: Mapping[str, Term], spec: BatchSpec, own_forward: bool
-) -> set[str]:
-    """Return the names of the features that an objective reads; ``spec``, those of its rows, may lack some of them.
+class Functions(NamedTuple):
+    """Functions of an objective that read a batch.
 
-    Heads, ``inputs`` and ``terms`` read features, and so does its ``forward`` if that is the file's own.
+    Attributes:
+      inputs: adds the features ``derived`` to a batch.
+      forward: gives the outputs of a batch to which ``inputs`` has added features; None: that of the base class.
+      output_shapes: gives the shapes of the outputs for rows of a spec.
     """
-    heads = [head for part in objective.parts for head in heads_of(objective.setting.model, part)]
-    derived, (named, unnamed) = set(objective.derived), names_and_functions(terms)
-    needed = {name for head in heads for name in head.reads} - derived
+
+    inputs: Callable[[Batch], Batch]
+    derived: tuple[str, ...]
+    forward: Callable[[Batch], Batch] | None
+    output_shapes: Callable[[BatchSpec], Mapping[str, jax.ShapeDtypeStruct]]
+
+
+def features_read(heads: set[str], own: Functions, terms: Mapping[str, Term], spec: BatchSpec) -> set[str]:
+    """Return the names of the features that an objective reads.
+
+    Args:
+      heads: the names of the features that its heads read.
+      spec: the features of its rows, which may lack some of those that it reads.
+    """
+    derived, (named, unnamed) = set(own.derived), names_and_functions(terms)
+    needed = heads - derived
     given = (needed | named).union(ALWAYS)
-    needed |= read_by(objective.inputs, spec, given)
-    if own_forward and needed <= spec.keys():
-
-        def forward(rows: Batch) -> Batch:
-            return objective.forward(objective.given.by_name(objective.init(jax.random.key(0), spec)), rows, None)
-
-        needed |= read_by(forward, spec, given | needed, objective.inputs) - derived
+    needed |= read_by(own.inputs, spec, given)
+    if own.forward and needed <= spec.keys():
+        needed |= read_by(own.forward, spec, given | needed, own.inputs) - derived
     if needed <= spec.keys() and (unnamed or not named - derived <= spec.keys()):  # else no trace of the model
-        outputs = objective.output_shapes(spec)
+        outputs = own.output_shapes(spec)
         named -= outputs.keys() - spec.keys()
-        named |= read_by(lambda batch: values(unnamed, outputs, objective.inputs(batch)), spec, given | needed)
+        named |= read_by(lambda batch: values(unnamed, outputs, own.inputs(batch)), spec, given | needed)
     return needed | (named - derived)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -153,3 +153,9 @@ class RowsConfig:
     def kind_of(self, length: int) -> str:
         """Return the kind of the batches with rows of ``length``; for the longest rows it is ``kind`` itself."""
         return self.kind if length == self.max_length else f"{self.kind}/{length}"
+
+
+def arrangements_with(features: Collection[str]) -> list[str]:
+    """Return the names of the arrangements whose rows have all these ``features``."""
+    every = catalogue.parts("rows.arrangements", having="Arrangement")
+    return [n for n in every if catalogue.find("rows.arrangements", n).Arrangement.fields.keys() >= {*features}]

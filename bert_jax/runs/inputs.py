@@ -334,7 +334,7 @@ def read_start(
     given = config.typed_case(typed)
     initial = read(source, flag="--init=", given=given)
     if not config.path:
-        given.check(initial.tokenizer, f"--init={source}")
+        given.check(initial.tokenizer.case, f"--init={source}")
     return initial
 
 
@@ -352,7 +352,7 @@ def find_start(
     given = config.typed_case(typed)
     initial = find_initial(source, workdir, resumes, given)
     if initial and (resumes or not config.path):
-        given.check(initial.tokenizer, workdir if resumes else f"--init={source}")
+        given.check(initial.tokenizer.case, workdir if resumes else f"--init={source}")
     return initial
 
 

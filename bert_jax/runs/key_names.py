@@ -1,9 +1,9 @@
-"""The groups, short names and former names of keys; ``recipes`` and ``configuration.build`` refuse unknown keys."""
+"""The groups and short names of keys; ``recipes`` and ``configuration.build`` refuse unknown keys."""
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -29,25 +29,6 @@ SHORT = {
 }
 # Groups whose keys are names that a recipe chooses.
 NAMED = ("phases", "tasks", "objective.members", "phases.*.objective.members", "corpus.parts", "corpus.columns")
-# Keys of earlier versions, with the names that they have now.
-RENAMED = {
-    "train": "phases.train, config.schedule and config.training",
-    "train.learning_rate": "schedule.peak_learning_rate",
-    "train.schedule": "schedule.name",
-    "train.warmup_fraction": "schedule.warmup_fraction",
-    "train.num_epochs": "phases.train.num_epochs",
-    "train.batch_size": "phases.train.batch_size",
-    "train.max_length": "phases.train.max_length",
-    "train.evaluations_per_epoch": "training.evaluations_per_epoch",
-    "train.logs_per_evaluation": "training.logs_per_evaluation",
-    "train.buckets": "packing",
-    "micro_batches": "training.micro_batches",
-    "model.attention": "objective.name, which says who sees whom: 'ltr' reads what came before",
-    "optimizer.kind": "optimizer.name",
-    "schedule.kind": "schedule.name",
-    "loggers": "training.loggers",
-    "probe": "training.evaluations.probe, with name='probe', and every=N (one of N evaluations) for every_steps",
-}
 
 
 def groups(recipe: Mapping[str, Any]) -> tuple[str, ...]:
@@ -75,11 +56,13 @@ def full(key: str, recipe: Mapping[str, Any]) -> str:
     return long.format(phases[0])
 
 
-def check_renamed(keys: Sequence[str]) -> None:
-    """Raise ``UserError`` for keys of earlier versions; the message has their new names."""
-    former = dict.fromkeys(key if key in RENAMED else key.partition(".")[0] for key in keys)
-    if renamed := [f"config.{key} is now config.{RENAMED[key]}" for key in former if key in RENAMED]:
-        raise UserError("; ".join(renamed))
+def check_attention(keys: Collection[str]) -> None:
+    """Raise ``UserError`` if ``keys`` name the attention of the model, which follows from the objective."""
+    if "model.attention" in keys:
+        raise UserError(
+            "config.model.attention follows from config.objective.name, which says who sees whom: 'ltr' reads what came"
+            " before; leave config.model.attention out"
+        )
 
 
 def check_names(keys: list[str], recipe: Mapping[str, Any], config: ConfigDict) -> None:

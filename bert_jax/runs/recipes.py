@@ -129,7 +129,7 @@ def _changed(
         keys = _keys(config, key)
         key_names.check_names(keys, recipe, config)
         _set(config, keys, value, "config", read)
-    key_names.check_renamed(list(leaves(config)))
+    key_names.check_attention(leaves(config))
     for key, name in recorded_names(config, folder, changed, asked=trust_code or not is_data).items():
         _set(config, key.split("."), name, "config", _value)
     _leave_out_keys_of_others(config, before, changed)
@@ -144,9 +144,7 @@ def _changed(
 
 def _keys(config: ConfigDict, key: str) -> list[str]:
     """Return the keys on the path to the value that ``key``, perhaps a short one, names in a recipe."""
-    keys = KEYS.findall(key_names.full(key, config))
-    key_names.check_renamed([".".join(keys)])
-    return keys
+    return KEYS.findall(key_names.full(key, config))
 
 
 def _leave_out_roles_of_others(config: ConfigDict, changed: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ from bert_jax.examples.load import DataConfig
 from bert_jax.losses.teacher import TeacherConfig
 from bert_jax.models.config import ModelConfig
 from bert_jax.objectives import base
-from bert_jax.objectives.base import ROW_KEYS
+from bert_jax.objectives.setting import ROW_KEYS
 from bert_jax.parts import catalogue
 from bert_jax.parts.own_code import with_contents
 from bert_jax.rows.loader import LoaderConfig

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from bert_jax.errors import UserError
-
-if TYPE_CHECKING:
-    from bert_jax.text.tokenizer import Tokenizer
-
 
 KEYS = "--config.vocab."  # what the flags begin with that say the case in a recipe
 
@@ -24,14 +20,14 @@ class Case(NamedTuple):
         unusual = {None: "", True: ", accents stripped", False: ", accents kept"}[self.strip_accents]
         return f"{'uncased' if self.lowercase else 'cased'}{unusual}"
 
-    def check(self, tokenizer: Tokenizer, where: str, keys: str = KEYS) -> None:
-        """Raise ``UserError`` unless the ``tokenizer`` of the files ``where`` is as the user says.
+    def check(self, case: Case, where: str, keys: str = KEYS) -> None:
+        """Raise ``UserError`` unless ``case``, which the tokenizer of the files ``where`` has, is as the user says.
 
-        ``keys``: what the flags begin with that say it.
+        ``keys``: the beginning of the flags that say it.
         """
         for name, wanted in self._asdict().items():
-            found = getattr(tokenizer, name)
-            found = tokenizer.lowercase if found is None else found
+            found = getattr(case, name)
+            found = case.lowercase if found is None else found
             if wanted not in (None, found):
                 does = {"lowercase": "converts text to lower case", "strip_accents": "strips accents"}[name]
                 does = does if found else {"lowercase": "keeps case", "strip_accents": "keeps accents"}[name]

@@ -52,7 +52,6 @@ class TrainState:
     step: jax.Array  # [] int32: updates done so far
     params: Any  # float32 master parameters
     opt_state: Any
-    carry: tuple[()] = dataclasses.field(default=(), kw_only=True)  # always empty; the checkpoint format has it
     metrics: dict[str, Sum]  # sums since the last log line, so that a resumed run logs the same as an unbroken one
     skipped: SkippedSteps  # steps that left params and opt_state as they were
 

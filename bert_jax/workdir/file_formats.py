@@ -37,7 +37,7 @@ class _Format:
         )
 
 
-WORKDIR = _Format(1, "cf58cc3")  # of run.json and of the facts of every step
+WORKDIR = _Format(2, "bbd49a63")  # of run.json and of the facts of every step
 CORPUS = _Format(3, "cf58cc3")  # of manifest.json
 GRID = _Format(2, "a2c18cd0")  # of what ablate and sweep keep of each run
 

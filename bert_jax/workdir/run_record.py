@@ -72,26 +72,7 @@ def read_run(workdir: str) -> dict[str, Any]:
             f"{path} is damaged: it does not say what the run is; put it back (every checkpoint has a copy, as 'run' "
             "in checkpoints/STEP/facts/metadata), or use another --workdir"
         )
-    return run | {name: _with_names(run[name]) for name in ("config", "identity") if isinstance(run.get(name), Mapping)}
-
-
-def _with_names(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return recorded settings with the keys of today.
-
-    Until 2026-11-23 the ``name`` of optimizer and schedule was ``kind``, and ``model.attention`` was a key. Until
-    2026-11-25 every decay was linear, to 0.
-    """
-    named = dict(tree)
-    if isinstance(tree.get("model"), Mapping):
-        named["model"] = {key: value for key, value in tree["model"].items() if key != "attention"}
-    for group in ("optimizer", "schedule"):
-        if isinstance(tree.get(group), Mapping) and "kind" in tree[group]:
-            named[group] = {"name" if key == "kind" else key: value for key, value in tree[group].items()}
-            if group == "schedule" and named[group]["name"] != "warmup_stable_decay":
-                named[group].pop("decay_steps", None)  # nothing read it
-    if isinstance(tree.get("schedule"), Mapping) and named["schedule"].get("name") == "warmup_stable_decay":
-        named["schedule"] = {"decay": "linear", "final_fraction": 0.0, **named["schedule"]}
-    return named
+    return run
 
 
 def _is_sound(run: Mapping[str, Any]) -> bool:

@@ -117,7 +117,6 @@ def test_the_best_value_is_doubted_within_the_noise_of_the_seeds():
         ("--vary=epochs=1,many", "many"),
         ("--vary=epochs", "KEY=V1,V2"),
         ("--vary=epochs=1,1", "each once"),
-        ("--vary=train.batch_size=1,2", "config.train.batch_size is now config.phases.train.batch_size"),
         ("--choose=seed", "what varies"),
         ("--seeds=a", "whole numbers"),
         ("--data=nowhere", "no file for dev"),

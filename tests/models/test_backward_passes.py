@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from bert_jax.losses.cross_entropy import cross_entropy
-from bert_jax.models.primitives import ACTIVATIONS, gated, gather, look_up, spread
+from bert_jax.models.gradients import gated, gather, look_up, spread
+from bert_jax.models.primitives import ACTIVATIONS
 
 RANDOM = np.random.default_rng(0)
 IDS = RANDOM.integers(0, 11, (3, 7))

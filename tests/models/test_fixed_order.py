@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.models import fixed_order, primitives
+from bert_jax.models import fixed_order, gradients
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig, make_mesh
 
@@ -25,7 +25,7 @@ IDS = {  # the ids of 500 tokens, in a table of 2,000 rows
 
 @pytest.fixture
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(primitives, "platform", lambda: "gpu")
+    monkeypatch.setattr(gradients, "platform", lambda: "gpu")
 
 
 @pytest.mark.parametrize("size", [2000, 1000])  # sorted, and as one product
@@ -55,7 +55,7 @@ def test_a_look_up_of_rows_on_several_devices(devices: MeshConfig, manual: tuple
     expected = jnp.zeros_like(table).at[ids].add(gradient)
 
     def of_table(table: Any, ids: Any, gradient: Any) -> Any:
-        return jax.vjp(lambda t: primitives.look_up(t, ids, "float32"), table)[1](gradient)[0]
+        return jax.vjp(lambda t: gradients.look_up(t, ids, "float32"), table)[1](gradient)[0]
 
     def on_one(*arrays: Any) -> Any:
         return jax.lax.psum(of_table(*arrays), meshes.ROWS)

@@ -19,7 +19,7 @@ from bert_jax.models.kernels.choice import form_of
 from bert_jax.models.kernels.plain import chunked, dense, local, plain
 from bert_jax.models.kernels.row_attention import OUTPUT
 from bert_jax.models.masks import Visible
-from bert_jax.models.primitives import placement
+from bert_jax.models.placement import placement
 from bert_jax.models.transformer import REMAT_POLICIES
 from bert_jax.training.mesh import MeshConfig, activations, batch_sharding, make_mesh
 

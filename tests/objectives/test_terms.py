@@ -73,7 +73,7 @@ OWN = {
         import optax
         from bert_jax.models.heads import Classifier
         from bert_jax.models.model import LM_HEAD, Part
-        from bert_jax.models.primitives import gather
+        from bert_jax.models.gradients import gather
         from bert_jax.objectives import base
         from bert_jax.records import Sum
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.models import primitives
+from bert_jax.models import gradients
 from bert_jax.planning import hlo, timeline, topologies
 from bert_jax.planning.collectives import Fabric
 from bert_jax.planning.gpu_targets import TARGETS
@@ -163,7 +163,7 @@ def test_the_layer_norm_of_gpus_is_the_layer_norm(dtype, biases):
     parameters = (scale, bias if biases else None)
     plain, fused = (
         jax.vjp(lambda x, scale, bias, f=f: f(x, scale, bias, 1e-12, ("float32", dtype)), x, *parameters)
-        for f in (primitives._normalised, primitives._normalised_on_gpu)
+        for f in (gradients.normalised, gradients.normalised_on_gpu)
     )
     tolerance = 1e-5 if dtype == "float32" else 0.02
     np.testing.assert_allclose(np.float32(plain[0]), np.float32(fused[0]), rtol=tolerance, atol=tolerance)

@@ -9,9 +9,7 @@ import pytest
 
 from bert_jax.cli.main import run
 from bert_jax.cluster.exit_codes import DONE, PREEMPTED
-from bert_jax.errors import UserError
 from bert_jax.reporting.measures import lower_is_better
-from bert_jax.runs import recipes
 from bert_jax.runs.evaluations.base import WHERE
 from tests import toy
 from tests.training import gang
@@ -188,9 +186,3 @@ def test_a_loss_of_an_evaluation_is_better_if_it_is_lower() -> None:
     assert not lower_is_better("probe/accuracy/loss")
     assert not lower_is_better("mlm_accuracy/error")
     assert lower_is_better("mlm_loss/legal")
-
-
-def test_former_keys_of_a_json_recipe_are_answered(tmp_path: Path) -> None:
-    path = toy.write_recipe(tmp_path / "r.json", {"objective": {"name": "mlm"}, "probe": {"task": ""}})
-    with pytest.raises(UserError, match=r"config\.probe is now config\.training\.evaluations\.probe"):
-        recipes.load(str(path))

@@ -280,7 +280,6 @@ EARLY = {
         "",
         "error: unknown key config.optimizer.b3; did you mean 'b2'? valid: b1, b2, bias_correction, clip_norm, eps, ",
     ),
-    "key of before": ("optimizer.kind", "", "error: config.optimizer.kind is now config.optimizer.name"),
     "schedule of two rates": (
         "schedule.name",
         SCHEDULE + "        return step + jnp.zeros(2)\n",

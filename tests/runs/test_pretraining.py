@@ -200,7 +200,7 @@ BAD_RECIPES = {
     "objective": ({"objective": {"name": "mlm_nspp"}}, "did you mean 'mlm_nsp'"),
     "attention": (
         {"model": {"attention": "causal"}},
-        "config.model.attention is now config.objective.name, which says who sees whom: 'ltr' reads",
+        "config.model.attention follows from config.objective.name, which says who sees whom: 'ltr' reads",
     ),
     "a key of a phase": (
         {"phases": {"phase1": {"num_steps": 24, "batch_size": 8, "max_length": 32, "objective": {"nme": "mlm"}}}},

@@ -440,17 +440,6 @@ def test_short_keys_stand_for_those_of_the_only_phase(tmp_path):
     assert "give --config.phases.phase1.num_steps=VALUE or " in fails("quickstart", ["--config.steps=7"])
 
 
-def test_old_keys_of_a_recipe_are_answered_with_their_new_names(tmp_path):
-    path = tmp_path / "old.json"
-    path.write_text(json.dumps({"task": {}, "train": {"batch_size": 8, "buckets": "none"}, "loggers": ()}))
-    said = fails(str(path))
-    assert "config.train.batch_size is now config.phases.train.batch_size; " in said
-    assert "config.train.buckets is now config.packing" in said
-    assert "config.loggers is now config.training.loggers" in said
-    said = fails("glue:rte", ["--config.train={'batch_size': 8}"])
-    assert said == "config.train is now config.phases.train, config.schedule and config.training"
-
-
 def test_a_fine_tuning_keeps_the_defaults_that_it_does_not_replace():
     from bert_jax import configuration
     from bert_jax.runs.settings import FinetuningSettings

@@ -103,7 +103,7 @@ def test_a_model_of_sentencepiece_is_folded_once() -> None:
     assert [*decoded.values()] == ["▁Über▁É", "▁uber▁e", "▁über▁é", "▁Uber▁E"]
     folded = sentencepiece(model, True)._engine.model  # type: ignore[union-attr]
     with pytest.raises(UserError, match=r"^--config.vocab.lowercase=False contradicts a.model, whose"):
-        Case(False).check(sentencepiece(folded, False), "a.model")
+        Case(False).check(sentencepiece(folded, False).case, "a.model")
     with pytest.raises(UserError, match=r"^--config.vocab.strip_accents=False contradicts a.model, whose"):
-        Case(True, False).check(sentencepiece(folded, True, strip_accents=False), "a.model")
-    Case(True, True).check(sentencepiece(folded), "a.model")
+        Case(True, False).check(sentencepiece(folded, True, strip_accents=False).case, "a.model")
+    Case(True, True).check(sentencepiece(folded).case, "a.model")

@@ -26,18 +26,10 @@ from bert_jax.models import heads
 from bert_jax.models.config import Block, TransformerConfig
 from bert_jax.models.dropout import RowRng, dropout
 from bert_jax.models.encoding import Encoding
+from bert_jax.models.gradients import gather, look_up
 from bert_jax.models.heads import LmHead as LmHead
-from bert_jax.models.primitives import (
-    ACTIVATIONS,
-    Dense,
-    LayerNorm,
-    activation_dtype,
-    constrain,
-    gather,
-    look_up,
-    normal,
-    with_axes,
-)
+from bert_jax.models.placement import constrain
+from bert_jax.models.primitives import ACTIVATIONS, Dense, LayerNorm, activation_dtype, normal, with_axes
 from bert_jax.models.transformer import add_layers, run_layers
 from bert_jax.records import Batch
 
