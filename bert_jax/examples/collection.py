@@ -13,9 +13,9 @@ from bert_jax.examples import delimited, jsonl, squad_json
 from bert_jax.examples.reading import BadRecord, DataRecord, need, plain_name, text_lines
 from bert_jax.examples.values import is_unicode
 
-SHOWN = 3
-QRELS = ("query-id", "corpus-id", "score")
-JSON_ENDINGS = (".json", ".jsonl")
+_SHOWN = 3
+_QRELS = ("query-id", "corpus-id", "score")
+_JSON_ENDINGS = (".json", ".jsonl")
 OBJECT = re.compile(r"\s*+(?:\[\s*+)?\{")  # how a file of JSON objects begins
 
 
@@ -127,7 +127,7 @@ def _lines(path: str) -> Iterator[DataRecord]:
 
 def _is_json(path: str) -> bool:
     """Return whether a file holds JSON objects, by its name or by how its text begins."""
-    if plain_name(path).lower().endswith(JSON_ENDINGS):
+    if plain_name(path).lower().endswith(_JSON_ENDINGS):
         return True
     return any(OBJECT.match(record["text"]) for record in itertools.islice(_lines(path), 1))
 
@@ -136,10 +136,10 @@ def _qrels(path: str, documents: Mapping[str, str], queries: Mapping[str, str]) 
     relevances: dict[str, dict[str, int]] = {}
     wrong: list[str] = []
     for record in _good(delimited.Reader().read(need(path))):
-        missing = [name for name in QRELS if name not in record]
+        missing = [name for name in _QRELS if name not in record]
         if missing:
             raise UserError(f"{path} has no column {', '.join(missing)}; its first line names {', '.join(record)}")
-        query, document, score = (record[name] for name in QRELS)
+        query, document, score = (record[name] for name in _QRELS)
         if query not in queries:
             wrong.append(f"{record.where} has the query {query!r}, which is not in the queries")
         elif document not in documents:
@@ -163,4 +163,4 @@ def _good(items: Iterator[DataRecord | BadRecord]) -> Iterator[DataRecord]:
 
 def _raise(wrong: list[str]) -> None:
     if wrong:
-        raise UserError(few(wrong, SHOWN, "; "))
+        raise UserError(few(wrong, _SHOWN, "; "))

@@ -17,9 +17,9 @@ from bert_jax.records import Example
 from bert_jax.text.surrogates import well_formed
 
 Columns: TypeAlias = Mapping[str, str | int | Sequence[str | int]]
-ID = "id"
+_ID = "id"
 TARGETS = ("label", "tags", "answers")  # what the model predicts: needed to train and to score, not to predict
-FIRM = (*TARGETS, "pair")  # roles that may be optional: if some examples have such a role, all must have it
+_FIRM = (*TARGETS, "pair")  # roles that may be optional: if some examples have such a role, all must have it
 MISSING = object()
 
 
@@ -46,7 +46,7 @@ class Roles:
 
 def check_roles(columns: Columns, roles: Roles, where: str = "config.data.columns") -> None:
     """Raise a ``UserError`` with all keys of ``columns`` that are not roles and all values that cannot name columns."""
-    known = (ID, *roles.all)
+    known = (_ID, *roles.all)
     others = [role for role in columns if role not in known]
     wrong = [f"{where}.{role} is not a role of this task; {nearest(role, known)}" for role in others]
     wrong += [
@@ -72,7 +72,7 @@ def choose(
     found: dict[str, str | tuple[str, ...]] = {}
     problems = []
     taken = {name.partition(".")[0] for names in columns.values() for name in _several(names)}
-    for role in (ID, *roles.all):
+    for role in (_ID, *roles.all):
         if role not in columns and role in taken:
             if _is_needed(role, split, False, roles):
                 problems.append(f"another role has the column {role!r}; set config.data.columns.{role}")
@@ -183,8 +183,8 @@ def as_example(
     ``prefixes``: role -> a regular expression; what it matches is taken away where a value, or an entry of it, begins
     with it.
     """
-    own = _value(record, chosen[ID], ID) if ID in chosen else None
-    example: Example = {} if own is None or own == "" else {ID: str(own)}
+    own = _value(record, chosen[_ID], _ID) if _ID in chosen else None
+    example: Example = {} if own is None or own == "" else {_ID: str(own)}
     for role in roles.all:
         if role not in chosen:
             continue
@@ -192,7 +192,7 @@ def as_example(
         if role in prefixes:
             value = _strip(prefixes[role], value)
         if is_blank(value, role):
-            if role in roles.required or (role in FIRM and not (is_test and role in TARGETS)):
+            if role in roles.required or (role in _FIRM and not (is_test and role in TARGETS)):
                 return BadRecord(record.where, f"has an empty {role} (column {_shown(chosen[role])})")
             continue
         try:
@@ -222,7 +222,7 @@ def _value(record: DataRecord, columns: str | tuple[str, ...], role: str) -> Any
     values = [value for value in values if value is not MISSING and value is not None]
     if role in ("choices", "negatives", "words", "tags"):
         return values
-    return ("-" if role == ID else " ").join(str(value) for value in values)
+    return ("-" if role == _ID else " ").join(str(value) for value in values)
 
 
 def _strip(prefix: re.Pattern[str], value: Any) -> Any:

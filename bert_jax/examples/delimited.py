@@ -12,7 +12,7 @@ from bert_jax.errors import UserError
 from bert_jax.examples.reading import BadRecord, DataRecord, other_delimiter, plain_name, text_lines, typed
 from bert_jax.examples.values import is_unicode
 
-FIELD_CHARACTERS = 1 << 30  # Python's own limit of 131,072 is too low for long documents
+_FIELD_CHARACTERS = 1 << 30  # Python's own limit of 131,072 is too low for long documents
 SEPARATOR = re.compile(
     '"?sep=(.)"?[,;\t]*', re.IGNORECASE
 )  # the first line of some files of Excel; it names the delimiter
@@ -134,7 +134,7 @@ def _quoted(lines: Sequence[tuple[int, str]], delimiter: str, spaced: bool, esca
       spaced: whether spaces after a delimiter are dropped.
       escapes: whether a backslash before a quote, a delimiter or a backslash makes it text. Any other backslash stays.
     """
-    csv.field_size_limit(FIELD_CHARACTERS)
+    csv.field_size_limit(_FIELD_CHARACTERS)
     texts = (f"{line}\n" for _, line in lines)
     if escapes:
         backslash = re.compile(rf'\\(["\\{re.escape(delimiter)}]?)')

@@ -8,8 +8,8 @@ from bert_jax.errors import UserError, few
 from bert_jax.records import Example
 
 _MOST = 1000
-SHOWN = 20
-ABSENT = ("-", "--", "?", "n/a", "nan", "null", "none")  # what stands in files where a label is missing
+_SHOWN = 20
+_ABSENT = ("-", "--", "?", "n/a", "nan", "null", "none")  # what stands in files where a label is missing
 FEW = 10  # up to this number of examples may all have different labels
 
 
@@ -38,12 +38,14 @@ def label_names(examples: Sequence[Example], role: str) -> tuple[str, ...]:
 def label_note(names: Sequence[str]) -> str:
     """Return a line with the first labels and the number of the others, and what to do if they look wrong."""
     hint = "; they are numbers with fractions: --config=regression learns scores" if _are_scores(names) else ""
-    absent = [name for name in names if name.lower() in ABSENT or (name == "-1" and "2" in names and "-2" not in names)]
+    absent = [
+        name for name in names if name.lower() in _ABSENT or (name == "-1" and "2" in names and "-2" not in names)
+    ]
     if absent:
         hint += (
             f'; {absent[0]!r} looks like a missing label: --config.data.drop_labels="({absent[0]!r},)" leaves it out'
         )
-    return f"labels: {few(names, SHOWN)}{hint}"
+    return f"labels: {few(names, _SHOWN)}{hint}"
 
 
 def _are_scores(names: Sequence[str]) -> bool:

@@ -25,7 +25,7 @@ KNOWN = {
     "dev": ("dev", "valid", "validation", "val", "trial"),
     "test": ("test", "testing"),
 }  # split -> the values that mean it, in lower case
-SHOWN = 10
+_SHOWN = 10
 
 
 def deal(
@@ -184,7 +184,7 @@ def deal_by_column(
         else:
             found[split].append(item)
     if left_out:
-        others = few(list(map(repr, sorted(left_out))), SHOWN)
+        others = few(list(map(repr, sorted(left_out))), _SHOWN)
         if not values:
             raise UserError(
                 f"the column {column!r} has the values {others}, which name no split; say which is which, such as "

@@ -17,7 +17,7 @@ from bert_jax.examples.reading import BadRecord, DataRecord, whole_text
 from bert_jax.storage import files, globs, reading
 
 # A zip that would unpack to more bytes than both is refused; text becomes ten times smaller or so.
-SMALL_BYTES, MOST_TIMES = 1 << 26, 200
+_SMALL_BYTES, _MOST_TIMES = 1 << 26, 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,10 +52,10 @@ class Reader:
             with zipfile.ZipFile(io.BytesIO(packed)) as archive:
                 entries = [entry for entry in archive.infolist() if not entry.is_dir()]
                 size = sum(entry.file_size for entry in entries)
-                if size > max(SMALL_BYTES, MOST_TIMES * len(packed)):
+                if size > max(_SMALL_BYTES, _MOST_TIMES * len(packed)):
                     raise UserError(
                         f"{path} would unpack to {size:,} bytes, {size // len(packed):,} times its own size (at most"
-                        f" {MOST_TIMES} times is read); if it is sound, unpack it and name the folder"
+                        f" {_MOST_TIMES} times is read); if it is sound, unpack it and name the folder"
                     )
                 if links := [e.filename for e in entries if stat.S_ISLNK(e.external_attr >> 16)]:
                     raise UserError(

@@ -9,7 +9,7 @@ import numpy as np
 
 from bert_jax.text.surrogates import SURROGATE
 
-SCALARS = (str, int, float)
+_SCALARS = (str, int, float)
 
 
 def is_blank(value: Any, role: str) -> bool:
@@ -37,7 +37,7 @@ def is_unicode(value: Any) -> bool:
 
 def text(value: Any) -> str:
     """Return ``value``, a text or a number, as text. Raises ``ValueError`` for any other value."""
-    if not isinstance(value, SCALARS):
+    if not isinstance(value, _SCALARS):
         raise ValueError(f"a {type(value).__name__} where text is needed")
     return value if isinstance(value, str) else str(value)
 
@@ -49,7 +49,7 @@ def passage(value: Any) -> str:
 
 def texts(value: Any) -> list[str]:
     """Return ``value`` as a list of texts; a single text becomes a list. Raises ``ValueError`` if a text is empty."""
-    items = [text(item) for item in ([value] if isinstance(value, SCALARS) else _items(value))]
+    items = [text(item) for item in ([value] if isinstance(value, _SCALARS) else _items(value))]
     if not all(item.strip() for item in items):
         raise ValueError("an empty text in a list")
     return items
@@ -64,7 +64,7 @@ def words(value: Any) -> list[str]:
 
 def label(value: Any) -> str | int | float | bool:
     """Return ``value``, a label: a name, an index or a number. Raises ``ValueError`` for any other value."""
-    if not isinstance(value, SCALARS):
+    if not isinstance(value, _SCALARS):
         raise ValueError(f"a {type(value).__name__} where one name or number is needed")
     return value.strip() if isinstance(value, str) else value
 

@@ -11,7 +11,7 @@ from bert_jax.tasks.findings import PredictionRecord, clip
 from bert_jax.tasks.metrics.spans import exact_match
 from bert_jax.tasks.windows import Passage
 
-AROUND = 120  # characters of the context to show on either side of an answer
+_AROUND = 120  # characters of the context to show on either side of an answer
 
 
 class _Place(NamedTuple):
@@ -132,8 +132,10 @@ def _excerpt(example: Example, record: PredictionRecord) -> list[list[str]]:
     right = next(((place.start, place.end) for place in places if place.state == "right"), None)
     marked = {"predicted": found, "right": right}
     spans = {name: span for name, span in marked.items() if span is not None}
-    near = {i for start, end in spans.values() for i in range(max(0, start - AROUND), min(len(context), end + AROUND))}
-    near = near or set(range(min(len(context), 2 * AROUND)))
+    near = {
+        i for start, end in spans.values() for i in range(max(0, start - _AROUND), min(len(context), end + _AROUND))
+    }
+    near = near or set(range(min(len(context), 2 * _AROUND)))
     parts: list[list[str]] = []
     before = -1
     for i in sorted(near):

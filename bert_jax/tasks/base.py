@@ -34,7 +34,7 @@ from bert_jax.tasks.findings import Judge
 from bert_jax.text.tokenizer import Tokenizer
 
 ProblemType = Literal["single_label_classification", "regression", "multi_label_classification"]
-NOTED_UNKNOWN = 0.1  # with a larger share of [UNK] tokens, the user gets a note
+_NOTED_UNKNOWN = 0.1  # with a larger share of [UNK] tokens, the user gets a note
 KIND = "train"  # the kind of batches with the longest rows; evaluation uses it too
 PACKED = f"{KIND}_packed"  # the kind of batches whose rows hold several examples
 
@@ -358,7 +358,7 @@ class ExampleTask(SingleTask, abc.ABC):
     def _note_unknown(self, rows: EncodedRows) -> None:
         ids = rows.sequences.get("input_ids", np.zeros(0, np.int32))
         share = float(np.mean(ids == self.setting.tokenizer.unk_id)) if len(ids) else 0.0
-        if share > NOTED_UNKNOWN:
+        if share > _NOTED_UNKNOWN:
             self.notes.append(f"{share:.0%} of the tokens are [UNK]; is the vocabulary one of this language?")
 
     def _padded(self, *splits: str) -> int:

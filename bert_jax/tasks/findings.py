@@ -14,9 +14,9 @@ from bert_jax.tasks.metrics.entities import entity_metrics
 
 PredictionRecord = Mapping[str, Any]
 _Pair = tuple[Example, PredictionRecord]
-MAX_WRONG = 30
+_MAX_WRONG = 30
 MAX_CONFUSION = 30  # with more labels, only the so many most confused pairs of labels are shown
-MAX_CHARACTERS = 480  # longer texts are cut
+_MAX_CHARACTERS = 480  # longer texts are cut
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,7 @@ def findings(
     wrong = [pair for is_wrong, _, pair in weighed if judge.by_degree or is_wrong]
     if not judge.by_degree:
         result["num_wrong"] = len(wrong)
-    return result | {"wrong": [judge.show(*pair) for pair in wrong[:MAX_WRONG]]}
+    return result | {"wrong": [judge.show(*pair) for pair in wrong[:_MAX_WRONG]]}
 
 
 def _confusion(matrix: np.ndarray, labels: Sequence[str]) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def _confusion(matrix: np.ndarray, labels: Sequence[str]) -> dict[str, Any]:
     return {"confused": listed}
 
 
-def clip(text: Any, length: int = MAX_CHARACTERS) -> str:
+def clip(text: Any, length: int = _MAX_CHARACTERS) -> str:
     """Return ``text`` without empty lines, cut to ``length`` characters."""
     text = "\n".join(line for line in str(text).splitlines() if line.strip())
     return text if len(text) <= length else text[: length - 1].rstrip() + "…"

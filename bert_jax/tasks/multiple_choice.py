@@ -24,7 +24,7 @@ from bert_jax.tasks.findings import Judge, PredictionRecord, clip
 from bert_jax.tasks.metrics import standard_errors
 from bert_jax.tasks.metrics.counting import ratio
 
-READINGS = ("index", "letter", "text")
+_READINGS = ("index", "letter", "text")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,11 +127,11 @@ def _join(example: Example, choice: str) -> str:
 
 
 def reading(wanted: str, examples: Sequence[Example]) -> str | None:
-    """Return how labels name choices: ``wanted``, or for "auto" the first of ``READINGS`` that fits all examples.
+    """Return how labels name choices: ``wanted``, or for "auto" the first of ``_READINGS`` that fits all examples.
 
     Returns None if it does not fit.
     """
-    for name in READINGS if wanted == "auto" else (wanted,):
+    for name in _READINGS if wanted == "auto" else (wanted,):
         places = _right_choices(name, examples)
         if all(place is not None or e.get("label") is None for place, e in zip(places, examples, strict=True)):
             return name
@@ -156,7 +156,7 @@ def _place(name: str | None, label: Any, choices: Sequence[str]) -> int | None:
 
 
 def _misread(wanted: str, examples: Sequence[Example]) -> str:
-    names = READINGS if wanted == "auto" else (wanted,)
+    names = _READINGS if wanted == "auto" else (wanted,)
     # Assume that the user meant the reading that fits the most labels.
     name = max(names, key=lambda one: sum(place is not None for place in _right_choices(one, examples)))
     places = zip(_right_choices(name, examples), examples, strict=True)

@@ -23,7 +23,7 @@ from bert_jax.tasks.findings import Judge, PredictionRecord, clip
 from bert_jax.tasks.metrics import standard_errors
 from bert_jax.tasks.metrics.regression import TITLES, check_names, regression_metrics
 
-LARGEST = 1e15  # of the labels: a sum of squares of such numbers is finite in float32
+_LARGEST = 1e15  # of the labels: a sum of squares of such numbers is finite in float32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,11 +82,11 @@ class Task(ExampleTask):
             f"{example['id']} of {split} has {example['label']!r}"
             for split, examples in splits.items()
             for example in examples
-            if example.get("label") is not None and abs(_number(example["label"]) or 0.0) > LARGEST
+            if example.get("label") is not None and abs(_number(example["label"]) or 0.0) > _LARGEST
         ]
         if large:
             raise UserError(
-                f"{len(large):,} labels are beyond {LARGEST:g}: {few(large, 5, '; ')}; their squares are infinite in "
+                f"{len(large):,} labels are beyond {_LARGEST:g}: {few(large, 5, '; ')}; their squares are infinite in "
                 "float32: divide the labels by a number"
             )
 

@@ -30,7 +30,7 @@ from bert_jax.tasks.metrics import standard_errors
 from bert_jax.tasks.metrics.regression import TITLES, regression_metrics
 from bert_jax.tasks.metrics.retrieval import Nearest, Rankings, Relevances, query_scores, retrieval_metrics, unit
 
-TOP = 10
+_TOP = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Task(ExampleTask):
     """
 
     roles = Roles(("text",), ("positive", "negatives", "similarity"))
-    answer, main_metric = "positive", f"ndcg@{TOP}"
+    answer, main_metric = "positive", f"ndcg@{_TOP}"
     exported_as = ("Model", None)
     titles: ClassVar[Mapping[str, str]] = {"spearmanr": TITLES["spearmanr"]}
     judge = Judge("pairs", _weigh, _show, lambda record: isinstance(record["prediction"], float), by_degree=True)
@@ -140,7 +140,7 @@ class Task(ExampleTask):
     def errors(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         """Return the standard errors over queries, and the jackknife error of spearmanr over pairs."""
         embeddings, arrays = outputs["embeddings"].astype(np.float64), self.rows[part].arrays
-        found = query_scores(*_rankings(embeddings, arrays["text_ids"], arrays["choice_weights"]), (TOP,))
+        found = query_scores(*_rankings(embeddings, arrays["text_ids"], arrays["choice_weights"]), (_TOP,))
         errors = {name: standard_errors.of_mean(of) for name, of in found.items() if of}
         similarities, cosines = self._similarities(part, embeddings)
         if len(similarities):
@@ -246,7 +246,7 @@ def retrieval_scores(embeddings: np.ndarray, text_ids: np.ndarray, weights: np.n
     unless it is its own positive.
     """
     relevances, scores = _rankings(embeddings, text_ids, weights)
-    return retrieval_metrics(relevances, scores, (TOP,)) if relevances else {}
+    return retrieval_metrics(relevances, scores, (_TOP,)) if relevances else {}
 
 
 def _rankings(embeddings: np.ndarray, text_ids: np.ndarray, weights: np.ndarray) -> tuple[Relevances, Rankings]:
@@ -260,7 +260,7 @@ def _rankings(embeddings: np.ndarray, text_ids: np.ndarray, weights: np.ndarray)
         return {}, {}
     rows, choices = np.nonzero(weights[:, 1:] > 0)
     names, first = np.unique(text_ids[:, 1:][rows, choices], return_index=True)
-    found = Nearest(embeddings[list(query_rows.values()), 0], TOP + 1)
+    found = Nearest(embeddings[list(query_rows.values()), 0], _TOP + 1)
     found.add(embeddings[rows[first], choices[first] + 1])
     scores: dict[str, Mapping[str, float]] = {}
     for query, near, places in zip(query_rows, found.scores, found.places, strict=True):

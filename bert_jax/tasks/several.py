@@ -22,7 +22,7 @@ from bert_jax.task import MEAN, Losses, RowSource, SingleTask, TaskOfSeveral, Va
 from bert_jax.tasks.base import KIND, ExampleTask, Setting
 from bert_jax.tasks.mixing import Mixing
 
-SHARED = ("encoder", "pooler", FROZEN)  # parts of the parameters that all tasks have in common, and their teacher
+_SHARED = ("encoder", "pooler", FROZEN)  # parts of the parameters that all tasks have in common, and their teacher
 
 
 class Member(SingleTask):
@@ -126,11 +126,11 @@ class SeveralTasks(TaskOfSeveral[Member]):
           UserError: no task has a part of ``frozen``, or two tasks have parts of one name.
         """
         self.members, self._mixing, self._phase = members, mixing, phase
-        every = [whole for one in members.values() for whole in one.parts.values() if whole not in SHARED]
+        every = [whole for one in members.values() for whole in one.parts.values() if whole not in _SHARED]
         if twice := [name for name in every if every.count(name) > 1]:
             raise UserError(f"config.tasks has two tasks with a part called {twice[0]}; give one of them another name")
-        if unknown := [name for name in frozen if name not in (*SHARED, *every)]:
-            raise UserError(f"config.frozen names {unknown[0]!r}; {nearest(unknown[0], (*SHARED, *every))}")
+        if unknown := [name for name in frozen if name not in (*_SHARED, *every)]:
+            raise UserError(f"config.frozen names {unknown[0]!r}; {nearest(unknown[0], (*_SHARED, *every))}")
         kinds = {kind: one for one in members.values() for kind in one.batch_specs}
         super().__init__(kinds, {KIND: {part: name for name, one in members.items() for part in one.heldout_parts}})
         self.flops_per_row[KIND] = self._mean_flops()
@@ -211,4 +211,4 @@ def shared_setting(task: ExampleTask | SeveralTasks) -> Setting:
 
 def outside(name: str, part: str) -> str:
     """Return the name that a part of the task ``name`` has among the parameters of all."""
-    return part if part in SHARED else f"{name}_{part}"
+    return part if part in _SHARED else f"{name}_{part}"

@@ -35,8 +35,8 @@ from bert_jax.tasks.metrics.counting import precision_recall_f1, ratio
 from bert_jax.tasks.metrics.entities import conll_entities, entity_counts, entity_metrics
 
 OUTSIDE = "O"
-MAX_WORDS = 120  # of a sentence that the report shows
-FEATURES = ("input_ids", "labels", "label_weights", "word_ids")
+_MAX_WORDS = 120  # of a sentence that the report shows
+_FEATURES = ("input_ids", "labels", "label_weights", "word_ids")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _weigh(record: PredictionRecord) -> tuple[float, float]:
 
 def _show(example: Example, record: PredictionRecord) -> dict[str, Any]:
     del example
-    cut = {name: list(record[name][:MAX_WORDS]) for name in ("words", "label", "prediction")}
+    cut = {name: list(record[name][:_MAX_WORDS]) for name in ("words", "label", "prediction")}
     return {"id": record["id"], "share": _weigh(record)[1], **cut}
 
 
@@ -121,7 +121,7 @@ class Task(ExampleTask):
         unknown = np.array([tokenizer.unk_id], np.int32)
         texts = (tokenizer.joiner + word for example in examples for word in example["words"])
         flat = iter(tokenizer.encode_batch(list(texts)))
-        sequences: dict[str, list[np.ndarray]] = {name: [] for name in FEATURES}
+        sequences: dict[str, list[np.ndarray]] = {name: [] for name in _FEATURES}
         rows_of, long, cut = [], 0, 0
         for i, example in enumerate(examples):
             pieces = [ids if len(ids) else unknown for ids in (next(flat) for _ in example["words"])]

@@ -12,7 +12,7 @@ import re
 import unicodedata
 
 SPACE = "\u2581"  # stands for a space in the pieces of sentencepiece
-NOT_WHITE = "\x1c\x1d\x1e\x1f"  # white space for Python, but not for Unicode
+_NOT_WHITE = "\x1c\x1d\x1e\x1f"  # white space for Python, but not for Unicode
 BYTE = re.compile("<0x[0-9A-F]{2}>")  # a piece of sentencepiece that stands for a byte
 
 
@@ -78,7 +78,7 @@ Marks = Prefix | Underline | Bytes
 
 def is_white(character: str) -> bool:
     """Return whether ``character`` is white space for Unicode."""
-    return character.isspace() and character not in NOT_WHITE
+    return character.isspace() and character not in _NOT_WHITE
 
 
 def is_ideograph(character: str) -> bool:

@@ -22,7 +22,7 @@ from bert_jax.records import SPECIAL_TOKENS, UNK
 from bert_jax.text.accents import strips_accents
 from bert_jax.text.tokenizer_json import NAMES
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # types of pieces, in sentencepiece_model.proto
+NORMAL, _UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # types of pieces, in sentencepiece_model.proto
 KINDS = {1: "unigram", 2: "bpe"}  # types of models
 _FILE = """
 name: "bert_jax.sentencepiece.proto" package: "bert_jax.sentencepiece" syntax: "proto2"
@@ -69,7 +69,7 @@ def parse(data: bytes, where: str) -> Any:
         complete = bool(model.pieces) and model.HasField("trainer_spec")
     except DecodeError:
         complete = False
-    if not complete or sum(piece.type == UNKNOWN for piece in model.pieces) != 1:
+    if not complete or sum(piece.type == _UNKNOWN for piece in model.pieces) != 1:
         raise UserError(f"{where} is not a sentencepiece model; give a .model file, or a vocab.txt of WordPiece")
     table = model.normalizer_spec.precompiled_charsmap  # bytes of the index (uint32), the index, replacements
     try:
@@ -103,7 +103,7 @@ def prepare(
     """
     model = parse(data, where)
     ids = {piece.piece: i for i, piece in enumerate(model.pieces)}
-    special = {UNK: next(i for i, piece in enumerate(model.pieces) if piece.type == UNKNOWN)}
+    special = {UNK: next(i for i, piece in enumerate(model.pieces) if piece.type == _UNKNOWN)}
     changed = False
     for role, (token, *_) in NAMES.items():
         if role == "unk":

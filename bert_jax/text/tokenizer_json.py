@@ -34,7 +34,7 @@ _DECODERS = {
     "Metaspace": {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True},
 }
 NO_PIECE = "<no piece {}>"  # the name of an id that no piece has; spaces keep texts from giving it
-MAX_PIECES = 1 << 22  # a higher id in a file is a mistake
+_MAX_PIECES = 1 << 22  # a higher id in a file is a mistake
 MAX_WORD_CHARACTERS = 100  # a longer word becomes [UNK], as in BERT's release of 2018-10 and all later libraries
 
 
@@ -169,7 +169,7 @@ def _without_holes(content: Content, others: Collection[int]) -> Content:
     """
     ids, model = ids_of(content), content["model"]
     taken = set(ids.values())
-    if not isinstance(model["vocab"], dict) or len(taken) < len(ids) or max(taken, default=0) >= MAX_PIECES:
+    if not isinstance(model["vocab"], dict) or len(taken) < len(ids) or max(taken, default=0) >= _MAX_PIECES:
         return content
     free = {*range(max(model["vocab"].values(), default=0))} - taken - {*others}
     holes = {NO_PIECE.format(i): i for i in sorted(free)}

@@ -134,7 +134,7 @@ def size_of(num_layers: int, hidden_size: int, num_heads: int, **others: int) ->
 
 
 # Devlin et al. 2019, section 3 and table 6 (ablation over model size).
-PAPER = {
+_PAPER = {
     "base": size_of(12, 768, 12),
     "large": size_of(24, 1024, 16),
     "table6_L3_H768_A12": size_of(3, 768, 12),
@@ -147,6 +147,6 @@ PAPER = {
 
 # The 24 small models of google-research/bert (Turc et al. 2019, "Well-Read Students Learn Better"): heads of width 64.
 GRID = {f"L{n}_H{d}": size_of(n, d, d // 64) for n in (2, 4, 6, 8, 10, 12) for d in (128, 256, 512, 768)}
-SMALL = {"tiny": GRID["L2_H128"], "mini": GRID["L4_H256"], "small": GRID["L4_H512"], "medium": GRID["L8_H512"]}
+_SMALL = {"tiny": GRID["L2_H128"], "mini": GRID["L4_H256"], "small": GRID["L4_H512"], "medium": GRID["L8_H512"]}
 
-SIZES: dict[str, dict[str, int]] = PAPER | SMALL | GRID
+SIZES: dict[str, dict[str, int]] = _PAPER | _SMALL | GRID

@@ -9,7 +9,7 @@ import numpy as np
 
 EACH = 1000  # of more examples, ``jackknife`` leaves out a group at a time
 GROUPS = 200
-SAME = 1e-9  # a smaller spread is that of rounding
+_SAME = 1e-9  # a smaller spread is that of rounding
 
 
 def of_share(share: float, number: int) -> float:
@@ -46,4 +46,4 @@ def jackknife(score: Callable[[np.ndarray], float], number: int) -> float:
         group_of = np.random.default_rng(0).permutation(group_of)
     scores = [score(np.flatnonzero(group_of != group)) for group in range(groups)]
     spread = float(np.std(scores) * math.sqrt(groups - 1))
-    return spread if spread > SAME else of_share(1.0, number)
+    return spread if spread > _SAME else of_share(1.0, number)
