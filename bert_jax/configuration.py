@@ -48,7 +48,7 @@ IN_PLACE_OF = (
 
 
 def complete(given: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tree ``given`` with the keys of ``base`` that it lacks, but for those whose place one of its takes."""
+    """Return the tree ``given`` with the keys of ``base`` that it lacks and does not replace (``IN_PLACE_OF``)."""
     replaced = {other for keys in IN_PLACE_OF if any(given.get(key) is not None for key in keys) for other in keys}
     both = {key for key in given.keys() & base.keys() if _are_groups(given[key], base[key])}
     kept = {key: value for key, value in base.items() if key not in replaced}

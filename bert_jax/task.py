@@ -47,10 +47,10 @@ class Term(NamedTuple):
     Attributes:
       loss: returns scalars: the sum of the losses of the targets in a (micro-)batch, and the number of these targets.
         Labels and weights may come from outputs as well as from the batch. The number has to follow from the batch
-        alone, because a step divides by that of the global batch (at least 1) before it computes micro-batches.
+        alone, because a step divides by the number of the global batch (at least 1) before it computes micro-batches.
       weight: the weight of the term in the loss. If 0, the term is measured but does not train the model.
       measures: name -> what else is measured, in the same way; its number may depend on outputs. The metrics of a term
-        are ``<term>_loss`` and ``<term>_<name>``, those of a term named "" are ``loss`` and ``<name>``.
+        are ``<term>_loss`` and ``<term>_<name>``, the metrics of a term named "" are ``loss`` and ``<name>``.
       baseline: with what pretraining compares the term: "cloze" with n-gram models of unweighted masked tokens,
         "majority" with the most common label of a ``CrossEntropy`` (``losses.cross_entropy``).
     """
@@ -79,7 +79,7 @@ def _prefix(term: str) -> str:
 
 
 def measures(terms: Mapping[str, Term]) -> dict[str, Measure]:
-    """Return what is measured of ``terms``, by the name of its metric: their losses and their other measures."""
+    """Return the functions that measure ``terms``, by the names of their metrics: losses and other measures."""
     found: dict[str, Measure] = {}
     for name, term in terms.items():
         found[f"{_prefix(name)}loss"] = term.loss
@@ -161,7 +161,7 @@ class BatchTask(Protocol):
     whole_batches: bool  # whether a row's loss depends on the other rows of its batch, as with in-batch negatives
     gathered_outputs: tuple[str, ...]  # names of ``outputs`` that ``finish`` reads; () if sums are enough
     # Names at the top of the parameters that a step updates; None: all. It computes no gradient of the others, and
-    # these keep their bits, as does what the optimizer has for them: no momentum moves them, nothing decays, and no
+    # these keep their bits, and so does their state in the optimizer: no momentum moves them, nothing decays, and no
     # count goes on.
     trains: frozenset[str] | None
 
@@ -312,7 +312,7 @@ class TaskOfSeveral(abc.ABC, Generic[Single]):
         """Return the rows of a split, or only of one held-out part."""
 
     def init(self, rng: Any) -> Variables:
-        """Return the variables of all tasks; a part that several tasks have is as the first of them makes it."""
+        """Return the variables of all tasks; a part of several tasks is as the first of these tasks makes it."""
         every = [one.init(rng) for one in tasks_of(self).values()]
         params, frozen = ({name: x for one in reversed(every) for name, x in one[i].items()} for i in range(2))
         return Variables(params, frozen)
@@ -338,8 +338,8 @@ class TaskOfSeveral(abc.ABC, Generic[Single]):
 def titles_of(part: Any) -> dict[str, str]:
     """Return the titles of metrics that an objective, a task or an evaluation has, in the order of the charts.
 
-    Each class adds its own, ``titles``, to those of its base classes; what it names again comes in its order. "" is the
-    title of what is not drawn.
+    Each class adds its ``titles`` to the titles of its base classes. A metric that a class names again has its place in
+    the order of this class. A metric with the title "" is not drawn.
     """
     classes = reversed((part if isinstance(part, type) else type(part)).__mro__)
     own = {} if isinstance(part, type) else vars(part)

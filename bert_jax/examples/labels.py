@@ -1,4 +1,4 @@
-"""Finds the names of the labels in the examples, and their order, which is that of the logits."""
+"""Finds the names of the labels in the examples, in the order of the logits."""
 
 from __future__ import annotations
 

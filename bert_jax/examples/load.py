@@ -138,7 +138,7 @@ def to_train_on(
 ) -> dict[str, tuple[Example, ...]]:
     """Return the splits with ``config.train_fraction`` of train. What it leaves out may have rare labels.
 
-    ``together``: that of the task's ``Roles``.
+    ``together``: as in the task's ``Roles``.
     """
     return {
         split: splits.keep_fraction(examples, config.train_fraction, config.split_seed, together)

@@ -37,7 +37,7 @@ class BadRecord(NamedTuple):
 
 
 def few_bad(bad: Sequence[BadRecord]) -> str:
-    """Return where the first few bad items are and what is wrong with them, for a message."""
+    """Return the places of the first few bad items, each with its reason, for a message."""
     return few([f"{item.where} {item.reason}" for item in bad], separator="; ")
 
 

@@ -45,7 +45,7 @@ def deal(
 def deal_by_ids(
     examples: Sequence[Example], ids: Collection[str], where: str
 ) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
-    """Divide ``examples`` into (train, dev); dev has those with an id of ``ids``, the content of the file ``where``.
+    """Divide ``examples`` into (train, dev); dev has the examples with an id of ``ids``, which the file ``where`` has.
 
     Raises ``UserError`` if an id is of no example.
     """
@@ -88,7 +88,7 @@ def groups_of(examples: Sequence[Example], together: Sequence[str]) -> list[list
     """Return the indices of the examples of each group, groups in the order in which they begin.
 
     Args:
-      together: roles; the group of an example is named by the first of them that it has. If (), each is a group.
+      together: roles; the first of these roles that an example has names its group. If (), each example is a group.
     """
     groups: dict[Any, list[int]] = {}
     for i, example in enumerate(examples):

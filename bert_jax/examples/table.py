@@ -12,7 +12,7 @@ from bert_jax.examples.reading import BadRecord, DataRecord, plain_name
 
 @dataclasses.dataclass(frozen=True)
 class Reader(delimited.Reader):
-    """Reads each row or object as a record. The options are those of separated values, and ``field`` for JSON."""
+    """Reads each row or object as a record. The options are the options of separated values, and ``field`` for JSON."""
 
     field: Any = ""  # of JSON: the lists that lead to the records, as for jsonl
 

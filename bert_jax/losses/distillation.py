@@ -74,11 +74,11 @@ class Lessons:
     """What an objective or a task learns from its teacher.
 
     Attributes:
-      terms: those of the objective or the task, and after them those that the teacher adds.
+      terms: the terms of the objective or the task, and after them the terms that the teacher adds.
       parts: the parts of the student's parameters that only the lessons need.
       student_parts: the heads of the student's model, for ``forward``.
       params: the parameters of the teacher.
-      cached: whether batches have what the teacher says, so that a step does not run it.
+      cached: whether batches have the teacher's outputs, so that a step does not run the teacher.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Lessons:
         """Check that the teacher has what the terms read; nothing is computed.
 
         Args:
-          parts, terms: those of the student.
+          parts, terms: of the student.
           teachers: the heads of the teacher, if they are not ``parts``, and the labels of the student by their places
             among the outputs of the teacher, if the order differs.
           kinds: of batches, for messages.
@@ -188,7 +188,7 @@ class Lessons:
         return outputs, factors_of(seen["intermediates"]["encoder"])
 
     def flops(self, spec: BatchSpec) -> float:
-        """Return the FLOPs of the teacher's forward pass on a row, which are a third of those of a train step."""
+        """Return the FLOPs of the teacher's forward pass on a row: a third of the FLOPs of a train step."""
         if self.cached:
             return 0.0
         rows = spec["input_ids"].shape
@@ -224,7 +224,7 @@ def _model_of(
       needed: term -> the outputs that it reads.
 
     Raises:
-      UserError: it lacks such an output, or its parameters have other shapes than those of this model.
+      UserError: it lacks such an output, or its parameters have other shapes than this model's.
     """
     trained, here = teacher.trained, f"{WHERE}.init={teacher.trained.source}"
     config = trained.config

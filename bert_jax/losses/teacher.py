@@ -18,7 +18,7 @@ from bert_jax.models.model import Model, shapes_of
 from bert_jax.models.transformer import UNROLLED
 
 WHERE = "config.teacher"
-# Fields of a model's config, besides rates of dropout, that do not change what it says.
+# Fields of a model's config, besides rates of dropout, that do not change its outputs.
 _UNSAID = ("dtype", "initializer_range", "layers", "remat", "attention_kernel")
 
 
@@ -98,7 +98,7 @@ class TeacherConfig:
         self._check_read()
 
     def _check_read(self) -> None:
-        """Raise ``UserError`` if a key is not as it is by default, and nothing reads it."""
+        """Raise ``UserError`` if a key differs from its default, and nothing reads this key."""
         soft, hidden, attention = self.soft.weight, self.hidden.weight, self.attention.weight
         keys = (
             ("layers", self.layers, TeacherConfig.layers, "hidden.weight or attention.weight", hidden or attention),
@@ -131,8 +131,7 @@ class Teacher:
     """A trained model (``params``, ``config``, ``source``) and what is to be learned from it.
 
     Attributes:
-      whole: the parameters of which those of ``trained`` are some, if it is one task of several; several students keep
-        them once.
+      whole: all parameters, if ``trained`` is one task of several; several students keep them once.
     """
 
     config: TeacherConfig
@@ -179,7 +178,7 @@ def pairs_of(layers: Any, student: int, teacher: int, key: str = f"{WHERE}.layer
 
 
 def first_params(params: Mapping[str, Any], layers: Any, student: ModelConfig, teacher: ModelConfig) -> dict[str, Any]:
-    """Return the parameters of a teacher with those of its ``layers`` as the layers of a ``student``, unrolled.
+    """Return the parameters of a teacher, whose ``layers`` are the layers of a ``student``, unrolled.
 
     Raises ``UserError`` if they do not fit the student.
     """

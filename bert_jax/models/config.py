@@ -1,4 +1,4 @@
-"""The settings that every encoder has, and those of a Transformer. Each file in ``models.encoders`` adds its own."""
+"""The settings that every encoder has, and the settings of a Transformer. Files in ``models.encoders`` add more."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from bert_jax.parts import catalogue
 class ModelConfig:
     """The settings of an encoder that heads, training and features read. Defaults are BERT-base.
 
-    An encoder with Transformer layers has those of ``TransformerConfig`` too. Any other one, a file of your own, says
-    in its own ``Config`` what it has: ``num_layers``, ``num_parameters`` and ``products``.
+    An encoder with Transformer layers has the settings of ``TransformerConfig`` too. The ``Config`` of another encoder,
+    such as a file of your own, defines ``num_layers``, ``num_parameters`` and ``products``.
 
     activation:
       gelu       x * Phi(x) through erf: the release of 2018-10 and Hugging Face "gelu"

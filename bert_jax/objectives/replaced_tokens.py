@@ -85,9 +85,9 @@ class Objective(base.PretrainingObjective):
         return {"mlm": MLM, "replaced": Term(_loss, config.replaced_weight, measures)}
 
     def forward(self, variables: Variables, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
-        """Return the outputs of the discriminator, the generator's ``mlm_logits`` [B, P, V], and what it has drawn.
+        """Return the outputs of the discriminator, the generator's ``mlm_logits`` [B, P, V], and its draws.
 
-        That is ``drawn_ids`` [B, L], the text that the discriminator reads, and ``is_replaced`` [B, L], 1 or 0.
+        The draws are ``drawn_ids`` [B, L], the text that the discriminator reads, and ``is_replaced`` [B, L], 1 or 0.
         """
         logits = self.generator.apply(variables.params, batch, rng)["mlm_logits"]
         draws = (rng or _of_content(batch["input_ids"])).site("draws")
@@ -106,7 +106,7 @@ class Objective(base.PretrainingObjective):
 def generator_of(model: ModelConfig, config: Config, where: str) -> ModelConfig:
     """Return the settings of the generator of a model.
 
-    Its heads are as wide as those of the model (google-research/electra, util/training_utils.py).
+    Its heads are as wide as the model's heads (google-research/electra, util/training_utils.py).
 
     Raises:
       UserError: ``generator_size`` gives no whole heads, or the encoder's embeddings have no width of their own.

@@ -24,8 +24,8 @@ class Several(TaskOfSeveral[PretrainingObjective]):
     """A ``bert_jax.task.Task`` whose phases have objectives of their own: each phase one, or several members.
 
     Each member has a share of the batches of its phase. A step trains the encoder and the parts of its own objective.
-    A finished model is a model of the last phase: ``config``, ``setting``, ``given`` and ``tokenizer`` are those of the
-    objective of this phase, or of its first member, and ``parts`` are the parts of this phase.
+    A finished model is a model of the last phase, so the last phase has the ``parts``, and its objective (or its first
+    member) the ``config``, ``setting``, ``given`` and ``tokenizer``.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Several(TaskOfSeveral[PretrainingObjective]):
     ):
         """
         Args:
-          objectives: each is made for its own kinds of batches alone.
+          objectives: no two have a kind of batch in common.
           members: phase, in order -> name of a member ("" if it is alone) -> its kind of batch and its share. The kind
             of the first member is the phase.
 

@@ -35,7 +35,7 @@ def majority_rates(counts: Mapping[str, np.ndarray]) -> dict[str, float]:
 def count_labels(
     terms: Mapping[str, Term], rows: Mapping[str, np.ndarray], size: int, objective: str
 ) -> dict[str, np.ndarray]:
-    """Return the sum of the weights of each label of ``terms``, which are of names, in ``rows``; [``size`` or more].
+    """Return the sum of the weights of each label in ``rows``, by the name of its term; [``size`` or more].
 
     Raises ``UserError`` for a label below 0.
     """
@@ -53,7 +53,7 @@ def count_labels(
 
 
 def check_meanings(terms: Mapping[str, Mapping[str, Term]]) -> None:
-    """Check that a metric means the same in every kind of batch that has it, since it is averaged over all of them.
+    """Check that a metric means the same in every kind of batch that has it, since its values are averaged.
 
     Two functions mean the same if they are equal, or are made by the same lines of a file.
 
@@ -109,7 +109,7 @@ def with_words_alone(term: Term, is_punctuation: npt.NDArray[np.bool_]) -> Term:
 
 
 def of_vocabulary(terms: Mapping[str, Term], tokenizer: Tokenizer | None, size: int) -> dict[str, Term]:
-    """Return ``terms`` with what is measured of them by the pieces of a vocabulary (``with_words_alone``)."""
+    """Return ``terms`` with the measures that read the pieces of a vocabulary (``with_words_alone``)."""
     signs = punctuation(tokenizer, size)
     return {name: with_words_alone(term, signs) for name, term in terms.items()}
 

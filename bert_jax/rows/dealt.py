@@ -13,7 +13,7 @@ from bert_jax.task import Bucket, RowSource
 class DealtRows(RowSource):
     """A ``task.RowSource`` whose batches come each from one of several sources.
 
-    Each source goes through its own epochs in order. ``Bucket.passes`` says how many batches of each an epoch has.
+    Each source goes through its epochs in order. ``Bucket.passes`` says how many batches of each source an epoch has.
     """
 
     def __init__(self, sources: Sequence[tuple[RowSource, tuple[Bucket, ...]]]) -> None:
@@ -59,7 +59,7 @@ def buckets_of(source: RowSource, kind: str) -> tuple[Bucket, ...]:
 
 
 def passes_of(sizes: Mapping[str, int], shares: Mapping[str, float]) -> dict[str, float]:
-    """Return the ``Bucket.passes`` with which sources have ``shares`` of an epoch as large as all of them together.
+    """Return the ``Bucket.passes`` that give sources ``shares`` of an epoch with as many rows as all sources have.
 
     Args:
       sizes: source -> the number of its rows, or of its batches.

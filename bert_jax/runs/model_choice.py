@@ -1,4 +1,4 @@
-"""Chooses the architecture of a run: that of the recipe, or that of the model from which the run starts."""
+"""Chooses the architecture of a run: the recipe's, or the architecture of the model from which the run starts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def choose_model(model: Mapping[str, Any], vocabulary_size: int, initial: Traine
 def of_phase(model: ModelConfig, phase: Phase) -> ModelConfig:
     """Return the run's ``model`` with the keys that ``phase`` replaces.
 
-    Raises ``UserError`` if these are no keys of the model, or a parameter would get another shape.
+    Raises ``UserError`` if the model lacks one of these keys, or a parameter would get another shape.
     """
     if not phase.model:
         return model
@@ -93,7 +93,7 @@ def with_vocabulary_size(
 
 
 def overridden_settings(model: Mapping[str, Any], typed: Collection[str], initial: TrainedModel) -> list[str]:
-    """Return lines that say which model settings are those of ``initial``, not the recipe's; and which base is not.
+    """Return lines about the settings that the model has from ``initial``, not from the recipe; and about rotary bases.
 
     The base of rotary positions is the recipe's, because a run may extend a model to longer rows.
 
@@ -152,7 +152,7 @@ def with_classifier_dropout(task: Any, model: Mapping[str, Any], initial: Traine
 def with_pooling(task: Any, name: str, initial: TrainedModel | None) -> Any:
     """Return the config ``task``, the pooling of sentence vectors filled in if the recipe leaves it to ``initial``.
 
-    Of an ``initial`` model that was trained on several tasks, it is that of its task ``name``. Several poolings that
+    If ``initial`` was trained on several tasks, it is the pooling of its task ``name``. Several poolings that
     are joined are not trained.
     """
     if initial is None or not isinstance(task, sentence_embeddings.Config) or task.pooling is not None:
@@ -183,7 +183,7 @@ def check_kernel(model: ModelConfig, mesh: Mesh, specs: Collection[BatchSpec]) -
     """Raise ``UserError`` if ``config.model.attention_kernel`` cannot compute batches of ``specs`` on ``mesh``.
 
     Nor may ``config.mesh.tensor`` leave a part of a head to a device: each would compute the attention of all heads.
-    Other rows that a run meets, such as shorter ones or those of a probe, take plain attention where it cannot.
+    Other rows that a run meets, such as shorter rows or the rows of a probe, take plain attention where it cannot.
     """
     platform, tensor = mesh.devices.flat[0].platform, mesh.shape["tensor"]
     if model.num_heads % tensor:

@@ -115,7 +115,7 @@ def _share(record: PredictionRecord) -> float:
 
 
 def show(example: Example, record: PredictionRecord) -> dict[str, Any]:
-    """Return what the report shows of a predicted answer."""
+    """Return the entries of the report about a predicted answer."""
     shown = {"id": record["id"], "question": clip(example["question"]), "share": _share(record)}
     shown |= {"answers": list(dict.fromkeys(record["answers"])), "prediction": record["prediction"]}
     return shown | {"context": _excerpt(example, record)}

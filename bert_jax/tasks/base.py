@@ -46,7 +46,7 @@ def with_error(name: str, score: float, error: float) -> dict[str, float]:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """The arguments that every task takes besides its own config.
+    """The arguments that every task takes besides its config.
 
     Attributes:
       splits: name of a split -> its examples. The one whose name begins with "train" is trained on; each split whose
@@ -89,8 +89,8 @@ class ExampleTask(SingleTask, abc.ABC):
       exported_as: the end of the name of the transformers class that a finished model is written as, and its
         ``problem_type`` for a text classifier; None if transformers has no class with this head.
       head_dropout: the rate of ``models.config.ModelConfig`` that the head has unless the task's config has one.
-      judge: what the report says of predictions; None if it says nothing of them.
-      titles: metric -> its title in the report, besides those of the base class; "" if it is not drawn (``titles_of``).
+      judge: chooses the predictions that the report shows; None if it shows no predictions.
+      titles: metric -> its title in the report, besides the base class's titles; "" if it is not drawn (``titles_of``).
       reads_one_vector: whether the last head is one dense layer, ``dense``, on one vector of a text: a probe learns it.
       whole_batches: whether a row's loss depends on the other rows of its batch, so that micro-batches would change it.
       packs: whether examples may share a row: heads and terms then read features and outputs [B, K, ...] for [B, ...].
@@ -224,7 +224,7 @@ class ExampleTask(SingleTask, abc.ABC):
 
     @abc.abstractmethod
     def terms(self, config: Any) -> dict[str, Term]:
-        """Return the terms of the loss by name; the one named "" has the metric ``loss``."""
+        """Return the terms of the loss by name; the metric of a term named "" is ``loss``."""
 
     def forward(self, variables: Variables, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
         """Run the model and return its outputs [B, ...] by name, which terms read. If ``rng`` is None, no dropout."""
@@ -332,7 +332,7 @@ class ExampleTask(SingleTask, abc.ABC):
             self.flops_per_row[kind] += self.lessons.flops(spec)
 
     def _make_room(self, lessons: Lessons) -> None:
-        """Give the rows zeros in the place of what the teacher says of them, which ``runs.cached_teacher`` fills in."""
+        """Give the rows zeros in place of the teacher's outputs, which ``runs.cached_teacher`` fills in."""
         shapes = []
         for length in (8, 16):
             spec = self._spec(length)

@@ -43,7 +43,7 @@ class ChoiceTask(ExampleTask):
 
 @dataclasses.dataclass(frozen=True)
 class _ChoiceLoss:
-    """The cross-entropy over the choices that are there."""
+    """The cross-entropy over the choices that a row has."""
 
     scores: ClassVar[tuple[str, ...]] = ("logits",)
 
@@ -53,12 +53,12 @@ class _ChoiceLoss:
     def taught(
         self, outputs: Mapping[str, jax.Array], said: Mapping[str, jax.Array], batch: Batch, temperature: float
     ) -> Sum:
-        """Return the ``divergence`` from a teacher's distribution over them."""
+        """Return the ``divergence`` from a teacher's distribution over these choices."""
         logits, others = (jnp.where(batch["choice_weights"] > 0, one["logits"], NEVER) for one in (outputs, said))
         return divergence(logits, others, batch["label_weights"], temperature)
 
 
 def _choose(outputs: Mapping[str, jax.Array], batch: Batch) -> tuple[Sum, Sum]:
-    """Return cross-entropy and accuracy of the choices that are there."""
+    """Return the cross-entropy and the accuracy of the choices that each row has."""
     logits = jnp.where(batch["choice_weights"] > 0, outputs["logits"], NEVER)  # [B, C]
     return cross_entropy(logits, batch["labels"], batch["label_weights"])

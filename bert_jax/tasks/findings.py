@@ -53,7 +53,7 @@ def findings(
     Args:
       labels: names of the classes or tags.
       records: one record per example, in the same order, from ``Task.predictions``.
-      entities: as from ``judge.entities``. If None, each tag counts on its own.
+      entities: as from ``judge.entities``. If None, each tag counts by itself.
 
     Returns:
       ``kind`` and ``num_answered``; ``wrong`` (the worst examples, the most confidently wrong first) and ``num_wrong``;

@@ -71,7 +71,7 @@ class Task(ChoiceTask):
 
     ``accuracy`` is the share of groups whose right candidate has the highest score; ``mrr`` the mean of 1 / its rank;
     ``pairwise_accuracy`` the share of wrong candidates that rank below the right one of their group. In groups of two
-    candidates, such as those of QNLI, the first and the last equal the accuracy over examples by which QNLI is judged.
+    candidates, as in QNLI, the first and the last equal the accuracy over examples by which QNLI is judged.
     Of candidates with the same score, the earlier one ranks higher.
     """
 
@@ -91,7 +91,7 @@ class Task(ChoiceTask):
 
     @classmethod
     def labels(cls, config: Config, examples: Sequence[Example]) -> tuple[str, ...]:
-        """Return the label of wrong candidates and that of right ones."""
+        """Return the label of wrong candidates, and the label of right candidates."""
         names = label_names(examples, "label")
         if len(names) != 2:
             raise UserError(f"the labels are {few(names)}; a ranking needs two, of right and of wrong candidates")

@@ -26,14 +26,14 @@ _SHARED = ("encoder", "pooler", FROZEN)  # parts of the parameters that all task
 
 
 class Member(SingleTask):
-    """One of several tasks, as the ``bert_jax.task.Task`` of its own batches.
+    """One of several tasks, as a ``bert_jax.task.Task`` whose names are unlike the names of the other tasks.
 
-    Outside, the names of its metrics, held-out parts and kinds of batches begin with its own name and a slash, and
-    those of its own parts of the parameters with its name and "_". A step trains the shared parts and its own.
+    Its metrics, held-out parts and kinds of batches are called "NAME/...". Parts of the parameters that no other task
+    has are called "NAME_...". A step trains these parts and the shared parts.
 
     Attributes:
-      task: the task itself, with its own names.
-      parts: part of the parameters -> its name outside.
+      task: the task itself, in which these names have no "NAME/" and no "NAME_".
+      parts: name of a part of the parameters in the task -> its name among the parameters of all.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class Member(SingleTask):
         """
         Args:
           weight: multiplies the loss.
-          frozen: parts that a step on this task does not update; ``frozen_for_all``: parts, by their names outside,
-            that no task trains.
+          frozen: parts, by their names in the task, that a step on this task does not update.
+          frozen_for_all: parts, by their names among the parameters of all, that no task trains.
 
         Raises:
           UserError: ``frozen`` names a part that the task does not have.
@@ -200,7 +200,7 @@ def mean_of(metrics: Iterable[str]) -> str:
 
 
 def each_task(task: ExampleTask | SeveralTasks) -> dict[str, ExampleTask]:
-    """Return the tasks by name; one that is alone is called ""."""
+    """Return the tasks by name; the name of a task that is alone is ""."""
     return {name: one.task for name, one in task.members.items()} if isinstance(task, SeveralTasks) else {"": task}
 
 

@@ -53,8 +53,8 @@ class Evaluation:
         Sums are added up in float64 on the host and divided once.
 
         The metrics of ``Task.finish`` are included. If there are several held-out parts, each part's metrics are added
-        under ``<metric>/<part>``. Each part is read by the task of its own kind. What only some of them measure is a
-        mean over these.
+        under ``<metric>/<part>``. Each part is read by the task of its kind. A metric that only some
+        parts have is a mean over these parts.
         """
         self._now = now or self._phase.kind
         tasks = {part: self._task.of(kind) for part, kind in self._parts.items()}

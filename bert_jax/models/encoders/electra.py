@@ -1,6 +1,6 @@
 """ELECTRA (Clark et al. 2020): BERT's layers, on embeddings that may have another width; texts are pooled with a GELU.
 
-The parameters are those of BERT (``models.encoders.bert``), with ``embedding_projection`` if the widths differ.
+The parameters are the same as BERT's (``models.encoders.bert``), with ``embedding_projection`` if the widths differ.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Config(bert.Config):
 
 
 class Encoder(bert.Encoder):
-    """Applies the embeddings, their projection if their width is not that of the layers, and the layers."""
+    """Applies the embeddings, their projection if they are not as wide as the layers, and the layers."""
 
 
 class Pooler(heads.Pooler):

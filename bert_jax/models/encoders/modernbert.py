@@ -1,7 +1,7 @@
 """ModernBERT (Warner et al. 2024, arXiv 2412.13663): rotary positions, local and global layers, gated MLPs, no biases.
 
-Layers are normalised before attention and before the MLP. Every third layer sees the whole sequence, the others what is
-near (section 2.1). Parameters (of unrolled layers; scanned ones: ``models.transformer.add_layers``)::
+Layers are normalised before attention and before the MLP. Every third layer sees the whole sequence, the others near
+tokens (section 2.1). Parameters (of unrolled layers; scanned ones: ``models.transformer.add_layers``)::
 
     embeddings/{word_embeddings, layer_norm/scale}
     layer_<i>/attention_layer_norm/scale (not of layer 0), layer_<i>/attention/{qkv, output}/kernel
@@ -181,7 +181,7 @@ class _Transform(heads.Head):
 
 
 class Pooler(_Transform):
-    """Makes a vector of each text, the mean of its tokens' or that of [CLS], and transforms it."""
+    """Makes a vector of each text, the mean of its tokens' vectors or the vector of [CLS], and transforms it."""
 
     reads: ClassVar[tuple[str, ...]] = ("cls_positions",)
 
