@@ -20,7 +20,7 @@ from bert_jax.storage.remote import RemotePath
 _UNPACKED = 4  # approximate bytes of text per byte of a compressed file
 CHECKSUMS = ("ETag", "etag", "crc32c", "md5Hash", "checksum")  # names of an object's checksum on different stores
 
-_Item = TypeVar("Item")
+_Item = TypeVar("_Item")
 
 
 class FileSource:
