@@ -18,8 +18,8 @@ from bert_jax.text.surrogates import well_formed
 
 Columns: TypeAlias = Mapping[str, str | int | Sequence[str | int]]
 _ID = "id"
-TARGETS = ("label", "tags", "answers")  # what the model predicts: needed to train and to score, not to predict
-_FIRM = (*TARGETS, "pair")  # roles that may be optional: if some examples have such a role, all must have it
+_TARGETS = ("label", "tags", "answers")  # what the model predicts: needed to train and to score, not to predict
+_FIRM = (*_TARGETS, "pair")  # roles that may be optional: if some examples have such a role, all must have it
 MISSING = object()
 
 
@@ -41,7 +41,7 @@ class Roles:
     @property
     def inputs(self) -> tuple[str, ...]:
         """Return the roles that a model gets as input."""
-        return tuple(role for role in self.all if role not in (*TARGETS, "is_impossible", "group"))
+        return tuple(role for role in self.all if role not in (*_TARGETS, "is_impossible", "group"))
 
 
 def check_roles(columns: Columns, roles: Roles, where: str = "config.data.columns") -> None:
@@ -64,7 +64,7 @@ def choose(
     """Find the column, or columns, of each role in the records of a split.
 
     A role that is not in ``columns`` gets the column of the same name, unless ``columns`` gives this column to another
-    role. ``TARGETS`` may be missing in splits whose names begin with "test".
+    role. ``_TARGETS`` may be missing in splits whose names begin with "test".
 
     Returns:
       role -> its column, or a tuple of columns; and a phrase for each role that lacks its column.
@@ -100,7 +100,7 @@ def _several(names: str | int | Sequence[str | int]) -> tuple[str, ...]:
 
 
 def _is_needed(role: str, split: str, is_named: bool, roles: Roles) -> bool:
-    if role in TARGETS:
+    if role in _TARGETS:
         return role in roles.all and not split.startswith("test")
     return is_named or role in roles.required
 
@@ -192,7 +192,7 @@ def as_example(
         if role in prefixes:
             value = _strip(prefixes[role], value)
         if is_blank(value, role):
-            if role in roles.required or (role in _FIRM and not (is_test and role in TARGETS)):
+            if role in roles.required or (role in _FIRM and not (is_test and role in _TARGETS)):
                 return BadRecord(record.where, f"has an empty {role} (column {_shown(chosen[role])})")
             continue
         try:

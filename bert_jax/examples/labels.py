@@ -10,7 +10,7 @@ from bert_jax.records import Example
 _MOST = 1000
 _SHOWN = 20
 _ABSENT = ("-", "--", "?", "n/a", "nan", "null", "none")  # what stands in files where a label is missing
-FEW = 10  # up to this number of examples may all have different labels
+_FEW = 10  # up to this number of examples may all have different labels
 
 
 def label_names(examples: Sequence[Example], role: str) -> tuple[str, ...]:
@@ -27,7 +27,7 @@ def label_names(examples: Sequence[Example], role: str) -> tuple[str, ...]:
         raise UserError(f"no example has a {role}; set config.data.columns.{role}")
     if len(names) > _MOST:
         raise UserError(f"{len(names):,} different values of {role} found, at most {_MOST:,} are allowed; {hint}")
-    if not lists and FEW < len(values) == len(names):
+    if not lists and _FEW < len(values) == len(names):
         raise UserError(f"each of {len(values)} examples has a {role} of its own, such as {min(names)!r}; {hint}")
     try:
         return tuple(sorted(names, key=int))

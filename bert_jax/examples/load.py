@@ -19,7 +19,7 @@ from bert_jax.parts import catalogue
 from bert_jax.program import Note
 from bert_jax.records import Example
 
-KINDS = ("train", "dev", "test")
+_KINDS = ("train", "dev", "test")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class DataConfig:
     bad_examples: Literal["error", "skip"] = "error"  # skip: leave out and count rows that lack something
 
     def __post_init__(self) -> None:
-        wrong = [name for name in self.splits if not name.startswith(KINDS)]
+        wrong = [name for name in self.splits if not name.startswith(_KINDS)]
         if wrong or not self.splits:
             raise UserError(
                 f"config.data.splits has {', '.join(map(repr, wrong)) or 'none'}; names that begin with train, dev or"

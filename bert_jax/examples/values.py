@@ -101,7 +101,7 @@ def answer_of_tokens(span: str, context: Any) -> list[dict[str, Any]]:
     return [{"text": " ".join(tokens[first : last + 1]), "answer_start": start}]
 
 
-def true_or_false(value: Any) -> bool:
+def _true_or_false(value: Any) -> bool:
     """Return ``value`` as True or False; words ("yes", "false") and the digits 0 and 1 are accepted too."""
     known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
     if str(value).strip().lower() not in known:
@@ -145,5 +145,5 @@ CONVERTED: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("words", "tags"), words),
     "label": label,
     "answers": answers,
-    "is_impossible": true_or_false,
+    "is_impossible": _true_or_false,
 }

@@ -34,7 +34,7 @@ from bert_jax.tasks.metrics.classification import TITLES
 from bert_jax.tasks.metrics.counting import precision_recall_f1, ratio
 from bert_jax.tasks.metrics.entities import conll_entities, entity_counts, entity_metrics
 
-OUTSIDE = "O"
+_OUTSIDE = "O"
 _MAX_WORDS = 120  # of a sentence that the report shows
 _FEATURES = ("input_ids", "labels", "label_weights", "word_ids")
 
@@ -103,9 +103,9 @@ class Task(ExampleTask):
         """Return all tags, ``O`` first. For entity metrics ``O`` is always included."""
         names = set(config.labels or label_names(examples, "tags"))
         if config.metrics == "entities":
-            names.add(OUTSIDE)
+            names.add(_OUTSIDE)
             entity_metrics([[*names]], [[*names]], config.mode, config.scheme)  # raises if a tag is malformed
-        return tuple(sorted(names, key=lambda name: (name != OUTSIDE, name)))
+        return tuple(sorted(names, key=lambda name: (name != _OUTSIDE, name)))
 
     def answer_names(self, example: Example) -> Sequence[str]:
         return example.get("tags") or ()
@@ -145,7 +145,7 @@ class Task(ExampleTask):
         if long:
             how = "read in windows that overlap"
             if self.config.overflow == "cut":
-                how = f"cut: {cut:,} words are not trained on and count as {OUTSIDE}"
+                how = f"cut: {cut:,} words are not trained on and count as {_OUTSIDE}"
             most = self.setting.max_length
             self.notes.append(f"{long:,} of {len(examples):,} sentences are longer than {most} tokens, {how}")
         sequences["token_type_ids"] = [np.zeros_like(ids) for ids in sequences["input_ids"]]
@@ -213,7 +213,7 @@ class Task(ExampleTask):
     def _words(self, split: str, outputs: dict[str, np.ndarray]) -> list[tuple[list[str], list[float]]]:
         """Return (tags, probabilities) of each example's words. A cut word has the tag O and the probability 0."""
         rows, names = self.rows[split], self.setting.labels
-        missing = OUTSIDE if OUTSIDE in names else names[0]
+        missing = _OUTSIDE if _OUTSIDE in names else names[0]
         found = [([missing] * len(e["words"]), [0.0] * len(e["words"])) for e in self.setting.splits[split]]
         for row, i in enumerate(rows.arrays["example_ids"]):
             word_ids = rows.sequences["word_ids"][rows.offsets[row] : rows.offsets[row + 1]]

@@ -45,7 +45,7 @@ class Underline:
         return piece.removeprefix(SPACE), not piece.startswith(SPACE)
 
     def continues(self, piece: str) -> bool:
-        return bool(BYTE.fullmatch(piece)) or (piece[:1].isalnum() and not is_ideograph(piece[0]))
+        return bool(BYTE.fullmatch(piece)) or (piece[:1].isalnum() and not _is_ideograph(piece[0]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +81,7 @@ def is_white(character: str) -> bool:
     return character.isspace() and character not in _NOT_WHITE
 
 
-def is_ideograph(character: str) -> bool:
+def _is_ideograph(character: str) -> bool:
     """Return whether ``character`` is a Chinese character or a part of one."""
     return unicodedata.name(character, "").startswith("CJK ")
 

@@ -27,7 +27,7 @@ NAMES = {
     "mask": ("[MASK]", "<mask>"),
 }
 FILE_NAME = "tokenizer.json"
-MERGES, VOCABULARY = "merges.txt", "vocab.json"
+MERGES, _VOCABULARY = "merges.txt", "vocab.json"
 _DECODERS = {
     "ByteLevel": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
     "WordPiece": {"type": "WordPiece", "prefix": "##", "cleanup": True},
@@ -50,9 +50,9 @@ def read(path: str | os.PathLike[str], settings: Settings) -> Content:
     """
     source = files.as_path(path)
     if source.name == MERGES:
-        return _of_merges(source.parent / VOCABULARY, source, settings)
+        return _of_merges(source.parent / _VOCABULARY, source, settings)
     content = read_json(source)
-    if "model" not in content and source.name == VOCABULARY:
+    if "model" not in content and source.name == _VOCABULARY:
         return _of_merges(source, source.parent / MERGES, settings)
     settings.check_class("json")
     return normal(content, str(path), settings.roles, settings)

@@ -146,7 +146,7 @@ _PAPER = {
 }
 
 # The 24 small models of google-research/bert (Turc et al. 2019, "Well-Read Students Learn Better"): heads of width 64.
-GRID = {f"L{n}_H{d}": size_of(n, d, d // 64) for n in (2, 4, 6, 8, 10, 12) for d in (128, 256, 512, 768)}
-_SMALL = {"tiny": GRID["L2_H128"], "mini": GRID["L4_H256"], "small": GRID["L4_H512"], "medium": GRID["L8_H512"]}
+_GRID = {f"L{n}_H{d}": size_of(n, d, d // 64) for n in (2, 4, 6, 8, 10, 12) for d in (128, 256, 512, 768)}
+_SMALL = {"tiny": _GRID["L2_H128"], "mini": _GRID["L4_H256"], "small": _GRID["L4_H512"], "medium": _GRID["L8_H512"]}
 
-SIZES: dict[str, dict[str, int]] = _PAPER | _SMALL | GRID
+SIZES: dict[str, dict[str, int]] = _PAPER | _SMALL | _GRID
