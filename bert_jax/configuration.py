@@ -8,11 +8,13 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from bert_jax.errors import UserError
 
 T = TypeVar("T")
+# The type of a field that is a weight of a loss: ``build`` checks it with ``check_weights``.
+LossWeight = Annotated[float, "weight of a loss"]
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
@@ -46,7 +48,7 @@ IN_PLACE_OF = (
 
 
 def complete(given: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tree ``given`` with the keys of ``base`` that it lacks, but for those whose place one of its takes."""
+    """Return the tree ``given`` with the keys of ``base`` that it lacks and does not replace (``IN_PLACE_OF``)."""
     replaced = {other for keys in IN_PLACE_OF if any(given.get(key) is not None for key in keys) for other in keys}
     both = {key for key in given.keys() & base.keys() if _are_groups(given[key], base[key])}
     kept = {key: value for key, value in base.items() if key not in replaced}
@@ -96,6 +98,8 @@ def build(cls: type[T], mapping: Mapping[str, Any], where: str, also: Iterable[s
         raise UserError("; ".join(problems))
     extra = {"where": where} if isinstance(hints.get("where"), dataclasses.InitVar) else {}
     new = cls(**values, **extra)
+    typed = typing.get_type_hints(cls, include_extras=True)
+    check_weights(new, where, *(name for name in values if typed[name] == LossWeight))
     floats = [name for name, value in values.items() if isinstance(value, float)]
     check_fields(new, where, "below 3.4e38 is needed, for float32", *floats, sound=lambda value: abs(value) < INFINITE)
     return new

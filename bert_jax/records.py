@@ -50,3 +50,7 @@ class Sum(NamedTuple):
 
     value: Any
     count: Any
+
+    def mean(self) -> float:
+        """Return the value / the count; 0 if nothing was counted."""
+        return float(self.value) / max(float(self.count), 1e-9)

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import functools
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
-from bert_jax.errors import UserError
 from bert_jax.records import Batch, BatchSpec, Sum
 
 if TYPE_CHECKING:
@@ -49,10 +47,10 @@ class Term(NamedTuple):
     Attributes:
       loss: returns scalars: the sum of the losses of the targets in a (micro-)batch, and the number of these targets.
         Labels and weights may come from outputs as well as from the batch. The number has to follow from the batch
-        alone, because a step divides by that of the global batch (at least 1) before it computes micro-batches.
+        alone, because a step divides by the number of the global batch (at least 1) before it computes micro-batches.
       weight: the weight of the term in the loss. If 0, the term is measured but does not train the model.
       measures: name -> what else is measured, in the same way; its number may depend on outputs. The metrics of a term
-        are ``<term>_loss`` and ``<term>_<name>``, those of a term named "" are ``loss`` and ``<name>``.
+        are ``<term>_loss`` and ``<term>_<name>``, the metrics of a term named "" are ``loss`` and ``<name>``.
       baseline: with what pretraining compares the term: "cloze" with n-gram models of unweighted masked tokens,
         "majority" with the most common label of a ``CrossEntropy`` (``losses.cross_entropy``).
     """
@@ -64,11 +62,12 @@ class Term(NamedTuple):
 
 
 TOTAL = "total_loss"
+MEAN = "mean"  # the metric of several tasks that is the mean of their main metrics
 STANDARD_ERROR = "_standard_error"  # ends the name of the standard error of a baseline
 
 
-def total(task: Task) -> str:
-    """Return the metric that is the weighted sum of a task's terms: ``loss``, or ``TOTAL`` if a term of several has it.
+def total_metric(task: BatchTask) -> str:
+    """Return the metric that is the weighted sum of a task's terms: ``loss``, or ``TOTAL`` if a term has this name.
 
     So a metric means the same in training and in an evaluation.
     """
@@ -80,7 +79,7 @@ def _prefix(term: str) -> str:
 
 
 def measures(terms: Mapping[str, Term]) -> dict[str, Measure]:
-    """Return what is measured of ``terms``, by the name of its metric: their losses and their other measures."""
+    """Return the functions that measure ``terms``, by the names of their metrics: losses and other measures."""
     found: dict[str, Measure] = {}
     for name, term in terms.items():
         found[f"{_prefix(name)}loss"] = term.loss
@@ -88,38 +87,10 @@ def measures(terms: Mapping[str, Term]) -> dict[str, Measure]:
     return found
 
 
-def measure(terms: Mapping[str, Term], outputs: Mapping[str, Any], batch: Batch) -> Losses:
+def measure_terms(terms: Mapping[str, Term], outputs: Mapping[str, Any], batch: Batch) -> Losses:
     """Return the losses of ``terms`` and their metrics, without the metric "tokens"."""
     metrics = {name: function(outputs, batch) for name, function in measures(terms).items()}
     return Losses({name: metrics[f"{_prefix(name)}loss"] for name in terms}, metrics)
-
-
-def check_meanings(terms: Mapping[str, Mapping[str, Term]]) -> None:
-    """Check that a metric means the same in every kind of batch that has it, since it is averaged over all of them.
-
-    Two functions mean the same if they are equal, or are made by the same lines of a file.
-
-    Args:
-      terms: kind of batch -> its terms.
-
-    Raises:
-      UserError: two kinds measure different things under one name.
-    """
-    known: dict[str, tuple[str, Any]] = {}
-    for kind, of_kind in terms.items():
-        for metric, function in measures(of_kind).items():
-            first, meaning = known.setdefault(metric, (kind, _meaning(function)))
-            if meaning != _meaning(function):
-                raise UserError(
-                    f"the metric {metric!r} would mean two things: {first} and {kind} each have a term of that name, "
-                    "with different functions; give one of the terms, or measures, another name"
-                )
-
-
-def _meaning(function: Any) -> Any:
-    if isinstance(function, functools.partial):
-        return _meaning(function.func), function.args, sorted(function.keywords.items())
-    return getattr(function, "__code__", function)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,40 +153,73 @@ def is_weight(name: str) -> bool:
     return name.endswith("_weights")
 
 
-class Task(Protocol):
-    """A pretraining objective or a downstream task: its rows, its model and its losses.
-
-    A task has kinds of batches: phases, row lengths, members of a mixture. ``of(kind)`` is the task of one kind, and
-    says all that a step, an evaluation or a plan of that kind reads: ``loss``, ``outputs``, ``summary``, ``finish``,
-    and the second group of attributes. The rest belongs to the whole task. A task that reads all kinds in one way
-    returns itself (``SingleTask``).
-    """
-
-    batch_specs: dict[str, BatchSpec]  # kind of batch -> features of a row; each kind is compiled separately
-    flops_per_row: dict[str, float]  # kind of batch -> FLOPs of one row in a train step, for MFU
+class BatchTask(Protocol):
+    """The task of one kind of batches: all that a step, an evaluation or a plan of this kind reads."""
 
     dtype: str  # dtype of the operands of the model's matrix products
     loss_weights: dict[str, float]  # term -> weight in the total loss
     whole_batches: bool  # whether a row's loss depends on the other rows of its batch, as with in-batch negatives
-    heldout_parts: tuple[str, ...]  # parts of the held-out rows, each also evaluated alone; ("",) if only one
     gathered_outputs: tuple[str, ...]  # names of ``outputs`` that ``finish`` reads; () if sums are enough
     # Names at the top of the parameters that a step updates; None: all. It computes no gradient of the others, and
-    # these keep their bits, as does what the optimizer has for them: no momentum moves them, nothing decays, and no
+    # these keep their bits, and so does their state in the optimizer: no momentum moves them, nothing decays, and no
     # count goes on.
     trains: frozenset[str] | None
 
-    def of(self, kind: str) -> Task:
+    def loss(self, variables: Variables, batch: Batch, rng: Any) -> Losses:
+        """Run the forward pass and return the losses. Their counts have to follow from the batch alone.
+
+        ``rng`` is a ``models.dropout.RowRng``, or None for no dropout. The train step multiplies the value of each term
+        by its weight / its count over the whole global batch, and sums over terms and micro-batches.
+        """
+        ...
+
+    def outputs(self, variables: Variables, batch: Batch) -> dict[str, Any]:
+        """Return the named arrays [B, ...] that prediction, fill-mask and distillation read."""
+        ...
+
+    def summary(self, sums: dict[str, Sum]) -> dict[str, float]:
+        """Return the mean of each sum, and metrics computed from the means, such as a perplexity.
+
+        ``sums`` may have names of other kinds of batches too, and lack some names of this kind.
+        """
+        ...
+
+    def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        """Return the metrics that only the host can compute, from the outputs for all rows of a held-out part.
+
+        Args:
+          outputs: ``gathered_outputs`` and ``example_ids``, each [rows of the part, ...], in the order of the part's
+            rows.
+        """
+        ...
+
+
+class Task(Protocol):
+    """A pretraining objective or a downstream task: its rows, its model and its losses.
+
+    A task has kinds of batches: phases, row lengths, members of a mixture. ``of(kind)`` is the task of one kind. An
+    objective or a task that reads all kinds in one way is both (``SingleTask``).
+    """
+
+    batch_specs: dict[str, BatchSpec]  # kind of batch -> features of a row; each kind is compiled separately
+    flops_per_row: dict[str, float]  # kind of batch -> FLOPs of one row in a train step, for MFU
+    dtype: str  # dtype of the operands of the model's matrix products, in all kinds
+
+    def of(self, kind: str) -> BatchTask:
         """Return the task of one kind of batch, the same object at every call."""
         ...
 
-    def kind_of(self, part: str, kind: str) -> str:
-        """Return the kind of the rows of a held-out part, in an evaluation of the phase ``kind``."""
+    def heldout(self, phase: str) -> dict[str, str]:
+        """Return the parts of the held-out rows that an evaluation of a phase reads: name -> the kind of its rows.
+
+        If there are several, each is also evaluated alone.
+        """
         ...
 
-    def reader(self, kind: str, phase: str) -> Task:
+    def reader(self, kind: str, phase: str) -> BatchTask:
         """Return the task that reads held-out rows of ``kind`` while the phase ``phase`` is trained.
 
-        It is that of ``kind``, with what the phase changes in the model.
+        It is the task of ``kind``, with the changes that the phase makes in the model.
         """
         ...
 
@@ -233,36 +237,8 @@ class Task(Protocol):
         """
         ...
 
-    def loss(self, variables: Variables, batch: Batch, rng: Any) -> Losses:
-        """Run the forward pass and return the losses. Their counts have to follow from the batch alone.
-
-        ``rng`` is a ``models.dropout.RowRng``, or None for no dropout. The train step multiplies the value of each term
-        by its weight / its count over the whole global batch, and sums over terms and micro-batches.
-        """
-        ...
-
-    def outputs(self, variables: Variables, batch: Batch) -> dict[str, Any]:
-        """Return the named arrays [B, ...] that prediction, fill-mask and distillation read."""
-        ...
-
-    def summary(self, sums: dict[str, Sum]) -> dict[str, float]:
-        """Return the mean of each sum, and metrics computed from the means, such as a perplexity.
-
-        If a task has several kinds, ``sums`` may be those of other kinds too, and lack some of this kind.
-        """
-        ...
-
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
         """Return scores of simple models (unigram, majority, ...) on the first ``num_rows`` rows of the evaluation."""
-        ...
-
-    def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        """Return the metrics that only the host can compute, from the outputs for all rows of a held-out part.
-
-        Args:
-          outputs: ``gathered_outputs`` and ``example_ids``, each [rows of the part, ...], in the order of the part's
-            rows.
-        """
         ...
 
     def evaluated(self, metrics: dict[str, float]) -> dict[str, float]:
@@ -271,21 +247,89 @@ class Task(Protocol):
 
 
 class SingleTask:
-    """The part of a ``Task`` about kinds of batches, for a task that reads all of them in one way."""
+    """The part of a ``Task`` about kinds of batches, for a task that reads all of them in one way.
 
+    Its ``summary`` has means alone.
+    """
+
+    heldout_parts: tuple[str, ...]  # names of the parts of the held-out rows; ("",) if there is only one
     trains: frozenset[str] | None = None
 
     def of(self, kind: str) -> Self:
         del kind
         return self
 
-    def kind_of(self, part: str, kind: str) -> str:
-        del part
-        return kind
+    def heldout(self, phase: str) -> dict[str, str]:
+        return dict.fromkeys(self.heldout_parts, phase)
 
     def reader(self, kind: str, phase: str) -> Any:
         del phase
         return self.of(kind)
+
+    def summary(self, sums: dict[str, Sum]) -> dict[str, float]:
+        return {name: one.mean() for name, one in sums.items()}
+
+    def evaluated(self, metrics: dict[str, float]) -> dict[str, float]:
+        return metrics
+
+
+class _Single(Task, BatchTask, Protocol): ...
+
+
+Single = TypeVar("Single", bound=_Single)
+
+
+class TaskOfSeveral(abc.ABC, Generic[Single]):
+    """A ``Task`` made of several, which share a model: each kind of batch is read by one of these tasks (``of``).
+
+    The model has the parts of all tasks; a part that two tasks have is one part. A phase of training has one task, or
+    deals its batches to several tasks.
+    """
+
+    def __init__(self, tasks: Mapping[str, Single], heldout: Mapping[str, Mapping[str, str]]):
+        """
+        Args:
+          tasks: kind of batch -> the task that reads it.
+          heldout: phase of several tasks -> held-out part -> the kind of the part's rows.
+        """
+        self._of, self._heldout = tasks, heldout
+        self.batch_specs = {kind: one.batch_specs[kind] for kind, one in tasks.items()}
+        self.flops_per_row = {kind: one.flops_per_row[kind] for kind, one in tasks.items()}
+        self.dtype = next(iter(tasks.values())).dtype
+
+    def of(self, kind: str) -> Single:
+        return self._of[kind]
+
+    def heldout(self, phase: str) -> dict[str, str]:
+        return dict(self._heldout[phase]) if phase in self._heldout else self._of[phase].heldout(phase)
+
+    def reader(self, kind: str, phase: str) -> Single:
+        del phase
+        return self._of[kind]
+
+    @abc.abstractmethod
+    def source(self, split: Literal["train", "eval"], kind: str, phase: int, part: str | None = None) -> RowSource:
+        """Return the rows of a split, or only of one held-out part."""
+
+    def init(self, rng: Any) -> Variables:
+        """Return the variables of all tasks; a part of several tasks is as the first of these tasks makes it."""
+        every = [one.init(rng) for one in tasks_of(self).values()]
+        params, frozen = ({name: x for one in reversed(every) for name, x in one[i].items()} for i in range(2))
+        return Variables(params, frozen)
+
+    def baselines(self, kind: str, num_rows: int, part: str | None = None) -> dict[str, float]:
+        """Return the baselines of the tasks of a phase, or of the task of a held-out ``part``.
+
+        A baseline that several tasks have is left out, unless it is the same for all of them.
+        """
+        kinds = dict.fromkeys(one for name, one in self.heldout(kind).items() if part in (None, name))
+        every = [self._of[one].baselines(one, num_rows) for one in kinds]
+        return {
+            name: value
+            for found in every
+            for name, value in found.items()
+            if {other.get(name, value) for other in every} == {value}
+        }
 
     def evaluated(self, metrics: dict[str, float]) -> dict[str, float]:
         return metrics
@@ -294,8 +338,8 @@ class SingleTask:
 def titles_of(part: Any) -> dict[str, str]:
     """Return the titles of metrics that an objective, a task or an evaluation has, in the order of the charts.
 
-    Each class adds its own, ``titles``, to those of its base classes; what it names again comes in its order. "" is the
-    title of what is not drawn.
+    Each class adds its ``titles`` to the titles of its base classes. A metric that a class names again has its place in
+    the order of this class. A metric with the title "" is not drawn.
     """
     classes = reversed((part if isinstance(part, type) else type(part)).__mro__)
     own = {} if isinstance(part, type) else vars(part)
@@ -325,7 +369,7 @@ def has_goal(metric: str) -> bool:
 
 def tasks_of(task: Task) -> dict[str, Any]:
     """Return the different tasks of the kinds of a task, each by its first kind."""
-    found: dict[str, Task] = {}
+    found: dict[str, BatchTask] = {}
     for kind in task.batch_specs:
         one = task.of(kind)
         if all(one is not other for other in found.values()):
@@ -338,11 +382,11 @@ def needs_whole_batches(task: Task) -> bool:
     return any(one.whole_batches for one in tasks_of(task).values())
 
 
-def summary_of(tasks: Iterable[Task], sums: dict[str, Sum]) -> dict[str, float]:
-    """Return the metrics of sums to which ``tasks``, those of some kinds of batches, may have added.
+def summary_of(tasks: Iterable[BatchTask], sums: dict[str, Sum]) -> dict[str, float]:
+    """Return the metrics of sums to which ``tasks``, the tasks of some kinds of batches, may have added.
 
-    If they are several tasks, metrics without any target are left out, since no batch of their kind may have come, and
-    so is what two tasks compute with different results, such as the perplexities of two losses.
+    Of several tasks, metrics without any target are left out, since no batch of their kind may have come, and so are
+    metrics for which two tasks give different results, such as the perplexities of two losses.
     """
     different = list({id(task): task for task in tasks}.values())
     if len(different) == 1:

@@ -18,10 +18,11 @@ import pytest
 from bert_jax.checkpoints.restoring import read_params, saved_steps
 from bert_jax.errors import UserError
 from bert_jax.models.dropout import RowRng
+from bert_jax.objectives.terms import check_meanings
 from bert_jax.parts import catalogue
 from bert_jax.planning.compile import compile_phase, dearest_kind
 from bert_jax.records import Sum
-from bert_jax.task import Term, Variables, check_meanings, is_weight, tasks_of
+from bert_jax.task import Term, Variables, is_weight, tasks_of
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.training import mesh as meshes
 from bert_jax.training import trained

@@ -72,7 +72,7 @@ OWN = {
         """Lines such as ``the cat sees -> 1``."""
         import dataclasses
         from pathlib import Path
-        from bert_jax.examples.reading import Record
+        from bert_jax.examples.reading import DataRecord
 
         @dataclasses.dataclass(frozen=True)
         class Reader:
@@ -81,7 +81,7 @@ OWN = {
             def read(self, path):
                 for number, line in enumerate(Path(path).read_text().splitlines()):
                     text, label = line.split(" -> ")
-                    yield Record({"text": text, "label": label}, f"{path}:{number + 1}")
+                    yield DataRecord({"text": text, "label": label}, f"{path}:{number + 1}")
     ''',
     "tasks/sure.py": '''
         """Classification that also says how sure it is."""

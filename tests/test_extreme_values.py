@@ -18,6 +18,10 @@ def teacher(**soft):
     build(TeacherConfig, {"init": "x", "soft": soft}, "config.teacher")
 
 
+def pairs(**keys):
+    build(mlm_nsp.Config, keys, "config.objective")
+
+
 def members(share):
     tree = recipes.load("quickstart").to_dict()
     tree["objective"] = {"members": {"a": {"name": "mlm"}, "b": {"name": "ltr", "share": share}}}
@@ -35,7 +39,7 @@ SOUND = {
     "temperature": (lambda value: teacher(temperature=value), (0.001, 1.0, 1000.0)),
     "weight": (lambda value: teacher(weight=value), (1e-6, 1.0, 1e6)),
     "cosines": (lambda value: sentence_embeddings.Config(temperature=value), (0.01, 1.0)),
-    "objective": (lambda value: mlm_nsp.Config(next_sentence_weight=value), (0.0, 1e-6, 1e6)),
+    "objective": (lambda value: pairs(next_sentence_weight=value), (0.0, 1e-6, 1e6)),
     "task": (lambda value: build(TaskSettings, {"task": {}, "data": DATA, "weight": value}, "t"), (1e-6, 1e6)),
     "members": (members, (1e-5, 1, 1e5)),
     "mixing": (lambda value: Mixing(shares={"a": 1.0, "b": value}), (1e-5, 1e5)),

@@ -8,8 +8,8 @@ from bert_jax.corpora.source import Skipped, below, display_path
 from bert_jax.errors import UserError
 
 BadText: TypeAlias = Literal["error", "skip"]  # the option ``bad_text`` of a source
-ODD = ("\ufffd", *(chr(i) for i in range(32) if chr(i) not in "\t\n\x0b\x0c\r"))
-SKIP_HINT = "or --config.corpus.options.bad_text=skip leaves such text out and counts it"
+_ODD = ("\ufffd", *(chr(i) for i in range(32) if chr(i) not in "\t\n\x0b\x0c\r"))
+_SKIP_HINT = "or --config.corpus.options.bad_text=skip leaves such text out and counts it"
 
 
 class BadTextError(UserError):
@@ -27,7 +27,7 @@ class BadTextError(UserError):
         self._skipped = Skipped(below(where), reason)
 
     def __str__(self) -> str:
-        return f"{self.without_hint}, {SKIP_HINT}"
+        return f"{self.without_hint}, {_SKIP_HINT}"
 
     def skip_or_raise(self, bad_text: BadText, where: str = "") -> Skipped:
         """Return a ``Skipped`` entry if ``bad_text`` is "skip"; otherwise raise this error.
@@ -71,4 +71,4 @@ def is_foreign(head: bytes) -> bool:
     True if more than one character in ten is a control character or not UTF-8. Text with a few bad letters is kept.
     """
     text = head.decode("utf-8", "replace")
-    return 10 * sum(map(text.count, ODD)) > len(text)
+    return 10 * sum(map(text.count, _ODD)) > len(text)

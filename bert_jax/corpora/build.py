@@ -36,8 +36,8 @@ from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.workdir import file_formats
 
 FEWEST_DOCUMENTS = 4  # 2 to train on and 2 to hold out: next-sentence prediction draws from another document
-LIBRARIES = ("array-record", "numpy", "sentencex", "tensorflow-datasets", "tokenizers")
-COUNTS = ("num_documents", "num_sentences", "num_tokens")
+_LIBRARIES = ("array-record", "numpy", "sentencex", "tensorflow-datasets", "tokenizers")
+_COUNTS = ("num_documents", "num_sentences", "num_tokens")
 Facts = dict[str, Any]
 Progress = Callable[[int, int, int], None]  # documents, bytes of text, tokens so far
 
@@ -225,7 +225,7 @@ def _skipped(written: Sequence[Facts]) -> dict[str, Facts]:
 
 
 def _versions() -> dict[str, str]:
-    versions = {name: importlib.metadata.version(name) for name in LIBRARIES}
+    versions = {name: importlib.metadata.version(name) for name in _LIBRARIES}
     return {"python": platform.python_version(), "bert_jax": bert_jax.__version__, **versions}
 
 
@@ -233,7 +233,7 @@ def _join_split(shards: Sequence[Facts]) -> Facts:
     """Return the entry of a split in the manifest, from the facts of its shards."""
     content = "\n".join(shard["fingerprint"] for shard in shards if shard["num_documents"])
     return {
-        **{name: sum(shard[name] for shard in shards) for name in COUNTS},
+        **{name: sum(shard[name] for shard in shards) for name in _COUNTS},
         "fingerprint": hashlib.sha256(content.encode()).hexdigest(),
         "shards": [
             {"name": shard["file"]["name"], "num_blocks": shard["num_blocks"], "num_tokens": shard["num_tokens"]}

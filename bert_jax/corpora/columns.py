@@ -24,7 +24,7 @@ from bert_jax.storage import files
 
 PACKAGE = "corpora.annotators"
 TOKENS = "tokens"  # the column name that stands for the token ids in ``CorpusSplit.read``
-RESERVED = (TOKENS, "piece", "word")  # "piece" and "word" are units of masking that need no column
+_RESERVED = (TOKENS, "piece", "word")  # "piece" and "word" are units of masking that need no column
 OUTSIDE, BEGINS, CONTINUES = 0, 1, 2  # a piece in no unit; the first piece of a unit; a later piece of a unit
 
 
@@ -80,10 +80,10 @@ class Column:
 def check(columns: Mapping[str, Any]) -> None:
     """Raise ``UserError`` unless ``config.corpus.columns`` has allowed names, and an annotator for each."""
     for name, options in columns.items():
-        if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or name in RESERVED:
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or name in _RESERVED:
             raise UserError(
                 f"config.corpus.columns has {name!r}; a name begins with a small letter, goes on with small letters,"
-                f" digits and _, and is none of {', '.join(RESERVED)}"
+                f" digits and _, and is none of {', '.join(_RESERVED)}"
             )
         files.check_name(name, "a column of config.corpus.columns")
         if not isinstance(options, Mapping) or "annotator" not in options:

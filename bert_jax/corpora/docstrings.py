@@ -26,10 +26,10 @@ from bert_jax.errors import UserError
 from bert_jax.records import Document
 from bert_jax.text.sentences import split_sentences
 
-STANDARD_LIBRARY = "stdlib"
+_STANDARD_LIBRARY = "stdlib"
 # Distributions that every installation of the base requirements has, so that the corpus does not depend on extras.
 PACKAGES = (
-    STANDARD_LIBRARY,
+    _STANDARD_LIBRARY,
     "absl-py",
     "etils",
     "flax",
@@ -49,15 +49,15 @@ PACKAGES = (
     "tensorflow-datasets",
     "treescope",
 )
-TEXT_BYTES = 10 << 20  # approximate bytes of text in all these packages
+_TEXT_BYTES = 10 << 20  # approximate bytes of text in all these packages
 # Tests are not prose; the other folders are generated tables, or exist only in some builds of Python.
-SKIPPED_FOLDERS = {
+_SKIPPED_FOLDERS = {
     *("test", "tests", "idlelib", "turtledemo", "lib2to3", "encodings"),
     *("ensurepip", "site-packages", "dist-packages", "__pycache__"),
 }
 SKIPPED_FILE = re.compile(r"test_.*|.*_test\.py|conftest\.py")
-DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-COMPOUND = (*DOCUMENTED, ast.If, ast.Try, ast.TryStar, ast.ExceptHandler, ast.With, ast.For, ast.While)
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_COMPOUND = (*_DOCUMENTED, ast.If, ast.Try, ast.TryStar, ast.ExceptHandler, ast.With, ast.For, ast.While)
 
 UNDERLINE = re.compile(r"\s*([=\-~^*#+\"])\1{2,}\s*$")  # makes the line above it a heading
 RULER = re.compile(r"\s*([=\-~^*#+`_.:'\"<>|]\s*){3,}$")
@@ -73,10 +73,10 @@ SECTION = re.compile(
 TYPED_NAME = re.compile(r"\s*[*`]*[\w.]+`*( *, *[*`]*[\w.]+`*)* : ")  # numpydoc: "x, y : array_like, optional"
 NAMED_ENTRY = re.compile(r"\s*(:\w+( \S+)+:|[*`]*\w+`*( *\([^()]*\))?:)\s+(?=\S)")  # "x (int): text", ":param x: text"
 BULLET = re.compile(r"\s*([-*+•]|\(?\d{1,2}[.)])\s+(?=\S)")
-UNREAD_SECTIONS = ("See Also", "References")  # sections of numpydoc that are lists of names
+_UNREAD_SECTIONS = ("See Also", "References")  # sections of numpydoc that are lists of names
 INLINE_MARKUP = re.compile(r":[\w:.-]{2,99}+(?<=:)(?=`)|`+|\*\*(?=\S)|(?<=\S)\*\*|(?<=[`\w])__?(?=\s|$)")
-MIN_WORDS = 3
-MIN_LETTERS = 0.65  # least share of letters among characters other than spaces; code, formulas and tables have less
+_MIN_WORDS = 3
+_MIN_LETTERS = 0.65  # least share of letters among characters other than spaces; code, formulas and tables have less
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Source:
           UserError: a package is not installed.
         """
         self._versions()
-        return [Piece("docstrings", num_bytes=TEXT_BYTES)]
+        return [Piece("docstrings", num_bytes=_TEXT_BYTES)]
 
     def read(self, piece: Piece) -> Iterator[Document | Skipped]:
         """Yield a document for each module that has prose, sorted by package and then by path."""
@@ -116,14 +116,14 @@ class Source:
         for package in sorted(set(self.packages)):
             try:
                 versions[package] = (
-                    platform.python_version() if package == STANDARD_LIBRARY else importlib.metadata.version(package)
+                    platform.python_version() if package == _STANDARD_LIBRARY else importlib.metadata.version(package)
                 )
             except importlib.metadata.PackageNotFoundError:
                 missing.append(package)
         if missing:
             raise UserError(
                 f"config.corpus.options.packages names {', '.join(missing)}, not installed here; install or leave out"
-                f" (pip names, or {STANDARD_LIBRARY!r} for the standard library)"
+                f" (pip names, or {_STANDARD_LIBRARY!r} for the standard library)"
             )
         return versions
 
@@ -147,7 +147,7 @@ def _read(packages: tuple[str, ...]) -> tuple[Document, ...]:
 
 def _modules(package: str) -> Iterator[tuple[str, Path]]:
     """Yield (path inside the package, file) for each Python file to read, sorted."""
-    if package == STANDARD_LIBRARY:
+    if package == _STANDARD_LIBRARY:
         root = Path(sysconfig.get_path("stdlib"))
         files = {path.relative_to(root).as_posix(): path for path in root.rglob("*.py")}
     else:
@@ -155,7 +155,7 @@ def _modules(package: str) -> Iterator[tuple[str, Path]]:
         files = {file.as_posix(): Path(str(file.locate())) for file in entries if file.suffix == ".py"}
     for name in sorted(files):
         *folders, file = name.split("/")
-        if not SKIPPED_FOLDERS.intersection(folders) and ".." not in folders and not SKIPPED_FILE.match(file):
+        if not _SKIPPED_FOLDERS.intersection(folders) and ".." not in folders and not SKIPPED_FILE.match(file):
             yield name, files[name]
 
 
@@ -170,13 +170,13 @@ def _docstrings(path: Path) -> list[str]:
 
 
 def _collect(node: ast.AST, docstrings: list[str]) -> None:
-    if isinstance(node, DOCUMENTED):
+    if isinstance(node, _DOCUMENTED):
         docstring = ast.get_docstring(node, clean=False)
         if docstring:
             docstrings.append(docstring)
     for block in ("body", "orelse", "handlers", "finalbody"):
         for child in getattr(node, block, ()):
-            if isinstance(child, COMPOUND):
+            if isinstance(child, _COMPOUND):
                 _collect(child, docstrings)
 
 
@@ -233,7 +233,7 @@ def _text_lines(lines: list[str]) -> Iterator[str]:
         in_example = bool(line.strip()) and (in_example or bool(EXAMPLE_OR_TABLE.match(line)))
         heading = bool(line.strip()) and bool(UNDERLINE.match(following)) and not RULER.match(line)
         if heading:
-            in_list_of_names = line.strip() in UNREAD_SECTIONS
+            in_list_of_names = line.strip() in _UNREAD_SECTIONS
         if in_example or in_list_of_names or heading or _is_markup(line):
             if CODE_DIRECTIVE.match(line):
                 skipped_below = indent
@@ -254,5 +254,5 @@ def _prose(lines: list[str]) -> Iterator[str]:
     """Yield the joined paragraph if it reads like prose."""
     text = INLINE_MARKUP.sub("", " ".join(lines)).strip()
     letters = sum(map(str.isalpha, text))
-    if len(text.split()) >= MIN_WORDS and letters >= MIN_LETTERS * (len(text) - text.count(" ")):
+    if len(text.split()) >= _MIN_WORDS and letters >= _MIN_LETTERS * (len(text) - text.count(" ")):
         yield text

@@ -27,7 +27,7 @@ from bert_jax.errors import UserError
 from bert_jax.parts import catalogue
 
 Work = Callable[[Shard], Any]  # picklable; it writes files, and returns quickly if they exist already
-BYTES_WORTH_A_WORKER = 64 << 20  # the bytes of text that justify a worker process, which takes seconds to start
+_BYTES_WORTH_A_WORKER = 64 << 20  # the bytes of text that justify a worker process, which takes seconds to start
 
 
 def run(
@@ -46,7 +46,7 @@ def run(
       done: called with each shard that is done, to show progress; not with Beam.
     """
     num_bytes = sum(piece.num_bytes for shard in shards for piece in shard.pieces)
-    worth = min(_cores(), max(1, num_bytes // BYTES_WORTH_A_WORKER))
+    worth = min(_cores(), max(1, num_bytes // _BYTES_WORTH_A_WORKER))
     workers = min(num_workers or worth, len(shards))
     if beam_options:
         _run_beam(work, shards, beam_options)

@@ -17,10 +17,10 @@ from bert_jax.records import Document
 from bert_jax.storage import files, globs
 from bert_jax.storage.remote import RemotePath
 
-UNPACKED = 4  # approximate bytes of text per byte of a compressed file
+_UNPACKED = 4  # approximate bytes of text per byte of a compressed file
 CHECKSUMS = ("ETag", "etag", "crc32c", "md5Hash", "checksum")  # names of an object's checksum on different stores
 
-Item = TypeVar("Item")
+_Item = TypeVar("_Item")
 
 
 class FileSource:
@@ -62,7 +62,7 @@ class FileSource:
         """
         result = []
         for name in self.names():
-            size, factor = _size(name), UNPACKED if is_packed(name) else 1
+            size, factor = _size(name), _UNPACKED if is_packed(name) else 1
             step = PIECE_BYTES // factor
             starts = range(0, size, step) if size > step and self.can_cut(name) else range(1)
             for start in starts[:-1]:
@@ -83,7 +83,7 @@ class FileSource:
         """Yield the documents of ``piece``, and a ``Skipped`` for each item that is left out."""
         raise NotImplementedError
 
-    def unpacked(self, piece: Piece, read: Callable[[Unpacked, Piece], Iterator[Item]]) -> Iterator[Item | Skipped]:
+    def unpacked(self, piece: Piece, read: Callable[[Unpacked, Piece], Iterator[_Item]]) -> Iterator[_Item | Skipped]:
         """Yield what ``read`` finds in ``piece`` of an opened file.
 
         If ``bad_text`` is "skip", a file that is no text and a file's end that cannot be read give a ``Skipped``.

@@ -20,8 +20,8 @@ from bert_jax.records import Document
 
 ROWS = 256  # the number of rows read at a time
 COMMIT = re.compile(r"[0-9a-f]{40}")
-OPTIONS = "config.corpus.options"
-SAVED = ("state.json", "dataset_dict.json")  # a folder that save_to_disk wrote has one of these files
+_OPTIONS = "config.corpus.options"
+_SAVED = ("state.json", "dataset_dict.json")  # a folder that save_to_disk wrote has one of these files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,11 +83,11 @@ class Source(RecordSource):
         return {"source": "hugging_face_dataset", **dataclasses.asdict(self), **facts}
 
     def _commit(self) -> str:
-        return _commit(self.name, self.revision, OPTIONS)
+        return _commit(self.name, self.revision, _OPTIONS)
 
     def _rows(self, commit: str) -> Any:
         """Return the rows of the split, with only the column that is read."""
-        rows = rows_of(self.name, self.config_name, self.split, commit, OPTIONS)
+        rows = rows_of(self.name, self.config_name, self.split, commit, _OPTIONS)
         return rows.select_columns([column_of(self.text_column, rows.column_names, self.name)])
 
 
@@ -133,7 +133,7 @@ def _commit(name: str, revision: str, options: str) -> str:
 def _load(name: str, config_name: str, split: str, commit: str, options: str) -> Any:
     datasets = _library()
     try:
-        if not commit and any(os.path.exists(os.path.join(name, file)) for file in SAVED):
+        if not commit and any(os.path.exists(os.path.join(name, file)) for file in _SAVED):
             return _saved(datasets, name, split, options)
         return datasets.load_dataset(name, config_name or None, split=split, revision=commit or None)
     except UserError:

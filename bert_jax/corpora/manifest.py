@@ -25,8 +25,8 @@ from bert_jax.workdir import file_formats
 MANIFEST = "manifest.json"
 SPLITS = ("train", "heldout")
 SEAL = "sha256"  # the key of the manifest's own digest
-OLD_KEY = "format_version"  # under which formats 1 and 2 have their number
-ADVICE = "`bert-jax corpus --verify=DIR` names all that is damaged: copy that again, or remove and rebuild the corpus"
+_OLD_KEY = "format_version"  # under which formats 1 and 2 have their number
+_ADVICE = "`bert-jax corpus --verify=DIR` names all that is damaged: copy that again, or remove and rebuild the corpus"
 SPARE_BYTES = 1 << 30  # bytes of the disk that stay free for everything else
 AnyPath: TypeAlias = Path | epath.Path  # local or on an object store
 
@@ -43,7 +43,7 @@ class DamagedError(UserError):
         self.finding = finding
 
     def __str__(self) -> str:
-        return f"{self.finding}; {ADVICE}"
+        return f"{self.finding}; {_ADVICE}"
 
 
 def fingerprint(
@@ -102,7 +102,7 @@ def parse(text: str | bytes, where: AnyPath) -> dict[str, Any]:
     try:
         manifest = json.loads(text)
         ours = manifest.get(file_formats.KEY) == file_formats.CORPUS.number
-        whole = manifest[SEAL] == _digest(manifest) if ours else bool({file_formats.KEY, OLD_KEY} & manifest.keys())
+        whole = manifest[SEAL] == _digest(manifest) if ours else bool({file_formats.KEY, _OLD_KEY} & manifest.keys())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         whole = False
     if not whole:

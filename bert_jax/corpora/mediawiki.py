@@ -20,7 +20,7 @@ from bert_jax.records import Document
 
 BLOCK_BYTES = 1 << 18
 # Names, in lower case, of the templates that mark disambiguation pages in the large Wikipedias.
-DISAMBIGUATION = (
+_DISAMBIGUATION = (
     *("disambig", "disambiguation", "dab", "hndis", "geodis", "mathdab", "schooldis", "numberdis", "roaddis"),
     *("begriffsklärung", "homonymie", "desambiguación", "desambiguação", "disambigua", "dp", "doorverwijspagina"),
     *("ujednoznacznienie", "неоднозначность", "многозначность", "消歧义", "消歧義", "曖昧さ回避", "aimai", "동음이의"),
@@ -30,18 +30,18 @@ NAMESPACE = re.compile(rb'<namespace key="(6|14)"[^>]*>([^<]+)<')  # 6: files, 1
 
 
 # Tags whose content is not running text.
-DROPPED = (
+_DROPPED = (
     *("ref", "references", "table", "tr", "td", "th", "gallery", "imagemap", "math", "chem", "score", "timeline"),
     *("source", "syntaxhighlight", "pre", "graph", "mapframe", "maplink", "templatedata", "hiero", "inputbox"),
     *("categorytree", "section", "noinclude", "style"),
 )
-NAMESPACES = ("file", "image", "media", "category")  # links to these show no text; English names work in any wiki
+_NAMESPACES = ("file", "image", "media", "category")  # links to these show no text; English names work in any wiki
 INTERLANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z]+)*:")
 MAGIC = re.compile(r"__[A-Z]+__")
 EMPTY = re.compile(r"(?:(?<![ \xa0])[ \xa0]++)?\([\s,;:]*+\)")  # left by a template that was alone in brackets
 OPENED = re.compile(r"\([\s,;:]+")
 BEFORE_MARK = re.compile(r"(?<![ \xa0])[ \xa0]++(?=[,.;:)](?:\s|$))")
-LIST, HEADING = "\x01", "\x02"  # mark the start of a line that is a list item or heading; they cannot occur in XML
+_LIST, _HEADING = "\x01", "\x02"  # mark the start of a line that is a list item or heading; they cannot occur in XML
 
 Choice: TypeAlias = Literal["drop", "keep"]
 
@@ -124,7 +124,7 @@ class Source(FileSource):
 def _disambiguates(title: str, text: str) -> bool:
     if "__DISAMBIG__" in text or title.endswith("(disambiguation)"):
         return True
-    return any(name.strip().lower() in DISAMBIGUATION for name in TEMPLATE.findall(text))
+    return any(name.strip().lower() in _DISAMBIGUATION for name in TEMPLATE.findall(text))
 
 
 def _chunks(piece: Piece, file: Unpacked) -> Iterator[tuple[bytes, bool]]:
@@ -186,14 +186,14 @@ def plain_text(
     Args:
       namespaces: the names that this wiki gives to its namespaces of files and categories.
     """
-    hidden = {*NAMESPACES, *(name.lower() for name in namespaces)}
+    hidden = {*_NAMESPACES, *(name.lower() for name in namespaces)}
     joined = MAGIC.sub("", "".join(_shown(_library().parse(markup).nodes, hidden)))
     kept = []
     for line in joined.split("\n"):
         mark = line[:1]
-        if (mark == HEADING and headings == "drop") or (mark == LIST and lists == "drop"):
+        if (mark == _HEADING and headings == "drop") or (mark == _LIST and lists == "drop"):
             continue
-        line = OPENED.sub("(", EMPTY.sub("", line.replace(LIST, "").replace(HEADING, "")))
+        line = OPENED.sub("(", EMPTY.sub("", line.replace(_LIST, "").replace(_HEADING, "")))
         kept.append(" ".join(BEFORE_MARK.sub("", line).split()))
     return "\n".join(line for line in kept if line)
 
@@ -209,7 +209,7 @@ def _shown(nodes: list[Any], hidden: set[str]) -> Iterator[str]:
         elif isinstance(node, nodes_of.Tag):
             yield from _tag(node, hidden)
         elif isinstance(node, nodes_of.Heading):
-            yield f"\n{HEADING}"
+            yield f"\n{_HEADING}"
             yield from _shown(node.title.nodes, hidden)
             yield "\n"
         elif isinstance(node, nodes_of.HTMLEntity):
@@ -232,10 +232,10 @@ def _link(node: Any, hidden: set[str]) -> Iterator[str]:
 def _tag(node: Any, hidden: set[str]) -> Iterator[str]:
     name = str(node.tag).strip().lower()
     if name in ("li", "dt", "dd") and node.wiki_markup:
-        yield LIST
+        yield _LIST
     elif name in ("br", "hr", "p", "div", "blockquote", "li", "dt", "dd"):
-        yield "\n" + (LIST if name in ("li", "dt", "dd") else "")
-    if name not in DROPPED and node.contents is not None:
+        yield "\n" + (_LIST if name in ("li", "dt", "dd") else "")
+    if name not in _DROPPED and node.contents is not None:
         yield from _shown(node.contents.nodes, hidden)
     if name in ("p", "div", "blockquote"):
         yield "\n"

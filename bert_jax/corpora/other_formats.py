@@ -15,9 +15,9 @@ XML = re.compile(r"\s*(?:<\?xml|<mediawiki|<(?!s>)([a-zA-Z][\w:.-]*)(?:\s[^<>]*)
 NAME = r'(?:"[^"\n]{1,40}"|[\w.-]+)'
 NAMES = re.compile(rf"{NAME}([,;\t|]){NAME}(?:\1{NAME})*")  # the header of a table
 FIELDS = re.compile(r'(\t)|"([,;|])|([,;|])"')  # in the first row of a table without a header: where fields meet
-TABLES = (".csv.", ".tsv.")  # in the name of a file that is a table, with a dot after it
-FEWEST_ROWS, FEWEST_UNNAMED = 4, 10  # of a table with its header, and of a table without one
-ADVICE = {
+_TABLES = (".csv.", ".tsv.")  # in the name of a file that is a table, with a dot after it
+_FEWEST_ROWS, _FEWEST_UNNAMED = 4, 10  # of a table with its header, and of a table without one
+_ADVICE = {
     "HTML": "take the text out of it first",
     "XML": "take the text out of it first",
     "a MediaWiki dump": "take --config.corpus.source=mediawiki",
@@ -37,11 +37,11 @@ def other_format(head: bytes, path: str) -> BadTextError | None:
         return None
     what = _format(head)
     name = path.rpartition("/")[2].lower() + "."
-    if what is None and any(ending in name for ending in TABLES) and re.search(rb"[,;\t|]", head.partition(b"\n")[0]):
+    if what is None and any(ending in name for ending in _TABLES) and re.search(rb"[,;\t|]", head.partition(b"\n")[0]):
         what = "a table"
     if what is None:
         return None
-    message = f"{display_path(path)} is {what}, not plain text; {ADVICE[what]}"
+    message = f"{display_path(path)} is {what}, not plain text; {_ADVICE[what]}"
     return BadTextError(f"{path}@0", "not plain text", message)
 
 
@@ -80,4 +80,4 @@ def _is_table(text: str) -> bool:
     lines = text.rpartition("\n")[0].splitlines()  # the reader refuses line ends within a line
     rows = [row for row in csv.reader(lines, delimiter=mark) if row]
     alike = bool(rows) and len({*map(len, rows[:-1])}) == 1 and all(row[0].strip() for row in rows)
-    return alike and len(rows[0]) > 1 and len(rows) >= (FEWEST_ROWS if names else FEWEST_UNNAMED)
+    return alike and len(rows[0]) > 1 and len(rows) >= (_FEWEST_ROWS if names else _FEWEST_UNNAMED)

@@ -19,7 +19,7 @@ from bert_jax.records import Document
 from bert_jax.storage import files, reading
 
 ROWS = 256  # the number of rows read at a time
-DAMAGE = (pyarrow.ArrowException, OSError, UnicodeDecodeError)
+_DAMAGE = (pyarrow.ArrowException, OSError, UnicodeDecodeError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +82,7 @@ def _values(table: Any, groups: range, column: str, name: str) -> Iterator[Any]:
         try:
             batch = next(batches, None)
             values = None if batch is None else _binary(batch.column(0)).to_pylist()
-        except DAMAGE as error:
+        except _DAMAGE as error:
             raise _damaged(name, f"in row groups {groups.start} to {groups.stop - 1}", error) from error
         if values is None:
             return
@@ -107,7 +107,7 @@ def _open(name: str) -> Iterator[Any]:
     with reading.open_plain(files.as_path(name)) as file:
         try:
             table = pyarrow.parquet.ParquetFile(file)
-        except DAMAGE as error:
+        except _DAMAGE as error:
             raise _damaged(name, "in its footer", error) from error
         yield table
 

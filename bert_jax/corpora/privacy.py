@@ -20,14 +20,14 @@ from typing import Any
 from bert_jax.parts.catalogue import is_own
 
 # Keys whose text says what kind of source it is, but not which source it is. All other text is replaced by a hash.
-OPEN_KEYS = {
+_OPEN_KEYS = {
     *("source", "kind", "format", "document_boundary", "language", "license", "bad_text", "line_breaks", "annotator")
 }
 PREFIX = "sha256:"
 
 
 def redact(value: Any, key: str = "") -> Any:
-    """Return ``value`` with a hash in place of every text, except under ``OPEN_KEYS``. Numbers and structure stay.
+    """Return ``value`` with a hash in place of every text, except under ``_OPEN_KEYS``. Numbers and structure stay.
 
     Keys of a mapping stay if they are identifiers, that is, names of fields. Other keys, such as paths, are hashed.
     """
@@ -37,7 +37,7 @@ def redact(value: Any, key: str = "") -> Any:
         return [redact(inner, key) for inner in value]
     if not isinstance(value, str) or not value or value.startswith(PREFIX):
         return value
-    if key in OPEN_KEYS and not is_own(value):  # the name of a user's own file may say whose text it reads
+    if key in _OPEN_KEYS and not is_own(value):  # the name of a user's own file may say whose text it reads
         return value
     return PREFIX + hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest()[:12]
 

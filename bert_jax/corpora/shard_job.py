@@ -28,13 +28,13 @@ from bert_jax.text.accents import Losses, added, losses
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.text.words import joined_with
 
-BATCH_BYTES = 2 << 20  # bytes of text tokenized at a time
-EXTREMES = 3  # how many of the lowest and the highest draws are kept; from them, an error suggests a better fraction
-LOOKED_AT = 4_096  # characters of a document in which letters with accents are counted
+_BATCH_BYTES = 2 << 20  # bytes of text tokenized at a time
+_EXTREMES = 3  # how many of the lowest and the highest draws are kept; from them, an error suggests a better fraction
+_LOOKED_AT = 4_096  # characters of a document in which letters with accents are counted
 EXAMPLES = 3  # how many places are kept for each reason to skip
 SENTENCES, DOCUMENTS = "sentences.npy", "documents.npy"  # the endings of the two files of lengths
 # Larger groups make random reads up to 85 times slower; compression saves a quarter of the space and halves the speed.
-WRITER_OPTIONS = "group_size:1,uncompressed"
+_WRITER_OPTIONS = "group_size:1,uncompressed"
 
 
 class _Tokenized(NamedTuple):
@@ -116,21 +116,21 @@ def lengths_name(shard: Shard, split: str, ending: str) -> str:
 
 
 def extremes(draws: list[float]) -> list[float]:
-    """Return ``draws``, ascending; if there are many, only the ``EXTREMES`` lowest and highest."""
+    """Return ``draws``, ascending; if there are many, only the ``_EXTREMES`` lowest and highest."""
     draws = sorted(draws)
-    return draws[:EXTREMES] + draws[-EXTREMES:] if len(draws) > 2 * EXTREMES else draws
+    return draws[:_EXTREMES] + draws[-_EXTREMES:] if len(draws) > 2 * _EXTREMES else draws
 
 
 def tokenize(
     documents: Iterable[Document], tokenizer: Tokenizer, columns: Sequence[Column] = ()
 ) -> Iterator[_Tokenized]:
-    """Yield the documents in order, tokenized in batches of about ``BATCH_BYTES``."""
+    """Yield the documents in order, tokenized in batches of about ``_BATCH_BYTES``."""
     batch: list[Document] = []
     size = 0
     for document in documents:
         batch.append(document)
         size += sum(map(len, document.sentences))
-        if size >= BATCH_BYTES:
+        if size >= _BATCH_BYTES:
             yield from _tokenize(tokenizer, batch, columns)
             batch, size = [], 0
     yield from _tokenize(tokenizer, batch, columns)
@@ -166,7 +166,7 @@ def _tokenize(tokenizer: Tokenizer, batch: list[Document], columns: Sequence[Col
         draw = int.from_bytes(hashlib.sha256(name + b"\0" + text).digest()[:8], "big") / 2**64
         beside = {key: np.concatenate([np.zeros(0, np.uint8), *column[here]]) for key, column in values.items()}
         empty = int((lengths == 0).sum())
-        lost = losses(joined[:LOOKED_AT])
+        lost = losses(joined[:_LOOKED_AT])
         yield _Tokenized(draw, len(text), hits.text_hits(text), lost, empty, lengths[lengths > 0], tokens, beside)
 
 
@@ -237,7 +237,7 @@ class _BlockWriter:
         """
         self.path, self.name = path, name
         self._dtype, self._block_tokens = dtype, block_tokens
-        self._writer = ArrayRecordWriter(str(path), WRITER_OPTIONS)
+        self._writer = ArrayRecordWriter(str(path), _WRITER_OPTIONS)
         self._content = hashlib.sha256()
         self._pending = np.zeros(0, dtype)  # values that do not fill a block yet
         self.num_values = self.num_blocks = 0

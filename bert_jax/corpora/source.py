@@ -21,9 +21,9 @@ from bert_jax.records import Document
 
 MARK = "/./"  # stands in a path before the part that does not change if the files are moved
 PIECE_BYTES = 16 << 20  # bytes of text in a piece, where a source can be cut
-SHARDS = 256  # the number of shards of a large corpus: as many as a reader keeps open
-SMALLEST, LARGEST = 8 << 20, 1 << 30  # bytes of text in a shard
-SAMPLED, SAMPLED_PIECES = 1 << 18, 256  # characters of text are enough to judge a vocabulary; from so many pieces
+_SHARDS = 256  # the number of shards of a large corpus: as many as a reader keeps open
+_SMALLEST, _LARGEST = 8 << 20, 1 << 30  # bytes of text in a shard
+SAMPLED, _SAMPLED_PIECES = 1 << 18, 256  # characters of text are enough to judge a vocabulary; from so many pieces
 
 
 def below(name: str) -> str:
@@ -74,7 +74,7 @@ def shards_of(pieces: Sequence[Piece], num_bytes: int = 0) -> list[Shard]:
     If ``num_bytes`` is 0, the size of all pieces decides: enough shards for many workers, not too many for random
     reads.
     """
-    most = num_bytes or min(max(sum(piece.num_bytes for piece in pieces) // SHARDS, SMALLEST), LARGEST)
+    most = num_bytes or min(max(sum(piece.num_bytes for piece in pieces) // _SHARDS, _SMALLEST), _LARGEST)
     runs: list[list[Piece]] = []
     size = 0
     for piece in pieces:
@@ -167,7 +167,7 @@ def documents(source: Source, pieces: Iterable[Piece] | None = None) -> Iterator
 def text_of(source: Source) -> list[str]:
     """Return about ``SAMPLED`` of the sentences of ``source``, from all over it."""
     pieces = source.pieces()
-    chosen = pieces[:: -(-len(pieces) // SAMPLED_PIECES) or 1]
+    chosen = pieces[:: -(-len(pieces) // _SAMPLED_PIECES) or 1]
     return [text for piece in chosen for text in _first(source, piece, SAMPLED // len(chosen))]
 
 

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from bert_jax.text.tokenizer import Tokenizer
 
 DATASET_NAME = "corpus"
-CACHE_BYTES = 256 << 20
+_CACHE_BYTES = 256 << 20
 DIGESTED_BYTES = 256 << 20  # hashing these takes a fifth of a second
-OPEN_SHARDS = 256  # a corpus may have more shards than a process may have open files
+_OPEN_SHARDS = 256  # a corpus may have more shards than a process may have open files
 
 
 def column_name(column: str, shard: str) -> str:
@@ -85,7 +85,7 @@ class Corpus:
         damaged; a shard is missing or has the wrong size.
     """
 
-    def __init__(self, path: str | os.PathLike[str], cache_bytes: int = CACHE_BYTES, note: Note | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], cache_bytes: int = _CACHE_BYTES, note: Note | None = None) -> None:
         """
         Args:
           cache_bytes: the bytes of decoded blocks that each split keeps in memory, for the tokens and for each column.
@@ -122,7 +122,7 @@ class Corpus:
 class CorpusSplit:
     """One split of a corpus, with random access to tokens and columns. Threads may share it. Pickled as its path."""
 
-    def __init__(self, folder: Path, name: str, cache_bytes: int = CACHE_BYTES) -> None:
+    def __init__(self, folder: Path, name: str, cache_bytes: int = _CACHE_BYTES) -> None:
         manifest = manifests.read(folder)
         facts = manifest["splits"][name]
         self.name = name
@@ -250,7 +250,7 @@ class _Blocks:
 
     def _reader(self, shard: int) -> ArrayRecordReader:
         if shard not in self._readers:
-            if len(self._readers) >= OPEN_SHARDS:
+            if len(self._readers) >= _OPEN_SHARDS:
                 self._readers.pop(next(iter(self._readers)))
             path = self._folder / self._names[shard]
             reader = ArrayRecordReader(os.fspath(path), "readahead_buffer_size:0,max_parallelism:0")

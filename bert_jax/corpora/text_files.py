@@ -25,7 +25,7 @@ from bert_jax.errors import UserError
 from bert_jax.records import Document
 from bert_jax.text.sentences import one_space, split_sentences, windows
 
-FIRST_FILES = 100  # so many are looked at before a build begins
+_FIRST_FILES = 100  # so many are looked at before a build begins
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Source(FileSource):
         pieces = super().pieces()
         if self.bad_text == "error":
             names = [piece.name for piece in pieces if piece.num_bytes and piece.start == 0]
-            for name in names[:FIRST_FILES]:
+            for name in names[:_FIRST_FILES]:
                 with open_unpacked(name) as file:
                     if error := other_format(file.head, name):
                         raise UserError(str(error))

@@ -15,7 +15,7 @@ from bert_jax.errors import UserError, first_line
 from bert_jax.records import Document
 
 RECORDS = 256  # the number of records read at a time
-FORMAT = "array_record"
+_FORMAT = "array_record"
 # The markers that stand for a line break in the text of a dataset.
 MARKERS = {"wiki40b": ("_START_ARTICLE_", "_START_SECTION_", "_START_PARAGRAPH_", "_NEWLINE_")}
 
@@ -112,15 +112,15 @@ def open_dataset(name: str, data_dir: str, keys: str) -> Any:
       UserError: the dataset is not prepared, or in another format.
     """
     builder = _prepared(name, data_dir, keys)
-    if FORMAT not in {known.value for known in builder.info.available_file_formats()}:
+    if _FORMAT not in {known.value for known in builder.info.available_file_formats()}:
         folder = builder.data_path
         raise UserError(
             f"{name or folder} is prepared as {builder.info.file_format.value}, which only TensorFlow reads; convert"
             f" it once, on one machine: pip install tensorflow apache-beam; tfds convert_format"
-            f" --dataset_version_dir={folder} --out_file_format={FORMAT}"
+            f" --dataset_version_dir={folder} --out_file_format={_FORMAT}"
         )
-    if builder.info.file_format.value != FORMAT:  # ArrayRecord is there, but not the default
-        builder.info.set_file_format(FORMAT, override=True, override_if_initialized=True)
+    if builder.info.file_format.value != _FORMAT:  # ArrayRecord is there, but not the default
+        builder.info.set_file_format(_FORMAT, override=True, override_if_initialized=True)
     return builder
 
 
@@ -151,7 +151,7 @@ def records(folder: str, split: str, start: int, stop: int) -> Iterator[tuple[in
 
     place = start
     try:
-        source = tfds.builder_from_directory(folder).as_data_source(split=split, file_format=FORMAT)
+        source = tfds.builder_from_directory(folder).as_data_source(split=split, file_format=_FORMAT)
         stop = len(source) if stop < 0 else stop
         for place in range(start, stop, RECORDS):
             numbers = range(place, min(place + RECORDS, stop))

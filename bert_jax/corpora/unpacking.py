@@ -19,10 +19,10 @@ from bert_jax.errors import PassingError, UserError
 from bert_jax.storage import files, reading
 from bert_jax.storage.retries import is_passing
 
-HEAD_BYTES = 8000
+_HEAD_BYTES = 8000
 PACKED_BYTES = 1 << 16
 STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # the first bytes of a bz2 stream that is not empty
-DAMAGE = (EOFError, OSError, lzma.LZMAError, zlib.error)  # the errors of the libraries that unpack
+_DAMAGE = (EOFError, OSError, lzma.LZMAError, zlib.error)  # the errors of the libraries that unpack
 
 
 def _zstandard(file: IO[bytes]) -> Any:
@@ -35,19 +35,19 @@ UNPACKERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.ope
 
 
 # how a file begins that is not text -> what it is, and what to do
-TO_TEXT = "save it as plain text, CSV or JSON Lines"
-SIGNS = {
+_TO_TEXT = "save it as plain text, CSV or JSON Lines"
+_SIGNS = {
     rb"\x1f\x8b\x08": ("compressed by gzip", "let its name end in .gz"),
     rb"BZh[1-9](1AY&SY|\x17rE8P\x90)": ("compressed by bzip2", "let its name end in .bz2"),
     rb"\xfd7zXZ\0": ("compressed by xz", "let its name end in .xz"),
     rb"\x28\xb5\x2f\xfd": ("compressed by zstd", "let its name end in .zst"),
-    rb"PK\x03\x04": ("a zip archive, as .xlsx, .docx and .odt files are", TO_TEXT),
-    rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": ("a file of an Office program, such as .xls or .doc", TO_TEXT),
-    rb"%PDF-\d": ("a PDF file", TO_TEXT),
-    rb"\{\\rtf\d?": ("an RTF file", TO_TEXT),
-    rb"PAR1[\0-\x1f]": ("a Parquet file", f"for a corpus take --config.corpus.source=parquet; else {TO_TEXT}"),
-    rb"ARROW1\0\0": ("an Arrow file", TO_TEXT),
-    rb"SQLite format 3\0": ("an SQLite database", TO_TEXT),
+    rb"PK\x03\x04": ("a zip archive, as .xlsx, .docx and .odt files are", _TO_TEXT),
+    rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": ("a file of an Office program, such as .xls or .doc", _TO_TEXT),
+    rb"%PDF-\d": ("a PDF file", _TO_TEXT),
+    rb"\{\\rtf\d?": ("an RTF file", _TO_TEXT),
+    rb"PAR1[\0-\x1f]": ("a Parquet file", f"for a corpus take --config.corpus.source=parquet; else {_TO_TEXT}"),
+    rb"ARROW1\0\0": ("an Arrow file", _TO_TEXT),
+    rb"SQLite format 3\0": ("an SQLite database", _TO_TEXT),
 }
 
 
@@ -66,8 +66,8 @@ class Unpacked:
         self.path = path
         self._file = file
         self._position = 0  # the position in the unpacked bytes of ``file``
-        self._ahead = self.head = self._read(HEAD_BYTES)
-        for sign, (what, advice) in SIGNS.items():
+        self._ahead = self.head = self._read(_HEAD_BYTES)
+        for sign, (what, advice) in _SIGNS.items():
             if re.match(sign, self.head):
                 message = f"{display_path(path)} is {what}, not plain text; {advice}"
                 raise BadTextError(f"{path}@0", "not plain text", message)
@@ -88,7 +88,7 @@ class Unpacked:
         try:
             with readable(self.path):
                 block = self._file.read(size)
-        except DAMAGE as error:
+        except _DAMAGE as error:
             raise _damaged(self.path, self._position, error) from error
         self._position += len(block)
         return block
@@ -145,7 +145,7 @@ def bz2_streams(path: str, start: int, stop: int) -> Iterator[tuple[bytes, bool]
                     text = unpacker.decompress(packed)
                     if not packed:
                         raise EOFError("the file ends in the middle of a stream")
-                except DAMAGE as error:
+                except _DAMAGE as error:
                     raise _damaged(path, text_bytes, f"{error}; from byte {position} of the file on") from error
                 position += len(packed)
                 text_bytes += len(text)

@@ -15,7 +15,7 @@ from bert_jax.text.sentences import one_space, split_sentences, windows
 # The option ``line_breaks``. "end_sentences": a line break ends a sentence. "are_spaces", for hard-wrapped text: a line
 # break is a space, and a blank line ends a sentence.
 LineBreaks: TypeAlias = Literal["end_sentences", "are_spaces"]
-TEXT = (str, bytes)
+_TEXT = (str, bytes)
 
 
 class RecordSource:
@@ -100,7 +100,7 @@ def runs(text: str) -> Iterator[str]:
 def _sentences(value: Any, where: str, line_breaks: LineBreaks, language: str) -> tuple[str, ...]:
     if value is None:
         return ()
-    if isinstance(value, (*TEXT, Mapping)) or not hasattr(value, "__iter__"):
+    if isinstance(value, (*_TEXT, Mapping)) or not hasattr(value, "__iter__"):
         return tuple(_running_text(as_text(value, where), line_breaks, language))
     texts = (window for item in value if item is not None for window in windows(as_text(item, where)))
     return tuple(filter(None, map(one_space, texts)))
@@ -113,7 +113,7 @@ def _running_text(text: str, line_breaks: LineBreaks, language: str) -> Iterator
 
 def as_text(value: Any, where: str) -> str:
     """Return ``value``, a string or bytes, as text. Raises ``BadTextError`` if it is neither, or not Unicode."""
-    if not isinstance(value, TEXT):
+    if not isinstance(value, _TEXT):
         found = f"{type(value).__name__} where text is needed, {str(value)[:40]!r}"
         raise BadTextError(where, "not text", f"{where} has {found}; name a field with a string or a list of strings")
     try:

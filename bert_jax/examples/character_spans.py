@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_jax.examples.jsonl import Reader as JsonReader
-from bert_jax.examples.reading import Bad, Record
+from bert_jax.examples.reading import BadRecord, DataRecord
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,15 +23,15 @@ class Reader:
     text_field: str = "text"  # the field of the text
     label_field: str = "label"  # {kind: {surface: [[first, last], ...]}}, both ends included
 
-    def read(self, path: str) -> Iterator[Record | Bad]:
+    def read(self, path: str) -> Iterator[DataRecord | BadRecord]:
         """Yield the texts of ``path``."""
         for record in JsonReader().read(path):
-            yield record if isinstance(record, Bad) else self._tagged(record)
+            yield record if isinstance(record, BadRecord) else self._tagged(record)
 
-    def _tagged(self, record: Record) -> Record | Bad:
+    def _tagged(self, record: DataRecord) -> DataRecord | BadRecord:
         text, labels = record.get(self.text_field), record.get(self.label_field)
         if not isinstance(text, str):
-            return Bad(record.where, f"has no text in the field {self.text_field!r}")
+            return BadRecord(record.where, f"has no text in the field {self.text_field!r}")
         columns: dict[str, Any] = {"text": text, "words": list(text)}
         if "id" in record:
             columns["id"] = record["id"]
@@ -39,8 +39,8 @@ class Reader:
             try:
                 columns["tags"] = _to_iob2(len(text), list(_spans(text, labels)))
             except (ValueError, TypeError, AttributeError) as error:
-                return Bad(record.where, f"has labels that do not fit ({str(error)[:80]})")
-        return Record(columns, record.where)
+                return BadRecord(record.where, f"has labels that do not fit ({str(error)[:80]})")
+        return DataRecord(columns, record.where)
 
 
 def _spans(text: str, labels: Mapping[str, Mapping[str, list[list[int]]]]) -> Iterator[tuple[int, int, str]]:

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from bert_jax.errors import UserError, few
 from bert_jax.examples import delimited, jsonl, squad_json
-from bert_jax.examples.reading import Bad, Record, need, plain_name, text_lines
+from bert_jax.examples.reading import BadRecord, DataRecord, need, plain_name, text_lines
 from bert_jax.examples.values import is_unicode
 
-SHOWN = 3
-QRELS = ("query-id", "corpus-id", "score")
-JSON_ENDINGS = (".json", ".jsonl")
+_SHOWN = 3
+_QRELS = ("query-id", "corpus-id", "score")
+_JSON_ENDINGS = (".json", ".jsonl")
 OBJECT = re.compile(r"\s*+(?:\[\s*+)?\{")  # how a file of JSON objects begins
 
 
@@ -118,16 +118,16 @@ def read_texts(path: str) -> tuple[dict[str, str], bool]:
     return texts, is_plain
 
 
-def _lines(path: str) -> Iterator[Record]:
+def _lines(path: str) -> Iterator[DataRecord]:
     """Yield the lines of plain text that are not blank, each with its number as ``_id``."""
     for number, line in text_lines(need(path)):
         if line.strip():
-            yield Record({"_id": number, "text": line}, f"{path}:{number}")
+            yield DataRecord({"_id": number, "text": line}, f"{path}:{number}")
 
 
 def _is_json(path: str) -> bool:
     """Return whether a file holds JSON objects, by its name or by how its text begins."""
-    if plain_name(path).lower().endswith(JSON_ENDINGS):
+    if plain_name(path).lower().endswith(_JSON_ENDINGS):
         return True
     return any(OBJECT.match(record["text"]) for record in itertools.islice(_lines(path), 1))
 
@@ -136,10 +136,10 @@ def _qrels(path: str, documents: Mapping[str, str], queries: Mapping[str, str]) 
     relevances: dict[str, dict[str, int]] = {}
     wrong: list[str] = []
     for record in _good(delimited.Reader().read(need(path))):
-        missing = [name for name in QRELS if name not in record]
+        missing = [name for name in _QRELS if name not in record]
         if missing:
             raise UserError(f"{path} has no column {', '.join(missing)}; its first line names {', '.join(record)}")
-        query, document, score = (record[name] for name in QRELS)
+        query, document, score = (record[name] for name in _QRELS)
         if query not in queries:
             wrong.append(f"{record.where} has the query {query!r}, which is not in the queries")
         elif document not in documents:
@@ -154,13 +154,13 @@ def _qrels(path: str, documents: Mapping[str, str], queries: Mapping[str, str]) 
     return relevances
 
 
-def _good(items: Iterator[Record | Bad]) -> Iterator[Record]:
+def _good(items: Iterator[DataRecord | BadRecord]) -> Iterator[DataRecord]:
     for item in items:
-        if isinstance(item, Bad):
+        if isinstance(item, BadRecord):
             raise UserError(f"{item.where} {item.reason}; mend it")
         yield item
 
 
 def _raise(wrong: list[str]) -> None:
     if wrong:
-        raise UserError(few(wrong, SHOWN, "; "))
+        raise UserError(few(wrong, _SHOWN, "; "))

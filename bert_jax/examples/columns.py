@@ -11,15 +11,15 @@ from typing import Any, TypeAlias
 
 from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
-from bert_jax.examples.reading import Bad, Record, other_delimiter
+from bert_jax.examples.reading import BadRecord, DataRecord, other_delimiter
 from bert_jax.examples.values import CONVERTED, answer_of_tokens, is_blank, is_unicode
 from bert_jax.records import Example
 from bert_jax.text.surrogates import well_formed
 
 Columns: TypeAlias = Mapping[str, str | int | Sequence[str | int]]
-ID = "id"
-TARGETS = ("label", "tags", "answers")  # what the model predicts: needed to train and to score, not to predict
-FIRM = (*TARGETS, "pair")  # roles that may be optional: if some examples have such a role, all must have it
+_ID = "id"
+_TARGETS = ("label", "tags", "answers")  # what the model predicts: needed to train and to score, not to predict
+_FIRM = (*_TARGETS, "pair")  # roles that may be optional: if some examples have such a role, all must have it
 MISSING = object()
 
 
@@ -41,12 +41,12 @@ class Roles:
     @property
     def inputs(self) -> tuple[str, ...]:
         """Return the roles that a model gets as input."""
-        return tuple(role for role in self.all if role not in (*TARGETS, "is_impossible", "group"))
+        return tuple(role for role in self.all if role not in (*_TARGETS, "is_impossible", "group"))
 
 
 def check_roles(columns: Columns, roles: Roles, where: str = "config.data.columns") -> None:
     """Raise a ``UserError`` with all keys of ``columns`` that are not roles and all values that cannot name columns."""
-    known = (ID, *roles.all)
+    known = (_ID, *roles.all)
     others = [role for role in columns if role not in known]
     wrong = [f"{where}.{role} is not a role of this task; {nearest(role, known)}" for role in others]
     wrong += [
@@ -58,11 +58,13 @@ def check_roles(columns: Columns, roles: Roles, where: str = "config.data.column
         raise UserError("; ".join(wrong))
 
 
-def choose(split: str, records: Sequence[Record], columns: Columns, roles: Roles) -> tuple[dict[str, Any], list[str]]:
+def choose(
+    split: str, records: Sequence[DataRecord], columns: Columns, roles: Roles
+) -> tuple[dict[str, Any], list[str]]:
     """Find the column, or columns, of each role in the records of a split.
 
     A role that is not in ``columns`` gets the column of the same name, unless ``columns`` gives this column to another
-    role. ``TARGETS`` may be missing in splits whose names begin with "test".
+    role. ``_TARGETS`` may be missing in splits whose names begin with "test".
 
     Returns:
       role -> its column, or a tuple of columns; and a phrase for each role that lacks its column.
@@ -70,7 +72,7 @@ def choose(split: str, records: Sequence[Record], columns: Columns, roles: Roles
     found: dict[str, str | tuple[str, ...]] = {}
     problems = []
     taken = {name.partition(".")[0] for names in columns.values() for name in _several(names)}
-    for role in (ID, *roles.all):
+    for role in (_ID, *roles.all):
         if role not in columns and role in taken:
             if _is_needed(role, split, False, roles):
                 problems.append(f"another role has the column {role!r}; set config.data.columns.{role}")
@@ -98,12 +100,12 @@ def _several(names: str | int | Sequence[str | int]) -> tuple[str, ...]:
 
 
 def _is_needed(role: str, split: str, is_named: bool, roles: Roles) -> bool:
-    if role in TARGETS:
+    if role in _TARGETS:
         return role in roles.all and not split.startswith("test")
     return is_named or role in roles.required
 
 
-def _unknown(role: str, name: str, records: Sequence[Record]) -> str:
+def _unknown(role: str, name: str, records: Sequence[DataRecord]) -> str:
     first = list(records[0]) if records else []
     if role == "tags" and first[:1] == ["words"] and (mark := other_delimiter(records[0]["words"][0])):
         only = f"each line has only a word; if '{mark}' separates it from its tag"
@@ -136,7 +138,7 @@ def _has(value: Any, name: str) -> bool:
     return isinstance(value, list) and bool(value) and isinstance(value[0], Mapping) and name in value[0]
 
 
-def _are_data(names: Sequence[str], records: Sequence[Record]) -> bool:
+def _are_data(names: Sequence[str], records: Sequence[DataRecord]) -> bool:
     """Return whether a name has many words or is also a value of its column."""
     numbered = list(names) == [str(i) for i in range(len(names))]
     named = names[1:] if names[:1] == ["0"] else names  # a table's first column may have numbers and no name
@@ -172,17 +174,17 @@ def select(record: Any, column: str) -> Any:
 
 
 def as_example(
-    record: Record, chosen: Mapping[str, Any], roles: Roles, is_test: bool, prefixes: Mapping[str, re.Pattern[str]]
-) -> Example | Bad:
-    """Return one record as an example, without the optional roles that have no value; or a ``Bad`` with the reason.
+    record: DataRecord, chosen: Mapping[str, Any], roles: Roles, is_test: bool, prefixes: Mapping[str, re.Pattern[str]]
+) -> Example | BadRecord:
+    """Return one record as an example, without roles that have no value; or a ``BadRecord`` with the reason.
 
     The example has the ``id`` that the file gives to the record, if any.
 
     ``prefixes``: role -> a regular expression; what it matches is taken away where a value, or an entry of it, begins
     with it.
     """
-    own = _value(record, chosen[ID], ID) if ID in chosen else None
-    example: Example = {} if own is None or own == "" else {ID: str(own)}
+    own = _value(record, chosen[_ID], _ID) if _ID in chosen else None
+    example: Example = {} if own is None or own == "" else {_ID: str(own)}
     for role in roles.all:
         if role not in chosen:
             continue
@@ -190,25 +192,25 @@ def as_example(
         if role in prefixes:
             value = _strip(prefixes[role], value)
         if is_blank(value, role):
-            if role in roles.required or (role in FIRM and not (is_test and role in TARGETS)):
-                return Bad(record.where, f"has an empty {role} (column {_shown(chosen[role])})")
+            if role in roles.required or (role in _FIRM and not (is_test and role in _TARGETS)):
+                return BadRecord(record.where, f"has an empty {role} (column {_shown(chosen[role])})")
             continue
         try:
             if role == "answers" and isinstance(value, str):
                 value = answer_of_tokens(value, example.get("context", ""))
             example[role] = CONVERTED[role](value) if role in CONVERTED else value
         except ValueError as error:
-            return Bad(record.where, f"has as {role} (column {_shown(chosen[role])}) {error}")
+            return BadRecord(record.where, f"has as {role} (column {_shown(chosen[role])}) {error}")
         if not is_unicode(example[role]):
-            return Bad(record.where, f"has a {role} that is not UTF-8 (column {_shown(chosen[role])})")
+            return BadRecord(record.where, f"has a {role} that is not UTF-8 (column {_shown(chosen[role])})")
     if "tags" in example and len(example["tags"]) != len(example["words"]):
-        return Bad(record.where, f"has {len(example['words'])} words and {len(example['tags'])} tags")
+        return BadRecord(record.where, f"has {len(example['words'])} words and {len(example['tags'])} tags")
     if example.get("is_impossible") and "answers" in roles.all:
         example["answers"] = []
     return example
 
 
-def _value(record: Record, columns: str | tuple[str, ...], role: str) -> Any:
+def _value(record: DataRecord, columns: str | tuple[str, ...], role: str) -> Any:
     """Return the value of a role in a record, or None if its column is missing.
 
     The values of several columns become a list if the role's value is a list; otherwise they are joined to one text.
@@ -220,7 +222,7 @@ def _value(record: Record, columns: str | tuple[str, ...], role: str) -> Any:
     values = [value for value in values if value is not MISSING and value is not None]
     if role in ("choices", "negatives", "words", "tags"):
         return values
-    return ("-" if role == ID else " ").join(str(value) for value in values)
+    return ("-" if role == _ID else " ").join(str(value) for value in values)
 
 
 def _strip(prefix: re.Pattern[str], value: Any) -> Any:

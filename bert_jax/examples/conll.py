@@ -13,15 +13,15 @@ from typing import Literal, NamedTuple
 
 from bert_jax.corpora.other_formats import is_json
 from bert_jax.errors import UserError
-from bert_jax.examples.reading import Bad, Record, text_lines, typed
+from bert_jax.examples.reading import BadRecord, DataRecord, text_lines, typed
 
-DOCSTART = "-DOCSTART-"
-FIRST = ("B", "S", "U")  # prefixes that begin an entity; U is BILOU's name for S
-INSIDE = ("I", "E", "M", "L")  # prefixes that continue an entity; M and E are from BMES, L is from BILOU
-ENTITY = tuple(f"{prefix}-" for prefix in FIRST + INSIDE)
+_DOCSTART = "-DOCSTART-"
+_FIRST = ("B", "S", "U")  # prefixes that begin an entity; U is BILOU's name for S
+_INSIDE = ("I", "E", "M", "L")  # prefixes that continue an entity; M and E are from BMES, L is from BILOU
+_ENTITY = tuple(f"{prefix}-" for prefix in _FIRST + _INSIDE)
 NUMBER = re.compile(r"\d+([-.]\d+)?")  # of a word; CoNLL-U also numbers contracted words (3-4) and omitted ones (5.1)
-COMMENTS = ("# ", "#begin document", "#end document")  # the last two are of CoNLL 2012
-CONLL_U, CONLL_U_TAGS = 10, 3  # the columns of a line of CoNLL-U, and the column of the parts of speech
+_COMMENTS = ("# ", "#begin document", "#end document")  # the last two are of CoNLL 2012
+_CONLL_U, _CONLL_U_TAGS = 10, 3  # the columns of a line of CoNLL-U, and the column of the parts of speech
 
 
 class _Form(NamedTuple):
@@ -50,16 +50,16 @@ class Reader:
     scheme: Literal["auto", "as_found"] = "auto"  # auto: tags of any scheme become IOB2; as_found: they stay
     segmentation_digit: bool = False  # each character is followed by its number within a word, as in Weibo NER
 
-    def read(self, path: str) -> Iterator[Record | Bad]:
+    def read(self, path: str) -> Iterator[DataRecord | BadRecord]:
         """Yield the sentences of ``path``. Raises ``UserError`` if the column of the words has their numbers."""
         found = list(text_lines(path))
         if is_json("".join(line for _, line in found[:1]).lstrip()):
             raise UserError(f"{path} is JSON, without a word on each line; --config.data.format=jsonl reads it")
         delimiter = typed(self.delimiter) or ("\t" if _has_tabs(line for _, line in found) else "")
         lines = [(number, line, _fields(line, delimiter)) for number, line in found]
-        form = self._form(fields for _, line, fields in lines if fields and not line.startswith((DOCSTART, "#")))
+        form = self._form(fields for _, line, fields in lines if fields and not line.startswith((_DOCSTART, "#")))
         if form.numbered and self.word_column == 0:
-            tags = f" --config.data.options.tag_column={CONLL_U_TAGS}" if form.width == CONLL_U else ""
+            tags = f" --config.data.options.tag_column={_CONLL_U_TAGS}" if form.width == _CONLL_U else ""
             raise UserError(
                 f"{path} has numbers of words in its first column, and the words in another: "
                 f"--config.data.options.word_column=1{tags or ', with tag_column for the tags (-1: the last column)'}"
@@ -67,7 +67,7 @@ class Reader:
         rows: list[tuple[int, tuple[str, ...]]] = []
         document = 0
         for number, line, fields in lines:
-            if fields and not line.startswith(DOCSTART):
+            if fields and not line.startswith(_DOCSTART):
                 is_word = not form.numbered or fields[0].isdecimal() or line.startswith("#")
                 if is_word and (rows or not self._is_comment(line, fields, form)):
                     rows.append((number, fields))
@@ -75,7 +75,7 @@ class Reader:
             if rows:
                 yield self._sentence(path, rows, document, form)
                 rows = []
-            document += line.startswith(DOCSTART)
+            document += line.startswith(_DOCSTART)
         if rows:
             yield self._sentence(path, rows, document, form)
 
@@ -89,45 +89,49 @@ class Reader:
         numbered = bool(whole) and all(NUMBER.fullmatch(fields[0]) for fields in whole)
         counts = [int(fields[0]) for fields in whole if fields[0].isdecimal()] if numbered else []
         runs = all(b in (1, a + 1) for a, b in zip([0, *counts], counts, strict=False))
-        return _Form(width, tags, numbered and (2 in counts or width == CONLL_U) and runs)
+        return _Form(width, tags, numbered and (2 in counts or width == _CONLL_U) and runs)
 
     def _is_comment(self, line: str, fields: Sequence[str], form: _Form) -> bool:
         """Return whether a line before a sentence is a comment, and not a sentence that begins with the word ``#``."""
         if not line.startswith("#"):
             return False
         if len(fields) != form.width:
-            return fields[0] == "#" or line.startswith(COMMENTS) or form.width == CONLL_U
+            return fields[0] == "#" or line.startswith(_COMMENTS) or form.width == _CONLL_U
         tag = fields[self.tag_column] if form.tags else "#"
-        return fields[0] == "#" and tag not in {*form.tags, "#"} and tag[:2] not in ENTITY
+        return fields[0] == "#" and tag not in {*form.tags, "#"} and tag[:2] not in _ENTITY
 
-    def _sentence(self, path: str, rows: list[tuple[int, tuple[str, ...]]], document: int, form: _Form) -> Record | Bad:
+    def _sentence(
+        self, path: str, rows: list[tuple[int, tuple[str, ...]]], document: int, form: _Form
+    ) -> DataRecord | BadRecord:
         where = f"{path}:{rows[0][0]}"
         untagged = self.tag_column in (-1, 1) and all(len(fields) == 1 for _, fields in rows)
         needed = 1 if untagged else _width(self.word_column, self.tag_column)
         for number, fields in rows:
             if len(fields) != form.width and not untagged:
                 hint = r" (--config.data.options.delimiter='\t' reads words with spaces)" if form.width == 1 else ""
-                return Bad(f"{path}:{number}", f"has {len(fields)} columns where most lines have {form.width}{hint}")
+                return BadRecord(
+                    f"{path}:{number}", f"has {len(fields)} columns where most lines have {form.width}{hint}"
+                )
         for number, fields in rows:
             if len(fields) < needed:
-                return Bad(f"{path}:{number}", f"has {len(fields)} columns where at least {needed} are needed")
+                return BadRecord(f"{path}:{number}", f"has {len(fields)} columns where at least {needed} are needed")
         words = [fields[self.word_column] for _, fields in rows]
         if "" in words:
-            return Bad(f"{path}:{rows[words.index('')][0]}", "has no word")
+            return BadRecord(f"{path}:{rows[words.index('')][0]}", "has no word")
         if self.segmentation_digit:
             words = [word[:-1] if word[-1:].isdigit() and len(word) > 1 else word for word in words]
         columns = {"words": words, "document": document}
         if not untagged:
             tags = [fields[self.tag_column] for _, fields in rows]
             columns["tags"] = _to_iob2(tags) if self.scheme == "auto" else tags
-        return Record(columns, where)
+        return DataRecord(columns, where)
 
 
 def _has_tabs(lines: Iterable[str]) -> bool:
     """Return whether all lines of words that have several columns have a tab."""
     tabs = spaces = False
     for line in lines:
-        if not line.startswith((DOCSTART, "#")) and (" " in line or "\t" in line):
+        if not line.startswith((_DOCSTART, "#")) and (" " in line or "\t" in line):
             tabs = tabs or "\t" in line.strip(" \t")
             spaces = spaces or ("\t" not in line and " " in line.strip(" "))
     return tabs and not spaces
@@ -157,10 +161,10 @@ def _to_iob2(tags: Sequence[str]) -> list[str]:
     result, previous = [], ""
     for tag in tags:
         prefix, dash, kind = tag.partition("-")
-        if not dash or prefix not in FIRST + INSIDE:
+        if not dash or prefix not in _FIRST + _INSIDE:
             result.append(tag)
             previous = ""
             continue
-        result.append(f"{'I' if prefix in INSIDE and kind == previous else 'B'}-{kind}")
+        result.append(f"{'I' if prefix in _INSIDE and kind == previous else 'B'}-{kind}")
         previous = "" if prefix in ("E", "S", "L", "U") else kind
     return result

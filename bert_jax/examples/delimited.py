@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from bert_jax.errors import UserError
-from bert_jax.examples.reading import Bad, Record, other_delimiter, plain_name, text_lines, typed
+from bert_jax.examples.reading import BadRecord, DataRecord, other_delimiter, plain_name, text_lines, typed
 from bert_jax.examples.values import is_unicode
 
-FIELD_CHARACTERS = 1 << 30  # Python's own limit of 131,072 is too low for long documents
+_FIELD_CHARACTERS = 1 << 30  # Python's own limit of 131,072 is too low for long documents
 SEPARATOR = re.compile(
     '"?sep=(.)"?[,;\t]*', re.IGNORECASE
 )  # the first line of some files of Excel; it names the delimiter
@@ -53,13 +53,13 @@ class Reader:
                 r"backslash is needed, such as ';', or '\t' for a tab"
             )
 
-    def read(self, path: str) -> Iterator[Record | Bad]:
+    def read(self, path: str) -> Iterator[DataRecord | BadRecord]:
         """Yield the rows of ``path``."""
         names: list[str] = []
         rows = self._rows(path)
         for row in rows:
             if isinstance(row.fields, str):
-                yield Bad(f"{path}:{row.first}", row.fields)
+                yield BadRecord(f"{path}:{row.first}", row.fields)
                 continue
             if not names:
                 names = _names(row.fields, self.header, path)
@@ -72,9 +72,9 @@ class Reader:
                 if self.header:
                     continue
             if len(row.fields) != len(names):
-                yield Bad(f"{path}:{row.first}", f"has {len(row.fields)} fields where {len(names)} are needed")
+                yield BadRecord(f"{path}:{row.first}", f"has {len(row.fields)} fields where {len(names)} are needed")
                 continue
-            yield Record(zip(names, row.fields, strict=True), f"{path}:{row.last}")
+            yield DataRecord(zip(names, row.fields, strict=True), f"{path}:{row.last}")
 
     def _rows(self, path: str) -> list[_Row]:
         """Return the rows of ``path`` as the quoting that fits the file cuts them."""
@@ -134,7 +134,7 @@ def _quoted(lines: Sequence[tuple[int, str]], delimiter: str, spaced: bool, esca
       spaced: whether spaces after a delimiter are dropped.
       escapes: whether a backslash before a quote, a delimiter or a backslash makes it text. Any other backslash stays.
     """
-    csv.field_size_limit(FIELD_CHARACTERS)
+    csv.field_size_limit(_FIELD_CHARACTERS)
     texts = (f"{line}\n" for _, line in lines)
     if escapes:
         backslash = re.compile(rf'\\(["\\{re.escape(delimiter)}]?)')

@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterator
 
 from bert_jax.corpora import hugging_face_dataset
-from bert_jax.examples.reading import Bad, Record
-from bert_jax.examples.values import plain
+from bert_jax.examples.reading import BadRecord, DataRecord
+from bert_jax.examples.values import plain_value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,11 +25,11 @@ class Reader:
     config_name: str = ""  # needed if the dataset has several configurations, such as "sst2" of "nyu-mll/glue"
     revision: str = ""  # branch, tag or commit; "" means the newest
 
-    def read(self, path: str) -> Iterator[Record | Bad]:
+    def read(self, path: str) -> Iterator[DataRecord | BadRecord]:
         """Yield the rows of the split that the last part of ``path`` names. Raises ``UserError`` if it is missing."""
         folder, split = os.path.split(path)
         name = self.name or folder
         rows = hugging_face_dataset.rows_of(name or ".", self.config_name, split, self.revision, "config.data.options")
         for number, row in enumerate(rows):
-            columns = {column: plain(value, rows.features[column]) for column, value in row.items()}
-            yield Record(columns, f"{name}, {split}, row {number}")
+            columns = {column: plain_value(value, rows.features[column]) for column, value in row.items()}
+            yield DataRecord(columns, f"{name}, {split}, row {number}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
-from bert_jax.examples.reading import Bad, Record, whole_text
+from bert_jax.examples.reading import BadRecord, DataRecord, whole_text
 
 SPACE = re.compile(r"[\s,]*")
 NEXT_OBJECT = re.compile(r"\n[^\S\n]*+(?=\{)")
@@ -21,7 +21,7 @@ CUT = 1 << 16  # characters; an error costs time in proportion to the text befor
 class Reader:
     """Reads each object as a record.
 
-    Text that is not JSON gives a ``Bad``, and reading continues at the next line that begins an object.
+    Text that is not JSON gives a ``BadRecord``, and reading continues at the next line that begins an object.
     """
 
     named_splits = False
@@ -30,7 +30,7 @@ class Reader:
     # record has the fields around these lists too, and its ``number`` in the last; a digit is a place in a list.
     field: Any = ""
 
-    def read(self, path: str) -> Iterator[Record | Bad]:
+    def read(self, path: str) -> Iterator[DataRecord | BadRecord]:
         """Yield the objects of ``path``."""
         text = whole_text(path)
         values: Iterator[tuple[str, Any]]
@@ -45,12 +45,12 @@ class Reader:
             values = _values(text, path)
         for where, value in values:
             if isinstance(value, Mapping):
-                yield Record(value, where)
+                yield DataRecord(value, where)
             else:
                 yield (
                     value
-                    if isinstance(value, Bad)
-                    else Bad(where, f"has a JSON {_type(value)}, not an object{_inner(value)}")
+                    if isinstance(value, BadRecord)
+                    else BadRecord(where, f"has a JSON {_type(value)}, not an object{_inner(value)}")
                 )
 
 
@@ -89,7 +89,7 @@ def _values(text: str, path: str) -> Iterator[tuple[str, Any]]:
         try:
             value, end = decoder.raw_decode(text, place)
         except (ValueError, RecursionError) as error:
-            value = Bad(where, f"is not JSON ({str(error).partition(':')[0][:80]})")
+            value = BadRecord(where, f"is not JSON ({str(error).partition(':')[0][:80]})")
             following = NEXT_OBJECT.search(text, place)
             end = following.end() if following else len(text)
             if end > CUT:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from bert_jax.errors import UserError
-from bert_jax.examples.reading import Bad, Record, need, text_lines
+from bert_jax.examples.reading import BadRecord, DataRecord, need, text_lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Reader:
                 f"config.data.options.num_lines is {self.num_lines}; at least 1 is needed, and 1 with several files"
             )
 
-    def read(self, path: str) -> Iterator[Record | Bad]:
+    def read(self, path: str) -> Iterator[DataRecord | BadRecord]:
         """Yield the records of ``path``. Raises ``UserError`` if its files have different numbers of lines."""
         if self.files:
             yield from self._side_by_side(path)
@@ -39,11 +39,11 @@ class Reader:
         for start in range(0, len(lines), size):
             record, where = lines[start : start + size], f"{path}:{start + 1}"
             if len(record) < size:
-                yield Bad(where, f"has {len(record)} of the {size} lines of a record")
+                yield BadRecord(where, f"has {len(record)} of the {size} lines of a record")
             elif any(line.strip() for line in record):
-                yield Record({str(i): line for i, line in enumerate(record)}, where)
+                yield DataRecord({str(i): line for i, line in enumerate(record)}, where)
 
-    def _side_by_side(self, path: str) -> Iterator[Record]:
+    def _side_by_side(self, path: str) -> Iterator[DataRecord]:
         if "*" not in path:
             raise UserError(f"{path} has no *, in whose place each of {', '.join(self.files)} is put; write it")
         lines = {name: [line for _, line in text_lines(need(path.replace("*", name)))] for name in self.files}
@@ -53,4 +53,4 @@ class Reader:
             raise UserError(f"the files of a split have different numbers of lines: {counted}; mend them")
         for number, row in enumerate(zip(*lines.values(), strict=True), 1):
             if any(line.strip() for line in row):
-                yield Record(zip(self.files, row, strict=True), f"{path}:{number}")
+                yield DataRecord(zip(self.files, row, strict=True), f"{path}:{number}")

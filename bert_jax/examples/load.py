@@ -14,12 +14,12 @@ from bert_jax.configuration import build, check_fields
 from bert_jax.errors import UserError
 from bert_jax.examples import splits
 from bert_jax.examples.columns import Columns, Roles, as_example, check_roles, choose
-from bert_jax.examples.reading import Bad, Reader, Record, few_bad, need, packed_name, text_lines
+from bert_jax.examples.reading import BadRecord, DataRecord, Reader, few_bad, need, packed_name, text_lines
 from bert_jax.parts import catalogue
 from bert_jax.program import Note
 from bert_jax.records import Example
 
-KINDS = ("train", "dev", "test")
+_KINDS = ("train", "dev", "test")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class DataConfig:
     bad_examples: Literal["error", "skip"] = "error"  # skip: leave out and count rows that lack something
 
     def __post_init__(self) -> None:
-        wrong = [name for name in self.splits if not name.startswith(KINDS)]
+        wrong = [name for name in self.splits if not name.startswith(_KINDS)]
         if wrong or not self.splits:
             raise UserError(
                 f"config.data.splits has {', '.join(map(repr, wrong)) or 'none'}; names that begin with train, dev or"
@@ -138,10 +138,10 @@ def to_train_on(
 ) -> dict[str, tuple[Example, ...]]:
     """Return the splits with ``config.train_fraction`` of train. What it leaves out may have rare labels.
 
-    ``together``: that of the task's ``Roles``.
+    ``together``: as in the task's ``Roles``.
     """
     return {
-        split: splits.keep(examples, config.train_fraction, config.split_seed, together)
+        split: splits.keep_fraction(examples, config.train_fraction, config.split_seed, together)
         if split.startswith("train")
         else examples
         for split, examples in every.items()
@@ -170,24 +170,24 @@ def _paths(config: DataConfig, folder: str | os.PathLike[str], reader: Reader) -
 
 
 def _examples(
-    config: DataConfig, items: Mapping[str, Sequence[Record | Bad]], roles: Roles, note: Note
+    config: DataConfig, items: Mapping[str, Sequence[DataRecord | BadRecord]], roles: Roles, note: Note
 ) -> dict[str, tuple[Example, ...]]:
     prefixes = {role: re.compile(text) for role, text in config.strip_prefix.items()}
-    examples: dict[str, list[Example | Bad]] = {}
+    examples: dict[str, list[Example | BadRecord]] = {}
     problems: dict[str, list[str]] = {}  # problem -> the splits that have it
     for split, of_split in items.items():
-        records = [item for item in of_split if isinstance(item, Record)]
+        records = [item for item in of_split if isinstance(item, DataRecord)]
         # A split without records is another error, raised later.
         chosen, wrong = choose(split, records, config.columns, roles) if records else ({}, [])
         for problem in wrong:
             problems.setdefault(problem, []).append(split)
         examples[split] = [
-            item if isinstance(item, Bad) else as_example(item, chosen, roles, split.startswith("test"), prefixes)
+            item if isinstance(item, BadRecord) else as_example(item, chosen, roles, split.startswith("test"), prefixes)
             for item in ([] if wrong else of_split)
         ]
     if problems:
         raise UserError("; ".join(f"{', '.join(names)}: {problem}" for problem, names in problems.items()))
-    bad = {split: [e for e in of_split if isinstance(e, Bad)] for split, of_split in examples.items()}
+    bad = {split: [e for e in of_split if isinstance(e, BadRecord)] for split, of_split in examples.items()}
     every = [one for of_split in bad.values() for one in of_split]
     if every and config.bad_examples == "error":
         foreign = any("not UTF-8" in one.reason for one in every)
@@ -202,9 +202,9 @@ def _examples(
     return {split: _with_ids(split, of_split, config.columns, note) for split, of_split in examples.items()}
 
 
-def _with_ids(split: str, made: Sequence[Example | Bad], columns: Columns, note: Note) -> tuple[Example, ...]:
+def _with_ids(split: str, made: Sequence[Example | BadRecord], columns: Columns, note: Note) -> tuple[Example, ...]:
     """Return the good examples with ids: the file's own ids, or split and row number (bad rows are numbered too)."""
-    good = [(row, example) for row, example in enumerate(made) if not isinstance(example, Bad)]
+    good = [(row, example) for row, example in enumerate(made) if not isinstance(example, BadRecord)]
     own = Counter(example["id"] for _, example in good if "id" in example)
     if twice := [name for name, count in own.items() if count > 1]:
         problem = f"{split} has {len(twice):,} ids more than once, such as {twice[0]!r}"

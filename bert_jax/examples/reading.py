@@ -21,7 +21,7 @@ BLOCK_BYTES = 1 << 20
 LINE_END = re.compile(r"\r*\n|\r")
 
 
-class Record(dict[str, Any]):
+class DataRecord(dict[str, Any]):
     """The columns of one example as found in a file (str, int, float, bool, list, dict, None), and where it was."""
 
     def __init__(self, columns: Any, where: str) -> None:
@@ -29,15 +29,15 @@ class Record(dict[str, Any]):
         self.where = where  # "train.tsv:17", for errors
 
 
-class Bad(NamedTuple):
+class BadRecord(NamedTuple):
     """An item of a file that should be a record but is not. The loader raises an error, or skips and counts it."""
 
     where: str
     reason: str  # follows the place in a message: "has 3 fields where 4 are needed"
 
 
-def few_bad(bad: Sequence[Bad]) -> str:
-    """Return where the first few bad items are and what is wrong with them, for a message."""
+def few_bad(bad: Sequence[BadRecord]) -> str:
+    """Return the places of the first few bad items, each with its reason, for a message."""
     return few([f"{item.where} {item.reason}" for item in bad], separator="; ")
 
 
@@ -46,7 +46,7 @@ class Reader(Protocol):
 
     named_splits: ClassVar[bool] = False  # whether a path names a split of a dataset, or several files
 
-    def read(self, path: str) -> Iterator[Record | Bad]:
+    def read(self, path: str) -> Iterator[DataRecord | BadRecord]:
         """Yield the records of ``path`` in order. Raises ``UserError`` if the file as a whole has another format."""
         ...
 

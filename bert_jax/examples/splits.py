@@ -16,7 +16,7 @@ from typing import Any, Literal
 from bert_jax.configuration import nearest
 from bert_jax.errors import UserError, few
 from bert_jax.examples.columns import MISSING, select
-from bert_jax.examples.reading import Bad, Record
+from bert_jax.examples.reading import BadRecord, DataRecord
 from bert_jax.program import Note
 from bert_jax.records import Example
 
@@ -25,7 +25,7 @@ KNOWN = {
     "dev": ("dev", "valid", "validation", "val", "trial"),
     "test": ("test", "testing"),
 }  # split -> the values that mean it, in lower case
-SHOWN = 10
+_SHOWN = 10
 
 
 def deal(
@@ -45,7 +45,7 @@ def deal(
 def deal_by_ids(
     examples: Sequence[Example], ids: Collection[str], where: str
 ) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
-    """Divide ``examples`` into (train, dev); dev has those with an id of ``ids``, the content of the file ``where``.
+    """Divide ``examples`` into (train, dev); dev has the examples with an id of ``ids``, which the file ``where`` has.
 
     Raises ``UserError`` if an id is of no example.
     """
@@ -59,7 +59,9 @@ def deal_by_ids(
     return tuple(example for example in examples if example["id"] not in ids), dev
 
 
-def keep(examples: Sequence[Example], fraction: float, seed: int, together: Sequence[str] = ()) -> tuple[Example, ...]:
+def keep_fraction(
+    examples: Sequence[Example], fraction: float, seed: int, together: Sequence[str] = ()
+) -> tuple[Example, ...]:
     """Return ``fraction`` of the examples, rounded up, in their order; of whole groups if ``together`` makes any.
 
     Of the examples of each label, and of all rare labels together, the same fraction is kept, give or take one example.
@@ -73,7 +75,7 @@ def keep(examples: Sequence[Example], fraction: float, seed: int, together: Sequ
 
 def at_most(examples: Sequence[Example], most: int, seed: int, together: Sequence[str] = ()) -> tuple[Example, ...]:
     """Return at most ``most`` of the examples, which keep the proportions of the labels; the last group stays whole."""
-    kept = keep(examples, min(1.0, most / len(examples)), seed, together) if examples else ()
+    kept = keep_fraction(examples, min(1.0, most / len(examples)), seed, together) if examples else ()
     return kept if together else kept[:most]
 
 
@@ -86,7 +88,7 @@ def groups_of(examples: Sequence[Example], together: Sequence[str]) -> list[list
     """Return the indices of the examples of each group, groups in the order in which they begin.
 
     Args:
-      together: roles; the group of an example is named by the first of them that it has. If (), each is a group.
+      together: roles; the first of these roles that an example has names its group. If (), each example is a group.
     """
     groups: dict[Any, list[int]] = {}
     for i, example in enumerate(examples):
@@ -153,8 +155,8 @@ def check_column(column: str, values: Mapping[str, Any], splits: Mapping[str, st
 
 
 def deal_by_column(
-    items: Sequence[Record | Bad], column: str, values: Mapping[str, Any], note: Note
-) -> dict[str, list[Record | Bad]]:
+    items: Sequence[DataRecord | BadRecord], column: str, values: Mapping[str, Any], note: Note
+) -> dict[str, list[DataRecord | BadRecord]]:
     """Return the items by split, in their order; bad ones, which have no columns, are in the first split.
 
     Args:
@@ -165,10 +167,10 @@ def deal_by_column(
     """
     names = {split: _texts(of) for split, of in values.items()} or KNOWN
     split_of = {value: split for split, of in names.items() for value in of}
-    found: dict[str, list[Record | Bad]] = {split: [] for split in names}
+    found: dict[str, list[DataRecord | BadRecord]] = {split: [] for split in names}
     left_out: dict[str, int] = {}
     for item in items:
-        if isinstance(item, Bad):
+        if isinstance(item, BadRecord):
             found[next(iter(found))].append(item)
             continue
         value = select(item, column)
@@ -182,7 +184,7 @@ def deal_by_column(
         else:
             found[split].append(item)
     if left_out:
-        others = few(list(map(repr, sorted(left_out))), SHOWN)
+        others = few(list(map(repr, sorted(left_out))), _SHOWN)
         if not values:
             raise UserError(
                 f"the column {column!r} has the values {others}, which name no split; say which is which, such as "

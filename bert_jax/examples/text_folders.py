@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from typing import Literal
 
 from bert_jax.errors import UserError
-from bert_jax.examples.reading import Bad, Record, whole_text
+from bert_jax.examples.reading import BadRecord, DataRecord, whole_text
 from bert_jax.storage import files, globs, reading
 
 # A zip that would unpack to more bytes than both is refused; text becomes ten times smaller or so.
-SMALL_BYTES, MOST_TIMES = 1 << 26, 200
+_SMALL_BYTES, _MOST_TIMES = 1 << 26, 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,18 +32,18 @@ class Reader:
     pattern: str = "*.txt"  # glob for the names of files; outside a zip also for compressed files ("*.txt.gz")
     bad_text: Literal["error", "decode"] = "error"  # "decode": read as Windows-1252, or if that fails as Latin-1
 
-    def read(self, path: str) -> Iterator[Record | Bad]:
+    def read(self, path: str) -> Iterator[DataRecord | BadRecord]:
         """Yield the files in ``path``. Raises ``UserError`` if there is none, or if a zip is damaged."""
         texts = self._texts_of_zip(path) if path.lower().endswith(".zip") else self._texts_of_folder(path)
         for name, text in texts:
             label = os.path.basename(os.path.dirname(name))
             where = os.path.join(path, name)
             if not label:
-                yield Bad(where, "is not in a folder of a class")
+                yield BadRecord(where, "is not in a folder of a class")
             elif text is None:
-                yield Bad(where, "is not UTF-8; convert it or set config.data.options.bad_text='decode'")
+                yield BadRecord(where, "is not UTF-8; convert it or set config.data.options.bad_text='decode'")
             else:
-                yield Record({"text": text, "label": label, "id": name}, where)
+                yield DataRecord({"text": text, "label": label, "id": name}, where)
 
     def _texts_of_zip(self, path: str) -> Iterator[tuple[str, str | None]]:
         """Yield (short name, text or None) for each file of a zip, as ``_short_names`` and ``_decode`` return them."""
@@ -52,10 +52,10 @@ class Reader:
             with zipfile.ZipFile(io.BytesIO(packed)) as archive:
                 entries = [entry for entry in archive.infolist() if not entry.is_dir()]
                 size = sum(entry.file_size for entry in entries)
-                if size > max(SMALL_BYTES, MOST_TIMES * len(packed)):
+                if size > max(_SMALL_BYTES, _MOST_TIMES * len(packed)):
                     raise UserError(
                         f"{path} would unpack to {size:,} bytes, {size // len(packed):,} times its own size (at most"
-                        f" {MOST_TIMES} times is read); if it is sound, unpack it and name the folder"
+                        f" {_MOST_TIMES} times is read); if it is sound, unpack it and name the folder"
                     )
                 if links := [e.filename for e in entries if stat.S_ISLNK(e.external_attr >> 16)]:
                     raise UserError(

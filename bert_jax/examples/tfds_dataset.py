@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from bert_jax.configuration import nearest
 from bert_jax.corpora import tfds_dataset
 from bert_jax.errors import UserError
-from bert_jax.examples.reading import Bad, Record
-from bert_jax.examples.values import plain
+from bert_jax.examples.reading import BadRecord, DataRecord
+from bert_jax.examples.values import plain_value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Reader:
 
     name: str = ""  # "glue/sst2", also with a version; "" if --data is the dataset's folder
 
-    def read(self, path: str) -> Iterator[Record | Bad]:
+    def read(self, path: str) -> Iterator[DataRecord | BadRecord]:
         """Yield the examples of the split that the last part of ``path`` names.
 
         Raises ``UserError`` if the dataset or the split is missing or damaged.
@@ -41,4 +41,6 @@ class Reader:
                 f" {nearest(split, builder.info.splits)}"
             ) from error
         for number, record in tfds_dataset.records(os.fspath(builder.data_path), split, 0, -1):
-            yield Record(plain(record, builder.info.features), f"{self.name or folder}, {split}, record {number}")
+            yield DataRecord(
+                plain_value(record, builder.info.features), f"{self.name or folder}, {split}, record {number}"
+            )

@@ -9,7 +9,7 @@ import numpy as np
 
 from bert_jax.text.surrogates import SURROGATE
 
-SCALARS = (str, int, float)
+_SCALARS = (str, int, float)
 
 
 def is_blank(value: Any, role: str) -> bool:
@@ -37,7 +37,7 @@ def is_unicode(value: Any) -> bool:
 
 def text(value: Any) -> str:
     """Return ``value``, a text or a number, as text. Raises ``ValueError`` for any other value."""
-    if not isinstance(value, SCALARS):
+    if not isinstance(value, _SCALARS):
         raise ValueError(f"a {type(value).__name__} where text is needed")
     return value if isinstance(value, str) else str(value)
 
@@ -49,7 +49,7 @@ def passage(value: Any) -> str:
 
 def texts(value: Any) -> list[str]:
     """Return ``value`` as a list of texts; a single text becomes a list. Raises ``ValueError`` if a text is empty."""
-    items = [text(item) for item in ([value] if isinstance(value, SCALARS) else _items(value))]
+    items = [text(item) for item in ([value] if isinstance(value, _SCALARS) else _items(value))]
     if not all(item.strip() for item in items):
         raise ValueError("an empty text in a list")
     return items
@@ -64,7 +64,7 @@ def words(value: Any) -> list[str]:
 
 def label(value: Any) -> str | int | float | bool:
     """Return ``value``, a label: a name, an index or a number. Raises ``ValueError`` for any other value."""
-    if not isinstance(value, SCALARS):
+    if not isinstance(value, _SCALARS):
         raise ValueError(f"a {type(value).__name__} where one name or number is needed")
     return value.strip() if isinstance(value, str) else value
 
@@ -101,7 +101,7 @@ def answer_of_tokens(span: str, context: Any) -> list[dict[str, Any]]:
     return [{"text": " ".join(tokens[first : last + 1]), "answer_start": start}]
 
 
-def flag(value: Any) -> bool:
+def _true_or_false(value: Any) -> bool:
     """Return ``value`` as True or False; words ("yes", "false") and the digits 0 and 1 are accepted too."""
     known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
     if str(value).strip().lower() not in known:
@@ -109,7 +109,7 @@ def flag(value: Any) -> bool:
     return known[str(value).strip().lower()]
 
 
-def plain(value: Any, feature: Any) -> Any:
+def plain_value(value: Any, feature: Any) -> Any:
     """Return a value of TFDS or ``datasets`` as text, numbers, lists and dicts, with names in place of label numbers.
 
     The label -1, which stands for unknown, becomes None.
@@ -123,12 +123,13 @@ def plain(value: Any, feature: Any) -> Any:
         return feature.int2str(int(value)) if value >= 0 else None
     if isinstance(value, Mapping):  # TFDS gives a sequence of dicts as a dict of sequences
         return {
-            key: plain(item, inside[key] if hasattr(inside, "__getitem__") else None) for key, item in value.items()
+            key: plain_value(item, inside[key] if hasattr(inside, "__getitem__") else None)
+            for key, item in value.items()
         }
     if isinstance(value, bytes):
         return value.decode("utf-8", "surrogateescape")
     if isinstance(value, list | tuple) or shape:
-        return [plain(item, inside) for item in value]
+        return [plain_value(item, inside) for item in value]
     return value.item() if isinstance(value, np.generic | np.ndarray) else value
 
 
@@ -144,5 +145,5 @@ CONVERTED: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("words", "tags"), words),
     "label": label,
     "answers": answers,
-    "is_impossible": flag,
+    "is_impossible": _true_or_false,
 }

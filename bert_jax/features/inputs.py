@@ -10,7 +10,7 @@ from typing import Any, Literal
 from bert_jax.configuration import build, nearest
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import MISSING, select
-from bert_jax.examples.reading import Bad, Record, few_bad, need, plain_name, text_lines
+from bert_jax.examples.reading import BadRecord, DataRecord, few_bad, need, plain_name, text_lines
 from bert_jax.examples.values import is_blank, is_unicode, text, words
 from bert_jax.parts import catalogue
 
@@ -77,7 +77,7 @@ def read_texts(source: Input, note: Callable[[str], None] = lambda line: None) -
     """
     items = list(_items(source))
     texts = [item for item in items if isinstance(item, Item)]
-    if bad := [item for item in items if isinstance(item, Bad)]:
+    if bad := [item for item in items if isinstance(item, BadRecord)]:
         line = f"{len(bad):,} of {len(bad) + len(texts):,} texts are bad: {few_bad(bad)}"
         if source.bad_examples == "error":
             raise UserError(f"{line}; mend them, or give --bad_examples=skip")
@@ -87,7 +87,7 @@ def read_texts(source: Input, note: Callable[[str], None] = lambda line: None) -
     return texts
 
 
-def _items(source: Input) -> Iterator[Item | Bad]:
+def _items(source: Input) -> Iterator[Item | BadRecord]:
     form = source.form
     if not form:
         raise UserError(f"{source.path} does not say how it is written; give --format, one of {', '.join(_formats())}")
@@ -99,7 +99,7 @@ def _items(source: Input) -> Iterator[Item | Bad]:
     reader = build(module.Reader, source.options, "--options")
     records = reader.read(source.path if reader.named_splits else need(source.path))
     return (
-        record if isinstance(record, Bad) else _example(source, record, str(number))
+        record if isinstance(record, BadRecord) else _example(source, record, str(number))
         for number, record in enumerate(records, 1)
     )
 
@@ -108,24 +108,24 @@ def _formats() -> list[str]:
     return [LINES, *catalogue.parts("examples", having="Reader")]
 
 
-def _lines(path: str) -> Iterator[Item | Bad]:
+def _lines(path: str) -> Iterator[Item | BadRecord]:
     for number, line in text_lines(path):
         if not is_unicode(line):
-            yield Bad(f"{path}:{number}", "is not UTF-8")
+            yield BadRecord(f"{path}:{number}", "is not UTF-8")
         elif line.strip():
             yield Item(str(number), line)
 
 
-def _example(source: Input, record: Record, number: str) -> Item | Bad:
+def _example(source: Input, record: DataRecord, number: str) -> Item | BadRecord:
     values, column = {}, source.column or "text"
     for name in filter(None, (column, source.pair_column, source.id_column)):
         value = select(record, name)
         if value is MISSING:
-            return Bad(record.where, f"has no column {name!r} ({nearest(name, map(str, record))})")
+            return BadRecord(record.where, f"has no column {name!r} ({nearest(name, map(str, record))})")
         if is_blank(value, "text"):
-            return Bad(record.where, f"has an empty {name}")
+            return BadRecord(record.where, f"has an empty {name}")
         if not is_unicode(value):
-            return Bad(record.where, f"has a {name} that is not UTF-8")
+            return BadRecord(record.where, f"has a {name} that is not UTF-8")
         values[name] = value
     try:
         found = values[column]
@@ -134,4 +134,4 @@ def _example(source: Input, record: Record, number: str) -> Item | Bad:
         own_id = text(values[source.id_column]) if source.id_column else number
         return Item(own_id, joined, pair)
     except ValueError as error:
-        return Bad(record.where, f"has {error}")
+        return BadRecord(record.where, f"has {error}")

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
-from bert_jax.models.heads import Pooling, pool
+from bert_jax.models.heads import DEFAULT_POOLING, Pooling, pool
 
 Activation = Literal["identity", "tanh", "relu", "gelu", "sigmoid", "silu"]
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
@@ -61,7 +61,7 @@ class SentenceVectors:
       similarity: how two vectors are compared.
     """
 
-    pooling: tuple[Pooling, ...] = ("mean",)
+    pooling: tuple[Pooling, ...] = (DEFAULT_POOLING,)
     steps: tuple[Step, ...] = ()
     truncate_dim: int | None = None
     max_length: int | None = None

@@ -36,7 +36,7 @@ PROJECTION = "hidden_projection"  # the part of the student's parameters that wi
 
 
 @dataclasses.dataclass(frozen=True)
-class SoftLoss:
+class _SoftLoss:
     """A loss in which the teacher's outputs take the place of labels."""
 
     loss: Teachable
@@ -48,7 +48,7 @@ class SoftLoss:
 
 
 @dataclasses.dataclass(frozen=True)
-class Distance:
+class _Distance:
     """The sum of an output [B, L] or [B, C, L] over the real tokens, and their number."""
 
     output: str
@@ -74,11 +74,11 @@ class Lessons:
     """What an objective or a task learns from its teacher.
 
     Attributes:
-      terms: those of the objective or the task, and after them those that the teacher adds.
+      terms: the terms of the objective or the task, and after them the terms that the teacher adds.
       parts: the parts of the student's parameters that only the lessons need.
       student_parts: the heads of the student's model, for ``forward``.
       params: the parameters of the teacher.
-      cached: whether batches have what the teacher says, so that a step does not run it.
+      cached: whether batches have the teacher's outputs, so that a step does not run the teacher.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Lessons:
         """Check that the teacher has what the terms read; nothing is computed.
 
         Args:
-          parts, terms: those of the student.
+          parts, terms: of the student.
           teachers: the heads of the teacher, if they are not ``parts``, and the labels of the student by their places
             among the outputs of the teacher, if the order differs.
           kinds: of batches, for messages.
@@ -134,11 +134,11 @@ class Lessons:
         self.terms = {name: term._replace(weight=term.weight * config.labels) for name, term in terms.items()}
         for name, loss in soft.items():
             weight = config.soft.weight * terms[name].weight
-            self._add(f"soft_{name}" if name else "soft", SoftLoss(loss, config.soft.temperature), weight)
+            self._add(f"soft_{name}" if name else "soft", _SoftLoss(loss, config.soft.temperature), weight)
         if config.hidden.weight:
-            self._add("hidden", Distance("hidden_distance"), config.hidden.weight)
+            self._add("hidden", _Distance("hidden_distance"), config.hidden.weight)
         if config.attention.weight:
-            self._add("attention", Distance("attention_distance"), config.attention.weight)
+            self._add("attention", _Distance("attention_distance"), config.attention.weight)
 
     @property
     def frozen(self) -> dict[str, Any]:
@@ -188,7 +188,7 @@ class Lessons:
         return outputs, factors_of(seen["intermediates"]["encoder"])
 
     def flops(self, spec: BatchSpec) -> float:
-        """Return the FLOPs of the teacher's forward pass on a row, which are a third of those of a train step."""
+        """Return the FLOPs of the teacher's forward pass on a row: a third of the FLOPs of a train step."""
         if self.cached:
             return 0.0
         rows = spec["input_ids"].shape
@@ -224,7 +224,7 @@ def _model_of(
       needed: term -> the outputs that it reads.
 
     Raises:
-      UserError: it lacks such an output, or its parameters have other shapes than those of this model.
+      UserError: it lacks such an output, or its parameters have other shapes than this model's.
     """
     trained, here = teacher.trained, f"{WHERE}.init={teacher.trained.source}"
     config = trained.config

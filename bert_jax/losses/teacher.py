@@ -11,15 +11,15 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from bert_jax.configuration import check_fields, check_weights
+from bert_jax.configuration import LossWeight, check_fields
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import Model, shapes_of
 from bert_jax.models.transformer import UNROLLED
 
 WHERE = "config.teacher"
-# Fields of a model's config, besides rates of dropout, that do not change what it says.
-UNSAID = ("dtype", "initializer_range", "layers", "remat", "attention_kernel")
+# Fields of a model's config, besides rates of dropout, that do not change its outputs.
+_UNSAID = ("dtype", "initializer_range", "layers", "remat", "attention_kernel")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,14 +30,14 @@ class SoftConfig:
     et al. 2015, section 2); of a regression, the squared difference.
     """
 
-    weight: float = 1.0  # times the weight of the term itself; 0 leaves soft targets out
+    weight: LossWeight = 1.0  # times the weight of the term itself; 0 leaves soft targets out
     temperature: float = 1.0  # by which the logits of both models are divided
     terms: tuple[str, ...] = ()  # the terms that are taught; (): all
-    where: dataclasses.InitVar[str] = f"{WHERE}.soft"
 
-    def __post_init__(self, where: str) -> None:
-        check_weights(self, where, "weight")
-        check_fields(self, where, "0.001 to 1,000 is allowed", "temperature", sound=lambda value: 1e-3 <= value <= 1e3)
+    def __post_init__(self) -> None:
+        check_fields(
+            self, f"{WHERE}.soft", "0.001 to 1,000 is allowed", "temperature", sound=lambda value: 1e-3 <= value <= 1e3
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,12 +48,8 @@ class HiddenConfig:
     "cosine" 1 - their cosine (Sanh et al. 2019, section 3), summed over the mapped layers.
     """
 
-    weight: float = 0.0  # 0 leaves hidden states out
+    weight: LossWeight = 0.0  # 0 leaves hidden states out
     loss: Literal["mse", "cosine"] = "mse"  # the mean squared difference, or 1 - the cosine
-    where: dataclasses.InitVar[str] = f"{WHERE}.hidden"
-
-    def __post_init__(self, where: str) -> None:
-        check_weights(self, where, "weight")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,11 +60,7 @@ class AttentionConfig:
     al. 2020, equation 7), summed over the mapped layers.
     """
 
-    weight: float = 0.0  # 0 leaves attention out
-    where: dataclasses.InitVar[str] = f"{WHERE}.attention"
-
-    def __post_init__(self, where: str) -> None:
-        check_weights(self, where, "weight")
+    weight: LossWeight = 0.0  # 0 leaves attention out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +74,7 @@ class TeacherConfig:
 
     init: str  # a Hugging Face directory, the workdir of a run, or WORKDIR@step
     task: str | None = None  # of a teacher of several tasks; if None, each task is taught by the one of its name
-    labels: float = 1.0  # what the weights of the objective's or the task's own terms are multiplied by
+    labels: LossWeight = 1.0  # what the weights of the objective's or the task's own terms are multiplied by
     soft: SoftConfig = SoftConfig()
     hidden: HiddenConfig = HiddenConfig()
     attention: AttentionConfig = AttentionConfig()
@@ -93,7 +85,6 @@ class TeacherConfig:
     cached: bool = False  # of a fine-tuning: what the teacher says of all rows is computed once, before training
 
     def __post_init__(self) -> None:
-        check_weights(self, WHERE, "labels")
         if not (self.soft.weight or self.hidden.weight or self.attention.weight):
             raise UserError(
                 f"{WHERE} teaches nothing: the weights of soft, hidden and attention are 0; set one of them, or leave "
@@ -107,7 +98,7 @@ class TeacherConfig:
         self._check_read()
 
     def _check_read(self) -> None:
-        """Raise ``UserError`` if a key is not as it is by default, and nothing reads it."""
+        """Raise ``UserError`` if a key differs from its default, and nothing reads this key."""
         soft, hidden, attention = self.soft.weight, self.hidden.weight, self.attention.weight
         keys = (
             ("layers", self.layers, TeacherConfig.layers, "hidden.weight or attention.weight", hidden or attention),
@@ -140,8 +131,7 @@ class Teacher:
     """A trained model (``params``, ``config``, ``source``) and what is to be learned from it.
 
     Attributes:
-      whole: the parameters of which those of ``trained`` are some, if it is one task of several; several students keep
-        them once.
+      whole: all parameters, if ``trained`` is one task of several; several students keep them once.
     """
 
     config: TeacherConfig
@@ -188,7 +178,7 @@ def pairs_of(layers: Any, student: int, teacher: int, key: str = f"{WHERE}.layer
 
 
 def first_params(params: Mapping[str, Any], layers: Any, student: ModelConfig, teacher: ModelConfig) -> dict[str, Any]:
-    """Return the parameters of a teacher with those of its ``layers`` as the layers of a ``student``, unrolled.
+    """Return the parameters of a teacher, whose ``layers`` are the layers of a ``student``, unrolled.
 
     Raises ``UserError`` if they do not fit the student.
     """
@@ -245,7 +235,7 @@ def content(trained: Any, params: str = "") -> str:
       params: the digest of the parameters, if it is known.
     """
     fields = dataclasses.asdict(trained.config)
-    config = {name: x for name, x in fields.items() if not (name in UNSAID or name.endswith("dropout_rate"))}
+    config = {name: x for name, x in fields.items() if not (name in _UNSAID or name.endswith("dropout_rate"))}
     each = {"": trained.facts, **(trained.facts.get("tasks") or {})}
     labels = {name: [*map(str, facts.get("labels") or ())] for name, facts in each.items()}
     said = [params or digest(trained.params), trained.config.encoder, config, labels]

@@ -1,10 +1,10 @@
-"""The settings that every encoder has, and those of a Transformer. Each file in ``models.encoders`` adds its own."""
+"""The settings that every encoder has, and the settings of a Transformer. Files in ``models.encoders`` add more."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, Literal, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, Self
 
 import jax.numpy as jnp
 
@@ -17,8 +17,8 @@ from bert_jax.parts import catalogue
 class ModelConfig:
     """The settings of an encoder that heads, training and features read. Defaults are BERT-base.
 
-    An encoder with Transformer layers has those of ``TransformerConfig`` too. Any other one, a file of your own, says
-    in its own ``Config`` what it has: ``num_layers``, ``num_parameters`` and ``products``.
+    An encoder with Transformer layers has the settings of ``TransformerConfig`` too. The ``Config`` of another encoder,
+    such as a file of your own, defines ``num_layers``, ``num_parameters`` and ``products``.
 
     activation:
       gelu       x * Phi(x) through erf: the release of 2018-10 and Hugging Face "gelu"
@@ -40,10 +40,13 @@ class ModelConfig:
     initializer_range: float = 0.02  # standard deviation of a normal distribution, before the cut at two deviations
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
 
+    # The fields that are bases of rotary positions. A run that starts from a model has the bases of its recipe.
+    rotary_bases: ClassVar[tuple[str, ...]] = ()
+
     def __post_init__(self) -> None:
         where = "config.model"
         for field in dataclasses.fields(self):
-            if most := MOST.get(field.name):
+            if most := _MOST.get(field.name):
                 check_fields(
                     self, where, f"1 to {most:,} are allowed", field.name, sound=range(1, most + 1).__contains__
                 )
@@ -60,6 +63,13 @@ class ModelConfig:
                 f"max_length of {', '.join(too_long)} exceeds the model's {self.max_length} positions; "
                 f"give at most {self.max_length} there, or raise config.model.max_length of a model without --init"
             )
+
+    def check_longer_rows(self, phases: Sequence[tuple[str, int, Mapping[str, Any]]]) -> None:
+        """Raise ``UserError`` if rows of a later phase become longer than the model of this phase can learn to read.
+
+        Args:
+          phases: of each phase, its path in the recipe, the length of its rows, and the fields that it replaces.
+        """
 
     @property
     def encoder(self) -> str:
@@ -88,7 +98,10 @@ class ModelConfig:
 
     @property
     def classifier_pooling(self) -> Literal["cls", "mean"]:
-        """Which vector of a text a pooler reads that can read both: that of [CLS], or the mean of all."""
+        """The vector of a text that ``modernbert.Pooler`` gives a classifier: the vector of [CLS], or the mean of all.
+
+        What features and sentence vectors pool is another choice (``heads.DEFAULT_POOLING``).
+        """
         return "cls"
 
     @property
@@ -208,7 +221,7 @@ class TransformerConfig(ModelConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.hidden_size % self.num_heads:
-            divisors = [n for n in range(1, min(self.hidden_size, MOST["num_heads"]) + 1) if self.hidden_size % n == 0]
+            divisors = [n for n in range(1, min(self.hidden_size, _MOST["num_heads"]) + 1) if self.hidden_size % n == 0]
             nearest = min(divisors, key=lambda n: abs(n - self.num_heads))
             raise UserError(
                 f"config.model.hidden_size {self.hidden_size} does not divide by num_heads {self.num_heads}; the "
@@ -265,7 +278,7 @@ class TransformerConfig(ModelConfig):
 
 
 # Far above any existing model: a larger value is a mistake that would be noticed only when memory runs out.
-MOST = {
+_MOST = {
     "vocab_size": 2**26,
     "hidden_size": 2**20,
     "embedding_size": 2**20,

@@ -19,8 +19,9 @@ from bert_jax.models.products import rounded_product, wide_product
 from bert_jax.records import Batch
 
 Outputs = Mapping[str, jax.Array]
-# The names of sentence-transformers for the ways to make one vector of those of a text's tokens; see ``pool``.
+# The names of sentence-transformers for the ways to make one vector from the vectors of a text's tokens; see ``pool``.
 Pooling = Literal["mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
+DEFAULT_POOLING: Pooling = "mean"  # in features and in sentence vectors, if neither the model nor the user says another
 POSITION_SIZE = 200  # the width of the embedding of a position within a span
 
 
@@ -32,7 +33,7 @@ class Head(nn.Module):
     """
 
     config: ModelConfig
-    reads: ClassVar[tuple[str, ...]] = ()  # features of a batch that the head reads besides those of the encoder
+    reads: ClassVar[tuple[str, ...]] = ()  # features of a batch that the head reads besides the features of the encoder
     reads_hidden: ClassVar[bool] = False
     begins_as: ClassVar[str] = ""  # the part of an initial model with whose parameters it begins if it has no such head
 
@@ -206,7 +207,7 @@ class ChoiceClassifier(Classifier):
 class SentenceVector(Head):
     """Makes one vector for each text, without parameters (Reimers and Gurevych 2019, section 3); see ``pool``."""
 
-    pooling: Pooling = "mean"
+    pooling: Pooling = DEFAULT_POOLING
 
     def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
         """Return embeddings [B, D], float32 or wider. They are not normalised."""

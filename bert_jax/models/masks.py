@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from bert_jax.errors import UserError
 
+NEVER = -1e30  # takes the place of a score that no softmax may see
 HIDDEN = -10_000.0  # added to the score of a key that a query must not see; its float32 softmax is then exactly 0
 Pair: TypeAlias = tuple[jax.Array, jax.Array]  # something of queries and of keys
 
@@ -23,7 +24,7 @@ class Visible:
       sequence_ids: [B, L] 0 padding; packed sequences are numbered from 1 and do not see each other. If None, there is
         one sequence per row.
       causal: whether the keys to the right of a query are hidden.
-      window: the number of positions that a query sees to each side of its own. If None, it sees any distance.
+      window: the number of positions that a query sees to each side of its position. If None, it sees any distance.
     """
 
     attention_mask: jax.Array
@@ -84,10 +85,10 @@ def bias(visible: Visible) -> jax.Array:
 
 
 def bias_between(visible: Visible, ids: Pair, places: Pair) -> jax.Array:
-    """Return the part of ``bias`` that is between some queries and some keys, [B, 1, ..., Q, K] float32.
+    """Return the part of ``bias`` between some queries and some keys, [B, 1, ..., Q, K] float32.
 
     Args:
-      ids: those of the queries [B, 1, ..., Q] and of the keys [B, 1, ..., K], from ``Visible.ids``.
+      ids: the ids of the queries [B, 1, ..., Q] and of the keys [B, 1, ..., K], from ``Visible.ids``.
       places: the positions of the queries [..., Q] and of the keys [..., K].
     """
     queries, keys = places

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 _BLOCK = 32  # rows that a transposition moves together
 
-Pair = tuple[jax.Array, jax.Array]
+_Pair = tuple[jax.Array, jax.Array]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
@@ -30,11 +30,11 @@ def rounded_product(x: jax.Array, y: jax.Array, dtype: Any, by_rows: bool = Fals
     return _wide(x, y, by_rows)
 
 
-def _forward(x: jax.Array, y: jax.Array, dtype: Any, by_rows: bool) -> tuple[jax.Array, Pair]:
+def _forward(x: jax.Array, y: jax.Array, dtype: Any, by_rows: bool) -> tuple[jax.Array, _Pair]:
     return rounded_product(x, y, dtype, by_rows), (x, y)
 
 
-def _backward(dtype: Any, by_rows: bool, factors: Pair, gradient: jax.Array) -> Pair:
+def _backward(dtype: Any, by_rows: bool, factors: _Pair, gradient: jax.Array) -> _Pair:
     x, y = (factor.astype(dtype) for factor in factors)
     gradient = gradient.astype(dtype)
     of_x = _wide(gradient, y, not by_rows)
@@ -73,11 +73,11 @@ def wide_product(x: jax.Array, y: jax.Array, dtype: Any, product: str) -> jax.Ar
     return jnp.einsum(product, x, y, preferred_element_type=dtype)
 
 
-def _wide_forward(x: jax.Array, y: jax.Array, dtype: Any, product: str) -> tuple[jax.Array, Pair]:
+def _wide_forward(x: jax.Array, y: jax.Array, dtype: Any, product: str) -> tuple[jax.Array, _Pair]:
     return wide_product(x, y, dtype, product), (x, y)
 
 
-def _wide_backward(dtype: Any, product: str, factors: Pair, gradient: jax.Array) -> Pair:
+def _wide_backward(dtype: Any, product: str, factors: _Pair, gradient: jax.Array) -> _Pair:
     del dtype
     _, backward = jax.vjp(functools.partial(jnp.einsum, product), *factors)
     return backward(gradient.astype(factors[0].dtype))  # type: ignore[no-any-return]

@@ -14,10 +14,9 @@ from flax import linen as nn
 
 from bert_jax.models.dropout import RowRng, dropout
 from bert_jax.models.heads import Head, Outputs
+from bert_jax.models.masks import NEVER
 from bert_jax.models.primitives import Dense, uniform, with_axes
 from bert_jax.records import Batch
-
-NEVER = -1e30  # replaces the score of a position that is not read
 
 
 class StochasticAnswer(Head):

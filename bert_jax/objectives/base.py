@@ -39,7 +39,7 @@ from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.mixture import MixedRows
 from bert_jax.rows.rows_config import RowsConfig, arrangements_with
 from bert_jax.rows.sequence_rows import SequenceRows
-from bert_jax.task import Losses, RowSource, SingleTask, Variables, measure
+from bert_jax.task import Losses, RowSource, SingleTask, Variables, measure_terms
 from bert_jax.task import Term as Term
 from bert_jax.text.tokenizer import Tokenizer
 
@@ -56,7 +56,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
       reads: the text from which a token is predicted: "both sides", or "what came before". The model has the attention
         for it, whatever a model of --init has read.
       derived: the names of the features that ``inputs`` adds to a batch.
-      titles: metric, such as "sop_loss" -> its title in the report, besides those of the base class (``titles_of``).
+      titles: metric, such as "sop_loss" -> its title in the report, besides the base class's titles (``titles_of``).
       whole_batches: whether what ``inputs`` or a head computes of a row depends on other rows. If so, both see the
         global batch, and micro-batches are refused; otherwise both may see the rows of a device or micro-batch alone.
     """
@@ -111,7 +111,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
           vocab_size: the number of embeddings of the model; if None, it stays.
 
         Raises:
-          UserError: the tokenizer is larger or is not that of the corpus, or the corpus lacks a column.
+          UserError: the tokenizer is too large, or did not make the corpus, or the corpus lacks a column.
         """
         other, size = copy.copy(self), vocab_size or self.setting.model.vocab_size
         if tokenizer.size > size:
@@ -142,7 +142,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
     def terms(self, config: Any) -> dict[str, Term]:
         """Return the terms of the loss by name; the functions in them read what ``forward`` and ``inputs`` return.
 
-        If the first is a cross-entropy over the vocabulary, the perplexity is exp(its loss), weighted as that is.
+        If the first term is a cross-entropy over the vocabulary, the perplexity is exp(loss), weighted alike.
         """
 
     def inputs(self, batch: Batch) -> Batch:
@@ -157,7 +157,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
         """Run the model and return its outputs [B, ...] by name; terms, ``outputs`` and fill-mask read them.
 
         Args:
-          batch: the features of rows, with those that ``inputs`` adds.
+          batch: the features of rows, with the features that ``inputs`` adds.
           rng: the randomness of dropout and of any draws, by row (``rng.site("mine").bits(shape)``). If None, none.
         """
         if self.lessons:
@@ -281,7 +281,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
         return MixedRows(list(sources.values()), [shares[n] for n in sources], key)
 
     def summary(self, sums: dict[str, Sum]) -> dict[str, float]:
-        means = {name: float(s.value) / max(float(s.count), 1e-9) for name, s in sums.items()}
+        means = super().summary(sums)
         first = f"{next(iter(self._terms))}_loss"
         if first not in means or not self._has_perplexity:
             return means
@@ -309,7 +309,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
 
     def loss(self, variables: Variables, batch: Batch, rng: Any) -> Losses:
         batch = self.inputs(batch)
-        losses, metrics = measure(self._terms, self.forward(self.given.by_name(variables), batch, rng), batch)
+        losses, metrics = measure_terms(self._terms, self.forward(self.given.by_name(variables), batch, rng), batch)
         return Losses(losses, metrics | token_metrics(batch))
 
     def outputs(self, variables: Variables, batch: Batch) -> dict[str, jax.Array]:
@@ -324,7 +324,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
     # ---- Baselines: scores of simple models without a neural network ------------------------------------------------
 
     def baselines(self, kind: str, num_rows: int, part: str | None = None) -> dict[str, float]:
-        """Return baselines, by name, computed on the rows of the evaluation, or on those of one held-out part alone.
+        """Return baselines, by name, computed on the rows of the evaluation, or on the rows of one held-out part.
 
         They are cross-entropies of n-gram models, in nats per masked token, and the share of the most common label. The
         n-gram models of a part have counted the text of that part alone.

@@ -30,7 +30,7 @@ class Frozen:
           objective: what messages call the objective.
 
         Raises:
-          UserError: ``trees`` is no mapping of trees of arrays, or a name in it is that of a part that is trained.
+          UserError: ``trees`` is no mapping of trees of arrays, or has the name of a part that is trained.
         """
         if not isinstance(trees, Mapping):
             raise UserError(f"{objective}: frozen returned a {type(trees).__name__}; a dict name -> arrays is needed")

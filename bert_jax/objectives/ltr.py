@@ -1,6 +1,6 @@
 """Next-token prediction, left to right: "LTR & No NSP" in the ablations (Devlin et al. 2019, section 5.1).
 
-The rows are those of ``mlm_nsp`` before masking, ``[CLS] A [SEP] B [SEP]``, or those of another arrangement. Every
+The rows are ``[CLS] A [SEP] B [SEP]``, as ``mlm_nsp`` has them before masking, or rows of another arrangement. Every
 token after ``[CLS]`` is predicted from the tokens before it, and the model reads from left to right in fine-tuning too.
 """
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar
 
-from bert_jax.configuration import check_weights
+from bert_jax.configuration import LossWeight
 from bert_jax.models.model import LM_HEAD, NSP_HEAD, POOLER
 from bert_jax.objectives import base
 from bert_jax.objectives.base import MLM, Term, prediction
@@ -16,11 +16,7 @@ from bert_jax.objectives.base import MLM, Term, prediction
 class Config(base.Config):
     """The keys of ``config.objective``, besides its name."""
 
-    next_sentence_weight: float = 1.0  # if 0, the next-sentence loss is measured but does not train the model
-    where: dataclasses.InitVar[str] = "config.objective"
-
-    def __post_init__(self, where: str) -> None:
-        check_weights(self, where, "next_sentence_weight")
+    next_sentence_weight: LossWeight = 1.0  # if 0, the next-sentence loss is measured but does not train the model
 
 
 class Objective(base.PretrainingObjective):

@@ -17,7 +17,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from bert_jax.configuration import check_fields, check_weights
+from bert_jax.configuration import LossWeight, check_fields
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.dropout import RowRng, mix
@@ -40,14 +40,13 @@ class Config(base.Config):
     # embedding_size of its own
     generator_size: float | None = None
     generator_layers: float = 1.0  # layers of the generator, as a share of the model's
-    replaced_weight: float = 50.0  # of the discriminator's loss; that of the generator has the weight 1
+    replaced_weight: LossWeight = 50.0  # of the discriminator's loss; that of the generator has the weight 1
     where: dataclasses.InitVar[str] = "config.objective"
 
     def __post_init__(self, where: str) -> None:
         shares = ("generator_size", "generator_layers")
         allowed = "more than 0 and at most 1 is needed"
         check_fields(self, where, allowed, *shares, sound=lambda share: share is None or 0 < share <= 1)
-        check_weights(self, where, "replaced_weight")
 
 
 class Objective(base.PretrainingObjective):
@@ -86,9 +85,9 @@ class Objective(base.PretrainingObjective):
         return {"mlm": MLM, "replaced": Term(_loss, config.replaced_weight, measures)}
 
     def forward(self, variables: Variables, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
-        """Return the outputs of the discriminator, the generator's ``mlm_logits`` [B, P, V], and what it has drawn.
+        """Return the outputs of the discriminator, the generator's ``mlm_logits`` [B, P, V], and its draws.
 
-        That is ``drawn_ids`` [B, L], the text that the discriminator reads, and ``is_replaced`` [B, L], 1 or 0.
+        The draws are ``drawn_ids`` [B, L], the text that the discriminator reads, and ``is_replaced`` [B, L], 1 or 0.
         """
         logits = self.generator.apply(variables.params, batch, rng)["mlm_logits"]
         draws = (rng or _of_content(batch["input_ids"])).site("draws")
@@ -107,7 +106,7 @@ class Objective(base.PretrainingObjective):
 def generator_of(model: ModelConfig, config: Config, where: str) -> ModelConfig:
     """Return the settings of the generator of a model.
 
-    Its heads are as wide as those of the model (google-research/electra, util/training_utils.py).
+    Its heads are as wide as the model's heads (google-research/electra, util/training_utils.py).
 
     Raises:
       UserError: ``generator_size`` gives no whole heads, or the encoder's embeddings have no width of their own.

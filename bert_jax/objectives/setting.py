@@ -1,4 +1,4 @@
-"""The keys that every pretraining objective has, and what it is given besides its keys."""
+"""The keys that every pretraining objective has, and the arguments that it gets besides."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ ROW_KEYS = tuple(field.name for field in dataclasses.fields(Config))
 
 
 class Setting(NamedTuple):
-    """The arguments that every objective gets besides its own config, all known before text is read.
+    """The arguments that every objective gets besides its config, all known before text is read.
 
     Attributes:
       max_lengths: kind of batch (one per phase) -> the number of positions of a row.
       changes: kind of batch -> the keys of ``config.objective`` that its phase replaces, with their values.
       heldout_seed: the seed of the held-out rows. If None, it is ``seed``.
-      heldout_masking: the keys of masking that held-out rows have in place of those of their phase.
+      heldout_masking: the keys of masking that replace the keys of their phase in held-out rows.
       models: field of the objective's config (metadata "model") -> the ``TrainedModel`` that it names.
       where: the path of the objective's keys in the recipe, for messages.
       teacher: the model of ``config.teacher``.

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from bert_jax.configuration import check_fields, check_weights
+from bert_jax.configuration import LossWeight, check_fields
 from bert_jax.models.heads import POSITION_SIZE, BoundaryHead
 from bert_jax.models.model import LM_HEAD, Part
 from bert_jax.objectives import base
@@ -31,12 +31,11 @@ class Config(base.Config):
       boundary_positions: how many tokens of a span, counted from its first, are predicted the second way.
     """
 
-    boundary_weight: float = 1.0
+    boundary_weight: LossWeight = 1.0
     boundary_positions: int = 20
     where: dataclasses.InitVar[str] = "config.objective"
 
     def __post_init__(self, where: str) -> None:
-        check_weights(self, where, "boundary_weight")
         check_fields(self, where, "1 to 1000 is allowed", "boundary_positions", sound=lambda n: 1 <= n <= 1000)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from bert_jax.errors import UserError
 from bert_jax.losses.cross_entropy import CrossEntropy, OfLabels, cross_entropy, prediction
 from bert_jax.records import Batch, Sum
-from bert_jax.task import Measure, Term
+from bert_jax.task import Measure, Term, measures
 from bert_jax.text.tokenizer import Tokenizer
 
 MLM = prediction("mlm_logits", "masked_labels", "masked_weights", baseline="cloze")
@@ -34,7 +35,7 @@ def majority_rates(counts: Mapping[str, np.ndarray]) -> dict[str, float]:
 def count_labels(
     terms: Mapping[str, Term], rows: Mapping[str, np.ndarray], size: int, objective: str
 ) -> dict[str, np.ndarray]:
-    """Return the sum of the weights of each label of ``terms``, which are of names, in ``rows``; [``size`` or more].
+    """Return the sum of the weights of each label in ``rows``, by the name of its term; [``size`` or more].
 
     Raises ``UserError`` for a label below 0.
     """
@@ -49,6 +50,34 @@ def count_labels(
             )
         counts[name] = np.bincount(labels, weights, size)
     return counts
+
+
+def check_meanings(terms: Mapping[str, Mapping[str, Term]]) -> None:
+    """Check that a metric means the same in every kind of batch that has it, since its values are averaged.
+
+    Two functions mean the same if they are equal, or are made by the same lines of a file.
+
+    Args:
+      terms: kind of batch -> its terms.
+
+    Raises:
+      UserError: two kinds measure different things under one name.
+    """
+    known: dict[str, tuple[str, Any]] = {}
+    for kind, of_kind in terms.items():
+        for metric, function in measures(of_kind).items():
+            first, meaning = known.setdefault(metric, (kind, _meaning(function)))
+            if meaning != _meaning(function):
+                raise UserError(
+                    f"the metric {metric!r} would mean two things: {first} and {kind} each have a term of that name, "
+                    "with different functions; give one of the terms, or measures, another name"
+                )
+
+
+def _meaning(function: Any) -> Any:
+    if isinstance(function, functools.partial):
+        return _meaning(function.func), function.args, sorted(function.keywords.items())
+    return getattr(function, "__code__", function)
 
 
 def punctuation(tokenizer: Tokenizer | None, size: int) -> npt.NDArray[np.bool_]:
@@ -80,7 +109,7 @@ def with_words_alone(term: Term, is_punctuation: npt.NDArray[np.bool_]) -> Term:
 
 
 def of_vocabulary(terms: Mapping[str, Term], tokenizer: Tokenizer | None, size: int) -> dict[str, Term]:
-    """Return ``terms`` with what is measured of them by the pieces of a vocabulary (``with_words_alone``)."""
+    """Return ``terms`` with the measures that read the pieces of a vocabulary (``with_words_alone``)."""
     signs = punctuation(tokenizer, size)
     return {name: with_words_alone(term, signs) for name, term in terms.items()}
 

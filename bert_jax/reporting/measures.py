@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from bert_jax.reporting.formats import MISSING, figure, in_words, is_number
 from bert_jax.reporting.loggers.base import Record, metrics_of
-from bert_jax.task import STANDARD_ERROR, TOTAL, has_goal
+from bert_jax.task import MEAN, STANDARD_ERROR, TOTAL, has_goal
 from bert_jax.task import lower_is_better as lower_is_better
 
 # Metric -> title of what training itself measures, in the order of the charts. Objectives, tasks and evaluations have
@@ -25,7 +25,6 @@ TITLES = {
 }
 DIGITS = {"learning_rate": 6, "tokens_per_second": 0, "perplexity": 1}  # decimals; percentages have 2, others 3
 MOST_TILES = 6
-MEAN = "mean"  # the metric of several tasks that is the mean of their main ones
 EXACT = ("learning_rate",)  # exact, not measured, so drawn without a moving average
 NOT_DRAWN = (
     "perplexity",

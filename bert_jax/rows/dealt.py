@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -12,7 +13,7 @@ from bert_jax.task import Bucket, RowSource
 class DealtRows(RowSource):
     """A ``task.RowSource`` whose batches come each from one of several sources.
 
-    Each source goes through its own epochs in order. ``Bucket.passes`` says how many batches of each an epoch has.
+    Each source goes through its epochs in order. ``Bucket.passes`` says how many batches of each source an epoch has.
     """
 
     def __init__(self, sources: Sequence[tuple[RowSource, tuple[Bucket, ...]]]) -> None:
@@ -37,8 +38,28 @@ class DealtRows(RowSource):
         return source.rows(epochs, indices - (int(self._ends[chosen]) - source.rows_per_epoch))
 
 
+def deal(sources: Mapping[str, RowSource], passes: Mapping[str, tuple[float, ...]]) -> DealtRows:
+    """Return the rows of several sources.
+
+    Args:
+      sources: kind of batch of rows of one length -> the rows. Buckets of a source have kinds of their own.
+      passes: the ``Bucket.passes`` of each source.
+    """
+    return DealtRows(
+        [
+            (source, tuple(dataclasses.replace(one, passes=passes[kind]) for one in buckets_of(source, kind)))
+            for kind, source in sources.items()
+        ]
+    )
+
+
+def buckets_of(source: RowSource, kind: str) -> tuple[Bucket, ...]:
+    """Return the buckets of a source; rows of one length, which are of ``kind``, are one bucket."""
+    return source.buckets or (Bucket(kind, source.rows_per_epoch, 1),)
+
+
 def passes_of(sizes: Mapping[str, int], shares: Mapping[str, float]) -> dict[str, float]:
-    """Return the ``Bucket.passes`` with which sources have ``shares`` of an epoch as large as all of them together.
+    """Return the ``Bucket.passes`` that give sources ``shares`` of an epoch with as many rows as all sources have.
 
     Args:
       sizes: source -> the number of its rows, or of its batches.

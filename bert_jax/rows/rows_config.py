@@ -24,7 +24,7 @@ _BUCKETS = 4
 
 
 SHORT_ROWS = 0.1  # the share of documents whose pairs are shorter than a row, as in BERT
-POSITIONS = {"input_ids": Field("position"), "token_type_ids": Field("position")}
+_POSITIONS = {"input_ids": Field("position"), "token_type_ids": Field("position")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +82,7 @@ class RowsConfig:
 
     @property
     def _all_fields(self) -> dict[str, Field]:
-        return {**POSITIONS, **FIELDS, **BOUNDARY_FIELDS, **self.arranger.fields}
+        return {**_POSITIONS, **FIELDS, **BOUNDARY_FIELDS, **self.arranger.fields}
 
     @property
     def boundaries(self) -> bool:

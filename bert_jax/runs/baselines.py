@@ -48,7 +48,7 @@ def write_baselines(
     figures = reading.read_object(path) or {}
     if figures.pop("reckoned_for", None) != reckoned_for or not _sound(figures):
         figures = dict(task.baselines(phase.kind, rows))
-        parts = task.of(phase.kind).heldout_parts
+        parts = task.heldout(phase.kind)
         for part in parts if len(parts) > 1 else ():
             figures |= {f"{name}/{part}": value for name, value in task.baselines(phase.kind, rows, part).items()}
         by_phase = {one.kind: _of_phase(task, experiment.phases, i) for i, one in enumerate(experiment.phases.phases)}

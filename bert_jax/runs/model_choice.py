@@ -1,4 +1,4 @@
-"""Chooses the architecture of a run: that of the recipe, or that of the model from which the run starts."""
+"""Chooses the architecture of a run: the recipe's, or the architecture of the model from which the run starts."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.interchange.tokenizer_files import is_padded
 from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.config import ModelConfig, TransformerConfig
+from bert_jax.models.heads import DEFAULT_POOLING
 from bert_jax.models.kernels import choice as kernels
 from bert_jax.models.model import config_facts, fresh_params
 from bert_jax.recipes.architecture import Architecture
@@ -22,29 +23,30 @@ from bert_jax.records import BatchSpec
 from bert_jax.rows.phases import Phase
 from bert_jax.tasks import sentence_embeddings
 
-# Fields of config.model that the recipe sets even with --init. All other fields are taken from the --init model.
+# Fields of config.model that the recipe sets even with --init, as it does an encoder's ``rotary_bases``. All other
+# fields are taken from the --init model.
 _RATES = tuple(f"{of}dropout_rate" for of in ("", "attention_", "attention_output_", "classifier_", "span_"))
-THETAS = ("global_theta", "local_theta")  # bases of rotary positions
-OPEN_MODEL_FIELDS = (*_RATES, *THETAS, "dtype", "layers", "remat", "attention_kernel")
+_OPEN = (*_RATES, "dtype", "layers", "remat", "attention_kernel")
 
 
 def choose_model(own: Architecture, vocabulary_size: int, initial: TrainedModel | None) -> ModelConfig:
     """Return the run's model config.
 
     Without ``initial`` it is the architecture of the recipe. With ``initial`` it is the config of that model, except
-    for ``vocab_size`` and those ``OPEN_MODEL_FIELDS`` that the recipe sets.
+    for ``vocab_size`` and the open fields (``_OPEN``) that the recipe sets.
     """
     if initial is None:
         return own.with_vocabulary(vocabulary_size)
     known = {field.name for field in dataclasses.fields(initial.config)}
-    chosen = {name: getattr(own.config, name) for name in OPEN_MODEL_FIELDS if name in own.given and name in known}
+    names = [name for name in (*_OPEN, *own.config.rotary_bases) if name in own.given and name in known]
+    chosen = {name: getattr(own.config, name) for name in names}
     return dataclasses.replace(initial.config, **chosen, vocab_size=vocabulary_size)
 
 
 def of_phase(model: ModelConfig, phase: Phase) -> ModelConfig:
     """Return the run's ``model`` with the keys that ``phase`` replaces.
 
-    Raises ``UserError`` if these are no keys of the model, or a parameter would get another shape.
+    Raises ``UserError`` if the model lacks one of these keys, or a parameter would get another shape.
     """
     if not phase.model:
         return model
@@ -54,29 +56,14 @@ def of_phase(model: ModelConfig, phase: Phase) -> ModelConfig:
     if jax.tree.map(lambda x: x.shape, before) != jax.tree.map(lambda x: x.shape, after):
         raise UserError(
             f"{where} has {', '.join(phase.model)}, which would give parameters another shape than they have; a phase "
-            "may replace keys such as dropout_rate, global_theta or local_attention"
+            f"may replace keys such as {' or '.join(('dropout_rate', *model.rotary_bases[:1]))}"
         )
     return own
 
 
 def check_extensions(model: ModelConfig, phases: Sequence[Phase]) -> None:
-    """Raise ``UserError`` if rows become much longer in a phase that does not say what base its rotary positions have.
-
-    With the base of short rows, positions turn too fast for what is far apart (ModernBERT: 10,000, then 160,000).
-    """
-    of_model = getattr(model, "global_theta", None)
-    longest: dict[float, int] = {}  # base -> the longest rows that were trained with it
-    for phase in () if of_model is None else phases:
-        base = phase.model.get("global_theta", of_model)
-        before = longest.get(base, min(longest.values(), default=phase.max_length))
-        if phase.max_length >= 4 * before and "global_theta" not in phase.model:
-            where = f"config.phases.{phase.kind}"
-            raise UserError(
-                f"{where}.max_length is {phase.max_length:,}, and rows before have at most {before:,}; say which base "
-                f"rotary positions have in such rows: --{where}.model.global_theta=160000.0 (that of ModernBERT), or "
-                f"{of_model} to keep that of config.model"
-            )
-        longest[base] = max(before, phase.max_length)
+    """Raise ``UserError`` if rows become longer in a phase than the model of this phase can learn to read."""
+    model.check_longer_rows([(f"config.phases.{one.kind}", one.max_length, one.model) for one in phases])
 
 
 def with_vocabulary_size(
@@ -98,7 +85,7 @@ def with_vocabulary_size(
 
 
 def overridden_settings(own: Architecture, typed: Collection[str], initial: TrainedModel) -> list[str]:
-    """Return lines that say which model settings are those of ``initial``, not the recipe's; and which base is not.
+    """Return lines about the settings that the model has from ``initial``, not from the recipe; and about rotary bases.
 
     The base of rotary positions is the recipe's, because a run may extend a model to longer rows.
 
@@ -108,11 +95,11 @@ def overridden_settings(own: Architecture, typed: Collection[str], initial: Trai
     Raises:
       UserError: a setting that was given on the command line differs from ``initial``.
     """
-    held = config_facts(initial.config) | {"vocab_size": initial.tokenizer.size}
+    held, bases = config_facts(initial.config) | {"vocab_size": initial.tokenizer.size}, initial.config.rotary_bases
     differing = {
         name: f"{name} {held[name]}"
         for name, value in ({"encoder": own.config.encoder} | own.given).items()
-        if name in held and name not in OPEN_MODEL_FIELDS and value != held[name]
+        if name in held and name not in (*_OPEN, *bases) and value != held[name]
     }
     wrong = {
         f"--config.{key}={own.keys.get(key.partition('.')[2], '...')}"
@@ -127,11 +114,10 @@ def overridden_settings(own: Architecture, typed: Collection[str], initial: Trai
             "from a model has its architecture: leave it out, or start without --init"
         )
     lines = [f"the model of --init is taken, not the recipe's: {has}"] if differing else []
-    bases = {name: value for name, value in own.given.items() if name in THETAS and name in held}
     return lines + [
         f"{name} is the recipe's, {value:g}; the model of --init had {held[name]:g}"
-        for name, value in bases.items()
-        if value != held[name]
+        for name, value in own.given.items()
+        if name in bases and value != held[name]
     ]
 
 
@@ -157,14 +143,14 @@ def with_classifier_dropout(task: Any, own: Architecture, initial: TrainedModel 
 def with_pooling(task: Any, name: str, initial: TrainedModel | None) -> Any:
     """Return the config ``task``, the pooling of sentence vectors filled in if the recipe leaves it to ``initial``.
 
-    Of an ``initial`` model that was trained on several tasks, it is that of its task ``name``. Several poolings that
+    If ``initial`` was trained on several tasks, it is the pooling of its task ``name``. Several poolings that
     are joined are not trained.
     """
     if initial is None or not isinstance(task, sentence_embeddings.Config) or task.pooling is not None:
         return task
     own = (initial.facts.get("tasks") or {}).get(name, {}).get("task") or {}
     said = initial.vectors.pooling
-    return dataclasses.replace(task, pooling=own.get("pooling") or (said[0] if len(said) == 1 else "mean"))
+    return dataclasses.replace(task, pooling=own.get("pooling") or (said[0] if len(said) == 1 else DEFAULT_POOLING))
 
 
 def pooling_notes(tasks: Mapping[str, Any], initial: TrainedModel) -> list[str]:
@@ -180,7 +166,7 @@ def pooling_notes(tasks: Mapping[str, Any], initial: TrainedModel) -> list[str]:
         if isinstance(task, sentence_embeddings.Config):
             key = f"config.tasks.{name}.task.pooling" if name else "config.task.pooling"
             same = "as" if (task.pooling,) == said.pooling else f"not {theirs} as"
-            lines.append(f"{key} is {task.pooling or 'mean'}, {same} --init={initial.source} says{left}")
+            lines.append(f"{key} is {task.pooling or DEFAULT_POOLING}, {same} --init={initial.source} says{left}")
     return lines
 
 
@@ -188,7 +174,7 @@ def check_kernel(model: ModelConfig, mesh: Mesh, specs: Collection[BatchSpec]) -
     """Raise ``UserError`` if ``config.model.attention_kernel`` cannot compute batches of ``specs`` on ``mesh``.
 
     Nor may ``config.mesh.tensor`` leave a part of a head to a device: each would compute the attention of all heads.
-    Other rows that a run meets, such as shorter ones or those of a probe, take plain attention where it cannot.
+    Other rows that a run meets, such as shorter rows or the rows of a probe, take plain attention where it cannot.
     """
     platform, tensor = mesh.devices.flat[0].platform, mesh.shape["tensor"]
     if model.num_heads % tensor:

@@ -27,6 +27,7 @@ from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import EncoderPart, config_facts
 from bert_jax.objectives.base import PretrainingObjective, Setting
 from bert_jax.objectives.several import Several, seed_of_member
+from bert_jax.objectives.terms import check_meanings
 from bert_jax.parts import catalogue
 from bert_jax.parts.own_code import with_contents
 from bert_jax.program import Note, program, quoted
@@ -62,7 +63,7 @@ from bert_jax.runs.models_read import (
 from bert_jax.runs.prepared import Opened, Prepared, Request
 from bert_jax.runs.used_keys import used_keys
 from bert_jax.storage import files
-from bert_jax.task import Task, check_meanings, tasks_of, titles_of
+from bert_jax.task import Task, tasks_of, titles_of
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.memory import check_fits

@@ -17,7 +17,7 @@ from bert_jax.storage import files, reading, write_errors
 from bert_jax.storage.retries import is_passing
 
 CHECKSUMS = "SHA256SUMS"
-LINE = re.compile(r"[0-9a-f]{64}  .+")
+_LINE = re.compile(r"[0-9a-f]{64}  .+")
 
 
 def write_checksums(folder: Path | epath.Path, names: Iterable[str]) -> None:
@@ -45,7 +45,7 @@ def damages(
     except (reading.NotPlainError, IsADirectoryError) as error:
         yield sums, f"{sums} {_no_file(error)}"
         return
-    if unlike := [line for line in text.split("\n") if line and not LINE.fullmatch(line)]:
+    if unlike := [line for line in text.split("\n") if line and not _LINE.fullmatch(line)]:
         yield sums, f"{sums} is damaged: {unlike[0][:80]!r} is not a sha256, two spaces and a name"
         return
     digests = files.parse_listing(text)

@@ -30,7 +30,7 @@ from bert_jax.storage.write_errors import DISK_TROUBLE, explain
 
 MARKER = "COMMITTED"  # the marker file, which lists the files that were written (``listing``)
 UNFINISHED = "UNFINISHED"  # a file that is in a folder while the folder is written; shows that leftovers may be removed
-MOST_BYTES = 160  # of the name of a file that a user's name is part of: host and process follow in its temporary name
+_MOST_BYTES = 160  # of the name of a file that a user's name is part of: host and process follow in its temporary name
 _LOCKS: dict[str, threading.Lock] = {}  # of ``one_at_a_time``, by path
 
 
@@ -176,9 +176,9 @@ def check_new(path: str | os.PathLike[str]) -> None:
 
 def check_name(name: str, what: str) -> None:
     """Raise ``UserError`` if ``name``, which ``what`` makes, is too long for a file."""
-    if (length := len(os.fsencode(name))) > MOST_BYTES:
+    if (length := len(os.fsencode(name))) > _MOST_BYTES:
         raise UserError(
-            f"{what} makes a file whose name has {length} bytes, {name[:20]}...{name[-20:]}; at most {MOST_BYTES} are "
+            f"{what} makes a file whose name has {length} bytes, {name[:20]}...{name[-20:]}; at most {_MOST_BYTES} are "
             "allowed: choose a shorter name"
         )
 

@@ -7,11 +7,11 @@ from typing import Any, Literal, NamedTuple
 
 from bert_jax.errors import few
 from bert_jax.records import Example
-from bert_jax.tasks.findings import Record, clip
+from bert_jax.tasks.findings import PredictionRecord, clip
 from bert_jax.tasks.metrics.spans import exact_match
 from bert_jax.tasks.windows import Passage
 
-AROUND = 120  # characters of the context to show on either side of an answer
+_AROUND = 120  # characters of the context to show on either side of an answer
 
 
 class _Place(NamedTuple):
@@ -103,25 +103,25 @@ def texts(example: Mapping[str, Any]) -> list[str]:
 # ---- What is said of predicted answers ------------------------------------------------------------------------------
 
 
-def weigh(record: Record) -> tuple[float, float]:
+def weigh(record: PredictionRecord) -> tuple[float, float]:
     """Return whether a predicted answer is wrong, as the metric compares answers, and its probability."""
     right = any(exact_match(answer, record["prediction"]) for answer in record["answers"] or [""])
     return float(not right), _share(record)
 
 
-def _share(record: Record) -> float:
+def _share(record: PredictionRecord) -> float:
     entry = next((e for e in record["n_best"] if e["text"] == record["prediction"]), None)
     return float(entry["probability"]) if entry else 0.0
 
 
-def show(example: Example, record: Record) -> dict[str, Any]:
-    """Return what the report shows of a predicted answer."""
+def show(example: Example, record: PredictionRecord) -> dict[str, Any]:
+    """Return the entries of the report about a predicted answer."""
     shown = {"id": record["id"], "question": clip(example["question"]), "share": _share(record)}
     shown |= {"answers": list(dict.fromkeys(record["answers"])), "prediction": record["prediction"]}
     return shown | {"context": _excerpt(example, record)}
 
 
-def _excerpt(example: Example, record: Record) -> list[list[str]]:
+def _excerpt(example: Example, record: PredictionRecord) -> list[list[str]]:
     """Return the context around the predicted and the right answer, as a list of [text, mark].
 
     The mark is "predicted", "right" or "both" for text of these answers, "gap" where text was left out, and else "".
@@ -132,8 +132,10 @@ def _excerpt(example: Example, record: Record) -> list[list[str]]:
     right = next(((place.start, place.end) for place in places if place.state == "right"), None)
     marked = {"predicted": found, "right": right}
     spans = {name: span for name, span in marked.items() if span is not None}
-    near = {i for start, end in spans.values() for i in range(max(0, start - AROUND), min(len(context), end + AROUND))}
-    near = near or set(range(min(len(context), 2 * AROUND)))
+    near = {
+        i for start, end in spans.values() for i in range(max(0, start - _AROUND), min(len(context), end + _AROUND))
+    }
+    near = near or set(range(min(len(context), 2 * _AROUND)))
     parts: list[list[str]] = []
     before = -1
     for i in sorted(near):

@@ -29,12 +29,12 @@ from bert_jax.rows import random
 from bert_jax.rows.example_rows import EncodedRows, ExampleRows, bucket_lengths, pair_sequences
 from bert_jax.rows.packed_examples import PackedExamples, row_length
 from bert_jax.rows.rows_config import Packing
-from bert_jax.task import STANDARD_ERROR, Losses, RowSource, SingleTask, Term, Variables, measure
+from bert_jax.task import STANDARD_ERROR, Losses, RowSource, SingleTask, Term, Variables, measure_terms
 from bert_jax.tasks.findings import Judge
 from bert_jax.text.tokenizer import Tokenizer
 
 ProblemType = Literal["single_label_classification", "regression", "multi_label_classification"]
-NOTED_UNKNOWN = 0.1  # with a larger share of [UNK] tokens, the user gets a note
+_NOTED_UNKNOWN = 0.1  # with a larger share of [UNK] tokens, the user gets a note
 KIND = "train"  # the kind of batches with the longest rows; evaluation uses it too
 PACKED = f"{KIND}_packed"  # the kind of batches whose rows hold several examples
 
@@ -46,7 +46,7 @@ def with_error(name: str, score: float, error: float) -> dict[str, float]:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """The arguments that every task takes besides its own config.
+    """The arguments that every task takes besides its config.
 
     Attributes:
       splits: name of a split -> its examples. The one whose name begins with "train" is trained on; each split whose
@@ -89,8 +89,8 @@ class ExampleTask(SingleTask, abc.ABC):
       exported_as: the end of the name of the transformers class that a finished model is written as, and its
         ``problem_type`` for a text classifier; None if transformers has no class with this head.
       head_dropout: the rate of ``models.config.ModelConfig`` that the head has unless the task's config has one.
-      judge: what the report says of predictions; None if it says nothing of them.
-      titles: metric -> its title in the report, besides those of the base class; "" if it is not drawn (``titles_of``).
+      judge: chooses the predictions that the report shows; None if it shows no predictions.
+      titles: metric -> its title in the report, besides the base class's titles; "" if it is not drawn (``titles_of``).
       reads_one_vector: whether the last head is one dense layer, ``dense``, on one vector of a text: a probe learns it.
       whole_batches: whether a row's loss depends on the other rows of its batch, so that micro-batches would change it.
       packs: whether examples may share a row: heads and terms then read features and outputs [B, K, ...] for [B, ...].
@@ -224,7 +224,7 @@ class ExampleTask(SingleTask, abc.ABC):
 
     @abc.abstractmethod
     def terms(self, config: Any) -> dict[str, Term]:
-        """Return the terms of the loss by name; the one named "" has the metric ``loss``."""
+        """Return the terms of the loss by name; the metric of a term named "" is ``loss``."""
 
     def forward(self, variables: Variables, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
         """Run the model and return its outputs [B, ...] by name, which terms read. If ``rng`` is None, no dropout."""
@@ -284,7 +284,7 @@ class ExampleTask(SingleTask, abc.ABC):
         return Variables(trained, frozen | (self.lessons.frozen if self.lessons else {}))
 
     def loss(self, variables: Variables, batch: Batch, rng: Any) -> Losses:
-        losses, metrics = measure(self._terms, self.forward(variables, batch, rng), batch)
+        losses, metrics = measure_terms(self._terms, self.forward(variables, batch, rng), batch)
         return Losses(losses, metrics | token_metrics(batch))
 
     def outputs(self, variables: Variables, batch: Batch) -> dict[str, jax.Array]:
@@ -292,10 +292,7 @@ class ExampleTask(SingleTask, abc.ABC):
 
     def score(self, outputs: dict[str, jax.Array], batch: Batch) -> dict[str, Sum]:
         """Return the metrics of the terms, as sums over the batch."""
-        return measure(self._terms, outputs, batch).metrics
-
-    def summary(self, sums: dict[str, Sum]) -> dict[str, float]:
-        return {name: float(s.value) / max(float(s.count), 1e-9) for name, s in sums.items()}
+        return measure_terms(self._terms, outputs, batch).metrics
 
     def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
         del kind, num_rows
@@ -335,7 +332,7 @@ class ExampleTask(SingleTask, abc.ABC):
             self.flops_per_row[kind] += self.lessons.flops(spec)
 
     def _make_room(self, lessons: Lessons) -> None:
-        """Give the rows zeros in the place of what the teacher says of them, which ``runs.cached_teacher`` fills in."""
+        """Give the rows zeros in place of the teacher's outputs, which ``runs.cached_teacher`` fills in."""
         shapes = []
         for length in (8, 16):
             spec = self._spec(length)
@@ -361,7 +358,7 @@ class ExampleTask(SingleTask, abc.ABC):
     def _note_unknown(self, rows: EncodedRows) -> None:
         ids = rows.sequences.get("input_ids", np.zeros(0, np.int32))
         share = float(np.mean(ids == self.setting.tokenizer.unk_id)) if len(ids) else 0.0
-        if share > NOTED_UNKNOWN:
+        if share > _NOTED_UNKNOWN:
             self.notes.append(f"{share:.0%} of the tokens are [UNK]; is the vocabulary one of this language?")
 
     def _padded(self, *splits: str) -> int:

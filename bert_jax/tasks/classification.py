@@ -19,7 +19,7 @@ from bert_jax.records import Example
 from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.task import Term
 from bert_jax.tasks.base import ExampleTask, ProblemType, with_error
-from bert_jax.tasks.findings import Judge, Record, clip
+from bert_jax.tasks.findings import Judge, PredictionRecord, clip
 from bert_jax.tasks.metrics import standard_errors
 from bert_jax.tasks.metrics.classification import TITLES, check_names, classification_metrics
 
@@ -34,11 +34,11 @@ class Config:
     dropout_rate: float | None = None
 
 
-def _weigh(record: Record) -> tuple[float, float]:
+def _weigh(record: PredictionRecord) -> tuple[float, float]:
     return float(record["label"] != record["prediction"]), max(record["probabilities"].values())
 
 
-def _show(example: Example, record: Record) -> dict[str, Any]:
+def _show(example: Example, record: PredictionRecord) -> dict[str, Any]:
     shown = {"id": record["id"], "text": clip(example["text"])}
     if example.get("pair") is not None:
         shown["pair"] = clip(example["pair"])

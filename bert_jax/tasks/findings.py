@@ -12,11 +12,11 @@ from bert_jax.records import Example
 from bert_jax.tasks.metrics.classification import confusion_matrix, per_label
 from bert_jax.tasks.metrics.entities import entity_metrics
 
-Record = Mapping[str, Any]
-Pair = tuple[Example, Record]
-MAX_WRONG = 30
+PredictionRecord = Mapping[str, Any]
+_Pair = tuple[Example, PredictionRecord]
+_MAX_WRONG = 30
 MAX_CONFUSION = 30  # with more labels, only the so many most confused pairs of labels are shown
-MAX_CHARACTERS = 480  # longer texts are cut
+_MAX_CHARACTERS = 480  # longer texts are cut
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Judge:
     """
 
     form: str
-    weigh: Callable[[Record], tuple[float, float]]
-    show: Callable[[Example, Record], dict[str, Any]]
-    is_known: Callable[[Record], bool] = lambda record: record.get("label") is not None
+    weigh: Callable[[PredictionRecord], tuple[float, float]]
+    show: Callable[[Example, PredictionRecord], dict[str, Any]]
+    is_known: Callable[[PredictionRecord], bool] = lambda record: record.get("label") is not None
     by_degree: bool = False
     entities: Callable[[Any], Mapping[str, Any] | None] = lambda config: None
 
@@ -45,7 +45,7 @@ def findings(
     judge: Judge,
     labels: Sequence[str],
     examples: Sequence[Example],
-    records: Sequence[Record],
+    records: Sequence[PredictionRecord],
     entities: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the findings about a split, as plain JSON values; {} if no answer is known.
@@ -53,7 +53,7 @@ def findings(
     Args:
       labels: names of the classes or tags.
       records: one record per example, in the same order, from ``Task.predictions``.
-      entities: as from ``judge.entities``. If None, each tag counts on its own.
+      entities: as from ``judge.entities``. If None, each tag counts by itself.
 
     Returns:
       ``kind`` and ``num_answered``; ``wrong`` (the worst examples, the most confidently wrong first) and ``num_wrong``;
@@ -73,7 +73,7 @@ def findings(
     wrong = [pair for is_wrong, _, pair in weighed if judge.by_degree or is_wrong]
     if not judge.by_degree:
         result["num_wrong"] = len(wrong)
-    return result | {"wrong": [judge.show(*pair) for pair in wrong[:MAX_WRONG]]}
+    return result | {"wrong": [judge.show(*pair) for pair in wrong[:_MAX_WRONG]]}
 
 
 def _confusion(matrix: np.ndarray, labels: Sequence[str]) -> dict[str, Any]:
@@ -95,20 +95,20 @@ def _confusion(matrix: np.ndarray, labels: Sequence[str]) -> dict[str, Any]:
     return {"confused": listed}
 
 
-def clip(text: Any, length: int = MAX_CHARACTERS) -> str:
+def clip(text: Any, length: int = _MAX_CHARACTERS) -> str:
     """Return ``text`` without empty lines, cut to ``length`` characters."""
     text = "\n".join(line for line in str(text).splitlines() if line.strip())
     return text if len(text) <= length else text[: length - 1].rstrip() + "…"
 
 
-def _flat(pairs: Sequence[Pair]) -> tuple[list[str], list[str]]:
+def _flat(pairs: Sequence[_Pair]) -> tuple[list[str], list[str]]:
     """Return the true and the predicted labels of all examples. An example with tags gives one label per word."""
     true = [r["label"] if isinstance(r["label"], list) else [r["label"]] for _, r in pairs]
     found = [r["prediction"] if isinstance(r["prediction"], list) else [r["prediction"]] for _, r in pairs]
     return [name for names in true for name in names], [name for names in found for name in names]
 
 
-def _per_type(pairs: Sequence[Pair], entities: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+def _per_type(pairs: Sequence[_Pair], entities: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     figures = entity_metrics([r["label"] for _, r in pairs], [r["prediction"] for _, r in pairs], **entities)
     types = [name.removesuffix("_support") for name in figures if name.endswith("_support")]
     return {

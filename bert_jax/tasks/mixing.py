@@ -10,8 +10,8 @@ from bert_jax.configuration import check_fields, check_share, nearest
 from bert_jax.errors import UserError
 from bert_jax.rows.dealt import passes_of
 
-WHERE = "config.mixing"
-MOST = 1000  # of alpha and ratio; more is a slip
+_WHERE = "config.mixing"
+_MOST = 1000  # of alpha and ratio; more is a slip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,25 +29,25 @@ class Mixing:
     def __post_init__(self) -> None:
         ways = [name for name in ("shares", "alpha", "ratio") if getattr(self, name) not in (None, {})]
         if len(ways) > 1:
-            raise UserError(f"{WHERE} has {' and '.join(ways)}; one way to mix is allowed: leave the others out")
+            raise UserError(f"{_WHERE} has {' and '.join(ways)}; one way to mix is allowed: leave the others out")
         for name, wanted in (("alpha_end", "alpha"), ("main", "ratio"), ("ratio", "main")):
             if getattr(self, name) is not None and getattr(self, wanted) is None:
-                raise UserError(f"{WHERE}.{name} needs {WHERE}.{wanted}; give it too")
-        allowed = f"a number from 0 to {MOST} is needed"
-        check_fields(self, WHERE, allowed, "alpha", "alpha_end", sound=lambda v: v is None or 0 <= v <= MOST)
-        allowed = f"a number above 0 and at most {MOST} is needed"
-        check_fields(self, WHERE, allowed, "ratio", sound=lambda v: v is None or 0 < v <= MOST)
+                raise UserError(f"{_WHERE}.{name} needs {_WHERE}.{wanted}; give it too")
+        allowed = f"a number from 0 to {_MOST} is needed"
+        check_fields(self, _WHERE, allowed, "alpha", "alpha_end", sound=lambda v: v is None or 0 <= v <= _MOST)
+        allowed = f"a number above 0 and at most {_MOST} is needed"
+        check_fields(self, _WHERE, allowed, "ratio", sound=lambda v: v is None or 0 < v <= _MOST)
         for task, share in self.shares.items():
-            check_share(share, self.shares.values(), f"{WHERE}.shares.{task}")
+            check_share(share, self.shares.values(), f"{_WHERE}.shares.{task}")
 
     def check(self, tasks: Collection[str]) -> None:
         """Raise ``UserError`` if it names other tasks than ``tasks``, or not all whose share it says."""
         named = [*self.shares, *([self.main] if self.main is not None else [])]
         if unknown := [name for name in named if name not in tasks]:
             key = "shares" if self.shares else "main"
-            raise UserError(f"{WHERE}.{key} names {unknown[0]!r}, which is no task; {nearest(unknown[0], tasks)}")
+            raise UserError(f"{_WHERE}.{key} names {unknown[0]!r}, which is no task; {nearest(unknown[0], tasks)}")
         if self.shares and (lacking := [name for name in tasks if name not in self.shares]):
-            raise UserError(f"{WHERE}.shares lacks {', '.join(lacking)}; give every task a share")
+            raise UserError(f"{_WHERE}.shares lacks {', '.join(lacking)}; give every task a share")
 
     def passes(self, batches: Mapping[str, int], num_epochs: int) -> dict[str, tuple[float, ...]]:
         """Return the ``Bucket.passes`` of each task.

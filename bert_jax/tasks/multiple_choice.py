@@ -11,26 +11,20 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
-from bert_jax.losses.cross_entropy import cross_entropy, divergence
-from bert_jax.models.heads import ChoiceClassifier
-from bert_jax.models.model import POOLER, Part
-from bert_jax.records import Batch, Example, Sum
+from bert_jax.records import Example
 from bert_jax.rows.example_rows import EncodedRows
-from bert_jax.task import Term
-from bert_jax.tasks.base import ExampleTask, Setting
-from bert_jax.tasks.findings import Judge, Record, clip
+from bert_jax.tasks.base import Setting
+from bert_jax.tasks.choices import ChoiceTask
+from bert_jax.tasks.findings import Judge, PredictionRecord, clip
 from bert_jax.tasks.metrics import standard_errors
 from bert_jax.tasks.metrics.counting import ratio
 
-NEVER = -1e30  # replaces the score of a choice that is missing in a row
-READINGS = ("index", "letter", "text")
+_READINGS = ("index", "letter", "text")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,25 +42,23 @@ class Config:
     dropout_rate: float | None = None
 
 
-def _weigh(record: Record) -> tuple[float, float]:
+def _weigh(record: PredictionRecord) -> tuple[float, float]:
     return float(record["label"] != record["prediction"]), max(record["probabilities"])
 
 
-def _show(example: Example, record: Record) -> dict[str, Any]:
+def _show(example: Example, record: PredictionRecord) -> dict[str, Any]:
     shown = {name: clip(example[name]) for name in ("context", "question") if example.get(name)}
     choices = [clip(choice, 300) for choice in example["choices"]]
     answer = {"label": record["label"], "prediction": record["prediction"], "shares": record["probabilities"]}
     return {"id": record["id"], **shown, "choices": choices, **answer}
 
 
-class Task(ExampleTask):
+class Task(ChoiceTask):
     """The multiple-choice task. Its loss is the mean cross-entropy of the softmax over the choices of a row."""
 
     roles = Roles(("context", "choices"), ("question", "label"))
     answer, main_metric = "label", "accuracy"
     titles: ClassVar[Mapping[str, str]] = {"accuracy": "Accuracy"}
-    exported_as = ("ForMultipleChoice", None)
-    head_dropout = "classifier_dropout_rate"
     judge = Judge("choices", _weigh, _show)
 
     def __init__(self, config: Config, setting: Setting):
@@ -98,16 +90,10 @@ class Task(ExampleTask):
         targets = self.targets(_right_choices(self.reading, examples), "int32")
         return self.make_rows(self.pair_sequences(contexts, continuations), {"choice_weights": weights, **targets})
 
-    def head(self, dropout_rate: float) -> tuple[Part, ...]:
-        return (POOLER, Part.of("classifier", ChoiceClassifier, dropout_rate=dropout_rate))
-
-    def terms(self, config: Config) -> dict[str, Term]:
-        return choice_terms()
-
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         arrays = self.rows[part].arrays
         known = arrays["label_weights"] > 0
-        right = arrays["labels"] == self._scores(part, outputs).argmax(axis=-1)
+        right = arrays["labels"] == self.scores(part, outputs).argmax(axis=-1)
         return {"accuracy": ratio(int(np.sum(right & known)), int(np.sum(known)))}
 
     def errors(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
@@ -117,7 +103,7 @@ class Task(ExampleTask):
 
     def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
         """Return one record per example: index and text of the predicted choice, and the probability of each choice."""
-        shares = special.softmax(self._scores(split, outputs), axis=-1)
+        shares = special.softmax(self.scores(split, outputs), axis=-1)
         arrays, records = self.rows[split].arrays, []
         for i, example in enumerate(self.setting.splits[split]):
             index = int(shares[i].argmax())
@@ -128,48 +114,10 @@ class Task(ExampleTask):
             records.append(record)
         return records
 
-    def _scores(self, split: str, outputs: dict[str, np.ndarray]) -> np.ndarray:
-        """Return the scores [N, C] float64 of the choices of N examples."""
-        return choice_scores(outputs["logits"], self.rows[split].arrays["choice_weights"])
-
     def guess(self) -> dict[str, float]:
         """Return the accuracy of guessing a choice at random."""
         chances = [1 / len(e["choices"]) for part in self.heldout_parts for e in self.setting.splits[part]]
         return {"chance_rate": float(np.mean(chances))}
-
-
-def choice_terms() -> dict[str, Term]:
-    """Return the loss over the choices of each row, which ``choice_weights`` [B, C] has, and its accuracy."""
-    measures = {"accuracy": lambda outputs, batch: _choose(outputs, batch)[1]}
-    return {"": Term(_ChoiceLoss(), measures=measures)}
-
-
-@dataclasses.dataclass(frozen=True)
-class _ChoiceLoss:
-    """The cross-entropy over the choices that are there."""
-
-    scores: ClassVar[tuple[str, ...]] = ("logits",)
-
-    def __call__(self, outputs: Mapping[str, jax.Array], batch: Batch) -> Sum:
-        return _choose(outputs, batch)[0]
-
-    def taught(
-        self, outputs: Mapping[str, jax.Array], said: Mapping[str, jax.Array], batch: Batch, temperature: float
-    ) -> Sum:
-        """Return the ``divergence`` from a teacher's distribution over them."""
-        logits, others = (jnp.where(batch["choice_weights"] > 0, one["logits"], NEVER) for one in (outputs, said))
-        return divergence(logits, others, batch["label_weights"], temperature)
-
-
-def choice_scores(logits: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return logits [N, C] as float64, ``NEVER`` where a choice is missing (weights [N, C] are 0)."""
-    return np.where(weights > 0, logits.astype(np.float64), NEVER)
-
-
-def _choose(outputs: Mapping[str, jax.Array], batch: Batch) -> tuple[Sum, Sum]:
-    """Return cross-entropy and accuracy of the choices that are there."""
-    logits = jnp.where(batch["choice_weights"] > 0, outputs["logits"], NEVER)  # [B, C]
-    return cross_entropy(logits, batch["labels"], batch["label_weights"])
 
 
 def _join(example: Example, choice: str) -> str:
@@ -179,11 +127,11 @@ def _join(example: Example, choice: str) -> str:
 
 
 def reading(wanted: str, examples: Sequence[Example]) -> str | None:
-    """Return how labels name choices: ``wanted``, or for "auto" the first of ``READINGS`` that fits all examples.
+    """Return how labels name choices: ``wanted``, or for "auto" the first of ``_READINGS`` that fits all examples.
 
     Returns None if it does not fit.
     """
-    for name in READINGS if wanted == "auto" else (wanted,):
+    for name in _READINGS if wanted == "auto" else (wanted,):
         places = _right_choices(name, examples)
         if all(place is not None or e.get("label") is None for place, e in zip(places, examples, strict=True)):
             return name
@@ -208,7 +156,7 @@ def _place(name: str | None, label: Any, choices: Sequence[str]) -> int | None:
 
 
 def _misread(wanted: str, examples: Sequence[Example]) -> str:
-    names = READINGS if wanted == "auto" else (wanted,)
+    names = _READINGS if wanted == "auto" else (wanted,)
     # Assume that the user meant the reading that fits the most labels.
     name = max(names, key=lambda one: sum(place is not None for place in _right_choices(one, examples)))
     places = zip(_right_choices(name, examples), examples, strict=True)

@@ -21,16 +21,13 @@ from bert_jax.errors import UserError, few
 from bert_jax.examples.columns import Roles
 from bert_jax.examples.labels import label_names
 from bert_jax.examples.splits import groups_of
-from bert_jax.models.heads import ChoiceClassifier
-from bert_jax.models.model import POOLER, Part
 from bert_jax.records import Example
 from bert_jax.rows.example_rows import EncodedRows
-from bert_jax.task import Term
-from bert_jax.tasks.base import ExampleTask, Setting
-from bert_jax.tasks.findings import Judge, Record, clip
+from bert_jax.tasks.base import Setting
+from bert_jax.tasks.choices import ChoiceTask
+from bert_jax.tasks.findings import Judge, PredictionRecord, clip
 from bert_jax.tasks.metrics import standard_errors
 from bert_jax.tasks.metrics.counting import ratio
-from bert_jax.tasks.multiple_choice import choice_scores, choice_terms
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,16 +47,16 @@ class Config:
     dropout_rate: float | None = None
 
 
-def _share(record: Record) -> float:
+def _share(record: PredictionRecord) -> float:
     """Return how probable the predicted label of a candidate is, from the probability that it is the right one."""
     return float(record["probability"] if record["rank"] == 1 else 1 - record["probability"])
 
 
-def _weigh(record: Record) -> tuple[float, float]:
+def _weigh(record: PredictionRecord) -> tuple[float, float]:
     return float(record["label"] != record["prediction"]), _share(record)
 
 
-def _show(example: Example, record: Record) -> dict[str, Any]:
+def _show(example: Example, record: PredictionRecord) -> dict[str, Any]:
     shown = {name: clip(example[name]) for name in ("text", "pair")}
     return {
         "id": record["id"],
@@ -69,12 +66,12 @@ def _show(example: Example, record: Record) -> dict[str, Any]:
     }
 
 
-class Task(ExampleTask):
+class Task(ChoiceTask):
     """The ranking task. Its loss is the mean cross-entropy of the softmax over the candidates of a group.
 
     ``accuracy`` is the share of groups whose right candidate has the highest score; ``mrr`` the mean of 1 / its rank;
     ``pairwise_accuracy`` the share of wrong candidates that rank below the right one of their group. In groups of two
-    candidates, such as those of QNLI, the first and the last equal the accuracy over examples by which QNLI is judged.
+    candidates, as in QNLI, the first and the last equal the accuracy over examples by which QNLI is judged.
     Of candidates with the same score, the earlier one ranks higher.
     """
 
@@ -85,8 +82,6 @@ class Task(ExampleTask):
         "mrr": "Mean reciprocal rank",
         "pairwise_accuracy": "Accuracy of pairs",
     }
-    exported_as = ("ForMultipleChoice", None)
-    head_dropout = "classifier_dropout_rate"
     judge = Judge("classes", _weigh, _show)
 
     def __init__(self, config: Config, setting: Setting):
@@ -96,7 +91,7 @@ class Task(ExampleTask):
 
     @classmethod
     def labels(cls, config: Config, examples: Sequence[Example]) -> tuple[str, ...]:
-        """Return the label of wrong candidates and that of right ones."""
+        """Return the label of wrong candidates, and the label of right candidates."""
         names = label_names(examples, "label")
         if len(names) != 2:
             raise UserError(f"the labels are {few(names)}; a ranking needs two, of right and of wrong candidates")
@@ -148,12 +143,6 @@ class Task(ExampleTask):
             )
         self.notes.append(f"{line}; they do not count")
 
-    def head(self, dropout_rate: float) -> tuple[Part, ...]:
-        return (POOLER, Part.of("classifier", ChoiceClassifier, dropout_rate=dropout_rate))
-
-    def terms(self, config: Config) -> dict[str, Term]:
-        return choice_terms()
-
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         places, others = self._places(part, outputs)
         return {
@@ -184,7 +173,7 @@ class Task(ExampleTask):
 
     def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
         """Return one record per example: its label, its rank in its group from 1, and its share of the probability."""
-        shares = special.softmax(choice_scores(outputs["logits"], self.rows[split].arrays["choice_weights"]), axis=-1)
+        shares = special.softmax(self.scores(split, outputs), axis=-1)
         ranks, examples = self._ranks(split, outputs), self.setting.splits[split]
         records: list[dict[str, Any]] = [{} for _ in examples]
         for row, group in enumerate(self.groups[split]):
@@ -198,8 +187,7 @@ class Task(ExampleTask):
 
     def _ranks(self, split: str, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the rank of each candidate within its group, from 0, [groups, C]."""
-        scores = choice_scores(outputs["logits"], self.rows[split].arrays["choice_weights"])
-        return np.argsort(np.argsort(-scores, axis=1, kind="stable"), axis=1)
+        return np.argsort(np.argsort(-self.scores(split, outputs), axis=1, kind="stable"), axis=1)
 
     def guess(self) -> dict[str, float]:
         """Return the accuracy of guessing the right candidate of each group at random."""

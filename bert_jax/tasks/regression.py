@@ -19,11 +19,11 @@ from bert_jax.records import Batch, Example, Sum
 from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.task import Term
 from bert_jax.tasks.base import ExampleTask, with_error
-from bert_jax.tasks.findings import Judge, Record, clip
+from bert_jax.tasks.findings import Judge, PredictionRecord, clip
 from bert_jax.tasks.metrics import standard_errors
 from bert_jax.tasks.metrics.regression import TITLES, check_names, regression_metrics
 
-LARGEST = 1e15  # of the labels: a sum of squares of such numbers is finite in float32
+_LARGEST = 1e15  # of the labels: a sum of squares of such numbers is finite in float32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Config:
         check_names(self.metrics)
 
 
-def _weigh(record: Record) -> tuple[float, float]:
+def _weigh(record: PredictionRecord) -> tuple[float, float]:
     gap = abs(record["label"] - record["prediction"])
     return 1.0, gap if math.isfinite(gap) else math.inf
 
 
-def _show(example: Example, record: Record) -> dict[str, Any]:
+def _show(example: Example, record: PredictionRecord) -> dict[str, Any]:
     shown = {name: clip(example[name]) for name in ("text", "pair") if example.get(name)}
     return {"id": record["id"], **shown, "label": record["label"], "prediction": record["prediction"]}
 
@@ -82,11 +82,11 @@ class Task(ExampleTask):
             f"{example['id']} of {split} has {example['label']!r}"
             for split, examples in splits.items()
             for example in examples
-            if example.get("label") is not None and abs(_number(example["label"]) or 0.0) > LARGEST
+            if example.get("label") is not None and abs(_number(example["label"]) or 0.0) > _LARGEST
         ]
         if large:
             raise UserError(
-                f"{len(large):,} labels are beyond {LARGEST:g}: {few(large, 5, '; ')}; their squares are infinite in "
+                f"{len(large):,} labels are beyond {_LARGEST:g}: {few(large, 5, '; ')}; their squares are infinite in "
                 "float32: divide the labels by a number"
             )
 

@@ -1,6 +1,6 @@
 """Predicts the class of a pair of texts by a stochastic answer network, as MT-DNN does (Liu et al. 2019, section 3).
 
-Examples, rows, loss and metrics are those of ``classification``; both texts are needed.
+Examples, rows, loss and metrics are as in ``classification``; both texts are needed.
 """
 
 from __future__ import annotations

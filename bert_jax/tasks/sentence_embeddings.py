@@ -18,18 +18,19 @@ from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
 from bert_jax.examples.columns import Roles
 from bert_jax.losses.cross_entropy import cross_entropy
-from bert_jax.models.heads import Pooling, SentenceVector
+from bert_jax.models.heads import DEFAULT_POOLING, Pooling, SentenceVector
+from bert_jax.models.masks import NEVER
 from bert_jax.models.model import Part
 from bert_jax.records import Batch, Example, Sum
 from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.task import Term
 from bert_jax.tasks.base import ExampleTask, Setting
-from bert_jax.tasks.findings import Judge, Record, clip
+from bert_jax.tasks.findings import Judge, PredictionRecord, clip
 from bert_jax.tasks.metrics import standard_errors
 from bert_jax.tasks.metrics.regression import TITLES, regression_metrics
 from bert_jax.tasks.metrics.retrieval import Nearest, Rankings, Relevances, query_scores, retrieval_metrics, unit
 
-TOP = 10
+_TOP = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,11 +50,11 @@ class Config:
         check_fields(self, "config.task", allowed, "max_negatives", sound=lambda value: value is None or value >= 0)
 
 
-def _weigh(record: Record) -> tuple[float, float]:
+def _weigh(record: PredictionRecord) -> tuple[float, float]:
     return 1.0, -record["prediction"]
 
 
-def _show(example: Example, record: Record) -> dict[str, Any]:
+def _show(example: Example, record: PredictionRecord) -> dict[str, Any]:
     shown = {"text": clip(example["text"]), "pair": clip(example["positive"])}
     return {"id": record["id"], **shown, "prediction": record["prediction"]}
 
@@ -68,7 +69,7 @@ class Task(ExampleTask):
     """
 
     roles = Roles(("text",), ("positive", "negatives", "similarity"))
-    answer, main_metric = "positive", f"ndcg@{TOP}"
+    answer, main_metric = "positive", f"ndcg@{_TOP}"
     exported_as = ("Model", None)
     titles: ClassVar[Mapping[str, str]] = {"spearmanr": TITLES["spearmanr"]}
     judge = Judge("pairs", _weigh, _show, lambda record: isinstance(record["prediction"], float), by_degree=True)
@@ -90,7 +91,7 @@ class Task(ExampleTask):
                 )
         most = max((len(_negatives_of(config, example)) for part in splits.values() for example in part), default=0)
         self.num_choices = 2 + most
-        config = dataclasses.replace(config, pooling=config.pooling or "mean")
+        config = dataclasses.replace(config, pooling=config.pooling or DEFAULT_POOLING)
         super().__init__(config, dataclasses.replace(setting, splits=splits))
 
     def encode(self, split: str, examples: Sequence[Example]) -> EncodedRows:
@@ -118,7 +119,7 @@ class Task(ExampleTask):
 
     def _rank(self, outputs: Mapping[str, jax.Array], batch: Batch) -> tuple[Sum, Sum]:
         cosines, allowed = candidates(outputs["embeddings"], batch["text_ids"], batch["choice_weights"])
-        logits = jnp.where(allowed, cosines / self.config.temperature, -1e9)  # [B, C - 1, B]
+        logits = jnp.where(allowed, cosines / self.config.temperature, NEVER)  # [B, C - 1, B]
         num_rows = logits.shape[0]
         # On the flattened axis, candidate b is the positive of row b.
         flat = logits.reshape(num_rows, -1)
@@ -139,7 +140,7 @@ class Task(ExampleTask):
     def errors(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         """Return the standard errors over queries, and the jackknife error of spearmanr over pairs."""
         embeddings, arrays = outputs["embeddings"].astype(np.float64), self.rows[part].arrays
-        found = query_scores(*_rankings(embeddings, arrays["text_ids"], arrays["choice_weights"]), (TOP,))
+        found = query_scores(*_rankings(embeddings, arrays["text_ids"], arrays["choice_weights"]), (_TOP,))
         errors = {name: standard_errors.of_mean(of) for name, of in found.items() if of}
         similarities, cosines = self._similarities(part, embeddings)
         if len(similarities):
@@ -245,7 +246,7 @@ def retrieval_scores(embeddings: np.ndarray, text_ids: np.ndarray, weights: np.n
     unless it is its own positive.
     """
     relevances, scores = _rankings(embeddings, text_ids, weights)
-    return retrieval_metrics(relevances, scores, (TOP,)) if relevances else {}
+    return retrieval_metrics(relevances, scores, (_TOP,)) if relevances else {}
 
 
 def _rankings(embeddings: np.ndarray, text_ids: np.ndarray, weights: np.ndarray) -> tuple[Relevances, Rankings]:
@@ -259,7 +260,7 @@ def _rankings(embeddings: np.ndarray, text_ids: np.ndarray, weights: np.ndarray)
         return {}, {}
     rows, choices = np.nonzero(weights[:, 1:] > 0)
     names, first = np.unique(text_ids[:, 1:][rows, choices], return_index=True)
-    found = Nearest(embeddings[list(query_rows.values()), 0], TOP + 1)
+    found = Nearest(embeddings[list(query_rows.values()), 0], _TOP + 1)
     found.add(embeddings[rows[first], choices[first] + 1])
     scores: dict[str, Mapping[str, float]] = {}
     for query, near, places in zip(query_rows, found.scores, found.places, strict=True):

@@ -16,25 +16,24 @@ from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
 from bert_jax.losses.distillation import FROZEN
 from bert_jax.records import Batch, Sum
-from bert_jax.rows.dealt import DealtRows
+from bert_jax.rows.dealt import DealtRows, buckets_of, deal
 from bert_jax.rows.phases import Phase, steps_per_epoch
-from bert_jax.task import Bucket, Losses, RowSource, SingleTask, Variables, lower_is_better, titles_of
+from bert_jax.task import MEAN, Losses, RowSource, SingleTask, TaskOfSeveral, Variables, lower_is_better, titles_of
 from bert_jax.tasks.base import KIND, ExampleTask, Setting
 from bert_jax.tasks.mixing import Mixing
 
-SHARED = ("encoder", "pooler", FROZEN)  # parts of the parameters that all tasks have in common, and their teacher
-MEAN = "mean"  # the metric that is the mean of the tasks' main metrics
+_SHARED = ("encoder", "pooler", FROZEN)  # parts of the parameters that all tasks have in common, and their teacher
 
 
 class Member(SingleTask):
-    """One of several tasks, as the ``bert_jax.task.Task`` of its own batches.
+    """One of several tasks, as a ``bert_jax.task.Task`` whose names are unlike the names of the other tasks.
 
-    Outside, the names of its metrics, held-out parts and kinds of batches begin with its own name and a slash, and
-    those of its own parts of the parameters with its name and "_". A step trains the shared parts and its own.
+    Its metrics, held-out parts and kinds of batches are called "NAME/...". Parts of the parameters that no other task
+    has are called "NAME_...". A step trains these parts and the shared parts.
 
     Attributes:
-      task: the task itself, with its own names.
-      parts: part of the parameters -> its name outside.
+      task: the task itself, in which these names have no "NAME/" and no "NAME_".
+      parts: name of a part of the parameters in the task -> its name among the parameters of all.
     """
 
     def __init__(
@@ -43,8 +42,8 @@ class Member(SingleTask):
         """
         Args:
           weight: multiplies the loss.
-          frozen: parts that a step on this task does not update; ``frozen_for_all``: parts, by their names outside,
-            that no task trains.
+          frozen: parts, by their names in the task, that a step on this task does not update.
+          frozen_for_all: parts, by their names among the parameters of all, that no task trains.
 
         Raises:
           UserError: ``frozen`` names a part that the task does not have.
@@ -73,14 +72,14 @@ class Member(SingleTask):
 
     def source(self, split: Literal["train", "eval"], kind: str, phase: int, part: str | None = None) -> RowSource:
         del kind
-        return self.task.source(split, KIND, phase, None if part is None else part.removeprefix(f"{self.name}/"))
-
-    def buckets(self, source: RowSource) -> tuple[Bucket, ...]:
-        """Return the buckets of the training rows, also if all have one length."""
-        found = source.buckets or (Bucket(KIND, source.rows_per_epoch, 1),)
-        return tuple(dataclasses.replace(bucket, kind=self.kinds[bucket.kind]) for bucket in found)
+        source = self.task.source(split, KIND, phase, None if part is None else part.removeprefix(f"{self.name}/"))
+        if split == "eval":
+            return source
+        buckets = (dataclasses.replace(one, kind=self.kinds[one.kind]) for one in buckets_of(source, KIND))
+        return DealtRows([(source, tuple(buckets))])
 
     def init(self, rng: Any) -> Variables:
+        rng = jax.random.fold_in(rng, zlib.crc32(self.name.encode()))  # no two tasks draw the same values
         params, frozen = ({self.parts[part]: x for part, x in tree.items()} for tree in self.task.init(rng))
         return Variables(params, frozen)
 
@@ -114,15 +113,8 @@ class Member(SingleTask):
         return {f"{self.name}/{name}": value for name, value in tree.items()}
 
 
-class SeveralTasks:
-    """A ``bert_jax.task.Task`` of several tasks with one encoder, each of whose batches is of one task (``of``).
-
-    What names no kind is that of the first task.
-    """
-
-    trains: frozenset[str] | None = None
-    whole_batches: bool
-    gathered_outputs: tuple[str, ...] = ()
+class SeveralTasks(TaskOfSeveral[Member]):
+    """A ``bert_jax.task.Task`` of several tasks with one encoder: each batch is of one task."""
 
     def __init__(self, members: Mapping[str, Member], mixing: Mixing, phase: Phase, frozen: tuple[str, ...] = ()):
         """
@@ -134,61 +126,34 @@ class SeveralTasks:
           UserError: no task has a part of ``frozen``, or two tasks have parts of one name.
         """
         self.members, self._mixing, self._phase = members, mixing, phase
-        every = [whole for one in members.values() for whole in one.parts.values() if whole not in SHARED]
+        every = [whole for one in members.values() for whole in one.parts.values() if whole not in _SHARED]
         if twice := [name for name in every if every.count(name) > 1]:
             raise UserError(f"config.tasks has two tasks with a part called {twice[0]}; give one of them another name")
-        if unknown := [name for name in frozen if name not in (*SHARED, *every)]:
-            raise UserError(f"config.frozen names {unknown[0]!r}; {nearest(unknown[0], (*SHARED, *every))}")
-        self._first = next(iter(members.values()))
-        self._of = {kind: one for one in members.values() for kind in one.batch_specs}
-        self.batch_specs = {kind: one.batch_specs[kind] for kind, one in self._of.items()}
-        flops = {kind: one.flops_per_row[kind] for kind, one in self._of.items()}
-        self.flops_per_row = flops | {KIND: self._mean_flops(flops)}
-        self.dtype, self.loss_weights = self._first.dtype, self._first.loss_weights
-        self.whole_batches = any(one.whole_batches for one in members.values())
-        self.heldout_parts = tuple(part for one in members.values() for part in one.heldout_parts)
-        mains = [one.main_metric for one in members.values()]
+        if unknown := [name for name in frozen if name not in (*_SHARED, *every)]:
+            raise UserError(f"config.frozen names {unknown[0]!r}; {nearest(unknown[0], (*_SHARED, *every))}")
+        kinds = {kind: one for one in members.values() for kind in one.batch_specs}
+        super().__init__(kinds, {KIND: {part: name for name, one in members.items() for part in one.heldout_parts}})
+        self.flops_per_row[KIND] = self._mean_flops()
+        mains = {one.main_metric: one.titles.get(one.main_metric, "") for one in members.values()}
         self.main_metric = mean_of(mains)
-        of_mains = {one.main_metric: one.titles.get(one.main_metric, "") for one in members.values()}
-        of_mains = {metric: title for metric, title in of_mains.items() if title}
-        mean = {MEAN: "Mean of the tasks"} if self.main_metric else {}
-        self.titles = mean | of_mains | {name: of for one in members.values() for name, of in one.titles.items()}
+        self.titles = {self.main_metric: "Mean of the tasks"} if self.main_metric else {}
+        self.titles |= {metric: title for metric, title in mains.items() if title}
+        self.titles |= {name: title for one in members.values() for name, title in one.titles.items()}
 
     @property
     def notes(self) -> list[str]:
         """Lines about the examples, for the user."""
         return [f"{name}: {line}" for name, one in self.members.items() for line in one.task.notes]
 
-    def of(self, kind: str) -> Any:
-        """Return the member of its kind of batch; of the phase, this object."""
-        return self if kind == KIND else self._of[kind]
-
-    def reader(self, kind: str, phase: str) -> Any:
-        del phase
-        return self.of(kind)
-
-    def kind_of(self, part: str, kind: str) -> str:
-        del kind
-        return part.partition("/")[0]
-
     def source(self, split: Literal["train", "eval"], kind: str, phase: int, part: str | None = None) -> RowSource:
-        if split == "eval":
-            return self._of[kind].source(split, kind, phase, part)
-        return self._dealt(phase)
+        return self._dealt(phase) if split == "train" else self._of[kind].source(split, kind, phase, part)
 
     def _dealt(self, phase: int) -> DealtRows:
-        size = self._phase.batch_size
         sources = {name: one.source("train", name, phase) for name, one in self.members.items()}
-        buckets = {name: one.buckets(sources[name]) for name, one in self.members.items()}
-        batches = {name: round(steps_per_epoch(0, of_one, size)) for name, of_one in buckets.items()}
+        size = self._phase.batch_size
+        batches = {name: round(steps_per_epoch(0, source.buckets, size)) for name, source in sources.items()}
         epochs = self._phase.num_epochs or self._phase.num_steps / sum(batches.values())
-        passes = self._mixing.passes(batches, math.ceil(epochs))
-        return DealtRows(
-            [
-                (sources[name], tuple(dataclasses.replace(bucket, passes=passes[name]) for bucket in buckets[name]))
-                for name in self.members
-            ]
-        )
+        return deal(sources, self._mixing.passes(batches, math.ceil(epochs)))
 
     def describe(self) -> str:
         """Return a line with the number of batches of each task in the first epoch, and in the last if it differs."""
@@ -205,32 +170,11 @@ class SeveralTasks:
             lines.append(", ".join(f"{name} {number:,.4g}" for name, number in numbers.items()))
         return f"batches of an epoch: {lines[0]}" + (f"; of the last: {lines[1]}" if lines[1] != lines[0] else "")
 
-    def _mean_flops(self, flops: Mapping[str, float]) -> float:
-        """Return the mean over the rows of the first epoch."""
+    def _mean_flops(self) -> float:
+        """Return the mean of the FLOPs of a row over the rows of the first epoch."""
         buckets = self._dealt(0).buckets
         rows = [bucket.rows_per_epoch * bucket.passes[0] for bucket in buckets]
-        return float(np.average([flops[bucket.kind] for bucket in buckets], weights=rows))
-
-    def init(self, rng: Any) -> Variables:
-        """Return the variables of all tasks; each task draws its own parts from a key of its own."""
-        params: dict[str, Any] = {}
-        frozen: dict[str, Any] = {}
-        for name, one in self.members.items():
-            of_one = one.init(jax.random.fold_in(rng, zlib.crc32(name.encode())))
-            params, frozen = {**of_one.params, **params}, {**of_one.frozen, **frozen}
-        return Variables(params, frozen)
-
-    def loss(self, variables: Variables, batch: Batch, rng: Any) -> Losses:
-        return self._first.loss(variables, batch, rng)
-
-    def outputs(self, variables: Variables, batch: Batch) -> dict[str, Any]:
-        return self._first.outputs(variables, batch)
-
-    def summary(self, sums: dict[str, Sum]) -> dict[str, float]:
-        return self._first.summary(sums)
-
-    def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        return self._of[self.kind_of(part, KIND)].finish(part, outputs)
+        return float(np.average([self.flops_per_row[bucket.kind] for bucket in buckets], weights=rows))
 
     def evaluated(self, metrics: dict[str, float]) -> dict[str, float]:
         """Return ``NAME/metric``, with several dev splits also ``NAME/metric/SPLIT``, and the mean of the main ones.
@@ -249,10 +193,6 @@ class SeveralTasks:
         mean = {self.main_metric: float(np.mean([*mains.values()]))} if self.main_metric else {}
         return mean | mains | found
 
-    def baselines(self, kind: str, num_rows: int) -> dict[str, float]:
-        every = [one.baselines(kind, num_rows) for one in self.members.values()]
-        return {name: value for found in every for name, value in found.items()}
-
 
 def mean_of(metrics: Iterable[str]) -> str:
     """Return the name of the mean of the tasks' main metrics; "" if a lower value of one of them is better."""
@@ -260,7 +200,7 @@ def mean_of(metrics: Iterable[str]) -> str:
 
 
 def each_task(task: ExampleTask | SeveralTasks) -> dict[str, ExampleTask]:
-    """Return the tasks by name; one that is alone is called ""."""
+    """Return the tasks by name; the name of a task that is alone is ""."""
     return {name: one.task for name, one in task.members.items()} if isinstance(task, SeveralTasks) else {"": task}
 
 
@@ -271,4 +211,4 @@ def shared_setting(task: ExampleTask | SeveralTasks) -> Setting:
 
 def outside(name: str, part: str) -> str:
     """Return the name that a part of the task ``name`` has among the parameters of all."""
-    return part if part in SHARED else f"{name}_{part}"
+    return part if part in _SHARED else f"{name}_{part}"

@@ -30,7 +30,7 @@ from bert_jax.tasks.metrics import spans
 from bert_jax.tasks.metrics.spans import TITLES, cmrc_metrics, squad_v1_metrics, squad_v2_metrics
 from bert_jax.tasks.windows import Answer, Windows, best_spans, cut, merge, read_passage
 
-NO_SPAN = 1e4  # null odds if no span was found; larger than any difference of logits
+_NO_SPAN = 1e4  # null odds if no span was found; larger than any difference of logits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +68,7 @@ class _Decoded(NamedTuple):
     @property
     def null_odds(self) -> float:
         """The null score minus the score of the best answer; high if the question probably has no answer."""
-        return self.null_score - self.answers[0].score if self.answers else NO_SPAN
+        return self.null_score - self.answers[0].score if self.answers else _NO_SPAN
 
 
 class Task(ExampleTask):

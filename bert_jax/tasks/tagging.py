@@ -28,15 +28,15 @@ from bert_jax.records import Batch, Example
 from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.task import Term
 from bert_jax.tasks.base import ExampleTask, ProblemType, with_error
-from bert_jax.tasks.findings import Judge, Record
+from bert_jax.tasks.findings import Judge, PredictionRecord
 from bert_jax.tasks.metrics import standard_errors
 from bert_jax.tasks.metrics.classification import TITLES
 from bert_jax.tasks.metrics.counting import precision_recall_f1, ratio
 from bert_jax.tasks.metrics.entities import conll_entities, entity_counts, entity_metrics
 
-OUTSIDE = "O"
-MAX_WORDS = 120  # of a sentence that the report shows
-FEATURES = ("input_ids", "labels", "label_weights", "word_ids")
+_OUTSIDE = "O"
+_MAX_WORDS = 120  # of a sentence that the report shows
+_FEATURES = ("input_ids", "labels", "label_weights", "word_ids")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,15 +67,15 @@ class Config:
         configuration.check_fields(self, "config.task", "at least 0 is needed", "overlap", sound=lambda v: v >= 0)
 
 
-def _weigh(record: Record) -> tuple[float, float]:
+def _weigh(record: PredictionRecord) -> tuple[float, float]:
     rows = zip(record["label"], record["prediction"], record["probabilities"], strict=True)
     wrong = [share for truth, found, share in rows if truth != found]
     return float(bool(wrong)), max(wrong or record["probabilities"], default=0.0)
 
 
-def _show(example: Example, record: Record) -> dict[str, Any]:
+def _show(example: Example, record: PredictionRecord) -> dict[str, Any]:
     del example
-    cut = {name: list(record[name][:MAX_WORDS]) for name in ("words", "label", "prediction")}
+    cut = {name: list(record[name][:_MAX_WORDS]) for name in ("words", "label", "prediction")}
     return {"id": record["id"], "share": _weigh(record)[1], **cut}
 
 
@@ -103,9 +103,9 @@ class Task(ExampleTask):
         """Return all tags, ``O`` first. For entity metrics ``O`` is always included."""
         names = set(config.labels or label_names(examples, "tags"))
         if config.metrics == "entities":
-            names.add(OUTSIDE)
+            names.add(_OUTSIDE)
             entity_metrics([[*names]], [[*names]], config.mode, config.scheme)  # raises if a tag is malformed
-        return tuple(sorted(names, key=lambda name: (name != OUTSIDE, name)))
+        return tuple(sorted(names, key=lambda name: (name != _OUTSIDE, name)))
 
     def answer_names(self, example: Example) -> Sequence[str]:
         return example.get("tags") or ()
@@ -121,7 +121,7 @@ class Task(ExampleTask):
         unknown = np.array([tokenizer.unk_id], np.int32)
         texts = (tokenizer.joiner + word for example in examples for word in example["words"])
         flat = iter(tokenizer.encode_batch(list(texts)))
-        sequences: dict[str, list[np.ndarray]] = {name: [] for name in FEATURES}
+        sequences: dict[str, list[np.ndarray]] = {name: [] for name in _FEATURES}
         rows_of, long, cut = [], 0, 0
         for i, example in enumerate(examples):
             pieces = [ids if len(ids) else unknown for ids in (next(flat) for _ in example["words"])]
@@ -145,7 +145,7 @@ class Task(ExampleTask):
         if long:
             how = "read in windows that overlap"
             if self.config.overflow == "cut":
-                how = f"cut: {cut:,} words are not trained on and count as {OUTSIDE}"
+                how = f"cut: {cut:,} words are not trained on and count as {_OUTSIDE}"
             most = self.setting.max_length
             self.notes.append(f"{long:,} of {len(examples):,} sentences are longer than {most} tokens, {how}")
         sequences["token_type_ids"] = [np.zeros_like(ids) for ids in sequences["input_ids"]]
@@ -213,7 +213,7 @@ class Task(ExampleTask):
     def _words(self, split: str, outputs: dict[str, np.ndarray]) -> list[tuple[list[str], list[float]]]:
         """Return (tags, probabilities) of each example's words. A cut word has the tag O and the probability 0."""
         rows, names = self.rows[split], self.setting.labels
-        missing = OUTSIDE if OUTSIDE in names else names[0]
+        missing = _OUTSIDE if _OUTSIDE in names else names[0]
         found = [([missing] * len(e["words"]), [0.0] * len(e["words"])) for e in self.setting.splits[split]]
         for row, i in enumerate(rows.arrays["example_ids"]):
             word_ids = rows.sequences["word_ids"][rows.offsets[row] : rows.offsets[row + 1]]

@@ -1,6 +1,6 @@
 """Cuts passages that do not fit into a row into overlapping windows, and finds the best answers in their logits.
 
-The windows are those of run_squad.py in google-research/bert.
+The windows are the same as in run_squad.py of google-research/bert.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 KEEP = "--config.vocab.strip_accents=False keeps them"
-FEW_ACCENTS, FEW_SIGNS = 0.05, 0.01  # shares of the characters; French has 0.03 accents, Czech 0.12, Hindi 0.3 signs
+_FEW_ACCENTS, _FEW_SIGNS = 0.05, 0.01  # shares of the characters; French has 0.03 accents, Czech 0.12, Hindi 0.3 signs
 _WITH_ACCENTS = ("LATIN", "GREEK", "CYRILLIC", "COMBINING")  # first words of the names of characters
 
 
@@ -49,7 +49,7 @@ def line(found: Losses, strips: bool, cuts: bool) -> str:
       cuts: whether the tokenizer cuts Korean syllables into their letters.
     """
     accents, signs, syllables = found.accents * strips, found.signs * strips, found.syllables * cuts
-    if signs + syllables <= FEW_SIGNS * found.characters and accents <= FEW_ACCENTS * found.characters:
+    if signs + syllables <= _FEW_SIGNS * found.characters and accents <= _FEW_ACCENTS * found.characters:
         return ""
     kinds = {
         "accents are lost": accents,
@@ -57,7 +57,7 @@ def line(found: Losses, strips: bool, cuts: bool) -> str:
         "Korean syllables are cut into letters": syllables,
     }
     share = (accents + signs + syllables) / found.characters
-    what = ", ".join(kind for kind, count in kinds.items() if count > FEW_SIGNS * found.characters)
+    what = ", ".join(kind for kind, count in kinds.items() if count > _FEW_SIGNS * found.characters)
     return f"stripping accents, as BERT does in lower case, changes {share:.1%} of the text's characters: {what}"
 
 

@@ -31,7 +31,7 @@ COVERAGE = 0.9999  # the share of the text's characters that the alphabet covers
 MAX_DISTINCT_WORDS = 4_000_000  # beyond this, the rarest words are forgotten
 MAX_TRAINING_WORDS = 50_000_000  # if the counts add up to more, all are divided by the same whole number
 RAW_WORDS = 1 << 19  # the number of different strings between spaces that are collected before they are normalised
-CHUNK_CHARACTERS = 1 << 20
+_CHUNK_CHARACTERS = 1 << 20
 # The characters that the normaliser sets apart: CJK ideographs, their extensions, and compatibility forms.
 IDEOGRAPH = re.compile(
     "[\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df\U0002a700-\U0002b73f\U0002b740-\U0002b81f\U0002b920-\U0002ceaf"
@@ -196,7 +196,7 @@ def _repeat(words: Mapping[str, int]) -> Iterator[str]:
     divisor = -(-sum(words.values()) // MAX_TRAINING_WORDS) or 1
     scaled = {word: round(count / divisor) for word, count in words.items()} if divisor > 1 else words
     for chunk, count in _chunks(scaled):
-        at_once = max(1, CHUNK_CHARACTERS // len(chunk))
+        at_once = max(1, _CHUNK_CHARACTERS // len(chunk))
         for done in range(0, count, at_once):
             yield f"{chunk} " * min(at_once, count - done)
 
@@ -206,7 +206,7 @@ def _chunks(counts: Mapping[str, int]) -> Iterator[tuple[str, int]]:
     groups: dict[int, list[str]] = {}
     for word, count in counts.items():
         groups.setdefault(count, []).append(word)
-    step = CHUNK_CHARACTERS // 8
+    step = _CHUNK_CHARACTERS // 8
     for count, group in groups.items():
         for start in range(0, len(group), step):
             yield " ".join(group[start : start + step]), count

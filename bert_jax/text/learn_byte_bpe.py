@@ -21,7 +21,7 @@ from bert_jax.text.marks import ALPHABET
 from bert_jax.text.tokenizer import Tokenizer, of_json
 from bert_jax.text.words import is_spaced
 
-FIRST, MASK = ("<s>", "<pad>", "</s>", "<unk>"), "<mask>"
+_FIRST, _MASK = ("<s>", "<pad>", "</s>", "<unk>"), "<mask>"
 
 
 def learn_byte_bpe(
@@ -46,10 +46,10 @@ def learn_byte_bpe(
     Raises:
       UserError: there is no text, or ``size`` is too small for the special tokens and the bytes.
     """
-    reserved = len(FIRST) + len(ALPHABET) + 1
+    reserved = len(_FIRST) + len(ALPHABET) + 1
     if size < reserved:
         raise UserError(
-            f"a vocabulary of {size} pieces has no room for {len(FIRST) + 1} special tokens and 256 bytes; ask for at"
+            f"a vocabulary of {size} pieces has no room for {len(_FIRST) + 1} special tokens and 256 bytes; ask for at"
             f" least {reserved}, better several times that"
         )
     sentences = sample(texts, max_sentences)
@@ -64,10 +64,10 @@ def learn_byte_bpe(
     trainer = trainers.BpeTrainer(
         vocab_size=size - 1,
         min_frequency=min_frequency,
-        special_tokens=list(FIRST),
+        special_tokens=list(_FIRST),
         initial_alphabet=list(ALPHABET),
         show_progress=False,
     )
     engine.train_from_iterator(sentences, trainer)
-    engine.add_special_tokens([AddedToken(MASK, lstrip=True, normalized=False)])
+    engine.add_special_tokens([AddedToken(_MASK, lstrip=True, normalized=False)])
     return of_json(json.loads(engine.to_str()))

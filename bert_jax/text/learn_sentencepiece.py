@@ -16,7 +16,7 @@ from typing import Any, Literal
 from bert_jax.errors import UserError
 from bert_jax.records import CLS, MASK, PAD, SEP, UNK
 from bert_jax.text.learn import COVERAGE
-from bert_jax.text.sentencepiece_model import folding_normalizer, quiet
+from bert_jax.text.sentencepiece_model import folding_normalizer, quiet_library
 from bert_jax.text.surrogates import well_formed
 
 NUM_THREADS = 4
@@ -46,7 +46,7 @@ def learn_sentencepiece(
     Raises:
       UserError: there is no text, or ``size`` is too small for the special tokens and the alphabet.
     """
-    library, model = quiet(), io.BytesIO()
+    library, model = quiet_library(), io.BytesIO()
     options = {"byte_fallback": False, "character_coverage": COVERAGE, "num_threads": NUM_THREADS} | options
     sentences = sample(texts, max_sentences)
     strip = lowercase if strip_accents is None else strip_accents

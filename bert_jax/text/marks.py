@@ -12,7 +12,7 @@ import re
 import unicodedata
 
 SPACE = "\u2581"  # stands for a space in the pieces of sentencepiece
-NOT_WHITE = "\x1c\x1d\x1e\x1f"  # white space for Python, but not for Unicode
+_NOT_WHITE = "\x1c\x1d\x1e\x1f"  # white space for Python, but not for Unicode
 BYTE = re.compile("<0x[0-9A-F]{2}>")  # a piece of sentencepiece that stands for a byte
 
 
@@ -45,7 +45,7 @@ class Underline:
         return piece.removeprefix(SPACE), not piece.startswith(SPACE)
 
     def continues(self, piece: str) -> bool:
-        return bool(BYTE.fullmatch(piece)) or (piece[:1].isalnum() and not is_ideograph(piece[0]))
+        return bool(BYTE.fullmatch(piece)) or (piece[:1].isalnum() and not _is_ideograph(piece[0]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,10 +78,10 @@ Marks = Prefix | Underline | Bytes
 
 def is_white(character: str) -> bool:
     """Return whether ``character`` is white space for Unicode."""
-    return character.isspace() and character not in NOT_WHITE
+    return character.isspace() and character not in _NOT_WHITE
 
 
-def is_ideograph(character: str) -> bool:
+def _is_ideograph(character: str) -> bool:
     """Return whether ``character`` is a Chinese character or a part of one."""
     return unicodedata.name(character, "").startswith("CJK ")
 

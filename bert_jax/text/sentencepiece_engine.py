@@ -27,7 +27,7 @@ from bert_jax.text.sentencepiece_model import (
     normalized,
     parse,
     prepare,
-    quiet,
+    quiet_library,
 )
 from bert_jax.text.settings import ROLES, Settings
 
@@ -59,7 +59,7 @@ class SentencePieceEngine:
         try:
             self.model, special = prepare(model, lowercase, where, strip_accents)
             self.lowercase = folds_case(self.model)
-            self._processor = quiet().SentencePieceProcessor(model_proto=self.model)
+            self._processor = quiet_library().SentencePieceProcessor(model_proto=self.model)
         except RuntimeError as error:  # all that the library says of a table or a piece that it cannot read
             raise UserError(f"{where} is damaged ({error}); copy it again") from error
         self.vocab: tuple[str, ...] = tuple(piece.piece for piece in parse(self.model, where).pieces)
@@ -224,5 +224,5 @@ def _normalizer(spec: Any) -> Any:
 
 def _quotes(spec: Any) -> list[str]:
     """Return those of ``_QUOTES`` that the model's normaliser replaces by a double quote."""
-    own = quiet().SentencePieceNormalizer(normalizer_spec=spec.SerializeToString())
+    own = quiet_library().SentencePieceNormalizer(normalizer_spec=spec.SerializeToString())
     return [quote for quote in _QUOTES if own.Normalize(quote).endswith('"')]

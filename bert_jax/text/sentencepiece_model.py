@@ -22,7 +22,7 @@ from bert_jax.records import SPECIAL_TOKENS, UNK
 from bert_jax.text.accents import strips_accents
 from bert_jax.text.tokenizer_json import NAMES
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # types of pieces, in sentencepiece_model.proto
+NORMAL, _UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # types of pieces, in sentencepiece_model.proto
 KINDS = {1: "unigram", 2: "bpe"}  # types of models
 _FILE = """
 name: "bert_jax.sentencepiece.proto" package: "bert_jax.sentencepiece" syntax: "proto2"
@@ -69,7 +69,7 @@ def parse(data: bytes, where: str) -> Any:
         complete = bool(model.pieces) and model.HasField("trainer_spec")
     except DecodeError:
         complete = False
-    if not complete or sum(piece.type == UNKNOWN for piece in model.pieces) != 1:
+    if not complete or sum(piece.type == _UNKNOWN for piece in model.pieces) != 1:
         raise UserError(f"{where} is not a sentencepiece model; give a .model file, or a vocab.txt of WordPiece")
     table = model.normalizer_spec.precompiled_charsmap  # bytes of the index (uint32), the index, replacements
     try:
@@ -103,7 +103,7 @@ def prepare(
     """
     model = parse(data, where)
     ids = {piece.piece: i for i, piece in enumerate(model.pieces)}
-    special = {UNK: next(i for i, piece in enumerate(model.pieces) if piece.type == UNKNOWN)}
+    special = {UNK: next(i for i, piece in enumerate(model.pieces) if piece.type == _UNKNOWN)}
     changed = False
     for role, (token, *_) in NAMES.items():
         if role == "unk":
@@ -120,7 +120,7 @@ def prepare(
         strip_accents and not strips_accents(functools.partial(normalized, data))
     ):
         targets = _fold_targets(_replacements(model.normalizer_spec), bool(lowercase), strip)
-        model.normalizer_spec.precompiled_charsmap = table(_normalizer(targets))
+        model.normalizer_spec.precompiled_charsmap = replacement_table(_normalizer(targets))
         changed = True
     # Unless something has changed, the bytes and their hash stay the same.
     data = model.SerializeToString(deterministic=True) if changed else data
@@ -134,10 +134,10 @@ def folds_case(data: bytes) -> bool:
 
 def normalized(data: bytes, text: str) -> str:
     """Return ``text`` as a model's own normaliser gives it."""
-    return str(quiet().SentencePieceNormalizer(model_proto=data).Normalize(text))
+    return str(quiet_library().SentencePieceNormalizer(model_proto=data).Normalize(text))
 
 
-def quiet() -> Any:
+def quiet_library() -> Any:
     """Return the library, set to log only errors."""
     sentencepiece.set_min_log_level(2)
     return sentencepiece
@@ -146,7 +146,7 @@ def quiet() -> Any:
 @functools.cache  # making the normaliser takes a second
 def folding_normalizer(lowercase: bool, strip_accents: bool) -> Any:
     """Return sentencepiece's usual normaliser (NFKC, single spaces), extended by lower case or stripped accents."""
-    usual = dict(quiet().SentencePieceNormalizer(rule_name="nmt_nfkc").Decompile())
+    usual = dict(quiet_library().SentencePieceNormalizer(rule_name="nmt_nfkc").Decompile())
     return _normalizer(_fold_targets(usual, lowercase, strip_accents))
 
 
@@ -154,10 +154,12 @@ def _replacements(normalizer_spec: Any) -> dict[str, str]:
     """Return source -> target of the replacement table (``precompiled_charsmap``) of a model's normaliser."""
     if not normalizer_spec.precompiled_charsmap:
         return {}
-    return dict(quiet().SentencePieceNormalizer(normalizer_spec=normalizer_spec.SerializeToString()).Decompile())
+    return dict(
+        quiet_library().SentencePieceNormalizer(normalizer_spec=normalizer_spec.SerializeToString()).Decompile()
+    )
 
 
-def table(normalizer: Any) -> bytes:
+def replacement_table(normalizer: Any) -> bytes:
     """Return the replacement table (``precompiled_charsmap``) of a normaliser of the library."""
     spec = _message()().normalizer_spec
     spec.ParseFromString(normalizer.serialized_normalizer_spec())
@@ -166,7 +168,7 @@ def table(normalizer: Any) -> bytes:
 
 def _normalizer(own: Mapping[str, str]) -> Any:
     """Return a normaliser with the replacements ``own``, source -> target."""
-    return quiet().SentencePieceNormalizer(norm_map=list(own.items()))
+    return quiet_library().SentencePieceNormalizer(norm_map=list(own.items()))
 
 
 def _fold_targets(own: Mapping[str, str], lowercase: bool, strip_accents: bool) -> dict[str, str]:

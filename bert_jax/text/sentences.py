@@ -10,7 +10,7 @@ from bert_jax.errors import UserError
 
 # Characters split at a time, since the splitter takes quadratic time on Chinese and on quotes that never close.
 WINDOW = 1 << 12
-LONGEST = 1 << 16  # the most characters of a sentence in text that is already split into sentences
+_LONGEST = 1 << 16  # the most characters of a sentence in text that is already split into sentences
 # ISO 639-1, with the few that it has withdrawn and that are still in use
 LANGUAGES = """
 aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en eo
@@ -55,7 +55,7 @@ def one_space(text: str) -> str:
     return joined
 
 
-def windows(text: str, size: int = LONGEST) -> Iterator[str]:
+def windows(text: str, size: int = _LONGEST) -> Iterator[str]:
     """Yield ``text`` in parts of ``size`` characters or a little less, cut after white space if there is some."""
     start = 0
     while len(text) - start > size:

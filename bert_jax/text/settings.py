@@ -19,7 +19,7 @@ from bert_jax.storage import reading
 Token: TypeAlias = Mapping[str, Any]
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 ROLES = ("pad", "unk", "cls", "sep", "mask")  # in the order of records.SPECIAL_TOKENS
-CONFIG, SPECIAL_MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
+_CONFIG, _SPECIAL_MAP, _ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
 _ADVICE = "give a model with a tokenizer.json that holds all its rules, or learn a vocabulary with `bert-jax vocab`"
 _ROLE_KEYS = tuple(f"{role}_token" for role in ROLES)
 _AROUND_TEXTS = ("bos_token", "eos_token")
@@ -125,7 +125,7 @@ class Settings:
         code = self.options.get("auto_map")
         if code and not (isinstance(code, Mapping) and not code.get("AutoTokenizer")):
             raise UserError(
-                f"{self.where}/{CONFIG} names a tokenizer that is a program (auto_map), which is not run here; if the "
+                f"{self.where}/{_CONFIG} names a tokenizer that is a program (auto_map), which is not run here; if the "
                 "folder's tokenizer.json cuts text as the program does, remove auto_map from the file"
             )
 
@@ -133,24 +133,24 @@ class Settings:
 def beside(source: Any) -> Settings:
     """Return the settings of the tokenizer whose file is ``source``. Raises ``UserError`` if one cannot be obeyed."""
     folder = source.parent
-    config, special_map, ids = (_read(folder / name) for name in (CONFIG, SPECIAL_MAP, ADDED))
+    config, special_map, ids = (_read(folder / name) for name in (_CONFIG, _SPECIAL_MAP, _ADDED))
     model = reading.read_object(folder / "config.json") or {}
     early = {key: model[key] for key in ("tokenizer_class", "do_lower_case") if model.get(key) is not None}
     options = early | {key: value for content in (config, special_map) for key, value in content.items()}
     options = {key: value for key, value in options.items() if value is not None}
     for name in _SWITCHES:
         if not isinstance(options.get(name, False), bool):
-            raise _unreadable(folder / CONFIG, name, options[name], "true or false is needed")
+            raise _unreadable(folder / _CONFIG, name, options[name], "true or false is needed")
     for name, off in _LEFT_OFF.items():
         if name in options and options[name] not in off:
             raise _unreadable(
-                folder / CONFIG, name, options[name], f"{json.dumps(off[0])} alone can be read; {_ADVICE}"
+                folder / _CONFIG, name, options[name], f"{json.dumps(off[0])} alone can be read; {_ADVICE}"
             )
     if not isinstance(options.get("tokenizer_class", ""), str):
-        raise _unreadable(folder / CONFIG, "tokenizer_class", options["tokenizer_class"], "a name is needed")
+        raise _unreadable(folder / _CONFIG, "tokenizer_class", options["tokenizer_class"], "a name is needed")
     for name in (*_ROLE_KEYS, *_AROUND_TEXTS):
         if name in options:
-            check_token(options[name], folder / CONFIG, name)
+            check_token(options[name], folder / _CONFIG, name)
     kind = model.get("model_type")
     tokens = _tokens(folder, config, special_map, ids)
     return Settings(str(folder), options, tokens, kind if isinstance(kind, str) else None)
@@ -158,18 +158,18 @@ def beside(source: Any) -> Settings:
 
 def _tokens(folder: Any, config: Mapping[str, Any], special_map: Mapping[str, Any], ids: Mapping[str, Any]) -> Any:
     """Return the added tokens of the three files, by id."""
-    listed = [*_listed(config, folder / CONFIG), *_listed(special_map, folder / SPECIAL_MAP)]
+    listed = [*_listed(config, folder / _CONFIG), *_listed(special_map, folder / _SPECIAL_MAP)]
     named = [content.get(key) for content in (config, special_map) for key in (*_ROLE_KEYS, *_AROUND_TEXTS)]
     special = {token["content"] for token in listed} | {_content(token) for token in named}
     by_id = config.get("added_tokens_decoder") or {}
     if not isinstance(by_id, Mapping):
-        raise _unreadable(folder / CONFIG, "added_tokens_decoder", by_id, "an object, id -> token, is needed")
+        raise _unreadable(folder / _CONFIG, "added_tokens_decoder", by_id, "an object, id -> token, is needed")
     decoded = [
-        {**check_token(token, folder / CONFIG, f"added_tokens_decoder.{i}", Mapping), "id": _id(i, folder / CONFIG)}
+        {**check_token(token, folder / _CONFIG, f"added_tokens_decoder.{i}", Mapping), "id": _id(i, folder / _CONFIG)}
         for i, token in by_id.items()
     ]
     plain = [
-        {"content": text, "id": _id(i, folder / ADDED), "special": text in special, "normalized": text not in special}
+        {"content": text, "id": _id(i, folder / _ADDED), "special": text in special, "normalized": text not in special}
         for text, i in ids.items()
     ]
     tokens: dict[str, Token] = {}

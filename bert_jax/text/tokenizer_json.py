@@ -27,14 +27,14 @@ NAMES = {
     "mask": ("[MASK]", "<mask>"),
 }
 FILE_NAME = "tokenizer.json"
-MERGES, VOCABULARY = "merges.txt", "vocab.json"
+MERGES, _VOCABULARY = "merges.txt", "vocab.json"
 _DECODERS = {
     "ByteLevel": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
     "WordPiece": {"type": "WordPiece", "prefix": "##", "cleanup": True},
     "Metaspace": {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True},
 }
 NO_PIECE = "<no piece {}>"  # the name of an id that no piece has; spaces keep texts from giving it
-MAX_PIECES = 1 << 22  # a higher id in a file is a mistake
+_MAX_PIECES = 1 << 22  # a higher id in a file is a mistake
 MAX_WORD_CHARACTERS = 100  # a longer word becomes [UNK], as in BERT's release of 2018-10 and all later libraries
 
 
@@ -50,9 +50,9 @@ def read(path: str | os.PathLike[str], settings: Settings) -> Content:
     """
     source = files.as_path(path)
     if source.name == MERGES:
-        return _of_merges(source.parent / VOCABULARY, source, settings)
+        return _of_merges(source.parent / _VOCABULARY, source, settings)
     content = read_json(source)
-    if "model" not in content and source.name == VOCABULARY:
+    if "model" not in content and source.name == _VOCABULARY:
         return _of_merges(source, source.parent / MERGES, settings)
     settings.check_class("json")
     return normal(content, str(path), settings.roles, settings)
@@ -169,7 +169,7 @@ def _without_holes(content: Content, others: Collection[int]) -> Content:
     """
     ids, model = ids_of(content), content["model"]
     taken = set(ids.values())
-    if not isinstance(model["vocab"], dict) or len(taken) < len(ids) or max(taken, default=0) >= MAX_PIECES:
+    if not isinstance(model["vocab"], dict) or len(taken) < len(ids) or max(taken, default=0) >= _MAX_PIECES:
         return content
     free = {*range(max(model["vocab"].values(), default=0))} - taken - {*others}
     holes = {NO_PIECE.format(i): i for i in sorted(free)}

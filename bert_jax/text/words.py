@@ -10,11 +10,11 @@ from bert_jax.records import MASK
 
 # Scripts that put no spaces between words: each of their characters is a word.
 _UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
-WIDE = rf"[{_UNSPACED}\u3000-\u303f\uff00-\uff65]"  # with the punctuation of these scripts
+_WIDE = rf"[{_UNSPACED}\u3000-\u303f\uff00-\uff65]"  # with the punctuation of these scripts
 # Also Thai, Lao, Tibetan, Burmese and Khmer, whose words have several characters.
-NO_SPACES = re.compile(rf"{WIDE}|[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff]")
-BESIDE = rf"[“”‘’…—]|{re.escape(MASK)}"  # what belongs to them if it stands beside them
-SPACES = re.compile(rf"(?<={WIDE}) (?={WIDE}|{BESIDE})|(?:(?<=[“”‘’…—])|(?<={re.escape(MASK)})) (?={WIDE})")
+NO_SPACES = re.compile(rf"{_WIDE}|[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff]")
+_BESIDE = rf"[“”‘’…—]|{re.escape(MASK)}"  # what belongs to them if it stands beside them
+SPACES = re.compile(rf"(?<={_WIDE}) (?={_WIDE}|{_BESIDE})|(?:(?<=[“”‘’…—])|(?<={re.escape(MASK)})) (?={_WIDE})")
 _LETTERS = rf"(?:(?![{_UNSPACED}])\w)+"
 PARTS = re.compile(
     rf"[{_UNSPACED}]"

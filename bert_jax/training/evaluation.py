@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from bert_jax.records import Batch, Sum
 from bert_jax.rows.phases import Phase
-from bert_jax.task import Task, is_weight, summary_of
+from bert_jax.task import BatchTask, Task, is_weight, summary_of
 from bert_jax.training.forward import Forward
 from bert_jax.training.mesh import unbox
 from bert_jax.training.step import make_eval_step
@@ -48,19 +48,18 @@ class Evaluation:
     def run(self, params: Any, frozen: Any, now: str | None = None) -> dict[str, float]:
         """Return the metrics over all rows, as ``Task.evaluated`` names them.
 
-        ``now``: the phase that is trained, with whose model the rows are read; by default that of the rows.
+        ``now``: the phase that is trained: the rows are read by its model. By default, it is the phase of the rows.
 
         Sums are added up in float64 on the host and divided once.
 
         The metrics of ``Task.finish`` are included. If there are several held-out parts, each part's metrics are added
-        under ``<metric>/<part>``. Each part is read by the task of its own kind. What only some of them measure is a
-        mean over these.
+        under ``<metric>/<part>``. Each part is read by the task of its kind. A metric that only some
+        parts have is a mean over these parts.
         """
         self._now = now or self._phase.kind
-        parts = self._task.of(self._phase.kind).heldout_parts
-        tasks = {part: self._task.of(self._kind_of(part)) for part in parts}
+        tasks = {part: self._task.of(kind) for part, kind in self._parts.items()}
         sums, of_host = {}, {}  # by held-out part
-        for part in parts:
+        for part in tasks:
             sums[part], outputs = self.read(part, params, frozen)
             of_host[part] = tasks[part].finish(part, outputs)
         metrics = _means(tasks.values(), functools.reduce(_add, sums.values()))
@@ -70,7 +69,7 @@ class Evaluation:
             of_part = _means([tasks[part]], sums[part]) | of_host[part]
             metrics |= {f"{name}/{part}": value for name, value in of_part.items()}
         for task in tasks.values():
-            for name in sorted(set.intersection(*(set(of_host[part]) for part in parts if tasks[part] is task))):
+            for name in sorted(set.intersection(*(set(of_host[part]) for part in tasks if tasks[part] is task))):
                 metrics[name] = float(np.mean([one[name] for one in of_host.values() if name in one]))
         return self._task.evaluated(metrics)
 
@@ -95,8 +94,10 @@ class Evaluation:
         other._forward = forward  # type: ignore[method-assign]
         return list(other.run(*shapes))
 
-    def _kind_of(self, part: str) -> str:
-        return self._task.kind_of(part, self._phase.kind)
+    @functools.cached_property
+    def _parts(self) -> dict[str, str]:
+        """The held-out parts, each with the kind of its rows."""
+        return self._task.heldout(self._phase.kind)
 
     def _step(self, kind: str) -> Any:
         if (key := (kind, self._now)) not in self._steps:
@@ -114,7 +115,7 @@ class Evaluation:
         """
         totals: dict[str, Sum] = {}
         gathered: list[Outputs] = []
-        done, forward = 0, self._forward(self._kind_of(part))
+        done, forward = 0, self._forward(self._parts[part])
         for batch, num_real in self._batches(part):
             self._between()
             sums, outputs = forward(batch, params, frozen)
@@ -125,7 +126,7 @@ class Evaluation:
         return totals, {name: np.concatenate([outputs[name] for outputs in gathered]) for name in gathered[0]}
 
     def _rows_of(self, part: str) -> int:
-        return min(self._num_rows, self._task.source("eval", self._kind_of(part), 0, part).rows_per_epoch)
+        return min(self._num_rows, self._task.source("eval", self._parts[part], 0, part).rows_per_epoch)
 
     def _batches(self, part: str) -> Iterator[tuple[Batch, int]]:
         """Yield the first held-out rows of a part as (batch, number of real rows in it).
@@ -133,7 +134,7 @@ class Evaluation:
         Rows that only fill up the last batch have weight 0.
         """
         phase = self._phase
-        source = self._task.source("eval", self._kind_of(part), 0, part)
+        source = self._task.source("eval", self._parts[part], 0, part)
         total = min(self._num_rows, source.rows_per_epoch)
         for start in range(0, total, phase.batch_size):
             indices = np.arange(start, start + phase.batch_size)
@@ -145,7 +146,7 @@ class Evaluation:
             yield batch, int((~padding).sum())
 
 
-def _means(tasks: Iterable[Task], sums: dict[str, Sum]) -> dict[str, float]:
+def _means(tasks: Iterable[BatchTask], sums: dict[str, Sum]) -> dict[str, float]:
     return {name: value for name, value in summary_of(tasks, sums).items() if name != "tokens"}
 
 

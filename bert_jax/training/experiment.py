@@ -165,9 +165,9 @@ class Experiment:
         ``state``: a state of the run, which may be of shapes with shardings.
         """
         decay = self.own_schedules.get(phase.kind, self.schedule).layer_decay
-        tx, task = layer_rates.scaled(trained.transformation(task, self.optimizer), decay), task.of(kind)
-        gradients = make_gradients(task, self.micro_batches(phase), state.params, self.training.gradient_dtype)
-        train_step = make_train_step(task, tx, self.make_schedule(), self.seed, gradients)
+        tx, of_kind = layer_rates.scaled(trained.transformation(task, self.optimizer), decay), task.of(kind)
+        gradients = make_gradients(of_kind, self.micro_batches(phase), state.params, self.training.gradient_dtype)
+        train_step = make_train_step(of_kind, tx, self.make_schedule(), self.seed, gradients)
         return jit_train_step(train_step, state, self.mesh.overlap)
 
     def make_mesh(self, devices: list[jax.Device] | None = None) -> Mesh:

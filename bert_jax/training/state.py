@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from bert_jax.errors import UserError
 from bert_jax.records import Batch, Sum
-from bert_jax.task import Task, needs_whole_batches, tasks_of, total
+from bert_jax.task import Task, needs_whole_batches, tasks_of, total_metric
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import WeightUpdate
 
@@ -68,7 +68,7 @@ def metric_names(task: Task) -> list[str]:
 
     found = jax.eval_shape(metrics, jax.random.key(0), batches)
     names = dict.fromkeys(name for of_kind in found for name in of_kind)
-    return [*names, *map(total, tasks.values()), "gradient_norm", "learning_rate"]
+    return [*names, *map(total_metric, tasks.values()), "gradient_norm", "learning_rate"]
 
 
 def make_state(params: Any, tx: optax.GradientTransformation, metric_names: list[str]) -> TrainState:

@@ -14,7 +14,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from bert_jax.errors import UserError
 from bert_jax.models.dropout import RowRng
 from bert_jax.records import Batch, Sum
-from bert_jax.task import Task, Variables, total
+from bert_jax.task import BatchTask, Variables, total_metric
 from bert_jax.training.mesh import ROWS, is_split
 from bert_jax.training.sharded_update import Gradients, over_rows
 from bert_jax.training.state import TrainState
@@ -49,8 +49,8 @@ class CountError(UserError):
         self.term = term
 
 
-def count_targets(task: Task, variables: Variables, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
-    """Return the number of targets of each loss term: the counts of ``Task.loss``, whose trace is cut down to them.
+def count_targets(task: BatchTask, variables: Variables, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
+    """Return the number of targets of each loss term: the counts of ``BatchTask.loss``, without the rest.
 
     Raises ``CountError`` if a count does not follow from the batch alone: a step would have to run the model twice.
     """
@@ -82,7 +82,7 @@ def _select(condition: jax.Array, left: Any, right: Any) -> Any:
 
 
 def make_gradients(
-    task: Task, micro_batches: int = 1, placed: Any = None, gradient_dtype: str | None = None
+    task: BatchTask, micro_batches: int = 1, placed: Any = None, gradient_dtype: str | None = None
 ) -> Gradients:
     """Return a function (params, frozen, batch, rng) -> (gradients, loss, metrics) of a batch.
 
@@ -147,7 +147,7 @@ def make_gradients(
 
 
 def make_train_step(
-    task: Task,
+    task: BatchTask,
     tx: optax.GradientTransformation,
     schedule: optax.Schedule,
     seed: int,
@@ -178,7 +178,7 @@ def make_train_step(
         learning_rate = schedule(state.step)
         moved = jax.tree.map(lambda w, d: w - learning_rate * d, part_of(state.params, task.trains), direction)
         metrics = metrics | {
-            total(task): Sum(loss, jnp.ones([])),
+            total_metric(task): Sum(loss, jnp.ones([])),
             "gradient_norm": Sum(norm, jnp.ones([])),
         }
         metrics = _select(sound, metrics, jax.tree.map(jnp.zeros_like, metrics))
@@ -227,8 +227,8 @@ def _split_rows(tree: Any, parts: int) -> Any:
     return jax.tree.map(split, tree)
 
 
-def make_eval_step(task: Task) -> _EvalStep:
-    """Return the eval step, a function (params, frozen, batch) -> (metric sums, ``Task.gathered_outputs``).
+def make_eval_step(task: BatchTask) -> _EvalStep:
+    """Return the eval step, a function (params, frozen, batch) -> (metric sums, ``BatchTask.gathered_outputs``).
 
     There is no dropout.
 

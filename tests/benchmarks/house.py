@@ -66,7 +66,7 @@ def _further(to: set[str], reach: dict[str, set[str]]) -> set[str]:
 
 
 def upward(graph: dict[str, set[str]]) -> list[tuple[str, str]]:
-    """Return the pairs of modules of which the first imports the second from a higher layer (``tests.test_imports``)."""
+    """Return the pairs of modules of which the first imports the second from a layer above (``tests.test_imports``)."""
     pairs = [(name, to) for name, every in graph.items() for to in every if "." in name and "." in to]
     return [(one, to) for one, to in pairs if RANK[to.split(".")[1]] > RANK[one.split(".")[1]]]
 

@@ -48,7 +48,7 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.examples.conll import Reader
-from bert_jax.examples.reading import Record, need, whole_text
+from bert_jax.examples.reading import DataRecord, need, whole_text
 from bert_jax.experiments.output import markdown
 from bert_jax.features.extract import check_layers
 from bert_jax.interchange.loading import load
@@ -87,7 +87,7 @@ def find_words(folder: str, number: int = 30, least: int = LEAST) -> dict[str, l
     seen = set()
     for name in FILES:
         for record in Reader().read(need(str(Path(folder) / name))):
-            if not isinstance(record, Record):
+            if not isinstance(record, DataRecord):
                 raise UserError(f"{record.where} {record.reason}; mend it")
             if "tags" not in record:
                 raise UserError(f"{record.where} has words without tags; give the files of CoNLL-2003")

@@ -289,7 +289,7 @@ def test_a_smaller_share_of_train_is_a_part_of_a_larger_one(tmp_path):
 
 def test_a_share_of_train_has_every_label_where_there_is_room():
     examples = [{"id": str(i), "label": "rare" if i == 7 else "often"} for i in range(1000)]
-    assert {example["label"] for example in splits.keep(examples, 0.002, 42)} == {"rare", "often"}
+    assert {example["label"] for example in splits.keep_fraction(examples, 0.002, 42)} == {"rare", "often"}
     assert splits.share(10, 0.1 + 0.2) == 3  # and not 4, for what floats add
     train, _ = splits.deal(examples, 0.2, 42)
     assert examples[7] in train  # the only one of its label is not dealt away

@@ -37,7 +37,7 @@ def test_each_label_and_all_rare_labels_together_keep_their_share(fraction):
         every = examples_of(counts, seed)
         parts = {
             "dev": splits.deal(every, fraction, seed)[1],
-            "train": splits.keep(every, fraction, seed),
+            "train": splits.keep_fraction(every, fraction, seed),
             "most": splits.at_most(every, splits.share(len(every), fraction), seed),
         }
         for name, part in parts.items():
@@ -53,7 +53,7 @@ def test_each_label_and_all_rare_labels_together_keep_their_share(fraction):
 
 def test_a_large_label_beside_many_small_labels():
     every = examples_of({"large": 180, **{f"small {i}": 2 for i in range(200)}})
-    for part in (splits.deal(every, 0.1, 42)[1], splits.keep(every, 0.1, 42), splits.at_most(every, 58, 42)):
+    for part in (splits.deal(every, 0.1, 42)[1], splits.keep_fraction(every, 0.1, 42), splits.at_most(every, 58, 42)):
         assert len(part) == 58
         assert sum(example["label"] == "large" for example in part) in (17, 18, 19)  # 18.0 are due
 
@@ -61,7 +61,7 @@ def test_a_large_label_beside_many_small_labels():
 def test_numbers_of_which_two_are_frequent():
     scattered = {str(i / 100): 1 for i in range(1, 421)}
     every = examples_of({"0.0": 90, "5.0": 90, **scattered})
-    for part in (splits.deal(every, 0.1, 42)[1], splits.keep(every, 0.1, 42)):
+    for part in (splits.deal(every, 0.1, 42)[1], splits.keep_fraction(every, 0.1, 42)):
         assert 17 <= sum(example["label"] in ("0.0", "5.0") for example in part) <= 19  # 18.0 are due
 
 
@@ -74,5 +74,7 @@ def test_another_seed_deals_other_examples():
 def test_a_larger_share_contains_every_smaller_share():
     for seed in SEEDS:
         every = examples_of(random_counts(seed), seed)
-        kept = [{e["id"] for e in splits.keep(every, fraction, seed)} for fraction in (0.02, 0.1, 0.3, 0.7, 1.0)]
+        kept = [
+            {e["id"] for e in splits.keep_fraction(every, fraction, seed)} for fraction in (0.02, 0.1, 0.3, 0.7, 1.0)
+        ]
         assert all(smaller <= larger for smaller, larger in zip(kept, kept[1:], strict=False)), seed

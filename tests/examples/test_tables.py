@@ -12,7 +12,7 @@ from bert_jax.configuration import build
 from bert_jax.errors import UserError
 from bert_jax.examples.delimited import Reader
 from bert_jax.examples.load import DataConfig, load
-from bert_jax.examples.reading import Bad
+from bert_jax.examples.reading import BadRecord
 from bert_jax.recipes import recipes
 from tests.examples.loading import CLASSIFICATION, MULTIPLE_CHOICE, loaded, written
 
@@ -42,7 +42,7 @@ def table(texts=TEXTS, header=("text", "label"), **form):
 def values(path, **options):
     """The values of the rows of a table, none of which is bad."""
     rows = list(Reader(**options).read(str(path)))
-    assert not [row for row in rows if isinstance(row, Bad)]
+    assert not [row for row in rows if isinstance(row, BadRecord)]
     return [tuple(row.values()) for row in rows]
 
 
@@ -121,7 +121,7 @@ def test_forms_of_headers_escapes_and_line_ends(tmp_path, text, row):
     options = {"delimiter": ";"} if text.startswith(" ") else {}
     rows = list(Reader(**options).read(str(tmp_path / "a.csv")))
     if row is None:
-        assert isinstance(rows[0], Bad)
+        assert isinstance(rows[0], BadRecord)
         return
     assert [dict(one) for one in rows] == [dict(zip(("text", "label"), row, strict=True))]
 

@@ -7,7 +7,7 @@ import pytest
 
 from bert_jax.losses.cross_entropy import cross_entropy
 from bert_jax.objectives.terms import MLM, punctuation, with_words_alone
-from bert_jax.task import measure
+from bert_jax.task import measure_terms
 from bert_jax.text.tokenizer import wordpiece
 
 SHAPE, V = (3, 5), 11
@@ -61,13 +61,13 @@ def test_accuracy_without_punctuation_leaves_out_labels_that_are_signs_alone() -
     table = np.arange(V) % 3 == 0
     batch = {"masked_labels": jnp.asarray(labels), "masked_weights": jnp.asarray(weights)}
     outputs = {"mlm_logits": jnp.asarray(logits)}
-    losses, metrics = measure({"mlm": with_words_alone(MLM, table)}, outputs, batch)
+    losses, metrics = measure_terms({"mlm": with_words_alone(MLM, table)}, outputs, batch)
     nll, hits = by_definition(logits, labels, weights * ~table[labels])
     assert 0 < hits < (weights * ~table[labels]).sum() < weights.sum()
     assert metrics["mlm_loss"] == losses["mlm"]
     found = metrics["mlm_accuracy_no_punctuation"]
     assert (float(found.value), float(found.count)) == pytest.approx((hits, (weights * ~table[labels]).sum()), rel=1e-6)
-    other = measure({"": with_words_alone(MLM._replace(baseline="none"), table)}, outputs, batch).metrics
+    other = measure_terms({"": with_words_alone(MLM._replace(baseline="none"), table)}, outputs, batch).metrics
     assert other.keys() == {"loss", "accuracy"}
 
 

@@ -196,9 +196,8 @@ def test_members_have_batches_of_their_own_in_their_shares(tmp_path: Path, text:
     of_epoch = np.concatenate(seen["phase1/masked"])[: len(indices)]
     assert len(every & {row.tobytes() for row in of_epoch}) > 0.4 * len(every), "an epoch goes through the rows"
 
-    assert first.heldout_parts == second.heldout_parts == ("ahead", "masked")
-    assert [task.kind_of(part, "phase1") for part in first.heldout_parts] == ["phase1", "phase1/masked"]
-    assert task.of("phase2").heldout_parts == task.heldout_parts == ("",)
+    assert task.heldout("phase1") == {"ahead": "phase1", "masked": "phase1/masked"}
+    assert task.heldout("phase2") == {"": "phase2"}
     heldout = task.source("eval", "phase1/masked", 0, "masked").rows(0 * indices[:8], indices[:8])
     assert heldout.keys() == task.batch_specs["phase1/masked"].keys()
     assert task.baselines("phase1", 10, "ahead").keys() == {"unigram_cross_entropy", "trigram_cross_entropy"}

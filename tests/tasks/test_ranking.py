@@ -10,7 +10,7 @@ import pytest
 
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
-from bert_jax.examples.splits import at_most, deal, keep
+from bert_jax.examples.splits import at_most, deal, keep_fraction
 from bert_jax.tasks.ranking import Config, Task
 from tests.tasks import toy_tasks
 
@@ -128,7 +128,7 @@ def test_groups_stay_together():
     assert len(train) + len(dev) == len(every)
     assert 0.2 * len(every) <= len(dev) < 0.2 * len(every) + 4
     assert {one["group"] for one in train}.isdisjoint(one["group"] for one in dev)
-    for some in (keep(every, 0.3, 0, Task.roles.together), at_most(every, 30, 0, Task.roles.together)):
+    for some in (keep_fraction(every, 0.3, 0, Task.roles.together), at_most(every, 30, 0, Task.roles.together)):
         names = {one["group"] for one in some}
         assert [one for one in every if one["group"] in names] == list(some)
 

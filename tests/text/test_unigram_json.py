@@ -9,7 +9,7 @@ from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processo
 
 from bert_jax.errors import UserError
 from bert_jax.text import json_engine
-from bert_jax.text.sentencepiece_model import quiet, table
+from bert_jax.text.sentencepiece_model import quiet_library, replacement_table
 from bert_jax.text.tokenizer import load
 
 SPECIAL = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
@@ -45,7 +45,11 @@ def albert() -> dict:
     tokenizer = tokenizers.Tokenizer(models.Unigram(PIECES, unk_id=1))
     quotes = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
     folding = [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
-    steps = [*quotes, *folding, normalizers.Precompiled(table(quiet().SentencePieceNormalizer(rule_name="nmt_nfkc")))]
+    steps = [
+        *quotes,
+        *folding,
+        normalizers.Precompiled(replacement_table(quiet_library().SentencePieceNormalizer(rule_name="nmt_nfkc"))),
+    ]
     tokenizer.normalizer = normalizers.Sequence(steps)
     split = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme="always")]
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(split)

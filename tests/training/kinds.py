@@ -24,7 +24,7 @@ from bert_jax.models.dropout import dropout
 from bert_jax.records import Batch, BatchSpec, Feature, Sum
 from bert_jax.reporting.observer import Observer
 from bert_jax.rows.phases import Phase
-from bert_jax.task import Bucket, Losses, RowSource, SingleTask, Term, Variables, measure
+from bert_jax.task import Bucket, Losses, RowSource, SingleTask, Term, Variables, measure_terms
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.loop import Run, train_and_evaluate
 from bert_jax.training.mesh import MeshConfig
@@ -77,7 +77,7 @@ class Curve(SingleTask):
         return {"numbers": (body(params, batch["inputs"], rng) @ params["number"]["kernel"])[:, 0]}
 
     def loss(self, variables: Variables, batch: Batch, rng: Any) -> Losses:
-        losses, metrics = measure(self.terms, self.forward(variables.params, batch, rng), batch)
+        losses, metrics = measure_terms(self.terms, self.forward(variables.params, batch, rng), batch)
         return Losses(losses, metrics | {"tokens": Sum(jnp.sum(batch["row_weights"]), jnp.ones([]))})
 
     def outputs(self, variables: Variables, batch: Batch) -> dict[str, jax.Array]:
@@ -161,8 +161,9 @@ class Kinds(Curve):
     def of(self, kind: str) -> Any:
         return self.tasks[self.kinds[kind]]
 
-    def kind_of(self, part: str, kind: str) -> str:
-        return next(kind for kind, name in self.kinds.items() if name == part)
+    def heldout(self, phase: str) -> dict[str, str]:
+        del phase
+        return {"curve": "phase1", "class": "phase1/class"}
 
     def loss(self, *_: Any) -> Any:
         raise AssertionError("a step reads the task of its kind")

@@ -17,6 +17,7 @@ from typing import Literal
 from bert_jax.models.encoders import bert
 from bert_jax.models.encoders.bert import LmHead as LmHead
 from bert_jax.models.encoders.bert import Pooler as Pooler
+from bert_jax.models.encoders.bert import size_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,24 +45,14 @@ class Encoder(bert.Encoder):
     """Applies embeddings, their projection, and ``num_layers`` times the same layer, each time with other dropout."""
 
 
-def _size(num_layers: int, hidden_size: int, num_heads: int, embedding_size: int = 128) -> dict[str, int]:
-    return {
-        "num_layers": num_layers,
-        "hidden_size": hidden_size,
-        "num_heads": num_heads,
-        "mlp_dim": 4 * hidden_size,
-        "embedding_size": embedding_size,
-    }
-
-
 # "base" to "xxlarge" are from table 1, with the numbers of heads of the released models.
 SIZES: dict[str, dict[str, int]] = {
-    "base": _size(12, 768, 12),
-    "large": _size(24, 1024, 16),
-    "xlarge": _size(24, 2048, 16),
-    "xxlarge": _size(12, 4096, 64),
-    "tiny": _size(2, 128, 2, 64),
-    "mini": _size(4, 256, 4, 64),
-    "small": _size(4, 512, 8),
-    "medium": _size(8, 512, 8),
+    "base": size_of(12, 768, 12, embedding_size=128),
+    "large": size_of(24, 1024, 16, embedding_size=128),
+    "xlarge": size_of(24, 2048, 16, embedding_size=128),
+    "xxlarge": size_of(12, 4096, 64, embedding_size=128),
+    "tiny": size_of(2, 128, 2, embedding_size=64),
+    "mini": size_of(4, 256, 4, embedding_size=64),
+    "small": size_of(4, 512, 8, embedding_size=128),
+    "medium": size_of(8, 512, 8, embedding_size=128),
 }

@@ -122,29 +122,31 @@ class Encoder(nn.Module):
         return Encoding(x, self.embeddings.word_embeddings, hidden)
 
 
-def _size(num_layers: int, hidden_size: int, num_heads: int) -> dict[str, int]:
+def size_of(num_layers: int, hidden_size: int, num_heads: int, **others: int) -> dict[str, int]:
+    """Return the fields of a config with these numbers, whose MLP is four times as wide as its layers."""
     return {
         "num_layers": num_layers,
         "hidden_size": hidden_size,
         "num_heads": num_heads,
         "mlp_dim": 4 * hidden_size,
+        **others,
     }
 
 
 # Devlin et al. 2019, section 3 and table 6 (ablation over model size).
-PAPER = {
-    "base": _size(12, 768, 12),
-    "large": _size(24, 1024, 16),
-    "table6_L3_H768_A12": _size(3, 768, 12),
-    "table6_L6_H768_A3": _size(6, 768, 3),
-    "table6_L6_H768_A12": _size(6, 768, 12),
-    "table6_L12_H768_A12": _size(12, 768, 12),
-    "table6_L12_H1024_A16": _size(12, 1024, 16),
-    "table6_L24_H1024_A16": _size(24, 1024, 16),
+_PAPER = {
+    "base": size_of(12, 768, 12),
+    "large": size_of(24, 1024, 16),
+    "table6_L3_H768_A12": size_of(3, 768, 12),
+    "table6_L6_H768_A3": size_of(6, 768, 3),
+    "table6_L6_H768_A12": size_of(6, 768, 12),
+    "table6_L12_H768_A12": size_of(12, 768, 12),
+    "table6_L12_H1024_A16": size_of(12, 1024, 16),
+    "table6_L24_H1024_A16": size_of(24, 1024, 16),
 }
 
 # The 24 small models of google-research/bert (Turc et al. 2019, "Well-Read Students Learn Better"): heads of width 64.
-GRID = {f"L{n}_H{d}": _size(n, d, d // 64) for n in (2, 4, 6, 8, 10, 12) for d in (128, 256, 512, 768)}
-SMALL = {"tiny": GRID["L2_H128"], "mini": GRID["L4_H256"], "small": GRID["L4_H512"], "medium": GRID["L8_H512"]}
+_GRID = {f"L{n}_H{d}": size_of(n, d, d // 64) for n in (2, 4, 6, 8, 10, 12) for d in (128, 256, 512, 768)}
+_SMALL = {"tiny": _GRID["L2_H128"], "mini": _GRID["L4_H256"], "small": _GRID["L4_H512"], "medium": _GRID["L8_H512"]}
 
-SIZES: dict[str, dict[str, int]] = PAPER | SMALL | GRID
+SIZES: dict[str, dict[str, int]] = _PAPER | _SMALL | _GRID

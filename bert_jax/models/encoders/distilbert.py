@@ -1,7 +1,7 @@
 """DistilBERT (Sanh et al. 2019): BERT's layers, half as many, without token types; a text classifier has a ReLU.
 
-The parameters are those of BERT (``models.encoders.bert``) without ``embeddings/token_type_embeddings``. Positions are
-learned; those of a model that was made with sines are parameters with these values.
+The parameters are BERT's (``models.encoders.bert``) without ``embeddings/token_type_embeddings``. Positions are
+learned; if a model was made with sines, its positions are parameters with these values.
 """
 
 from __future__ import annotations

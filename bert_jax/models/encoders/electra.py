@@ -1,6 +1,6 @@
 """ELECTRA (Clark et al. 2020): BERT's layers, on embeddings that may have another width; texts are pooled with a GELU.
 
-The parameters are those of BERT (``models.encoders.bert``), with ``embedding_projection`` if the widths differ.
+The parameters are the same as BERT's (``models.encoders.bert``), with ``embedding_projection`` if the widths differ.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import jax
 from bert_jax.models import heads
 from bert_jax.models.encoders import bert
 from bert_jax.models.encoders.bert import LmHead as LmHead
+from bert_jax.models.encoders.bert import size_of
 from bert_jax.models.primitives import ACTIVATIONS
 
 
@@ -29,7 +30,7 @@ class Config(bert.Config):
 
 
 class Encoder(bert.Encoder):
-    """Applies the embeddings, their projection if their width is not that of the layers, and the layers."""
+    """Applies the embeddings, their projection if they are not as wide as the layers, and the layers."""
 
 
 class Pooler(heads.Pooler):
@@ -44,19 +45,9 @@ class Pooler(heads.Pooler):
         return ACTIVATIONS["gelu"](x)
 
 
-def _size(num_layers: int, hidden_size: int, num_heads: int, embedding_size: int) -> dict[str, int]:
-    return {
-        "num_layers": num_layers,
-        "hidden_size": hidden_size,
-        "num_heads": num_heads,
-        "mlp_dim": 4 * hidden_size,
-        "embedding_size": embedding_size,
-    }
-
-
 # google-research/electra, configure_pretraining.py and util/training_utils.py; the discriminators.
 SIZES: dict[str, dict[str, int]] = {
-    "small": _size(12, 256, 4, 128),
-    "base": _size(12, 768, 12, 768),
-    "large": _size(24, 1024, 16, 1024),
+    "small": size_of(12, 256, 4, embedding_size=128),
+    "base": size_of(12, 768, 12, embedding_size=768),
+    "large": size_of(24, 1024, 16, embedding_size=1024),
 }

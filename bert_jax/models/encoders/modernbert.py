@@ -1,7 +1,7 @@
 """ModernBERT (Warner et al. 2024, arXiv 2412.13663): rotary positions, local and global layers, gated MLPs, no biases.
 
-Layers are normalised before attention and before the MLP. Every third layer sees the whole sequence, the others what is
-near (section 2.1). Parameters (of unrolled layers; scanned ones: ``models.transformer.add_layers``)::
+Layers are normalised before attention and before the MLP. Every third layer sees the whole sequence, the others near
+tokens (section 2.1). Parameters (of unrolled layers; scanned ones: ``models.transformer.add_layers``)::
 
     embeddings/{word_embeddings, layer_norm/scale}
     layer_<i>/attention_layer_norm/scale (not of layer 0), layer_<i>/attention/{qkv, output}/kernel
@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -57,19 +58,37 @@ class Config(TransformerConfig):
     classifier_pooling: Literal["cls", "mean"] = "mean"
     classifier_dropout_rate: float = 0.0  # dropout before a classifier
 
+    rotary_bases: ClassVar[tuple[str, ...]] = ("global_theta", "local_theta")
+
     def __post_init__(self) -> None:
         super().__post_init__()
         where = "config.model"
         check_fields(self, where, "at least 1 is needed", "global_every", sound=lambda value: value >= 1)
         even = "an even number from 2 to 2,147,483,646 is needed"
         check_fields(self, where, even, "local_attention", sound=lambda value: 2 <= value < 1 << 31 and value % 2 == 0)
-        thetas = ("global_theta", "local_theta")
-        check_fields(self, where, "more than 1 is needed", *thetas, sound=lambda value: value > 1)
+        check_fields(self, where, "more than 1 is needed", *self.rotary_bases, sound=lambda value: value > 1)
         if self.head_dim % 2:
             raise UserError(
                 f"{where}: {self.num_heads} heads have a width of {self.head_dim}; rotary positions turn pairs, so the "
                 "width has to be even: take another num_heads"
             )
+
+    def check_longer_rows(self, phases: Sequence[tuple[str, int, Mapping[str, Any]]]) -> None:
+        """Raise ``UserError`` if rows become much longer in a phase that does not say what ``global_theta`` it has.
+
+        With the base of short rows, positions turn too fast for what is far apart (ModernBERT: 10,000, then 160,000).
+        """
+        longest: dict[float, int] = {}  # base -> the longest rows that were trained with it
+        for where, length, replaced in phases:
+            base = replaced.get("global_theta", self.global_theta)
+            before = longest.get(base, min(longest.values(), default=length))
+            if length >= 4 * before and "global_theta" not in replaced:
+                raise UserError(
+                    f"{where}.max_length is {length:,}, and rows before have at most {before:,}; say which base "
+                    f"rotary positions have in such rows: --{where}.model.global_theta=160000.0 (that of ModernBERT), "
+                    f"or {self.global_theta} to keep that of config.model"
+                )
+            longest[base] = max(before, length)
 
     @property
     def biases(self) -> bool:
@@ -162,7 +181,7 @@ class _Transform(heads.Head):
 
 
 class Pooler(_Transform):
-    """Makes a vector of each text, the mean of its tokens' or that of [CLS], and transforms it."""
+    """Makes a vector of each text, the mean of its tokens' vectors or the vector of [CLS], and transforms it."""
 
     reads: ClassVar[tuple[str, ...]] = ("cls_positions",)
 

@@ -38,13 +38,13 @@ class _Scheme(NamedTuple):
     last: str  # prefixes with which an entity may end
 
 
-SCHEMES = {
+_SCHEMES = {
     "IOB2": _Scheme(first="B", inside="I", single="", last="BI"),
     "IOE2": _Scheme(first="IE", inside="IE", single="E", last="E"),
     "IOBES": _Scheme(first="BS", inside="IE", single="ES", last="ES"),
     "BILOU": _Scheme(first="BU", inside="IL", single="LU", last="LU"),
 }
-CONLL_PREFIXES = "BIES"
+_CONLL_PREFIXES = "BIES"
 TAG = re.compile(r"O|[BIESLU](-.+)?")
 
 
@@ -121,10 +121,10 @@ def _goes_on(pair: tuple[str, str], type_: str, scheme: _Scheme) -> bool:
 def _both(labels: Sentences, predictions: Sentences, mode: str, scheme: str | None) -> list[Iterable[_Entity]]:
     prefixes = _prefixes([*labels, *predictions])
     if mode == "conll":
-        if not prefixes <= set(CONLL_PREFIXES):
+        if not prefixes <= set(_CONLL_PREFIXES):
             raise UserError(f"tags begin with {_listed(prefixes)}; mode conll reads B, I, E, S and O: take mode strict")
         return [conll_entities(labels), conll_entities(predictions)]
-    spelled = choose("scheme of tags", scheme, SCHEMES) if scheme else _detect(prefixes)
+    spelled = choose("scheme of tags", scheme, _SCHEMES) if scheme else _detect(prefixes)
     if not prefixes <= set(spelled.first + spelled.inside):
         allowed = _listed(set(spelled.first + spelled.inside))
         raise UserError(f"tags begin with {_listed(prefixes)}; the scheme {scheme} allows {allowed} and O")
@@ -136,10 +136,10 @@ def _detect(prefixes: set[str]) -> _Scheme:
 
     If ``seqeval`` can infer a scheme from the prefixes, it infers the same scheme.
     """
-    fitting = [scheme for scheme in SCHEMES.values() if prefixes <= set(scheme.first + scheme.inside)]
+    fitting = [scheme for scheme in _SCHEMES.values() if prefixes <= set(scheme.first + scheme.inside)]
     if not fitting or prefixes == {"I"}:
         kind = "more than one scheme" if fitting else "no scheme"
-        raise UserError(f"tags begin with {_listed(prefixes)}: that fits {kind}; name one of {', '.join(SCHEMES)}")
+        raise UserError(f"tags begin with {_listed(prefixes)}: that fits {kind}; name one of {', '.join(_SCHEMES)}")
     return fitting[0]
 
 

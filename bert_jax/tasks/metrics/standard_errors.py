@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 EACH = 1000  # of more examples, ``jackknife`` leaves out a group at a time
-GROUPS = 200
-SAME = 1e-9  # a smaller spread is that of rounding
+_GROUPS = 200
+_SAME = 1e-9  # a smaller spread is that of rounding
 
 
 def of_share(share: float, number: int) -> float:
@@ -31,14 +31,14 @@ def of_mean(values: Sequence[float] | np.ndarray) -> float:
 def jackknife(score: Callable[[np.ndarray], float], number: int) -> float:
     """Return the standard error of a score of ``number`` examples, by the jackknife (Efron and Stein 1981).
 
-    It is the spread of the scores without one example each; of more than ``EACH`` examples, without one of ``GROUPS``
+    It is the spread of the scores without one example each; of more than ``EACH`` examples, without one of ``_GROUPS``
     groups each, which are drawn at random, the same at every call. A score that no example moves, as when all are
     right, has the error of such a share.
 
     Args:
       score: a function of the numbers of the examples that are kept, [kept] int.
     """
-    groups = number if number <= EACH else GROUPS
+    groups = number if number <= EACH else _GROUPS
     if groups < 2:
         return 0.0
     group_of = np.arange(number) % groups
@@ -46,4 +46,4 @@ def jackknife(score: Callable[[np.ndarray], float], number: int) -> float:
         group_of = np.random.default_rng(0).permutation(group_of)
     scores = [score(np.flatnonzero(group_of != group)) for group in range(groups)]
     spread = float(np.std(scores) * math.sqrt(groups - 1))
-    return spread if spread > SAME else of_share(1.0, number)
+    return spread if spread > _SAME else of_share(1.0, number)
