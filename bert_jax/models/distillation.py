@@ -21,8 +21,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.heads import Head, Outputs
-from bert_jax.models.kernels.choice import LONG
-from bert_jax.models.kernels.plain import scores
+from bert_jax.models.kernels.plain import LONG, scores
 from bert_jax.models.losses import Teachable
 from bert_jax.models.masks import Visible, bias
 from bert_jax.models.model import IDS, Model, Part, encoder_file, head_class

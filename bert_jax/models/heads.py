@@ -12,12 +12,12 @@ from flax import linen as nn
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.dropout import RowRng, dropout
+from bert_jax.models.placement import constrain
 from bert_jax.models.primitives import (
     ACTIVATIONS,
     Dense,
     LayerNorm,
     activation_dtype,
-    constrain,
     gather,
     look_up,
     normal,

@@ -13,9 +13,10 @@ from bert_jax.models import rotary
 from bert_jax.models.attention import Context, SelfAttention
 from bert_jax.models.config import Block, TransformerConfig
 from bert_jax.models.dropout import RowRng, dropout
-from bert_jax.models.kernels.row_attention import KEPT
+from bert_jax.models.kernels.base import KEPT
 from bert_jax.models.masks import Visible
-from bert_jax.models.primitives import ACTIVATIONS, Dense, LayerNorm, constrain, gated
+from bert_jax.models.placement import constrain
+from bert_jax.models.primitives import ACTIVATIONS, Dense, LayerNorm, gated
 from bert_jax.records import Batch
 
 # The name of stacked layers, the beginning of the name of one layer, and the name of one that is applied N times.

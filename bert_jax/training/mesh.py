@@ -20,7 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
-from bert_jax.models.primitives import placement
+from bert_jax.models.placement import placement
 from bert_jax.records import Batch, BatchSpec
 from bert_jax.rows.share import Share
 
@@ -222,7 +222,7 @@ def unbox(tree: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _Places:
-    """A ``models.primitives.Placement``: activations of a program for ``mesh`` lie as ``_ACTIVATION_RULES`` says."""
+    """A ``models.placement.Placement``: activations of a program for ``mesh`` lie as ``_ACTIVATION_RULES`` says."""
 
     mesh: Mesh
 

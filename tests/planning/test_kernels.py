@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding
 from bert_jax.models.attention import attend
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.masks import Visible
-from bert_jax.models.primitives import placement
+from bert_jax.models.placement import placement
 from bert_jax.planning import costs, hlo, topologies
 from bert_jax.training.mesh import MeshConfig, activations, batch_sharding, make_mesh
 

@@ -25,16 +25,8 @@ from bert_jax.models.dropout import RowRng, dropout
 from bert_jax.models.encoding import Encoding
 from bert_jax.models.heads import LmHead as LmHead
 from bert_jax.models.heads import Pooler as Pooler
-from bert_jax.models.primitives import (
-    Dense,
-    LayerNorm,
-    activation_dtype,
-    constrain,
-    look_up,
-    normal,
-    spread,
-    with_axes,
-)
+from bert_jax.models.placement import constrain
+from bert_jax.models.primitives import Dense, LayerNorm, activation_dtype, look_up, normal, spread, with_axes
 from bert_jax.models.transformer import add_layers, run_layers
 from bert_jax.records import Batch
 

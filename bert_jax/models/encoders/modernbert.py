@@ -26,12 +26,12 @@ from bert_jax.models.config import Block, TransformerConfig
 from bert_jax.models.dropout import RowRng, dropout
 from bert_jax.models.encoding import Encoding
 from bert_jax.models.heads import LmHead as LmHead
+from bert_jax.models.placement import constrain
 from bert_jax.models.primitives import (
     ACTIVATIONS,
     Dense,
     LayerNorm,
     activation_dtype,
-    constrain,
     gather,
     look_up,
     normal,

@@ -22,7 +22,7 @@ import optax
 from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
 from bert_jax.configuration import ONE, check_fields
-from bert_jax.models.primitives import constrain, platform
+from bert_jax.models.placement import constrain, platform
 from bert_jax.training.optimizers import adamw, base
 
 PART, OF_HEADS = "encoder", "output"  # the part with the matrices, and the map whose first axes are heads
