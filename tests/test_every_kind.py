@@ -26,6 +26,20 @@ OWN = {
         '            arrangement = "sentences"\n            titles = {"length_accuracy": "Long or short"}\n',
     ),
     "models/encoders/blocks.py": BLOCKS,
+    "models/kernels/masked.py": '''
+        """Attention without dropout from a mask, on any device."""
+        import jax
+
+        WORTHWHILE = None
+
+        def obstacle(case):
+            return "has no dropout" if case.rate else None
+
+        def attend(factors, ids, dropout_keys, case):
+            print("masked:", case.platform, case.length)
+            seen = (ids[0][:, :, None] == ids[1][:, None]) & (ids[1][:, None] > 0)
+            return jax.nn.dot_product_attention(*factors, mask=seen[:, None])
+    ''',
     "corpora/stories.py": '''
         """A file of text, a sentence a line and a document a paragraph."""
         import dataclasses
@@ -143,6 +157,7 @@ KINDS = {
     "objective.arrangement": "single_sentences",
     "objective.masking.strategy": "every_other",
     "model.encoder": "blocks",
+    "model.attention_kernel": "masked",
     "corpus.source": "stories",
     "corpus.columns.*.annotator": "thes",
     "training.loggers.*": "lines",
@@ -176,7 +191,12 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
         text,
         corpus={"source": "stories", "options": {"path": str(text)}, "columns": {"thes": {"annotator": "thes"}}},
         objective={"name": "mlm_length", "arrangement": "single_sentences", "packing": "none"},
-        model={"encoder": "blocks", "max_length": 32},
+        model={
+            "encoder": "blocks",
+            "max_length": 32,
+            "attention_kernel": "masked",
+            "attention_dropout_rate": 0.0,
+        },
         phases={
             "phase1": {"num_steps": 4, "batch_size": 8, "max_length": 32},
             "phase2": {
@@ -226,6 +246,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     codes = re.findall(r"^--workdir=\S+ (\d+)$", ended.stdout, re.MULTILINE)
     assert codes == ["0"] * len(commands), ended.stdout[-2000:] + ended.stderr[-4000:]
+    assert "masked: cpu 32\n" in ended.stdout
     ours = digests(source)
     assert digests(copy) == before
     assert {name for name, digest in before.items() if ours.get(name) != digest} == set(TEXTS)

@@ -22,8 +22,7 @@ from bert_jax.losses.teacher import WHERE, Teacher, TeacherConfig, pairs_of
 from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.heads import HiddenStates, Outputs
-from bert_jax.models.kernels.choice import LONG
-from bert_jax.models.kernels.plain import scores
+from bert_jax.models.kernels.plain import LONG, scores
 from bert_jax.models.masks import Visible, bias
 from bert_jax.models.model import Model, Part, head_class, shapes_of
 from bert_jax.models.transformer import factors_of

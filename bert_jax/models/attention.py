@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,73 +12,49 @@ from flax import linen as nn
 
 from bert_jax.models.config import Block, TransformerConfig
 from bert_jax.models.dropout import RowRng
-from bert_jax.models.kernels.choice import Case, Kernel, choose
-from bert_jax.models.kernels.flash import flash
+from bert_jax.models.kernels import choice
+from bert_jax.models.kernels.base import Case, Factors
 from bert_jax.models.kernels.plain import SITE, plain
-from bert_jax.models.kernels.row_attention import Factors, rows
-from bert_jax.models.kernels.splash import splash
 from bert_jax.models.kernels.trial import compiles
 from bert_jax.models.masks import Visible
-from bert_jax.models.placement import Placement, constrain, on_each_device, placement
+from bert_jax.models.placement import Placement, constrain, on_each_device, part_of, placement, platform
 from bert_jax.models.primitives import Dense
 from bert_jax.models.rotary import Rotation, rotate
 
+_AXES = ("batch", "length", "heads", "head_dim")  # the logical axes of queries, keys, values and results
 
-def attend(
-    factors: Factors,
-    visible: Visible,
-    rate: float,
-    rng: RowRng | None,
-    kernel: Kernel | Literal["auto"] = "auto",
-) -> jax.Array:
+
+def attend(factors: Factors, visible: Visible, rate: float, rng: RowRng | None, wanted: str = "auto") -> jax.Array:
     """Return scaled dot-product attention, with dropout on the probabilities (Vaswani et al. 2017, section 3.2).
 
-    All implementations give the same result but for rounding, dropout included. ``models.kernels.choice`` says which
-    one computes a case. Plain attention does where no mesh is placed, or where the mesh does not divide the arrays; the
+    All kernels give the same result but for rounding, dropout included. ``models.kernels.choice`` says which kernel
+    computes a case. Plain attention does where no mesh is placed, or where the mesh does not divide the arrays; the
     partitioner divides it.
 
     Args:
       factors: query, key and value [B, L, H, head_dim], like the result. In each row the real tokens come before the
         padding.
-      kernel: the implementation to use where it can compute this case.
+      wanted: ``config.model.attention_kernel``: the kernel to use where it can compute this case.
     """
     rate = 0.0 if rng is None else rate
     place, query = placement.get(), factors[0]
-    if place is not None and kernel != "plain" and (share := _share_of(place, query.shape)):
-        platform, packed = place.mesh.devices.flat[0].platform, visible.sequence_ids is not None
-        case = Case(platform, query.shape[1], share[2], query.shape[3], query.dtype.name, rate, packed, visible.window)
-        chosen, causal = choose(kernel, case), visible.causal
-        kernels: dict[str, Callable[..., jax.Array]] = {
-            "rows": functools.partial(rows, rate=rate, causal=causal),
-            "splash": functools.partial(splash, causal=causal),
-            "flash": functools.partial(flash, rate=rate, causal=causal, window=visible.window),
-            "cudnn": functools.partial(cudnn, causal=causal),
-        }
-        if chosen in kernels and compiles(chosen, case, kernels[chosen]):
-            return _on_each_device(place, kernels[chosen], factors, visible, rng)
+    if place is not None and wanted != "plain" and (part := part_of(place, query.shape, *_AXES)):
+        packed = visible.sequence_ids is not None
+        sizes = (query.shape[1], part[2], query.shape[3], query.dtype.name)
+        case = Case(platform(), *sizes, rate, packed, visible.window, visible.causal)
+        name = choice.choose(wanted, case)
+        if name != "plain" and compiles(name, case, kernel := choice.find(name)):
+            return _on_each_device(place, functools.partial(kernel.attend, case=case), factors, visible, rng)
     return plain(factors, visible, rate, rng)
 
 
-def cudnn(factors: Factors, ids: Any, dropout_keys: Any, *, causal: bool) -> Any:
-    """Return attention of unpacked rows without dropout, [B, L, H, head_dim], by cuDNN."""
-    del dropout_keys
-    lengths = jnp.maximum(jnp.sum(ids[1], axis=1, dtype=jnp.int32), 1)
-    return jax.nn.dot_product_attention(
-        *factors, is_causal=causal, key_value_seq_lengths=lengths, implementation="cudnn"
-    )
-
-
 def _on_each_device(
-    place: Placement,
-    local: Callable[..., jax.Array],
-    factors: Factors,
-    visible: Visible,
-    rng: RowRng | None,
+    place: Placement, local: Callable[..., jax.Array], factors: Factors, visible: Visible, rng: RowRng | None
 ) -> jax.Array:
-    """Return ``local`` computed by each device on its own rows and heads, because no partitioner divides a kernel.
+    """Return ``local`` computed by each device on the device's rows and heads, as no partitioner divides a kernel.
 
     Args:
-      local: a function (factors, ids of queries and keys, dropout keys as in ``rows``) -> [B, L, H, head_dim].
+      local: a function (factors, ids of queries and keys, dropout keys) -> [B, L, H, head_dim], as ``base.Kernel`` has.
     """
     batch = factors[0].shape[0]
     row_keys = jnp.zeros(batch, jnp.uint32) if rng is None else rng.site(SITE).row_keys()
@@ -90,19 +65,9 @@ def _on_each_device(
         return local(factors, ids, (row_keys, jnp.full(1, first, jnp.int32)))
 
     arrays = (factors, visible.ids(), row_keys)
-    split, ids = place.spec("batch", "length", "heads", "head_dim"), place.spec("batch", "length")
+    split, ids = place.spec(*_AXES), place.spec("batch", "length")
     inputs = ((split, split, split), (ids, ids), place.spec("batch"))
     return on_each_device(place, on_one, arrays, inputs, split)  # type: ignore[no-any-return]
-
-
-def _share_of(place: Placement, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of one device's part of [B, L, H, head_dim], or () if the mesh does not divide it."""
-    spec = place.spec("batch", "length", "heads", "head_dim")
-    names = [(axes,) if isinstance(axes, str) else axes or () for axes in spec]
-    parts = [math.prod(place.mesh.shape[axis] for axis in axes) for axes in names]
-    if any(size % part for size, part in zip(shape, parts, strict=True)):
-        return ()
-    return tuple(size // part for size, part in zip(shape, parts, strict=True))
 
 
 class Context(NamedTuple):
@@ -141,12 +106,12 @@ class SelfAttention(nn.Module):
                 Dense(config, embed, heads, bias=config.biases, name=name)(x) for name in ("query", "key", "value")
             )
         query, key, value = (  # each [B, L, H, head_dim]
-            constrain(factor, "batch", "length", "heads", "head_dim") for factor in (query, key, value)
+            constrain(factor, *_AXES) for factor in (query, key, value)
         )
         if block.rotation is not None:
             query, key = (rotate(factor, context.rotations[block.rotation]) for factor in (query, key))
         self.sow("intermediates", "factors", (query, key))  # nothing, unless who runs the model asks for it
         visible = context.visible.within(block.window)
-        rate, kernel = config.attention_dropout_rate, config.attention_kernel
-        mixed = attend((query, key, value), visible, rate, rng, kernel)
+        rate, wanted = config.attention_dropout_rate, config.attention_kernel
+        mixed = attend((query, key, value), visible, rate, rng, wanted)
         return Dense(config, heads, embed, bias=config.biases, scale=block.output_scale, name="output")(mixed)

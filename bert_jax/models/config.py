@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from bert_jax.configuration import ONE, check_fields
 from bert_jax.errors import UserError
+from bert_jax.models.kernels import choice
 from bert_jax.parts import catalogue
 
 
@@ -201,9 +202,8 @@ class TransformerConfig(ModelConfig):
 
     layers: "scanned" compiles one layer and loops over parameters stacked on a leading axis; "unrolled" runs faster
       and compiles longer. ``models.transformer`` converts the parameters.
-    attention_kernel: what computes attention: "plain" jax, "rows" (a TPU kernel), "splash" (JAX's for TPUs, without
-      dropout), "flash" (a GPU kernel) or "cudnn" (NVIDIA's, without dropout), all with the same result but for
-      rounding; "auto" takes "rows", "splash" or "flash" where it can (``models.kernels.choice``).
+    attention_kernel: what computes attention: "plain" jax or a kernel, which is a file of ``models.kernels``, all with
+      the same result but for rounding; "auto" takes a kernel where one is faster (``models.kernels.choice``).
     remat: what the backward pass recomputes: "none" nothing, "dots" everything except matrix products with weights and
       what an attention kernel computed, "full" everything inside a layer.
     """
@@ -215,11 +215,11 @@ class TransformerConfig(ModelConfig):
     attention_dropout_rate: float = 0.1  # dropout on attention probabilities
     layers: Literal["unrolled", "scanned"] = "unrolled"  # unrolled runs faster, scanned compiles faster
     remat: Literal["none", "dots", "full"] = "none"  # recompute in the backward pass, to save memory: full saves most
-    # what computes attention; all give the same result but for rounding
-    attention_kernel: Literal["auto", "plain", "rows", "splash", "flash", "cudnn"] = "auto"
+    attention_kernel: str = "auto"  # what computes attention; all give the same result but for rounding
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        choice.check_name(self.attention_kernel)
         if self.hidden_size % self.num_heads:
             divisors = [n for n in range(1, min(self.hidden_size, _MOST["num_heads"]) + 1) if self.hidden_size % n == 0]
             nearest = min(divisors, key=lambda n: abs(n - self.num_heads))

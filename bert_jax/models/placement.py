@@ -1,7 +1,8 @@
-"""The mesh for which a program is traced: where activations lie on it, and functions that each device computes."""
+"""Where activations lie: the mesh for which a program is traced, constraints, and work that each device does alone."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Protocol
@@ -54,6 +55,15 @@ def on_each_device(
     return jax.shard_map(local, mesh=mesh, axis_names=free, in_specs=inputs, out_specs=outputs, check_vma=False)(
         *arrays
     )
+
+
+def part_of(place: Placement, shape: tuple[int, ...], *axes: str | None) -> tuple[int, ...]:
+    """Return the shape of one device's part of an array with these logical axes; () if the mesh does not divide it."""
+    names = [(axes,) if isinstance(axes, str) else axes or () for axes in place.spec(*axes)]
+    parts = [math.prod(place.mesh.shape[axis] for axis in axes) for axes in names]
+    if any(size % part for size, part in zip(shape, parts, strict=True)):
+        return ()
+    return tuple(size // part for size, part in zip(shape, parts, strict=True))
 
 
 def platform() -> str:

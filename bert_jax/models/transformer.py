@@ -14,7 +14,7 @@ from bert_jax.models.attention import Context, SelfAttention
 from bert_jax.models.config import Block, TransformerConfig
 from bert_jax.models.dropout import RowRng, dropout
 from bert_jax.models.gradients import gated
-from bert_jax.models.kernels.row_attention import KEPT
+from bert_jax.models.kernels.base import KEPT
 from bert_jax.models.masks import Visible
 from bert_jax.models.placement import constrain
 from bert_jax.models.primitives import ACTIVATIONS, Dense, LayerNorm

@@ -45,6 +45,7 @@ _OBJECTIVE = Category("objectives", ("Objective", "Config"))
 _ARRANGEMENT = Category("rows.arrangements", ("Arrangement",))
 _STRATEGY = Category("rows.strategies", ("select", "Config"))
 _ENCODER = Category("models.encoders", ("Encoder", "Config", "SIZES"))
+_KERNEL = Category("models.kernels", ("attend", "obstacle", "WORTHWHILE"))
 _SOURCE = Category("corpora", ("Source",))
 _ANNOTATOR = Category("corpora.annotators", ("Annotator",))
 _TASK = Category("tasks", ("Task", "Config"))
@@ -69,6 +70,7 @@ KEYS = {
     "phases.*.objective.masking.strategy": _STRATEGY,
     "phases.*.masking.strategy": _STRATEGY,
     "model.encoder": _ENCODER,
+    "model.attention_kernel": _KERNEL,
     "corpus.source": _SOURCE,
     "corpus.parts.*.source": _SOURCE,
     "corpus.columns.*.annotator": _ANNOTATOR,

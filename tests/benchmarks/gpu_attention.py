@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.models.attention import cudnn
 from bert_jax.models.dropout import RowRng
-from bert_jax.models.kernels.flash import flash
+from bert_jax.models.kernels import cudnn, flash
+from bert_jax.models.kernels.base import Case
 from bert_jax.models.kernels.plain import SITE, plain
 from bert_jax.models.masks import Visible
 
@@ -69,12 +69,13 @@ def main() -> None:
         visible = Visible(jnp.ones_like(ids), ids if sequences > 1 else None, window=window)
         rng = RowRng.create(0, 0, jnp.arange(rows))
         keys = (rng.site(SITE).row_keys(), jnp.zeros(1, jnp.int32))
+        case = Case("gpu", length, heads, HEAD_DIM, "bfloat16", rate, sequences > 1, window)
         ways: dict[str, Callable[..., jax.Array]] = {
             "plain": functools.partial(plain, visible=visible, rate=rate, rng=rng),
-            "flash": functools.partial(flash, ids=visible.ids(), dropout_keys=keys, rate=rate, window=window),
+            "flash": functools.partial(flash.attend, ids=visible.ids(), dropout_keys=keys, case=case),
         }
         if sequences == 1 and not rate and not window:
-            ways["cudnn"] = functools.partial(cudnn, ids=visible.ids(), dropout_keys=None, causal=False)
+            ways["cudnn"] = functools.partial(cudnn.attend, ids=visible.ids(), dropout_keys=keys, case=case)
         found = {name: measured(way, tuple(factors), gradient) for name, way in ways.items()}
         pairs = zip(found["flash"][0], found["plain"][0], strict=True)
         errors = ", ".join(f"{np.linalg.norm(one - other) / np.linalg.norm(other):.0e}" for one, other in pairs)

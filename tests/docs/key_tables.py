@@ -25,6 +25,7 @@ from bert_jax.examples.load import DataConfig
 from bert_jax.losses.teacher import AttentionConfig, HiddenConfig, SoftConfig, TeacherConfig
 from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.encoders import bert
+from bert_jax.models.kernels import choice
 from bert_jax.objectives import base
 from bert_jax.parts import catalogue
 from bert_jax.recipes.finetuning_settings import FinetuningSettings
@@ -55,11 +56,17 @@ class Row(NamedTuple):
     line: str
 
 
-# Keys that no dataclass has, because they choose the dataclass that reads the rest of their group.
+# Keys whose values the catalogue knows: most choose the dataclass that reads the rest of their group.
 VOCAB_SIZE = Row("vocab_size", "int", "", "number of embeddings; if not given, the size of the vocabulary")
 ENCODER = Row("encoder", "str", '"bert"', "a file of bert_jax/models/encoders")
 SIZE = Row(
     "size", "str", "", "a name of the encoder's sizes, such as tiny, mini, small, base, large; the keys below change it"
+)
+KERNEL = Row(
+    "attention_kernel",
+    ", ".join(f'"{name}"' for name in choice.names()),
+    '"auto"',
+    "what computes attention, or your own file; all give the same result but for rounding",
 )
 OBJECTIVE = Row("name", "str", "required", "a file of bert_jax/objectives; not beside members")
 MEMBERS = Row("members", "group", "", "NAME -> name, keys and share (1.0) of an objective: the batches are of several")
@@ -82,7 +89,7 @@ Groups = tuple[tuple[str, tuple[Row, ...], tuple[type, ...]], ...]
 BOTH: Groups = (
     ("config", (), (Settings,)),
     ("config.vocab", (), (VocabularyConfig,)),
-    ("config.model", (ENCODER, SIZE, VOCAB_SIZE), (ModelConfig, TransformerConfig, bert.Config)),
+    ("config.model", (ENCODER, SIZE, VOCAB_SIZE, KERNEL), (ModelConfig, TransformerConfig, bert.Config)),
     ("config.phases.NAME", (), (Phase,)),
     ("config.optimizer", (OPTIMIZER,), (adamw.Adam, adamw.Optimizer)),
     ("config.schedule", (SCHEDULE,), (Warmup,)),
@@ -126,7 +133,7 @@ OPTIONS = {
     "config.schedule": ("training.schedules", "Schedule", "Schedule"),
 }
 NOT_KEYS = {("Phase", "kind"), ("ModelConfig", "vocab_size"), ("Config", "rate")}  # set by the program, or listed above
-NOT_KEYS |= {("Config", "attention")}
+NOT_KEYS |= {("Config", "attention"), ("TransformerConfig", "attention_kernel")}
 
 
 def page() -> str:

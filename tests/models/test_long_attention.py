@@ -15,9 +15,8 @@ from bert_jax.errors import UserError
 from bert_jax.losses.distillation import _distance_of_scores
 from bert_jax.models.attention import attend
 from bert_jax.models.dropout import RowRng
-from bert_jax.models.kernels.choice import form_of
-from bert_jax.models.kernels.plain import chunked, dense, local, plain
-from bert_jax.models.kernels.row_attention import OUTPUT
+from bert_jax.models.kernels.base import OUTPUT
+from bert_jax.models.kernels.plain import chunked, dense, form_of, local, plain
 from bert_jax.models.masks import Visible
 from bert_jax.models.placement import placement
 from bert_jax.models.transformer import REMAT_POLICIES

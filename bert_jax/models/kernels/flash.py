@@ -2,7 +2,7 @@
 
 The dropout bits are those of ``models.dropout``. A program of the forward kernel has some queries of one head and goes
 over the keys that they see; one of the backward kernels goes over the keys of its queries, or over the queries of its
-keys, and computes the probabilities again from the logarithm of each softmax's denominator. Blocks of keys that no
+keys, and computes the probabilities again from the logarithm of each softmax's denominator. _Blocks of keys that no
 query of a program sees, because of the window, the padding or the borders of packed sequences, are not read at all.
 """
 
@@ -23,14 +23,25 @@ from jax.experimental.pallas import triton as plgpu
 from jax.experimental.xla_metadata import set_xla_metadata
 
 from bert_jax.models.dropout import mix
-from bert_jax.models.kernels.row_attention import OUTPUT, TOTAL, Arrays, Factors
+from bert_jax.models.kernels.base import (
+    OUTPUT,
+    TOTAL,
+    Arrays,
+    Case,
+    Factors,
+    other_dtype,
+    other_heads,
+    other_platform,
+    parts_of_heads,
+)
 
-UNSEEN = -1e30  # the score of a key that a query does not see, before the softmax
-MULTIPLE = 128  # rows are padded to a multiple of it, which is one of all blocks
+_UNSEEN = -1e30  # the score of a key that a query does not see, before the softmax
+_MULTIPLE = 128  # rows are padded to a multiple of it, which is one of all blocks
+WORTHWHILE = 128
 
 
 @dataclasses.dataclass(frozen=True)
-class Blocks:
+class _Blocks:
     """The sizes of one kernel: how many queries and keys are multiplied at a time, and what the compiler is told.
 
     Attributes:
@@ -47,9 +58,9 @@ class Blocks:
 
 
 # The fastest of six or seven each on an H100, for heads of 64 entries (tests/benchmarks/README.md).
-FORWARD = Blocks(128, 64, 8, 3, ("queries", "all", "all"), products=2)
-OF_QUERIES = Blocks(128, 64, 4, 2, ("queries", "all", "all", "queries"), products=3)
-OF_KEYS = Blocks(64, 64, 4, 3, ("all", "keys", "keys", "all"), products=4)
+_FORWARD = _Blocks(128, 64, 8, 3, ("queries", "all", "all"), products=2)
+_OF_QUERIES = _Blocks(128, 64, 4, 2, ("queries", "all", "all", "queries"), products=3)
+_OF_KEYS = _Blocks(64, 64, 4, 3, ("all", "keys", "keys", "all"), products=4)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,27 +89,15 @@ class _Form:
         return self.scale * math.log2(math.e)
 
 
-def flash(
-    factors: Factors,
-    ids: tuple[jax.Array, jax.Array],
-    dropout_keys: tuple[jax.Array, jax.Array],
-    *,
-    rate: float,
-    causal: bool = False,
-    window: int | None = None,
-    interpret: bool = False,
-) -> jax.Array:
-    """Return softmax(query key^T / sqrt(head_dim) + bias) value [B, L, H, head_dim], with dropout on the probabilities.
+def obstacle(case: Case) -> str | None:
+    return other_platform(case, "gpu") or other_dtype(case, "bfloat16") or other_heads(case) or parts_of_heads(case)
 
-    Args:
-      ids: ids of queries and of keys, each [B, L] int32 (``Visible.ids``). A query sees the keys of its own id, and
-        none of id 0. The ids of a row grow, but for the padding, whose id is 0.
-      dropout_keys: the key of each row, [B] uint32 (``RowRng.row_keys``), and the index of the first of these heads
-        among all heads of the layer, [1] int32.
-    """
+
+def attend(factors: Factors, ids: Arrays, dropout_keys: Arrays, case: Case) -> jax.Array:
+    """Return attention [B, L, H, head_dim] with dropout and windows (``base.Kernel``)."""
     length, head_dim = factors[0].shape[1], factors[0].shape[3]
-    form = _Form(length, head_dim, rate, causal, window, interpret)
-    end = (0, -length % MULTIPLE)
+    form = _Form(length, head_dim, case.rate, case.causal, case.window, interpret=case.platform == "cpu")
+    end = (0, -length % _MULTIPLE)
     padded = tuple(jnp.pad(x, ((0, 0), end, (0, 0), (0, 0))) for x in factors)
     query_ids, key_ids = (jnp.pad(x, ((0, 0), end)) for x in ids)
     key_ids = jnp.where(key_ids > 0, key_ids, -1)  # no query sees padding, not even one of padding
@@ -114,7 +113,7 @@ def _forward(form: _Form, factors: Arrays, ids: Arrays, dropout_keys: Arrays) ->
     query = factors[0]
     batch, length, heads, _ = query.shape
     totals = jax.ShapeDtypeStruct((batch, heads, length), jnp.float32)
-    out, total = _call(_forward_kernel, form, FORWARD, (ids, dropout_keys), (factors, ()), (query, totals))
+    out, total = _call(_forward_kernel, form, _FORWARD, (ids, dropout_keys), (factors, ()), (query, totals))
     out, total = checkpoint_name(out, OUTPUT), checkpoint_name(total, TOTAL)
     return out, (factors, ids, dropout_keys, out, total)
 
@@ -124,8 +123,8 @@ def _backward(form: _Form, kept: tuple[Any, ...], gradient: jax.Array) -> tuple[
     query, key, value = factors
     mean = jnp.einsum("blhd,blhd->bhl", gradient, out, preferred_element_type=jnp.float32)
     scalars, arrays = (ids, dropout_keys), ((*factors, gradient), (total, mean))
-    [dq] = _call(_of_queries_kernel, form, OF_QUERIES, scalars, arrays, (query,))
-    dk, dv = _call(_of_keys_kernel, form, OF_KEYS, scalars, arrays, (key, value))
+    [dq] = _call(_of_queries_kernel, form, _OF_QUERIES, scalars, arrays, (query,))
+    dk, dv = _call(_of_keys_kernel, form, _OF_KEYS, scalars, arrays, (key, value))
     of_integers = jax.tree.map(lambda x: np.zeros(x.shape, jax.dtypes.float0), (ids, dropout_keys))
     return (dq, dk, dv), *of_integers
 
@@ -136,7 +135,7 @@ _attention.defvjp(_forward, _backward)
 def _call(
     kernel: Callable[..., None],
     form: _Form,
-    blocks: Blocks,
+    blocks: _Blocks,
     scalars: tuple[Arrays, Arrays],
     arrays: tuple[Arrays, Arrays],
     outputs: tuple[Any, ...],
@@ -144,7 +143,7 @@ def _call(
     """Run a kernel over the blocks of queries or of keys, all heads and all rows.
 
     Args:
-      scalars: ids of queries and of keys, and the keys of dropout, as in ``flash``.
+      scalars: ids of queries and of keys, and the keys of dropout, as in ``attend``.
       arrays: those of vectors [B, L, H, head_dim], and those of numbers of the queries, float32 [B, H, L].
       outputs: shapes and dtypes; [B, L, H, head_dim], of which a program writes a block, or [B, H, L].
     """
@@ -185,7 +184,7 @@ def _call(
         return call(first, last, row_keys, first_head, query_ids, key_ids, *inputs, *of_rows)
 
 
-def _cost(form: _Form, blocks: Blocks, moved: tuple[Any, ...]) -> pl.CostEstimate:
+def _cost(form: _Form, blocks: _Blocks, moved: tuple[Any, ...]) -> pl.CostEstimate:
     """Return what the compiler and ``bert-jax plan`` are told of a kernel's work, as if a row were one sequence.
 
     As for the kernel of TPUs, ``flops`` holds the matrix products alone, ``transcendentals`` all other operations.
@@ -200,7 +199,7 @@ def _cost(form: _Form, blocks: Blocks, moved: tuple[Any, ...]) -> pl.CostEstimat
     return pl.CostEstimate(flops=products, transcendentals=each * scores, bytes_accessed=size)
 
 
-def _span(form: _Form, blocks: Blocks, ids: Arrays, over: str) -> tuple[jax.Array, jax.Array]:
+def _span(form: _Form, blocks: _Blocks, ids: Arrays, over: str) -> tuple[jax.Array, jax.Array]:
     """Return the blocks of keys that each block of queries sees, as [first, last): [B, blocks of queries] int32 each.
 
     Over "keys", what is returned are the blocks of queries that see each block of keys.
@@ -226,7 +225,7 @@ def _span(form: _Form, blocks: Blocks, ids: Arrays, over: str) -> tuple[jax.Arra
 # ---- The kernels --------------------------------------------------------------------------------------------------
 
 
-def _forward_kernel(form: _Form, blocks: Blocks, first, last, row_key, first_head, *refs) -> None:  # type: ignore[no-untyped-def]
+def _forward_kernel(form: _Form, blocks: _Blocks, first, last, row_key, first_head, *refs) -> None:  # type: ignore[no-untyped-def]
     query_ids, key_ids, query, key, value, out, total = refs
     start = pl.program_id(0) * blocks.queries
     ids, q = query_ids[...], query[...]
@@ -236,7 +235,7 @@ def _forward_kernel(form: _Form, blocks: Blocks, first, last, row_key, first_hea
         mixed, most, denominator = state
         keys = pl.ds(block * blocks.keys, blocks.keys)
         places = (start, blocks.queries), (block * blocks.keys, blocks.keys)
-        scores = jnp.where(decide.sees(ids, key_ids[keys], *places), _dot(q, key[keys, :].T), UNSEEN)
+        scores = jnp.where(decide.sees(ids, key_ids[keys], *places), _dot(q, key[keys, :].T), _UNSEEN)
         now = jnp.maximum(most, jnp.max(scores, axis=1))
         weights = jnp.exp2((scores - now[:, None]) * form.to_exponent)
         before = jnp.exp2((most - now) * form.to_exponent)
@@ -247,14 +246,14 @@ def _forward_kernel(form: _Form, blocks: Blocks, first, last, row_key, first_hea
         return mixed, now, denominator
 
     zeros = jnp.zeros(blocks.queries, jnp.float32)
-    state = (jnp.zeros((blocks.queries, form.head_dim), jnp.float32), zeros + UNSEEN, zeros)
+    state = (jnp.zeros((blocks.queries, form.head_dim), jnp.float32), zeros + _UNSEEN, zeros)
     mixed, most, denominator = jax.lax.fori_loop(first[...], last[...], step, state)
     denominator = jnp.where(denominator > 0.0, denominator, 1.0)  # of a program that reads no block
     out[...] = (mixed / (denominator * (1.0 - form.rate))[:, None]).astype(out.dtype)
     total[...] = most * form.to_exponent + jnp.log2(denominator)
 
 
-def _of_queries_kernel(form: _Form, blocks: Blocks, first, last, row_key, first_head, *refs) -> None:  # type: ignore[no-untyped-def]
+def _of_queries_kernel(form: _Form, blocks: _Blocks, first, last, row_key, first_head, *refs) -> None:  # type: ignore[no-untyped-def]
     query_ids, key_ids, query, key, value, gradient, total, mean, dq = refs
     start = pl.program_id(0) * blocks.queries
     ids, q, do, totals, means = query_ids[...], query[...], gradient[...], total[...], mean[...]
@@ -276,7 +275,7 @@ def _of_queries_kernel(form: _Form, blocks: Blocks, first, last, row_key, first_
     dq[...] = (found * form.scale).astype(dq.dtype)
 
 
-def _of_keys_kernel(form: _Form, blocks: Blocks, first, last, row_key, first_head, *refs) -> None:  # type: ignore[no-untyped-def]
+def _of_keys_kernel(form: _Form, blocks: _Blocks, first, last, row_key, first_head, *refs) -> None:  # type: ignore[no-untyped-def]
     query_ids, key_ids, query, key, value, gradient, total, mean, dk, dv = refs
     start = pl.program_id(0) * blocks.keys
     ids, k, v = key_ids[...], key[...], value[...]

@@ -1,6 +1,7 @@
 """Attention by jax alone, which every device runs and the partitioner divides over rows and heads.
 
-There are three forms with the same result but for rounding, dropout included; ``kernels.choice.form_of`` chooses.
+There are three forms with the same result but for rounding, dropout included. The length of rows and the window of a
+layer alone choose the form, so that the scores of a long row, [L, L], are never held at once.
 ``dense`` holds the scores of all queries and keys. ``chunked`` holds those of some queries at a time and computes them
 again in the backward pass. ``local`` computes only those near the diagonal, for layers with a window.
 """
@@ -9,23 +10,26 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from bert_jax.models.dropout import RowRng, dropout
-from bert_jax.models.kernels.choice import LONG, block_of, form_of
-from bert_jax.models.kernels.row_attention import OUTPUT, Factors
+from bert_jax.models.kernels.base import OUTPUT, Factors
 from bert_jax.models.masks import Pair, Visible, bias, bias_between
 from bert_jax.models.products import wide_product
 
 # Products for the scores and with the values. XLA on CPU transposes what is not heads first: the blocked forms do that
 # once; for whole rows it makes no difference.
-LENGTH_FIRST = ("bqhd,bkhd->bhqk", "bhqk,bkhd->bqhd")
-HEADS_FIRST = ("...qd,...kd->...qk", "...qk,...kd->...qd")
+_LENGTH_FIRST = ("bqhd,bkhd->bhqk", "bhqk,bkhd->bqhd")
+_HEADS_FIRST = ("...qd,...kd->...qk", "...qk,...kd->...qd")
 SITE = "attention_probabilities"  # of the dropout
-CHUNK, CHUNK_SCORES = 128, 2**19  # queries of a chunk, at least, and the scores of one head that a chunk should have
+_CHUNK, _CHUNK_SCORES = 128, 2**19  # queries of a chunk, at least, and the scores of one head that a chunk should have
+_CHUNKED = 1024  # positions of a row from which the scores of some queries are held at a time
+LONG = 2048  # positions of a row from which nothing may hold all scores [L, L] at once
+_BLOCK = 64  # queries of a block of local attention, at least; on a CPU 128 are slower
 
 
 def plain(factors: Factors, visible: Visible, rate: float, rng: RowRng | None) -> jax.Array:
@@ -34,10 +38,22 @@ def plain(factors: Factors, visible: Visible, rate: float, rng: RowRng | None) -
     return forms[form_of(factors[0].shape[1], visible.window)](factors, visible, rate, rng)
 
 
+def form_of(length: int, window: int | None) -> Literal["dense", "chunked", "local"]:
+    """Return the form of plain attention for rows of ``length``: local where that leaves out a quarter of the keys."""
+    if window is not None and 4 * (_block_of(window) + 2 * window) <= 3 * length:
+        return "local"
+    return "chunked" if length >= _CHUNKED else "dense"
+
+
+def _block_of(window: int) -> int:
+    """Return the number of queries that local attention takes together, at least ``window``."""
+    return max(window, _BLOCK)
+
+
 def dense(factors: Factors, visible: Visible, rate: float, rng: RowRng | None) -> jax.Array:
     """Return attention [B, L, H, head_dim] from all scores at once, [B, H, L, L]."""
     assert factors[0].shape[1] < LONG, f"all scores of rows of {factors[0].shape[1]} positions at once"
-    return _attention(factors, bias(visible), rate, rng, None, LENGTH_FIRST)
+    return _attention(factors, bias(visible), rate, rng, None, _LENGTH_FIRST)
 
 
 def chunked(factors: Factors, visible: Visible, rate: float, rng: RowRng | None, size: int | None = None) -> jax.Array:
@@ -46,7 +62,7 @@ def chunked(factors: Factors, visible: Visible, rate: float, rng: RowRng | None,
     The backward pass computes the scores of each chunk again, so that memory is O(L * size).
     """
     length = factors[0].shape[1]
-    count = -(-length // (size or max(CHUNK, CHUNK_SCORES // length)))
+    count = -(-length // (size or max(_CHUNK, _CHUNK_SCORES // length)))
     size = -(-length // count)
     (query, key, value), (query_ids, key_ids) = _heads_first(factors, visible)
     dtype = query.dtype
@@ -62,7 +78,7 @@ def chunked(factors: Factors, visible: Visible, rate: float, rng: RowRng | None,
         places = (queries, jnp.arange(length))
         added = bias_between(visible, (ids, key_ids), places)
         index = _index(places, query.shape[1], length)
-        return _attention((query, key.astype(dtype), value.astype(dtype)), added, rate, rng, index, HEADS_FIRST)
+        return _attention((query, key.astype(dtype), value.astype(dtype)), added, rate, rng, index, _HEADS_FIRST)
 
     chunks = jax.lax.map(of_chunk, (cut(query), cut(query_ids), jnp.arange(count * size).reshape(count, size)))
     return checkpoint_name(_joined(jnp.moveaxis(chunks, 0, 2), length), OUTPUT)  # type: ignore[no-any-return]
@@ -77,7 +93,7 @@ def local(factors: Factors, visible: Visible, rate: float, rng: RowRng | None) -
     assert visible.window is not None
     before = visible.window
     after = 0 if visible.causal else before
-    block, length = block_of(before), factors[0].shape[1]
+    block, length = _block_of(before), factors[0].shape[1]
     (query, key, value), (query_ids, key_ids) = _heads_first(factors, visible)
 
     def around(x: jax.Array) -> jax.Array:  # [B, H, L, ...] -> [B, H, N, before + block + after, ...]
@@ -89,7 +105,7 @@ def local(factors: Factors, visible: Visible, rate: float, rng: RowRng | None) -
     places = (first + jnp.arange(block)[None], first + jnp.arange(-before, block + after)[None])
     added = bias_between(visible, (_cut(query_ids, 0, block), around(key_ids)), places)
     index = _index(places, query.shape[1], length)
-    return _joined(_attention(near, added, rate, rng, index, HEADS_FIRST), length)
+    return _joined(_attention(near, added, rate, rng, index, _HEADS_FIRST), length)
 
 
 def _attention(
@@ -114,7 +130,7 @@ def _attention(
     return jnp.einsum(products_of[1], weights.astype(value.dtype), value)
 
 
-def scores(query: jax.Array, key: jax.Array, product: str = LENGTH_FIRST[0]) -> jax.Array:
+def scores(query: jax.Array, key: jax.Array, product: str = _LENGTH_FIRST[0]) -> jax.Array:
     """Return query key^T / sqrt(head_dim), float32 or wider: [B, H, L, L] for [B, L, H, head_dim] each."""
     wide = jnp.promote_types(query.dtype, jnp.float32)
     return wide_product(query / math.sqrt(query.shape[-1]), key, wide, product)

@@ -9,41 +9,53 @@ a register. Blocks of keys that belong to other packed sequences are computed, a
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu import splash_attention
 
-from bert_jax.models.kernels.row_attention import OUTPUT, Factors
+from bert_jax.models.kernels.base import (
+    OUTPUT,
+    Arrays,
+    Case,
+    Factors,
+    a_window,
+    other_dtype,
+    other_heads,
+    other_platform,
+    parts_of_heads,
+)
 
 # Keys that a program has on the chip, keys that it multiplies at a time, and queries of a program forward and backward.
 # The best of seven by the compiler's own schedule for v5e (bert_jax/planning/README.md); fewer where a head takes more
 # than 128 bytes of a position, because a program has 16 MiB of a v4's own memory.
-BLOCKS, FEWER = (2048, 512, 512, 1024), (1024, 512, 512, 512)
+_BLOCKS, _FEWER = (2048, 512, 512, 1024), (1024, 512, 512, 512)
+_LANES = 128  # of a TPU's registers
+WORTHWHILE = 1024  # XLA itself keeps scores of shorter rows on a TPU's chip
 
 
-def splash(
-    factors: Factors,
-    ids: tuple[jax.Array, jax.Array],
-    dropout_keys: Any,
-    *,
-    causal: bool = False,
-    interpret: bool = False,
-) -> jax.Array:
-    """Return softmax(query key^T / sqrt(head_dim) + bias) value [B, L, H, head_dim] for L a multiple of 128.
+def obstacle(case: Case) -> str | None:
+    if wrong := other_platform(case, "tpu"):
+        return wrong
+    if case.rate:
+        return f"has no dropout, and config.model.attention_dropout_rate is {case.rate:g}"
+    if wrong := other_dtype(case, "bfloat16", "float32") or other_heads(case) or parts_of_heads(case):
+        return wrong
+    if case.length % _LANES:
+        return f"needs rows whose length is a multiple of {_LANES}, and they have {case.length:,} positions"
+    return a_window(case)
 
-    Args:
-      ids: ids of queries and of keys, each [B, L] int32 (``Visible.ids``). A query of padding sees the keys of padding,
-        because the kernels need a key for each query.
-      dropout_keys: not used.
-      interpret: whether the kernels are interpreted by jax, on any device, instead of compiled for a TPU.
+
+def attend(factors: Factors, ids: Arrays, dropout_keys: Arrays, case: Case) -> jax.Array:
+    """Return attention [B, L, H, head_dim] without dropout, for L a multiple of 128 (``base.Kernel``).
+
+    A query of padding sees the keys of padding, because the kernels need a key for each query.
     """
     del dropout_keys
     query, key, value = (jnp.swapaxes(x, 1, 2) for x in factors)  # each [B, H, L, head_dim]
     _, heads, length, head_dim = query.shape
-    mask = (splash_attention.CausalMask if causal else splash_attention.FullMask)((length, length))
-    sizes = BLOCKS if head_dim * query.dtype.itemsize <= 128 else FEWER
+    mask = (splash_attention.CausalMask if case.causal else splash_attention.FullMask)((length, length))
+    sizes = _BLOCKS if head_dim * query.dtype.itemsize <= 128 else _FEWER
     keys, block, forward, backward = (math.gcd(length, size) for size in sizes)
     across = splash_attention.QKVLayout.SEQ_MINOR  # positions on lanes: heads of 64 entries take no padding in memory
     kernel = splash_attention.make_splash_mha_single_device(
@@ -61,7 +73,7 @@ def splash(
             v_layout=across,
         ),
         residual_checkpoint_name=OUTPUT,
-        interpret=interpret,
+        interpret=case.platform == "cpu",
     )
     segments = splash_attention.SegmentIds(ids[1], ids[1])
     out = jax.vmap(kernel)(query / math.sqrt(head_dim), key, value, segments)

@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,22 +23,31 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from bert_jax.models.kernels.base import (
+    OUTPUT,
+    TOTAL,
+    Arrays,
+    Case,
+    Factors,
+    a_window,
+    other_dtype,
+    other_heads,
+    other_platform,
+)
 from bert_jax.models.masks import HIDDEN
 
-LANES = 128  # of a TPU's registers
-BLOCK = 256  # keys that the backward pass works on at a time
-LONGEST = {"bfloat16": 2048, "float32": 1024}  # rows of more positions do not fit into the memory of every TPU
-POSITIONS = 1024  # of the rows of one program: short rows are taken several at a time
-PLACES_BYTES = 4 * 2**20  # hashes of places are kept on the chip if they take no more than this
-VMEM_BYTES = 64 * 2**20  # of the chip's own memory that a program may use, where there is as much
-NT = (((1,), (1,)), ((), ()))  # contracts the last axis of both factors
-NN = (((1,), (0,)), ((), ()))
-Factors: TypeAlias = tuple[jax.Array, jax.Array, jax.Array]  # query, key and value of one shape [B, L, H, head_dim]
-Arrays: TypeAlias = tuple[jax.Array, ...]
-OUTPUT, TOTAL = KEPT = ("row_attention_output", "row_attention_total")  # names of what rematerialisation may keep
+_LANES = 128  # of a TPU's registers
+_BLOCK = 256  # keys that the backward pass works on at a time
+_LONGEST = {"bfloat16": 2048, "float32": 1024}  # rows of more positions do not fit into the memory of every TPU
+_POSITIONS = 1024  # of the rows of one program: short rows are taken several at a time
+_PLACES_BYTES = 4 * 2**20  # hashes of places are kept on the chip if they take no more than this
+_VMEM_BYTES = 64 * 2**20  # of the chip's own memory that a program may use, where there is as much
+_NT = (((1,), (1,)), ((), ()))  # contracts the last axis of both factors
+_NN = (((1,), (0,)), ((), ()))
+WORTHWHILE = 256  # XLA itself keeps scores of shorter rows on a TPU's chip
 
 # Operations on each score outside of the matrix products, as ``_cost`` counts them.
-FORWARD_OPERATIONS, BACKWARD_OPERATIONS, DROPOUT_OPERATIONS = 8, 12, 12
+_FORWARD_OPERATIONS, _BACKWARD_OPERATIONS, _DROPOUT_OPERATIONS = 8, 12, 12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +69,7 @@ class _Form:
     @property
     def heads(self) -> int:
         """The number of heads of a program."""
-        return LANES // self.head_dim
+        return _LANES // self.head_dim
 
     def lanes(self, head: int) -> slice:
         return slice(head * self.head_dim, (head + 1) * self.head_dim)
@@ -68,42 +77,39 @@ class _Form:
     @property
     def chunk(self) -> int:
         """The number of queries that are worked on at a time; more overlap better."""
-        return LANES if self.length % (2 * LANES) else 2 * LANES
+        return _LANES if self.length % (2 * _LANES) else 2 * _LANES
 
     @property
     def keeps_places(self) -> bool:
         """Whether the hashes of the places, which all rows share, are kept while rows go by."""
-        return self.rate > 0 and 4 * self.heads * self.length * self.length <= PLACES_BYTES
+        return self.rate > 0 and 4 * self.heads * self.length * self.length <= _PLACES_BYTES
 
 
-def rows(
-    factors: Factors,
-    ids: tuple[jax.Array, jax.Array],
-    dropout_keys: tuple[jax.Array, jax.Array],
-    *,
-    rate: float,
-    causal: bool = False,
-    interpret: bool = False,
-) -> jax.Array:
-    """Return softmax(query key^T + bias) value, with dropout on the probabilities, [B, L, H, head_dim].
+def obstacle(case: Case) -> str | None:
+    if wrong := other_platform(case, "tpu") or other_dtype(case, *_LONGEST) or other_heads(case):
+        return wrong
+    together = _LANES // case.head_dim
+    if case.num_heads % together:
+        return f"takes {together} heads of {case.head_dim} entries at a time, and a device has {case.num_heads:g}"
+    if case.length % _LANES or case.length > _LONGEST[case.dtype]:
+        longest = f"a multiple of {_LANES} up to {_LONGEST[case.dtype]:,} in {case.dtype}"
+        return f"needs rows whose length is {longest}, and they have {case.length:,} positions"
+    return a_window(case)
 
-    Args:
-      ids: ids of queries and of keys, each [B, L] int32 (``Visible.ids``). A query sees the keys of its own id; nothing
-        sees a key of id 0.
-      dropout_keys: the key of each row, [B] uint32 (``RowRng.row_keys``), and the index of the first of these heads
-        among all heads of the layer, [1] int32.
-    """
+
+def attend(factors: Factors, ids: Arrays, dropout_keys: Arrays, case: Case) -> jax.Array:
+    """Return attention [B, L, H, head_dim] with dropout (``base.Kernel``)."""
     query, key, value = factors
     batch, length, heads, head_dim = query.shape
     flat = [x.reshape(batch, length, heads * head_dim) for x in (query / math.sqrt(head_dim), key, value)]
     of_queries, of_keys = (of_rows[:, None] for of_rows in ids)
-    form = _Form(length, head_dim, rate, causal, interpret)
+    form = _Form(length, head_dim, case.rate, case.causal, interpret=case.platform == "cpu")
     return _attention(form, tuple(flat), (of_queries, of_keys), dropout_keys).reshape(query.shape)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attention(form: _Form, flat: Arrays, ids: Arrays, scalars: Arrays) -> jax.Array:
-    """Return ``rows`` of query, key and value [B, L, H * head_dim], the queries scaled, with ids [B, 1, L]."""
+    """Return ``attend`` of query, key and value [B, L, H * head_dim], the queries scaled, with ids [B, 1, L]."""
     return _forward(form, flat, ids, scalars)[0]
 
 
@@ -138,33 +144,33 @@ def _call(
     ``total`` holds the logarithms that the forward kernel kept for the backward one, [H / heads, B, heads, L].
     """
     batch, length, width = inputs[0].shape
-    rows = int(np.gcd(batch, max(1, POSITIONS // length)))
-    block = pl.BlockSpec((rows, length, LANES), lambda h, b, *_: (b, 0, h))
+    rows = int(np.gcd(batch, max(1, _POSITIONS // length)))
+    block = pl.BlockSpec((rows, length, _LANES), lambda h, b, *_: (b, 0, h))
     row_ids = pl.BlockSpec((rows, 1, length), lambda h, b, *_: (b, 0, 0))
     of_queries = pl.BlockSpec((None, rows, form.heads, length), lambda h, b, *_: (h, b, 0, 0))
     places = (length // form.chunk, length) if form.keeps_places else (1, 8)
     scratch = [pltpu.VMEM((form.heads, *places, form.chunk), jnp.int32), pltpu.VMEM((length, form.chunk), jnp.float32)]
     like = jax.ShapeDtypeStruct(inputs[0].shape, inputs[0].dtype)
     if total is None:
-        shape = (width // LANES, batch, form.heads, length)
+        shape = (width // _LANES, batch, form.heads, length)
         outputs, out_specs = [like, jax.ShapeDtypeStruct(shape, jnp.float32)], [block, of_queries]
         specs, operands = [row_ids] * 2 + [block] * 3, (*ids, *inputs)
     else:
         outputs, out_specs = [like] * 3, [block] * 3
         specs, operands = [row_ids] * 2 + [block] * 5 + [of_queries], (*ids, *inputs, total)
-        scratch += [pltpu.VMEM((rows, length, LANES), jnp.float32)] * 2
+        scratch += [pltpu.VMEM((rows, length, _LANES), jnp.float32)] * 2
     return pl.pallas_call(
         functools.partial(kernel, form, rows),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(scalars),
-            grid=(width // LANES, batch // rows),
+            grid=(width // _LANES, batch // rows),
             in_specs=specs,
             out_specs=out_specs,
             scratch_shapes=scratch,
         ),
         out_shape=outputs,
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=VMEM_BYTES
+            dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=_VMEM_BYTES
         ),
         cost_estimate=_cost(form, batch, width, (*operands, *outputs), backward=total is not None),
         interpret=form.interpret,
@@ -180,10 +186,10 @@ def _cost(form: _Form, batch: int, width: int, moved: tuple[Any, ...], backward:
     """
     scores = batch * (width // form.head_dim) * form.length**2
     # Of the products, all but the last are over the lanes of all heads.
-    wide, operations = (4, BACKWARD_OPERATIONS) if backward else (1, FORWARD_OPERATIONS)
+    wide, operations = (4, _BACKWARD_OPERATIONS) if backward else (1, _FORWARD_OPERATIONS)
     return pl.CostEstimate(
-        flops=2 * scores * (wide * LANES + form.head_dim),
-        transcendentals=(operations + (DROPOUT_OPERATIONS if form.rate else 0)) * scores,
+        flops=2 * scores * (wide * _LANES + form.head_dim),
+        transcendentals=(operations + (_DROPOUT_OPERATIONS if form.rate else 0)) * scores,
         bytes_accessed=sum(x.size * x.dtype.itemsize for x in moved),
     )
 
@@ -201,7 +207,7 @@ def _forward_kernel(form: _Form, rows: int, row_keys, first_head, *refs) -> None
         bias = _bias(form, query_ids[row, :, queries], column[...], 0, chunk)
         mixed = []
         for head in range(form.heads):
-            scores = _dot(k, _only(form, head, q), NT) + bias  # [keys, queries]
+            scores = _dot(k, _only(form, head, q), _NT) + bias  # [keys, queries]
             largest = jnp.max(scores, axis=0, keepdims=True)
             weights = jnp.exp(scores - largest)
             denominator = jnp.sum(weights, axis=0, keepdims=True)
@@ -209,7 +215,7 @@ def _forward_kernel(form: _Form, rows: int, row_keys, first_head, *refs) -> None
             if form.rate:
                 weights = jnp.where(dropout.keeps(row, head, chunk, 0, form.length), weights, 0.0)
             gain = 1.0 / (denominator * (1.0 - form.rate))
-            mixed.append(_dot(v_t[form.lanes(head)], weights.astype(v_t.dtype), NN) * gain)
+            mixed.append(_dot(v_t[form.lanes(head)], weights.astype(v_t.dtype), _NN) * gain)
         out[row, queries, :] = jnp.transpose(jnp.concatenate(mixed, axis=0)).astype(out.dtype)
 
     _each(form, rows, key_ids, column, attend)
@@ -227,24 +233,24 @@ def _backward_kernel(form: _Form, rows: int, row_keys, first_head, *refs) -> Non
         both = jnp.transpose(do.astype(jnp.float32) * out[row, queries, :].astype(jnp.float32))  # [lanes, queries]
         means = [jnp.sum(both[form.lanes(head)], axis=0, keepdims=True) for head in range(form.heads)]
         dq_t = [jnp.zeros((form.head_dim, form.chunk), jnp.float32)] * form.heads
-        for start in range(0, form.length, BLOCK):
-            size = min(BLOCK, form.length - start)
+        for start in range(0, form.length, _BLOCK):
+            size = min(_BLOCK, form.length - start)
             keys = pl.ds(start, size)
             k, v = key[row, keys, :], value[row, keys, :]
             k_t = jnp.transpose(k)
             bias = _bias(form, ids, column[keys], start, chunk)
-            dk_block, dv_block = jnp.zeros((size, LANES), jnp.float32), jnp.zeros((size, LANES), jnp.float32)
+            dk_block, dv_block = jnp.zeros((size, _LANES), jnp.float32), jnp.zeros((size, _LANES), jnp.float32)
             for head in range(form.heads):
                 q_head, do_head = _only(form, head, q), _only(form, head, do)
-                p = jnp.exp(_dot(k, q_head, NT) + bias - total[row, head : head + 1, queries])  # [keys, queries]
-                dropped, dp = p, _dot(v, do_head, NT)
+                p = jnp.exp(_dot(k, q_head, _NT) + bias - total[row, head : head + 1, queries])  # [keys, queries]
+                dropped, dp = p, _dot(v, do_head, _NT)
                 if form.rate:
                     kept = dropout.keeps(row, head, chunk, start, size)
                     dropped, dp = jnp.where(kept, p * gain, 0.0), jnp.where(kept, dp * gain, 0.0)
                 ds = (p * (dp - means[head])).astype(q.dtype)
-                dv_block += _dot(dropped.astype(do.dtype), do_head, NN)
-                dk_block += _dot(ds, q_head, NN)
-                dq_t[head] += _dot(k_t[form.lanes(head)], ds, NN)
+                dv_block += _dot(dropped.astype(do.dtype), do_head, _NN)
+                dk_block += _dot(ds, q_head, _NN)
+                dq_t[head] += _dot(k_t[form.lanes(head)], ds, _NN)
             dk_sum[row, keys, :] += dk_block
             dv_sum[row, keys, :] += dv_block
         dq[row, queries, :] = jnp.transpose(jnp.concatenate(dq_t, axis=0)).astype(dq.dtype)
