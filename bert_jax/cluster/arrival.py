@@ -1,15 +1,12 @@
-"""The start of a job: its processes meet in the workdir, and what must be the same on all of them is compared.
+"""The start of a job: every process tells process 0 that it has come, and learns who has not come.
 
-They meet before any of them connects to JAX's coordination service, which cannot do this itself: it ends a running job
-if a process that has a number already connects once more, it does not say in one line who has not come, and no process
-can ask it anything before all have connected.
+JAX's coordination service cannot do this: it does not say who is missing, it aborts the processes that wait, and a
+process that is started twice ends the job. So process 0 first listens itself at the port that JAX will use. Every other
+process connects and sends a card with its number. When all have come, process 0 closes the port and answers with the
+host of each, or with the reason why there is no job. Only then do they connect to JAX. A process that comes later finds
+JAX at the port, which answers no card, so this process never disturbs the job.
 
-In the folder ``.arrival`` of the workdir, process 0 writes a file with a random id of this start. Every other process
-looks for that file, checks that it can reach the address of process 0, and answers with a card: its number, and the
-values that must be the same on all. Process 0 compares the cards. Then it writes which cards belong to the job, or why
-there is no job. A process that has read this removes its card. It connects only if its own card is named, so a process
-that was started twice, or that belongs to an earlier start, never connects. Process 0 removes the folder when all
-processes have connected, or have read why there is no job.
+The connections stay open as long as the processes live: if they end, process 0 is gone.
 """
 
 from __future__ import annotations
@@ -17,250 +14,221 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import socket
+import threading
 import time
-import uuid
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, BinaryIO
 
-from bert_jax.cluster.differences import difference
-from bert_jax.cluster.exit_codes import BAD_INPUT, INTERRUPTED, PEER_LOST, PREEMPTED
-from bert_jax.cluster.processes import Processes, unreachable
+from bert_jax.cluster.exit_codes import BAD_INPUT, INTERRUPTED, PEER_LOST, PREEMPTED, of_others
+from bert_jax.cluster.processes import Processes, is_own, split_address, unreachable
 from bert_jax.errors import Interrupted, PeerLostError, Preempted, UserError
 from bert_jax.program import say
-from bert_jax.storage import files, reading, write_errors
-from bert_jax.storage.remote import RemotePath
+from bert_jax.storage import reading
 
-FOLDER = ".arrival"
-FIRST = "0"  # the file of process 0
-CARD = re.compile(r"[1-9]\d*-[0-9a-f]{32}")
-LOOK_SECONDS, REMOTE_LOOK_SECONDS = 0.2, 1.0  # time from one look at the folder to the next
-REACH_SECONDS = 3.0  # the longest try to reach process 0
+PORT_SECONDS = 10.0  # how long to wait for the port, which process 0 of an earlier start may still hold
 SAY_SECONDS = 20.0  # time from one line about the wait to the next
-READ_SECONDS = 10.0  # how long process 0, which ends, waits for the others to read why
+_LOOK_SECONDS = 0.2
+_REACH_SECONDS = 3.0  # the longest try to reach process 0, and the longest wait of process 0 for a card
+_KEEP_SECONDS = 60  # silence after which the system shows the network that a connection is used
+_LONGEST_LINE = 10_000  # bytes; a stranger may send more
+_CARD = {"number": int, "of": int, "host": str, "pid": int}
 
 
 class Arrival:
-    """The arrival of one process.
+    """The arrival of this process."""
 
-    Args:
-      workdir: a folder that all processes of the job can read and write.
-      same: the values that must be the same on all processes, by name.
-    """
-
-    def __init__(self, processes: Processes, workdir: str, same: Mapping[str, str]):
-        self._processes, self._folder = processes, files.as_path(workdir) / FOLDER
-        self._look = REMOTE_LOOK_SECONDS if files.is_remote(workdir) else LOOK_SECONDS
-        self._id = uuid.uuid4().hex
-        number, count = processes.process_id, processes.num_processes
-        place = {"number": number, "of": count, "host": socket.gethostname(), "pid": os.getpid()}
-        self._card: dict[str, Any] = {**place, "id": self._id, "same": dict(same)}
-        self._made: list[Any] = []  # the folders made for the arrival, the innermost first
-        self._is_open = False  # whether this is process 0, and its file is there
+    def __init__(self, processes: Processes):
+        self._processes = processes
+        place = {"number": processes.process_id, "of": processes.num_processes}
+        self._card: dict[str, Any] = {**place, "host": socket.gethostname(), "pid": os.getpid()}
+        self._deadline = time.monotonic() + processes.arrival_seconds
         self._said = time.monotonic()  # when it was last said for whom this process waits
-        self._last_answer: Mapping[str, Any] = {}  # what process 0 has answered
-        self._has_verdict = False  # whether process 0 has said which processes belong to the job, or why there is none
+        self._cards: dict[socket.socket, dict[str, Any]] = {}  # in process 0, the other processes
+        self._to_first: socket.socket | None = None  # in every other process
+        self._failure: Mapping[str, Any] | None = None  # the last line of a process that ended while it waited
 
-    def wait(self, still: Callable[[], Any] = lambda: None) -> list[str]:
+    def wait(self) -> list[str]:
         """Wait until all processes have come; return the host of each, by number.
-
-        Args:
-          still: is called by process 0 at each look; an error that it raises ends the wait.
 
         Raises:
           PeerLostError: a process does not come in time, or process 0 cannot be reached.
-          UserError: two processes have one number, or what must be the same differs.
+          UserError: two processes have one number, other numbers are expected, or the port of process 0 is taken.
         """
-        with write_errors.explain(self._folder):
-            return self._gather(still) if self._processes.is_first else self._follow()
+        answer = self._gather() if self._processes.is_first else self._knock()
+        if "reason" in answer:
+            kinds = {BAD_INPUT: UserError, PREEMPTED: Preempted, INTERRUPTED: Interrupted}
+            raise kinds.get(answer["code"], PeerLostError)(answer["reason"])
+        return list(answer["hosts"])
 
     def fail(self, error: str, code: int) -> None:
-        """Tell the other processes that this process ends because of ``error``, with exit code ``code``."""
-        with contextlib.suppress(Exception):
-            if "to" in self._card and not self._has_verdict:
-                self._write(self._name(), {**self._card, "failed": error, "code": code})
-            elif self._is_open:
-                if not self._has_verdict:
-                    self._answer({"reason": f"{_called(self._card)} has failed: {error}", "code": shared_code(code)})
-                self._wait_for_readers()
-        self.close()
+        """Tell the processes that wait that this process ends because of ``error``, with exit code ``code``."""
+        self._tell({"reason": f"{_called(self._card)} has failed: {error}", "code": of_others(code)})
 
-    def close(self) -> None:
-        """Remove the folder, if this is process 0."""
-        if not self._is_open:
-            return
-        with contextlib.suppress(Exception):  # the next start removes what is left
-            self._empty()
-            if not files.is_remote(self._folder):
-                for folder in (self._folder, *self._made):
-                    os.rmdir(folder)
+    def first_is_gone(self) -> bool:
+        """Return whether process 0 has ended, after waiting until the connection to process 0 ends."""
+        assert self._to_first is not None
+        with contextlib.suppress(OSError):
+            self._to_first.recv(1)
+        for _ in range(100):  # the system closes one connection after the other
+            if isinstance(unreachable(self._processes.coordinator, _REACH_SECONDS), ConnectionRefusedError):
+                return True
+            time.sleep(0.01)
+        return False
 
     # ---- Process 0 ---------------------------------------------------------------------------------------------------
 
-    def _gather(self, still: Callable[[], Any]) -> list[str]:
-        if not files.is_remote(self._folder):
-            self._made = [one for one in (self._folder.parent, *self._folder.parent.parents) if not one.exists()]
-        self._empty()
-        self._write(FIRST, self._card)
-        self._is_open = True
-        count, deadline = self._processes.num_processes, time.monotonic() + self._processes.arrival_seconds
-        while True:
-            cards = self._cards()
-            if ended := self._fault(cards) or (self._absent(cards) if time.monotonic() > deadline else None):
-                self._answer({"reason": ended[0], "code": ended[1]}, cards)
-                raise _error(*ended)
-            if len(cards) == count:
-                hosts = [card["host"] for card in sorted(cards.values(), key=lambda card: card["number"])]
-                self._answer({"hosts": hosts}, cards)
-                return hosts
-            still()
-            self._say(lambda: f"process 0 waits for processes {self._others(cards)} of {count}", deadline)  # noqa: B023
-            time.sleep(self._look)
+    def _gather(self) -> dict[str, Any]:
+        with _listen(self._processes.coordinator) as server:
+            server.settimeout(_LOOK_SECONDS)
+            while (answer := self._answer()) is None:
+                with contextlib.suppress(OSError):  # nobody has come, or too many files are open
+                    connection, _ = server.accept()
+                    threading.Thread(target=self._hear, args=(connection,), daemon=True, name="arrival").start()
+                absent = self._absent()
+                if self._say(f"process 0 waits for processes {absent} of {self._processes.num_processes}"):
+                    self._tell({"absent": absent})
+        self._tell(answer)
+        return answer
 
-    def _fault(self, cards: Mapping[str, dict[str, Any]]) -> tuple[str, int] | None:
-        """Return why there is no job, and the exit code; None if nothing is wrong."""
-        count = self._processes.num_processes
-        number_of: dict[int, dict[str, Any]] = {}
-        for card in cards.values():
-            if failed := card.get("failed"):
-                return f"{_called(card)} has failed: {failed}", shared_code(card["code"])
+    def _hear(self, connection: socket.socket) -> None:
+        """Take the card of a process, and keep the connection until the process ends."""
+        connection.settimeout(_REACH_SECONDS)
+        with connection, connection.makefile("rb") as lines, contextlib.suppress(OSError):
+            card = _read(lines)
+            if card is None or not all(isinstance(card.get(name), kind) for name, kind in _CARD.items()):
+                return  # a stranger
+            connection.settimeout(None)
+            self._cards[connection] = card
+            with contextlib.suppress(OSError):
+                last = _read(lines)
+                self._failure = self._failure or last
+            del self._cards[connection]
+
+    def _answer(self) -> dict[str, Any] | None:
+        """Return the hosts of all processes, or the reason why there is no job; None while processes are missing."""
+        job, number_of = self._processes, {0: self._card}
+        if self._failure is not None and {"reason", "code"} <= self._failure.keys():
+            return dict(self._failure)
+        for card in list(self._cards.values()):
             if other := number_of.get(card["number"]):
                 pids = f"pid {other['pid']} on {other['host']} and pid {card['pid']} on {card['host']}"
-                numbers = f"number them from 0 to {count - 1}"
-                return f"two processes have --process_id={card['number']}: {pids}; {numbers}", BAD_INPUT
-            if card["of"] != count or card["number"] >= count:
-                of_both = f"{_called(card)} expects {card['of']} processes, process 0 {count}"
-                return f"{of_both}; start all alike", BAD_INPUT
+                numbers = f"number them from 0 to {job.num_processes - 1}"
+                return _no_job(f"two processes have --process_id={card['number']}: {pids}; {numbers}", BAD_INPUT)
+            if card["of"] != job.num_processes or not 0 <= card["number"] < job.num_processes:
+                both = f"{_called(card)} expects {card['of']} processes, process 0 {job.num_processes}"
+                return _no_job(f"{both}; start all alike", BAD_INPUT)
             number_of[card["number"]] = card
-        if len(cards) < count:
+        if len(number_of) == job.num_processes:
+            return {"hosts": [number_of[number]["host"] for number in range(job.num_processes)]}
+        if time.monotonic() < self._deadline:
             return None
-        hosts = {number: card["host"] for number, card in number_of.items()}
-        for name in self._card["same"]:
-            values = {number: card["same"].get(name, "absent") for number, card in sorted(number_of.items())}
-            if line := difference(f"the {name}", values, hosts):
-                return line, BAD_INPUT
-        return None
+        return _no_job(
+            f"after {job.arrival_seconds:.0f} s processes {self._absent()} of {job.num_processes} have not arrived at "
+            f"{job.coordinator}; start them with the same --coordinator, and let the network through to it",
+            PEER_LOST,
+        )
 
-    def _absent(self, cards: Mapping[str, dict[str, Any]]) -> tuple[str, int]:
-        job, absent = self._processes, self._others(cards)
-        return (
-            f"after {job.arrival_seconds:.0f} s processes {absent} of {job.num_processes} have not arrived in "
-            f"{self._folder}; start them with the same --workdir, on a shared mount or a bucket, and let the network "
-            f"through to {job.coordinator}"
-        ), PEER_LOST
-
-    def _cards(self, first: Mapping[str, Any] | None = None) -> dict[str, dict[str, Any]]:
-        """Return the cards for this start, by id. The first card is of process 0: ``first``, or this process's card."""
-        of_first = dict(first or self._card)
-        cards = {of_first["id"]: of_first}
-        remote = isinstance(self._folder, RemotePath)
-        names = self._folder.names() if remote else [path.name for path in self._folder.iterdir()]
-        for name in sorted(filter(CARD.fullmatch, names)):
-            card = self._read(name)
-            if card is not None and card.get("to") == of_first["id"]:
-                cards[card["id"]] = card
-        return cards
-
-    def _answer(self, answer: Mapping[str, Any], cards: Mapping[str, Any] | None = None) -> None:
-        self._write(FIRST, {**self._card, **answer, "ids": list(self._cards() if cards is None else cards)})
-        self._last_answer, self._has_verdict = answer, True
-
-    def _wait_for_readers(self) -> None:
-        """Wait until every other process has removed its card: then it has read the answer."""
-        deadline = time.monotonic() + READ_SECONDS
-        while time.monotonic() < deadline:
-            cards = self._cards()
-            if all(one == self._id or "failed" in card for one, card in cards.items()):
-                return
-            self._answer(self._last_answer, cards)  # some may have come after the first answer
-            time.sleep(self._look)
-
-    def _empty(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            for path in list(self._folder.iterdir()):
-                path.unlink(missing_ok=True)
+    def _absent(self) -> str:
+        """Return the numbers of the processes that have not come, for a message."""
+        there = {0, *(card["number"] for card in list(self._cards.values()))}
+        return ", ".join(str(number) for number in range(self._processes.num_processes) if number not in there)
 
     # ---- Other processes ---------------------------------------------------------------------------------------------
 
-    def _follow(self) -> list[str]:
-        job, deadline = self._processes, time.monotonic() + self._processes.arrival_seconds
-        error = None
-        while time.monotonic() < deadline:
-            first = self._read(FIRST)
-            if first is not None and self._id in first.get("ids", ()):
-                self._has_verdict = True
-                (self._folder / self._name()).unlink(missing_ok=True)
-                if "reason" in first:
-                    raise _error(first["reason"], first["code"])
-                return list(first["hosts"])
-            if first is not None and "ids" not in first and first["id"] != self._card.get("to"):
-                error = unreachable(job.coordinator, REACH_SECONDS)
-                if error is None:
-                    self._card["to"] = first["id"]
-                    self._write(self._name(), self._card)
-            self._say(lambda: self._whom(first, error), deadline)  # noqa: B023
-            time.sleep(self._look)
+    def _knock(self) -> dict[str, Any]:
+        job, error = self._processes, None
+        name = f"process {job.process_id}"
+        while time.monotonic() < self._deadline:
+            try:
+                connection = socket.create_connection(split_address(job.coordinator), timeout=_REACH_SECONDS)
+                if (answer := self._ask(connection)) is not None:
+                    return answer
+                error = None
+            except OSError as caught:
+                error = caught
+            self._say(f"{name} waits for process 0" + (f" ({error.strerror or error})" if error else ""))
+            time.sleep(_LOOK_SECONDS)
         tried = f"after {job.arrival_seconds:.0f} s of trying"
         if error is not None:
             raise PeerLostError(
-                f"process {job.process_id} cannot reach process 0 at {job.coordinator} ({error.strerror or error}) "
-                f"{tried}; check that process 0 runs, --coordinator, and that the network lets that port through"
+                f"{name} cannot reach process 0 at {job.coordinator} ({error.strerror or error}) {tried}; check that "
+                "process 0 runs, --coordinator, and that the network lets that port through"
             )
         raise PeerLostError(
-            f"process {job.process_id} finds no process 0 that waits for it in {self._folder} {tried}; start "
-            "process 0 with the same --workdir, on a shared mount or a bucket; a job whose processes have all "
-            "arrived takes no other"
+            f"{name} finds no process 0 that waits for it at {job.coordinator} {tried}; start process 0 with the same "
+            "--coordinator; a job whose processes have all arrived takes no other"
         )
 
-    def _whom(self, first: Mapping[str, Any] | None, error: OSError | None) -> str:
-        """Return for whom this process, which is not process 0, waits. Process 0 has written ``first``."""
-        own = f"process {self._processes.process_id}"
-        if first is None or "ids" in first:  # what lies there is of another start
-            return f"{own} waits for process 0"
-        if error is not None:
-            return f"{own} cannot reach process 0 at {self._processes.coordinator} yet ({error.strerror or error})"
-        with contextlib.suppress(FileNotFoundError):  # process 0 has just removed the folder
-            if others := self._others(self._cards(first)):
-                return f"{own} waits with process 0 for processes {others}"
-        return f"{own} waits for the answer of process 0"
-
-    def _name(self) -> str:
-        return f"{self._processes.process_id}-{self._id}"
+    def _ask(self, connection: socket.socket) -> dict[str, Any] | None:
+        """Return the answer of process 0, or None if whoever listens there is no process 0 that waits for others."""
+        with contextlib.suppress(OSError):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # firewalls forget silent connections
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEP_SECONDS)
+            connection.settimeout(max(0.0, self._deadline - time.monotonic()) + _REACH_SECONDS)
+            self._to_first = connection
+            self._tell(self._card)
+            lines = connection.makefile("rb")
+            while (answer := _read(lines)) is not None:
+                if "absent" not in answer:
+                    connection.settimeout(None)
+                    return answer
+                name = f"process {self._processes.process_id}"
+                self._say(f"{name} waits with process 0 for processes {answer['absent']}", now=True)
+        self._to_first = None
+        connection.close()
+        return None
 
     # ---- All ---------------------------------------------------------------------------------------------------------
 
-    def _say(self, whom: Callable[[], str], deadline: float) -> None:
-        """Say for ``whom`` this process waits, and where, if it has not been said for ``SAY_SECONDS``."""
-        if (now := time.monotonic()) - self._said >= SAY_SECONDS:
-            self._said = now
-            say(f"{whom()}, in {self._folder}, for {max(0.0, deadline - now):.0f} s more")
+    def _say(self, whom: str, now: bool = False) -> bool:
+        """Say for ``whom`` this process waits, if it was not said for ``SAY_SECONDS``; return whether it was said."""
+        moment = time.monotonic()
+        if now or moment - self._said >= SAY_SECONDS:
+            self._said = moment
+            say(f"{whom}, at {self._processes.coordinator}, for {max(0.0, self._deadline - moment):.0f} s more")
+            return True
+        return False
 
-    def _others(self, cards: Mapping[str, Mapping[str, Any]]) -> str:
-        """Return the numbers of the processes of the job that have no card, for a message."""
-        there = {card["number"] for card in cards.values()}
-        return ", ".join(str(number) for number in range(self._processes.num_processes) if number not in there)
+    def _tell(self, content: Mapping[str, Any]) -> None:
+        """Send a line to process 0, or from process 0 to all others that have come."""
+        for connection in [self._to_first, *list(self._cards)]:
+            if connection is not None:
+                with contextlib.suppress(OSError):
+                    connection.sendall(json.dumps(content).encode() + b"\n")
 
-    def _read(self, name: str) -> dict[str, Any] | None:
-        """Return what a file holds; None if it is not there or not whole."""
+
+def _listen(coordinator: str) -> socket.socket:
+    """Return a socket that listens where JAX will.
+
+    JAX itself would share the port with another program that listens there. An earlier process 0 gets
+    ``PORT_SECONDS`` to leave it.
+    """
+    host, port = split_address(coordinator)
+    both = not is_own(host) and socket.has_dualstack_ipv6()
+    deadline = time.monotonic() + PORT_SECONDS
+    while True:
         try:
-            content = reading.parse_object((self._folder / name).read_bytes())
-        except FileNotFoundError:
-            return None
-        return content if content is not None and "id" in content else None
+            if both:
+                return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0] if is_own(host) else socket.AF_INET
+            return socket.create_server((host if is_own(host) else "", port), family=family)
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"cannot listen at {coordinator} ({os.strerror(error.errno or 0)}); wait until what listens there "
+                    "has ended, such as process 0 of another job, or give --coordinator another port"
+                ) from None
+        time.sleep(_LOOK_SECONDS)
 
-    def _write(self, name: str, content: Mapping[str, Any]) -> None:
-        files.write_text(self._folder / name, json.dumps(content))
+
+def _read(lines: BinaryIO) -> dict[str, Any] | None:
+    """Return the JSON object of the next line; None if the connection has ended, or the line is something else."""
+    return reading.parse_object(lines.readline(_LONGEST_LINE))
 
 
-def shared_code(code: int) -> int:
-    """Return the exit code of the other processes of a job if one of them ends with ``code``."""
-    return code if code in (BAD_INPUT, PREEMPTED, INTERRUPTED) else PEER_LOST
-
-
-def _error(reason: str, code: int) -> BaseException:
-    kinds = {BAD_INPUT: UserError, PREEMPTED: Preempted, INTERRUPTED: Interrupted}
-    return kinds.get(code, PeerLostError)(reason)
+def _no_job(reason: str, code: int) -> dict[str, Any]:
+    return {"reason": reason, "code": code}
 
 
 def _called(card: Mapping[str, Any]) -> str:

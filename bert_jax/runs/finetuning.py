@@ -90,7 +90,7 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
         identity = settings.identity() | {"init": request.init}
         for trained in recipe.teacher.values():  # by its content, wherever it lies
             identity["teacher"]["init"] = f"teacher@{content(trained)}"
-            distributed.wait("the teacher", identity["teacher"]["init"])
+            distributed.agree("the teacher", identity["teacher"]["init"])
         recorded = with_vocabulary(config, settings.vocab.path, initial.tokenizer if initial else None)
         run = run_record.content(workdir, recorded, identity, request.command, bound=bool(saved))
 
@@ -109,8 +109,8 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
             one.setting.splits[name] for one in each_task(task).values() for name in one.setting.names("train")
         ]
         run["about"] = about(task, experiment, facts, {"examples": sum(map(len, trained_on))})
-        distributed.wait("the vocabulary", own.tokenizer.sha256)
-        distributed.wait("the examples", facts["corpus_fingerprint"])
+        distributed.agree("the vocabulary", own.tokenizer.sha256)
+        distributed.agree("the examples", facts["corpus_fingerprint"])
         said = identity["teacher"]["init"] if recipe.teacher else ""
         if distributed.is_first():
             if not saved:

@@ -94,7 +94,7 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
             rule, name = recipe.experiment.optimizer, recipe.settings.identity()["optimizer"]["name"]
             moments = read_moments(start, recipe.task, recipe.task.setting.model, rule, name, inputs.source_tokenizer)
             notes.append(f"the moments of the optimizer of {request.init} are kept")
-        distributed.wait("what is frozen", str([*map(frozen_contents, tasks_of(recipe.task).values())]))
+        distributed.agree("what is frozen", str([*map(frozen_contents, tasks_of(recipe.task).values())]))
         record = _record_of(used_keys(config, inputs), recipe, request)
         run = run_record.content(workdir, *record, request.extend, bool(saved))
         tasks = tasks_of(recipe.task).values()
