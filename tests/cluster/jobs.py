@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from bert_jax.cluster.job import Job, Store
+from bert_jax.cluster.job import Job
 from bert_jax.cluster.processes import Processes
+from bert_jax.cluster.store import Store
 
 
 class SharedStore(Store):
@@ -57,8 +58,7 @@ class Together:
 
     def __init__(self, count: int, heartbeat_seconds: float = 30.0):
         self.store, self.stops = SharedStore(), dict[int, tuple[str, int]]()
-        self._port = socket.create_server(("127.0.0.1", 0))  # as process 0 has
-        self.address = f"127.0.0.1:{self._port.getsockname()[1]}"
+        self.address = "127.0.0.1:8476"
         hosts = [f"host{number}" for number in range(count)]
         self.jobs = [
             Job(
@@ -94,7 +94,6 @@ class Together:
         for job in self.jobs:
             job._over.set()
         self.store.end()
-        self._port.close()
         until(lambda: not [thread for thread in threading.enumerate() if thread.name == "job"])
 
 
