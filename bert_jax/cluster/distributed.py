@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import platform
 import re
+import resource
 import socket
 import sys
 import threading
@@ -22,14 +24,17 @@ from typing import Any, NoReturn
 import jax
 
 from bert_jax.cluster import signals
-from bert_jax.cluster.exit_codes import CRASHED, INTERRUPTED, of_several
+from bert_jax.cluster.exit_codes import BAD_INPUT, CRASHED, INTERRUPTED, of_several
 from bert_jax.cluster.job import Job
 from bert_jax.cluster.processes import Processes, is_own, split_address
+from bert_jax.cluster.store import Exchange, Store
 from bert_jax.cluster.watchdog import Activity, Watchdog
 from bert_jax.errors import UserError
 from bert_jax.program import say
 from bert_jax.storage import files
 
+_CONNECT_SECONDS = 60  # the longest time from the arrival of all to the connection of all to JAX
+_MOST_FILES = 1 << 16  # the limit on open files that process 0 sets for itself, if the system allows it
 _SHARED_SECONDS = 10.0  # how long a mount may take to show a new file
 _LOST_SECONDS = 2.0  # time after which an error of another process is known to this one
 _OF_XLA = re.compile(r"(UNKNOWN|INTERNAL|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED|FAILED_PRECONDITION): ")
@@ -57,7 +62,11 @@ def join(processes: Processes, config: str | None) -> None:
     Job.open = job = Job(processes)
     signals.last_words.append(lambda: job.fail("interrupted", INTERRUPTED))
     _end_on_errors()
-    job.join()
+    if processes.is_first:
+        _allow_files()
+    job.meet()
+    _connect(processes)
+    job.exchange = Exchange(Store(), processes.process_id, job.hosts)
     if config is not None:
         agree("the Python", platform.python_version())
         agree("the jax", jax.__version__)
@@ -69,6 +78,26 @@ def join(processes: Processes, config: str | None) -> None:
         raise UserError(
             f"JAX sees {jax.process_count()} processes, {processes.num_processes} arrived; give each its own devices"
         )
+
+
+def _connect(processes: Processes) -> None:
+    jax.distributed.initialize(
+        processes.coordinator,
+        processes.num_processes,
+        processes.process_id,
+        local_device_ids=processes.local_device_ids,
+        initialization_timeout=_CONNECT_SECONDS,
+        heartbeat_timeout_seconds=math.ceil(2 * processes.heartbeat_seconds),
+        coordinator_bind_address=processes.coordinator if is_own(split_address(processes.coordinator)[0]) else None,
+    )
+
+
+def _allow_files() -> None:
+    """Raise the limit on open files: each process has connections to process 0, and strangers may hold more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(_MOST_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def code_hash() -> str:
@@ -106,8 +135,9 @@ def agree(name: str, value: str) -> None:
 
     If the values differ, the job ends with exit code ``BAD_INPUT`` and a line that names the processes that differ.
     """
-    if Job.open is not None:
-        Job.open.agree(name, value)
+    job = Job.open
+    if job is not None and job.exchange is not None and (line := job.exchange.difference(name, value)) is not None:
+        job.end_all(line, BAD_INPUT)
 
 
 def wait(name: str) -> None:
@@ -117,7 +147,8 @@ def wait(name: str) -> None:
 
 def exchange(name: str, value: str) -> list[str]:
     """Return the ``value`` of every process, ordered by process number."""
-    return [value] if Job.open is None else Job.open.exchange.all_say(name, value)
+    job = Job.open
+    return [value] if job is None or job.exchange is None else job.exchange.all_say(name, value)
 
 
 def check_shared(workdir: str) -> None:
@@ -146,13 +177,17 @@ def first_says(name: str, value: Any) -> Any:
 
     Use this where clocks, figures or file systems may look different to the others. Process 0 waits for no other.
     """
-    return value if Job.open is None else json.loads(Job.open.exchange.first_says(name, json.dumps(value)))
+    job = Job.open
+    text = json.dumps(value)
+    return json.loads(text if job is None or job.exchange is None else job.exchange.first_says(name, text))
 
 
 def leave() -> None:
     """End this process's part in the job: wait for all other processes to finish, then close the connection."""
     if Job.open is not None:
+        wait("the end")
         Job.open.leave()
+        jax.distributed.shutdown()
         Job.open = None
 
 

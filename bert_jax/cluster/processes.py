@@ -147,12 +147,3 @@ def _can_bind(family: socket.AddressFamily, address: Any) -> bool:
     except OSError:
         return False
     return True
-
-
-def unreachable(address: str, seconds: float) -> OSError | None:
-    """Return the error of a connection to ``address``, or None if it works."""
-    try:
-        socket.create_connection(split_address(address), timeout=seconds).close()
-    except OSError as error:
-        return error
-    return None

@@ -23,30 +23,18 @@ class Store:
 
         self._client: Any = global_state.client
 
-    def set(self, key: str, value: str, again: bool = False) -> None:
-        """Set a key; do nothing if it is set already, unless it may be set ``again``."""
-        try:
-            self._client.key_value_set(key, value, allow_overwrite=again)
-        except jax.errors.JaxRuntimeError as error:
-            if "ALREADY_EXISTS" not in str(error):
-                raise OSError(str(error)) from error
+    def set(self, key: str, value: str) -> None:
+        """Set a key that nobody has set."""
+        self._client.key_value_set(key, value)
 
     def wait_for(self, key: str) -> str:
-        """Return the value of a key, after waiting until it is set. Raises ``OSError`` if process 0 is gone."""
+        """Return the value of a key, after waiting until it is set."""
         while True:
             try:
                 return str(self._client.blocking_key_value_get(key, _FOR_EVER_MS))
             except jax.errors.JaxRuntimeError as error:
                 if "DEADLINE_EXCEEDED" not in str(error):
-                    raise OSError(str(error)) from error
-
-    def below(self, folder: str) -> dict[str, str]:
-        """Return the values of all keys ``FOLDER/NAME``, by name."""
-        try:
-            pairs = self._client.key_value_dir_get(f"{folder}/")
-        except jax.errors.JaxRuntimeError as error:
-            raise OSError(str(error)) from error
-        return {key.rpartition("/")[2]: value for key, value in pairs}
+                    raise
 
 
 class Exchange:
