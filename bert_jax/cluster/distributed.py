@@ -66,7 +66,7 @@ def join(processes: Processes, config: str | None) -> None:
         _allow_files()
     job.meet()
     _connect(processes)
-    job.exchange = Exchange(Store(), processes.process_id, job.hosts)
+    Exchange.open = Exchange(Store(), processes.process_id, job.hosts)
     if config is not None:
         agree("the Python", platform.python_version())
         agree("the jax", jax.__version__)
@@ -135,9 +135,8 @@ def agree(name: str, value: str) -> None:
 
     If the values differ, the job ends with exit code ``BAD_INPUT`` and a line that names the processes that differ.
     """
-    job = Job.open
-    if job is not None and job.exchange is not None and (line := job.exchange.difference(name, value)) is not None:
-        job.end_all(line, BAD_INPUT)
+    if Job.open and Exchange.open and (line := Exchange.open.difference(name, value)):
+        Job.open.end_all(line, BAD_INPUT)
 
 
 def wait(name: str) -> None:
@@ -147,8 +146,7 @@ def wait(name: str) -> None:
 
 def exchange(name: str, value: str) -> list[str]:
     """Return the ``value`` of every process, ordered by process number."""
-    job = Job.open
-    return [value] if job is None or job.exchange is None else job.exchange.all_say(name, value)
+    return Exchange.open.all_say(name, value) if Exchange.open else [value]
 
 
 def check_shared(workdir: str) -> None:
@@ -177,9 +175,7 @@ def first_says(name: str, value: Any) -> Any:
 
     Use this where clocks, figures or file systems may look different to the others. Process 0 waits for no other.
     """
-    job = Job.open
-    text = json.dumps(value)
-    return json.loads(text if job is None or job.exchange is None else job.exchange.first_says(name, text))
+    return json.loads(Exchange.open.first_says(name, json.dumps(value))) if Exchange.open else value
 
 
 def leave() -> None:
@@ -188,7 +184,7 @@ def leave() -> None:
         wait("the end")
         Job.open.leave()
         jax.distributed.shutdown()
-        Job.open = None
+        Job.open = Exchange.open = None
 
 
 def _end_on_errors() -> None:

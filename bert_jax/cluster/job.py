@@ -35,7 +35,6 @@ from bert_jax.cluster import signals
 from bert_jax.cluster.exit_codes import BAD_INPUT, INTERRUPTED, PEER_LOST, PREEMPTED, of_others
 from bert_jax.cluster.line import Line, listen
 from bert_jax.cluster.processes import Processes, split_address
-from bert_jax.cluster.store import Exchange
 from bert_jax.cluster.watchdog import Progress, Watchdog
 from bert_jax.errors import Interrupted, PeerLostError, Preempted, UserError
 from bert_jax.program import say
@@ -61,7 +60,6 @@ class Job:
         self.processes = processes
         self.hosts: list[str] = []  # of all processes, by number; empty until all have come
         self.watchdog = Watchdog(heartbeat_seconds=processes.heartbeat_seconds)
-        self.exchange: Exchange | None = None  # once all are connected
         self._stop = stop or _leave_at_once
         place = {"number": processes.process_id, "of": processes.num_processes}
         self._card: dict[str, Any] = {**place, "host": socket.gethostname(), "pid": os.getpid()}

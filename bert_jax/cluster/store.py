@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 
@@ -40,10 +40,14 @@ class Store:
 class Exchange:
     """The values that the processes of a job tell each other. All must make the same calls of a name.
 
+    ``Exchange.open`` is the exchange of this process, or None before all processes are connected.
+
     Args:
       number: the number of this process.
       hosts: the host of each process.
     """
+
+    open: ClassVar[Exchange | None] = None
 
     def __init__(self, store: Store, number: int, hosts: Sequence[str]):
         self._store, self._number, self._hosts = store, number, hosts

@@ -48,8 +48,7 @@ class Together:
         ]
         for thread in self.in_threads(lambda job, number: job.meet()):
             thread.join(30)
-        for number, job in enumerate(self.jobs):
-            job.exchange = Exchange(store, number, job.hosts)
+        self.exchanges = [Exchange(store, number, job.hosts) for number, job in enumerate(self.jobs)]
 
     def at(self, step: int, state: Any, *numbers: int) -> None:
         """Some report progress, or all of them."""

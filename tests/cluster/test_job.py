@@ -45,10 +45,11 @@ def together(monkeypatch: pytest.MonkeyPatch) -> Iterator[NewJob]:
 def test_values_are_exchanged(together: NewJob) -> None:
     all_of_them, found = together(3), {}
 
-    def work(one: job.Job, number: int) -> None:
-        numbers = [one.exchange.all_say("numbers", str(number + call)) for call in range(2)]
-        firsts = [one.exchange.first_says("number", str(number + call)) for call in range(2)]
-        assert one.exchange.difference("the corpus", "xyz") is None
+    def work(_: job.Job, number: int) -> None:
+        one = all_of_them.exchanges[number]
+        numbers = [one.all_say("numbers", str(number + call)) for call in range(2)]
+        firsts = [one.first_says("number", str(number + call)) for call in range(2)]
+        assert one.difference("the corpus", "xyz") is None
         found[number] = numbers, firsts
 
     for thread in all_of_them.in_threads(work):
@@ -139,18 +140,18 @@ def test_process_0_that_fails_too_prints_its_own_error_alone(together: NewJob) -
     assert not found.stops
 
 
-def agree_on(name: str, values: list[str]) -> Callable[[job.Job, int], None]:
+def agree(found: Together, name: str, values: list[str]) -> None:
     def work(one: job.Job, number: int) -> None:
-        line = one.exchange.difference(name, values[number])  # type: ignore[union-attr]
+        line = found.exchanges[number].difference(name, values[number])
         assert line
         one.end_all(line, BAD_INPUT)
 
-    return work
+    found.in_threads(work)
 
 
 def test_what_differs_is_named(together: NewJob) -> None:
     found = together(3)
-    found.in_threads(agree_on("the corpus", ["xyz", "abc", "xyz"]))
+    agree(found, "the corpus", ["xyz", "abc", "xyz"])
     until(lambda: len(found.stops) == 3)
     line = f"the corpus is abc on process 1 on {HOST}, but xyz on process 0 on {HOST}; make them the same"
     assert found.stops[2] == (line, BAD_INPUT)
@@ -159,7 +160,7 @@ def test_what_differs_is_named(together: NewJob) -> None:
 def test_of_a_config_the_keys_that_differ_are_named(together: NewJob) -> None:
     found = together(2)
     configs = [{"seed": 0, "schedule": {"peak": 1e-3}, "workers": 0}, {"seed": 0, "schedule": {"peak": 2e-3}}]
-    found.in_threads(agree_on("the config", [json.dumps(config) for config in configs]))
+    agree(found, "the config", [json.dumps(config) for config in configs])
     until(lambda: len(found.stops) == 2)
     reason, code = found.stops[1]
     assert reason.startswith(f"the config on process 1 on {HOST} is not that on process 0 on {HOST}: ")
