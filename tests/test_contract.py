@@ -303,7 +303,7 @@ def test_a_run_of_two_kinds(whole: Path) -> None:
     assert np.any(before["class"]["kernel"] != after["class"]["kernel"])
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.heavy)])
 def test_a_run_of_two_kinds_is_cut(count: int, whole: Path, tmp_path: Path) -> None:
     """Two processes compute each batch in two parts."""
     cut, unbroken, flags = tmp_path / "cut", whole if count == 1 else tmp_path / "unbroken", f"--micro_batches={count}"

@@ -140,7 +140,7 @@ def in_processes(arguments: argparse.Namespace, work: Callable[[], object], alik
         try:
             if processes is not None:
                 config = arguments.config.to_json_best_effort() if alike else None
-                distributed.join(processes, arguments.workdir, config)
+                distributed.join(processes, config)
             compile_cache.keep_compiled()
             try:
                 work()

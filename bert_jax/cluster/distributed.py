@@ -1,4 +1,4 @@
-"""What the rest of the program calls when a job has several processes: join, wait, exchange values, leave.
+"""What the rest of the program calls when a job has several processes: join, agree, wait, exchange values, leave.
 
 This file starts a job and passes calls on to its ``Job``. If a process dies, freezes or stalls, all other processes end
 within seconds and name it (see ``job``). A SIGTERM to any process makes all processes save the same step and end with
@@ -9,35 +9,43 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import platform
 import re
+import resource
 import socket
 import sys
 import threading
 import time
+import uuid
 from pathlib import Path
 from typing import Any, NoReturn
 
 import jax
 
 from bert_jax.cluster import signals
-from bert_jax.cluster.exit_codes import CRASHED, INTERRUPTED, of_several
+from bert_jax.cluster.exit_codes import BAD_INPUT, CRASHED, INTERRUPTED, of_several
 from bert_jax.cluster.job import Job
 from bert_jax.cluster.processes import Processes, is_own, split_address
+from bert_jax.cluster.store import Exchange, Store
 from bert_jax.cluster.watchdog import Activity, Watchdog
 from bert_jax.errors import UserError
+from bert_jax.program import say
+from bert_jax.storage import files
 
-LOST_SECONDS = 2.0  # time after which an error of another process is known to this one
-OF_XLA = re.compile(r"(UNKNOWN|INTERNAL|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED|FAILED_PRECONDITION): ")
+_CONNECT_SECONDS = 60  # the longest time from the arrival of all to the connection of all to JAX
+_MOST_FILES = 1 << 16  # the limit on open files that process 0 sets for itself, if the system allows it
+_SHARED_SECONDS = 10.0  # how long a mount may take to show a new file
+_LOST_SECONDS = 2.0  # time after which an error of another process is known to this one
+_OF_XLA = re.compile(r"(UNKNOWN|INTERNAL|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED|FAILED_PRECONDITION): ")
 
 
-def join(processes: Processes, workdir: str, config: str | None) -> None:
-    """Meet all processes of the job and set JAX up; call this before anything else uses JAX.
+def join(processes: Processes, config: str | None) -> None:
+    """Wait for all processes of the job and set JAX up; call this before anything else uses JAX.
 
     Args:
-      workdir: a folder that all processes can read and write; they meet there (see ``arrival``).
       config: a recipe as JSON. If it, a version or the code is not the same on all processes, every process ends with
-        one line that says what differs (``arrival``) and exit code ``BAD_INPUT``. If None, none of them is compared.
+        one line that says what differs, and exit code ``BAD_INPUT``. If None, none of them is compared.
 
     Raises:
       PeerLostError: a process does not come, or process 0 cannot be reached.
@@ -45,24 +53,51 @@ def join(processes: Processes, workdir: str, config: str | None) -> None:
     """
     host, port = split_address(processes.coordinator)
     if processes.is_first and not is_own(host):
-        print(
+        say(
             f"{host} names no address of this machine that others reach: port {port} is open on all of its addresses; "
-            "keep it private",
-            file=sys.stderr,
+            "keep it private"
         )
     own = f"process {processes.process_id} of {processes.num_processes} on {socket.gethostname()}"
-    print(f"{own}: waiting up to {processes.arrival_seconds:.0f} s for all processes", file=sys.stderr, flush=True)
+    say(f"{own}: waiting up to {processes.arrival_seconds:.0f} s for all processes")
     Job.open = job = Job(processes)
     signals.last_words.append(lambda: job.fail("interrupted", INTERRUPTED))
     _end_on_errors()
-    versions = {"Python": platform.python_version(), "jax": jax.__version__}
-    job.join(workdir, {} if config is None else {**versions, "code": code_hash(), "config": config})
     if processes.is_first:
-        print(f"all {processes.num_processes} processes have arrived", file=sys.stderr, flush=True)
+        _allow_files()
+    job.meet()
+    _connect(processes)
+    Exchange.open = Exchange(Store(), processes.process_id, job.hosts)
+    if config is not None:
+        agree("the Python", platform.python_version())
+        agree("the jax", jax.__version__)
+        agree("the code", code_hash())
+        agree("the config", config)
+    if processes.is_first:
+        say(f"all {processes.num_processes} processes have arrived")
     if jax.process_count() != processes.num_processes:
         raise UserError(
             f"JAX sees {jax.process_count()} processes, {processes.num_processes} arrived; give each its own devices"
         )
+
+
+def _connect(processes: Processes) -> None:
+    jax.distributed.initialize(
+        processes.coordinator,
+        processes.num_processes,
+        processes.process_id,
+        local_device_ids=processes.local_device_ids,
+        initialization_timeout=_CONNECT_SECONDS,
+        heartbeat_timeout_seconds=math.ceil(2 * processes.heartbeat_seconds),
+        coordinator_bind_address=processes.coordinator if is_own(split_address(processes.coordinator)[0]) else None,
+    )
+
+
+def _allow_files() -> None:
+    """Raise the limit on open files: each process has connections to process 0, and strangers may hold more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(_MOST_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def code_hash() -> str:
@@ -72,6 +107,11 @@ def code_hash() -> str:
     for path in sorted(package.rglob("*.py")):
         digest.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:12]
+
+
+def joined() -> bool:
+    """Return whether this process was started as a process of a job, be it the only one."""
+    return Job.open is not None
 
 
 def several() -> bool:
@@ -90,15 +130,44 @@ def at(step: int, state: Activity) -> None:
         Watchdog.open.at(step, state)
 
 
-def wait(name: str, holds: str = "") -> None:
-    """Wait until all processes have called this, each with the same ``holds``; if the values differ, the job ends."""
-    if Job.open is not None:
-        Job.open.exchange(name, holds, alike=True)
+def agree(name: str, value: str) -> None:
+    """Wait until all processes have called this with the same ``value``.
+
+    If the values differ, the job ends with exit code ``BAD_INPUT`` and a line that names the processes that differ.
+    """
+    if Job.open and Exchange.open and (line := Exchange.open.difference(name, value)):
+        Job.open.end_all(line, BAD_INPUT)
 
 
-def exchange(name: str, holds: str) -> list[str]:
-    """Return the ``holds`` of every process, ordered by process number."""
-    return [holds] if Job.open is None else Job.open.exchange(name, holds)
+def wait(name: str) -> None:
+    """Wait until all processes have called this."""
+    agree(name, "")
+
+
+def exchange(name: str, value: str) -> list[str]:
+    """Return the ``value`` of every process, ordered by process number."""
+    return Exchange.open.all_say(name, value) if Exchange.open else [value]
+
+
+def check_shared(workdir: str) -> None:
+    """Raise ``UserError`` if a process does not see in ``workdir`` what process 0 writes there."""
+    if not several():
+        return
+    path = files.as_path(workdir) / f".seen-by-all-{first_says('the file for all', uuid.uuid4().hex)}"
+    if is_first():
+        files.write_text(path, "")
+    wait("the file for all is there")
+    deadline = time.monotonic() + _SHARED_SECONDS
+    while not (sees := path.exists()) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    blind = [str(number) for number, text in enumerate(exchange("sees it", json.dumps(sees))) if text != "true"]
+    if is_first():
+        path.unlink()
+    if blind:
+        raise UserError(
+            f"processes {', '.join(blind)} do not see what process 0 writes in {workdir}; give all the same --workdir, "
+            "on a shared mount or in a bucket"
+        )
 
 
 def first_says(name: str, value: Any) -> Any:
@@ -106,14 +175,16 @@ def first_says(name: str, value: Any) -> Any:
 
     Use this where clocks, figures or file systems may look different to the others. Process 0 waits for no other.
     """
-    return value if Job.open is None else json.loads(Job.open.first_says(name, json.dumps(value)))
+    return json.loads(Exchange.open.first_says(name, json.dumps(value))) if Exchange.open else value
 
 
 def leave() -> None:
     """End this process's part in the job: wait for all other processes to finish, then close the connection."""
     if Job.open is not None:
+        wait("the end")
         Job.open.leave()
-        Job.open = None
+        jax.distributed.shutdown()
+        Job.open = Exchange.open = None
 
 
 def _end_on_errors() -> None:
@@ -155,10 +226,10 @@ def _patience(error: BaseException) -> float:
     """
     cause: BaseException | None = error
     while cause is not None and Job.open is not None:
-        if OF_XLA.match(str(cause)):
-            return Job.open.processes.heartbeat_seconds + 2 * LOST_SECONDS
+        if _OF_XLA.match(str(cause)):
+            return Job.open.processes.heartbeat_seconds + 2 * _LOST_SECONDS
         cause = cause.__cause__ or cause.__context__
-    return LOST_SECONDS
+    return _LOST_SECONDS
 
 
 def leave_at_once(reason: str, code: int) -> NoReturn:

@@ -20,6 +20,11 @@ def of(error: UserError | Preempted) -> int:
     return next((code for kind, code in codes.items() if isinstance(error, kind)), BAD_INPUT)
 
 
+def of_others(code: int) -> int:
+    """Return the exit code of the other processes of a job if one process ends with ``code``."""
+    return code if code in (BAD_INPUT, PREEMPTED, INTERRUPTED) else PEER_LOST
+
+
 def of_several(error: BaseException, code: int) -> int:
     """Return the exit code of a job of several processes that ``error`` ends; ``code`` is that of a single process.
 

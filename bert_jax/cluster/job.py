@@ -1,92 +1,53 @@
-"""Watches the processes of a running job: ends all if one dies, freezes or stalls, and names that one.
+"""Names the process of a job that does not come, dies, freezes or stands still, and ends all processes.
 
-JAX's collectives do not tell which process is missing: the other processes wait in them, sometimes for ever. So every
-process writes what it is doing, twice a second, into the key-value store of JAX's coordination service, and process 0
-reads this. A process that writes nothing for ``heartbeat_seconds`` is dead or frozen. If all of them write, but none
-gets on, the one that is behind the others stands still, because the others wait for it. Process 0 then sets the key
-"ended" to the reason and the exit code; a thread of every process waits for that key, prints the reason and leaves.
+JAX does not do this: its collectives wait for a missing process, sometimes for ever, and its coordination service
+aborts all processes without naming one, or if a process is started twice. So every process has a connection of ours to
+process 0 (``line``).
 
-JAX's service expects heartbeats too (seen with 0.10.2 and 0.12.0.1). If a process sends none, or if process 0, which
-hosts the service, is gone, XLA ends each process with several lines and SIGABRT. Python code cannot prevent that: the
-callback for it fails with ``std::bad_cast``. So JAX waits twice as long for a heartbeat as we do, and acts only if no
-thread of ours can run. If process 0 dies, XLA notices at once; ``_delay_abort`` makes XLA wait for six seconds. By then
-our threads have noticed too, and have ended the process with one line and ``PEER_LOST``. A process 0 that ends by
-itself first sets "ended", and waits until the others have read it.
+- At the start process 0 listens at the port that JAX will use. Every other process connects and sends its number. When
+  all have come, process 0 closes the port and answers with the host of each; only then do they connect to JAX. A
+  process that comes later finds JAX at the port, which does not answer, so this process never disturbs the job.
+- From then on each process sends twice a second what it is doing. If a connection ends, the process at its other end
+  is gone. If nothing comes for ``heartbeat_seconds``, the process is frozen. If all send, but none gets on, the process
+  that is behind the others stands still, because the others wait for it.
+- Whoever finds a reason to end the job tells process 0, and process 0 tells all.
+
+JAX expects heartbeats too. If a process sends none, or if process 0, which hosts JAX's service, is gone, XLA ends each
+process with several lines and SIGABRT, and Python code cannot prevent that. So JAX waits twice as long as we do. If
+process 0 dies, XLA notices at once, but takes about a second for its report; by then our thread has ended the process.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
 import faulthandler
-import json
 import math
-import resource
-import signal
+import os
+import socket
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from typing import Any, ClassVar, NoReturn
 
-import jax
-
 from bert_jax.cluster import signals
-from bert_jax.cluster.arrival import Arrival, shared_code
-from bert_jax.cluster.differences import difference
-from bert_jax.cluster.exit_codes import BAD_INPUT, PEER_LOST
-from bert_jax.cluster.processes import Processes, check_port, is_own, split_address, unreachable
+from bert_jax.cluster.exit_codes import BAD_INPUT, INTERRUPTED, PEER_LOST, PREEMPTED, of_others
+from bert_jax.cluster.line import Line, listen
+from bert_jax.cluster.processes import Processes, split_address
 from bert_jax.cluster.watchdog import Progress, Watchdog
-from bert_jax.errors import UserError
+from bert_jax.errors import Interrupted, PeerLostError, Preempted, UserError
+from bert_jax.program import say
 
-BEAT_SECONDS = 0.5  # time from one writing of a process to the next; process 0 waits so long before it leaves
-TELL_SECONDS = 3.0  # the longest time to tell the others of an error; process 0 may be frozen
-MOST_FILES = 1 << 16  # the limit on open files that process 0 sets for itself, if the system allows it
-FOR_EVER_MS = 10**9  # eleven days, after which the wait for a key is repeated
-
-
-class Store:
-    """The keys and texts that all processes of a job share.
-
-    They are in JAX's coordination service; JAX keeps its client for them private.
-    """
-
-    def __init__(self) -> None:
-        from jax._src.distributed import global_state
-
-        self._client: Any = global_state.client
-
-    def set(self, key: str, value: str, again: bool = False) -> None:
-        """Set a key; do nothing if it is set already, unless it may be set ``again``."""
-        try:
-            self._client.key_value_set(key, value, allow_overwrite=again)
-        except jax.errors.JaxRuntimeError as error:
-            if "ALREADY_EXISTS" not in str(error):
-                raise OSError(str(error)) from error
-
-    def wait_for(self, key: str) -> str:
-        """Return the value of a key, after waiting until it is set. Raises ``OSError`` if process 0 is gone."""
-        while True:
-            try:
-                return str(self._client.blocking_key_value_get(key, FOR_EVER_MS))
-            except jax.errors.JaxRuntimeError as error:
-                if "DEADLINE_EXCEEDED" not in str(error):
-                    raise OSError(str(error)) from error
-
-    def below(self, folder: str) -> dict[str, str]:
-        """Return the values of all keys ``FOLDER/NAME``, by name."""
-        try:
-            pairs = self._client.key_value_dir_get(f"{folder}/")
-        except jax.errors.JaxRuntimeError as error:
-            raise OSError(str(error)) from error
-        return {key.rpartition("/")[2]: value for key, value in pairs}
+BEAT_SECONDS = 0.5  # time from one beat of a process to the next; process 0 waits so long before it leaves
+SAY_SECONDS = 20.0  # time from one line about the wait for others to the next
+_LOOK_SECONDS = 0.2
+_REACH_SECONDS = 3.0  # the longest try to reach process 0, and the longest wait of process 0 for a card
+_CARD = {"number": int, "of": int, "host": str, "pid": int}
 
 
 class Job:
-    """The part of this process in a job of several. ``Job.open`` is that of this process, or None.
+    """The part of this process in a job of several. ``Job.open`` is the job of this process, or None.
 
     Args:
       stop: is called from a thread, with the reason and the exit code, when the job cannot go on; it must end the
@@ -97,222 +58,240 @@ class Job:
 
     def __init__(self, processes: Processes, stop: Callable[[str, int], Any] | None = None):
         self.processes = processes
-        self._stop = stop or _leave_at_once
-        self._arrival: Arrival | None = None
-        self._store: Store | None = None
-        self._hosts: list[str] = []
+        self.hosts: list[str] = []  # of all processes, by number; empty until all have come
         self.watchdog = Watchdog(heartbeat_seconds=processes.heartbeat_seconds)
-        self._heard = time.monotonic()  # when the store last took our progress
-        self._seen: dict[int, tuple[str, float]] = {}  # number -> what it wrote last, and when process 0 saw it first
-        self._calls: Counter[str] = Counter()  # name of an exchange -> how often it was called
-        self._over = threading.Event()  # this process is leaving
-        self._threads: list[threading.Thread] = []
+        self._stop = stop or _leave_at_once
+        place = {"number": processes.process_id, "of": processes.num_processes}
+        self._card: dict[str, Any] = {**place, "host": socket.gethostname(), "pid": os.getpid()}
+        self._cards: dict[Line, dict[str, Any]] = {}  # the other processes, as process 0 knows them
+        self._to_first: Line | None = None
+        self._deadline = time.monotonic() + processes.arrival_seconds
+        self._said = time.monotonic()  # when it was last said for whom this process waits
+        self._seen: dict[int, tuple[Progress, float]] = {}  # number -> what it does, and when process 0 heard this
+        self._ended: tuple[str, int] | None = None  # why the job ends, and the exit code
+        self._over, self._stopped = threading.Event(), threading.Event()  # this process is leaving; has left
 
-    # ---- Arrival -----------------------------------------------------------------------------------------------------
+    # ---- The arrival of all ------------------------------------------------------------------------------------------
 
-    def join(self, workdir: str, same: Mapping[str, str]) -> None:
-        """Wait for all processes, then connect. Raises the errors of ``Arrival.wait``."""
-        self._arrival = Arrival(self.processes, workdir, same)
-        connecting: Future[None] | None = None
-        if self.processes.is_first:
-            check_port(self.processes.coordinator)
-            _allow_files()
-            connecting = self._in_thread(self._connect)  # opens the port, and then waits for the others
+    def meet(self) -> None:
+        """Wait until all processes have come, then begin to watch them.
 
-        def check() -> None:
-            if connecting is not None and connecting.done():
-                connecting.result()
+        Raises:
+          PeerLostError: a process does not come in time, or process 0 cannot be reached.
+          UserError: two processes have one number, other numbers are expected, or the port of process 0 is taken.
+        """
+        answer = self._gather() if self.processes.is_first else self._knock()
+        if "reason" in answer:
+            kinds = {BAD_INPUT: UserError, PREEMPTED: Preempted, INTERRUPTED: Interrupted}
+            raise kinds.get(answer["code"], PeerLostError)(answer["reason"])
+        now = Progress(0, 0, "starting", 0.0, math.inf), time.monotonic()
+        self._seen = dict.fromkeys(range(len(answer["hosts"])), now)
+        self.hosts = list(answer["hosts"])
+        self.watchdog.__enter__()
+        _in_thread(self._beat)
+        if not self.processes.is_first:
+            _in_thread(self._follow)
 
-        hosts = self._arrival.wait(check)
-        if connecting is None:
-            self._connect()
-        else:
-            connecting.result()
-        self._arrival.close()
-        _delay_abort()
-        self.begin(Store(), hosts)
+    def _gather(self) -> dict[str, Any]:
+        """Wait, as process 0, for all others; return what they are told."""
+        with listen(self.processes.coordinator) as server:
+            server.settimeout(_LOOK_SECONDS)
+            while (answer := self._answer()) is None:
+                with contextlib.suppress(OSError):  # nobody has come, or too many files are open
+                    line = Line(server.accept()[0])
+                    _in_thread(lambda line=line: self._hear(line))  # type: ignore[misc]
+                absent = self._absent()
+                if self._say(f"process 0 waits for processes {absent} of {self.processes.num_processes}"):
+                    self._tell(absent=absent)
+        self._tell(**answer)
+        return answer
 
-    def _connect(self) -> None:
-        job = self.processes
-        jax.distributed.initialize(
-            job.coordinator,
-            job.num_processes,
-            job.process_id,
-            local_device_ids=job.local_device_ids,
-            # JAX would abort the process at the end of this time; ``Arrival`` ends it before.
-            initialization_timeout=math.ceil(2 * job.arrival_seconds) + 60,
-            heartbeat_timeout_seconds=math.ceil(2 * job.heartbeat_seconds),
-            coordinator_bind_address=job.coordinator if is_own(split_address(job.coordinator)[0]) else None,
+    def _answer(self) -> dict[str, Any] | None:
+        """Return the hosts of all processes, or the reason why there is no job; None while processes are missing."""
+        job, number_of = self.processes, {0: self._card}
+        if self._ended:
+            return _no_job(*self._ended)
+        for card in list(self._cards.values()):
+            if other := number_of.get(card["number"]):
+                pids = f"pid {other['pid']} on {other['host']} and pid {card['pid']} on {card['host']}"
+                numbers = f"number them from 0 to {job.num_processes - 1}"
+                return _no_job(f"two processes have --process_id={card['number']}: {pids}; {numbers}", BAD_INPUT)
+            if card["of"] != job.num_processes or not 0 <= card["number"] < job.num_processes:
+                both = f"{_called(card)} expects {card['of']} processes, process 0 {job.num_processes}"
+                return _no_job(f"{both}; start all alike", BAD_INPUT)
+            number_of[card["number"]] = card
+        if len(number_of) == job.num_processes:
+            return {"hosts": [number_of[number]["host"] for number in range(job.num_processes)]}
+        if time.monotonic() < self._deadline:
+            return None
+        return _no_job(
+            f"after {job.arrival_seconds:.0f} s processes {self._absent()} of {job.num_processes} have not arrived at "
+            f"{job.coordinator}; start them with the same --coordinator, and let the network through to it",
+            PEER_LOST,
         )
 
-    @staticmethod
-    def _in_thread(work: Callable[[], None]) -> Future[None]:
-        done: Future[None] = Future()
+    def _absent(self) -> str:
+        """Return the numbers of the processes that have not come, for a message."""
+        there = {0, *(card["number"] for card in list(self._cards.values()))}
+        return ", ".join(str(number) for number in range(self.processes.num_processes) if number not in there)
 
-        def run() -> None:
+    def _knock(self) -> dict[str, Any]:
+        """Go to process 0 and wait for its answer."""
+        job, error = self.processes, None
+        name = f"process {job.process_id}"
+        while time.monotonic() < self._deadline:
             try:
-                work()
-                done.set_result(None)
-            except BaseException as error:
-                done.set_exception(error)
+                connection = socket.create_connection(split_address(job.coordinator), timeout=_REACH_SECONDS)
+                error = None
+                if answer := self._ask(Line(connection)):
+                    return answer
+            except OSError as caught:
+                error = caught
+            self._say(f"{name} waits for process 0" + (f" ({error.strerror or error})" if error else ""))
+            time.sleep(_LOOK_SECONDS)
+        tried = f"after {job.arrival_seconds:.0f} s of trying"
+        if error is not None:
+            raise PeerLostError(
+                f"{name} cannot reach process 0 at {job.coordinator} ({error.strerror or error}) {tried}; check that "
+                "process 0 runs, --coordinator, and that the network lets that port through"
+            )
+        raise PeerLostError(
+            f"{name} finds no process 0 that waits for it at {job.coordinator} {tried}; start process 0 with the same "
+            "--coordinator; a job whose processes have all arrived takes no other"
+        )
 
-        threading.Thread(target=run, daemon=True, name="job").start()
-        return done
+    def _ask(self, line: Line) -> dict[str, Any] | None:
+        """Return the answer of process 0, or None if whoever listens there is no process 0 that waits for others."""
+        line.send(**self._card)
+        self._to_first = line
+        with contextlib.suppress(TimeoutError):
+            while answer := line.read(max(0.0, self._deadline - time.monotonic()) + _REACH_SECONDS):
+                if "absent" not in answer:
+                    return answer
+                self._said = -math.inf
+                self._say(f"process {self.processes.process_id} waits with process 0 for processes {answer['absent']}")
+        self._to_first = None
+        line.close()
+        return None
 
-    def begin(self, store: Store, hosts: list[str]) -> None:
-        """Watch the other processes, and be watched; ``hosts`` has the host of each."""
-        self._hosts, self._heard = hosts, time.monotonic()
-        self._seen = dict.fromkeys(range(len(hosts)), ("", self._heard))
-        self.watchdog.__enter__()
-        self._store = store
-        self._threads = [
-            threading.Thread(target=work, daemon=True, name="job") for work in (self._listen, self._beat, self._watch)
-        ]
-        for thread in self._threads:
-            thread.start()
+    def _say(self, whom: str) -> bool:
+        """Say for ``whom`` this process waits, if it was not said for ``SAY_SECONDS``; return whether it was said."""
+        now = time.monotonic()
+        if due := now - self._said >= SAY_SECONDS:
+            self._said = now
+            say(f"{whom}, at {self.processes.coordinator}, for {max(0.0, self._deadline - now):.0f} s more")
+        return due
 
-    # ---- What other parts of the program call ------------------------------------------------------------------------
-
-    def exchange(self, name: str, holds: str, alike: bool = False) -> list[str]:
-        """Return the ``holds`` of every process, by number. All processes must make the same calls of a name.
-
-        With ``alike``, return []; if the values differ, the job ends with exit code ``BAD_INPUT``.
-        """
-        store, call = self._connected(), self._call(name)
-        store.set(f"holds/{call}/{self.processes.process_id}", holds)
-        if self.processes.is_first:
-            values = [store.wait_for(f"holds/{call}/{number}") for number in range(self.processes.num_processes)]
-            line = difference(name, dict(enumerate(values)), dict(enumerate(self._hosts))) if alike else None
-            if line is not None:
-                self._end(line, BAD_INPUT)
-                self._over.wait()
-            store.set(f"held/{call}", json.dumps([] if alike else values))
-        return list(json.loads(store.wait_for(f"held/{call}")))
-
-    def first_says(self, name: str, holds: str) -> str:
-        """Return what process 0 ``holds``. All processes must make the same calls of a name."""
-        store, call = self._connected(), self._call(name)
-        if self.processes.is_first:
-            store.set(f"said/{call}", holds)
-        return store.wait_for(f"said/{call}")
-
-    def _call(self, name: str) -> str:
-        """Return the key of the next call of ``name``, which is the same on every process."""
-        self._calls[name] += 1
-        return f"{name}/{self._calls[name]}"
+    # ---- The end -----------------------------------------------------------------------------------------------------
 
     def end_alone(self) -> None:
         """Hear no more that the job ends: this process ends by an error of its own, and prints that alone."""
-        if self._store is not None:
+        if self.hosts:
             self._over.set()
 
     def fail(self, error: str, code: int) -> None:
         """Tell the other processes that this process ends because of ``error``, with exit code ``code``."""
-        if self._store is None:
-            if self._arrival is not None:
-                self._arrival.fail(error, code)
-            return
-        self._over.set()
+        self.end_alone()
         self.watchdog.__exit__()
-        telling = threading.Thread(
-            target=self._end, args=(f"{self._name(self.processes.process_id)} has failed: {error}", shared_code(code))
-        )
-        telling.daemon = True
-        telling.start()
-        telling.join(TELL_SECONDS)
+        self._end(f"{_called(self._card)} has failed: {error}", of_others(code))
         if self.processes.is_first:
-            time.sleep(BEAT_SECONDS)  # the store is gone with this process; first all others read it
+            time.sleep(BEAT_SECONDS)  # JAX's service is gone with this process; first all others leave
+
+    def end_all(self, reason: str, code: int) -> None:
+        """End all processes, this one too. All call this together."""
+        if self.processes.is_first:
+            self._end(reason, code)
+        self._stopped.wait()
 
     def leave(self) -> None:
-        """End this process's part: wait for all others, then close the connection."""
-        self.exchange("end", "")
+        """Watch no more, and hear no more of the others: all are at their end."""
         self._over.set()
-        jax.distributed.shutdown()
-        for thread in self._threads:  # a thread inside of JAX would be killed at the end of the interpreter
-            thread.join(TELL_SECONDS)
         self.watchdog.__exit__()
+
+    def _end(self, reason: str, code: int) -> None:
+        if self._ended is None:
+            self._ended = reason, code
+            self._tell(reason=reason, code=code)
+            if self.processes.is_first and self.hosts:
+                _in_thread(lambda: self._leave(reason, code))
+
+    def _leave(self, reason: str, code: int) -> None:
+        if self.processes.is_first:
+            time.sleep(BEAT_SECONDS)  # JAX's service is gone with this process; first all others leave
+        if self._over.is_set():  # this process ends by an error of its own
+            return
+        if reason.startswith(f"{_called(self._card)} has stood still"):
+            faulthandler.dump_traceback(all_threads=True)
+        self._over.set()
+        self._stop(reason, code)
+        self._stopped.set()
 
     # ---- Threads -----------------------------------------------------------------------------------------------------
 
-    def _beat(self) -> None:
-        """Write again and again what this process is doing."""
-        beats = 0
-        while not self._over.is_set():
-            beats += 1
-            values = {**dataclasses.asdict(self.watchdog.progress()), "beats": beats}
-            with contextlib.suppress(OSError):  # ``_listen`` sees it too
-                self._connected().set(f"at/{self.processes.process_id}", json.dumps(values), again=True)
-                self._heard = time.monotonic()
-            self._over.wait(BEAT_SECONDS)
+    def _hear(self, line: Line) -> None:
+        """Hear, as process 0, what another process says until the process ends."""
+        with contextlib.suppress(TimeoutError):
+            card = line.read(_REACH_SECONDS) or {}
+            if all(isinstance(card.get(name), kind) for name, kind in _CARD.items()):  # or else it is a stranger
+                self._cards[line] = card
+                while said := line.read():
+                    if "reason" in said:
+                        self._end(said["reason"], said["code"])
+                    else:
+                        self._seen[card["number"]] = Progress(**said), time.monotonic()
+                del self._cards[line]
+                if self.hosts and not self._over.is_set():
+                    self._end(f"{_called(card)} is gone ({_at(self._seen[card['number']][0])})", PEER_LOST)
+        line.close()
 
-    def _listen(self) -> None:
-        """Wait for the end of the job."""
+    def _follow(self) -> None:
+        """Hear process 0 until the job ends."""
+        assert self._to_first is not None
+        first = f"process 0 on {self.hosts[0]}"
         try:
-            ended = json.loads(self._connected().wait_for("ended"))
-            reason, code = ended["reason"], ended["code"]
-        except OSError:
-            reason, code = f"process 0 at {self.processes.coordinator} is gone", PEER_LOST
-        self._leave(reason, code)
+            while said := self._to_first.read(self.processes.heartbeat_seconds):
+                if "reason" in said:
+                    return self._leave(said["reason"], said["code"])
+            self._leave(f"{first} is gone", PEER_LOST)
+        except TimeoutError:
+            self._leave(f"{first} has been silent for {self.processes.heartbeat_seconds:.0f} s", PEER_LOST)
 
-    def _watch(self) -> None:
-        """Look again and again whether a process is lost."""
-        limit = self.processes.heartbeat_seconds
+    def _beat(self) -> None:
+        """Tell again and again what this process is doing; as process 0, look whether a process is lost."""
         while not self._over.wait(BEAT_SECONDS):
-            if self.processes.is_first:
-                with contextlib.suppress(OSError):
-                    if lost := self._lost(self._connected().below("at")):
-                        self._end(lost, PEER_LOST)
-                continue
-            silence, where = time.monotonic() - self._heard, self.processes.coordinator
-            if silence > limit:
-                self._leave(f"process 0 at {where} has been silent for {silence:.0f} s", PEER_LOST)
-            elif silence > 2 * BEAT_SECONDS and isinstance(unreachable(where, BEAT_SECONDS), ConnectionRefusedError):
-                self._leave(f"process 0 at {where} is gone", PEER_LOST)
+            progress = self.watchdog.progress()
+            self._tell(**dataclasses.asdict(progress))
+            self._seen[self.processes.process_id] = progress, time.monotonic()
+            if self.processes.is_first and (lost := self._lost(dict(self._seen))):
+                self._end(lost, PEER_LOST)
 
-    def _lost(self, written: Mapping[str, str]) -> str | None:
-        """Return a message that says which process is lost and why, or None if no process is lost."""
+    def _lost(self, seen: Mapping[int, tuple[Progress, float]]) -> str | None:
+        """Return a message that says which process is silent or stands still, or None if no process is lost."""
         now = time.monotonic()
-        for number, text in written.items():
-            if self._seen[int(number)][0] != text:
-                self._seen[int(number)] = text, now
-        latest = {number: _progress(text) for number, (text, _) in self._seen.items()}
-        silent = {number: now - heard for number, (_, heard) in self._seen.items()}
+        latest = {number: progress for number, (progress, _) in seen.items()}
+        silent = {number: now - heard for number, (_, heard) in seen.items()}
         longest = max(silent, key=lambda number: silent[number])
         if silent[longest] > self.processes.heartbeat_seconds:
-            at = f"at step {latest[longest].step:,}, {latest[longest].state}"
-            return f"{self._name(longest)} has been silent for {silent[longest]:.0f} s ({at})"
+            name = f"process {longest} on {self.hosts[longest]}"
+            return f"{name} has been silent for {silent[longest]:.0f} s ({_at(latest[longest])})"
         # All processes wait for the slowest one, so only the limit of the slowest is checked.
         stood = {number: silent[number] + progress.age for number, progress in latest.items()}
         last = min(latest, key=lambda number: (latest[number].step, latest[number].moves, -stood[number]))
         if stood[last] > latest[last].limit:
-            at = f"at step {latest[last].step:,}, {latest[last].state}"
             others = f"(the others are at step {max(progress.step for progress in latest.values()):,})"
-            return f"{self._name(last)} has stood still for {stood[last]:.0f} s {at} {others}"
+            name = f"process {last} on {self.hosts[last]}"
+            return f"{name} has stood still for {stood[last]:.0f} s {_at(latest[last])} {others}"
         return None
 
-    def _end(self, reason: str, code: int) -> None:
-        with contextlib.suppress(OSError):
-            self._connected().set("ended", json.dumps({"reason": reason, "code": code}))
+    def _tell(self, **content: Any) -> None:
+        """Send a line to process 0, or from process 0 to all others that have come."""
+        for line in list(self._cards) if self.processes.is_first else [self._to_first]:
+            if line is not None:
+                line.send(**content)
 
-    def _leave(self, reason: str, code: int) -> None:
-        if self._over.is_set():
-            return
-        if self.processes.is_first:
-            time.sleep(BEAT_SECONDS)  # the store is gone with this process; first all others read it
-            if self._over.is_set():  # meanwhile this process ends by an error of its own
-                return
-        if reason.startswith(f"{self._name(self.processes.process_id)} has stood still"):
-            faulthandler.dump_traceback(all_threads=True)
-        self._over.set()
-        self._stop(reason, code)
 
-    def _name(self, number: int) -> str:
-        return f"process {number} on {self._hosts[number]}"
-
-    def _connected(self) -> Store:
-        if self._store is None:
-            raise UserError("the processes of the job are not connected yet; call this later")
-        return self._store
+def _in_thread(work: Callable[[], object]) -> None:
+    threading.Thread(target=work, daemon=True, name="job").start()
 
 
 def _leave_at_once(reason: str, code: int) -> NoReturn:
@@ -321,28 +300,13 @@ def _leave_at_once(reason: str, code: int) -> NoReturn:
     signals.leave(code)
 
 
-def _allow_files() -> None:
-    """Raise the limit on open files: each process has a connection to process 0, and strangers may hold more."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(MOST_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+def _no_job(reason: str, code: int) -> dict[str, Any]:
+    return {"reason": reason, "code": code}
 
 
-def _progress(text: str) -> Progress:
-    """Return what a process wrote; before the first time, that it starts."""
-    if not text:
-        return Progress(0, 0, "starting", 0.0, math.inf)
-    values = json.loads(text)
-    return Progress(**{field.name: values[field.name] for field in dataclasses.fields(Progress)})
+def _called(card: Mapping[str, Any]) -> str:
+    return f"process {card['number']} on {card['host']}"
 
 
-def _delay_abort() -> None:
-    """Let SIGABRT, with which XLA ends the process, wait for six seconds in the thread that raises it.
-
-    The handler is the C function ``sleep``, whose argument is then the number of the signal, 6. No handler in Python
-    would be called. After it the process aborts as ever.
-    """
-    library = ctypes.CDLL(None)
-    library.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
-    library.signal(int(signal.SIGABRT), ctypes.cast(library.sleep, ctypes.c_void_p))
+def _at(progress: Progress) -> str:
+    return f"at step {progress.step:,}, {progress.state}"

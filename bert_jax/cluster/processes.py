@@ -8,7 +8,6 @@ import ipaddress
 import os
 import re
 import socket
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,8 +18,6 @@ VARIABLES = {
     "num_processes": "BERT_JAX_NUM_PROCESSES",
     "process_id": "BERT_JAX_PROCESS_ID",
 }
-PORT_SECONDS = 10.0  # how long to wait for the port, which process 0 of an earlier start may still hold
-RETRY_SECONDS = 0.5  # wait between two tries
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,34 +147,3 @@ def _can_bind(family: socket.AddressFamily, address: Any) -> bool:
     except OSError:
         return False
     return True
-
-
-def check_port(address: str, seconds: float = PORT_SECONDS) -> None:
-    """Raise ``UserError`` if another program listens at the port of ``address`` on this machine.
-
-    JAX itself would share the port with it. An earlier process 0 gets up to ``seconds`` to leave it.
-    """
-    _, port = split_address(address)
-    both = socket.has_dualstack_ipv6()
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            family = socket.AF_INET6 if both else socket.AF_INET
-            socket.create_server(("", port), family=family, dualstack_ipv6=both).close()
-            return
-        except OSError as error:
-            if time.monotonic() > deadline:
-                raise UserError(
-                    f"cannot listen at {address} ({os.strerror(error.errno or 0)}); wait until what listens there has "
-                    "ended, such as process 0 of another job, or give --coordinator another port"
-                ) from None
-        time.sleep(RETRY_SECONDS)
-
-
-def unreachable(address: str, seconds: float) -> OSError | None:
-    """Return the error of a connection to ``address``, or None if it works."""
-    try:
-        socket.create_connection(split_address(address), timeout=seconds).close()
-    except OSError as error:
-        return error
-    return None

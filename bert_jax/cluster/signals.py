@@ -19,22 +19,28 @@ import time
 from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from bert_jax.cluster.exit_codes import INTERRUPTED, PREEMPTED
 from bert_jax.errors import Preempted
-
-if TYPE_CHECKING:
-    from bert_jax.cluster.termination import Termination
 
 ECHO_SECONDS = 0.25  # two signals within this time are one Ctrl-C, sent by the terminal and passed on by a wrapper
 PROMPT_SECONDS = 10.0  # time to clean up after a Ctrl-C, for a process with nothing to save
 WORDS_SECONDS = 2.0  # time for the functions in ``last_words``
 
 
+class Hearer(Protocol):
+    """Decides what a signal does in training (``termination``)."""
+
+    saves: bool  # whether there is a step to save
+
+    def hear(self, number: int) -> bool:
+        """Note the signal and return True, or return False if there is nothing to save."""
+
+
 # SLURM sends SIGUSR1 some time before a limit where --signal=USR1@SECONDS asks for it; SIGHUP: a terminal was closed.
 TOLD_TO_END = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-hearers: list[Termination] = []  # the innermost is last; only the last one receives signals
+hearers: list[Hearer] = []  # the innermost is last; only the last one receives signals
 last_words: list[Callable[[], Any]] = []  # functions called before the process ends at once, to tell others
 _interrupts: list[float] = []  # time of the first Ctrl-C
 _ends = threading.Lock()  # held by the thread that ends the process

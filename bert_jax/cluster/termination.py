@@ -16,8 +16,7 @@ from typing import TypeVar
 
 from jax.experimental import multihost_utils
 
-from bert_jax.cluster import signals
-from bert_jax.cluster.job import Job
+from bert_jax.cluster import distributed, signals
 from bert_jax.errors import Interrupted, Preempted
 
 SAME_SECONDS = 2.0  # two signals within this time are one, which a scheduler sent to the process and its supervisor
@@ -49,7 +48,7 @@ class Termination:
     def __enter__(self) -> Termination:
         if threading.current_thread() is threading.main_thread():
             own = [signal.SIGINT, *signals.TOLD_TO_END]
-            if Job.open is not None:
+            if distributed.joined():
                 own.remove(signal.SIGTERM)
             self._contexts.enter_context(signals.handle(*own))
         signals.hearers.append(self)
@@ -75,7 +74,7 @@ class Termination:
             self._insisted = self._insisted or now
             if number == signal.SIGTERM and now - self._insisted > SAME_SECONDS:
                 signals.end_at_once(128 + number)
-        if Job.open is not None:
+        if distributed.joined():
             if first and number != signal.SIGTERM:
                 os.kill(os.getpid(), signal.SIGTERM)  # JAX handles it
         elif self._waits:
@@ -90,7 +89,7 @@ class Termination:
         process stops at that call. This works only if all processes make the same sequence of calls. Call numbers start
         at 1, even in a resumed run.
         """
-        if Job.open is None:
+        if not distributed.joined():
             return self._signalled
         if not self._reached:
             self._asked += 1
@@ -111,7 +110,7 @@ class Termination:
         while True:
             try:
                 self._waits = True
-                if Job.open is None and self._signalled:
+                if not distributed.joined() and self._signalled:
                     return
                 item = next(iterator)
                 self._waits = False
@@ -126,8 +125,6 @@ class Termination:
 
         If one process received Ctrl-C, all processes act as if they had received it: none is started again.
         """
-        interrupted = self.interrupted
-        if Job.open is not None:
-            interrupted = any(map(json.loads, Job.open.exchange("the ending", json.dumps(interrupted))))
-        kind = Interrupted if interrupted else Preempted
+        interrupted = distributed.exchange("the ending", json.dumps(self.interrupted))
+        kind = Interrupted if any(map(json.loads, interrupted)) else Preempted
         return kind(f"told to end: {saved}, and the same command goes on from there")

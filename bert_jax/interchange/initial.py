@@ -45,7 +45,7 @@ def find_initial(source: str | None, workdir: str, resumes: bool, given: Case) -
     """
     begun = _begun_from(workdir) if resumes else None
     initial = load(source, flag="--init=", given=given) if source and not resumes else begun
-    distributed.wait("the model of --init", "" if initial is None else f"{initial.config} {initial.run}")
+    distributed.agree("the model of --init", "" if initial is None else f"{initial.config} {initial.run}")
     return initial
 
 

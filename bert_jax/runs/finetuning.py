@@ -271,8 +271,8 @@ class Finetuning(Prepared):
             for split, examples in one.setting.splits.items()
         }
         self._fingerprint = _fingerprint(splits)
-        distributed.wait("the vocabulary", shared_setting(self.task).tokenizer.sha256)
-        distributed.wait("the examples", self._fingerprint)
+        distributed.agree("the vocabulary", shared_setting(self.task).tokenizer.sha256)
+        distributed.agree("the examples", self._fingerprint)
 
     def open(self, note: Note) -> Opened:
         """Return what the run trains on, after keeping its vocabulary and what a teacher says of its rows."""

@@ -139,7 +139,7 @@ class Inputs:
             self.check_made()
             inputs = dataclasses.replace(self, builds=False)
             if self.vocab.path and self.source_tokenizer:
-                distributed.wait("config.vocab.path", self.source_tokenizer.sha256)
+                distributed.agree("config.vocab.path", self.source_tokenizer.sha256)
         if not distributed.is_first():
             distributed.wait("the inputs are there")
             inputs = dataclasses.replace(inputs, bound=True)
@@ -147,8 +147,8 @@ class Inputs:
         corpus = inputs.open_corpus(tokenizer, note)
         if distributed.is_first():
             distributed.wait("the inputs are there")
-        distributed.wait("the vocabulary", tokenizer.sha256)
-        distributed.wait("the corpus", corpus.fingerprint)
+        distributed.agree("the vocabulary", tokenizer.sha256)
+        distributed.agree("the corpus", corpus.fingerprint)
         return tokenizer, corpus
 
     def open_vocabulary(self, note: Note) -> Tokenizer:

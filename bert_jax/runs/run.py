@@ -65,7 +65,7 @@ def run(prepared: Prepared, config: Mapping[str, Any], request: Request, reached
     settings, workdir, bound = prepared.settings, request.workdir, reached > 0
     notes = prepared.notes(prepared.initial, request) if prepared.initial and not bound else []
     evaluators = read(settings.training.evaluations, notes.append)
-    distributed.wait("what is frozen", str(sorted(prepared.frozen_contents().items())))
+    distributed.agree("what is frozen", str(sorted(prepared.frozen_contents().items())))
     record = run_record.content(workdir, *prepared.record(config, request, bound), request.extend, bound)
     prepared.check_inputs(request, bound, notes.append)
     record["titles"] = prepared.titles() | titles(evaluators)

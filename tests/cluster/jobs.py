@@ -1,4 +1,4 @@
-"""A job of several "processes" of this one: threads that share a store in memory, each with what a process has."""
+"""A job of several "processes" of this one: threads, with connections between them and a store in memory."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from bert_jax.cluster.job import Job, Store
+from bert_jax.cluster.job import Job
 from bert_jax.cluster.processes import Processes
+from bert_jax.cluster.store import Exchange, Store
 
 
 class SharedStore(Store):
@@ -19,56 +20,35 @@ class SharedStore(Store):
     def __init__(self) -> None:
         self._values: dict[str, str] = {}
         self._changed = threading.Condition()
-        self.mute: set[str] = set()  # keys whose new values do not arrive
-        self.frozen = False  # nobody answers
-        self.gone = False
 
-    def set(self, key: str, value: str, again: bool = False) -> None:
+    def set(self, key: str, value: str) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self.gone or not self.frozen)
-            self._check()
-            if key not in self.mute and (again or key not in self._values):
-                self._values[key] = value
-                self._changed.notify_all()
+            assert key not in self._values
+            self._values[key] = value
+            self._changed.notify_all()
 
     def wait_for(self, key: str) -> str:
         with self._changed:
-            self._changed.wait_for(lambda: self.gone or (key in self._values and not self.frozen))
-            self._check()
+            assert self._changed.wait_for(lambda: key in self._values, 60)
             return self._values[key]
-
-    def below(self, folder: str) -> dict[str, str]:
-        with self._changed:
-            prefix = f"{folder}/"
-            return {key.removeprefix(prefix): value for key, value in self._values.items() if key.startswith(prefix)}
-
-    def end(self) -> None:
-        with self._changed:
-            self.gone = True
-            self._changed.notify_all()
-
-    def _check(self) -> None:
-        if self.gone:
-            raise OSError("the store is gone")
 
 
 class Together:
-    """The processes of one job, and with what each was stopped."""
+    """The processes of one job that have met, and with what each was stopped."""
 
     def __init__(self, count: int, heartbeat_seconds: float = 30.0):
-        self.store, self.stops = SharedStore(), dict[int, tuple[str, int]]()
-        self._port = socket.create_server(("127.0.0.1", 0))  # as process 0 has
-        self.address = f"127.0.0.1:{self._port.getsockname()[1]}"
-        hosts = [f"host{number}" for number in range(count)]
+        store, address = SharedStore(), free_address()
+        self.stops = dict[int, tuple[str, int]]()
         self.jobs = [
             Job(
-                Processes(self.address, count, number, heartbeat_seconds=heartbeat_seconds),
+                Processes(address, count, number, heartbeat_seconds=heartbeat_seconds),
                 lambda reason, code, number=number: self.stops.setdefault(number, (reason, code)),
             )
             for number in range(count)
         ]
-        for job in self.jobs:
-            job.begin(self.store, hosts)
+        for thread in self.in_threads(lambda job, number: job.meet()):
+            thread.join(30)
+        self.exchanges = [Exchange(store, number, job.hosts) for number, job in enumerate(self.jobs)]
 
     def at(self, step: int, state: Any, *numbers: int) -> None:
         """Some report progress, or all of them."""
@@ -77,24 +57,24 @@ class Together:
 
     def in_threads(self, work: Callable[[Job, int], object]) -> list[threading.Thread]:
         """All call ``work`` with their number."""
-
-        def run(job: Job, number: int) -> None:
-            with contextlib.suppress(OSError):  # the store ends while some still wait
-                work(job, number)
-
         threads = [
-            threading.Thread(target=run, args=(job, number), daemon=True, name="job")
-            for number, job in enumerate(self.jobs)
+            threading.Thread(target=work, args=(job, number), daemon=True) for number, job in enumerate(self.jobs)
         ]
         for thread in threads:
             thread.start()
         return threads
 
+    def lose(self, number: int) -> None:
+        """End the connections of a process, as the system does when the process has ended."""
+        job = self.jobs[number]
+        job.leave()
+        for line in [job._to_first] if job._to_first else list(job._cards):
+            line.close()
+
     def end(self) -> None:
-        for job in self.jobs:
-            job._over.set()
-        self.store.end()
-        self._port.close()
+        for number in reversed(range(len(self.jobs))):
+            with contextlib.suppress(OSError):
+                self.lose(number)
         until(lambda: not [thread for thread in threading.enumerate() if thread.name == "job"])
 
 

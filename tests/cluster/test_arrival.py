@@ -1,40 +1,41 @@
-"""How the processes of a job meet in the workdir: real files between threads, each with what a process has."""
+"""How the processes of a job meet: real connections between threads, each with what a process has."""
 
 from __future__ import annotations
 
+import faulthandler
+import re
 import socket
 import threading
-from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bert_jax.cluster import arrival, processes
-from bert_jax.cluster.arrival import Arrival
-from bert_jax.cluster.processes import Processes, check_port, is_own, split_address
+from bert_jax.cluster import job, line, processes
+from bert_jax.cluster.job import Job
+from bert_jax.cluster.processes import Processes, is_own, split_address
 from bert_jax.errors import Interrupted, PeerLostError, UserError
 from tests.cluster.jobs import free_address, until
 
-SAME = {"jax": "1.0", "config": '{"seed": 0}'}
-
 
 class Arriving(threading.Thread):
-    """A process that arrives: ``hosts`` is what it got, ``error`` what it raised."""
+    """A process that arrives; ``error`` is what it raised."""
 
-    def __init__(self, meeting: Meeting, number: int, count: int, same: Mapping[str, str], seconds: float):
+    def __init__(self, address: str, number: int, count: int = 3, seconds: float = 30):
         super().__init__(daemon=True)
-        place = Processes(meeting.address, count, number, arrival_seconds=seconds)
-        self.arrival = Arrival(place, str(meeting.workdir), same)
-        self.hosts: list[str] | None = None
+        self.job = Job(Processes(address, count, number, arrival_seconds=seconds))
         self.error: BaseException | None = None
         self.start()
 
     def run(self) -> None:
         try:
-            self.hosts = self.arrival.wait()
+            self.job.meet()
         except BaseException as error:
             self.error = error
+
+    def has_come(self) -> bool:
+        self.join(30)
+        self.job.leave()
+        return self.error is None and self.job.hosts == [socket.gethostname()] * self.job.processes.num_processes
 
     def ended(self) -> str:
         """The error, once it has ended."""
@@ -43,180 +44,122 @@ class Arriving(threading.Thread):
         return str(self.error)
 
 
-class Meeting:
-    def __init__(self, workdir: Path | str, address: str, count: int = 3):
-        self.workdir, self.address, self._count = workdir, address, count
-
-    def process(
-        self, number: int, count: int | None = None, same: Mapping[str, str] = SAME, seconds: float = 30
-    ) -> Arriving:
-        return Arriving(self, number, count or self._count, same, seconds)
-
-    def has_a_card(self) -> bool:
-        return any(arrival.CARD.fullmatch(path.name) for path in Path(self.workdir).glob(".arrival/*"))
-
-
 @pytest.fixture
-def meeting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Meeting]:
-    """Process 0 of it can be reached."""
-    monkeypatch.setattr(arrival, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(arrival, "REMOTE_LOOK_SECONDS", 0.02)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield Meeting(tmp_path / "new" / "run", f"127.0.0.1:{server.getsockname()[1]}")
+def address(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(job, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda *_, **__: None)
+    return free_address()
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
-@pytest.mark.parametrize("remote", [False, True], ids=["folder", "store"])
-def test_all_arrive(meeting: Meeting, order: tuple[int, ...], remote: bool, tmp_path: Path) -> None:
-    if remote:
-        meeting.workdir = f"memory://arrival/{tmp_path.name}"
-    found = {number: meeting.process(number) for number in order}
-    for one in found.values():
-        one.join(30)
-    assert [one.hosts for one in found.values()] == [[socket.gethostname()] * 3] * 3
-    for one in found.values():
-        one.arrival.close()
-    assert not list(tmp_path.iterdir())  # process 0 removes what it has made
+def test_all_arrive(address: str, order: tuple[int, ...]) -> None:
+    for one in [Arriving(address, number) for number in order]:
+        assert one.has_come()
 
 
-def test_a_folder_with_a_run_keeps_it(meeting: Meeting, tmp_path: Path) -> None:
-    meeting.workdir = tmp_path
-    (tmp_path / "metrics.jsonl").write_text("{}")
-    found = [meeting.process(number) for number in range(3)]
-    for one in found:
-        one.join(30)
-    for one in found:
-        one.arrival.close()
-    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
-
-
-def test_what_an_earlier_start_left_counts_for_nothing(meeting: Meeting) -> None:
-    earlier = [meeting.process(number) for number in range(3)]
-    for one in earlier:
-        one.join(30)
-    again = {number: meeting.process(number) for number in (1, 2)}
-    again[1].join(0.3)
-    assert again[1].is_alive()  # the folder names others
-    again[0] = meeting.process(0)
-    for one in again.values():
-        one.join(30)
-        assert one.hosts is not None
-
-
-def test_a_wait_says_for_whom(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_says_for_whom(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every process says it, again and again: those that have come, those that look for process 0."""
     said = list[str]()
-    monkeypatch.setattr(arrival, "SAY_SECONDS", 0.1)
-    monkeypatch.setattr(arrival, "say", said.append)
-    found = [Arriving(meeting, 2, 4, SAME, 30)]
-    place = meeting.workdir / arrival.FOLDER  # type: ignore[operator]
-    until(lambda: sum(line.startswith(f"process 2 waits for process 0, in {place}, for 2") for line in said) >= 2)
-    found += [Arriving(meeting, 0, 4, SAME, 30)]
-    until(
-        lambda: sum(line.startswith(f"process 0 waits for processes 1, 3 of 4, in {place}, for ") for line in said) >= 2
-    )
-    until(lambda: any(line.startswith("process 2 waits with process 0 for processes 1, 3, in ") for line in said))
-    found += [Arriving(meeting, number, 4, SAME, 30) for number in (1, 3)]
+    monkeypatch.setattr(job, "SAY_SECONDS", 0.1)
+    monkeypatch.setattr(job, "say", said.append)
+    found = [Arriving(address, 2, 4)]
+    refused = f"process 2 waits for process 0 (Connection refused), at {address}, for 2"
+    until(lambda: sum(line.startswith(refused) for line in said) >= 2)
+    found += [Arriving(address, 0, 4)]
+    until(lambda: sum(line.startswith(f"process 0 waits for processes 1, 3 of 4, at {address}") for line in said) >= 2)
+    until(lambda: any(line.startswith("process 2 waits with process 0 for processes 1, 3, at ") for line in said))
+    found += [Arriving(address, number, 4) for number in (1, 3)]
     for one in found:
-        one.join(30)
-        assert one.hosts is not None
-    for one in found:  # process 0 takes the answer away, so all have to have read it
-        one.arrival.close()
+        assert one.has_come()
 
 
-def test_who_does_not_come_is_named(meeting: Meeting) -> None:
-    found = [Arriving(meeting, number, 4, SAME, 0.5 if number == 0 else 30) for number in (0, 2)]
+def test_who_does_not_come_is_named_to_all(address: str) -> None:
+    found = [Arriving(address, number, 4, 1.0 if number == 0 else 30) for number in (0, 2)]
     for one in found:
-        assert "processes 1, 3 of 4 have not arrived in " in one.ended()
+        assert one.ended().startswith(f"after 1 s processes 1, 3 of 4 have not arrived at {address}; start them with ")
         assert isinstance(one.error, PeerLostError)
 
 
-def test_a_process_0_that_does_not_come(meeting: Meeting) -> None:
-    alone = meeting.process(1, seconds=0.2)
-    assert "process 1 finds no process 0 that waits for it in " in alone.ended()
-    assert isinstance(alone.error, PeerLostError)
-    alone.arrival.fail(alone.ended(), 76)
-    assert not Path(meeting.workdir).exists()
-
-
-def test_a_process_0_that_cannot_be_reached_or_waits_elsewhere(meeting: Meeting) -> None:
-    first = meeting.process(0)
-    elsewhere = Meeting(meeting.workdir, free_address())
-    lost = elsewhere.process(1, seconds=0.5)
-    assert "process 1 cannot reach process 0 at 127.0.0.1:" in lost.ended()
-    assert "(Connection refused) after 0 s of trying; check that process 0 runs, --coordinator" in lost.ended()
+def test_who_ends_while_it_waits_is_waited_for_again(address: str) -> None:
+    first, second = Arriving(address, 0), Arriving(address, 1)
+    until(lambda: first.job._cards)
+    second.job._deadline = 0.0
+    second.job._to_first.close()  # type: ignore[union-attr]
+    until(lambda: not first.job._cards)
     assert first.is_alive()
-    first.arrival.fail("interrupted", 130)
+    first.job._deadline = 0.0
+    assert "processes 1, 2 of 3 have not arrived" in first.ended()
 
 
-def test_two_with_one_number(meeting: Meeting) -> None:
-    found = [meeting.process(number) for number in (0, 1, 1)]
+def test_a_process_0_that_does_not_come(address: str) -> None:
+    alone = Arriving(address, 1, seconds=0.2)
+    assert alone.ended().startswith(f"process 1 cannot reach process 0 at {address} (Connection refused) after 0 s of ")
+    assert isinstance(alone.error, PeerLostError)
+
+
+def test_two_with_one_number(address: str) -> None:
+    found = [Arriving(address, number) for number in (0, 1, 1)]
     for one in found:
         assert one.ended().startswith("two processes have --process_id=1: pid ")
         assert one.ended().endswith("number them from 0 to 2")
         assert type(one.error) is UserError
 
 
-def test_a_second_one_that_comes_late_never_connects(meeting: Meeting) -> None:
+def test_a_second_one_that_comes_late_finds_no_process_0(address: str) -> None:
     """A launcher that starts a host anew does not wait until the job has noticed that the old one is silent."""
-    found = [meeting.process(number) for number in range(3)]
-    for one in found:
-        one.join(30)
-    late = meeting.process(1, seconds=0.3)
-    assert "a job whose processes have all arrived takes no other" in late.ended()
-    assert isinstance(late.error, PeerLostError)
-    assert all(one.hosts for one in found)
+    for one in [Arriving(address, number) for number in range(3)]:
+        assert one.has_come()
+    host, port = split_address(address)
+    with socket.create_server((host, port)) as server:  # as JAX listens there, and hangs up
+
+        def hang_up() -> None:
+            while True:
+                server.accept()[0].close()
+
+        threading.Thread(target=hang_up, daemon=True).start()
+        late = Arriving(address, 1, seconds=0.5)
+        assert "a job whose processes have all arrived takes no other" in late.ended()
+        assert isinstance(late.error, PeerLostError)
 
 
-def test_another_number_of_processes(meeting: Meeting) -> None:
-    found = [meeting.process(0), meeting.process(1, count=4)]
-    for one in found:
+def test_another_number_of_processes(address: str) -> None:
+    for one in [Arriving(address, 0), Arriving(address, 1, count=4)]:
         assert "expects 4 processes, process 0 3; start all alike" in one.ended()
         assert type(one.error) is UserError
 
 
-def test_other_flags(meeting: Meeting) -> None:
-    found = [meeting.process(n, same=SAME | ({"config": '{"seed": 1}'} if n == 2 else {})) for n in range(3)]
-    for one in found:
-        assert one.ended().startswith("the config on process 2 on ")
-        assert one.ended().endswith("seed is 1, not 0; make them the same")
-
-
 @pytest.mark.parametrize("number", [0, 1])
-def test_one_that_ends_while_it_waits_ends_all(meeting: Meeting, number: int) -> None:
-    found = {one: meeting.process(one) for one in (0, 1)}
-    until(meeting.has_a_card)
-    found[number].arrival.fail("interrupted", 130)
+def test_one_that_ends_while_it_waits_ends_all(address: str, number: int) -> None:
+    found = {one: Arriving(address, one) for one in (0, 1)}
+    until(lambda: found[0].job._cards)
+    found[number].job.fail("interrupted", 130)
     other = found[1 - number]
     assert f"process {number} on " in other.ended()
     assert "has failed: interrupted" in other.ended()
     assert isinstance(other.error, Interrupted)
 
 
-def test_process_0_ends_only_when_the_others_have_read_why(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {0: meeting.process(0)}
-    monkeypatch.setattr(arrival, "LOOK_SECONDS", 0.5)  # the others look less often
-    found |= {1: meeting.process(1, count=4), 2: meeting.process(2)}
-    found[0].arrival.fail(found[0].ended(), 2)
-    for one in found.values():
-        assert "expects 4 processes" in one.ended()
+def test_strangers_end_nothing(address: str) -> None:
+    first = Arriving(address, 0)
+    for text in (b"", b"GET / HTTP/1.1\r\n\r\n", b"{}\n", b'{"number": "x", "of": 3}\n', b"x" * 2_000_000, b"\xff\n"):
+        until(lambda: connected(address, text))  # noqa: B023
+    assert first.is_alive()
+    assert not first.job._cards
+    found = [Arriving(address, number) for number in (1, 2)]
+    for one in [first, *found]:
+        assert one.has_come()
 
 
-def test_a_process_0_that_cannot_begin_disturbs_no_other(meeting: Meeting) -> None:
-    found = {number: meeting.process(number) for number in (0, 1)}
-    until(meeting.has_a_card)
-    second = Arrival(Processes(meeting.address, 3, 0), str(meeting.workdir), SAME)
-    second.fail("cannot listen", 2)
-    found[2] = meeting.process(2)
-    for one in found.values():
-        one.join(30)
-        assert one.hosts is not None
-
-
-def test_a_workdir_that_cannot_be_made(meeting: Meeting, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    meeting.workdir = tmp_path / "file"
-    assert "cannot write " in meeting.process(0).ended()
+def connected(address: str, text: bytes) -> bool:
+    """Whether somebody listens; then the text was sent to it."""
+    try:
+        with socket.create_connection(split_address(address)) as connection:
+            connection.sendall(text)
+    except ConnectionRefusedError:
+        return False
+    except OSError:  # it has hung up
+        pass
+    return True
 
 
 # ---- Addresses ---------------------------------------------------------------------------------------------------
@@ -228,10 +171,13 @@ def test_addresses(address: str) -> None:
         split_address(address)
 
 
-def test_a_port_that_is_taken(meeting: Meeting) -> None:
-    with pytest.raises(UserError, match=r"cannot listen at .* \(Address already in use\); wait until .* another port"):
-        check_port(meeting.address, seconds=0.1)
-    check_port(free_address(), seconds=0.1)
+def test_a_port_that_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line, "PORT_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        first = Arriving(f"127.0.0.1:{server.getsockname()[1]}", 0)
+        said = r"cannot listen at .* \(Address already in use\); wait until .* another port"
+        assert re.fullmatch(said, first.ended())
+        assert type(first.error) is UserError
 
 
 NAMES = {

@@ -5,8 +5,11 @@ from __future__ import annotations
 import errno
 import faulthandler
 import json
+import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,10 +17,11 @@ import pytest
 
 from bert_jax.cluster import exit_codes, job
 from bert_jax.cluster.exit_codes import BAD_INPUT, CRASHED, INTERRUPTED, PEER_LOST, PREEMPTED
-from bert_jax.cluster.watchdog import Watchdog
+from bert_jax.cluster.watchdog import Progress, Watchdog
 from bert_jax.errors import UserError
 from tests.cluster.jobs import Together, free_address, until
 
+HOST = socket.gethostname()
 NewJob = Callable[..., Together]
 
 
@@ -41,27 +45,42 @@ def together(monkeypatch: pytest.MonkeyPatch) -> Iterator[NewJob]:
 def test_values_are_exchanged(together: NewJob) -> None:
     all_of_them, found = together(3), {}
 
-    def work(one: job.Job, number: int) -> None:
-        numbers = [one.exchange("numbers", str(number + call)) for call in range(2)]
+    def work(_: job.Job, number: int) -> None:
+        one = all_of_them.exchanges[number]
+        numbers = [one.all_say("numbers", str(number + call)) for call in range(2)]
         firsts = [one.first_says("number", str(number + call)) for call in range(2)]
-        found[number] = numbers, firsts, one.exchange("the corpus", "xyz", alike=True)
+        assert one.difference("the corpus", "xyz") is None
+        found[number] = numbers, firsts
 
     for thread in all_of_them.in_threads(work):
         thread.join(30)
-    assert found == dict.fromkeys(range(3), ([["0", "1", "2"], ["1", "2", "3"]], ["0", "1"], []))
+    assert found == dict.fromkeys(range(3), ([["0", "1", "2"], ["1", "2", "3"]], ["0", "1"]))
     assert not all_of_them.stops
 
 
 @pytest.mark.parametrize("lost", [0, 2])
-def test_who_is_silent_is_named_to_all(together: NewJob, lost: int) -> None:
-    found = together(4, heartbeat_seconds=3.0)
+def test_who_is_silent_is_named_to_all(together: NewJob, lost: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = together(3, heartbeat_seconds=1.0)
     found.at(17, "training")
-    until(lambda: all('"step": 17' in text for text in found.store.below("at").values()))
-    found.store.mute.add(f"at/{lost}")
-    until(lambda: len(found.stops) == 4)
+    frozen = threading.Event()
+    until(lambda: found.jobs[0]._seen[lost][0].step == 17)
+    monkeypatch.setattr(found.jobs[lost].watchdog, "progress", lambda: frozen.wait() and Progress(17, 0, "", 0, 0))
+    until(lambda: len(found.stops) == (3 if lost else 2))
+    for number, (reason, code) in found.stops.items():
+        assert reason.startswith(f"process {lost} on {HOST} has been silent for ")
+        assert reason.endswith("(at step 17, training)") or lost == 0 != number
+        assert code == PEER_LOST
+    found.jobs[lost].leave()
+    frozen.set()
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+def test_who_is_gone_is_named_to_all_at_once(together: NewJob, lost: int) -> None:
+    found = together(3)
+    found.lose(lost)
+    until(lambda: len(found.stops) == 2)
     for reason, code in found.stops.values():
-        assert reason.startswith(f"process {lost} on host{lost} has been silent for ")
-        assert reason.endswith("(at step 17, training)")
+        assert reason == f"process {lost} on {HOST} is gone" + " (at step 0, starting)" * (lost > 0)
         assert code == PEER_LOST
 
 
@@ -72,7 +91,7 @@ def test_who_stands_still_is_named_though_the_others_wait_for_it(together: NewJo
     found.at(3, "training", 0, 2)  # process 1 stays at step 2
     until(lambda: len(found.stops) == 3)
     reason, code = found.stops[0]
-    assert "process 1 on host1 has stood still for" in reason
+    assert f"process 1 on {HOST} has stood still for" in reason
     assert "at step 2, training (the others are at step 3)" in reason
     assert code == PEER_LOST
 
@@ -84,7 +103,7 @@ def test_at_one_step_who_has_got_on_less_often_is_named(together: NewJob) -> Non
         found.at(7, state)
     found.at(7, "training", 0)
     until(lambda: len(found.stops) == 2)
-    assert "process 1 on host1 has stood still" in found.stops[0][0]
+    assert f"process 1 on {HOST} has stood still" in found.stops[0][0]
 
 
 @pytest.mark.parametrize("state", ["compiling", "saving", "reading"])
@@ -94,24 +113,8 @@ def test_what_is_new_or_uneven_may_take_long(together: NewJob, state: Any) -> No
     if state != "compiling":
         found.at(1, "training")
         found.at(1, state)
-    until(lambda: all('"age": 3.' in text for text in found.store.below("at").values()))
+    until(lambda: all(3.0 < progress.age < 4.0 for progress, _ in found.jobs[0]._seen.values()))
     assert not found.stops
-
-
-def test_a_frozen_process_0_is_noticed_by_the_others(together: NewJob) -> None:
-    found = together(3, heartbeat_seconds=3.0)
-    found.store.frozen = True
-    until(lambda: {1, 2} <= set(found.stops))
-    reason, code = found.stops[1]
-    assert reason.startswith(f"process 0 at {found.address} has been silent for ") or reason.endswith(" is gone")
-    assert code == PEER_LOST
-
-
-def test_a_process_0_that_is_gone(together: NewJob) -> None:
-    found = together(3)
-    found.store.end()
-    until(lambda: {1, 2} <= set(found.stops))
-    assert found.stops[2] == (f"process 0 at {found.address} is gone", PEER_LOST)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +128,7 @@ def test_an_error_of_one_reaches_the_others(together: NewJob, own: int, others: 
     found = together(3)
     found.jobs[number].fail("UserError: no such file", own)
     until(lambda: len(found.stops) == 2)
-    assert found.stops[2] == (f"process {number} on host{number} has failed: UserError: no such file", others)
+    assert found.stops[2] == (f"process {number} on {HOST} has failed: UserError: no such file", others)
     assert number not in found.stops  # it leaves with its own code
 
 
@@ -133,25 +136,34 @@ def test_process_0_that_fails_too_prints_its_own_error_alone(together: NewJob) -
     found = together(2)
     found.jobs[1].fail("UserError: the disk is full", BAD_INPUT)
     found.jobs[0].end_alone()  # it has heard that, and waits until all others have
-    until(lambda: not any(thread.is_alive() for thread in found.jobs[0]._threads))
+    time.sleep(4 * job.BEAT_SECONDS)
     assert not found.stops
+
+
+def agree(found: Together, name: str, values: list[str]) -> None:
+    def work(one: job.Job, number: int) -> None:
+        line = found.exchanges[number].difference(name, values[number])
+        assert line
+        one.end_all(line, BAD_INPUT)
+
+    found.in_threads(work)
 
 
 def test_what_differs_is_named(together: NewJob) -> None:
     found = together(3)
-    found.in_threads(lambda one, number: one.exchange("the corpus", "abc" if number == 1 else "xyz", alike=True))
+    agree(found, "the corpus", ["xyz", "abc", "xyz"])
     until(lambda: len(found.stops) == 3)
-    line = "the corpus is abc on process 1 on host1, but xyz on process 0 on host0; make them the same"
+    line = f"the corpus is abc on process 1 on {HOST}, but xyz on process 0 on {HOST}; make them the same"
     assert found.stops[2] == (line, BAD_INPUT)
 
 
 def test_of_a_config_the_keys_that_differ_are_named(together: NewJob) -> None:
     found = together(2)
     configs = [{"seed": 0, "schedule": {"peak": 1e-3}, "workers": 0}, {"seed": 0, "schedule": {"peak": 2e-3}}]
-    found.in_threads(lambda one, number: one.exchange("the config", json.dumps(configs[number]), alike=True))
+    agree(found, "the config", [json.dumps(config) for config in configs])
     until(lambda: len(found.stops) == 2)
     reason, code = found.stops[1]
-    assert reason.startswith("the config on process 1 on host1 is not that on process 0 on host0: ")
+    assert reason.startswith(f"the config on process 1 on {HOST} is not that on process 0 on {HOST}: ")
     assert "schedule.peak is 0.002, not 0.001, workers is absent, not 0; make them the same" in reason
     assert code == BAD_INPUT
 
@@ -161,26 +173,16 @@ def test_of_a_config_the_keys_that_differ_are_named(together: NewJob) -> None:
 STORE = """
 import sys, threading
 import jax
-from bert_jax.cluster.job import Store
+from bert_jax.cluster.store import Store
 jax.distributed.initialize(sys.argv[1], 1, 0, heartbeat_timeout_seconds=10)
 store = Store()
-store.set("one", "first")
-store.set("one", "second")
-assert store.wait_for("one") == "first"
-store.set("one", "third", again=True)
-assert store.wait_for("one") == "third"
 threading.Timer(0.3, store.set, ("late", "value")).start()
 assert store.wait_for("late") == "value"
-assert store.below("at") == {}
-store.set("at/0", "a")
-store.set("at/10", "b")
-store.set("attic", "c")
-assert store.below("at") == {"0": "a", "10": "b"}
 raised = []
 def listen():
     try:
         store.wait_for("never")
-    except OSError as error:
+    except jax.errors.JaxRuntimeError as error:
         raised.append(error)
 listener = threading.Thread(target=listen)
 listener.start()
@@ -195,20 +197,6 @@ def test_the_store_of_jax_does_what_is_asked_of_it() -> None:
     command = [sys.executable, "-c", STORE, free_address()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-
-
-ABORTED = """
-import ctypes, os, threading
-from bert_jax.cluster.job import _delay_abort
-_delay_abort()
-threading.Timer(0.5, os._exit, (76,)).start()
-ctypes.CDLL(None).abort()  # as XLA does, without the lock of the interpreter
-"""
-
-
-def test_an_abort_leaves_the_other_threads_some_seconds() -> None:
-    done = subprocess.run([sys.executable, "-c", ABORTED], timeout=60, check=False)
-    assert done.returncode == PEER_LOST
 
 
 @pytest.mark.parametrize(
