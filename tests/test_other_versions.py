@@ -14,7 +14,8 @@ from bert_jax.cli.main import run
 from bert_jax.corpora.manifest import seal
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
-from bert_jax.experiments.grid import Cell, Grid
+from bert_jax.experiments.grid import Grid
+from bert_jax.experiments.nouns import Cell
 from bert_jax.reporting.run_record import write_run
 from tests import toy
 
