@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import hashlib
 import json
 import math
@@ -14,46 +12,19 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
 from etils import epath
 
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.configuration import differences
 from bert_jax.errors import UserError, few
+from bert_jax.experiments.nouns import Cell, Metrics
 from bert_jax.program import duration
 from bert_jax.reporting.formats import is_number
 from bert_jax.storage import files, reading
-from bert_jax.training import peak_rates
 from bert_jax.workdir import file_formats
 
 CELL, RESULTS = "cell.json", "finished.json"  # which run a cell is, written first; its results, written last
-START = 20.0  # seconds of a run for compiling, evaluating and saving, as far as no run has ended
-GUESSED_MFU = 0.25  # share of the peak rate of matrix products that training of small models reaches
-MOST_NAMED, MOST_METRICS = 4, 4  # names of cells in one error; metrics in the line of a cell
-Metrics = dict[str, float]
-
-
-def say(line: str) -> None:
-    """Print a line and flush it at once, even if the output goes to a file."""
-    print(line, flush=True)
-
-
-@dataclasses.dataclass(frozen=True)
-class Cell:
-    """One run of a grid.
-
-    Attributes:
-      name: the name of its folder.
-      overrides: plain data that tells it apart from other runs.
-      common: plain data that several cells share, such as the rows on which they are judged. If it changes, earlier
-        results do not count.
-      work: what is done in it, such as "fine-tuning".
-    """
-
-    name: str
-    overrides: Mapping[str, Any]
-    common: Any = None
-    work: str = "training"
+_MOST_NAMED, _MOST_METRICS = 4, 4  # names of cells in one error; metrics in the line of a cell
 
 
 class Grid:
@@ -70,13 +41,11 @@ class Grid:
         if others := [cell for cell in cells if _holds_another(self._root / cell.name, cell)]:
             changed = "; ".join(_changed(self._root / others[0].name, others[0]))
             raise UserError(
-                f"{self._root} holds other runs than are asked for: {few([cell.name for cell in others], MOST_NAMED)} "
+                f"{self._root} holds other runs than are asked for: {few([cell.name for cell in others], _MOST_NAMED)} "
                 f"({changed}). Put back what changed, give another --workdir, or move these folders away"
             )
 
-    def run(
-        self, train: Callable[[Cell, str], Mapping[str, float]], flops: Mapping[str, float] | None = None
-    ) -> dict[str, Metrics]:
+    def run(self, train: Callable[[Cell, str], Mapping[str, float]]) -> dict[str, Metrics]:
         """Run the cells that are not done yet; return the metrics of every cell by name.
 
         A cell is done if its folder has results for the same ``overrides`` and the same ``common``. A cell that was
@@ -84,8 +53,6 @@ class Grid:
 
         Args:
           train: a function (cell, existing folder) -> metrics, all finite. It resumes a run that it finds there.
-          flops: name of a cell -> the FLOPs of its matrix products, as far as known; by them it is said how long all
-            will take.
 
         Raises:
           UserError: any error of a run, preceded by the cell's name.
@@ -94,19 +61,17 @@ class Grid:
         done = {cell.name: metrics for cell in cells if (metrics := _results(root / cell.name, cell)) is not None}
         seconds = {name: _seconds(root / name) for name in done}
         works = ", then ".join(f"{number} of {work}" for work, number in Counter(cell.work for cell in cells).items())
-        left = _left([cell for cell in cells if cell.name not in done], cells, flops or {}, seconds)
-        say(f"{len(cells)} runs: {works}; {len(done)} of them done already{left}")
+        print(f"{len(cells)} runs: {works}; {len(done)} of them done already{_left(cells, seconds)}", flush=True)
         for number, cell in enumerate(cells, start=1):
             place, where = root / cell.name, f"[{number}/{len(cells)}] {cell.name}"
             if cell.name in done:
-                say(f"{where}: already done; {_describe(done[cell.name])}")
-                every[cell.name] = done[cell.name]
+                metrics = every[cell.name] = done[cell.name]
+                print(f"{where}: already done; {_describe(metrics)}", flush=True)
                 continue
-            say(f"{where}: {place}")
+            print(f"{where}: {place}", flush=True)
             metrics = every[cell.name] = _run(cell, place, train)
             seconds[cell.name] = _seconds(place)
-            later = [one for one in cells[number:] if one.name not in done]
-            say(f"{where}: {_describe(metrics)}{_left(later, cells, flops or {}, seconds)}")
+            print(f"{where}: {_describe(metrics)}{_left(cells, seconds)}", flush=True)
         return every
 
 
@@ -204,53 +169,19 @@ def _read(path: epath.Path) -> dict[str, Any]:
 
 
 def _describe(metrics: Metrics) -> str:
-    return ", ".join(f"{name} {value:.4g}" for name, value in list(metrics.items())[:MOST_METRICS])
+    return ", ".join(f"{name} {value:.4g}" for name, value in list(metrics.items())[:_MOST_METRICS])
 
 
-def _left(left: Sequence[Cell], cells: Sequence[Cell], flops: Mapping[str, float], seconds: Mapping[str, float]) -> str:
-    """Return the end of a line, with the time that the cells ``left`` will take; "" if it is not known.
+def _left(cells: Sequence[Cell], seconds: Mapping[str, float]) -> str:
+    """Return the end of a line, with the time that the cells without ``seconds`` will take; "" if it is not known.
 
-    It goes by the ended runs of the same work, else by all ended runs, else by the speed of this machine; for a cell
-    without FLOPs by the mean time of ended runs of its work.
+    A cell takes the mean time of the ended cells of its work.
 
     Args:
-      flops: name of a cell -> its FLOPs.
       seconds: name of an ended cell -> its time; 0 if that is not known.
     """
-    ended, total = [cell for cell in cells if seconds.get(cell.name)], 0.0
-    if not left or not (ended or flops):
+    left = [cell.work for cell in cells if cell.name not in seconds]
+    known = {work: [seconds[one.name] for one in cells if one.work == work and seconds.get(one.name)] for work in left}
+    if not left or not all(known.values()):
         return ""
-    for cell in left:
-        same = [one for one in ended if one.work == cell.work]
-        timed = [one.name for one in same or ended if one.name in flops]
-        if cell.name in flops and (timed or not ended):
-            start, per_flop = _start_and_speed([flops[name] for name in timed], [seconds[name] for name in timed])
-            total += start + per_flop * flops[cell.name]
-        elif same:
-            total += statistics.fmean(seconds[one.name] for one in same)
-        else:
-            return ""
-    guess = "" if ended else ", a guess from their matrix products and this machine's speed; the first run tells better"
-    return f"; about {duration(total)} left{guess}"
-
-
-def _start_and_speed(flops: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
-    """Return the seconds that any run takes and those of each FLOP, by ended runs of so many FLOPs and seconds.
-
-    They are those of the straight line through the runs if there is one, else the guesses for this machine, both
-    multiplied by what the runs took of what was guessed.
-    """
-    if len(set(flops)) > 1:
-        per_flop, start = statistics.linear_regression(flops, seconds)
-        if per_flop > 0 and start >= 0:
-            return start, per_flop
-    guessed = sum(START + one / _usual_flops() for one in flops)
-    took = sum(seconds) / guessed if flops else 1.0
-    return START * took, took / _usual_flops()
-
-
-@functools.cache
-def _usual_flops() -> float:
-    """Return the FLOP/s of matrix products that runs of small models reach on the devices of this machine."""
-    devices = jax.local_devices()
-    return GUESSED_MFU * peak_rates.peak_flops(devices[0]) * len(devices)
+    return f"; about {duration(sum(statistics.fmean(known[work]) for work in left))} left"

@@ -2,27 +2,82 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bert_jax.experiments import drawing
-from bert_jax.experiments.pictures import Figure
+from bert_jax.experiments.nouns import Tables, VariantSummary
+from bert_jax.experiments.pictures import note
 from bert_jax.reporting import page
+from bert_jax.reporting.chart_style import ERROR_BARS
+from bert_jax.reporting.error_bars import Figure, picture, section
 from bert_jax.storage import files
 
-Page = tuple[tuple[str, ...], list[tuple[str, ...]]]  # the heading and the rows of a table, as text
-Block = str | Page | Mapping[str, str]  # a paragraph or a heading, such as "## More"; a table; names with what they are
+TextTable = tuple[tuple[str, ...], list[tuple[str, ...]]]  # the heading and the rows
+# A paragraph or a heading, such as "## More"; a table; or names with their meanings.
+Block = str | TextTable | Mapping[str, str]
+SPREAD = "Cells are the mean ± the standard deviation (n - 1) over the seeds; one seed has no deviation."
+NOTE = (
+    "A difference is the variant's mean minus that of the first; its standard error is that of two independent means"
+    " (Welch). It is beyond the noise if it exceeds the error times Student's t for 95 % and so few seeds (4.3 for two"
+    " alike, 2.8 for three, 2.3 for five); where nothing differs, about 1 in 20 or fewer do by chance. One seed cannot"
+    " tell. Pictures call it shown if, besides, the bars of two standard errors around the two means do not overlap."
+)
 
 
-def markdown(table: Page) -> str:
+def overview(tables: Tables, baselines: Mapping[str, str]) -> TextTable:
+    """Return the table of everything: a row per variant and a column per metric, and a row of baselines if there are.
+
+    ``baselines`` maps a metric to what is reached without learning, as text.
+    """
+    variants = dict.fromkeys(row.variant for rows in tables.values() for row in rows)
+    summaries = {(metric, row.variant): row for metric, rows in tables.items() for row in rows}
+    lines = []
+    for variant in variants:
+        rows = [summaries.get((metric, variant)) for metric in tables]
+        lines.append((variant, str(max(row.seeds for row in rows if row)), *map(_mean, rows)))
+    if baselines:
+        lines.append(("without learning", "", *(baselines.get(metric, "") for metric in tables)))
+    return ("variant", "seeds", *tables), lines
+
+
+def _mean(row: VariantSummary | None) -> str:
+    if row is None:
+        return ""
+    return f"{row.mean:.4f}" + ("" if row.spread is None else f" ± {row.spread:.4f}")
+
+
+def differences(tables: Tables) -> TextTable:
+    """Return the table of differences: a row for each metric and each variant that is compared with the first."""
+    lines: list[tuple[str, ...]] = []
+    for metric, rows in tables.items():
+        for row in rows:
+            if row.difference is not None:
+                error = "" if row.standard_error is None else f"{row.standard_error:.4f}"
+                lines.append((metric, f"{row.variant} - {row.reference}", f"{row.difference:+.4f}", error, row.verdict))
+    return ("metric", "variants", "difference", "standard error", "verdict"), lines
+
+
+def as_data(tables: Tables) -> dict[str, list[dict[str, Any]]]:
+    """Return the tables as plain data that JSON can hold."""
+    return {
+        metric: [
+            dataclasses.asdict(row) | {"beyond_noise": row.beyond_noise, "bar": row.bar, "shown": row.shown}
+            for row in rows
+        ]
+        for metric, rows in tables.items()
+    }
+
+
+def markdown(table: TextTable) -> str:
     """Return a table as Markdown."""
     head, rows = table
     lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
-def text_of(blocks: Sequence[Block]) -> str:
+def as_markdown(blocks: Sequence[Block]) -> str:
     """Return blocks as Markdown."""
     parts = []
     for block in blocks:
@@ -33,7 +88,7 @@ def text_of(blocks: Sequence[Block]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _html_of(block: Block) -> str:
+def _as_html(block: Block) -> str:
     if isinstance(block, Mapping):
         return page.table(("column", "what it is"), list(block.items()), numbers_from=2)
     if not isinstance(block, str):
@@ -44,27 +99,23 @@ def _html_of(block: Block) -> str:
 
 
 def write(
-    workdir: str,
-    blocks: Sequence[Block],
-    record: Mapping[str, Any],
-    figures: Sequence[Figure],
-    shown: Sequence[Figure],
+    workdir: str, blocks: Sequence[Block], record: Mapping[str, Any], figures: Sequence[Figure], main: Sequence[Figure]
 ) -> str:
     """Write ``table.md``, ``table.json``, ``report.html`` and ``picture.svg``; return the text for the terminal.
 
     Args:
       blocks: the first is the title, as a heading.
-      record: what ``table.json`` holds.
-      figures: those of the page.
-      shown: those of the picture.
+      record: the content of ``table.json``.
+      figures: they are on the page.
+      main: they are in the picture.
     """
-    folder, text, title = files.as_path(workdir), text_of(blocks), str(blocks[0]).lstrip("# ")
+    folder, text, title = files.as_path(workdir), as_markdown(blocks), str(blocks[0]).lstrip("# ")
     files.write_text(folder / "table.md", text)
     files.write_text(folder / "table.json", json.dumps(record, indent=2) + "\n")
-    first, *others = map(_html_of, blocks)
-    body = "\n".join([first, drawing.section(figures), *others])
-    files.write_text(folder / "report.html", page.page(title, body, page.STYLE + drawing.STYLE))
-    files.write_text(folder / "picture.svg", drawing.picture(title, shown))
+    first, *others = map(_as_html, blocks)
+    body = "\n".join([first, section(figures, note(figures)), *others])
+    files.write_text(folder / "report.html", page.page(title, body, page.STYLE + ERROR_BARS))
+    files.write_text(folder / "picture.svg", picture(title, main, note(main)))
     return f"{text}\ntables: {folder / 'table.md'}, {folder / 'table.json'}; pictures: " + (
         f"{folder / 'report.html'}, {folder / 'picture.svg'}"
     )

@@ -1,27 +1,22 @@
-"""Draws what the tables of an ablation or a sweep say: curves over a number, else bars, with two standard errors."""
+"""The figures of an ablation or a sweep: curves over a number, else bars, with two standard errors."""
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from bert_jax.errors import UserError
-from bert_jax.parts.own_code import at
-from bert_jax.recipes import key_names
-from bert_jax.reporting.formats import figure as rounded
-from bert_jax.reporting.formats import is_number
-from bert_jax.reporting.loggers.base import flatten
+from bert_jax.experiments.nouns import Column, Tables, VariantSummary
+from bert_jax.reporting.error_bars import Figure, Mark
+from bert_jax.reporting.formats import figure, is_number
 
-if TYPE_CHECKING:
-    from bert_jax.experiments.table import VariantSummary
-
-OF_STEP = re.compile(r"(?P<task>.+)@(?P<step>[0-9]+)/(?P<metric>.+)")  # a metric of a checkpoint that was fine-tuned
-LAST_NUMBER = re.compile(r"_?[0-9]+(\.[0-9]+)?(?=[^0-9]*$)")
-OTHER = "another measure"
-FAR = 1.0  # a baseline is drawn as a line if it is no further off than so many times the range of the values
+Points = Sequence[tuple[float, VariantSummary]]  # (x, summary)
+Curves = Mapping[str, Points]  # the name of a curve -> its points
+_OF_STEP = re.compile(r"(?P<task>.+)@(?P<step>[0-9]+)/(?P<metric>.+)")  # a metric of a checkpoint that was fine-tuned
+_LAST_NUMBER = re.compile(r"_?[0-9]+(\.[0-9]+)?(?=[^0-9]*$)")
+_OTHER = "another measure"
 
 
 class Over(NamedTuple):
@@ -35,7 +30,7 @@ class Over(NamedTuple):
         """The variants whose names are alike but for a last number, by what is alike: ``rate`` for ``rate_20``."""
         alike: dict[str, list[str]] = {}
         for variant in self.values:
-            alike.setdefault(LAST_NUMBER.sub("", variant) or self.key, []).append(variant)
+            alike.setdefault(_LAST_NUMBER.sub("", variant) or self.key, []).append(variant)
         return {name if len(names) > 1 else names[0]: names for name, names in alike.items()}
 
     def check_curves(self) -> None:
@@ -52,23 +47,15 @@ class Over(NamedTuple):
 
     @property
     def references(self) -> dict[str, str]:
-        """Variant of any curve but the first -> that of the first curve at the same place, with which to compare it."""
+        """Variant of any curve but the first -> the variant of the first curve at the same place, its reference."""
         first, *others = self.curves.values()
         places = {self.values[variant]: variant for variant in reversed(first)}
         every = [variant for names in others for variant in names]
         return {variant: places[self.values[variant]] for variant in every if self.values[variant] in places}
 
 
-def read_over(key: str, configs: Mapping[str, Any]) -> Over | None:
-    """Return the values of ``--over=key`` in the configs of all variants; None if ``key`` is "".
-
-    Raises ``UserError`` for a value that is no number.
-    """
-    values = {name: at(config, key_names.full(key, config)) for name, config in configs.items()} if key else {}
-    if key and all(value is None for value in values.values()):
-        known = sorted({one for config in configs.values() for one in flatten(config)})
-        close = "".join(f"; did you mean {one!r}?" for one in difflib.get_close_matches(key, known, n=1))
-        raise UserError(f"--over={key} is a key that no variant sets{close}")
+def over_numbers(key: str, values: Mapping[str, Any]) -> Over:
+    """Return the x axis ``key`` with its value in each variant. Raises ``UserError`` for a value that is no number."""
     for name, value in values.items():
         if not is_number(value):
             found = "does not set it" if value is None else f"has {value!r}"
@@ -76,129 +63,98 @@ def read_over(key: str, configs: Mapping[str, Any]) -> Over | None:
                 f"--over={key} needs a number in every variant, and {name} {found}; set one in its recipe, leave the "
                 "variant out, or name another key"
             )
-    return Over(key, values) if key else None
+    return Over(key, values)
 
 
-@dataclasses.dataclass(frozen=True)
-class Figure:
-    """A chart of one metric: curves over ``x_name``, or bars if that is "".
-
-    Attributes:
-      axis: what is measured, and whether higher or lower is better.
-      series: the name of a curve -> its (x, summary). Bars are one series, and have no x.
-      baselines: name -> what is reached without learning.
-    """
-
-    title: str
-    axis: str
-    series: Mapping[str, Sequence[tuple[float, VariantSummary]]]
-    x_name: str = ""
-    note: str = ""
-    baselines: Mapping[str, float] = dataclasses.field(default_factory=dict)
-
-    @property
-    def rows(self) -> list[VariantSummary]:
-        return [row for points in self.series.values() for _, row in points]
-
-    @property
-    def xs(self) -> list[float]:
-        return sorted({x for points in self.series.values() for x, _ in points})
-
-    @property
-    def reach(self) -> tuple[float, float]:
-        """The lowest and the highest end of an error bar."""
-        return min(row.mean - (row.bar or 0) for row in self.rows), max(row.mean + (row.bar or 0) for row in self.rows)
-
-    @property
-    def lines(self) -> tuple[tuple[str, float], ...]:
-        """The baselines that are drawn, not so far off that they would flatten all else."""
-        low, high = self.reach
-        far = FAR * (high - low) or abs(high) or 1.0
-        return tuple((name, value) for name, value in self.baselines.items() if low - far <= value <= high + far)
-
-    @property
-    def _first(self) -> Sequence[tuple[float, VariantSummary]]:
-        """The points of the first curve."""
-        return next(iter(self.series.values()))
-
-    @property
-    def sentences(self) -> list[str]:
-        """What stands under the chart."""
-        said = [self.note[:1].upper() + self.note[1:]] if self.note else []
-        for name, points in self.series.items() if self.x_name else ():
-            places: dict[tuple[str, str], list[str]] = {}  # (word, with what it is compared) -> places
-            for x, row in points:
-                at_same_place = any((x, row.reference) == (other, one.variant) for other, one in self._first)
-                other = next(iter(self.series)) if at_same_place else str(row.reference)
-                if word := word_of(row):
-                    places.setdefault((word, other), []).append(f"{x:,.10g}")
-            for (word, other), xs in places.items():
-                what, _, why = word.partition(": ")
-                said.append(
-                    f"{name}: not shown to differ from {other} at {', '.join(xs)}: {why}"
-                    if why
-                    else f"{name}: {what} at {', '.join(xs)}, not compared"
-                )
-        if self.baselines:
-            values = ", ".join(f"{name} {rounded(value)}" for name, value in self.baselines.items())
-            said.append(f"Without learning: {values}")
-        return [f"{sentence}." for sentence in said]
+def note(figures: Sequence[Figure]) -> str:
+    """Return the meaning of the marks of all figures."""
+    if all(mark.error is None for figure in figures for mark in figure.marks):
+        return "One seed: there are no error bars, and nothing can be said of differences."
+    return (
+        "Error bars are two standard errors of the mean over the seeds. Pale bars and hollow points are not shown to "
+        "differ from what they are compared with: the error bars overlap, or the difference is within the noise."
+    )
 
 
-def figure(
-    title: str, better: str, series: Mapping[str, Sequence[tuple[float, VariantSummary]]], **options: Any
-) -> Figure:
-    """Return the chart of a metric, of bars if its points have fewer than two places along x."""
-    chart = Figure(title, f"{title.partition(' at ')[0]}, {better}", series, **options)
-    if len(chart.xs) > 1 and chart.x_name:
-        return chart
-    return dataclasses.replace(chart, x_name="", series={"": [(0.0, row) for row in chart.rows]})
-
-
-def of_metrics(
-    tables: Mapping[str, Sequence[VariantSummary]],
-    lines: Mapping[str, str],
-    baselines: Mapping[str, Mapping[str, float]],
-    over: Over | None,
-) -> list[Figure]:
-    """Return the charts of an ablation: one a metric, and one for all steps at which a metric was measured.
+def figure_of(title: str, better: str, curves: Curves, x_name: str = "", column: Column | None = None) -> Figure:
+    """Return the figure of a metric, of bars if its points have fewer than two places along x.
 
     Args:
-      lines: metric -> what it is, and whether lower or higher is better.
+      better: which values are better, in words.
+      column: the meaning of the metric, if that is to stand under the figure.
     """
+    baselines = column.baselines if column else {}
+    sentences = [column.about[:1].upper() + column.about[1:]] if column else []
+    if x_name and len({x for points in curves.values() for x, _ in points}) > 1:
+        series = {name: [_mark(row, name, x) for x, row in points] for name, points in curves.items()}
+        sentences += _doubts(curves)
+    else:
+        x_name, series = "", {"": [_mark(row, row.variant) for points in curves.values() for _, row in points]}
+    if baselines:
+        sentences.append(f"Without learning: {', '.join(f'{name} {figure(x)}' for name, x in baselines.items())}")
+    axis, ended = f"{title.partition(' at ')[0]}, {better}", tuple(f"{sentence}." for sentence in sentences)
+    return Figure(title, axis, series, x_name, ended, baselines)
+
+
+def _mark(row: VariantSummary, name: str, x: float = 0.0) -> Mark:
+    look = "other" if row.is_another_measure else "doubt" if row.doubt else "" if row.reference else "reference"
+    word = _OTHER if row.is_another_measure else f"not shown: {row.doubt}" if row.shown is False else ""
+    facts = [f"{row.seeds} seed{'s' * (row.seeds > 1)}"]
+    if row.difference is not None:
+        facts.append(f"{row.difference:+.4f} from {row.reference}")
+    return Mark(name, row.mean, row.bar, x, look, word, tuple(facts))
+
+
+def _doubts(curves: Curves) -> list[str]:
+    """Return what is said of the points of curves that are not shown to differ, or not compared."""
+    (leading, first), found = next(iter(curves.items())), list[str]()
+    for name, points in curves.items():
+        places: dict[tuple[str, str], list[str]] = {}  # what stands before and after the places -> the places
+        for x, row in points:
+            beside_first = any((x, row.reference) == (other, one.variant) for other, one in first)
+            said = f"not shown to differ from {leading if beside_first else row.reference}", f": {row.doubt}"
+            if row.is_another_measure:
+                said = _OTHER, ", not compared"
+            if row.is_another_measure or row.shown is False:
+                places.setdefault(said, []).append(f"{x:,.10g}")
+        found += [f"{name}: {before} at {', '.join(xs)}{after}" for (before, after), xs in places.items()]
+    return found
+
+
+def of_metrics(tables: Tables, columns: Mapping[str, Column], over: Over | None) -> list[Figure]:
+    """Return the figures of an ablation: one a metric, and one for all steps at which a metric was measured."""
     groups: dict[str, dict[str, float]] = {}  # title -> metric -> step
     for metric in tables:
-        found = OF_STEP.fullmatch(metric)
+        found = _OF_STEP.fullmatch(metric)
         title, step = (f"{found['task']}/{found['metric']}", float(found["step"])) if found else (metric, 0.0)
         groups.setdefault(title, {})[metric] = step
     figures = []
     for title, steps in groups.items():
         first = next(iter(steps))
-        series: dict[str, list[tuple[float, VariantSummary]]] = {}
-        if len(steps) == 1 and over:
-            x_name = over.key
-            for name, variants in over.curves.items():
-                points = [(over.values[row.variant], row) for row in tables[first] if row.variant in variants]
-                if points:
-                    series[name] = sorted(points, key=lambda point: point[0])
+        about = columns[first].about.replace(first.partition("/")[0], title.partition("/")[0])
+        column = dataclasses.replace(columns[first], about=about)
+        if over and len(steps) == 1:
+            curves, x_name = _along(over, tables[first]), over.key
         else:
-            for metric, step in sorted(steps.items(), key=lambda one: one[1]):
-                for row in tables[metric]:
-                    series.setdefault(row.variant, []).append((step, row))
-            x_name = "step"
-        note, lower, _ = lines[first].replace(first.partition("/")[0], title.partition("/")[0]).partition("; lower is")
-        note, better = note.partition("; higher is")[0], f"{'lower' if lower else 'higher'} is better"
-        figures.append(figure(title, better, series, x_name=x_name, note=note, baselines=baselines[first]))
+            curves, x_name = _by_step(tables, steps), "step"
+        figures.append(figure_of(title, column.better, curves, x_name, column))
     return figures
 
 
-def word_of(row: VariantSummary) -> str:
-    """Return what stands beside a value that is not shown to differ, or not compared."""
-    if row.reference and row.difference is None:
-        return OTHER
-    return f"not shown: {row.doubt}" if row.shown is False else ""
+def _along(over: Over, rows: Sequence[VariantSummary]) -> dict[str, Points]:
+    """Return the curves of one metric, without those that have no point."""
+    found: dict[str, Points] = {}
+    for name, variants in over.curves.items():
+        points = [(over.values[row.variant], row) for row in rows if row.variant in variants]
+        if points:
+            found[name] = sorted(points, key=lambda point: point[0])
+    return found
 
 
-def kind_of(row: VariantSummary) -> str:
-    """Return how a bar or a point looks: as a reference, as what is not shown, as another measure, or plain ("")."""
-    return "other" if word_of(row) == OTHER else "doubt" if row.doubt else "" if row.reference else "reference"
+def _by_step(tables: Tables, steps: Mapping[str, float]) -> dict[str, Points]:
+    """Return a curve for each variant. ``steps``: metric -> the step at which it was measured."""
+    found: dict[str, Points] = {}
+    for metric, step in sorted(steps.items(), key=lambda one: one[1]):
+        for row in tables[metric]:
+            found[row.variant] = [*found.get(row.variant, ()), (step, row)]
+    return found

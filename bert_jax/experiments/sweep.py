@@ -12,12 +12,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bert_jax.errors import UserError
-from bert_jax.experiments import output, pictures, table
-from bert_jax.experiments.finetunings import check_and_count
-from bert_jax.experiments.grid import RESULTS, Cell, Grid, Metrics, say
+from bert_jax.experiments import output, pictures
+from bert_jax.experiments.compare import compare
+from bert_jax.experiments.finetunings import check_labels
+from bert_jax.experiments.grid import RESULTS, Grid
+from bert_jax.experiments.nouns import Cell, Metrics, Tables, VariantSummary
 from bert_jax.interchange.loading import load
 from bert_jax.recipes import key_names, recipes
 from bert_jax.recipes.finetuning_settings import FinetuningSettings
+from bert_jax.reporting.error_bars import Figure
 from bert_jax.reporting.formats import is_number
 from bert_jax.reporting.measures import lower_is_better
 from bert_jax.runs.finetuning import Splits
@@ -29,8 +32,9 @@ from bert_jax.storage import files
 from bert_jax.workdir.run_record import only_writer
 
 # The keys of ``vary`` for the model to start from and for the recipe's argument; all others are config keys.
-INIT, VARIANT = "init", "variant"
-OF_OPTIMIZATION = ("optimizer", "schedule", "selection", "checkpoints", "training", "loader", "export", "weights")
+_INIT, _VARIANT = "init", "variant"
+# Groups of keys that change nothing in how examples are read and encoded.
+_OF_OPTIMIZATION = ("optimizer", "schedule", "selection", "checkpoints", "training", "loader", "export", "weights")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +94,7 @@ def sweep(request: Sweep) -> list[Outcome]:
     combinations = _combinations(request)
     configs = {name: _config(request, values) for name, values in combinations.items()}
     metric, common = _metric(list(configs.values())), _Common(request.data, request.init)
-    over = _over(request, configs)
+    over = _over(request, combinations, next(iter(configs.values())))
     cells = {
         (name, seed): Cell(
             _folder(values, seed), {"seed": seed, "config": configs[name], **values}, common, "fine-tuning"
@@ -109,58 +113,56 @@ def sweep(request: Sweep) -> list[Outcome]:
 
         grid, root = Grid(list(cells.values()), request.workdir), files.as_path(request.workdir)
         new = {name for (name, _), cell in cells.items() if not (root / cell.name / RESULTS).exists()}
-        work = _work(request, combinations, {name: config for name, config in configs.items() if name in new})
-        metrics_of = grid.run(run, {cell.name: work[name] for (name, _), cell in cells.items() if name in work})
+        _check(request, combinations, {name: config for name, config in configs.items() if name in new})
+        metrics_of = grid.run(run)
     outcomes = [
         Outcome(values, tuple(metrics_of[cells[name, seed].name][metric] for seed in request.seeds))
         for name, values in combinations.items()
     ]
     kept = _best_of(outcomes, request.choose, metric)
-    say(_write(request, outcomes, kept, metric, over))
+    print(_write(request, outcomes, kept, metric, over), flush=True)
     return kept
 
 
 def _config(request: Sweep, values: Mapping[str, str]) -> dict[str, Any]:
     """Return the config of a combination."""
-    recipe, changes = request.recipe, [f"--config.{k}={v}" for k, v in values.items() if k not in (INIT, VARIANT)]
-    if VARIANT in values and ":" in recipe.replace("://", ""):
-        raise UserError(f"--config={recipe} names a variant; give the file alone, and --vary={VARIANT}=A,B")
-    recipe += f":{values[VARIANT]}" if VARIANT in values else ""
+    recipe, changes = request.recipe, [f"--config.{k}={v}" for k, v in values.items() if k not in (_INIT, _VARIANT)]
+    if _VARIANT in values and ":" in recipe.replace("://", ""):
+        raise UserError(f"--config={recipe} names a variant; give the file alone, and --vary={_VARIANT}=A,B")
+    recipe += f":{values[_VARIANT]}" if _VARIANT in values else ""
     return recipes.load(recipe, [*request.overrides, *changes]).to_dict()
 
 
 def _init(request: Sweep, values: Mapping[str, Any]) -> str | None:
-    init = values.get(INIT, request.init)
+    init = values.get(_INIT, request.init)
     return None if init in ("", "none") else init
 
 
-def _work(
+def _check(
     request: Sweep, combinations: Mapping[str, Mapping[str, str]], configs: Mapping[str, Mapping[str, Any]]
-) -> dict[str, float]:
-    """Return the FLOPs of a run of each combination in ``configs``.
+) -> None:
+    """Raise ``UserError`` if a run of ``configs`` could not begin: its model, examples and labels are read and checked.
 
-    Raises ``UserError`` if it could not begin: its model, its examples and their labels are read and checked. Examples
-    are encoded once for all combinations that differ only in how they are optimized.
+    Examples are encoded once for all combinations that differ only in how they are optimized.
     """
     typed, read = (*recipes.typed_keys(request.overrides), *request.vary), dict[str, dict[str, Splits]]()
-    read_once = functools.cache(load)
-    found, counted = dict[str, float](), dict[str, float]()
+    read_once, encoded = functools.cache(load), set[str]()
     for name, config in configs.items():
         init, data = _init(request, combinations[name]), {**config.get("data", {}), "train_fraction": 1.0}
         files_of = json.dumps([config.get("task"), config.get("tasks"), data], default=str)
-        rows_of = json.dumps([init, {k: v for k, v in config.items() if k not in OF_OPTIMIZATION}], default=str)
+        rows_of = json.dumps([init, {k: v for k, v in config.items() if k not in _OF_OPTIMIZATION}], default=str)
         try:
             settings = FinetuningSettings.of(config)
             initial = read_start(settings.vocab, typed, init, read_once) if init else None
             checked = prepare(settings, initial)
             if files_of not in read:
                 read[files_of] = checked.load(request.data, lambda _: None)
-            if rows_of not in counted:
-                counted[rows_of] = check_and_count(checked, read[files_of])
+            if rows_of not in encoded:
+                task, _ = checked.with_examples(read[files_of])
+                check_labels(task, {of: one.data for of, one in settings.each.items()}, read[files_of])
+                encoded.add(rows_of)
         except UserError as error:
             raise UserError(f"{name}: {error}") from error
-        found[name] = counted[rows_of]
-    return found
 
 
 def _best_of(outcomes: Sequence[Outcome], choose: Sequence[str], metric: str) -> list[Outcome]:
@@ -230,33 +232,42 @@ def _folder(values: Mapping[str, str], seed: int) -> str:
 
 def _doubt(best: Outcome, others: Sequence[Outcome]) -> str:
     """Return the end of a sentence: why the best outcome may be no better than others. Return "" if it is better."""
-    rows = table.compare({best.name: best.scores, **{other.name: other.scores for other in others}})[1:]
+    rows = compare({one.name: one.scores for one in (best, *others)})[1:]
     if any(row.beyond_noise is None for row in rows):
         return "; one seed each cannot tell small differences from chance (--seeds=0,1,2)"
     near = [row.variant for row in rows if not row.beyond_noise]
     return f"; within the noise of the seeds: {', '.join(near)}" if near else ""
 
 
-def _over(request: Sweep, configs: Mapping[str, Mapping[str, Any]]) -> pictures.Over | None:
+def _over(
+    request: Sweep, combinations: Mapping[str, Mapping[str, str]], config: Mapping[str, Any]
+) -> pictures.Over | None:
     """Return the x axis of the picture, with the place of each combination; None if bars are drawn.
 
     Without ``--over`` it is the last key that varies if that has at least three values, all of them numbers.
 
+    Args:
+      config: the config of a combination, for the full names of keys.
+
     Raises ``UserError`` if ``--over`` does not vary or has a value that is no number.
     """
-    compared, config = _compared_keys(request), next(iter(configs.values()))
-    keys = [key for key in compared if key not in (INIT, VARIANT)]
-    if not request.over:
-        last = [key for key in keys if key == compared[-1] and len(request.vary[key]) > 2]
-        numbers = last and all(is_number(recipes.literal(value)) for value in request.vary[last[0]])
-        return pictures.read_over(last[0], configs) if numbers else None
-    wanted = key_names.full(request.over, config)
-    for key in keys:
-        if key_names.full(key, config) == wanted:
-            return pictures.read_over(key, configs)
-    raise UserError(
-        f"--over={request.over} is none of the config keys that the table compares: "
-        f"{', '.join(keys) or 'there are none'}; name one of these, or leave --over out"
+    compared = _compared_keys(request)
+    keys = [key for key in compared if key not in (_INIT, _VARIANT)]
+    if request.over:
+        wanted = key_names.full(request.over, config)
+        found = [key for key in keys if key_names.full(key, config) == wanted]
+        if not found:
+            raise UserError(
+                f"--over={request.over} is none of the config keys that the table compares: "
+                f"{', '.join(keys) or 'there are none'}; name one of these, or leave --over out"
+            )
+    else:
+        found = [key for key in keys if key == compared[-1] and len(request.vary[key]) > 2]
+        found = [key for key in found if all(is_number(recipes.literal(value)) for value in request.vary[key])]
+    if not found:
+        return None
+    return pictures.over_numbers(
+        found[0], {name: recipes.literal(values[found[0]]) for name, values in combinations.items()}
     )
 
 
@@ -266,11 +277,11 @@ def _compared_keys(request: Sweep) -> list[str]:
 
 def _compare_values(
     request: Sweep, kept: Sequence[Outcome], metric: str, over: pictures.Over | None = None
-) -> tuple[list[output.Block], table.Tables, list[pictures.Figure]]:
-    """Return the tables that compare values, as blocks and as they are, and their pictures.
+) -> tuple[list[output.Block], Tables, list[Figure]]:
+    """Return the tables that compare values, as blocks and as they are, and their figures.
 
-    The values of the last key stand side by side for each combination of the others; in curves, those of all other keys
-    for each value of ``over``.
+    The values of the last key stand side by side for each combination of the others; in curves, the values of all other
+    keys for each value of ``over``.
     """
     keys, better = _compared_keys(request), f"{'lower' if lower_is_better(metric) else 'higher'} is better"
     at = [] if len(keys) < 2 else [over.key] if over else keys[:-1]
@@ -278,24 +289,29 @@ def _compare_values(
     for outcome in kept:
         group = _name({key: outcome.values[key] for key in at}) if at else metric
         groups.setdefault(group, {})[_name({key: outcome.values[key] for key in keys if key not in at})] = outcome
-    tables = {group: table.compare({name: o.scores for name, o in every.items()}) for group, every in groups.items()}
-    curves: dict[str, list[tuple[float, table.VariantSummary]]] = {}
-    for group, rows in tables.items():
-        for row in rows:
-            x, name = over.values[groups[group][row.variant].name] if over else 0.0, row.variant if at else metric
-            curves.setdefault(name if over else group, []).append((x, row))
+    tables = {group: compare({name: o.scores for name, o in every.items()}) for group, every in groups.items()}
     if over:
-        curves = {name: sorted(points, key=lambda point: point[0]) for name, points in curves.items()}
-        figures = [pictures.figure(metric, better, curves, x_name=over.key)]
+        curves: dict[str, list[tuple[float, VariantSummary]]] = {}
+        for group, rows in tables.items():
+            for row in rows:
+                point = over.values[groups[group][row.variant].name], row
+                curves.setdefault(row.variant if at else metric, []).append(point)
+        ordered = {name: sorted(points, key=lambda point: point[0]) for name, points in curves.items()}
+        figures = [pictures.figure_of(metric, better, ordered, over.key)]
     else:
-        titles = {group: f"{metric} at {group}" if at else metric for group in groups}
-        figures = [pictures.figure(titles[group], better, {"": points}) for group, points in curves.items()]
-    head, lines = table.differences(tables)
+        titles = {group: f"{metric} at {group}" if at else metric for group in tables}
+        bars = {group: [(0.0, row) for row in rows] for group, rows in tables.items()}
+        figures = [pictures.figure_of(titles[group], better, {"": points}) for group, points in bars.items()]
+    head, lines = output.differences(tables)
     if not lines:
         return [], tables, figures
-    beside: list[output.Block] = [table.overview(tables, {}), table.SPREAD] if at else []
+    beside: list[output.Block] = [output.overview(tables, {}), output.SPREAD] if at else []
     compared = ("at" if at else "metric", *head[1:]), lines
-    return [f"## Compared with {tables[next(iter(tables))][0].variant}", *beside, compared, table.NOTE], tables, figures
+    return (
+        [f"## Compared with {tables[next(iter(tables))][0].variant}", *beside, compared, output.NOTE],
+        tables,
+        figures,
+    )
 
 
 def _write(
@@ -322,7 +338,7 @@ def _write(
             for o in outcomes
         ],
         "best": {"values": dict(best.values), "seed": seed, "workdir": folder},
-        "compared": table.as_data(tables),
+        "compared": output.as_data(tables),
     }
     blocks = [f"# {request.recipe}", (head, rows), winner, *compared]
     return output.write(request.workdir, blocks, data, drawn, drawn)

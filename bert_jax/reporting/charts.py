@@ -126,7 +126,7 @@ class Frame:
 
 def svg(chart: Chart) -> str:
     """Return the chart as one ``<svg>``; "" if there is nothing to draw."""
-    frame = frame_of(chart)
+    frame = _frame(chart)
     if frame is None:
         return ""
     label = escape(f"{chart.title}: " + "; ".join(_summary(s, chart) for s in chart.series if s.points))
@@ -136,23 +136,25 @@ def svg(chart: Chart) -> str:
 
 def still(chart: Chart) -> str:
     """Return the elements of ``svg`` without those that react to the pointer; "" if there is nothing to draw."""
-    frame = frame_of(chart)
+    frame = _frame(chart)
     return "" if frame is None else "\n".join(_still(chart, frame))
 
 
 def _still(chart: Chart, frame: Frame) -> list[str]:
     curves = [_curve(series, frame, chart.noisy) for series in chart.series]
-    return [*grid(frame), *_marks(chart, frame), *curves, *references(chart, frame)]
+    return [*grid(frame), *_marks(chart, frame), *curves, *references(chart.references, frame, chart.digits)]
 
 
-def frame_of(chart: Chart) -> Frame | None:
+def _frame(chart: Chart) -> Frame | None:
     """Return the frame that holds all curves and references; None if no curve has a value."""
     values = [y for series in chart.series for _, y in _known_points(series.points)]
-    if not values:
-        return None
     xs = [x for series in chart.series for x, _ in series.points]
-    values = values + [y for _, y in chart.references]
-    low, high = min(values), max(values)
+    return frame_around(xs, [*values, *(y for _, y in chart.references)]) if values else None
+
+
+def frame_around(xs: Sequence[float], ys: Sequence[float]) -> Frame:
+    """Return a frame from the lowest to the highest of ``xs``, with a margin below and above ``ys``."""
+    low, high = min(ys), max(ys)
     margin = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
     floor = 0.0 if low >= 0 and low - margin < 0 else low - margin
     return Frame((min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1), (floor, high + margin))
@@ -161,8 +163,7 @@ def frame_of(chart: Chart) -> Frame | None:
 def grid(frame: Frame, xs: Sequence[float] = ()) -> list[str]:
     """Return the lines and labels of both axes. ``xs``: the places along x that are labelled as they are."""
     elements = []
-    values: Sequence[float] = ticks(*frame.y_range)
-    for y, label in ((frame.y(value), tick_label(value)) for value in values):
+    for y, label in ((frame.y(value), tick_label(value)) for value in ticks(*frame.y_range)):
         elements.append(f'<line class="grid" {_across(y)}/>')
         elements.append(f'<text class="tick" x="{LEFT - 8:g}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
     along = {x: exact_label(x) for x in xs} or {x: tick_label(x) for x in ticks(*frame.x_range)}
@@ -201,16 +202,16 @@ def _curve(series: Series, frame: Frame, noisy: bool) -> str:
     return path(points, frame, series.style) + circles
 
 
-def references(chart: Chart, frame: Frame) -> list[str]:
-    """Return the horizontal lines of a chart with their labels."""
-    lines, last = [], -math.inf
-    for name, value in sorted(chart.references, key=lambda reference: -reference[1]):
+def references(lines: Sequence[tuple[str, float]], frame: Frame, digits: int = 3) -> list[str]:
+    """Return horizontal lines, pairs of a name and a y, with their labels."""
+    drawn, last = [], -math.inf
+    for name, value in sorted(lines, key=lambda line: -line[1]):
         y = frame.y(value)
         last = y - 5 if y - 5 - last >= 14 else y + 14  # put the label under its line if the label above is too close
-        lines.append(f'<line class="reference" {_across(y)}/>')
-        label = escape(f"{name} {value:.{chart.digits}f}")
-        lines.append(f'<text class="reference" x="{RIGHT_EDGE - 4:g}" y="{last:.1f}" text-anchor="end">{label}</text>')
-    return lines
+        drawn.append(f'<line class="reference" {_across(y)}/>')
+        label = escape(f"{name} {value:.{digits}f}")
+        drawn.append(f'<text class="reference" x="{RIGHT_EDGE - 4:g}" y="{last:.1f}" text-anchor="end">{label}</text>')
+    return drawn
 
 
 def _marks(chart: Chart, frame: Frame) -> list[str]:

@@ -9,26 +9,16 @@ from html import escape
 from typing import Any
 
 from bert_jax.reporting import run_log
+from bert_jax.reporting.chart_style import of_notebook
 from bert_jax.reporting.charts import HEIGHT, LEFT, RIGHT_EDGE, WIDTH, Chart, Series, still
 from bert_jax.reporting.loggers.base import Record
 from bert_jax.reporting.measures import EXACT, digits, known_baselines, metric_names, title, titles_in, with_shares
 from bert_jax.storage import files, reading
 
-SPLITS = {"train": "train", "eval": "held-out"}
-MOST, COLUMNS = 4, 2  # charts of a picture, and of its rows
-TITLE_HEIGHT, GAP = 26.0, 20.0
-# Colours that can be read on white; a notebook with a dark look gets a white card.
-STYLE = """
-.bert-jax { background: #fff; font: 12px system-ui, sans-serif; max-width: 100%; height: auto; }
-.bert-jax text { fill: #5b6675; } .bert-jax .title { fill: #1b2330; font-size: 15px; font-weight: 600; }
-.bert-jax .grid { stroke: #edf0f4; } .bert-jax .axis { stroke: #c5ccd6; }
-.bert-jax .curve { fill: none; stroke-width: 2; } .bert-jax .raw { stroke-width: 1; opacity: .32; }
-.bert-jax .train { stroke: #2f6fd6; } .bert-jax .eval { stroke: #d9631e; } .bert-jax .dot { stroke: none; }
-.bert-jax .dot.train, .bert-jax .key.train { fill: #2f6fd6; }
-.bert-jax .dot.eval, .bert-jax .key.eval { fill: #d9631e; } .bert-jax .key { stroke: none; }
-.bert-jax line.reference { stroke: #7b52c4; stroke-dasharray: 5 4; } .bert-jax text.reference { fill: #7b52c4; }
-.bert-jax .mark line { stroke: #5b6675; stroke-dasharray: 1 4; }
-"""
+_SPLITS = {"train": "train", "eval": "held-out"}
+_MOST, _COLUMNS = 4, 2  # charts of a picture, and of its rows
+_TITLE_HEIGHT, _GAP = 26.0, 20.0
+_SCOPE = "bert-jax"  # the class of a picture in a notebook
 
 
 def charts_of(
@@ -49,7 +39,7 @@ def charts_of(
     for metric in metric_names(records, titles):
         series = tuple(
             Series(name, points, split)
-            for split, name in SPLITS.items()
+            for split, name in _SPLITS.items()
             if (points := [(r["step"], r.get(metric)) for r in records if r["split"] == split and metric in r])
         )
         lines = tuple(known_baselines(metric, baselines))
@@ -69,19 +59,19 @@ class Curves:
         return f"Curves({self.workdir!r}: {'; '.join(chart.title for chart in self.charts)})"
 
     def _repr_svg_(self) -> str:
-        """Return an SVG of at most ``MOST`` charts. Notebooks call this by its name."""
+        """Return an SVG of at most ``_MOST`` charts. Notebooks call this by its name."""
         heldout = [c for c in self.charts if any(series.style == "eval" for series in c.series)]
-        shown = (heldout or list(self.charts))[:MOST]
-        across, down = WIDTH + GAP, HEIGHT + TITLE_HEIGHT + GAP
+        shown = (heldout or list(self.charts))[:_MOST]
+        across, down = WIDTH + _GAP, HEIGHT + _TITLE_HEIGHT + _GAP
         panels = []
         for i, chart in enumerate(shown):
-            at = f"{i % COLUMNS * across:g} {i // COLUMNS * down:g}"
-            drawn = f'<g transform="translate(0 {TITLE_HEIGHT:g})">\n{still(chart)}\n</g>'
+            at = f"{i % _COLUMNS * across:g} {i // _COLUMNS * down:g}"
+            drawn = f'<g transform="translate(0 {_TITLE_HEIGHT:g})">\n{still(chart)}\n</g>'
             panels.append(f'<g transform="translate({at})">{_heading(chart)}\n{drawn}</g>')
-        width, height = min(COLUMNS, len(shown)) * across, math.ceil(len(shown) / COLUMNS) * down
+        width, height = min(_COLUMNS, len(shown)) * across, math.ceil(len(shown) / _COLUMNS) * down
         size = f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
-        head = f'<svg xmlns="http://www.w3.org/2000/svg" class="bert-jax" {size}>'
-        return "\n".join([head, f"<style>{STYLE}</style>", *panels, "</svg>"])
+        head = f'<svg xmlns="http://www.w3.org/2000/svg" class="{_SCOPE}" {size}>'
+        return "\n".join([head, f"<style>{of_notebook(_SCOPE)}</style>", *panels, "</svg>"])
 
 
 def _heading(chart: Chart) -> str:

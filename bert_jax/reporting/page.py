@@ -9,32 +9,8 @@ import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
-COLOURS = """
-:root { color-scheme: light dark;
-  --edge: #1b233055;
-  --page: #f6f7f9; --card: #ffffff; --text: #1b2330; --soft: #5b6675; --rule: #e3e7ed; --grid: #edf0f4;
-  --train: #2f6fd6; --eval: #d9631e; --reference: #7b52c4; --good: #1c7f4f; --bad: #b3352b;
-  --a: #2f6fd6; --b: #e39a2d; --c: #2f9e7e; --d: #8a63cf; --e: #d2573f; --f: #8793a3; --g: #c66b9d; --h: #6b7f2f;
-  --i: #3f93ab; --j: #a8703f; --k: #5c6675; }
-@media (prefers-color-scheme: dark) { :root {
-  --edge: #000c; --page: #0f131a; --card: #171d27; --text: #e6eaf1; --soft: #98a4b5; --rule: #2a3342; --grid: #232b38;
-  --train: #6fa4ff; --eval: #ff9f5a; --reference: #b699f5; --good: #5cc894; --bad: #ff8a7d;
-  --a: #6fa4ff; --b: #f0b65a; --c: #5cc8a6; --d: #b699f5; --e: #f58672; --f: #8d99aa; --g: #e79cc4; --h: #b5c96a;
-  --i: #74c3da; --j: #d9a273; --k: #b3bdcc; } }
-"""
-DRAWINGS = """svg text { font-size: 12px; fill: var(--soft); font-variant-numeric: tabular-nums; }
-svg .grid { stroke: var(--grid); } svg .axis { stroke: var(--rule); }
-svg .curve { fill: none; stroke-width: 2; stroke-linejoin: round; stroke-linecap: round; }
-svg .raw { stroke-width: 1; opacity: .32; } svg .train { stroke: var(--train); } svg .eval { stroke: var(--eval); }
-svg .dot { stroke: none; } svg .dot.train { fill: var(--train); } svg .dot.eval { fill: var(--eval); }
-svg line.reference { stroke: var(--reference); stroke-dasharray: 5 4; stroke-width: 1.2; }
-svg text.reference { fill: var(--reference); paint-order: stroke; stroke: var(--card); stroke-width: 4px; }
-svg .mark line { stroke: var(--soft); stroke-dasharray: 1 4; stroke-linecap: round; stroke-width: 1.5; }
-svg .mark text { font-size: 11px; }
-svg .hover rect { fill: transparent; } svg .hover > line { stroke: var(--soft); }
-svg .hover > line, svg .hover circle { opacity: 0; }
-svg .hover:hover > line { opacity: .5; } svg .hover:hover circle { opacity: 1; }
-"""  # the rules of charts
+from bert_jax.reporting.chart_style import CHARTS, COLOURS
+
 STYLE = (
     COLOURS
     + """\
@@ -63,12 +39,12 @@ header .line { display: flex; flex-wrap: wrap; align-items: center; gap: 8px 14p
 .tiles .note.bad { color: var(--bad); }
 .charts { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 16px; }
 figure { margin: 0; } figcaption { display: flex; flex-wrap: wrap; justify-content: space-between; gap: 2px 16px; }
-.legend { display: flex; gap: 14px; font-size: .82rem; color: var(--soft); }
+.legend { display: flex; flex-wrap: wrap; gap: 14px; font-size: .82rem; color: var(--soft); }
 .legend i { display: inline-block; width: 16px; height: 3px; border-radius: 2px; margin-right: 6px;
   vertical-align: middle; }
 svg { display: block; width: 100%; height: auto; margin-top: 8px; overflow: visible; }
 """
-    + DRAWINGS
+    + CHARTS
     + """\
 .scroll { overflow-x: auto; background:
   linear-gradient(to right, var(--card) 40%, transparent) left / 36px 100% no-repeat local,
@@ -203,6 +179,15 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: int 
     heading = f"<thead><tr>{titles}</tr></thead>" if head else ""
     body, style = "\n".join(lines), "keys" if keys else "cells"
     return f'<div class="scroll"><table class="{style}">{heading}<tbody>\n{body}\n</tbody></table></div>'
+
+
+def chart_card(title: str, keys: Sequence[tuple[str, str]], drawing: str, below: str = "") -> str:
+    """Return a chart with its title and its legend, ``keys``, pairs of a name and a CSS colour. ``below`` is HTML."""
+    legend = "".join(f'<span><i style="background:{colour}"></i>{escape(name)}</span>' for name, colour in keys)
+    return (
+        f'<figure class="card"><figcaption><h3>{escape(title)}</h3><span class="legend">{legend}</span></figcaption>'
+        f"{drawing}{below}</figure>"
+    )
 
 
 def fold(title: str, body: str) -> str:

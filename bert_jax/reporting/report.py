@@ -31,7 +31,7 @@ from bert_jax.reporting.measures import (
     with_error,
     with_shares,
 )
-from bert_jax.reporting.page import fold, page, section, table
+from bert_jax.reporting.page import chart_card, fold, page, section, table
 from bert_jax.reporting.profiled_steps import TIMES
 from bert_jax.reporting.report_errors import errors
 from bert_jax.reporting.report_speed import goodput, kernels, paces, step_times, untimed
@@ -198,11 +198,8 @@ def _small_error(value: str) -> str:
 def _charts(records: list[Record], run: Mapping[str, Any], baselines: Mapping[str, Any]) -> str:
     charts = []
     for chart in charts_of(records, baselines, titles_in(run), tuple(_marks(run))).values():
-        keys = "".join(
-            f'<span><i style="background:var(--{s.style})"></i>{escape(s.name)}</span>' for s in chart.series
-        )
-        caption = f'<h3>{escape(chart.title)}</h3><span class="legend">{keys}</span>'
-        charts.append(f'<figure class="card"><figcaption>{caption}</figcaption>{svg(chart)}</figure>')
+        keys = [(series.name, f"var(--{series.style})") for series in chart.series]
+        charts.append(chart_card(chart.title, keys, svg(chart)))
     note = "Against training steps. Thin: as logged; thick: moving average. Point at a curve for its values. "
     note = escape(note + _row_lengths(run))
     drawings = "\n".join(charts)

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax import configuration
 from bert_jax.cli.main import run
-from bert_jax.experiments import ablation, heldout_rows, table
+from bert_jax.experiments import ablation
+from bert_jax.experiments.columns import by_metric, columns_of
+from bert_jax.experiments.heldout_rows import HeldoutRows
+from bert_jax.objectives import mlm
 from bert_jax.recipes import recipes
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from tests import toy
@@ -23,6 +25,7 @@ def get_config(variant="bert"):
         "bert": {{}},
         "no_nsp": {{"objective": {{"name": "mlm"}}}},
         "ltr": {{"objective": {{"name": "ltr"}}}},
+        "sop": {{"objective": {{"name": "mlm_sop"}}}},
         "other_text": {{"heldout_fraction": 0.3}},
         "more_masks": {{"objective": {{"name": "mlm", "masking": {{"rate": 0.3}}}}}},
         "columns": {{"objective": {{"name": "mlm", "masking": {{"unit": "no_such"}}}}}},
@@ -150,9 +153,12 @@ def test_a_step_that_a_cut_run_can_no_longer_keep_is_named(
 
 def test_a_fine_tuning_is_another_with_other_data_and_keeps_its_own_bilstm(recipe: Path) -> None:
     settings = {"no_nsp": PretrainingSettings.of(recipes.load(f"{recipe}:no_nsp").to_dict())}
+    rows = HeldoutRows(settings["no_nsp"].experiment(), mlm.Config())
     asked = ablation.Ablation(str(recipe), (), ("no_nsp", "no_nsp+bilstm"), (0,), "runs", data="here")
     tasks = {"tune": {"bilstm_layers": 1}}
-    cells = [ablation._cells(dataclasses.replace(asked, data=data), settings, tasks) for data in ("here", "there")]
+    cells = [
+        ablation._cells(dataclasses.replace(asked, data=data), settings, rows, tasks) for data in ("here", "there")
+    ]
     assert [cell.overrides.get("data") for of_data in cells for cell in of_data] == [
         None,
         *["here"] * 2,
@@ -192,25 +198,32 @@ def test_only_what_measures_the_same_is_compared(recipe: Path) -> None:
     """A term is the same in two variants if it reads the same features, of the same rows."""
     variants = {}
     for name in ("no_nsp", "bert", "more_masks", "weighted"):
-        config = recipes.load(f"{recipe}:{name}").to_dict()
-        settings = configuration.build(PretrainingSettings, config, "config")
-        variants[name] = ablation._variant(settings, ablation._checked(name, settings))
-    own, plain = (
-        {name: one.measures(metric) for name, one in variants.items()} for metric in ("own_mlm_loss", "mlm_loss")
-    )
-    assert [name for name in own if own[name] == own["no_nsp"]] == ["no_nsp", "bert"]
-    assert len(set(plain.values())) == 1
-    scores = {metric: {name: [1.0] for name in variants} for metric in ("sst2/loss", "own_mlm_loss", "mlm_loss")}
-    columns = table._columns(scores, variants, ["sst2"])
+        settings = PretrainingSettings.of(recipes.load(f"{recipe}:{name}").to_dict())
+        checked = ablation._checked(name, settings)
+        rows = HeldoutRows.of(checked.experiment, ablation._evaluated(checked))
+        variants[name] = ablation._variant(settings, checked, rows)
+    scores = {metric: [*variants] for metric in ("sst2/loss", "own_mlm_loss", "mlm_loss")}
+    columns = columns_of(scores, variants, {"sst2": "accuracy"})
     assert list(columns) == ["own_mlm_loss", "mlm_loss", "sst2/loss"]
-    lines = {metric: table._describe(metric, by, "no_nsp", ["sst2"]) for metric, by in columns.items()}
-    assert lines["own_mlm_loss"].endswith(
-        "more_masks, weighted and no_nsp measure different things by it, and are not compared"
-    )
-    assert "those of no_nsp; lower is better" in lines["mlm_loss"]
-    assert lines["sst2/loss"] == "loss of sst2's best evaluation after fine-tuning with it; lower is better"
-    scores["own_mlm_loss"] = {name: [1.0] for name in ("no_nsp", "bert")}
-    assert list(table._columns(scores, variants, [])) == ["sst2/loss", "mlm_loss"], "it says what mlm_loss says"
+    own, plain = columns["own_mlm_loss"], columns["mlm_loss"]
+    assert own.measures is not None
+    assert plain.measures is not None
+    assert [name for name in variants if own.measures[name] == own.measures["no_nsp"]] == ["no_nsp", "bert"]
+    assert len(set(plain.measures.values())) == 1
+    assert own.line.endswith("more_masks, weighted and no_nsp measure different things by it, and are not compared")
+    assert "those of no_nsp; lower is better" in plain.line
+    assert columns["sst2/loss"].line == "loss of sst2's best evaluation after fine-tuning with it; lower is better"
+    scores["own_mlm_loss"] = ["no_nsp", "bert"]
+    assert list(columns_of(scores, variants, {})) == ["sst2/loss", "mlm_loss"], "it says what mlm_loss says"
+
+
+def test_variants_without_a_metric_are_left_out_of_its_table() -> None:
+    runs = {"bert": [{"mlm": 1.0, "nsp": 0.9}, {"mlm": 2.0, "nsp": 0.8}], "ltr": [{"lm": 3.0}, {"lm": 4.0}]}
+    assert by_metric(runs) == {
+        "mlm": {"bert": [1.0, 2.0]},
+        "nsp": {"bert": [0.9, 0.8]},
+        "lm": {"ltr": [3.0, 4.0]},
+    }
 
 
 @pytest.mark.heavy
@@ -242,7 +255,8 @@ def test_a_whole_table(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert (workdir / "table.md").read_text() == text
 
 
-def test_all_are_judged_on_the_rows_of_the_first() -> None:
-    for name, arrangement in (("albert:base", "sentence_order"), ("bert_base", None)):
-        settings = configuration.build(PretrainingSettings, recipes.load(name).to_dict(), "config")
-        assert heldout_rows.heldout_rows(settings)["arrangement"] == arrangement
+def test_all_are_judged_on_the_rows_of_the_first(recipe: Path) -> None:
+    for name, arrangement in (("sop", "sentence_order"), ("bert", None)):
+        checked = ablation._checked(name, PretrainingSettings.of(recipes.load(f"{recipe}:{name}").to_dict()))
+        rows = HeldoutRows.of(checked.experiment, ablation._evaluated(checked))
+        assert rows.record["arrangement"] == arrangement

@@ -13,7 +13,8 @@ import pytest
 import bert_jax
 from bert_jax.errors import RepeatingError, UserError
 from bert_jax.experiments import grid
-from bert_jax.experiments.grid import CELL, RESULTS, Cell, Grid
+from bert_jax.experiments.grid import CELL, RESULTS, Grid
+from bert_jax.experiments.nouns import Cell
 
 CELLS = [Cell(f"rate-{i}", {"rate": i / 10}) for i in range(3)]
 
@@ -42,7 +43,8 @@ def test_every_cell_is_run_once(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 KILLED = """
 import os, signal, sys
-from bert_jax.experiments.grid import Cell, Grid
+from bert_jax.experiments.grid import Grid
+from bert_jax.experiments.nouns import Cell
 
 def run(cell, workdir):
     with open(os.path.join(workdir, "model"), "w") as file:

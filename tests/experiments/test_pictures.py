@@ -14,9 +14,12 @@ import pytest
 
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
-from bert_jax.experiments import drawing, pictures, table
-from bert_jax.experiments.pictures import figure, read_over
+from bert_jax.experiments import ablation as ablations
+from bert_jax.experiments import pictures
+from bert_jax.experiments.compare import compare
+from bert_jax.experiments.nouns import SAME_ROWS, Column
 from bert_jax.experiments.sweep import Outcome, Sweep, _over, _write
+from bert_jax.reporting import error_bars
 from tests import toy
 from tests.tasks import toy_tasks
 
@@ -27,7 +30,7 @@ class Measured(SimpleNamespace):
     """A variant whose own metrics measure what ``what`` says."""
 
     def measures(self, metric):
-        return "the same" if metric in table.SAME_ROWS else self.what
+        return "the same" if metric in SAME_ROWS else self.what
 
 
 def ablation(folder, spec, tasks=("sst2",), key="", configs=None, what=None):
@@ -41,10 +44,10 @@ def ablation(folder, spec, tasks=("sst2",), key="", configs=None, what=None):
             place.mkdir()
             (place / "baselines.json").write_text('{"majority_rate": 0.5, "unigram_cross_entropy": 3.0}')
     variants = {name: Measured(rows={"seed": 0}, what=(what or {}).get(name, "x")) for name in spec}
-    request = SimpleNamespace(workdir=str(folder), seeds=tuple(seeds), command="bert-jax ablate")
+    request = ablations.Ablation("recipe", (), tuple(spec), tuple(seeds), str(folder), over=key)
     measured = [metric.partition("/") for metrics in spec.values() for metric in metrics]
     main = {task: next((name for of, _, name in measured if of == task), "") for task in tasks}
-    table.write_tables(request, runs, variants, main, read_over(key, configs or {}))
+    ablations._write(request, runs, variants, main, ablations._over(request, configs or {}))
     return json.loads((folder / "table.json").read_text()), (folder / "picture.svg").read_text()
 
 
@@ -52,11 +55,8 @@ def sweep(folder, vary, score, seeds=3, over=""):
     every = [dict(zip(vary, values, strict=True)) for values in itertools.product(*vary.values())]
     outcomes = [Outcome(values, tuple(score(values, seed) for seed in range(seeds))) for values in every]
     request = Sweep("glue:sst2", (), vary, tuple(range(seeds)), str(folder), over=over)
-    configs = {
-        one.name: {"phases": {"train": {}}, "data": {"train_fraction": float(one.values["data.train_fraction"])}}
-        for one in outcomes
-    }
-    _write(request, outcomes, outcomes, "accuracy", _over(request, configs))
+    combinations = {one.name: one.values for one in outcomes}
+    _write(request, outcomes, outcomes, "accuracy", _over(request, combinations, {"phases": {"train": {}}}))
     return json.loads((folder / "table.json").read_text()), (folder / "picture.svg").read_text()
 
 
@@ -114,24 +114,6 @@ def test_bars_say_what_the_table_has_and_where_nothing_is_shown(tmp_path):
     assert "majority rate 0.500" in picture
 
 
-def test_what_is_shown_is_beyond_the_noise_and_its_bars_do_not_overlap():
-    rng, overlapping, noisy = np.random.default_rng(0), 0, 0
-    for seeds in (2, 3, 5, 9):
-        for difference in rng.uniform(0, 6, 200):
-            a, b = rng.normal(0, 1, seeds).tolist(), rng.normal(difference, 2, seeds).tolist()
-            row = table.compare({"a": a, "b": b})[1]
-            ends = [(np.mean(x), 2 * np.std(x, ddof=1) / math.sqrt(seeds)) for x in (a, b)]
-            apart = abs(ends[0][0] - ends[1][0]) > ends[0][1] + ends[1][1]
-            assert row.shown == (row.beyond_noise and apart) == (row.doubt == "")
-            assert (row.doubt == "the bars overlap") == (not apart)
-            overlapping += bool(row.beyond_noise and not apart)
-            noisy += bool(apart and not row.beyond_noise)
-            if row.beyond_noise and not apart:
-                assert row.verdict == "beyond the noise, but the bars overlap"
-    assert overlapping
-    assert noisy
-
-
 def test_another_measure_is_neither_shown_nor_not(tmp_path):
     spec = {name: {"own_mlm_loss": [1.0 + i, 1.1 + i]} for i, name in enumerate(("bert", "no_nsp", "ltr"))}
     written, picture = ablation(tmp_path, spec, (), what={"ltr": "y", "bert": "x", "no_nsp": "x"})
@@ -162,9 +144,9 @@ def test_many_long_names_and_one_variant_fit(tmp_path):
         lines = re.findall(rf'class="name" x="8" y="({NUMBER})">(.*?)<', elements)
         assert "".join(line for _, line in lines) == name
         said = re.search(r'class="word".*?>(.*?)<', elements)[1]
-        assert max(len(line) for _, line in lines) + len(said) < 546 / drawing.CHARACTER
+        assert max(len(line) for _, line in lines) + len(said) < 546 / error_bars.CHARACTER
         ends += [float(y) for y, _ in lines]
-    assert min(np.diff(ends)) >= drawing.LINE, "no line of text lies on another"
+    assert min(np.diff(ends)) >= error_bars.LINE, "no line of text lies on another"
     one = tmp_path / "one"
     one.mkdir()
     ablation(one, {"bert": {"mlm_loss": [2.0, 2.1]}}, ())
@@ -238,7 +220,7 @@ def test_a_logarithmic_axis_and_the_lengths_of_its_error_bars(tmp_path):
     ],
 )
 def test_a_logarithmic_axis_is_for_places_that_span_a_power_of_ten(xs, log):
-    assert drawing._is_log(list(xs)) == log
+    assert error_bars._is_log(list(xs)) == log
 
 
 def test_steps_are_one_chart_and_columns_without_a_step_are_bars(tmp_path):
@@ -283,24 +265,26 @@ def test_three_numbers_of_the_last_key_are_a_curve_unasked(tmp_path):
 
 
 def test_a_baseline_far_off_is_said_and_not_drawn():
-    rows = table.compare({"a": [2.0, 2.1], "b": [2.2, 2.3]})
-    points = {"": [(0.0, row) for row in rows]}
-    chart = figure("loss", "lower is better", points, baselines={"near": 2.4, "far": 9.0})
+    rows = compare({"a": [2.0, 2.1], "b": [2.2, 2.3]})
+    column = Column("the loss", "lower is better", baselines={"near": 2.4, "far": 9.0})
+    chart = pictures.figure_of("loss", column.better, {"": [(0.0, row) for row in rows]}, column=column)
     assert [name for name, _ in chart.lines] == ["near"]
-    assert chart.sentences == ["Without learning: near 2.400, far 9.000."]
+    assert chart.sentences == ("The loss.", "Without learning: near 2.400, far 9.000.")
 
 
-def test_hostile_names_stay_text(tmp_path):
+def test_hostile_names_stay_text():
     odd = "<script>&\"'_1"
-    chart = figure(
-        odd, "lower is better", {odd: [(x, table.compare({odd: [1.0, x]})[0]) for x in (1.0, 2.0)]}, x_name=odd
-    )
-    for text in (drawing.section([chart]), drawing.picture(odd, [chart])):
+    curve = {odd: [(x, compare({odd: [1.0, x]})[0]) for x in (1.0, 2.0)]}
+    chart = pictures.figure_of(odd, "lower is better", curve, x_name=odd)
+    for text in (error_bars.section([chart], ""), error_bars.picture(odd, [chart], "")):
         assert "<script" not in text
         assert "&lt;script&gt;" in text
 
 
 def test_a_value_that_is_no_number_is_named(tmp_path, capsys):
+    def read_over(key, configs):
+        return ablations._over(ablations.Ablation("recipe", (), tuple(configs), (0,), "runs", over=key), configs)
+
     with pytest.raises(UserError, match="--over=model.size needs a number in every variant, and b has 'tiny'; set one"):
         read_over("model.size", {"a": {"model": {"size": 3}}, "b": {"model": {"size": "tiny"}}})
     with pytest.raises(UserError, match="and b does not set it"):

@@ -8,7 +8,7 @@ import pytest
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.experiments import sweep as sweeps
-from bert_jax.experiments.output import text_of
+from bert_jax.experiments.output import as_markdown
 from bert_jax.experiments.sweep import Outcome, Sweep, _best_of, _compare_values, _doubt, _metric
 from bert_jax.experiments.sweep import sweep as run_sweep
 from tests.tasks import toy_tasks
@@ -72,7 +72,7 @@ def test_pretrained_and_fresh_are_compared_at_each_fraction():
         outcome("1", "fresh", 0.8, 0.8),
     ]
     vary = {"data.train_fraction": ("0.1", "1"), "weights": ("pretrained", "fresh"), "seed": ("1",)}
-    text = text_of(_compare_values(Sweep("r", (), vary, (0, 1), "w"), outcomes, "accuracy")[0])
+    text = as_markdown(_compare_values(Sweep("r", (), vary, (0, 1), "w"), outcomes, "accuracy")[0])
     assert (
         "## Compared with weights=pretrained\n\n| variant | seeds | train_fraction=0.1 | train_fraction=1 |\n" in text
     )
@@ -81,7 +81,7 @@ def test_pretrained_and_fresh_are_compared_at_each_fraction():
     assert "| train_fraction=0.1 | weights=fresh - weights=pretrained | -0.2000 | 0.1000 | within the noise |" in text
     assert "| train_fraction=1 | weights=fresh - weights=pretrained | -0.1000 | 0.0000 | beyond the noise |" in text
     request = Sweep("r", (), vary, (0, 1), "w", choose=("data.train_fraction",))
-    one = text_of(_compare_values(request, outcomes[2:], "accuracy")[0])
+    one = as_markdown(_compare_values(request, outcomes[2:], "accuracy")[0])
     assert one.startswith("## Compared with weights=pretrained\n\n| metric | variants | difference |")
 
 

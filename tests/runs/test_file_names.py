@@ -5,7 +5,8 @@ import pytest
 from bert_jax.configuration import build
 from bert_jax.corpora.prepare import CorpusConfig
 from bert_jax.errors import UserError
-from bert_jax.experiments.grid import Cell, Grid
+from bert_jax.experiments.grid import Grid
+from bert_jax.experiments.nouns import Cell
 from bert_jax.experiments.sweep import Sweep, sweep
 from bert_jax.recipes import recipes
 from bert_jax.recipes.finetuning_settings import FinetuningSettings
