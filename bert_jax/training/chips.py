@@ -27,7 +27,6 @@ class Reached:
     """
 
     products: float = 1.0
-    elementwise: float = 1.0
     memory: float = 1.0
     kernel_seconds: float = 0.0
 
@@ -105,17 +104,17 @@ _GPUS: dict[
     str, Any
 ] = {  # FLOP/s in bfloat16 and TF32, elementwise operations, memory and its bandwidth, link, network
     # The same die as h100 with more memory: 141 GB, 4.8 TB/s ([gpus], "Summary of GPU specs").
-    "h200": (989e12, 494.5e12, 33.5e12, 141 * GB, 4.8e12, 4.5e11, 5e10),
+    "h200": (989e12, 494.5e12, 141 * GB, 4.8e12, 4.5e11, 5e10),
     # [h100] bfloat16 1,979, TF32 (JAX's default for float32) 989 TFLOP/s with sparsity, float32 67, 80 GB, 3.35 TB/s.
-    "h100": (989e12, 494.5e12, 33.5e12, 80 * GB, 3.35e12, 4.5e11, 5e10),
+    "h100": (989e12, 494.5e12, 80 * GB, 3.35e12, 4.5e11, 5e10),
     # [a100] bfloat16 312, TF32 156, float32 19.5 TFLOP/s, 80 GB, 2.039 TB/s.
-    "a100": (312e12, 156e12, 9.75e12, 80 * GB, 2.039e12, 3e11, 2.5e10),
+    "a100": (312e12, 156e12, 80 * GB, 2.039e12, 3e11, 2.5e10),
 }
 # What an H200 reached in the kernels of four train steps, traced on 2026-11-26 (planning/README.md, "GPUs"). Products:
 # 50.0 TFLOP in 70.4 ms, 0.72 of the peak (625 to 745 TFLOP/s; least where a vocabulary of 30,522 is multiplied). All
 # other kernels took 91 ms: with these three values the sum of their absolute errors is least. H100 and A100 are taken
 # to reach the same shares; no kernel was timed on them.
-_REACHED = Reached(products=0.72, elementwise=0.42, memory=0.75, kernel_seconds=1.25e-6)
+_REACHED = Reached(products=0.72, memory=0.83, kernel_seconds=1.25e-6)
 CHIPS = {
     name: Chip(name, "tpu", {"bf16": flops, "f32": flops}, _LANES * alus, gib * GIB, bandwidth * GB, *network_and_names)
     for name, (flops, alus, gib, bandwidth, *network_and_names) in _TPUS.items()
@@ -124,7 +123,7 @@ CHIPS = {
         name,
         "gpu",
         {"bf16": bf16, "f32": f32},
-        ops,
+        None,
         memory,
         rate,
         link,
@@ -134,7 +133,7 @@ CHIPS = {
         device_kinds=(f"NVIDIA {name.upper()}",),
         reached=_REACHED,
     )
-    for name, (bf16, f32, ops, memory, rate, link, net) in _GPUS.items()
+    for name, (bf16, f32, memory, rate, link, net) in _GPUS.items()
 }
 
 
