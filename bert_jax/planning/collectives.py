@@ -68,7 +68,7 @@ class Fabric:
         return cls(names, shape, chip, places, extent)
 
     def axes(self, group: list[int], whole: bool = True) -> tuple[str, ...]:
-        """Return the axes along which a group's members differ; ("?",) if ``whole`` and the group lacks some members."""
+        """Return the axes along which a group's members differ; ("?",) if ``whole`` and some members are missing."""
         where = np.stack(np.unravel_index(group, self.shape), axis=-1)  # [members, axes]
         varies = (where != where[:1]).any(axis=0)
         if whole and math.prod(n for n, v in zip(self.shape, varies, strict=True) if v) != len(group):
@@ -220,5 +220,7 @@ def table(collectives: Iterable[tuple[Collective, float]]) -> list[Collective]:
         if one.axes:
             key = (one.kind, one.axes)
             totals[key] = totals.get(key, 0.0) + times * np.array([1.0, one.bytes, one.seconds])
-    rows = [Collective(*key, round(count), round(size), float(seconds)) for key, (count, size, seconds) in totals.items()]
+    rows = [
+        Collective(*key, round(count), round(size), float(seconds)) for key, (count, size, seconds) in totals.items()
+    ]
     return sorted(rows, key=lambda row: -row.bytes)
