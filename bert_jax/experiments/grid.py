@@ -20,10 +20,10 @@ from etils import epath
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.configuration import differences
 from bert_jax.errors import UserError, few
+from bert_jax.planning import peak_rates
 from bert_jax.program import duration
 from bert_jax.reporting.formats import is_number
 from bert_jax.storage import file_formats, files, reading
-from bert_jax.training import peak_rates
 
 CELL, RESULTS = "cell.json", "finished.json"  # which run a cell is, written first; its results, written last
 START = 20.0  # seconds of a run for compiling, evaluating and saving, as far as no run has ended

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.planning.chips import HOP_SECONDS, Chip
 from bert_jax.planning.hlo import Instruction
-from bert_jax.training.chips import HOP_SECONDS, Chip
 
 _STEP = "async_collective_fusion"  # prefix of a TPU's fusions that compute while a collective, started before, goes on
 _KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from bert_jax.planning import hlo, topologies
+from bert_jax.planning.chips import Chip
 from bert_jax.planning.collectives import Fabric
 from bert_jax.planning.compile import Compiled, compile_phase, dearest_kind
 from bert_jax.planning.prediction import Prediction, predict
@@ -17,7 +18,6 @@ from bert_jax.reporting.loggers.base import flatten
 from bert_jax.reporting.progress import ProgressLine
 from bert_jax.rows.phases import Phase
 from bert_jax.task import Task
-from bert_jax.training.chips import Chip
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.sharded_update import unsplit

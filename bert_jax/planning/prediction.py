@@ -6,10 +6,10 @@ import collections
 import dataclasses
 import re
 
+from bert_jax.planning.chips import Chip
 from bert_jax.planning.collectives import Collective, Fabric, collective_of, start_of, table, within
 from bert_jax.planning.costs import ASYNC_COPIES, Cost, cost
 from bert_jax.planning.hlo import Computation, Instruction
-from bert_jax.training.chips import Chip
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,6 +24,7 @@ from bert_jax.interchange.loading import load, one_task
 from bert_jax.models import distillation
 from bert_jax.models.model import config_facts
 from bert_jax.models.teacher import content
+from bert_jax.planning import peak_rates
 from bert_jax.program import Note, program
 from bert_jax.reporting import run_record
 from bert_jax.reporting.formats import figure, is_number
@@ -132,7 +133,8 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
             facts = facts | {"run": run}
             fill(each_task(task), said, facts["corpus_fingerprint"], workdir, observer.note)
             frozen = frozen_parts(settings.frozen, recipe.weights_from, workdir, facts, bool(saved))
-            train_and_evaluate(Run(task, experiment, observer, facts, first, frozen, evaluations))
+            peak = peak_rates.of_all_devices(task.dtype, observer.note)
+            train_and_evaluate(Run(task, experiment, observer, facts, peak, first, frozen, evaluations))
             if not distributed.is_first():
                 return {}
             return _finish(settings, task, observer, experiment.selection.metric)

@@ -29,6 +29,7 @@ from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import EncoderPart, config_facts
 from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.objectives.several import Several
+from bert_jax.planning import peak_rates
 from bert_jax.program import program, quoted
 from bert_jax.reporting import run_record
 from bert_jax.reporting.observer import Observer
@@ -131,8 +132,8 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
             if begin := None if saved else start or recipe.start:
                 first = start_from(begin, model, tokenizer, observer.note)
                 first = first if moments is None else with_moments(first, moments)
-            facts = facts | {"run": run}
-            result = train_and_evaluate(Run(task, experiment, observer, facts, first, evaluations=evaluations))
+            facts, peak = facts | {"run": run}, peak_rates.of_all_devices(task.dtype, observer.note)
+            result = train_and_evaluate(Run(task, experiment, observer, facts, peak, first, evaluations=evaluations))
             if distributed.is_first():
                 finish(settings, model, facts["head"], corpus, observer)
     return result

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from bert_jax.planning import costs, hlo
+from bert_jax.planning.chips import CHIPS
 from bert_jax.planning.collectives import Fabric
 from bert_jax.planning.prediction import predict
-from bert_jax.training.chips import CHIPS
 
 
 def program_of(root: str, *parameters: str, before: str = "") -> hlo.Computation:

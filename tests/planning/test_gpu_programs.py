@@ -13,12 +13,12 @@ import pytest
 
 from bert_jax.models import primitives
 from bert_jax.planning import hlo, topologies
+from bert_jax.planning.chips import CHIPS
 from bert_jax.planning.collectives import Fabric
 from bert_jax.planning.gpu_targets import TARGETS
 from bert_jax.planning.prediction import predict
 from bert_jax.program import INSTALL
 from bert_jax.training import mesh as meshes
-from bert_jax.training.chips import CHIPS
 from bert_jax.training.mesh import MeshConfig, make_mesh
 from bert_jax.training.optimizers import adamw, muon
 from bert_jax.training.optimizers.base import Rule

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from bert_jax.planning import collectives, costs, hlo
+from bert_jax.planning.chips import CHIPS
 from bert_jax.planning.collectives import Fabric
 from bert_jax.planning.prediction import predict
-from bert_jax.training.chips import CHIPS
 
 CHIP = CHIPS["v5e"]
 MESH = Fabric(("data", "fsdp"), (2, 4), CHIP)
