@@ -49,7 +49,7 @@ def _rare_collections() -> None:
 @pytest.fixture(autouse=True, scope="session")
 def _rates_measured_once() -> Iterator[None]:
     """Every run, and every plan for a CPU, would measure the same machine anew: for 0.2 s, or for several seconds."""
-    from bert_jax.training import peak_rates
+    from bert_jax.planning import peak_rates
 
     with pytest.MonkeyPatch.context() as patch:
         for measured in (peak_rates.matmul_rate, peak_rates.memory_bandwidth, peak_rates.elementwise_rates):

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from bert_jax.planning.hlo import Computation, Instruction, Module
-from bert_jax.training.chips import HOP_SECONDS, Chip
+from bert_jax.planning.chips import HOP_SECONDS, Chip
+from bert_jax.planning.hlo import Instruction
 
 _STEP = "async_collective_fusion"  # prefix of a TPU's fusions that compute while a collective, started before, goes on
-KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
-Groups = np.ndarray  # [groups, members] of partition numbers
+_KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +46,7 @@ class Fabric:
       places: [devices, 1 + dimensions] for each partition, its slice and then its coordinates in the torus. If None,
         every device reaches every other equally fast.
       extent: the length of the torus in each dimension.
+      per_host: number of devices of one host, used if ``places`` is None; 0 if all are on one host.
     """
 
     names: tuple[str, ...]
@@ -55,7 +54,7 @@ class Fabric:
     chip: Chip
     places: np.ndarray | None = None
     extent: tuple[int, ...] = ()
-    per_host: int = 0  # number of devices of one host, used if ``places`` is None; 0 if all are on one host
+    per_host: int = 0
 
     @classmethod
     def of(cls, mesh: Any, chip: Chip, per_host: int = 0) -> Fabric:
@@ -68,35 +67,35 @@ class Fabric:
         extent = tuple(int(n) + 1 for n in places[:, 1:].max(axis=0))
         return cls(names, shape, chip, places, extent)
 
-    def axes(self, groups: Groups, whole: bool = True) -> tuple[str, ...]:
-        """Return the axes along which members of a group differ; ("?",) if ``whole`` and a group lacks some members."""
-        where = np.stack(np.unravel_index(groups, self.shape), axis=-1)  # [G, M, axes]
-        varies = (where != where[:, :1]).any(axis=(0, 1))
-        full = math.prod(n for n, v in zip(self.shape, varies, strict=True) if v)
-        if whole and full != groups.shape[1]:
+    def axes(self, group: list[int], whole: bool = True) -> tuple[str, ...]:
+        """Return the axes along which a group's members differ; ("?",) if ``whole`` and some members are missing."""
+        where = np.stack(np.unravel_index(group, self.shape), axis=-1)  # [members, axes]
+        varies = (where != where[:1]).any(axis=0)
+        if whole and math.prod(n for n, v in zip(self.shape, varies, strict=True) if v) != len(group):
             return ("?",)
         return tuple(name for name, v in zip(self.names, varies, strict=True) if v)
 
-    def rates(self, group: np.ndarray) -> tuple[float, int]:
+    def rates(self, group: list[int]) -> tuple[float, int]:
         """Return (bytes per second that reach one member from the others, number of hops to the farthest member).
 
         Members on one host share the network traffic: the sum or the copy of their data crosses the network once.
         """
+        chip = self.chip
         if self.places is None:
-            hosts = 1 if not self.per_host else len(np.unique(group // self.per_host))
-            network = self.chip.network_bandwidth * len(group) / hosts
-            return (min(network, self.chip.axis_bandwidth) if hosts > 1 else self.chip.axis_bandwidth), 1
+            hosts = len({member // self.per_host for member in group}) if self.per_host else 1
+            network = chip.network_bandwidth * len(group) / hosts
+            return (min(network, chip.axis_bandwidth) if hosts > 1 else chip.axis_bandwidth), 1
         places = self.places[group]
         if len(np.unique(places[:, 0])) > 1:
-            return self.chip.network_bandwidth, 1
+            return chip.network_bandwidth, 1
         bandwidth, hops = 0.0, 0
         for axis, whole in enumerate(self.extent, start=1):
             length = len(np.unique(places[:, axis]))
             if length > 1:
                 ring = length == whole and self._closes(whole)
-                bandwidth += self.chip.axis_bandwidth if ring else self.chip.link_bandwidth
+                bandwidth += chip.axis_bandwidth if ring else chip.link_bandwidth
                 hops += length // 2 if ring else length - 1
-        return max(bandwidth, self.chip.link_bandwidth), max(hops, 1)
+        return max(bandwidth, chip.link_bandwidth), max(hops, 1)
 
     def _closes(self, length: int) -> bool:
         """Return whether the links along a whole torus axis of ``length`` make a ring.
@@ -108,50 +107,51 @@ class Fabric:
         return all(n % self.chip.torus == 0 for n in axes)
 
 
-def within(module: Module, computation: Computation, instruction: Instruction) -> list[tuple[Computation, Instruction]]:
+def within(instruction: Instruction, of: str = "") -> list[tuple[str, Instruction]]:
     """Return the collectives that an instruction consists of: itself, or those in its fusion or asynchronous start.
 
-    A step of a collective that another instruction starts has none of its own.
+    Each is paired with the name of the computation that has it (``of``: of ``instruction``). A step of a collective
+    that another instruction starts has none of its own.
     """
-    if instruction.opcode.removesuffix("-start") in KINDS:
-        return [(computation, instruction)]
-    callee = module.callee(instruction) if instruction.opcode in ("fusion", "async-start") else None
-    if callee is None or callee.name.startswith(_STEP):
+    if instruction.opcode.removesuffix("-start") in _KINDS:
+        return [(of, instruction)]
+    called = instruction.called if instruction.opcode in ("fusion", "async-start") else None
+    if called is None or called.name.startswith(_STEP):
         return []
-    return [collective for inner in callee.instructions for collective in within(module, callee, inner)]
+    return [collective for inner in called.instructions for collective in within(inner, called.name)]
 
 
-def start_of(computation: Computation, name: str) -> str:
-    """Return the name of the instruction that starts the asynchronous collective whose buffer is ``name``.
+def start_of(instruction: Instruction) -> Instruction:
+    """Return the instruction that starts the asynchronous collective whose buffer is ``instruction``.
 
     A TPU passes the buffers of a collective from its start through steps and loops to its end. The first operand of a
     step is the first buffer.
     """
-    known = computation.by_name
-    while (instruction := known.get(name)) and instruction.opcode == "get-tuple-element":
-        source = known[instruction.operands[0]]
-        if source.opcode == "while" and known[source.operands[0]].opcode == "tuple":
-            name = known[source.operands[0]].operands[int(instruction.attribute("index"))]
-        elif source.opcode == "fusion" and source.computation("calls").startswith(_STEP):
-            name = source.operands[0]
+    while instruction.opcode == "get-tuple-element":
+        source = instruction.operands[0]
+        if source.opcode == "while" and source.operands[0].opcode == "tuple":
+            instruction = source.operands[0].operands[int(instruction.attribute("index"))]
+        elif source.opcode == "fusion" and source.called and source.called.name.startswith(_STEP):
+            instruction = source.operands[0]
         else:
-            return source.name
-    return name
+            return source
+    return instruction
 
 
-def collective_of(computation: Computation, instruction: Instruction, on: Fabric) -> Collective:
-    """Return the ``Collective`` of an instruction: its axes, bytes and duration on the mesh ``on``."""
+def collective_of(instruction: Instruction, on: Fabric, of: str = "") -> Collective:
+    """Return the ``Collective`` of an instruction: its axes, bytes and duration on the mesh ``on``.
+
+    ``of``: the name of the computation that has the instruction.
+    """
     kind = instruction.opcode.removesuffix("-start")
-    if computation.name.startswith("all-reduce-scatter"):  # a TPU fuses an all-reduce with the slice of its result
+    if of.startswith("all-reduce-scatter"):  # a TPU fuses an all-reduce with the slice of its result
         kind = "reduce-scatter"
-    sent = sum(a.bytes for name in instruction.operands for a in computation.arrays_of(name))
-    groups = replica_groups(instruction, math.prod(on.shape))
-    size = groups.shape[1]
-    whole = sent * size if kind in ("all-gather", "all-to-all") else sent
-    bandwidth, hops = on.rates(groups[0])
-    axes = on.axes(groups, kind != "collective-permute")
-    part = 1 / size if on.places is None else 0.25
-    return Collective(kind, axes, 1, whole, duration(kind, whole, bandwidth, hops, size, part))
+    sent = sum(array.bytes for operand in instruction.operands for array in operand.arrays)
+    group = members(instruction, math.prod(on.shape))
+    whole = sent * len(group) if kind in ("all-gather", "all-to-all") else sent
+    part = 1 / len(group) if on.places is None else 0.25
+    seconds = duration(kind, whole, *on.rates(group), len(group), part)
+    return Collective(kind, on.axes(group, kind != "collective-permute"), 1, whole, seconds)
 
 
 def duration(kind: str, whole: int, bandwidth: float, hops: int, members: int, all_to_all: float = 0.25) -> float:
@@ -170,29 +170,28 @@ def duration(kind: str, whole: int, bandwidth: float, hops: int, members: int, a
     return max(HOP_SECONDS * hops * max(times, 1.0), times * share * whole / bandwidth)
 
 
-def replica_groups(instruction: Instruction, devices: int) -> Groups:
-    """Return the groups of an instruction, or the (source, target) pairs of a permutation.
+def members(instruction: Instruction, devices: int) -> list[int]:
+    """Return the members of the first group of a collective, or the first pair of a permutation.
 
-    The groups may be written as ``{{0,1},{2,3}}``, ``[2,2]<=[2,2]T(1,0)`` or ``mesh['a'=2,'b'=2] {'a'}``.
+    Groups may be written as ``{{0,1},{2,3}}``, ``[2,2]<=[2,2]T(1,0)`` or ``mesh['a'=2,'b'=2] {'a'}``.
     """
     text = instruction.attribute("source_target_pairs") or instruction.attribute("replica_groups")
     if text.startswith("["):
-        return _iota(text).reshape(_numbers(text[: text.index("]")]))
+        return [int(n) for n in _iota(text)[: _numbers(text[: text.index("]")])[-1]]]
     if text.startswith("mesh["):
         return _of_mesh(instruction.attributes)
-    groups = [_numbers(group) for group in re.findall(r"\{([\d,\s]+)\}", text)]
-    return np.array(groups) if groups else np.arange(devices)[None, :]
+    group = re.search(r"\{([\d,\s]+)\}", text)
+    return _numbers(group[1]) if group else list(range(devices))
 
 
-def _of_mesh(attributes: str) -> Groups:
+def _of_mesh(attributes: str) -> list[int]:
     match = re.search(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(([^ ]*)\))?\s*(?:\{([^}]*)\})?", attributes)
     assert match, attributes[:200]
-    names, sizes = re.findall(r"'([^']+)'=", match[1]), [int(n) for n in re.findall(r"'=(\d+)", match[1])]
-    order = _iota(f"[{math.prod(sizes)}]<={match[2]}") if match[2] else np.arange(math.prod(sizes))
-    chosen = [names.index(name) for name in re.findall(r"'([^']+)'", match[3] or "")]
-    rest = [axis for axis in range(len(sizes)) if axis not in chosen]
-    members = math.prod(sizes[axis] for axis in chosen)
-    return order.reshape(sizes).transpose(*rest, *chosen).reshape(-1, members)
+    sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", match[1])}
+    order = _iota(f"[{math.prod(sizes.values())}]<={match[2] or f'[{math.prod(sizes.values())}]'}")
+    chosen = re.findall(r"'([^']+)'", match[3] or "")
+    first = order.reshape([*sizes.values()])[tuple(slice(None) if name in chosen else 0 for name in sizes)]
+    return [int(n) for n in first.reshape(-1)]
 
 
 def _iota(text: str) -> np.ndarray:
@@ -210,17 +209,18 @@ def _numbers(text: str) -> list[int]:
     return [int(n) for n in re.findall(r"\d+", text)]
 
 
-def table(collectives: Sequence[tuple[Collective, float]]) -> list[Collective]:
+def table(collectives: Iterable[tuple[Collective, float]]) -> list[Collective]:
     """Return the totals by kind and mesh axes, those with the most bytes first.
 
     ``collectives`` pairs each collective with the number of times it runs in a step. Groups of one device, which differ
     along no axis, are left out, because they send nothing.
     """
-    key = lambda entry: (entry[0].kind, entry[0].axes)  # noqa: E731
-    rows = []
-    for (kind, axes), group in itertools.groupby(sorted(collectives, key=key), key):
-        if axes:
-            entries = list(group)
-            count, size = round(sum(t for _, t in entries)), round(sum(c.bytes * t for c, t in entries))
-            rows.append(Collective(kind, axes, count, size, sum(c.seconds * t for c, t in entries)))
+    totals: dict[tuple[str, tuple[str, ...]], np.ndarray] = {}
+    for one, times in collectives:
+        if one.axes:
+            key = (one.kind, one.axes)
+            totals[key] = totals.get(key, 0.0) + times * np.array([1.0, one.bytes, one.seconds])
+    rows = [
+        Collective(*key, round(count), round(size), float(seconds)) for key, (count, size, seconds) in totals.items()
+    ]
     return sorted(rows, key=lambda row: -row.bytes)

@@ -1,4 +1,4 @@
-"""Counts the work of an instruction of an optimized program: FLOPs and bytes. ``timeline`` makes seconds of it."""
+"""Counts the work of an instruction of an optimized program: FLOPs and bytes. ``prediction`` makes seconds of it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import functools
 import math
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.planning.hlo import Array, Computation, Instruction, Module
+from bert_jax.planning.hlo import Array, Computation, Instruction
 
 _FREE = """parameter constant get-tuple-element tuple bitcast after-all partition-id replica-id domain opt-barrier
 copy-done slice-done async-done iota"""
@@ -31,8 +30,7 @@ _ESTIMATE = re.compile(
     r'|kernel_elementwise="(?P<elementwise>\d+)",kernel_flops="(?P<flops>\d+)"'
 )
 # Libraries of a GPU: cuBLAS multiplies matrices; cuDNN computes attention, with 2 products forward, 5 backward.
-_CUBLAS = re.compile(r'custom_call_target="__cublas\$')
-_CUDNN_ATTENTION = re.compile(r'custom_call_target="__cudnn\$fmha(\w+)')
+_LIBRARY = re.compile(r'custom_call_target="__cu(?:blas|dnn)\$')
 _CONTRACTED = re.compile(r'"lhs_contracting_dimensions": ?\[([^\]]*)\]')
 _SCORES = re.compile(r'"intermediate_tensor_shape": ?\{[^}]*"dimensions": ?\[([^\]]*)\]')
 # JAX's splash kernels state nothing. They have so many matrix products, and other operations, for each query and key.
@@ -47,183 +45,167 @@ class Cost:
     """The cost of running an instruction once on one device.
 
     Attributes:
-      products: FLOPs of matrix products, by the dtype of the operands ("bf16", "f32").
+      bf16, f32: FLOPs of matrix products, by the dtype of the operands.
       elementwise: the number of operations on single elements.
       transcendentals: how many of them are exponentials and the like.
       bytes: bytes read from and written to the main memory.
     """
 
-    products: dict[str, float] = dataclasses.field(default_factory=dict)
+    bf16: float = 0.0
+    f32: float = 0.0
     elementwise: float = 0.0
-    bytes: float = 0.0
     transcendentals: float = 0.0
+    bytes: float = 0.0
 
-    def __add__(self, other: Cost) -> Cost:
-        names = self.products.keys() | other.products.keys()
-        products = {name: self.products.get(name, 0.0) + other.products.get(name, 0.0) for name in names}
-        transcendentals = self.transcendentals + other.transcendentals
-        return Cost(products, self.elementwise + other.elementwise, self.bytes + other.bytes, transcendentals)
+    @property
+    def products(self) -> float:
+        return self.bf16 + self.f32
 
-    def __mul__(self, times: float) -> Cost:
-        products = {name: times * flops for name, flops in self.products.items()}
-        return Cost(products, times * self.elementwise, times * self.bytes, times * self.transcendentals)
+    def plus(self, other: Cost, times: float = 1.0) -> Cost:
+        """Return the cost of this instruction and of ``other``, which runs ``times`` times."""
+        pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
+        return Cost(*(mine + times * others for mine, others in pairs))
 
 
-def cost(module: Module, computation: Computation, instruction: Instruction) -> Cost:
+def cost(instruction: Instruction) -> Cost:
     """Return the cost of an instruction that is neither a loop nor a collective.
 
     For a fusion, all work inside it counts, but only the memory traffic of its inputs and outputs.
     """
     if instruction.opcode in _FREE_OPCODES:
         return Cost()
-    work = _work(module, computation, instruction)
-    return dataclasses.replace(work, bytes=float(_traffic(module, computation, instruction)))
+    return dataclasses.replace(_work(instruction), bytes=float(_traffic(instruction)))
 
 
 # ---- Work ---------------------------------------------------------------------------------------------------------
 
 
-def _work(module: Module, computation: Computation, instruction: Instruction) -> Cost:
-    callee = module.callee(instruction)
-    if instruction.opcode in ("fusion", "call", "async-start") and callee is not None:
-        inside = (_work(module, callee, i) for i in callee.instructions)
-        return functools.reduce(Cost.__add__, inside, Cost())
-    if instruction.opcode in ("dot", "convolution"):
-        left, right = (_array(computation, name) for name in instruction.operands[:2])
-        flops = _dot(instruction, left) if instruction.opcode == "dot" else _convolution(instruction, left, right)
-        return Cost({_precision(left): flops})
-    if instruction.opcode == "custom-call":
-        return _library_or_kernel(computation, instruction)
-    if instruction.opcode in _ELEMENTWISE_OPCODES:
+def _work(instruction: Instruction) -> Cost:
+    opcode, called = instruction.opcode, instruction.called
+    if opcode in ("fusion", "call", "async-start") and called is not None:
+        return functools.reduce(Cost.plus, map(_work, called.instructions), Cost())
+    if opcode in ("dot", "convolution"):
+        return _products(instruction.operands[0], _dot(instruction) if opcode == "dot" else _convolution(instruction))
+    if opcode == "custom-call":
+        return _kernel(instruction)
+    if opcode in _ELEMENTWISE_OPCODES:
         count = float(sum(array.size for array in instruction.arrays))
-        return Cost(elementwise=count, transcendentals=count if instruction.opcode in _TRANSCENDENTAL_OPCODES else 0.0)
-    if instruction.opcode in ("reduce", "reduce-window"):
-        return Cost(elementwise=float(_array(computation, instruction.operands[0]).size))
+        return Cost(elementwise=count, transcendentals=count if opcode in _TRANSCENDENTAL_OPCODES else 0.0)
+    if opcode in ("reduce", "reduce-window"):
+        return Cost(elementwise=float(instruction.operands[0].arrays[0].size))
     return Cost()
 
 
-def _library_or_kernel(computation: Computation, instruction: Instruction) -> Cost:
-    """Return the work of a kernel whose author states it, of a product of cuBLAS or of attention of cuDNN."""
+def _products(of: Instruction, flops: float, elementwise: float = 0.0) -> Cost:
+    """Return the cost of matrix products whose operands have the dtype of ``of``."""
+    narrow = of.arrays[0].dtype in ("bf16", "f16")
+    return Cost(bf16=flops if narrow else 0.0, f32=0.0 if narrow else flops, elementwise=elementwise)
+
+
+def _kernel(instruction: Instruction) -> Cost:
+    """Return the work of a kernel whose author states it, of a product of cuBLAS, or of attention of cuDNN or JAX."""
     text = instruction.attributes
     if estimate := _ESTIMATE.search(text):
         flops, others = estimate["flops"] or estimate[1], estimate["elementwise"] or estimate[2]
-        return Cost({_precision(instruction.arrays[0]): float(flops)}, elementwise=float(others))
-    if _CUBLAS.search(text) and (contracted := _CONTRACTED.search(text)):
-        left = _array(computation, instruction.operands[0])
-        depth = math.prod(left.dims[d] for d in _numbers(contracted[1]))
-        return Cost({_precision(left): 2.0 * instruction.arrays[0].size * depth})
-    if (attention := _CUDNN_ATTENTION.search(text)) and (shape := _SCORES.search(text)):
-        query, scores = _array(computation, instruction.operands[0]), float(math.prod(_numbers(shape[1])))
-        products = 5 if "Backward" in attention[1] else 2
-        return Cost({_precision(query): 2.0 * products * scores * query.dims[-1]}, elementwise=scores)
-    return _splash(computation, instruction) if instruction.name.startswith(tuple(_SPLASH)) else Cost()
+        return _products(instruction, float(flops), float(others))
+    if instruction.name.startswith(tuple(_SPLASH)):
+        return _splash(instruction)
+    if not _LIBRARY.search(text):
+        return Cost()
+    first = instruction.operands[0]
+    if contracted := _CONTRACTED.search(text):
+        depth = math.prod(first.arrays[0].dims[d] for d in _numbers(contracted[1]))
+        return _products(first, 2.0 * instruction.arrays[0].size * depth)
+    if shape := _SCORES.search(text):
+        scores, products = float(math.prod(_numbers(shape[1]))), 5 if "Backward" in text else 2
+        return _products(first, 2.0 * products * scores * first.arrays[0].dims[-1], scores)
+    return Cost()
 
 
 def _numbers(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", text)]
 
 
-def _splash(computation: Computation, instruction: Instruction) -> Cost:
+def _splash(instruction: Instruction) -> Cost:
     """Return the work of a splash kernel, which sees all of a row or has a causal mask."""
-    operands = [array for name in instruction.operands for array in computation.arrays_of(name)]
-    query = next(array for array in operands if array.dtype in ("bf16", "f32"))
-    head_dim, length = query.dims[-2:]
+    query = next(operand for operand in instruction.operands if operand.arrays[0].dtype in ("bf16", "f32"))
+    head_dim, length = query.arrays[0].dims[-2:]
     # They read the ids of queries and of keys, and with a mask the positions too; it leaves out half of the pairs.
-    masked = sum(array.dtype == "s32" and length in array.dims for array in operands) > 2
-    pairs = query.size / head_dim * length / (2 if masked else 1)
+    whole = [array for operand in instruction.operands for array in operand.arrays if array.dtype == "s32"]
+    masked = sum(length in array.dims for array in whole) > 2
+    pairs = query.arrays[0].size / head_dim * length / (2 if masked else 1)
     products, operations = _SPLASH[instruction.name.partition("_segmented")[0]]
-    flops = 2 * products * pairs * (-(-head_dim // _LANES) * _LANES)
-    return Cost({_precision(query): flops}, elementwise=operations * pairs)
+    return _products(query, 2 * products * pairs * (-(-head_dim // _LANES) * _LANES), operations * pairs)
 
 
-def _precision(array: Array) -> str:
-    return "bf16" if array.dtype in ("bf16", "f16") else "f32"
-
-
-def _dot(instruction: Instruction, left: Array) -> float:
+def _dot(instruction: Instruction) -> float:
     contracted = _numbers(instruction.attribute("lhs_contracting_dims"))
+    left = instruction.operands[0].arrays[0]
     return 2.0 * instruction.arrays[0].size * math.prod(left.dims[d] for d in contracted)
 
 
-def _convolution(instruction: Instruction, left: Array, right: Array) -> float:
+def _convolution(instruction: Instruction) -> float:
     """Return the FLOPs of a convolution. A TPU program expresses every matrix product as a convolution.
 
     As in XLA's own analysis, window positions on padding or between dilated elements do not count.
     """
-    inputs, kernel, outputs = re.split(r"_|->", instruction.attribute("dim_labels"))
-    window = _window(instruction.attribute("window"), sum(c.isdigit() for c in inputs))
-    flops = 2.0 * instruction.arrays[0].size * right.dims[kernel.index("i")]
-    for axis, side in enumerate(window):
-        label = str(axis)
-        length = instruction.arrays[0].dims[outputs.index(label)]
-        flops *= _valid(left.dims[inputs.index(label)], right.dims[kernel.index(label)], length, side) / length
+    labels = re.split(r"_|->", instruction.attribute("dim_labels"))
+    left, right, out = (i.arrays[0] for i in (*instruction.operands[:2], instruction))
+    window = instruction.attribute("window")
+    flops = 2.0 * out.size * right.dims[labels[1].index("i")]
+    for axis in range(sum(c.isdigit() for c in labels[0])):
+        length, kernel, output = (
+            array.dims[of.index(str(axis))] for array, of in zip((left, right, out), labels, strict=True)
+        )
+        settings = (("stride", 1), ("pad", 0), ("lhs_dilate", 1), ("rhs_dilate", 1))
+        flops *= _valid(length, kernel, output, *(_setting(window, *of, axis) for of in settings)) / output
     return flops
 
 
-class _Axis(NamedTuple):
-    """One axis of a convolution's window."""
-
-    stride: int
-    pad: int  # before the input
-    dilate: int  # of the input
-    kernel_dilate: int
-
-
-def _window(text: str, axes: int) -> list[_Axis]:
-    """Return the window's axes."""
-
-    def read(name: str, default: int) -> list[int]:
-        match = re.search(rf"\b{name}=([\dx_\-]+)", text)
-        if not match:
-            return [default] * axes
-        return [int(part.split("_")[0]) for part in match[1].split("x")]
-
-    fields = (read("stride", 1), read("pad", 0), read("lhs_dilate", 1), read("rhs_dilate", 1))
-    return [_Axis(*axis) for axis in zip(*fields, strict=True)]
+def _setting(window: str, name: str, default: int, axis: int) -> int:
+    """Return a setting of one axis of a convolution's window; of padding, the number before the input."""
+    match = re.search(rf"\b{name}=([\dx_\-]+)", window)
+    return int(match[1].split("x")[axis].split("_")[0]) if match else default
 
 
 @functools.cache
-def _valid(length: int, kernel: int, output: int, axis: _Axis) -> int:
+def _valid(length: int, kernel: int, output: int, *window: int) -> int:
     """Return the number of pairs (output position, kernel position) that fall on an input element, along one axis."""
-    where = np.arange(output)[:, None] * axis.stride - axis.pad + np.arange(kernel)[None, :] * axis.kernel_dilate
-    return int(((where >= 0) & (where <= (length - 1) * axis.dilate) & (where % axis.dilate == 0)).sum())
+    stride, pad, dilate, kernel_dilate = window
+    where = np.arange(output)[:, None] * stride - pad + np.arange(kernel)[None, :] * kernel_dilate
+    return int(((where >= 0) & (where <= (length - 1) * dilate) & (where % dilate == 0)).sum())
 
 
 # ---- Traffic ------------------------------------------------------------------------------------------------------
 
 
-def _traffic(module: Module, computation: Computation, instruction: Instruction) -> int:
+def _traffic(instruction: Instruction) -> int:
     """Return the bytes of main memory that an instruction reads and writes.
 
     A slice reads only the part that it cuts out; an update in place writes only the part that it updates.
     """
+    opcode, operands, called = instruction.opcode, instruction.operands, instruction.called
     out = _main_memory(_results(instruction))
-    if instruction.opcode in ("broadcast", "rng-bit-generator"):
+    if opcode in ("broadcast", "rng-bit-generator"):
         return out
-    if instruction.opcode in _SLICES:
+    if opcode in _SLICES:
         return 2 * out
-    if instruction.opcode in ("dynamic-update-slice", "scatter"):
-        return 2 * _main_memory(
-            [_array(computation, instruction.operands[-1 if instruction.opcode == "scatter" else 1])]
-        )
-    if instruction.opcode in ASYNC_COPIES:
+    if opcode in ("dynamic-update-slice", "scatter"):
+        return 2 * _main_memory(operands[-1 if opcode == "scatter" else 1].arrays)
+    if opcode in ASYNC_COPIES:
         return _copied_bytes(instruction)
-    if instruction.opcode == "custom-call" and "Allocate" in instruction.attribute("custom_call_target"):
+    if opcode == "custom-call" and "Allocate" in instruction.attribute("custom_call_target"):
         return 0
-    callee = module.callee(instruction) if instruction.opcode == "fusion" else None
-    if callee is None:
-        return out + sum(_main_memory(computation.arrays_of(name)) for name in instruction.operands)
-    return _written_bytes(module, callee, out) + sum(
-        _read_bytes(module, callee, parameter, _main_memory(computation.arrays_of(name)))
-        for name, parameter in zip(instruction.operands, callee.parameters, strict=False)
-    )
+    if opcode != "fusion" or called is None:
+        return out + sum(_main_memory(operand.arrays) for operand in operands)
+    pairs = zip(called.parameters, operands, strict=False)
+    read = sum(_read_bytes(parameter, _main_memory(operand.arrays)) for parameter, operand in pairs)
+    return _written_bytes(called, out) + read
 
 
 def _results(instruction: Instruction) -> tuple[Array, ...]:
     """Return the arrays that an instruction writes, without the workspace of a product or of attention of a library."""
-    library = instruction.opcode == "custom-call" and re.search(
-        r'custom_call_target="__cu(?:blas|dnn)\$', instruction.attributes
-    )
+    library = instruction.opcode == "custom-call" and _LIBRARY.search(instruction.attributes)
     return tuple(array for array in instruction.arrays if not (library and array.dtype in ("s8", "u8")))
 
 
@@ -234,62 +216,48 @@ def _copied_bytes(instruction: Instruction) -> int:
     return smallest * sum(array.space == 0 for array in buffers[:2])
 
 
-def _read_bytes(module: Module, callee: Computation, parameter: Instruction, whole: int) -> int:
-    """Return the bytes of an operand that a fusion reads.
+def _read_bytes(parameter: Instruction, whole: int) -> int:
+    """Return the bytes that a fusion reads of a parameter with ``whole`` bytes.
 
-    If the fusion, or one within it, only cuts parts out of the operand, only those parts count.
+    If the fusion, or one within it, only cuts parts out of the parameter, only those parts count.
     """
-    read, users = 0, _users(callee, parameter)
-    for user, name in users:
-        inner = module.callee(user) if user.opcode == "fusion" else None
-        if inner is not None:
-            inside = [p for p, operand in zip(inner.parameters, user.operands, strict=False) if operand == name]
-            read += sum(_read_bytes(module, inner, p, whole) for p in inside)
-        elif not _cuts(user, name):
+    read, uses = 0, _uses(parameter)
+    for user, source in uses:
+        if user.opcode == "fusion" and user.called is not None:
+            pairs = zip(user.called.parameters, user.operands, strict=False)
+            read += sum(_read_bytes(inner, whole) for inner, operand in pairs if operand is source)
+        elif user.opcode not in (*_SLICES, "dynamic-update-slice") or user.operands[0] is not source:
             return whole
         elif user.opcode != "dynamic-update-slice":
             read += user.arrays[0].bytes
-    return min(whole, read) if users else whole
+    return min(whole, read) if uses else whole
 
 
-def _users(callee: Computation, instruction: Instruction) -> list[tuple[Instruction, str]]:
-    """Return (user, name) for each instruction that reads ``instruction``, directly or through bitcasts.
-
-    ``name`` is the name of the operand under which the user reads it.
-    """
-    users = []
-    for user in callee.users.get(instruction.name, ()):
-        users += _users(callee, user) if user.opcode == "bitcast" else [(user, instruction.name)]
-    return users
+def _uses(instruction: Instruction) -> list[tuple[Instruction, Instruction]]:
+    """Return (user, operand of the user) for all that read ``instruction``, directly or through bitcasts."""
+    uses = []
+    for user in instruction.users:
+        uses += _uses(user) if user.opcode == "bitcast" else [(user, instruction)]
+    return uses
 
 
-def _cuts(user: Instruction, name: str) -> bool:
-    return user.opcode in (*_SLICES, "dynamic-update-slice") and user.operands[0] == name
-
-
-def _written_bytes(module: Module, callee: Computation, out: int) -> int:
+def _written_bytes(called: Computation, out: int) -> int:
     """Return the bytes of all results of a fusion. A result that updates an operand in place counts only the update."""
-    root = callee.root
-    names = root.operands if root.opcode == "tuple" else (root.name,)
-    return min(out, sum(_result(module, callee, callee.by_name[name]) for name in names))
+    root = called.root
+    return min(out, sum(map(_result, root.operands if root.opcode == "tuple" else (root,))))
 
 
-def _result(module: Module, callee: Computation, instruction: Instruction) -> int:
+def _result(instruction: Instruction) -> int:
     size = _main_memory(instruction.arrays)
-    while instruction.opcode in ("bitcast", "copy") and instruction.operands[0] in callee.by_name:
-        instruction = callee.by_name[instruction.operands[0]]
+    while instruction.opcode in ("bitcast", "copy"):
+        instruction = instruction.operands[0]
     if instruction.opcode == "dynamic-update-slice":
-        return min(size, sum(array.bytes for array in callee.arrays_of(instruction.operands[1])))
-    inner = module.callee(instruction) if instruction.opcode == "fusion" else None
-    if inner is not None and inner.root.opcode != "tuple":
-        return min(size, _result(module, inner, inner.root))
+        return min(size, sum(array.bytes for array in instruction.operands[1].arrays))
+    if instruction.opcode == "fusion" and instruction.called and instruction.called.root.opcode != "tuple":
+        return min(size, _result(instruction.called.root))
     return size
 
 
 def _main_memory(among: Sequence[Array]) -> int:
     """Return the total bytes of the arrays that are in the device's main memory."""
     return sum(array.bytes for array in among if array.space == 0)
-
-
-def _array(computation: Computation, name: str) -> Array:
-    return computation.by_name[name].arrays[0]

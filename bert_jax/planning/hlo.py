@@ -1,4 +1,4 @@
-"""Parses the text of an optimized XLA program (HLO) into instructions."""
+"""Parses the text of an optimized XLA program (HLO) into instructions that know their operands and users."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Iterator, Mapping
 
 _ARRAY = re.compile(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,<=]*)\](?:\{([^{}]*)\})?")
 _NAME = re.compile(r"%([\w.\-]+)")
@@ -14,6 +13,9 @@ _BITS = re.compile(r"\d+")
 _SPACE = re.compile(r"S\((\d+)\)")
 _ASSIGNMENT = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = ")
 _HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+)")
+_CALLS = re.compile(
+    r"\b(calls|to_apply|called_computation|branch_computations|true_computation|body|condition)=\{?%?([\w.\-]+)"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,16 +42,24 @@ class Array:
         return self.size * int(bits[0]) // 8 if bits else 0
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(eq=False)
 class Instruction:
-    """One line of a program: ``name = shape opcode(operands), attributes``."""
+    """One line of a program: ``name = shape opcode(operands), attributes``.
+
+    Attributes:
+      text: what stands between the parentheses of the operands.
+      calls: the computations that the instruction runs, by the attribute that names them, such as ``body`` of a loop.
+      users: the instructions that read the result.
+    """
 
     name: str
     opcode: str
     shape: str
-    operand_text: str
+    text: str
     attributes: str
-    is_root: bool
+    operands: tuple[Instruction, ...] = ()
+    calls: dict[str, Computation] = dataclasses.field(default_factory=dict)
+    users: list[Instruction] = dataclasses.field(default_factory=list)
 
     @functools.cached_property
     def arrays(self) -> tuple[Array, ...]:
@@ -61,106 +71,71 @@ class Instruction:
             found.append(Array(dtype, sizes, int(space[1]) if space else 0))
         return tuple(found)
 
-    @functools.cached_property
-    def operands(self) -> tuple[str, ...]:
-        """Return the names of the operands."""
-        return tuple(_NAME.findall(self.operand_text))
+    @property
+    def called(self) -> Computation | None:
+        """Return the computation that a fusion, a call or an asynchronous start runs; None for other instructions.
+
+        Of a conditional it is the first branch.
+        """
+        return next(iter(self.calls.values()), None)
 
     def attribute(self, name: str) -> str:
         """Return the text after ``name=`` up to the comma that ends the value; "" if there is no such attribute."""
         match = re.search(rf"\b{name}=", self.attributes)
         return _value(self.attributes, match.end()) if match else ""
 
-    def computation(self, name: str) -> str:
-        """Return the name of the computation that the attribute ``name`` refers to, such as ``x`` for ``calls=%x``.
 
-        If the attribute lists several computations, the first is returned.
-        """
-        return self.attribute(name).strip("{}").partition(",")[0].lstrip("%")
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(eq=False)
 class Computation:
+    """A part of a program. The instructions of the entry are in the order in which the device runs them."""
+
     name: str
-    instructions: tuple[Instruction, ...]
+    by_name: dict[str, Instruction] = dataclasses.field(default_factory=dict)
+    root: Instruction = dataclasses.field(init=False)
 
-    @functools.cached_property
-    def by_name(self) -> Mapping[str, Instruction]:
-        return {instruction.name: instruction for instruction in self.instructions}
-
-    def arrays_of(self, name: str) -> tuple[Array, ...]:
-        """Return the arrays of the instruction with this name; () if another computation has it."""
-        instruction = self.by_name.get(name)
-        return instruction.arrays if instruction else ()
-
-    @functools.cached_property
-    def root(self) -> Instruction:
-        return next((i for i in self.instructions if i.is_root), self.instructions[-1])
+    @property
+    def instructions(self) -> tuple[Instruction, ...]:
+        return tuple(self.by_name.values())
 
     @functools.cached_property
     def parameters(self) -> tuple[Instruction, ...]:
         """Return the parameters in the order of their numbers."""
         found = [i for i in self.instructions if i.opcode == "parameter"]
-        return tuple(sorted(found, key=lambda i: int(i.operand_text or 0)))
-
-    @functools.cached_property
-    def users(self) -> Mapping[str, tuple[Instruction, ...]]:
-        """Return, for each instruction's name, the instructions that read it."""
-        found: dict[str, list[Instruction]] = {}
-        for instruction in self.instructions:
-            for operand in dict.fromkeys(instruction.operands):
-                found.setdefault(operand, []).append(instruction)
-        return {name: tuple(users) for name, users in found.items()}
+        return tuple(sorted(found, key=lambda i: int(i.text or 0)))
 
 
-@dataclasses.dataclass(frozen=True)
-class Module:
-    """A program. The instructions of ``entry`` are in the order in which the device runs them."""
-
-    entry: Computation
-    computations: Mapping[str, Computation]
-
-    def callee(self, instruction: Instruction) -> Computation | None:
-        """Return the computation that a fusion, a call or an asynchronous start runs; None for other instructions.
-
-        Of a conditional it is the first branch.
-        """
-        for attribute in ("calls", "to_apply", "called_computation", "branch_computations", "true_computation"):
-            if (name := instruction.computation(attribute)) in self.computations:
-                return self.computations[name]
-        return None
-
-
-def parse(text: str) -> Module:
-    """Return the module that the text of ``compiled.as_text()`` describes."""
+def parse(text: str) -> Computation:
+    """Return the entry of the program that the text of ``compiled.as_text()`` describes."""
     computations: dict[str, Computation] = {}
-    entry, name, lines = "", "", list[str]()
+    current = entry = Computation("")
     for line in text.splitlines():
         if line.startswith(("%", "ENTRY")) and line.endswith("{"):
             header = _HEADER.match(line)
             assert header, line[:80]
-            name, lines = header[2], []
-            entry = name if header[1] else entry
-        elif line.startswith("}") and not line.startswith("}}"):  # which ends an attribute of several lines
-            computations[name] = Computation(name, tuple(_instructions(lines)))
-        elif name:
-            lines.append(line)
-    return Module(computations[entry], computations)
+            current = computations[header[2]] = Computation(header[2])
+            entry = current if header[1] else entry
+        elif match := _ASSIGNMENT.match(line):
+            instruction = _instruction(match[2], line, match.end(), current, computations)
+            current.by_name[match[2]] = instruction
+            if match[1] or len(current.by_name) == 1:
+                current.root = instruction
+    return entry
 
 
-def _instructions(lines: list[str]) -> Iterator[Instruction]:
-    for line in lines:
-        match = _ASSIGNMENT.match(line)
-        if not match:
-            continue
-        start = match.end()
-        end = _closing(line, start) if line[start] == "(" else line.index(" ", start)
-        shape = line[start:end]
-        opening = line.index("(", end)
-        closing = _closing(line, opening)
-        yield Instruction(
-            match[2], line[end:opening].strip(), shape, line[opening + 1 : closing - 1], line[closing:], bool(match[1])
-        )
+def _instruction(
+    name: str, line: str, start: int, within: Computation, computations: dict[str, Computation]
+) -> Instruction:
+    """Return the instruction whose shape begins at ``start``. Operands and computations stand before their users."""
+    end = _closing(line, start) if line[start] == "(" else line.index(" ", start)
+    opening = line.index("(", end)
+    closing = _closing(line, opening)
+    text, attributes = line[opening + 1 : closing - 1], line[closing:]
+    operands = tuple(within.by_name[operand] for operand in _NAME.findall(text) if operand in within.by_name)
+    calls = {key: computations[called] for key, called in _CALLS.findall(attributes) if called in computations}
+    found = Instruction(name, line[end:opening].strip(), line[start:end], text, attributes, operands, calls)
+    for operand in dict.fromkeys(operands):
+        operand.users.append(found)
+    return found
 
 
 def _closing(line: str, start: int) -> int:
@@ -177,10 +152,7 @@ def _value(text: str, start: int) -> str:
     """Return the text from ``start`` to the next comma outside of braces, brackets and parentheses."""
     depth = 0
     for i in range(start, len(text)):
-        if text[i] in "{[(":
-            depth += 1
-        elif text[i] in "}])":
-            depth -= 1
-        elif text[i] == "," and depth == 0:
+        depth += (text[i] in "{[(") - (text[i] in "}])")
+        if text[i] == "," and depth == 0:
             return text[start:i]
     return text[start:]

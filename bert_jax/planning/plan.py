@@ -7,17 +7,17 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from bert_jax.planning import hlo, timeline, topologies
+from bert_jax.planning import hlo, topologies
+from bert_jax.planning.chips import Chip
 from bert_jax.planning.collectives import Fabric
 from bert_jax.planning.compile import Compiled, compile_phase, dearest_kind
-from bert_jax.planning.timeline import Prediction
+from bert_jax.planning.prediction import Prediction, predict
 from bert_jax.planning.topologies import Topology
 from bert_jax.program import Note
 from bert_jax.reporting.loggers.base import flatten
 from bert_jax.reporting.progress import ProgressLine
 from bert_jax.rows.phases import Phase
 from bert_jax.task import Task
-from bert_jax.training.chips import Chip
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.sharded_update import unsplit
@@ -244,7 +244,7 @@ class Attempt:
     def _plan_phase(self, phase: Phase, compiled: Compiled) -> PhasePlan:
         machine = self._machine
         on = Fabric.of(self._mesh, machine.chip, machine.topology.devices_of_a_host)
-        prediction = timeline.predict(hlo.parse(compiled.text), on) if compiled.text else None
+        prediction = predict(hlo.parse(compiled.text), on) if compiled.text else None
         flops = self._task.flops_per_row[dearest_kind(self._task, phase)] * phase.batch_size
         peak = machine.chip.product_flops(self._task.dtype)
         parts, devices = self._experiment.micro_batches(phase), machine.topology.num_devices

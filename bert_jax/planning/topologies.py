@@ -17,10 +17,10 @@ import jax
 
 from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
+from bert_jax.planning import peak_rates
+from bert_jax.planning.chips import CHIPS, Chip
 from bert_jax.planning.gpu_targets import TARGETS
 from bert_jax.program import INSTALL, warn
-from bert_jax.training import peak_rates
-from bert_jax.training.chips import CHIPS, Chip
 from bert_jax.training.malloc import host_bytes
 
 # Slices that can be ordered. Sources: docs.cloud.google.com/tpu/docs/v5e, /v5p, /v6e, "Configurations", which name the

@@ -13,6 +13,7 @@ from typing import Any
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.cluster import distributed
 from bert_jax.parts.own_code import keep_copies
+from bert_jax.planning import peak_rates
 from bert_jax.recipes.finetuning_settings import FinetuningSettings
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.reporting.observer import Observer
@@ -97,5 +98,6 @@ def run(prepared: Prepared, config: Mapping[str, Any], request: Request, reached
         begin = None if bound else prepared.weights_from or prepared.start
         first = prepared.first_state(begin, opened, facts, observer.note) if begin else None
         facts, frozen = facts | {"run": record}, prepared.given_frozen(facts)
-        metrics = train_and_evaluate(Run(task, experiment, observer, facts, first, frozen, evaluations))
+        peak = peak_rates.of_all_devices(task.dtype, observer.note)
+        metrics = train_and_evaluate(Run(task, experiment, observer, facts, peak, first, frozen, evaluations))
         return prepared.finish(opened, observer, metrics) if distributed.is_first() else metrics

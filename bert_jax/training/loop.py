@@ -22,7 +22,7 @@ from bert_jax.rows.loader import Loader
 from bert_jax.rows.phases import Phases
 from bert_jax.task import Task
 from bert_jax.training import mesh as meshes
-from bert_jax.training import peak_rates, roll_back
+from bert_jax.training import roll_back
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.health import Health
@@ -53,6 +53,7 @@ class Run:
     Attributes:
       observer: it also names the workdir.
       facts: what is saved with every checkpoint besides the state: resolved config, fingerprints, versions.
+      peak_flops: the highest FLOP/s of matrix products on all devices together, of which ``mfu`` is the share.
       start: a function that replaces parameters of a fresh state, to start from another model. Not called on a resume.
       given_frozen: a function that replaces the frozen variables. It is also called on a resume, since no checkpoint
         holds frozen variables.
@@ -63,6 +64,7 @@ class Run:
     experiment: Experiment
     observer: Observer
     facts: Mapping[str, Any]
+    peak_flops: float
     start: Callable[[TrainState], TrainState] | None = None
     given_frozen: Callable[[Any], Any] | None = None
     evaluations: EvaluationsProtocol | None = None
@@ -146,8 +148,6 @@ class _Trainer:
         rows, how = self._training.eval_rows, (termination.check, observer.evaluating)
         self._evaluation = Evaluation(task, mesh, experiment.evaluated_phase, rows, *how)
         self._selection = Selection(experiment.selection, observer.evaluations(self._first_step))
-        self._peak_flops = peak_rates.peak_flops(jax.devices()[0], task.dtype) * len(jax.devices())
-        peak_rates.note_slow_bfloat16(jax.devices()[0], task.dtype, observer.note)
 
     def train(self) -> dict[str, float] | RollBack:
         """Return the last evaluation's metrics, or the roll back after which training must start anew."""
@@ -207,7 +207,7 @@ class _Trainer:
     def _log(self, window: Window, wait_seconds: float) -> bool:
         """Log the means over ``window`` and set the sums to 0; return whether all processes must roll back."""
         means = means_of(self._task, jax.device_get(self._state.metrics))
-        metrics = window.metrics(means, self._observer.training_seconds, wait_seconds, self._peak_flops)
+        metrics = window.metrics(means, self._observer.training_seconds, wait_seconds, self._run.peak_flops)
         zeros = jax.tree.map(jnp.zeros_like, self._state.metrics)
         self._state = dataclasses.replace(self._state, metrics=zeros)
         phase = self._phases.phase_of(self._done - 1).kind if len(self._phases.phases) > 1 else ""

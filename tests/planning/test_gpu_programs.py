@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from bert_jax.models import gradients
-from bert_jax.planning import hlo, timeline, topologies
+from bert_jax.planning import hlo, topologies
+from bert_jax.planning.chips import CHIPS
 from bert_jax.planning.collectives import Fabric
 from bert_jax.planning.gpu_targets import TARGETS
+from bert_jax.planning.prediction import predict
 from bert_jax.program import INSTALL
 from bert_jax.training import mesh as meshes
-from bert_jax.training.chips import CHIPS
 from bert_jax.training.mesh import MeshConfig, make_mesh
 from bert_jax.training.optimizers import adamw, muon
 from bert_jax.training.optimizers.base import Rule
@@ -102,7 +103,7 @@ def test_a_step_has_no_activations_in_float32_transposes_none_and_adds_in_a_fixe
     wide = [name for name, sizes in written(text, "f32") if math.prod(sizes) >= rows * figure.masked * VOCABULARY]
     assert len(wide) == 1, wide  # the logits, which a product writes
     fabric = Fabric(("data",), (devices,), CHIPS["h100"], per_host=8)
-    predicted = timeline.predict(hlo.parse(text), fabric)
+    predicted = predict(hlo.parse(text), fabric)
     # Attention's kernels compute 9 products where the model counts 6; in a window, they read more keys than it has.
     kernels = sum(map(float, re.findall(r' custom-call\(.*kernel_flops="(\d+)"', text)))
     assert kernels > 0
@@ -163,7 +164,7 @@ def test_the_layer_norm_of_gpus_is_the_layer_norm(dtype, biases):
     parameters = (scale, bias if biases else None)
     plain, fused = (
         jax.vjp(lambda x, scale, bias, f=f: f(x, scale, bias, 1e-12, ("float32", dtype)), x, *parameters)
-        for f in (gradients.normalised, gradients.normalised_on_gpu)
+        for f in (gradients._normalised, gradients._normalised_on_gpu)
     )
     tolerance = 1e-5 if dtype == "float32" else 0.02
     np.testing.assert_allclose(np.float32(plain[0]), np.float32(fused[0]), rtol=tolerance, atol=tolerance)

@@ -22,7 +22,7 @@ BATCH, HEADS = 8, 4  # on all devices together
 TOPOLOGIES = ("v4:2x2x1", "v5e:2x2", "v5p:2x2x1", "v6e:2x2")
 
 
-def compiled(topology: str, length: int, *, width=64, rate=0.1, dtype="bfloat16", tensor=1, **rules) -> hlo.Module:
+def compiled(topology: str, length: int, *, width=64, rate=0.1, dtype="bfloat16", tensor=1, **rules) -> hlo.Computation:
     """Attention and its gradients for a topology of four chips."""
     mesh = make_mesh(MeshConfig(tensor=tensor), topologies.devices(topologies.parse(topology)))
 
@@ -38,10 +38,9 @@ def compiled(topology: str, length: int, *, width=64, rate=0.1, dtype="bfloat16"
         return hlo.parse(jax.jit(run).lower(x, x, x, ids, x).compile().as_text())
 
 
-def kernels(module: hlo.Module) -> list[costs.Cost]:
-    """The cost of each kernel of a program."""
-    entry = module.entry
-    return [costs.cost(module, entry, i) for i in entry.instructions if "tpu_custom_call" in i.attributes]
+def kernels(program: hlo.Computation) -> list[costs.Cost]:
+    """Return the cost of each kernel of a program."""
+    return [costs.cost(one) for one in program.instructions if "tpu_custom_call" in one.attributes]
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
@@ -59,14 +58,13 @@ def kernels(module: hlo.Module) -> list[costs.Cost]:
     ],
 )
 def test_long_rows_are_computed_by_the_kernel(topology, length, options):
-    module = compiled(topology, length, **options)
-    forward, backward = kernels(module)
+    forward, backward = kernels(compiled(topology, length, **options))
     width = options.get("width", 64)
     scores = BATCH * HEADS * length * length / 4
     dtype = "f32" if options.get("dtype") == "float32" else "bf16"
     # Lanes of other heads are multiplied too, by zero, but for one product forward and one backward.
-    assert forward.products == {dtype: 2 * scores * (128 + width)}
-    assert backward.products == {dtype: 2 * scores * (4 * 128 + width)}
+    assert getattr(forward, dtype) == forward.products == 2 * scores * (128 + width)
+    assert getattr(backward, dtype) == backward.products == 2 * scores * (4 * 128 + width)
     assert 0 < forward.elementwise < backward.elementwise
 
 
@@ -84,8 +82,8 @@ def test_rows_of_8192_without_dropout_are_computed_by_splash(topology, options):
     forward, backward = kernels(compiled(topology, 8192, rate=0.0, **options))
     scores = BATCH * HEADS * 8192 * 8192 / 4 / (2 if options.get("causal") else 1)
     dtype = "f32" if options.get("dtype") == "float32" else "bf16"
-    assert forward.products == {dtype: 2 * 2 * scores * 128}
-    assert backward.products == {dtype: 2 * 5 * scores * 128}
+    assert getattr(forward, dtype) == forward.products == 2 * 2 * scores * 128
+    assert getattr(backward, dtype) == backward.products == 2 * 5 * scores * 128
     assert 0 < forward.elementwise < backward.elementwise
 
 

@@ -206,7 +206,7 @@ def train(workdir: str, **changes: Any) -> dict[str, float]:
         run_record.write_run(workdir, run)
     observer = Observer(workdir, run, of.phases.num_steps, of.training.loggers)
     with observer.to_the_end():
-        return train_and_evaluate(Run(Kinds(), of, observer, {"corpus_fingerprint": "none", "run": run}))
+        return train_and_evaluate(Run(Kinds(), of, observer, {"corpus_fingerprint": "none", "run": run}, 1e12))
 
 
 def main() -> int:

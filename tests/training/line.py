@@ -121,7 +121,7 @@ def train(workdir: Path, points: Points = Points(), task: type[Line] = Line, **c
     run_record.write_run(folder, run)
     observer = Observer(folder, run, of.phases.num_steps, of.training.loggers)
     with observer.to_the_end():
-        return train_and_evaluate(Run(task(points), of, observer, {"corpus_fingerprint": "points", "run": run}))
+        return train_and_evaluate(Run(task(points), of, observer, {"corpus_fingerprint": "points", "run": run}, 1e12))
 
 
 def rows_of(*steps: int) -> frozenset[int]:

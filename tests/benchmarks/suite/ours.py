@@ -167,6 +167,6 @@ def matmul_rate(dtype: str) -> float:
     """Return the FLOP/s of a large matrix product on the first device."""
     import jax
 
-    from bert_jax.training import peak_rates
+    from bert_jax.planning import peak_rates
 
     return peak_rates.matmul_rate(jax.devices()[0], dtype)

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from bert_jax.training import peak_rates
-from bert_jax.training.chips import CHIPS, of_device
+from bert_jax.planning import peak_rates
+from bert_jax.planning.chips import CHIPS, of_device
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_a_cpu_without_fast_bfloat16_is_said(
 ) -> None:
     monkeypatch.setattr(peak_rates, "matmul_rate", lambda device, name: narrow if name == "bfloat16" else 2e9)
     lines: list[str] = []
-    peak_rates.note_slow_bfloat16(jax.devices()[0], dtype, lines.append)
+    assert peak_rates.of_all_devices(dtype, lines.append) == (narrow if dtype == "bfloat16" else 2e9)
     assert len(lines) == said
     assert all("(1 GFLOP/s, in float32 2): config.model.dtype=float32" in line for line in lines)
 

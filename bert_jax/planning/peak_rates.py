@@ -1,6 +1,6 @@
 """The peak rates of a device that is present, from the table in ``chips`` or measured; MFU is a share of them.
 
-``planning.topologies.chip`` gives the rates of a machine that is planned, from the same table.
+``topologies.chip`` gives the rates of a machine that is planned, from the same table.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from bert_jax.training import chips
+from bert_jax.planning import chips
 
 
 def peak_flops(device: jax.Device, dtype: str = "float32") -> float:
@@ -24,6 +24,22 @@ def peak_flops(device: jax.Device, dtype: str = "float32") -> float:
         return chip.product_flops(dtype)
     rate = matmul_rate(device, "bfloat16" if dtype == "bfloat16" else "float32")
     return rate / (len(jax.local_devices()) if device.platform == "cpu" else 1)
+
+
+def of_all_devices(dtype: str, note: Callable[[str], None]) -> float:
+    """Return the highest FLOP/s of matrix products of ``dtype`` on all devices together.
+
+    ``note`` is told if the devices are CPUs and ``dtype`` is slow on them.
+    """
+    device = jax.devices()[0]
+    if device.platform == "cpu" and dtype == "bfloat16":
+        narrow, wide = (matmul_rate(device, name) for name in ("bfloat16", "float32"))
+        if narrow <= wide:
+            note(
+                f"this CPU has no fast bfloat16 products ({narrow / 1e9:,.0f} GFLOP/s, in float32 {wide / 1e9:,.0f}): "
+                "config.model.dtype=float32 is faster here, and more exact"
+            )
+    return peak_flops(device, dtype) * len(jax.devices())
 
 
 def matmul_rate(device: jax.Device, dtype: str = "float32") -> float:
@@ -43,18 +59,6 @@ def _best_seconds(program: Callable[[jax.Array], jax.Array], x: jax.Array) -> fl
         times.append(time.perf_counter() - start)
         x = result if x.is_deleted() else x
     return min(times)
-
-
-def note_slow_bfloat16(device: jax.Device, dtype: str, note: Callable[[str], None]) -> None:
-    """Say by ``note`` if ``dtype`` is bfloat16 and ``device`` a CPU without fast products of it, as measured now."""
-    if device.platform != "cpu" or dtype != "bfloat16":
-        return
-    narrow, wide = (matmul_rate(device, name) for name in ("bfloat16", "float32"))
-    if narrow <= wide:
-        note(
-            f"this CPU has no fast bfloat16 products ({narrow / 1e9:,.0f} GFLOP/s, in float32 {wide / 1e9:,.0f}): "
-            "config.model.dtype=float32 is faster here, and more exact"
-        )
 
 
 def memory_bandwidth(device: jax.Device) -> float:

@@ -14,20 +14,18 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-GIB = 2**30
-GB = 10**9
+_GIB = 2**30
 HOP_SECONDS = 1e-6  # least time of one hop over a link: [sharding], "A note on ICI latency"
 
 
 @dataclasses.dataclass(frozen=True)
 class Reached:
-    """The shares of a chip's peak rates that its kernels reach, and the seconds that each kernel takes to start.
+    """The shares of a chip's peak rates that a step reaches, and the seconds that each kernel takes to start.
 
-    Where nothing was measured, these are the peaks, and a prediction is a lower bound.
+    Where nothing was measured, these are the peaks.
     """
 
     products: float = 1.0
-    elementwise: float = 1.0
     memory: float = 1.0
     kernel_seconds: float = 0.0
 
@@ -40,13 +38,16 @@ class Chip:
       matrix_flops: FLOP/s of matrix products, by the dtype of the operands. By default JAX multiplies float32 on a TPU
         in one bfloat16 pass (``jax.lax.Precision.DEFAULT``), so both rates are equal on a TPU; on a GPU it multiplies
         them in TF32.
-      vector_ops: elementwise operations per second. If None, the rate is unknown and their time is not counted.
+      vector_ops: elementwise operations per second. If None, their time is not counted.
       memory_bytes, memory_bandwidth: of the main memory (HBM), the bytes that a program may use, and bytes per second.
       link_bandwidth: bytes per second in one direction over a link to one neighbour, or to the switch that joins all
         devices.
       torus: an axis of the slice is a ring if its length is a multiple of this number; otherwise it is a line, with
         half the bandwidth. In three dimensions the axes are rings only if all three lengths are multiples of it.
       network_bandwidth: bytes per second of the data-centre network, one chip's share of its host's bandwidth.
+      dimensions: of the torus.
+      device_kinds: the beginnings of jax's ``device_kind``.
+      transcendentals: exponentials and the like per second. If None, each is an elementwise operation.
     """
 
     name: str
@@ -58,9 +59,9 @@ class Chip:
     link_bandwidth: float
     torus: int
     network_bandwidth: float
-    dimensions: int = 2  # of the torus
-    device_kinds: tuple[str, ...] = ()  # beginnings of jax's ``device_kind``
-    transcendentals: float | None = None  # exponentials and the like per second; None: each is an elementwise operation
+    dimensions: int = 2
+    device_kinds: tuple[str, ...] = ()
+    transcendentals: float | None = None
     reached: Reached = Reached()  # noqa: RUF009
 
     def product_flops(self, dtype: str) -> float:
@@ -82,60 +83,50 @@ class Chip:
 # speaks of two units, which would need 3.5 GHz.
 _LANES = 8 * 128
 
+
+def _tpu(flops: float, alus: float, gib: float, bandwidth: float, *links: Any) -> tuple[Any, ...]:
+    return "tpu", {"bf16": flops, "f32": flops}, _LANES * alus, gib * _GIB, bandwidth, *links
+
+
 # Link bandwidths are from [book]. Google's pages state 11 % more: 1,200 GB/s on v5p (6 links), 400 on v5e and 800 on
 # v6e (4 links), each the sum of both directions over all links of a chip.
-_TPUS: dict[
-    str, Any
-] = {  # FLOP/s; ALUs x cores x clock; GiB; GB/s; bytes/s of a link; ring from; network; dimensions; jax's names
+# FLOP/s; ALUs x cores x clock; GiB; bytes/s of memory, of a link; ring from; network; dimensions; jax's names
+_TPUS = {
     # [v4] 275 TFLOP/s, 32 GiB, 1,200 GB/s; [libtpu] 30.75 GiB. No page states a v4 host's network, so v5p's is used.
-    "v4": (275e12, 2 * 2 * 1.05e9, 30.75, 1200, 4.5e10, 4, 6.25e9, 3, ("TPU v4",)),
+    "v4": _tpu(275e12, 2 * 2 * 1.05e9, 30.75, 1.2e12, 4.5e10, 4, 6.25e9, 3, ("TPU v4",)),
     # [v5e] 197 TFLOP/s, 16 GB, 819 GB/s, network 6.4 Tbit/s over 256 chips; [libtpu] 15.75 GiB.
-    "v5e": (197e12, 4 * 1.5e9, 15.75, 819, 4.5e10, 16, 6.4e12 / 8 / 256, 2, ("TPU v5 lite", "TPU v5e")),
+    "v5e": _tpu(197e12, 4 * 1.5e9, 15.75, 8.19e11, 4.5e10, 16, 6.4e12 / 8 / 256, 2, ("TPU v5 lite", "TPU v5e")),
     # [v5p] 459 TFLOP/s, 95 GB, 2,765 GB/s, network 50 Gbit/s a chip; [libtpu] 95.74 GiB.
-    "v5p": (459e12, 4 * 2 * 1.75e9, 95.74, 2765, 9e10, 4, 6.25e9, 3, ("TPU v5",)),
+    "v5p": _tpu(459e12, 4 * 2 * 1.75e9, 95.74, 2.765e12, 9e10, 4, 6.25e9, 3, ("TPU v5",)),
     # [v6e] 918 TFLOP/s, 32 GB, 1,638 GB/s, network 25.6 Tbit/s over 256 chips; [libtpu] 31.25 GiB.
-    "v6e": (918e12, 4 * 1.75e9, 31.25, 1638, 9e10, 16, 25.6e12 / 8 / 256, 2, ("TPU v6 lite", "TPU v6e")),
+    "v6e": _tpu(918e12, 4 * 1.75e9, 31.25, 1.638e12, 9e10, 16, 25.6e12 / 8 / 256, 2, ("TPU v6 lite", "TPU v6e")),
 }
+
+# What an H200 reached in four train steps, traced on 2026-11-26 (README.md, "GPUs"). Products: 50.0 TFLOP in 70.4 ms
+# of kernels, 0.72 of the peak (625 to 745 TFLOP/s; least where a vocabulary of 30,522 is multiplied). With 0.83 for the
+# memory the largest of the four errors is least. H100 and A100 are taken to reach the same shares; no kernel was timed
+# on them.
+_REACHED = Reached(products=0.72, memory=0.83, kernel_seconds=1.25e-6)
+
+
+def _gpu(name: str, flops: tuple[float, float], memory: float, *rates: float) -> Chip:
+    bandwidth, link, network = rates
+    products, kinds = dict(zip(("bf16", "f32"), flops, strict=True)), (f"NVIDIA {name.upper()}",)
+    return Chip(name, "gpu", products, None, memory, bandwidth, link, 1, network, 1, kinds, reached=_REACHED)
+
 
 # NVLink and NVSwitch reach every GPU of a node at the same rate. In one direction it is half of what a data sheet calls
 # NVLink's bandwidth ([gpus], "At the node level": 450 GB/s, 300 on A100). Between nodes, each GPU has one adapter: 400
-# Gbit/s in DGX H100 and H200 ([gpus], "Beyond the node level"), 200 in DGX A100. The data sheets' float32 rate counts a
-# fused multiply-add as two operations ([gpus], "CUDA Cores"), so the elementwise rate is half of it.
-_GPUS: dict[
-    str, Any
-] = {  # FLOP/s in bfloat16 and TF32, elementwise operations, memory and its bandwidth, link, network
+# Gbit/s in DGX H100 and H200 ([gpus], "Beyond the node level"), 200 in DGX A100.
+_GPUS = [  # FLOP/s in bfloat16 and TF32; bytes of memory; bytes/s of memory, of the link, of the network
     # The same die as h100 with more memory: 141 GB, 4.8 TB/s ([gpus], "Summary of GPU specs").
-    "h200": (989e12, 494.5e12, 33.5e12, 141 * GB, 4.8e12, 4.5e11, 5e10),
-    # [h100] bfloat16 1,979, TF32 (JAX's default for float32) 989 TFLOP/s with sparsity, float32 67, 80 GB, 3.35 TB/s.
-    "h100": (989e12, 494.5e12, 33.5e12, 80 * GB, 3.35e12, 4.5e11, 5e10),
-    # [a100] bfloat16 312, TF32 156, float32 19.5 TFLOP/s, 80 GB, 2.039 TB/s.
-    "a100": (312e12, 156e12, 9.75e12, 80 * GB, 2.039e12, 3e11, 2.5e10),
-}
-# What an H200 reached in the kernels of four train steps, traced on 2026-11-26 (planning/README.md, "GPUs"). Products:
-# 50.0 TFLOP in 70.4 ms, 0.72 of the peak (625 to 745 TFLOP/s; least where a vocabulary of 30,522 is multiplied). All
-# other kernels took 91 ms: with these three values the sum of their absolute errors is least. H100 and A100 are taken
-# to reach the same shares; no kernel was timed on them.
-_REACHED = Reached(products=0.72, elementwise=0.42, memory=0.75, kernel_seconds=1.25e-6)
-CHIPS = {
-    name: Chip(name, "tpu", {"bf16": flops, "f32": flops}, _LANES * alus, gib * GIB, bandwidth * GB, *network_and_names)
-    for name, (flops, alus, gib, bandwidth, *network_and_names) in _TPUS.items()
-} | {
-    name: Chip(
-        name,
-        "gpu",
-        {"bf16": bf16, "f32": f32},
-        ops,
-        memory,
-        rate,
-        link,
-        torus=1,
-        network_bandwidth=net,
-        dimensions=1,
-        device_kinds=(f"NVIDIA {name.upper()}",),
-        reached=_REACHED,
-    )
-    for name, (bf16, f32, ops, memory, rate, link, net) in _GPUS.items()
-}
+    _gpu("h200", (989e12, 494.5e12), 141e9, 4.8e12, 4.5e11, 5e10),
+    # [h100] bfloat16 1,979, TF32 (JAX's default for float32) 989 TFLOP/s with sparsity, 80 GB, 3.35 TB/s.
+    _gpu("h100", (989e12, 494.5e12), 80e9, 3.35e12, 4.5e11, 5e10),
+    # [a100] bfloat16 312, TF32 156 TFLOP/s, 80 GB, 2.039 TB/s.
+    _gpu("a100", (312e12, 156e12), 80e9, 2.039e12, 3e11, 2.5e10),
+]
+CHIPS = {name: Chip(name, *figures) for name, figures in _TPUS.items()} | {chip.name: chip for chip in _GPUS}
 
 
 def of_device(device_kind: str) -> Chip | None:
