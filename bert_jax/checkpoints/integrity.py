@@ -25,7 +25,7 @@ from bert_jax.storage.checksums import CHECKSUMS, damages
 STATE = "state"
 FACTS = "facts/metadata"
 ARRAYS = "ARRAYS"
-THREADS = 8  # the number of threads that compute digests
+_THREADS = 8  # the number of threads that compute digests
 
 
 class DamagedStepError(ValueError):
@@ -47,7 +47,7 @@ def write_lists(folder: str | os.PathLike[str]) -> None:
     """Write ``SHA256SUMS``, and on a local disk ``ARRAYS``, into the folder of a step that is otherwise complete."""
     step = files.as_path(folder)
     names, arrays = _of_items(step), dict[str, str]()
-    with ThreadPoolExecutor(THREADS) as pool:
+    with ThreadPoolExecutor(_THREADS) as pool:
         values = pool.map(lambda name: files.sha256(step / name), names)
         digests = dict(zip(names, values, strict=True))
         if not files.is_remote(step):
@@ -109,7 +109,7 @@ def _damaged_arrays(step: epath.Path, share: tuple[int, int] = (0, 1)) -> list[s
       OSError: there is no list, or it cannot be read.
     """
     wanted = files.parse_listing(reading.read_bytes(step / ARRAYS).decode())
-    with ThreadPoolExecutor(THREADS) as pool:
+    with ThreadPoolExecutor(_THREADS) as pool:
         digests = _digests(Path(step) / STATE, pool, sorted(wanted)[share[0] :: share[1]])
     return sorted({key.rpartition("/")[0] for key, digest in digests.items() if digest != wanted[key]})
 

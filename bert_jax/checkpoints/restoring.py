@@ -26,7 +26,7 @@ from bert_jax.workdir.steps import MARKS, unmarked_steps, whole_steps
 
 BEST = "best"  # a workdir inside the workdir, with the parameters of the best evaluation
 FROZEN = "frozen"  # another, with the parameters of parts that are not trained
-EXHAUSTED = "RESOURCE_EXHAUSTED"  # the word in errors of JAX and tensorstore if memory or another resource is short
+_EXHAUSTED = "RESOURCE_EXHAUSTED"  # the word in errors of JAX and tensorstore if memory or another resource is short
 UNMARKED = f"is not complete: it has none of {', '.join(MARKS)}"
 T = TypeVar("T")
 
@@ -165,7 +165,7 @@ def _of_machine(error: BaseException) -> BaseException | None:
     waiting, seen = [error], set[int]()
     while waiting:
         cause = waiting.pop()
-        in_words = any(words in str(cause) for words in (EXHAUSTED, *OF_MACHINE))
+        in_words = any(words in str(cause) for words in (_EXHAUSTED, *OF_MACHINE))
         if isinstance(cause, MemoryError | jax.errors.JaxRuntimeError) or in_words or _of_files(cause):
             return cause
         seen.add(id(cause))
@@ -194,7 +194,7 @@ def _unread(error: Exception, what: str, shapes: Any) -> UserError | None:
                 f"{what} cannot be restored ({write_errors.reason(failed)}). Nothing was changed: "
                 f"{write_errors.write_advice(failed)}, then run the same command again"
             )
-        if not isinstance(failed, MemoryError) and EXHAUSTED not in str(failed):
+        if not isinstance(failed, MemoryError) and _EXHAUSTED not in str(failed):
             return None
         return UserError(
             f"{what} cannot be restored for lack of memory ({first_line(failed)}): the state takes "

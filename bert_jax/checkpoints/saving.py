@@ -30,7 +30,7 @@ from bert_jax.storage.retries import is_passing
 from bert_jax.workdir import file_formats
 from bert_jax.workdir.steps import NUMBER, whole_steps
 
-SHORTEST_TO_SAVE = 200  # steps; runs of fewer are trials
+_SHORTEST_TO_SAVE = 200  # steps; runs of fewer are trials
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +55,7 @@ class CheckpointConfig:
 
     def remarks(self, num_steps: int) -> tuple[str, ...]:
         """Return a line for the user if a run of a few hundred steps or more saves none before its last."""
-        if self.every_steps is None or self.every_steps < num_steps or num_steps < SHORTEST_TO_SAVE:
+        if self.every_steps is None or self.every_steps < num_steps or num_steps < _SHORTEST_TO_SAVE:
             return ()
         only = f"no step is saved before the last (config.checkpoints.every_steps is {self.every_steps:,})"
         return (

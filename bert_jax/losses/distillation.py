@@ -36,7 +36,7 @@ PROJECTION = "hidden_projection"  # the part of the student's parameters that wi
 
 
 @dataclasses.dataclass(frozen=True)
-class SoftLoss:
+class _SoftLoss:
     """A loss in which the teacher's outputs take the place of labels."""
 
     loss: Teachable
@@ -48,7 +48,7 @@ class SoftLoss:
 
 
 @dataclasses.dataclass(frozen=True)
-class Distance:
+class _Distance:
     """The sum of an output [B, L] or [B, C, L] over the real tokens, and their number."""
 
     output: str
@@ -134,11 +134,11 @@ class Lessons:
         self.terms = {name: term._replace(weight=term.weight * config.labels) for name, term in terms.items()}
         for name, loss in soft.items():
             weight = config.soft.weight * terms[name].weight
-            self._add(f"soft_{name}" if name else "soft", SoftLoss(loss, config.soft.temperature), weight)
+            self._add(f"soft_{name}" if name else "soft", _SoftLoss(loss, config.soft.temperature), weight)
         if config.hidden.weight:
-            self._add("hidden", Distance("hidden_distance"), config.hidden.weight)
+            self._add("hidden", _Distance("hidden_distance"), config.hidden.weight)
         if config.attention.weight:
-            self._add("attention", Distance("attention_distance"), config.attention.weight)
+            self._add("attention", _Distance("attention_distance"), config.attention.weight)
 
     @property
     def frozen(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from bert_jax.models.transformer import UNROLLED
 
 WHERE = "config.teacher"
 # Fields of a model's config, besides rates of dropout, that do not change what it says.
-UNSAID = ("dtype", "initializer_range", "layers", "remat", "attention_kernel")
+_UNSAID = ("dtype", "initializer_range", "layers", "remat", "attention_kernel")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,7 +245,7 @@ def content(trained: Any, params: str = "") -> str:
       params: the digest of the parameters, if it is known.
     """
     fields = dataclasses.asdict(trained.config)
-    config = {name: x for name, x in fields.items() if not (name in UNSAID or name.endswith("dropout_rate"))}
+    config = {name: x for name, x in fields.items() if not (name in _UNSAID or name.endswith("dropout_rate"))}
     each = {"": trained.facts, **(trained.facts.get("tasks") or {})}
     labels = {name: [*map(str, facts.get("labels") or ())] for name, facts in each.items()}
     said = [params or digest(trained.params), trained.config.encoder, config, labels]

@@ -27,17 +27,17 @@ from bert_jax.program import duration, warn
 
 T = TypeVar("T")
 SECONDS = "BERT_JAX_STORE_SECONDS"  # environment variable: for how many seconds requests are repeated
-DEFAULT_SECONDS = 600.0
+_DEFAULT_SECONDS = 600.0
 FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0  # seconds between two tries; each wait is twice the wait before it
-QUIET_SECONDS = 60.0  # least seconds between two lines about the same store
+_QUIET_SECONDS = 60.0  # least seconds between two lines about the same store
 # For so long after a store was given up, its requests fail at once; else a command that is ending would wait for each.
 GIVEN_UP_SECONDS = 60.0
 PASSING = (errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN)
-PASSING_WORDS = ("UNAVAILABLE", "DEADLINE_EXCEEDED")  # in error messages of the libraries that write to stores
-PASSING_STATUS = (408, 429, 500, 502, 503, 504)  # HTTP status codes
-BUSY = (errno.EBUSY, errno.EREMOTEIO)  # s3fs raises these for 503, 409 (another request is under way) and 500
-TRANSPORTS = ("aiohttp", "requests", "urllib3")  # every error of these packages is a network error
-TRANSPORT_ERRORS = ("ConnectionError", "HTTPClientError", "ResponseParserError", "ChecksumError", "TransportError")
+_PASSING_WORDS = ("UNAVAILABLE", "DEADLINE_EXCEEDED")  # in error messages of the libraries that write to stores
+_PASSING_STATUS = (408, 429, 500, 502, 503, 504)  # HTTP status codes
+_BUSY = (errno.EBUSY, errno.EREMOTEIO)  # s3fs raises these for 503, 409 (another request is under way) and 500
+_TRANSPORTS = ("aiohttp", "requests", "urllib3")  # every error of these packages is a network error
+_TRANSPORT_ERRORS = ("ConnectionError", "HTTPClientError", "ResponseParserError", "ChecksumError", "TransportError")
 LOCAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)  # errors of the local disk to which a copy is written
 
 
@@ -45,16 +45,16 @@ def is_passing(error: BaseException) -> bool:
     """Return whether an error means that a store or the network did not answer, so that a later try may succeed."""
     if isinstance(error, PassingError | ConnectionError | TimeoutError) or getattr(error, "errno", None) in PASSING:
         return True
-    return any(word in str(error) for word in PASSING_WORDS)
+    return any(word in str(error) for word in _PASSING_WORDS)
 
 
 def _is_trouble(error: Exception) -> bool:
     """Return whether an error that the client of a store has raised is temporary trouble; see ``is_passing``."""
     if (status := _status(error)) is not None:
-        return status in PASSING_STATUS
+        return status in _PASSING_STATUS
     kinds = [(kind.__module__.partition(".")[0], kind.__name__) for kind in type(error).__mro__]
-    transport = any(package in TRANSPORTS or name in TRANSPORT_ERRORS for package, name in kinds)
-    return transport or is_passing(error) or getattr(error, "errno", None) in BUSY
+    transport = any(package in _TRANSPORTS or name in _TRANSPORT_ERRORS for package, name in kinds)
+    return transport or is_passing(error) or getattr(error, "errno", None) in _BUSY
 
 
 def _status(error: BaseException) -> int | None:
@@ -148,7 +148,7 @@ def _tell(store: _Store, line: str) -> bool:
     This avoids a flood of messages when many requests fail together.
     """
     with store.lock:
-        if time.monotonic() - store.reported < QUIET_SECONDS:
+        if time.monotonic() - store.reported < _QUIET_SECONDS:
             return False
         store.reported = time.monotonic()
     warn(line)
@@ -175,6 +175,6 @@ def _said(error: Exception) -> str:
 def _patience() -> float:
     """Return for how many seconds requests are repeated while a store does not answer."""
     try:
-        return float(os.environ.get(SECONDS) or DEFAULT_SECONDS)
+        return float(os.environ.get(SECONDS) or _DEFAULT_SECONDS)
     except ValueError:
         raise UserError(f"{SECONDS} is {os.environ[SECONDS]!r}; a number of seconds is needed") from None

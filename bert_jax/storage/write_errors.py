@@ -15,7 +15,7 @@ from bert_jax.storage.retries import is_passing
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 FEW = (errno.EMFILE, errno.ENFILE)  # too many files are open; nothing is wrong with the file that was to be opened
-TAKEN = (errno.EISDIR, errno.EEXIST, errno.ENOTDIR, errno.ENOTEMPTY)
+_TAKEN = (errno.EISDIR, errno.EEXIST, errno.ENOTDIR, errno.ENOTEMPTY)
 DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, *FEW)
 REMEDIES = {  # errno -> what the user can do about the failed write
     **dict.fromkeys(FULL, "free some space"),
@@ -63,7 +63,7 @@ def reason(error: BaseException) -> str:
 def write_advice(error: BaseException) -> str:
     """Return what the user can do about a write error. Freeing space is advised only if the disk is full."""
     code = number_of(error)
-    if code in TAKEN:
+    if code in _TAKEN:
         return "something else has that name: move it away or choose another place"
     if code in (errno.EACCES, errno.EPERM, errno.EROFS):
         return "choose a place that you may write to"
