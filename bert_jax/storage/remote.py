@@ -16,7 +16,7 @@ from bert_jax.errors import UserError
 from bert_jax.storage import retries
 
 BLOCK_BYTES = 5 << 20  # size of the pieces in which an open file is read
-_CONNECT_SECONDS, _SILENT_SECONDS = 30.0, 60.0  # gcsfs gives up a request after these times; by default it never does
+_CONNECT_SECONDS, SILENT_SECONDS = 30.0, 60.0  # gcsfs gives up a request after these times; by default it never does
 
 
 class RemotePath(os.PathLike[str]):
@@ -234,5 +234,5 @@ def _options(scheme: str) -> dict[str, Any]:
     except ImportError:  # then gcsfs, which needs aiohttp, is missing too, and fsspec says so
         return {}
     logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # gcsfs logs a traceback for each error that it raises
-    limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENT_SECONDS)
+    limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=SILENT_SECONDS)
     return {"requests_timeout": limits}
