@@ -58,7 +58,7 @@ def _described(name: str, trust_code: bool) -> Iterator[str]:
     for phase, values in (whole.get("phases") or {}).items():
         yield _filled(f"{phase}: {', '.join(f'{key}={value!r}' for key, value in values.items())}")
     yield from _sizes(tree.get("model") or {})
-    own, every = recipes.leaves(tree), recipes.leaves(whole)
+    own, every = recipes.leaves({key: value for key, value in tree.items() if value != {}}), recipes.leaves(whole)
     yield "\nkeys of the recipe, each typed as --config.KEY=VALUE"
     yield from map(_typed, own.items())
     yield "\nkeys that the recipe leaves to their defaults; configs/README.md says what each is"

@@ -17,6 +17,8 @@ BOTH = (
     "model", "phases", "seed", "vocab", "optimizer", "schedule", "selection", "mesh", "training", "checkpoints",
     "loader", "export", "teacher",
 )  # fmt: skip
+# Groups of both whose keys all have defaults.
+SETTINGS = ("vocab", "optimizer", "schedule", "selection", "mesh", "training", "checkpoints", "loader")
 PRETRAINING = ("objective", *BOTH, "corpus", "examples", "private")
 FINETUNING = ("task", "data", "tasks", "mixing", *BOTH, "packing", "weights", "frozen", "bilstm_layers")
 # Short names of keys that most runs set; {} is the recipe's only phase. Commands have flags of these names.

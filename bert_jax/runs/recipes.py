@@ -99,12 +99,14 @@ def with_values(
 
 
 def derive(recipe: str, overrides: Sequence[str] = ()) -> ConfigDict:
-    """Return the config of another recipe, unlocked, for a recipe that changes a few of its values.
+    """Return the config of another recipe, unlocked and with all ``SETTINGS``, for a recipe that changes a few values.
 
     Args:
       recipe: a name or a file, as after ``--config=``; a path that is not absolute is relative to the current folder.
     """
-    return load(recipe, overrides).copy_and_resolve_references().unlock()
+    config = load(recipe, overrides).copy_and_resolve_references().unlock()
+    config.update({group: {} for group in key_names.SETTINGS if group not in config})
+    return config
 
 
 def _read(recipe: str | os.PathLike[str]) -> tuple[ConfigDict, str, bool]:

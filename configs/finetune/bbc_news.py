@@ -18,7 +18,6 @@ from ml_collections import ConfigDict
 
 def get_config(texts: str = "bbc-fulltext.zip") -> ConfigDict:
     config = ConfigDict()
-    config.seed = 0
 
     # Examples
     config.task = ConfigDict({"name": "classification", "metrics": ("accuracy", "f1_macro")})
@@ -39,21 +38,14 @@ def get_config(texts: str = "bbc-fulltext.zip") -> ConfigDict:
     # Model: used without --init, for random initialisation; --init brings its own architecture and vocabulary
     config.model = ConfigDict({"size": "tiny", "max_length": 512})
     config.vocab = ConfigDict({"path": "", "size": 8192, "lowercase": True})
-    config.weights = "pretrained"
     config.frozen = ()
-    config.bilstm_layers = 0
 
     # Optimization. Articles have 500 tokens on average; for longer articles the beginning is enough to tell the class.
     config.phases = ConfigDict({"train": {"num_epochs": 4.0, "batch_size": 16, "max_length": 512}})
     config.optimizer = ConfigDict({"name": "adamw", "weight_decay": 0.01, "bias_correction": "standard"})
-    config.packing = "bucketed"
     config.schedule = ConfigDict({"name": "linear_from_zero", "peak_learning_rate": 5e-5, "warmup_fraction": 0.1})
-    config.selection = ConfigDict({"metric": "accuracy", "patience": None})
+    config.selection = ConfigDict({"metric": "accuracy"})
 
-    # Layout, logs, evaluations and saves
-    config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
-    config.loader = ConfigDict({"num_workers": 0})
-    config.training = ConfigDict({"evaluations_per_epoch": 1, "micro_batches": 1, "loggers": ("tensorboard",)})
-    config.checkpoints = ConfigDict({"every_steps": None, "keep": 1})  # None: after each evaluation
-    config.export = True
+    # Evaluations and logs
+    config.training = ConfigDict({"evaluations_per_epoch": 1, "loggers": ("tensorboard",)})
     return config

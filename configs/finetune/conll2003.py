@@ -42,7 +42,6 @@ def get_config(approach: str = "finetuned") -> ConfigDict:
         raise ValueError(f"no approach {approach!r}; there are {', '.join(TASKS)}")
     task, frozen = TASKS[approach]
     config = ConfigDict()
-    config.seed = 0
 
     # Task and data
     config.task = ConfigDict(task)
@@ -58,21 +57,13 @@ def get_config(approach: str = "finetuned") -> ConfigDict:
     # Model: used without --init, from random initialisation, with a vocabulary learned from the texts
     config.model = ConfigDict({"size": "mini"})
     config.vocab = ConfigDict({"path": "", "size": 8192, "lowercase": False})
-    config.weights = "pretrained"
     config.frozen = frozen
-    config.bilstm_layers = 0
 
     # Optimization
     config.phases = ConfigDict({"train": {"num_epochs": 3.0, "batch_size": 32, "max_length": 128}})
-    config.packing = "bucketed"  # rows of like length share a batch
-    config.optimizer = ConfigDict({"name": "adamw"})
     config.schedule = ConfigDict({"peak_learning_rate": 5e-5, "warmup_fraction": 0.1})
-    config.selection = ConfigDict({"metric": "f1", "patience": None})
+    config.selection = ConfigDict({"metric": "f1"})
 
-    # Layout, logs, evaluations and saves
-    config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
-    config.loader = ConfigDict({"num_workers": 0})
-    config.training = ConfigDict({"evaluations_per_epoch": 1, "micro_batches": 1, "loggers": ("tensorboard",)})
-    config.checkpoints = ConfigDict({"every_steps": None, "keep": 1})  # None: after each evaluation
-    config.export = True
+    # Evaluations and logs
+    config.training = ConfigDict({"evaluations_per_epoch": 1, "loggers": ("tensorboard",)})
     return config

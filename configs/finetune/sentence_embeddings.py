@@ -35,7 +35,6 @@ def get_config(data: str = "squad") -> ConfigDict:
     if data not in ("squad", "stsb", "simcse"):
         raise UserError(f"sentence_embeddings has the data squad, stsb and simcse; found {data!r}")
     config = ConfigDict()
-    config.seed = 0
     config.task = ConfigDict({"name": "sentence_embeddings", "temperature": 0.05})
     config.data = ConfigDict(SQUAD if data == "squad" else STSB)
     # A larger batch has more negatives.
@@ -53,14 +52,7 @@ def get_config(data: str = "squad") -> ConfigDict:
         config.phases.train.num_epochs = 1.0
     config.model = ConfigDict({"size": "mini"})
     config.vocab = ConfigDict({"path": "", "size": 8192, "lowercase": True})
-    config.weights = "pretrained"
     config.frozen = ()
-    config.bilstm_layers = 0
-    config.packing = "bucketed"  # rows of like length share a batch
     config.optimizer = ConfigDict({"name": "adamw", "weight_decay": 0.01})
-    config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
-    config.loader = ConfigDict({"num_workers": 0})
-    config.training = ConfigDict({"evaluations_per_epoch": 1, "micro_batches": 1, "loggers": ("tensorboard",)})
-    config.checkpoints = ConfigDict({"every_steps": None, "keep": 1})  # None: after each evaluation
-    config.export = True
+    config.training = ConfigDict({"evaluations_per_epoch": 1, "loggers": ("tensorboard",)})
     return config

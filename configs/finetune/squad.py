@@ -50,7 +50,6 @@ def get_config(name: str = "v1") -> ConfigDict:
         raise ValueError(f"no data {name!r}; there are {', '.join(TASKS)}")
     splits, dev_fraction, task = TASKS[name]
     config = ConfigDict()
-    config.seed = 0
 
     # Task and data
     config.task = ConfigDict({"name": "span_qa", "max_query_length": 64, "doc_stride": 128, **task})
@@ -69,22 +68,14 @@ def get_config(name: str = "v1") -> ConfigDict:
     # Model: used without --init, from random initialisation, with a vocabulary learned from the texts
     config.model = ConfigDict({"size": "mini"})
     config.vocab = ConfigDict({"path": "", "size": 8192, "lowercase": True})
-    config.weights = "pretrained"
     config.frozen = ()
-    config.bilstm_layers = 0
 
     # Optimization
     epochs, batch_size = (2.0, 48) if name == "v2" else (3.0, 32)
     config.phases = ConfigDict({"train": {"num_epochs": epochs, "batch_size": batch_size, "max_length": 384}})
-    config.packing = "bucketed"  # rows of like length share a batch
-    config.optimizer = ConfigDict({"name": "adamw"})
     config.schedule = ConfigDict({"peak_learning_rate": 5e-5, "warmup_fraction": 0.1})
-    config.selection = ConfigDict({"metric": "f1", "patience": None})
+    config.selection = ConfigDict({"metric": "f1"})
 
-    # Layout, logs, evaluations and saves
-    config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
-    config.loader = ConfigDict({"num_workers": 0})
-    config.training = ConfigDict({"evaluations_per_epoch": 1, "micro_batches": 1, "loggers": ("tensorboard",)})
-    config.checkpoints = ConfigDict({"every_steps": None, "keep": 1})  # None: after each evaluation
-    config.export = True
+    # Evaluations and logs
+    config.training = ConfigDict({"evaluations_per_epoch": 1, "loggers": ("tensorboard",)})
     return config

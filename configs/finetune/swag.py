@@ -53,7 +53,6 @@ def get_config(name: str = "swag") -> ConfigDict:
         raise ValueError(f"no task {name!r}; there are {', '.join(TASKS)}")
     form, options, splits, columns, dev_fraction, max_length = TASKS[name]
     config = ConfigDict()
-    config.seed = 0
 
     # Task and data
     config.task = ConfigDict({"name": "multiple_choice"})
@@ -71,21 +70,13 @@ def get_config(name: str = "swag") -> ConfigDict:
     # Model: used without --init, from random initialisation, with a vocabulary learned from the texts
     config.model = ConfigDict({"size": "mini"})
     config.vocab = ConfigDict({"path": "", "size": 8192, "lowercase": True})
-    config.weights = "pretrained"
     config.frozen = ()
-    config.bilstm_layers = 0
 
     # Optimization
     config.phases = ConfigDict({"train": {"num_epochs": 3.0, "batch_size": 16, "max_length": max_length}})
-    config.packing = "bucketed"  # rows of like length share a batch
-    config.optimizer = ConfigDict({"name": "adamw"})
     config.schedule = ConfigDict({"peak_learning_rate": 2e-5, "warmup_fraction": 0.1})
-    config.selection = ConfigDict({"metric": "accuracy", "patience": None})
+    config.selection = ConfigDict({"metric": "accuracy"})
 
-    # Layout, logs, evaluations and saves
-    config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
-    config.loader = ConfigDict({"num_workers": 0})
-    config.training = ConfigDict({"evaluations_per_epoch": 1, "micro_batches": 1, "loggers": ("tensorboard",)})
-    config.checkpoints = ConfigDict({"every_steps": None, "keep": 1})  # None: after each evaluation
-    config.export = True
+    # Evaluations and logs
+    config.training = ConfigDict({"evaluations_per_epoch": 1, "loggers": ("tensorboard",)})
     return config

@@ -36,7 +36,6 @@ def get_config(variant: str = "bert") -> ConfigDict:
     if variant not in VARIANTS:
         raise ValueError(f"unknown variant {variant!r}; choose one of: {', '.join(VARIANTS)}")
     config = ConfigDict()
-    config.seed = 0
 
     # Text
     config.vocab = ConfigDict({"path": "", "size": 4096, "lowercase": True})
@@ -65,12 +64,9 @@ def get_config(variant: str = "bert") -> ConfigDict:
     config.schedule = ConfigDict({"name": "linear", "peak_learning_rate": 3e-3, "warmup_steps": 100})
     config.selection = ConfigDict({"metric": ""})  # "": the last step is the result, not the best evaluation's
 
-    # Layout, logs, evaluations and saves: free to change on a restart
-    config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
-    config.loader = ConfigDict({"num_workers": 0})
+    # Logs, evaluations and saves: free to change on a restart
     config.training = ConfigDict({"log_every_steps": 50, "eval_every_steps": 400, "eval_rows": 2048})
     config.checkpoints = ConfigDict({"every_steps": 400, "keep": 1})
     config.export = False  # ablations make a table; their models are not needed
-    config.private = False
     config.examples = ()
     return config

@@ -13,7 +13,6 @@ from ml_collections import ConfigDict
 
 def get_config(size: str = "base") -> ConfigDict:
     config = ConfigDict()
-    config.seed = 0
 
     # Text
     config.vocab = ConfigDict({"path": "", "size": 30_522, "lowercase": True})
@@ -36,8 +35,7 @@ def get_config(size: str = "base") -> ConfigDict:
     config.schedule = ConfigDict({"name": "linear_from_zero", "peak_learning_rate": 1e-4, "warmup_steps": 10_000})
     config.selection = ConfigDict({"metric": ""})  # "": the last step is the result, not the best evaluation's
 
-    # Layout, logs, evaluations and saves: free to change on a restart
-    config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
+    # Logs, evaluations and saves: free to change on a restart
     config.loader = ConfigDict({"num_workers": 4})
     config.training = ConfigDict(
         {
@@ -45,11 +43,8 @@ def get_config(size: str = "base") -> ConfigDict:
             "eval_every_steps": 10_000,
             "eval_rows": 10_240,
             "eval_phase": "phase1",  # rows of length 128 in all phases, so that evaluations can be compared
-            "micro_batches": 1,
         }
     )
     config.checkpoints = ConfigDict({"every_steps": 5_000, "keep": 3, "keep_every_steps": 100_000})
-    config.export = True
-    config.private = False
     config.examples = ("The capital of France is [MASK].", "He opened the [MASK] and went in.")
     return config

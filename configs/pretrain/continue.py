@@ -30,7 +30,6 @@ def get_config(text: str = "own") -> ConfigDict:
     if text not in ("own", "replay"):
         raise ValueError(f"no text {text!r}; there are own and replay")
     config = ConfigDict()
-    config.seed = 0
 
     # Text. The vocabulary is that of --init.
     config.vocab = ConfigDict({"path": ""})
@@ -52,12 +51,7 @@ def get_config(text: str = "own") -> ConfigDict:
     config.schedule = ConfigDict({"name": "linear", "peak_learning_rate": 5e-5, "warmup_fraction": 0.06})
     config.selection = ConfigDict({"metric": ""})  # "": the last step is the result, not the best evaluation's
 
-    # Layout, logs, evaluations and saves: free to change on a restart
-    config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
-    config.loader = ConfigDict({"num_workers": 0})
+    # Logs, evaluations and saves: free to change on a restart
     config.training = ConfigDict({"log_every_steps": 20, "eval_every_steps": 200, "eval_rows": 1024})
     config.checkpoints = ConfigDict({"every_steps": 200})
-    config.export = True
-    config.private = False
-    config.examples = None  # None: sentences of the held-out text, with a masked word each
     return config

@@ -23,7 +23,6 @@ from ml_collections import ConfigDict
 
 def get_config() -> ConfigDict:
     config = ConfigDict()
-    config.seed = 0
 
     # Text. The vocabulary is that of the teacher.
     config.vocab = ConfigDict({"path": "", "size": 30_522, "lowercase": True})
@@ -60,14 +59,9 @@ def get_config() -> ConfigDict:
     config.schedule = ConfigDict({"name": "linear", "peak_learning_rate": 5e-4, "warmup_fraction": 0.05})
     config.selection = ConfigDict({"metric": ""})  # "": the last step is the result, not the best evaluation's
 
-    # Layout, logs, evaluations and saves: free to change on a restart
-    config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
+    # Logs, evaluations and saves: free to change on a restart
     config.loader = ConfigDict({"num_workers": 4})
-    config.training = ConfigDict(
-        {"log_every_steps": 100, "eval_every_steps": 2_000, "eval_rows": 4_096, "micro_batches": 1}
-    )
+    config.training = ConfigDict({"log_every_steps": 100, "eval_every_steps": 2_000, "eval_rows": 4_096})
     config.checkpoints = ConfigDict({"every_steps": 1_000, "keep": 3})
-    config.export = True
-    config.private = False
     config.examples = ("The capital of France is [MASK].", "He opened the [MASK] and went in.")
     return config

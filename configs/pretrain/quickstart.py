@@ -11,7 +11,6 @@ from ml_collections import ConfigDict
 
 def get_config() -> ConfigDict:
     config = ConfigDict()
-    config.seed = 0
 
     # Text
     config.vocab = ConfigDict({"path": "", "size": 8192, "lowercase": True})
@@ -41,15 +40,10 @@ def get_config() -> ConfigDict:
     config.schedule = ConfigDict({"name": "linear", "peak_learning_rate": 3e-3, "warmup_steps": 300})
     config.selection = ConfigDict({"metric": ""})  # "": the last step is the result, not the best evaluation's
 
-    # Layout, logs, evaluations and saves: free to change on a restart
-    config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
-    config.loader = ConfigDict({"num_workers": 0})
+    # Logs, evaluations and saves: free to change on a restart
     # Held-out rows always have the 128 positions of the last phase. Train rows have 32 until step 2800, so their loss
     # can be compared with the held-out loss only after that step (training.eval_phase chooses another phase's rows).
     config.training = ConfigDict({"log_every_steps": 25, "eval_every_steps": 700, "eval_rows": 1024})
     config.checkpoints = ConfigDict({"every_steps": 700})
 
-    config.export = True
-    config.private = False
-    config.examples = None  # None: sentences of the held-out text, with a masked word each
     return config

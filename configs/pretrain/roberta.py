@@ -21,7 +21,6 @@ from ml_collections import ConfigDict
 
 def get_config(size: str = "base") -> ConfigDict:
     config = ConfigDict()
-    config.seed = 0
 
     # Text
     config.vocab = ConfigDict({"path": "", "kind": "byte_bpe", "size": 50_265, "lowercase": False})
@@ -49,14 +48,9 @@ def get_config(size: str = "base") -> ConfigDict:
     )
     config.selection = ConfigDict({"metric": ""})  # "": the last step is the result, not the best evaluation's
 
-    # Layout, logs, evaluations and saves: free to change on a restart
-    config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
+    # Logs, evaluations and saves: free to change on a restart
     config.loader = ConfigDict({"num_workers": 4})
-    config.training = ConfigDict(
-        {"log_every_steps": 100, "eval_every_steps": 5_000, "eval_rows": 4_096, "micro_batches": 1}
-    )
+    config.training = ConfigDict({"log_every_steps": 100, "eval_every_steps": 5_000, "eval_rows": 4_096})
     config.checkpoints = ConfigDict({"every_steps": 2_500, "keep": 3, "keep_every_steps": 25_000})
-    config.export = True
-    config.private = False
     config.examples = ("The capital of France is [MASK].", "He opened the [MASK] and went in.")
     return config
