@@ -157,16 +157,12 @@ class SeveralTasks(TaskOfSeveral[Member]):
 
     def describe(self) -> str:
         """Return a line with the number of batches of each task in the first epoch, and in the last if it differs."""
-        every, lines = self._dealt(0).buckets, []
+        lines = []
         for end in (0, -1):
-            numbers = {
-                name: sum(
-                    -(-b.rows_per_epoch // (self._phase.batch_size * b.batches)) * b.passes[end]
-                    for b in every
-                    if self.of(b.kind).name == name
-                )
-                for name in self.members
-            }
+            numbers = dict.fromkeys(self.members, 0.0)
+            for bucket in self._dealt(0).buckets:
+                batches = -(-bucket.rows_per_epoch // (self._phase.batch_size * bucket.batches))
+                numbers[self.of(bucket.kind).name] += float(batches * bucket.passes[end])
             lines.append(", ".join(f"{name} {number:,.4g}" for name, number in numbers.items()))
         return f"batches of an epoch: {lines[0]}" + (f"; of the last: {lines[1]}" if lines[1] != lines[0] else "")
 
