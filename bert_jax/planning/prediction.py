@@ -56,7 +56,7 @@ def seconds_of(work: Cost, chip: Chip) -> dict[str, float]:
     """Return what limits an instruction -> seconds, which add up to the time that it takes.
 
     A TPU reads the next block from memory while it computes, so that the slowest counts alone. On GPUs and CPUs the sum
-    was nearer to what steps took (README.md, "Two ways to predict").
+    was nearer to what steps took (README.md, "Two ways to count").
     """
     reached, elementwise = chip.reached, 0.0
     if chip.vector_ops and chip.transcendentals:
