@@ -39,17 +39,11 @@ def largest_micro_batches(recipe: Recipe, machine: Machine, plan: Plan, note: No
     """
     task, experiment = recipe.variant(Change(), machine.devices)
     devices, whole = plan.mesh["data"] * plan.mesh["fsdp"], needs_whole_batches(task)
-    groups: list[list[PhasePlan]] = []
-    for one in plan.phases:
-        for group in groups:
-            if _but_size(group[0]) == _but_size(one):
-                group.append(one)
-                break
-        else:
-            groups.append([one])
     found = dict[str, LargestMicroBatch]()
-    for group in groups:
-        first = group[0]
+    for first in plan.phases:
+        if first.phase.kind in found:
+            continue
+        group = [one for one in plan.phases if _but_size(one) == _but_size(first)]
         parts = first.micro_batches if whole or all(one.fits for one in group) else max(2, first.micro_batches)
 
         def compiled(rows: int, phase: Phase = first.phase, parts: int = parts) -> tuple[int, bool]:
