@@ -107,18 +107,17 @@ class Fabric:
         return all(n % self.chip.torus == 0 for n in axes)
 
 
-def within(instruction: Instruction, of: str = "") -> list[tuple[str, Instruction]]:
+def within(instruction: Instruction) -> list[Instruction]:
     """Return the collectives that an instruction consists of: itself, or those in its fusion or asynchronous start.
 
-    Each is paired with the name of the computation that has it (``of``: of ``instruction``). A step of a collective
-    that another instruction starts has none of its own.
+    A step of a collective that another instruction starts has none of its own.
     """
     if instruction.opcode.removesuffix("-start") in _KINDS:
-        return [(of, instruction)]
+        return [instruction]
     called = instruction.called if instruction.opcode in ("fusion", "async-start") else None
     if called is None or called.name.startswith(_STEP):
         return []
-    return [collective for inner in called.instructions for collective in within(inner, called.name)]
+    return [collective for inner in called.instructions for collective in within(inner)]
 
 
 def start_of(instruction: Instruction) -> Instruction:
@@ -138,13 +137,12 @@ def start_of(instruction: Instruction) -> Instruction:
     return instruction
 
 
-def collective_of(instruction: Instruction, on: Fabric, of: str = "") -> Collective:
-    """Return the ``Collective`` of an instruction: its axes, bytes and duration on the mesh ``on``.
-
-    ``of``: the name of the computation that has the instruction.
-    """
+def collective_of(instruction: Instruction, on: Fabric) -> Collective:
+    """Return the ``Collective`` of an instruction: its axes, bytes and duration on the mesh ``on``."""
     kind = instruction.opcode.removesuffix("-start")
-    if of.startswith("all-reduce-scatter"):  # a TPU fuses an all-reduce with the slice of its result
+    if instruction.computation.startswith(
+        "all-reduce-scatter"
+    ):  # a TPU fuses an all-reduce with the slice of its result
         kind = "reduce-scatter"
     sent = sum(array.bytes for operand in instruction.operands for array in operand.arrays)
     group = members(instruction, math.prod(on.shape))

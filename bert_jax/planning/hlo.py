@@ -48,6 +48,7 @@ class Instruction:
 
     Attributes:
       text: what stands between the parentheses of the operands.
+      computation: the name of the computation that the instruction is a part of.
       calls: the computations that the instruction runs, by the attribute that names them, such as ``body`` of a loop.
       users: the instructions that read the result.
     """
@@ -57,6 +58,7 @@ class Instruction:
     shape: str
     text: str
     attributes: str
+    computation: str
     operands: tuple[Instruction, ...] = ()
     calls: dict[str, Computation] = dataclasses.field(default_factory=dict)
     users: list[Instruction] = dataclasses.field(default_factory=list)
@@ -132,7 +134,8 @@ def _instruction(
     text, attributes = line[opening + 1 : closing - 1], line[closing:]
     operands = tuple(within.by_name[operand] for operand in _NAME.findall(text) if operand in within.by_name)
     calls = {key: computations[called] for key, called in _CALLS.findall(attributes) if called in computations}
-    found = Instruction(name, line[end:opening].strip(), line[start:end], text, attributes, operands, calls)
+    opcode, shape = line[end:opening].strip(), line[start:end]
+    found = Instruction(name, opcode, shape, text, attributes, within.name, operands, calls)
     for operand in dict.fromkeys(operands):
         operand.users.append(found)
     return found

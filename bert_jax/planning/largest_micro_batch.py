@@ -40,10 +40,11 @@ def largest_micro_batches(recipe: Recipe, machine: Machine, plan: Plan, note: No
     task, experiment = recipe.variant(Change(), machine.devices)
     devices, whole = plan.mesh["data"] * plan.mesh["fsdp"], needs_whole_batches(task)
     found = dict[str, LargestMicroBatch]()
-    for first in plan.phases:
-        if first.phase.kind in found:
-            continue
-        group = [one for one in plan.phases if _but_size(one) == _but_size(first)]
+    todo = [*plan.phases]
+    while todo:
+        first = todo[0]
+        group = [one for one in todo if _but_size(one) == _but_size(first)]
+        todo = [one for one in todo if one not in group]
         parts = first.micro_batches if whole or all(one.fits for one in group) else max(2, first.micro_batches)
 
         def compiled(rows: int, phase: Phase = first.phase, parts: int = parts) -> tuple[int, bool]:

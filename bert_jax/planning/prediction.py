@@ -114,7 +114,7 @@ class _Step:
                 self._run(instruction, times)
 
     def _run(self, instruction: Instruction, times: float) -> None:
-        sent = [collective_of(inner, self.on, of) for of, inner in within(instruction)]
+        sent = [collective_of(inner, self.on) for inner in within(instruction)]
         if not sent or instruction.opcode == "fusion":
             work = cost(instruction)
             self.work = self.work.plus(work, times)
