@@ -13,6 +13,7 @@ _BITS = re.compile(r"\d+")
 _SPACE = re.compile(r"S\((\d+)\)")
 _ASSIGNMENT = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = ")
 _HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+)")
+_VALUE = r"(?:\{(?:[^{}]|\{[^{}]*\})*\}|\[[^\]]*\]|\([^)]*\)|[^,])*"  # to a comma outside of brackets of any kind
 _CALLS = re.compile(
     r"\b(calls|to_apply|called_computation|branch_computations|true_computation|body|condition)=\{?%?([\w.\-]+)"
 )
@@ -83,8 +84,8 @@ class Instruction:
 
     def attribute(self, name: str) -> str:
         """Return the text after ``name=`` up to the comma that ends the value; "" if there is no such attribute."""
-        match = re.search(rf"\b{name}=", self.attributes)
-        return _value(self.attributes, match.end()) if match else ""
+        match = re.search(rf"\b{name}=({_VALUE})", self.attributes)
+        return match[1] if match else ""
 
 
 @dataclasses.dataclass(eq=False)
@@ -149,13 +150,3 @@ def _closing(line: str, start: int) -> int:
         if depth == 0:
             return match.end()
     return len(line)
-
-
-def _value(text: str, start: int) -> str:
-    """Return the text from ``start`` to the next comma outside of braces, brackets and parentheses."""
-    depth = 0
-    for i in range(start, len(text)):
-        depth += (text[i] in "{[(") - (text[i] in "}])")
-        if text[i] == "," and depth == 0:
-            return text[start:i]
-    return text[start:]

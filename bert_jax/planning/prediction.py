@@ -89,7 +89,7 @@ class _Step:
 
     def __init__(self, on: Fabric) -> None:
         self.on, self.work, self.exposed = on, Cost(), 0.0
-        self.bound: collections.Counter[str] = collections.Counter()
+        self.bound: dict[str, float] = collections.defaultdict(float)
         self.collectives: list[tuple[Collective, float]] = []
         self.free = {"network": 0.0, "memory": 0.0}
         self.ends: dict[str, tuple[float, str]] = {}
