@@ -59,11 +59,9 @@ def seconds_of(work: Cost, chip: Chip) -> dict[str, float]:
     was nearer to what steps took (README.md, "Two ways to count").
     """
     reached, elementwise = chip.reached, 0.0
-    if chip.vector_ops and chip.transcendentals:
+    if chip.vector_ops:
         elementwise = (work.elementwise - work.transcendentals) / chip.vector_ops
-        elementwise += work.transcendentals / chip.transcendentals
-    elif chip.vector_ops:
-        elementwise = work.elementwise / chip.vector_ops
+        elementwise += work.transcendentals / (chip.transcendentals or chip.vector_ops)
     seconds = {
         "products": (work.bf16 / chip.matrix_flops["bf16"] + work.f32 / chip.matrix_flops["f32"]) / reached.products,
         "elementwise": elementwise,
@@ -108,8 +106,8 @@ class _Step:
                 if instruction.called is not None:
                     self.walk(instruction.called, times)
             elif opcode.endswith("-done") or instruction.name.startswith("async-collective-done"):
-                for name in {start_of(operand).name for operand in instruction.operands} & self.ends.keys():
-                    self._wait(*self.ends.pop(name))
+                for start in map(start_of, instruction.operands):
+                    self._wait(*self.ends.pop(start.name, (0.0, "memory")))
             else:
                 self._run(instruction, times)
 
