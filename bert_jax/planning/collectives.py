@@ -19,7 +19,7 @@ _KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collectiv
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """A collective operation, or all those of one kind over the same mesh axes in a step.
+    """A collective operation, or all operations of one kind over the same mesh axes in a step.
 
     Attributes:
       axes: the names of the mesh axes along which the members of a group differ; ("?",) if the groups do not follow
@@ -108,7 +108,7 @@ class Fabric:
 
 
 def within(instruction: Instruction) -> list[Instruction]:
-    """Return the collectives that an instruction consists of: itself, or those in its fusion or asynchronous start.
+    """Return the collectives that an instruction consists of: itself, or the collectives in its fusion or start.
 
     A step of a collective that another instruction starts has none of its own.
     """
@@ -208,7 +208,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def table(collectives: Iterable[tuple[Collective, float]]) -> list[Collective]:
-    """Return the totals by kind and mesh axes, those with the most bytes first.
+    """Return the totals by kind and mesh axes, the totals with the most bytes first.
 
     ``collectives`` pairs each collective with the number of times it runs in a step. Groups of one device, which differ
     along no axis, are left out, because they send nothing.

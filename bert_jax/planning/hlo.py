@@ -48,7 +48,7 @@ class Instruction:
     """One line of a program: ``name = shape opcode(operands), attributes``.
 
     Attributes:
-      text: what stands between the parentheses of the operands.
+      text: the text between the parentheses of the operands.
       computation: the name of the computation that the instruction is a part of.
       calls: the computations that the instruction runs, by the attribute that names them, such as ``body`` of a loop.
       users: the instructions that read the result.

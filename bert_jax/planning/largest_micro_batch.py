@@ -22,7 +22,7 @@ class LargestMicroBatch:
 
     Attributes:
       rows: the rows that a device computes at once.
-      own: those of the recipe.
+      own: the rows that a device computes at once with the recipe.
       micro_batches: the fewest parts of the recipe's batch that fit; None if the objective reads whole batches.
     """
 
@@ -82,7 +82,7 @@ def _search(
     Args:
       sizes: rows -> the bytes that they need, and whether they fit.
       state: the bytes without rows, at least.
-      compiled: returns the same for a number of rows.
+      compiled: a function of a number of rows that returns the bytes that they need, and whether they fit.
     """
     sizes = dict(sizes)
     for _ in range(COMPILATIONS if state < memory else 0):

@@ -84,7 +84,7 @@ def _phase(phase: PhasePlan, plan: Plan) -> list[str]:
 
 
 def _memory(compiled: Compiled) -> str:
-    """Return the bytes of each use in words; those that only a compiled program has are left out if it was refused."""
+    """Return the bytes of each use in words; of a refused program, only the uses that are known without it."""
     uses = dataclasses.asdict(compiled.memory)
     names = {"padding": "padding of these", "temporaries": "activations and other temporaries"}
     names |= {"outputs": "other results", "program": "the program"}
@@ -210,7 +210,7 @@ def next_command(plan: Plan, recipe: Sequence[str], name: str) -> str:
     """Return the line with the next command: the run itself if it fits, otherwise the plan of a larger machine.
 
     Args:
-      recipe: the flags that name and change the recipe, so that it is the one of ``plan``.
+      recipe: the flags that name the recipe and change it to the planned recipe.
       name: what the run may be called.
     """
     topology = plan.topology

@@ -30,7 +30,7 @@ class Change:
     The other changes affect only memory and speed.
 
     Attributes:
-      micro_batches: their number in the phases that are named; all others keep theirs.
+      micro_batches: the new number of micro-batches of each phase that changes.
     """
 
     mesh: MeshConfig | None = None

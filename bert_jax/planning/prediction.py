@@ -81,8 +81,8 @@ class _Step:
       work: the cost of all instructions so far.
       bound: the seconds of computation so far, by what limits it.
       exposed: seconds in which only communication ran.
-      free: the times at which the network links and the asynchronous copies are through with all that was started.
-      ends: the name of what was started -> when it is complete.
+      free: the times at which the network links and the asynchronous copies are free again.
+      ends: the name of a start -> (the time at which the operation is complete, "network" or "memory").
     """
 
     def __init__(self, on: Fabric) -> None:
