@@ -19,7 +19,7 @@ _KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collectiv
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """A collective operation, or all those of one kind over the same mesh axes in a step.
+    """A collective operation, or all operations of one kind over the same mesh axes in a step.
 
     Attributes:
       axes: the names of the mesh axes along which the members of a group differ; ("?",) if the groups do not follow
@@ -107,18 +107,17 @@ class Fabric:
         return all(n % self.chip.torus == 0 for n in axes)
 
 
-def within(instruction: Instruction, of: str = "") -> list[tuple[str, Instruction]]:
-    """Return the collectives that an instruction consists of: itself, or those in its fusion or asynchronous start.
+def within(instruction: Instruction) -> list[Instruction]:
+    """Return the collectives that an instruction consists of: itself, or the collectives in its fusion or start.
 
-    Each is paired with the name of the computation that has it (``of``: of ``instruction``). A step of a collective
-    that another instruction starts has none of its own.
+    A step of a collective that another instruction starts has none of its own.
     """
     if instruction.opcode.removesuffix("-start") in _KINDS:
-        return [(of, instruction)]
+        return [instruction]
     called = instruction.called if instruction.opcode in ("fusion", "async-start") else None
     if called is None or called.name.startswith(_STEP):
         return []
-    return [collective for inner in called.instructions for collective in within(inner, called.name)]
+    return [collective for inner in called.instructions for collective in within(inner)]
 
 
 def start_of(instruction: Instruction) -> Instruction:
@@ -138,13 +137,12 @@ def start_of(instruction: Instruction) -> Instruction:
     return instruction
 
 
-def collective_of(instruction: Instruction, on: Fabric, of: str = "") -> Collective:
-    """Return the ``Collective`` of an instruction: its axes, bytes and duration on the mesh ``on``.
-
-    ``of``: the name of the computation that has the instruction.
-    """
+def collective_of(instruction: Instruction, on: Fabric) -> Collective:
+    """Return the ``Collective`` of an instruction: its axes, bytes and duration on the mesh ``on``."""
     kind = instruction.opcode.removesuffix("-start")
-    if of.startswith("all-reduce-scatter"):  # a TPU fuses an all-reduce with the slice of its result
+    if instruction.computation.startswith(
+        "all-reduce-scatter"
+    ):  # a TPU fuses an all-reduce with the slice of its result
         kind = "reduce-scatter"
     sent = sum(array.bytes for operand in instruction.operands for array in operand.arrays)
     group = members(instruction, math.prod(on.shape))
@@ -210,7 +208,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def table(collectives: Iterable[tuple[Collective, float]]) -> list[Collective]:
-    """Return the totals by kind and mesh axes, those with the most bytes first.
+    """Return the totals by kind and mesh axes, the totals with the most bytes first.
 
     ``collectives`` pairs each collective with the number of times it runs in a step. Groups of one device, which differ
     along no axis, are left out, because they send nothing.

@@ -47,7 +47,7 @@ class Cost:
     Attributes:
       bf16, f32: FLOPs of matrix products, by the dtype of the operands.
       elementwise: the number of operations on single elements.
-      transcendentals: how many of them are exponentials and the like.
+      transcendentals: the number of elementwise operations that are exponentials and the like.
       bytes: bytes read from and written to the main memory.
     """
 

@@ -13,6 +13,7 @@ _BITS = re.compile(r"\d+")
 _SPACE = re.compile(r"S\((\d+)\)")
 _ASSIGNMENT = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = ")
 _HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+)")
+_VALUE = r"(?:\{(?:[^{}]|\{[^{}]*\})*\}|\[[^\]]*\]|\([^)]*\)|[^,])*"  # to a comma outside of brackets of any kind
 _CALLS = re.compile(
     r"\b(calls|to_apply|called_computation|branch_computations|true_computation|body|condition)=\{?%?([\w.\-]+)"
 )
@@ -47,7 +48,8 @@ class Instruction:
     """One line of a program: ``name = shape opcode(operands), attributes``.
 
     Attributes:
-      text: what stands between the parentheses of the operands.
+      text: the text between the parentheses of the operands.
+      computation: the name of the computation that the instruction is a part of.
       calls: the computations that the instruction runs, by the attribute that names them, such as ``body`` of a loop.
       users: the instructions that read the result.
     """
@@ -57,6 +59,7 @@ class Instruction:
     shape: str
     text: str
     attributes: str
+    computation: str
     operands: tuple[Instruction, ...] = ()
     calls: dict[str, Computation] = dataclasses.field(default_factory=dict)
     users: list[Instruction] = dataclasses.field(default_factory=list)
@@ -81,8 +84,8 @@ class Instruction:
 
     def attribute(self, name: str) -> str:
         """Return the text after ``name=`` up to the comma that ends the value; "" if there is no such attribute."""
-        match = re.search(rf"\b{name}=", self.attributes)
-        return _value(self.attributes, match.end()) if match else ""
+        match = re.search(rf"\b{name}=({_VALUE})", self.attributes)
+        return match[1] if match else ""
 
 
 @dataclasses.dataclass(eq=False)
@@ -132,7 +135,8 @@ def _instruction(
     text, attributes = line[opening + 1 : closing - 1], line[closing:]
     operands = tuple(within.by_name[operand] for operand in _NAME.findall(text) if operand in within.by_name)
     calls = {key: computations[called] for key, called in _CALLS.findall(attributes) if called in computations}
-    found = Instruction(name, line[end:opening].strip(), line[start:end], text, attributes, operands, calls)
+    opcode, shape = line[end:opening].strip(), line[start:end]
+    found = Instruction(name, opcode, shape, text, attributes, within.name, operands, calls)
     for operand in dict.fromkeys(operands):
         operand.users.append(found)
     return found
@@ -146,13 +150,3 @@ def _closing(line: str, start: int) -> int:
         if depth == 0:
             return match.end()
     return len(line)
-
-
-def _value(text: str, start: int) -> str:
-    """Return the text from ``start`` to the next comma outside of braces, brackets and parentheses."""
-    depth = 0
-    for i in range(start, len(text)):
-        depth += (text[i] in "{[(") - (text[i] in "}])")
-        if text[i] == "," and depth == 0:
-            return text[start:i]
-    return text[start:]

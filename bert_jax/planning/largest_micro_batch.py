@@ -22,7 +22,7 @@ class LargestMicroBatch:
 
     Attributes:
       rows: the rows that a device computes at once.
-      own: those of the recipe.
+      own: the rows that a device computes at once with the recipe.
       micro_batches: the fewest parts of the recipe's batch that fit; None if the objective reads whole batches.
     """
 
@@ -39,17 +39,12 @@ def largest_micro_batches(recipe: Recipe, machine: Machine, plan: Plan, note: No
     """
     task, experiment = recipe.variant(Change(), machine.devices)
     devices, whole = plan.mesh["data"] * plan.mesh["fsdp"], needs_whole_batches(task)
-    groups: list[list[PhasePlan]] = []
-    for one in plan.phases:
-        for group in groups:
-            if _but_size(group[0]) == _but_size(one):
-                group.append(one)
-                break
-        else:
-            groups.append([one])
     found = dict[str, LargestMicroBatch]()
-    for group in groups:
-        first = group[0]
+    todo = [*plan.phases]
+    while todo:
+        first = todo[0]
+        group = [one for one in todo if _but_size(one) == _but_size(first)]
+        todo = [one for one in todo if one not in group]
         parts = first.micro_batches if whole or all(one.fits for one in group) else max(2, first.micro_batches)
 
         def compiled(rows: int, phase: Phase = first.phase, parts: int = parts) -> tuple[int, bool]:
@@ -87,7 +82,7 @@ def _search(
     Args:
       sizes: rows -> the bytes that they need, and whether they fit.
       state: the bytes without rows, at least.
-      compiled: returns the same for a number of rows.
+      compiled: a function of a number of rows that returns the bytes that they need, and whether they fit.
     """
     sizes = dict(sizes)
     for _ in range(COMPILATIONS if state < memory else 0):

@@ -9,14 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bert_jax.planning.collectives import Collective
+from bert_jax.planning.compile import Compiled
 from bert_jax.planning.largest_micro_batch import COMPILATIONS, LargestMicroBatch
 from bert_jax.planning.plan import PhasePlan, Plan, in_words
 from bert_jax.program import duration, program, size
 
 Record = dict[str, Any]
 
-PREDICTED = "predictions are lower bounds: the work of the compiled program if the peaks above were always reached"
-ESTIMATED = (
+_BOUND = "predictions are lower bounds: the work of the compiled program if the peaks above were always reached"
+_ESTIMATE = (
     "predictions are estimates: the work of the compiled program at the shares of the peaks above that were measured"
 )
 
@@ -28,25 +29,24 @@ def as_lines(plan: Plan) -> list[str]:
         f"{plan.topology.name}: {number} device{'s' * (number != 1)}, mesh {mesh}, "
         f"{in_words(plan.micro_batches)}, remat={plan.remat}",
         _chip(plan),
-        _meaning(plan),
+        _meaning(plan)[0],
     ]
     for phase in plan.phases:
         lines += ["", *_phase(phase, plan)]
     return [*lines, "", *_whole(plan), *(f"note: {note}" for note in plan.notes)]
 
 
-def _meaning(plan: Plan) -> str:
-    """Return what a prediction is: a lower bound, or an estimate where the rates that were reached are known."""
-    return ESTIMATED if plan.chip.reached.kernel_seconds else PREDICTED
+def _meaning(plan: Plan) -> tuple[str, str, str]:
+    """Return what a prediction is, and the words before a predicted time and before a predicted speed.
 
-
-def _bounds(plan: Plan) -> tuple[str, str]:
-    """Return the words before a predicted time and before a predicted speed."""
-    return ("about", "about") if plan.chip.reached.kernel_seconds else ("at least", "at most")
+    It is an estimate where the rates that were reached are known, elsewhere a lower bound.
+    """
+    return (_ESTIMATE, "about", "about") if plan.chip.reached.kernel_seconds else (_BOUND, "at least", "at most")
 
 
 def _chip(plan: Plan) -> str:
-    chip, rates = plan.chip, ", ".join(f"{name} {flops / 1e12:,.4g}" for name, flops in plan.chip.matrix_flops.items())
+    chip = plan.chip
+    rates = ", ".join(f"{name} {flops / 1e12:,.4g}" for name, flops in chip.matrix_flops.items())
     measured = " (measured here, now)" if chip.platform == "cpu" else ""
     return (
         f"peaks of a device{measured}: matrix products {rates} TFLOP/s, memory {size(chip.memory_bytes)} at "
@@ -56,27 +56,20 @@ def _chip(plan: Plan) -> str:
 
 def _phase(phase: PhasePlan, plan: Plan) -> list[str]:
     compiled, of = phase.compiled, phase.phase
-    memory = compiled.memory
-    rest = (
-        f", padding of these {size(memory.padding)}, activations and other temporaries {size(memory.temporaries)}, "
-        f"other results {size(memory.outputs)}, the program {size(memory.program)}"
-    )
     lines = [
         f"{of.kind}: {of.num_steps:,} steps of {of.batch_size:,} rows x {of.max_length} positions, "
         f"{'refused' if compiled.refused_bytes else 'compiled'} in {compiled.seconds:,.0f} s",
         f"  {'fits' if phase.fits else 'DOES NOT FIT'}: {size(compiled.needed_bytes)} of "
         f"{size(plan.chip.memory_bytes)} a device",
-        f"  memory of a device: parameters {size(memory.parameters)}, optimizer {size(memory.optimizer)}, "
-        + (f"frozen {size(memory.frozen)}, " if memory.frozen else "")
-        + f"batch {size(memory.batch)}"
-        + ("" if compiled.refused_bytes else rest),
+        f"  memory of a device: {_memory(compiled)}",
     ]
     prediction = phase.prediction
     if prediction is None or phase.mfu is None or phase.positions_per_second is None:
         return lines
     bound = ", ".join(f"{name} {1e3 * s:,.2f} ms" for name, s in sorted(prediction.bound.items(), key=lambda b: -b[1]))
-    least, most = _bounds(plan)
-    lines += [
+    _, least, most = _meaning(plan)
+    return [
+        *lines,
         f"  work of a device in a step: {prediction.products / 1e9:,.1f} GFLOP of matrix products (by the model's "
         f"shape {phase.model_flops / phase.num_devices / 1e9:,.1f}), {prediction.elementwise / 1e9:,.1f} G elementwise "
         f"operations, {prediction.bytes / 1e9:,.2f} GB of memory read and written, {prediction.intensity:,.0f} "
@@ -88,7 +81,16 @@ def _phase(phase: PhasePlan, plan: Plan) -> list[str]:
         f"  PREDICTED: {least} {duration(phase.seconds or 0.0)} for the phase; {most} "
         f"{phase.positions_per_second:,.0f} positions/s (padding counts), MFU {100 * phase.mfu:.1f} %",
     ]
-    return lines
+
+
+def _memory(compiled: Compiled) -> str:
+    """Return the bytes of each use in words; of a refused program, only the uses that are known without it."""
+    uses = dataclasses.asdict(compiled.memory)
+    names = {"padding": "padding of these", "temporaries": "activations and other temporaries"}
+    names |= {"outputs": "other results", "program": "the program"}
+    shown = [use for use in uses if uses[use] or use != "frozen"]
+    shown = [use for use in shown if use not in names or not compiled.refused_bytes]
+    return ", ".join(f"{names.get(use, use)} {size(uses[use])}" for use in shown)
 
 
 def _collectives(rows: Iterable[Collective]) -> list[str]:
@@ -102,9 +104,8 @@ def _collectives(rows: Iterable[Collective]) -> list[str]:
 
 def _cost(plan: Plan) -> str:
     """Return time, chip-hours and price of a run that fits."""
-    assert plan.training_seconds is not None
-    assert plan.chip_hours is not None
-    price, (least, _) = plan.price_per_chip_hour, _bounds(plan)
+    assert plan.training_seconds is not None and plan.chip_hours is not None  # noqa: PT018
+    price, least = plan.price_per_chip_hour, _meaning(plan)[1]
     money = "" if plan.money is None else f", {least} {plan.money:,.2f} at {price:g} a chip-hour"
     return f"{least} {duration(plan.training_seconds)}, {least} {plan.chip_hours:,.1f} chip-hours{money}"
 
@@ -173,7 +174,7 @@ def as_record(plan: Plan) -> Record:
         "remat": plan.remat,
         "fits": plan.fits,
         "chip": dataclasses.asdict(plan.chip),
-        "prediction": _meaning(plan),
+        "prediction": _meaning(plan)[0],
         "phases": [_phase_record(phase) for phase in plan.phases],
         "predicted_seconds": plan.training_seconds,
         "predicted_chip_hours": plan.chip_hours,
@@ -209,7 +210,7 @@ def next_command(plan: Plan, recipe: Sequence[str], name: str) -> str:
     """Return the line with the next command: the run itself if it fits, otherwise the plan of a larger machine.
 
     Args:
-      recipe: the flags that name and change the recipe, so that it is the one of ``plan``.
+      recipe: the flags that name the recipe and change it to the planned recipe.
       name: what the run may be called.
     """
     topology = plan.topology

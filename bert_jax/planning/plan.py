@@ -30,7 +30,7 @@ class Change:
     The other changes affect only memory and speed.
 
     Attributes:
-      micro_batches: their number in the phases that are named; all others keep theirs.
+      micro_batches: the new number of micro-batches of each phase that changes.
     """
 
     mesh: MeshConfig | None = None
@@ -122,15 +122,13 @@ class PhasePlan:
     @property
     def positions_per_second(self) -> float | None:
         """Return the number of row positions computed per second, padding included."""
-        if self.prediction is None:
-            return None
-        return self.phase.batch_size * self.phase.max_length / self.prediction.seconds
+        positions = self.phase.batch_size * self.phase.max_length
+        return None if self.prediction is None else positions / self.prediction.seconds
 
     @property
     def mfu(self) -> float | None:
-        if self.prediction is None:
-            return None
-        return self.model_flops / self.prediction.seconds / self.num_devices / self.peak_flops
+        work = self.model_flops / self.num_devices / self.peak_flops
+        return None if self.prediction is None else work / self.prediction.seconds
 
     @property
     def seconds(self) -> float | None:
@@ -140,11 +138,7 @@ class PhasePlan:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The plan of a recipe on a machine.
-
-    Attributes:
-      change: what the plan changes in the recipe.
-    """
+    """The plan of a recipe, with ``change``, on a machine."""
 
     topology: Topology
     chip: Chip
@@ -170,9 +164,8 @@ class Plan:
 
     @property
     def training_seconds(self) -> float | None:
-        if not all(phase.seconds is not None for phase in self.phases):
-            return None
-        return sum(phase.seconds or 0.0 for phase in self.phases)
+        seconds = [phase.seconds for phase in self.phases if phase.seconds is not None]
+        return sum(seconds) if len(seconds) == len(self.phases) else None
 
     @property
     def chip_hours(self) -> float | None:
@@ -203,35 +196,33 @@ class Attempt:
       UserError: the mesh does not divide the devices or a batch.
     """
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        machine: Machine,
-        change: Change = Change(),  # noqa: B008
-        note: Note | None = None,
-    ) -> None:
+    def __init__(self, recipe: Recipe, machine: Machine, change: Change, note: Note | None = None) -> None:
         self._recipe, self._machine, self._change, self._note = recipe, machine, change, note
         self._task, self._experiment = recipe.variant(change, machine.devices)
         self._mesh = self._experiment.make_mesh(machine.devices)
-        self._done: dict[str, PhasePlan] = {}
         self._compiled: list[tuple[Any, Compiled]] = []  # what decides the step of a phase, and that step
 
     def phase(self, kind: str) -> PhasePlan:
         """Return the plan of the phase named ``kind`` in the recipe."""
-        if kind not in self._done:
-            [phase] = [phase for phase in self._experiment.phases.phases if phase.kind == kind]
-            self._done[kind] = self._plan_phase(phase, self._compile(phase))
-        return self._done[kind]
+        [phase] = [phase for phase in self._experiment.phases.phases if phase.kind == kind]
+        machine, task, compiled = self._machine, self._task, self._compile(phase)
+        on = Fabric.of(self._mesh, machine.chip, machine.topology.devices_of_a_host)
+        return PhasePlan(
+            phase=phase,
+            compiled=compiled,
+            micro_batches=self._experiment.micro_batches(phase),
+            prediction=predict(hlo.parse(compiled.text), on) if compiled.text else None,
+            fits=machine.holds(compiled),
+            model_flops=task.flops_per_row[dearest_kind(task, phase)] * phase.batch_size,
+            num_devices=machine.topology.num_devices,
+            peak_flops=machine.chip.product_flops(task.dtype),
+        )
 
     def _compile(self, phase: Phase) -> Compiled:
         experiment, phases = self._experiment, self._experiment.phases.phases
         decay = experiment.own_schedules.get(phase.kind, experiment.schedule).layer_decay
-        key = (
-            but(phase),
-            experiment.micro_batches(phase),
-            decay,
-            self._task.batch_specs[dearest_kind(self._task, phase)],
-        )
+        spec = self._task.batch_specs[dearest_kind(self._task, phase)]
+        key = (but(phase), experiment.micro_batches(phase), decay, spec)
         for other, compiled in self._compiled:
             if other == key:
                 return compiled
@@ -241,46 +232,32 @@ class Attempt:
             self._compiled.append((key, compile_phase(self._task, experiment, phase, self._machine.devices)))
         return self._compiled[-1][1]
 
-    def _plan_phase(self, phase: Phase, compiled: Compiled) -> PhasePlan:
-        machine = self._machine
-        on = Fabric.of(self._mesh, machine.chip, machine.topology.devices_of_a_host)
-        prediction = predict(hlo.parse(compiled.text), on) if compiled.text else None
-        flops = self._task.flops_per_row[dearest_kind(self._task, phase)] * phase.batch_size
-        peak = machine.chip.product_flops(self._task.dtype)
-        parts, devices = self._experiment.micro_batches(phase), machine.topology.num_devices
-        return PhasePlan(phase, compiled, parts, prediction, machine.holds(compiled), flops, devices, peak)
-
     def plan(self, price_per_chip_hour: float | None) -> Plan:
         """Return the plan of all phases."""
-        phases = tuple(self.phase(phase.kind) for phase in self._experiment.phases.phases)
+        task, experiment = self._task, self._experiment
+        phases = tuple(self.phase(phase.kind) for phase in experiment.phases.phases)
         split = all(phase.compiled.split for phase in phases)
-        notes = unsplit(self._task, self._mesh, self._experiment.mesh.weight_update, split)
-        for phase in self._experiment.phases.phases:
-            planned = dearest_kind(self._task, phase)
-            kinds = [kind for kind in self._task.batch_specs if kind.partition("/")[0] == phase.kind]
-            if others := [kind for kind in kinds if kind != planned]:
+        notes = unsplit(task, self._mesh, experiment.mesh.weight_update, split)
+        for phase in experiment.phases.phases:
+            kinds = [kind for kind in task.batch_specs if kind.partition("/")[0] == phase.kind]
+            if others := [kind for kind in kinds if kind != dearest_kind(task, phase)]:
                 notes.append(f"{phase.kind} also has other batches ({', '.join(others)}); the dearest is planned")
         return Plan(
-            self._machine.topology,
-            self._machine.chip,
-            dict(self._mesh.shape),
-            self._change.remat or self._recipe.shape().remat,
-            phases,
-            price_per_chip_hour,
-            self._change,
-            tuple(notes),
+            topology=self._machine.topology,
+            chip=self._machine.chip,
+            mesh=dict(self._mesh.shape),
+            remat=self._change.remat or self._recipe.shape().remat,
+            phases=phases,
+            price_per_chip_hour=price_per_chip_hour,
+            change=self._change,
+            notes=tuple(notes),
         )
 
 
-def make(
-    recipe: Recipe,
-    machine: Machine,
-    price_per_chip_hour: float | None = None,
-    note: Note | None = None,
-) -> Plan:
+def make(recipe: Recipe, machine: Machine, price_per_chip_hour: float | None = None, note: Note | None = None) -> Plan:
     """Return the plan of a recipe on a machine; compiles every phase, and says with ``note`` how long that takes.
 
     Raises:
       UserError: the mesh does not divide the devices or a batch. This is raised before the first compile.
     """
-    return Attempt(recipe, machine, note=note).plan(price_per_chip_hour)
+    return Attempt(recipe, machine, Change(), note).plan(price_per_chip_hour)

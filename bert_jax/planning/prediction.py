@@ -56,14 +56,12 @@ def seconds_of(work: Cost, chip: Chip) -> dict[str, float]:
     """Return what limits an instruction -> seconds, which add up to the time that it takes.
 
     A TPU reads the next block from memory while it computes, so that the slowest counts alone. On GPUs and CPUs the sum
-    was nearer to what steps took (README.md, "Two ways to predict").
+    was nearer to what steps took (README.md, "Two ways to count").
     """
     reached, elementwise = chip.reached, 0.0
-    if chip.vector_ops and chip.transcendentals:
+    if chip.vector_ops:
         elementwise = (work.elementwise - work.transcendentals) / chip.vector_ops
-        elementwise += work.transcendentals / chip.transcendentals
-    elif chip.vector_ops:
-        elementwise = work.elementwise / chip.vector_ops
+        elementwise += work.transcendentals / (chip.transcendentals or chip.vector_ops)
     seconds = {
         "products": (work.bf16 / chip.matrix_flops["bf16"] + work.f32 / chip.matrix_flops["f32"]) / reached.products,
         "elementwise": elementwise,
@@ -83,13 +81,13 @@ class _Step:
       work: the cost of all instructions so far.
       bound: the seconds of computation so far, by what limits it.
       exposed: seconds in which only communication ran.
-      free: the times at which the network links and the asynchronous copies are through with all that was started.
-      ends: the name of what was started -> when it is complete.
+      free: the times at which the network links and the asynchronous copies are free again.
+      ends: the name of a start -> (the time at which the operation is complete, "network" or "memory").
     """
 
     def __init__(self, on: Fabric) -> None:
         self.on, self.work, self.exposed = on, Cost(), 0.0
-        self.bound: collections.Counter[str] = collections.Counter()
+        self.bound: dict[str, float] = collections.defaultdict(float)
         self.collectives: list[tuple[Collective, float]] = []
         self.free = {"network": 0.0, "memory": 0.0}
         self.ends: dict[str, tuple[float, str]] = {}
@@ -108,13 +106,13 @@ class _Step:
                 if instruction.called is not None:
                     self.walk(instruction.called, times)
             elif opcode.endswith("-done") or instruction.name.startswith("async-collective-done"):
-                for name in {start_of(operand).name for operand in instruction.operands} & self.ends.keys():
-                    self._wait(*self.ends.pop(name))
+                for start in map(start_of, instruction.operands):
+                    self._wait(*self.ends.pop(start.name, (0.0, "memory")))
             else:
                 self._run(instruction, times)
 
     def _run(self, instruction: Instruction, times: float) -> None:
-        sent = [collective_of(inner, self.on, of) for of, inner in within(instruction)]
+        sent = [collective_of(inner, self.on) for inner in within(instruction)]
         if not sent or instruction.opcode == "fusion":
             work = cost(instruction)
             self.work = self.work.plus(work, times)

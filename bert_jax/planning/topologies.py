@@ -115,7 +115,7 @@ def devices(topology: Topology) -> list[Any]:
 
 
 def chip(topology: Topology) -> Chip:
-    """Return the peak rates of one device: those of ``training.chips``; a CPU's are measured now, and shared out."""
+    """Return the peak rates of one device: those of ``chips``; a CPU's are measured now, and shared out."""
     if topology.platform != "cpu":
         return CHIPS[topology.kind]
     load, cores = os.getloadavg()[0], os.cpu_count() or 1

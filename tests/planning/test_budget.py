@@ -11,7 +11,7 @@ import pytest
 from bert_jax.cli.main import run
 from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.planning import page, topologies
-from bert_jax.planning.plan import Plan, make
+from bert_jax.planning.plan import Plan
 from bert_jax.runs import recipe_plan
 from bert_jax.runs.recipe_plan import PretrainingRecipe
 from tests.planning import tiny
@@ -19,23 +19,18 @@ from tests.planning import tiny
 MEMORY = 2**30
 
 
-@pytest.fixture(scope="module")
-def compiled() -> Plan:
-    return make(tiny.recipe(), tiny.machine(), price_per_chip_hour=2.0)
-
-
-@pytest.fixture
-def plan(compiled: Plan) -> Plan:
+@pytest.fixture(name="plan")
+def slow_plan(plan: Plan) -> Plan:
     """1,000 steps of 1 s of computation and 3 s of waiting, with 10 % of the memory for the state and 20 % for rows."""
-    [phase] = compiled.phases
+    [phase] = plan.phases
     assert phase.prediction is not None
     prediction = dataclasses.replace(phase.prediction, seconds=4.0, compute_seconds=1.0, exposed_seconds=3.0)
     sizes = {field.name: 0 for field in dataclasses.fields(phase.compiled.memory)}
     memory = type(phase.compiled.memory)(**{**sizes, "parameters": MEMORY // 10, "temporaries": MEMORY // 5})
     step = dataclasses.replace(phase.compiled, memory=memory, seconds=100.0)
-    chip = dataclasses.replace(compiled.chip, memory_bytes=MEMORY)
+    chip = dataclasses.replace(plan.chip, memory_bytes=MEMORY)
     return dataclasses.replace(
-        compiled, chip=chip, phases=(dataclasses.replace(phase, prediction=prediction, compiled=step),)
+        plan, chip=chip, phases=(dataclasses.replace(phase, prediction=prediction, compiled=step),)
     )
 
 

@@ -1,0 +1,16 @@
+"""A machine and a plan that several files look at: it is compiled once."""
+
+import pytest
+
+from bert_jax.planning.plan import Machine, Plan, make
+from tests.planning import tiny
+
+
+@pytest.fixture(scope="session")
+def machine() -> Machine:
+    return tiny.machine()
+
+
+@pytest.fixture(scope="session")
+def plan(machine: Machine) -> Plan:
+    return make(tiny.recipe(mesh={"weight_update": "replicated"}), machine, price_per_chip_hour=2.0)
