@@ -182,8 +182,9 @@ def leave() -> None:
     """End this process's part in the job: wait for all other processes to finish, then close the connection."""
     if Job.open is not None:
         wait("the end")
-        Job.open.leave()
+        Job.open.end_alone()  # from now on others may leave
         jax.distributed.shutdown()
+        Job.open.leave()
         Job.open = Exchange.open = None
 
 

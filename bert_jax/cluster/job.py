@@ -204,9 +204,11 @@ class Job:
         self._stopped.wait()
 
     def leave(self) -> None:
-        """Watch no more, and hear no more of the others: all are at their end."""
+        """Watch no more, and end the connections: all processes are at their end."""
         self._over.set()
         self.watchdog.__exit__()
+        for line in [*list(self._cards), *([self._to_first] if self._to_first else [])]:
+            line.close()
 
     def _end(self, reason: str, code: int) -> None:
         if self._ended is None:

@@ -46,6 +46,7 @@ class Line:
         """End the connection, for the other end and for a thread that reads here."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
+        self._reader.close()
         self._connection.close()
 
 

@@ -77,7 +77,7 @@ def test_who_is_silent_is_named_to_all(together: NewJob, lost: int, monkeypatch:
 @pytest.mark.parametrize("lost", [0, 2])
 def test_who_is_gone_is_named_to_all_at_once(together: NewJob, lost: int) -> None:
     found = together(3)
-    found.lose(lost)
+    found.jobs[lost].leave()  # its connections end, as the system ends those of a process that dies
     until(lambda: len(found.stops) == 2)
     for reason, code in found.stops.values():
         assert reason == f"process {lost} on {HOST} is gone" + " (at step 0, starting)" * (lost > 0)
