@@ -103,7 +103,10 @@ class Job:
                 absent = self._absent()
                 if self._say(f"process 0 waits for processes {absent} of {self.processes.num_processes}"):
                     self._tell(absent=absent)
-        self._tell(**answer)
+        if "reason" in answer:
+            self._end(answer["reason"], answer["code"])
+        else:
+            self._tell(**answer)
         return answer
 
     def _answer(self) -> dict[str, Any] | None:
@@ -236,6 +239,8 @@ class Job:
             card = line.read(_REACH_SECONDS) or {}
             if all(isinstance(card.get(name), kind) for name, kind in _CARD.items()):  # or else it is a stranger
                 self._cards[line] = card
+                if self._ended:  # before this card came
+                    line.send(**_no_job(*self._ended))
                 while said := line.read():
                     if "reason" in said:
                         self._end(said["reason"], said["code"])
