@@ -26,7 +26,7 @@ import jax
 from bert_jax.cluster import signals
 from bert_jax.cluster.exit_codes import BAD_INPUT, CRASHED, INTERRUPTED, of_several
 from bert_jax.cluster.job import Job
-from bert_jax.cluster.processes import Processes, is_own, split_address
+from bert_jax.cluster.processes import Processes, own_address, split_address
 from bert_jax.cluster.store import Exchange, Store
 from bert_jax.cluster.watchdog import Activity, Watchdog
 from bert_jax.errors import UserError
@@ -52,7 +52,7 @@ def join(processes: Processes, config: str | None) -> None:
       UserError: the processes do not fit together, or JAX does not see all of them.
     """
     host, port = split_address(processes.coordinator)
-    if processes.is_first and not is_own(host):
+    if processes.is_first and own_address(host) is None:
         say(
             f"{host} names no address of this machine that others reach: port {port} is open on all of its addresses; "
             "keep it private"
@@ -81,6 +81,7 @@ def join(processes: Processes, config: str | None) -> None:
 
 
 def _connect(processes: Processes) -> None:
+    own = own_address(split_address(processes.coordinator)[0])
     jax.distributed.initialize(
         processes.coordinator,
         processes.num_processes,
@@ -88,7 +89,7 @@ def _connect(processes: Processes) -> None:
         local_device_ids=processes.local_device_ids,
         initialization_timeout=_CONNECT_SECONDS,
         heartbeat_timeout_seconds=math.ceil(2 * processes.heartbeat_seconds),
-        coordinator_bind_address=processes.coordinator if is_own(split_address(processes.coordinator)[0]) else None,
+        coordinator_bind_address=processes.coordinator if own else None,
     )
 
 
@@ -182,8 +183,9 @@ def leave() -> None:
     """End this process's part in the job: wait for all other processes to finish, then close the connection."""
     if Job.open is not None:
         wait("the end")
-        Job.open.leave()
+        Job.open.end_alone()  # from now on others may leave
         jax.distributed.shutdown()
+        Job.open.leave()
         Job.open = Exchange.open = None
 
 

@@ -103,7 +103,10 @@ class Job:
                 absent = self._absent()
                 if self._say(f"process 0 waits for processes {absent} of {self.processes.num_processes}"):
                     self._tell(absent=absent)
-        self._tell(**answer)
+        if "reason" in answer:
+            self._end(answer["reason"], answer["code"])
+        else:
+            self._tell(**answer)
         return answer
 
     def _answer(self) -> dict[str, Any] | None:
@@ -204,9 +207,11 @@ class Job:
         self._stopped.wait()
 
     def leave(self) -> None:
-        """Watch no more, and hear no more of the others: all are at their end."""
+        """Watch no more, and end the connections: all processes are at their end."""
         self._over.set()
         self.watchdog.__exit__()
+        for line in [*list(self._cards), *([self._to_first] if self._to_first else [])]:
+            line.close()
 
     def _end(self, reason: str, code: int) -> None:
         if self._ended is None:
@@ -234,6 +239,8 @@ class Job:
             card = line.read(_REACH_SECONDS) or {}
             if all(isinstance(card.get(name), kind) for name, kind in _CARD.items()):  # or else it is a stranger
                 self._cards[line] = card
+                if self._ended:  # before this card came
+                    line.send(**_no_job(*self._ended))
                 while said := line.read():
                     if "reason" in said:
                         self._end(said["reason"], said["code"])

@@ -9,7 +9,7 @@ import socket
 import time
 from typing import Any
 
-from bert_jax.cluster.processes import is_own, split_address
+from bert_jax.cluster.processes import own_address, split_address
 from bert_jax.errors import UserError
 from bert_jax.storage import reading
 
@@ -46,6 +46,7 @@ class Line:
         """End the connection, for the other end and for a thread that reads here."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
+        self._reader.close()
         self._connection.close()
 
 
@@ -56,13 +57,12 @@ def listen(coordinator: str) -> socket.socket:
     ``PORT_SECONDS`` to leave the port.
     """
     host, port = split_address(coordinator)
-    everywhere = not is_own(host)
-    both = everywhere and socket.has_dualstack_ipv6()
+    own, both = own_address(host), socket.has_dualstack_ipv6()
+    family, address = own or (socket.AF_INET6 if both else socket.AF_INET, "")
     deadline = time.monotonic() + PORT_SECONDS
     while True:
         try:
-            found = socket.getaddrinfo("::" if both else "0.0.0.0" if everywhere else host, port)
-            return socket.create_server(found[0][4][:2], family=found[0][0], dualstack_ipv6=both)
+            return socket.create_server((address, port), family=family, dualstack_ipv6=both and own is None)
         except OSError as error:
             if time.monotonic() > deadline:
                 raise UserError(

@@ -116,8 +116,8 @@ def split_address(address: str) -> tuple[str, int]:
     raise UserError(f"the coordinator is {address!r}; HOST:PORT is needed, such as 10.0.0.2:8476")
 
 
-def is_own(host: str) -> bool:
-    """Return whether ``host`` names an address of this machine by which the other hosts of a job may know it.
+def own_address(host: str) -> tuple[socket.AddressFamily, str] | None:
+    """Return the address named by ``host``, if it is an address of this machine that the other hosts of a job may know.
 
     A loopback address counts only if ``host`` itself is a loopback address or "localhost": /etc/hosts may map this
     machine's name to 127.0.1.1, while the other hosts know it by another address.
@@ -125,12 +125,12 @@ def is_own(host: str) -> bool:
     try:
         answers = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
-        return False
-    addresses = [(family, address) for family, _, _, _, address in answers]
-    return any(
-        (_is_loopback(host) or not _is_loopback(str(address[0]))) and _can_bind(family, address)
-        for family, address in addresses
-    )
+        return None
+    for family, _, _, _, address in answers:
+        name = str(address[0])
+        if (_is_loopback(host) or not _is_loopback(name)) and _can_bind(family, address):
+            return family, name
+    return None
 
 
 def _is_loopback(host: str) -> bool:

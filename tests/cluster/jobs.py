@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import threading
 import time
@@ -38,6 +37,7 @@ class Together:
 
     def __init__(self, count: int, heartbeat_seconds: float = 30.0):
         store, address = SharedStore(), free_address()
+        self._before = set(threading.enumerate())
         self.stops = dict[int, tuple[str, int]]()
         self.jobs = [
             Job(
@@ -64,18 +64,10 @@ class Together:
             thread.start()
         return threads
 
-    def lose(self, number: int) -> None:
-        """End the connections of a process, as the system does when the process has ended."""
-        job = self.jobs[number]
-        job.leave()
-        for line in [job._to_first] if job._to_first else list(job._cards):
-            line.close()
-
     def end(self) -> None:
-        for number in reversed(range(len(self.jobs))):
-            with contextlib.suppress(OSError):
-                self.lose(number)
-        until(lambda: not [thread for thread in threading.enumerate() if thread.name == "job"])
+        for job in reversed(self.jobs):
+            job.leave()
+        until(lambda: not [one for one in set(threading.enumerate()) - self._before if one.name == "job"])
 
 
 def free_address() -> str:

@@ -6,15 +6,18 @@ import faulthandler
 import re
 import socket
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from bert_jax.cluster import job, line, processes
 from bert_jax.cluster.job import Job
-from bert_jax.cluster.processes import Processes, is_own, split_address
+from bert_jax.cluster.processes import Processes, own_address, split_address
 from bert_jax.errors import Interrupted, PeerLostError, UserError
 from tests.cluster.jobs import free_address, until
+
+ARRIVING: list[Arriving] = []  # of this test
 
 
 class Arriving(threading.Thread):
@@ -24,6 +27,7 @@ class Arriving(threading.Thread):
         super().__init__(daemon=True)
         self.job = Job(Processes(address, count, number, arrival_seconds=seconds))
         self.error: BaseException | None = None
+        ARRIVING.append(self)
         self.start()
 
     def run(self) -> None:
@@ -34,7 +38,6 @@ class Arriving(threading.Thread):
 
     def has_come(self) -> bool:
         self.join(30)
-        self.job.leave()
         return self.error is None and self.job.hosts == [socket.gethostname()] * self.job.processes.num_processes
 
     def ended(self) -> str:
@@ -45,10 +48,18 @@ class Arriving(threading.Thread):
 
 
 @pytest.fixture
-def address(monkeypatch: pytest.MonkeyPatch) -> str:
+def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr(job, "_LOOK_SECONDS", 0.02)
     monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda *_, **__: None)
-    return free_address()
+    yield free_address()
+    for one in ARRIVING:
+        one.job._deadline = 0.0
+        one.job._over.set()  # or else a job would end this process when the next one leaves
+    for one in ARRIVING:
+        one.job.leave()
+        one.join(30)
+    ARRIVING.clear()
+    until(lambda: not [thread for thread in threading.enumerate() if thread.name == "job"])
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
@@ -111,13 +122,9 @@ def test_a_second_one_that_comes_late_finds_no_process_0(address: str) -> None:
         assert one.has_come()
     host, port = split_address(address)
     with socket.create_server((host, port)) as server:  # as JAX listens there, and hangs up
-
-        def hang_up() -> None:
-            while True:
-                server.accept()[0].close()
-
-        threading.Thread(target=hang_up, daemon=True).start()
         late = Arriving(address, 1, seconds=0.5)
+        server.accept()[0].close()
+        late.job._deadline = 0.0
         assert "a job whose processes have all arrived takes no other" in late.ended()
         assert isinstance(late.error, PeerLostError)
 
@@ -205,4 +212,4 @@ def test_whether_a_name_is_this_machine(monkeypatch: pytest.MonkeyPatch, host: s
     monkeypatch.setattr(
         processes, "_can_bind", lambda family, address: address[0] in ("10.0.0.9", "127.0.0.1", "127.0.1.1")
     )
-    assert is_own(host) == own
+    assert (own_address(host) is not None) == own

@@ -11,11 +11,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bert_jax.cluster import exit_codes, job
+from bert_jax.cluster import distributed, exit_codes, job
 from bert_jax.cluster.exit_codes import BAD_INPUT, CRASHED, INTERRUPTED, PEER_LOST, PREEMPTED
 from bert_jax.cluster.watchdog import Progress, Watchdog
 from bert_jax.errors import UserError
@@ -77,7 +78,7 @@ def test_who_is_silent_is_named_to_all(together: NewJob, lost: int, monkeypatch:
 @pytest.mark.parametrize("lost", [0, 2])
 def test_who_is_gone_is_named_to_all_at_once(together: NewJob, lost: int) -> None:
     found = together(3)
-    found.lose(lost)
+    found.jobs[lost].leave()  # its connections end, as the system ends those of a process that dies
     until(lambda: len(found.stops) == 2)
     for reason, code in found.stops.values():
         assert reason == f"process {lost} on {HOST} is gone" + " (at step 0, starting)" * (lost > 0)
@@ -166,6 +167,20 @@ def test_of_a_config_the_keys_that_differ_are_named(together: NewJob) -> None:
     assert reason.startswith(f"the config on process 1 on {HOST} is not that on process 0 on {HOST}: ")
     assert "schedule.peak is 0.002, not 0.001, workers is absent, not 0; make them the same" in reason
     assert code == BAD_INPUT
+
+
+@pytest.mark.parametrize("seen", ["true", "false"])
+def test_a_workdir_that_another_process_does_not_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: str
+) -> None:
+    monkeypatch.setattr(distributed, "several", lambda: True)
+    monkeypatch.setattr(distributed, "exchange", lambda name, value: [value, seen])
+    if seen == "true":
+        distributed.check_shared(str(tmp_path))
+    else:
+        with pytest.raises(UserError, match="processes 1 do not see what process 0 writes in .*; give all the same"):
+            distributed.check_shared(str(tmp_path))
+    assert not list(tmp_path.iterdir())
 
 
 # ---- What this program takes from JAX ----------------------------------------------------------------------------

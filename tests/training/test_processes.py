@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import signal
 import time
 from pathlib import Path
@@ -54,8 +55,7 @@ def test_two_train_as_one_are_told_to_go_and_are_killed(recipe: Path, tmp_path: 
     job.send(1, signal.SIGKILL)
     (code, said), _ = job.end()
     assert code == PEER_LOST, said
-    assert "process 1 on " in said
-    assert "has been silent for " in said
+    assert re.search("error: process 1 on .* is gone", said)
     assert gang.finish(recipe, cut, 2, *flags) == gang.finish(recipe, whole, 2, *flags)
     gang.assert_same_model(cut, whole)
 
