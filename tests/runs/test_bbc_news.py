@@ -1,6 +1,5 @@
 """The worked example: a zip of folders of texts, read as published, dealt 80 to 20."""
 
-import dataclasses
 from collections import Counter
 
 import pytest
@@ -13,11 +12,8 @@ from bert_jax.recipes.finetuning_settings import FinetuningSettings
 from bert_jax.tasks.classification import Task
 
 
-def test_the_recipe_names_every_group():
-    config = recipes.load("bbc_news").to_dict()
-    of_one_task = {field.name for field in dataclasses.fields(FinetuningSettings)} - {"tasks", "mixing", "teacher"}
-    assert set(config) == of_one_task
-    configuration.build(FinetuningSettings, config, "config")
+def test_the_recipe_is_sound():
+    FinetuningSettings.of(recipes.load("bbc_news").to_dict())
 
 
 def test_what_stands_after_the_colon_is_read():

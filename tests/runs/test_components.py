@@ -20,8 +20,8 @@ def test_every_component_has_its_keys() -> None:
         for node in ast.walk(ast.parse(text)) if "catalogue.find(" in text else ():
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "catalogue.find":
                 called.add(ast.unparse(node.args[0]).strip("'"))
-    constants = {"PACKAGE", "category.package"}  # corpora.annotators and interchange.families; any
-    by_key = {KEYS[key].package for key in ("optimizer.name", "schedule.name")}  # by runs.settings
+    constants = {"PACKAGE", "_PACKAGE", "_CATEGORY.package", "category.package"}  # annotators, families, kernels; any
+    by_key = {KEYS[key].package for key in ("optimizer.name", "schedule.name")} | {"models.kernels"}
     assert (called - constants) | by_key == {component.package for component in KEYS.values()} - {"corpora.annotators"}
 
 

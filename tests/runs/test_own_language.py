@@ -16,6 +16,7 @@ from bert_jax.interchange.hugging_face import export_model
 from bert_jax.interchange.loading import load
 from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.encoders import modernbert
+from bert_jax.recipes.architecture import Architecture
 from bert_jax.runs import pretraining
 from bert_jax.runs.model_choice import overridden_settings
 from bert_jax.text import tokenizer as tokenizers
@@ -106,10 +107,11 @@ def test_a_published_model_goes_on_with_a_vocabulary_of_its_own(
 
 def test_another_base_than_that_of_the_model_is_said(published: Path) -> None:
     initial = load(str(published / "model"))
-    model = {"encoder": "modernbert", "global_theta": 10_000.0, "local_theta": 10_000.0}
+    bases = {"global_theta": 10_000.0, "local_theta": 10_000.0}
+    own, plain = (Architecture.of({"encoder": "modernbert", **keys}, 400) for keys in (bases, {}))
     line = "global_theta is the recipe's, 10000; the model of --init had 160000"
-    assert overridden_settings(model, [], initial) == [line]
-    assert overridden_settings({"encoder": "modernbert"}, [], initial) == []
+    assert overridden_settings(own, [], initial) == [line]
+    assert overridden_settings(plain, [], initial) == []
 
 
 def assert_rows_follow(params: Any, old: TrainedModel, new: tokenizers.Tokenizer) -> None:
