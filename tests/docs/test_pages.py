@@ -9,6 +9,7 @@ import pytest
 from bert_jax.cli import main
 from bert_jax.corpora.prepare import find_source
 from bert_jax.errors import UserError
+from bert_jax.parts import catalogue
 from bert_jax.recipes import key_names
 from bert_jax.recipes.finetuning_settings import FinetuningSettings
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
@@ -124,15 +125,22 @@ def test_the_first_page_is_short():
 
 
 def test_the_map_names_every_package_and_what_is_there():
-    """A line of the map begins with a folder; the files and folders that it names are in that folder."""
+    """A row of the map begins with a folder; the files and folders that it names are in that folder."""
     page = (pages.ROOT / "README.md").read_text(encoding="utf-8")
-    lines = re.search(r"## Map\n\n(.*?)\n\n", page, re.DOTALL)[1].splitlines()
-    root, folders = pages.ROOT, set()
-    for line in lines:
-        if begin := re.match(r"(    |      )(\w+)/ ", line):
-            folder = (root if len(begin[1]) == 4 else root / "bert_jax") / begin[2]
-            folders.add(folder)
-        for name in re.findall(r"\b\w+(?:/\w+)?\.(?:py|md)\b|\b\w+/(?=[ ,;])", line[20:] if begin else line):
-            assert (folder / name).exists(), f"{folder.name}: {name}"
+    rows = [
+        line.strip("| ").split(" | ") for line in re.findall(r"^\| `.*$", page.partition("## Map")[2], re.MULTILINE)
+    ]
+    above, folders = ("configs", "launch", "tests", "bert_jax"), {}
+    for where, *cells in rows:
+        name = where.strip("`/")
+        folder = pages.ROOT / name if name in above else pages.ROOT / "bert_jax" / name
+        folders[folder] = " ".join(cells)
+        for inner in re.findall(r"`([\w.]+(?:\.py|\.sh|\.md|/))`", folders[folder]):
+            assert (folder / inner).exists(), f"{where}: {inner}"
     packages = {path.parent for path in (pages.ROOT / "bert_jax").glob("*/__init__.py")}
-    assert folders == packages | {pages.ROOT / name for name in ("configs", "launch", "tests", "bert_jax")}
+    assert {*folders} == packages | {pages.ROOT / name for name in above}
+    for part in catalogue.KEYS.values():
+        package, _, inner = part.package.partition(".")
+        row = folders[pages.ROOT / "bert_jax" / package]
+        assert f"`{inner}/`" in row or not inner, part.package
+        assert all(f"`{name}`" in row for name in part.needs), part
