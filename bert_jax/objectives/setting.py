@@ -1,4 +1,4 @@
-"""The keys that every pretraining objective has, and what it is given besides its keys."""
+"""The keys that every pretraining objective has, and the arguments that it gets besides them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bert_jax.rows.rows_config import SHORT_ROWS, Packing
 class Config:
     """The keys of ``config.objective`` that every objective has, besides ``name``; a phase may replace them.
 
-    A phase with a ``name`` in its ``objective`` has an objective of its own, whose other keys are given there.
+    A phase with a ``name`` in its ``objective`` has another objective, whose other keys are given there.
     """
 
     # share of sequences that are made shorter than a row (arrangements of pairs)
@@ -32,17 +32,17 @@ ROW_KEYS = tuple(field.name for field in dataclasses.fields(Config))
 
 
 class Setting(NamedTuple):
-    """The arguments that every objective gets besides its own config, all known before text is read.
+    """The arguments that every objective gets besides its config, all known before text is read.
 
     Attributes:
       max_lengths: kind of batch (one per phase) -> the number of positions of a row.
       changes: kind of batch -> the keys of ``config.objective`` that its phase replaces, with their values.
       heldout_seed: the seed of the held-out rows. If None, it is ``seed``.
-      heldout_masking: the keys of masking that held-out rows have in place of those of their phase.
+      heldout_masking: the keys of masking that held-out rows have in place of the keys of their phase.
       models: field of the objective's config (metadata "model") -> the ``TrainedModel`` that it names.
       where: the path of the objective's keys in the recipe, for messages.
       teacher: the model of ``config.teacher``.
-      shares: kind of batch -> the share of its rows from each part of a mixture, if its phase has shares of its own.
+      shares: kind of batch -> the share of its rows from each part of a mixture, if the phase has its own shares.
     """
 
     model: ModelConfig
