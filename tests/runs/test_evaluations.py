@@ -61,7 +61,6 @@ EARLY: dict[str, tuple[list[str], str, str]] = {  # -> flags, code of own.py, wh
     "no group": ([f"--{WHERE}.a=probe"], OWN, f"missing key {WHERE}.a.name"),
     "unknown key": ([NAME, f"--{WHERE}.own.evry=2"], OWN, f"unknown key {WHERE}.own.evry; did you mean 'every'"),
     "a name with a slash": ([f"--{WHERE}.a/b.name=own.py"], OWN, "has the name 'a/b'; it begins the names of metrics"),
-    "former keys": (["--config.probe.task=classification"], OWN, f"config.probe is now {WHERE}.probe, with name="),
     "every with selection": (
         [NAME, f"--{WHERE}.own.every=2", "--config.selection.metric=own/norm"],
         OWN,
