@@ -76,7 +76,7 @@ def read_run(workdir: str) -> dict[str, Any]:
 
 
 def _is_sound(run: Mapping[str, Any]) -> bool:
-    """Return whether those entries of ``run.json`` that are used later have the right types."""
+    """Return whether the entries of ``run.json`` that are used later have the right types."""
     if not all(isinstance(run.get(name, of_type()), of_type) for name, of_type in TYPES.items()):
         return False
     rolled_back, identity, restarts = run.get("rolled_back", []), run.get("identity", {}), run.get("restarts", [])
@@ -90,11 +90,11 @@ def _is_sound(run: Mapping[str, Any]) -> bool:
 
 
 Purpose = Literal["pretraining", "fine-tuning"]
-_STARTS = ("init", "init_optimizer")  # entries of the identity that say what a run begins with; flags of these names
+_STARTS = ("init", "init_optimizer")  # flags, and entries of the identity, that name the model that a run begins with
 
 
 def purpose_of(tree: Mapping[str, Any]) -> Purpose:
-    """Return what a run is for, by its config or its identity."""
+    """Return the purpose of a run, by its config or its identity."""
     return "pretraining" if "objective" in tree else "fine-tuning"
 
 
@@ -250,7 +250,7 @@ def git_commit() -> str | None:
 
 
 LOCK = ".lock"
-_NOT_OURS = {  # file name -> what a folder with such a file is
+_NOT_OURS = {  # file name -> the name of a folder with such a file
     "manifest.json": "a corpus",
     "setup.cfg": "a source tree",
     "pyproject.toml": "a source tree",

@@ -30,7 +30,7 @@ def unmarked_steps(folder: str | os.PathLike[str]) -> list[int]:
 
 
 def _numbered(folder: str | os.PathLike[str]) -> list[epath.Path]:
-    """Return what has a number as its name in ``folder``, ascending, without what is being written or removed."""
+    """Return the entries of ``folder`` with a number as their name, ascending, without unfinished entries."""
     path = files.as_path(folder)
     entries = [entry for entry in path.iterdir() if NUMBER.fullmatch(entry.name)] if path.is_dir() else []
     return sorted((p for p in entries if not (p / files.UNFINISHED).exists()), key=lambda p: int(p.name))
@@ -56,7 +56,7 @@ class _SavedStep:
 
 
 def overview(workdir: str) -> list[_SavedStep]:
-    """Return all steps below ``workdir``: by folder the complete and the unmarked ones, then those set aside."""
+    """Return all steps below ``workdir``: by folder the complete and the unmarked steps, then the steps set aside."""
     root, steps = files.as_path(workdir), []
     entries = [entry for entry in root.iterdir() if entry.is_dir()] if root.is_dir() else []
     homes = [root / "checkpoints", *(entry / "checkpoints" for entry in sorted(entries, key=lambda entry: entry.name))]
