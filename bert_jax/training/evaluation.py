@@ -99,6 +99,10 @@ class Evaluation:
         """The held-out parts, each with the kind of its rows."""
         return self._task.heldout(self._phase.kind)
 
+    def _kind_of(self, part: str) -> str:
+        """Return the kind of the rows of a part; of another split, such as the examples of a test, the phase's kind."""
+        return self._parts.get(part, self._phase.kind)
+
     def _step(self, kind: str) -> Any:
         if (key := (kind, self._now)) not in self._steps:
             self._steps[key] = jax.jit(make_eval_step(self._task.reader(*key)))
@@ -115,7 +119,7 @@ class Evaluation:
         """
         totals: dict[str, Sum] = {}
         gathered: list[Outputs] = []
-        done, forward = 0, self._forward(self._parts[part])
+        done, forward = 0, self._forward(self._kind_of(part))
         for batch, num_real in self._batches(part):
             self._between()
             sums, outputs = forward(batch, params, frozen)
@@ -126,7 +130,7 @@ class Evaluation:
         return totals, {name: np.concatenate([outputs[name] for outputs in gathered]) for name in gathered[0]}
 
     def _rows_of(self, part: str) -> int:
-        return min(self._num_rows, self._task.source("eval", self._parts[part], 0, part).rows_per_epoch)
+        return min(self._num_rows, self._task.source("eval", self._kind_of(part), 0, part).rows_per_epoch)
 
     def _batches(self, part: str) -> Iterator[tuple[Batch, int]]:
         """Yield the first held-out rows of a part as (batch, number of real rows in it).
@@ -134,7 +138,7 @@ class Evaluation:
         Rows that only fill up the last batch have weight 0.
         """
         phase = self._phase
-        source = self._task.source("eval", self._parts[part], 0, part)
+        source = self._task.source("eval", self._kind_of(part), 0, part)
         total = min(self._num_rows, source.rows_per_epoch)
         for start in range(0, total, phase.batch_size):
             indices = np.arange(start, start + phase.batch_size)
