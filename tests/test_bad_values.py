@@ -160,7 +160,7 @@ def test_a_split_to_predict_is_found_wrong_before_training(tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("content", ["{}", '{"format": 1, "identity": 5}', "[]", "{", None])
+@pytest.mark.parametrize("content", ["{}", '{"format": 2, "identity": 5}', "[]", "{", None])
 def test_a_run_that_has_steps_and_no_record_of_what_it_is(content, tmp_path, capsys):
     recipe = toy.write_recipe(tmp_path / "recipe.json", toy.recipe(toy.write_text(tmp_path / "text.txt")))
     step = tmp_path / "run" / "checkpoints" / "7"

@@ -35,7 +35,7 @@ WINDOW_BYTES = 128 << 20  # limit for the vectors of the texts of a window
 # These give one vector for each text, all others one for each token. "sentence" is the vector that ``vectors`` of the
 # model describes: the files of the model, or its training, say how it is made.
 SENTENCE = ("mean", "cls", "sentence")
-TOP_ONLY = ("last", *SENTENCE)  # these need only the last layer
+_TOP_ONLY = ("last", *SENTENCE)  # these need only the last layer
 LAYERS = ("embeddings", "second_to_last", "last", "sum_last_four", "concat_last_four", "all", *SENTENCE)
 
 
@@ -221,7 +221,7 @@ def _read_layers(
     "all" is [B, L, N + 1, D], the embeddings first. "sentence" does not pool the first tokens, of which ``variables``
     has the number as ``skipped`` beside the model's ``params``.
     """
-    hidden = _hidden(config, set(layers) <= set(TOP_ONLY), variables["params"]["encoder"], batch)
+    hidden = _hidden(config, set(layers) <= set(_TOP_ONLY), variables["params"]["encoder"], batch)
     return _vectors_of(layers, dtype, sentence, variables, (hidden, batch["attention_mask"]))
 
 

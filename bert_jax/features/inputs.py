@@ -15,7 +15,7 @@ from bert_jax.examples.values import is_blank, is_unicode, text, words
 from bert_jax.parts import catalogue
 
 LINES = "lines"  # the format that needs no reader: one text on each line
-FORMATS = {
+_FORMATS = {
     ".txt": LINES,
     ".tsv": "delimited",
     ".csv": "delimited",
@@ -55,7 +55,7 @@ class Input:
     @property
     def form(self) -> str:
         """The format; "" if neither it nor the ending of the path says it."""
-        return self.format or FORMATS.get(os.path.splitext(plain_name(self.path).lower())[1], "")
+        return self.format or _FORMATS.get(os.path.splitext(plain_name(self.path).lower())[1], "")
 
 
 def check_columns(sources: Sequence[Input]) -> None:

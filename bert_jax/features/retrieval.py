@@ -21,7 +21,7 @@ BLOCK_TEXTS = 4096  # number of texts that are encoded, searched and dropped tog
 WORD = re.compile(
     r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]+"
 )
-K1, B = 0.9, 0.4  # the values of BEIR's BM25 (Thakur et al. 2021, section 4)
+_K1, _B = 0.9, 0.4  # the values of BEIR's BM25 (Thakur et al. 2021, section 4)
 Rankings = dict[str, dict[str, float]]  # query -> its best documents -> score
 SHOWN = 200  # most characters of a document in a table
 
@@ -118,7 +118,7 @@ def bm25_class() -> Callable[..., Any]:
 
 def bm25(collection: Collection, top: int) -> Rankings:
     """Return the ``top`` documents of each query by BM25 (Lucene's variant), with their scores."""
-    searcher = bm25_class()(k1=K1, b=B, method="lucene")
+    searcher = bm25_class()(k1=_K1, b=_B, method="lucene")
     searcher.index([words(text) for text in collection.documents.values()], show_progress=False)
     asked, count = [words(text) for text in collection.queries.values()], min(top + 1, len(collection.documents))
     places, scores = searcher.retrieve(asked, k=count, show_progress=False)

@@ -19,7 +19,7 @@ from bert_jax.features.inputs import Item
 from bert_jax.reporting.progress import progress_notes
 from bert_jax.storage import files
 
-STRINGS = ("id", "text", "pair")
+_STRINGS = ("id", "text", "pair")
 TOKENS = ("input_ids", "token_type_ids", "word_ids", "offsets")
 NOTE_SECONDS = 30.0
 GROUP_BYTES = 32 << 20  # about the size of the vectors that are written together
@@ -99,7 +99,7 @@ def _write_parquet(path: Path, groups: Groups, extractor: Extractor) -> None:
         for texts in groups:
             starts = pa.array(np.cumsum([0, *(len(one.tokens.input_ids) for one in texts)]), pa.int32())
             table: dict[str, Any] = {
-                name: pa.array([getattr(one.item, name) or "" for one in texts]) for name in STRINGS
+                name: pa.array([getattr(one.item, name) or "" for one in texts]) for name in _STRINGS
             }
             for name, values in _columns(texts).items():
                 flat = pa.array(values.reshape(-1))

@@ -1,4 +1,4 @@
-"""A trained model with its tokenizer, wherever it came from, and what it gives: vectors of texts and filled masks."""
+"""A trained model with its tokenizer, from anywhere: it gives vectors of texts and fills masks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TrainedModel:
       params: numpy tree, one entry for each part (``encoder``, ``mlm_head``, ...), layers unrolled.
       config: the architecture: number of layers, hidden size and so on.
       head: the head as transformers describes it; None if transformers has no class for the model.
-      facts: what a workdir records, or would record, with its checkpoint: task, labels, hashes, the run.
+      facts: the record that a workdir keeps, or would keep, with a checkpoint: task, labels, hashes, the run.
       workdir: the workdir that it was read from; None if it comes from another directory.
       step: its step in ``workdir``; 0 for a model that was imported.
       run: the run of ours that trained it; None if it was trained elsewhere.
@@ -104,9 +104,9 @@ class TrainedModel:
         return dataclasses.replace(self, facts={**self.facts, "sentence_vectors": dataclasses.asdict(vectors)})
 
     def with_parts(self, parts: Collection[str]) -> TrainedModel:
-        """Return the model that has ``parts``: this one, or an encoder beside its own, such as ELECTRA's generator.
+        """Return the model that has ``parts``: this model, or an encoder beside, such as ELECTRA's generator.
 
-        If none has them, return this one.
+        If no encoder has them, return this model.
         """
         for name, facts in (self.facts.get("encoders") or {}).items():
             if not {*parts} <= self.params.keys() and {*parts} <= self.params.get(name, {}).keys():
@@ -150,7 +150,7 @@ class TrainedModel:
     ) -> list[np.ndarray]:
         """Return the outputs of every layer for each text, float32 [N + 1, T, D], the embeddings first.
 
-        The T tokens of a text are those of ``tokenizer.encode(text)``, ``[CLS]`` and ``[SEP]`` included.
+        The T tokens of a text are the tokens of ``tokenizer.encode(text)``, ``[CLS]`` and ``[SEP]`` included.
 
         Args:
           max_length, batch_size: see ``encode``.

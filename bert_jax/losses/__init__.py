@@ -1,1 +1,1 @@
-"""Losses: functions of a model's outputs and a batch that return sums, and what a student learns from a teacher."""
+"""Losses: functions of outputs and batch that return sums, and the lessons of a student from its teacher."""

@@ -103,7 +103,7 @@ def divergence(logits: jax.Array, said: jax.Array, weights: jax.Array, temperatu
     """Return T^2 KL(softmax(said / T) || softmax(logits / T)) in nats, as a sum in float32 or wider.
 
     With T^2, gradients are of the same size at every temperature T (Hinton et al. 2015, section 2). Of two models with
-    unequal numbers of embeddings, those that both have are compared.
+    unequal numbers of embeddings, the embeddings that both have are compared.
 
     Args:
       logits, said: [..., V].

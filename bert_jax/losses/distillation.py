@@ -1,7 +1,7 @@
 """Learning from a trained model, the teacher (Hinton et al. 2015; Sanh et al. 2019; Jiao et al. 2020).
 
-An objective or a task makes ``Lessons`` of a ``Teacher``: the terms that stand beside its own, and the forward pass of
-both models, which gives what these terms read.
+An objective or a task makes ``Lessons`` of a ``Teacher``: terms that stand beside the terms of the objective or task,
+and the forward pass of both models, which gives the outputs that these terms read.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Lessons:
       parts: the parts of the student's parameters that only the lessons need.
       student_parts: the heads of the student's model, for ``forward``.
       params: the parameters of the teacher.
-      cached: whether batches have the teacher's outputs, so that a step does not run the teacher.
+      cached: whether batches have the outputs of the teacher, so that a step does not run the teacher.
     """
 
     def __init__(
@@ -90,16 +90,16 @@ class Lessons:
         teachers: tuple[Sequence[Part], Sequence[int] | None] | None = None,
         kinds: Collection[str] = (),
     ):
-        """Check that the teacher has what the terms read; nothing is computed.
+        """Check that the teacher has the outputs that the terms read; nothing is computed.
 
         Args:
-          parts, terms: of the student.
+          parts, terms: the heads of the student's model, and the terms of its loss.
           teachers: the heads of the teacher, if they are not ``parts``, and the labels of the student by their places
             among the outputs of the teacher, if the order differs.
-          kinds: of batches, for messages.
+          kinds: the kinds of batches, for messages.
 
         Raises:
-          UserError: the teacher lacks what it is to teach, or does not fit the student.
+          UserError: the teacher lacks an output that the terms read, or does not fit the student.
         """
         config, trained = teacher.config, teacher.trained
         if student.causal != trained.config.causal:
@@ -153,7 +153,7 @@ class Lessons:
     def forward(
         self, student: Model, params: Any, taught: Any, batch: Batch, rng: RowRng | None
     ) -> dict[str, jax.Array]:
-        """Return the outputs [B, ...] of the student, and those that the terms of the teacher read.
+        """Return the outputs [B, ...] of the student, and the outputs that the terms of the teacher read.
 
         Args:
           params, taught: the parameters of the student and of the teacher, which has neither dropout nor a gradient.
@@ -172,7 +172,7 @@ class Lessons:
         return outputs
 
     def says(self, taught: Any, batch: Batch) -> dict[str, jax.Array]:
-        """Return what soft targets read of the teacher, by the names that it has in outputs or, cached, in batches."""
+        """Return the teacher's outputs that soft targets read, by their names in outputs or, if cached, in batches."""
         taught = {own: taught[name] for own, name in self._names.items()}
         return self._named(self._run(self._model, taught, batch, None)[0])
 
@@ -224,7 +224,7 @@ def _model_of(
       needed: term -> the outputs that it reads.
 
     Raises:
-      UserError: it lacks such an output, or its parameters have other shapes than this model's.
+      UserError: the teacher lacks such an output, or its parameters have other shapes than the model's.
     """
     trained, here = teacher.trained, f"{WHERE}.init={teacher.trained.source}"
     config = trained.config

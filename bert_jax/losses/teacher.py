@@ -73,16 +73,16 @@ class TeacherConfig:
     """
 
     init: str  # a Hugging Face directory, the workdir of a run, or WORKDIR@step
-    task: str | None = None  # of a teacher of several tasks; if None, each task is taught by the one of its name
-    labels: LossWeight = 1.0  # what the weights of the objective's or the task's own terms are multiplied by
+    task: str | None = None  # for a teacher of several tasks; if None, each task is taught by the task of the same name
+    labels: LossWeight = 1.0  # the weights of the terms of the objective or the task are multiplied by this number
     soft: SoftConfig = SoftConfig()
     hidden: HiddenConfig = HiddenConfig()
     attention: AttentionConfig = AttentionConfig()
-    # which of its layers teach those of the student: uniform, every_second, last, or a tuple of them from 1
+    # the layers of the teacher that teach layers of the student: uniform, every_second, last, or a tuple, from 1
     layers: Any = "uniform"
-    # the layers with which those of the student begin: uniform, every_second or a tuple; None: it begins by itself
+    # the layers of the teacher with which the student begins: uniform, every_second or a tuple; None: with none
     start: Any = None
-    cached: bool = False  # of a fine-tuning: what the teacher says of all rows is computed once, before training
+    cached: bool = False  # for fine-tuning: the teacher's outputs for all rows are computed once, before training
 
     def __post_init__(self) -> None:
         if not (self.soft.weight or self.hidden.weight or self.attention.weight):
@@ -98,7 +98,7 @@ class TeacherConfig:
         self._check_read()
 
     def _check_read(self) -> None:
-        """Raise ``UserError`` if a key differs from its default, and nothing reads this key."""
+        """Raise ``UserError`` if a key has another value than its default, and nothing reads that key."""
         soft, hidden, attention = self.soft.weight, self.hidden.weight, self.attention.weight
         keys = (
             ("layers", self.layers, TeacherConfig.layers, "hidden.weight or attention.weight", hidden or attention),
@@ -128,10 +128,10 @@ class TeacherConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Teacher:
-    """A trained model (``params``, ``config``, ``source``) and what is to be learned from it.
+    """A trained model (``params``, ``config``, ``source``) and the keys that say what a student learns from it.
 
     Attributes:
-      whole: all parameters, if ``trained`` is one task of several; several students keep them once.
+      whole: all parameters of the model if ``trained`` is one task of several; several students keep them once.
     """
 
     config: TeacherConfig
@@ -178,7 +178,7 @@ def pairs_of(layers: Any, student: int, teacher: int, key: str = f"{WHERE}.layer
 
 
 def first_params(params: Mapping[str, Any], layers: Any, student: ModelConfig, teacher: ModelConfig) -> dict[str, Any]:
-    """Return the parameters of a teacher, whose ``layers`` are the layers of a ``student``, unrolled.
+    """Return the parameters of a teacher, unrolled, of whose layers only ``layers`` are kept, for a ``student``.
 
     Raises ``UserError`` if they do not fit the student.
     """
@@ -227,7 +227,7 @@ def digest(tree: Any) -> str:
 
 
 def content(trained: Any, params: str = "") -> str:
-    """Return the first 16 hex digits of a sha256 of what a trained model is: parameters, architecture and labels.
+    """Return the first 16 hex digits of a sha256 of the parameters, architecture and labels of a trained model.
 
     It is the same for a run and its export, wherever they lie.
 

@@ -39,7 +39,7 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
 def on_each_device(
     place: Placement, local: Callable[..., Any], arrays: tuple[Any, ...], inputs: tuple[Any, ...], outputs: Any
 ) -> Any:
-    """Return ``local``, a function of ``arrays``, computed by each device on its own part, as a partitioner may not.
+    """Return ``local(*arrays)``, which each device computes from its part; no partitioner looks inside.
 
     Mesh axes that are manual already, because the whole step runs under ``jax.shard_map``, are left as they are.
 

@@ -50,7 +50,7 @@ def read_by(
     """Return the names of the features that ``function`` reads from a batch of ``spec``; it may lack the last of them.
 
     The function is traced, not run: once with a batch that notes what is read, then with the features found so far and
-    those ``given`` alone, until no other is missed. So reads of a copy are found too.
+    the features ``given`` alone, until no other feature is missed. So reads of a copy are found too.
 
     Args:
       inputs: adds features to a batch before ``function`` reads it. What it reads itself is not noted.
@@ -103,7 +103,7 @@ def features_read(heads: set[str], own: Functions, terms: Mapping[str, Term], sp
 
     Args:
       heads: the names of the features that its heads read.
-      spec: the features of its rows, which may lack some of those that it reads.
+      spec: the features of its rows, which may lack some of the features that it reads.
     """
     derived, (named, unnamed) = set(own.derived), names_and_functions(terms)
     needed = heads - derived
@@ -128,7 +128,7 @@ def _missing(function: Callable[[Batch], Batch], batch: Batch) -> Any:
 
 
 def of_other_rows(function: Callable[[Batch], Batch], spec: BatchSpec, names: Iterable[str]) -> list[str]:
-    """Return those features ``names`` whose values in a row, as ``function`` adds them, depend on other rows.
+    """Return the features among ``names`` whose values in a row, as ``function`` adds them, depend on other rows.
 
     The function is run on four rows of random numbers and on each half of them; a feature that differs is returned.
     """
@@ -148,7 +148,7 @@ def is_sum(
     inputs: Callable[[Batch], Batch],
     spec: BatchSpec,
 ) -> bool:
-    """Return whether what ``function`` gives for four rows of random numbers is the sum of what it gives for halves.
+    """Return whether the result of ``function`` for four random rows is the sum of its results for the two halves.
 
     Args:
       outputs: the shapes of the model's outputs, whose values are random too.

@@ -1,4 +1,4 @@
-"""The keys that every pretraining objective has, and the arguments that it gets besides."""
+"""The keys that every pretraining objective has, and the arguments that it gets besides them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bert_jax.rows.rows_config import SHORT_ROWS, Packing
 class Config:
     """The keys of ``config.objective`` that every objective has, besides ``name``; a phase may replace them.
 
-    A phase with a ``name`` in its ``objective`` has an objective of its own, whose other keys are given there.
+    A phase with a ``name`` in its ``objective`` has another objective, whose other keys are given there.
     """
 
     # share of sequences that are made shorter than a row (arrangements of pairs)
@@ -38,11 +38,11 @@ class Setting(NamedTuple):
       max_lengths: kind of batch (one per phase) -> the number of positions of a row.
       changes: kind of batch -> the keys of ``config.objective`` that its phase replaces, with their values.
       heldout_seed: the seed of the held-out rows. If None, it is ``seed``.
-      heldout_masking: the keys of masking that replace the keys of their phase in held-out rows.
+      heldout_masking: the keys of masking that held-out rows have in place of the keys of their phase.
       models: field of the objective's config (metadata "model") -> the ``TrainedModel`` that it names.
       where: the path of the objective's keys in the recipe, for messages.
       teacher: the model of ``config.teacher``.
-      shares: kind of batch -> the share of its rows from each part of a mixture, if its phase has shares of its own.
+      shares: kind of batch -> the share of its rows from each part of a mixture, if the phase has its own shares.
     """
 
     model: ModelConfig

@@ -30,7 +30,7 @@ from bert_jax.errors import UserError
 class Category(NamedTuple):
     """A category of components: its package below ``bert_jax``, and the names that each of its files defines.
 
-    The first of the names is the one that makes a file a component of this category.
+    The first of the names makes a file a component of this category.
     """
 
     package: str
@@ -169,7 +169,7 @@ class OwnCode:
         return f"{self.file}@{self.digest}"
 
     def check(self, category: Category) -> None:
-        """Raise ``UserError`` unless the file can be parsed and defines what a component of this category needs."""
+        """Raise ``UserError`` unless the file can be parsed and defines all names of this category."""
         try:
             body = ast.parse(self.source, self.path).body
         except SyntaxError as error:
@@ -218,12 +218,12 @@ def find_trusted(name: str) -> OwnCode | None:
 
 
 def display_name(name: str) -> str:
-    """Return what an error message calls the component ``name``: the path of a user's own file, or the name."""
+    """Return the name of a component in an error message: the path of a user's own file, or ``name``."""
     return _trusted[name].path if name in _trusted else repr(name)
 
 
 def own_modules() -> list[ModuleType]:
-    """Return the loaded modules that another process cannot import: it needs them with what it is sent."""
+    """Return the loaded modules that another process cannot import; they are sent with the objects that need them."""
     return [sys.modules[module] for module in _names if module.startswith(_PREFIX)]
 
 
@@ -243,7 +243,7 @@ def names_in(tree: Any) -> Iterator[str]:
 
 
 def what_changed(differences: list[str], workdir: str) -> str:
-    """Return what to do about those ``configuration.differences`` that are users' files which have changed, or ""."""
+    """Return advice about ``differences`` that are users' files which have changed, or ""."""
     for difference in differences:
         key, _, values = difference.partition(": ")
         old, _, new = (text.strip("'") for text in values.partition(" -> "))

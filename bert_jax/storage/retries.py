@@ -32,18 +32,18 @@ FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0  # seconds between two tries; each wait is 
 _QUIET_SECONDS = 60.0  # least seconds between two lines about the same store
 # For so long after a store was given up, its requests fail at once; else a command that is ending would wait for each.
 GIVEN_UP_SECONDS = 60.0
-_PASSING = (errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN)
+PASSING = (errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN)
 _PASSING_WORDS = ("UNAVAILABLE", "DEADLINE_EXCEEDED")  # in error messages of the libraries that write to stores
 _PASSING_STATUS = (408, 429, 500, 502, 503, 504)  # HTTP status codes
 _BUSY = (errno.EBUSY, errno.EREMOTEIO)  # s3fs raises these for 503, 409 (another request is under way) and 500
 _TRANSPORTS = ("aiohttp", "requests", "urllib3")  # every error of these packages is a network error
 _TRANSPORT_ERRORS = ("ConnectionError", "HTTPClientError", "ResponseParserError", "ChecksumError", "TransportError")
-_LOCAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)  # errors of the local disk to which a copy is written
+LOCAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)  # errors of the local disk to which a copy is written
 
 
 def is_passing(error: BaseException) -> bool:
     """Return whether an error means that a store or the network did not answer, so that a later try may succeed."""
-    if isinstance(error, PassingError | ConnectionError | TimeoutError) or getattr(error, "errno", None) in _PASSING:
+    if isinstance(error, PassingError | ConnectionError | TimeoutError) or getattr(error, "errno", None) in PASSING:
         return True
     return any(word in str(error) for word in _PASSING_WORDS)
 
@@ -157,7 +157,7 @@ def _tell(store: _Store, line: str) -> bool:
 
 def _explained(url: str, error: Exception, raw: tuple[type[OSError], ...]) -> Exception:
     """Return the exception to raise for an error that would recur if the request were repeated."""
-    if isinstance(error, (UserError, *raw)) or getattr(error, "errno", None) in _LOCAL:
+    if isinstance(error, (UserError, *raw)) or getattr(error, "errno", None) in LOCAL:
         return error
     if isinstance(error, FileNotFoundError | FileExistsError):
         code = errno.ENOENT if isinstance(error, FileNotFoundError) else errno.EEXIST

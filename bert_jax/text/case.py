@@ -1,4 +1,4 @@
-"""What a user says of the case of a vocabulary, for one whose files do not say it."""
+"""The case of a vocabulary, as a user says it where the files of the vocabulary do not."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from bert_jax.errors import UserError
 
-KEYS = "--config.vocab."  # what the flags begin with that say the case in a recipe
+KEYS = "--config.vocab."  # the beginning of the flags that say the case in a recipe
 
 
 class Case(NamedTuple):

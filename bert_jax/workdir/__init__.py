@@ -1,1 +1,1 @@
-"""What lies in the folder of a run, and which process may write there."""
+"""The files in the folder of a run, their formats, and which process may write there."""

@@ -1,4 +1,4 @@
-"""The numbers of the formats that this version writes, and the one line that refuses what another version wrote."""
+"""The numbers of the formats that this version writes, and the line that refuses a file of another version."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXPORT = "hugging_face"  # the folder in a workdir with the run's export
 
 @dataclasses.dataclass(frozen=True)
 class _Format:
-    """The format of what a version writes. A change that the code does not read back as it was raises the number."""
+    """The format of a kind of file. A change raises the number if the code would read older files differently."""
 
     number: int
     last: str  # the last commit that reads lower numbers

@@ -76,7 +76,7 @@ def read_run(workdir: str) -> dict[str, Any]:
 
 
 def _is_sound(run: Mapping[str, Any]) -> bool:
-    """Return whether those entries of ``run.json`` that are used later have the right types."""
+    """Return whether the entries of ``run.json`` that are used later have the right types."""
     if not all(isinstance(run.get(name, of_type()), of_type) for name, of_type in TYPES.items()):
         return False
     rolled_back, identity, restarts = run.get("rolled_back", []), run.get("identity", {}), run.get("restarts", [])
@@ -90,11 +90,11 @@ def _is_sound(run: Mapping[str, Any]) -> bool:
 
 
 Purpose = Literal["pretraining", "fine-tuning"]
-STARTS = ("init", "init_optimizer")  # entries of the identity that say what a run begins with; flags of these names
+_STARTS = ("init", "init_optimizer")  # flags, and entries of the identity, that name the model that a run begins with
 
 
 def purpose_of(tree: Mapping[str, Any]) -> Purpose:
-    """Return what a run is for, by its config or its identity."""
+    """Return the purpose of a run, by its config or its identity."""
     return "pretraining" if "objective" in tree else "fine-tuning"
 
 
@@ -137,7 +137,7 @@ def content(
         if held != wanted:
             start = f"; start from its model with --init={workdir}" if held == "pretraining" else ""
             raise UserError(f"{workdir} holds a run of {held}, this is one of {wanted}. Give another --workdir{start}")
-        again = {name: begun[name] for name in STARTS if name in begun and identity.get(name) is None}
+        again = {name: begun[name] for name in _STARTS if name in begun and identity.get(name) is None}
         identity = {**identity, **again}  # to resume, these flags need not be given again
         changed = differences(begun, json.loads(json.dumps(identity)))
         blocking = [d for d in changed if not (extend and _is_length(d))]
@@ -164,9 +164,9 @@ def content(
 
 
 def _check_start(workdir: str, run: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
-    """Raise ``UserError`` if a run without a saved step was begun with one of ``STARTS``, and is now without it."""
+    """Raise ``UserError`` if a run without a saved step was begun with one of ``_STARTS``, and is now without it."""
     begun = run.get("identity", {})
-    for name in STARTS:
+    for name in _STARTS:
         if begun.get(name) is None or identity.get(name) is not None or purpose_of(begun) != purpose_of(identity):
             continue
         raise UserError(
@@ -176,7 +176,7 @@ def _check_start(workdir: str, run: Mapping[str, Any], identity: Mapping[str, An
 
 
 # Facts that are recorded but may change; the digest of the vocabulary covers strip_accents.
-FREE_FACTS = ("run.model.remat", "run.strip_accents")
+_FREE_FACTS = ("run.model.remat", "run.strip_accents")
 
 
 def settle(workdir: str, run: dict[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def settle(workdir: str, run: dict[str, Any], facts: Mapping[str, Any]) -> dict[
     changed = [
         difference
         for difference in differences(run.get("facts", facts), facts, "run")
-        if difference.partition(":")[0] not in FREE_FACTS
+        if difference.partition(":")[0] not in _FREE_FACTS
     ]
     if changed:
         raise UserError(
@@ -250,7 +250,7 @@ def git_commit() -> str | None:
 
 
 LOCK = ".lock"
-NOT_OURS = {  # file name -> what a folder with such a file is
+_NOT_OURS = {  # file name -> the name of a folder with such a file
     "manifest.json": "a corpus",
     "setup.cfg": "a source tree",
     "pyproject.toml": "a source tree",
@@ -263,7 +263,7 @@ def check_workdir(workdir: Path) -> None:
     path = Path(os.path.realpath(workdir))
     if (path / "run.json").exists():
         return
-    what = next((what for name, what in NOT_OURS.items() if (path / name).exists()), None)
+    what = next((what for name, what in _NOT_OURS.items() if (path / name).exists()), None)
     if path in (Path("/"), Path.home()):
         what = "not a place for one run"
     if path.exists() and not path.is_dir():

@@ -13,10 +13,10 @@ from etils import epath
 from bert_jax.storage import files, reading
 from bert_jax.storage.checksums import CHECKSUMS
 
-ORBAX_MARK = "commit_success.txt"  # the file that Orbax writes last
+_ORBAX_MARK = "commit_success.txt"  # the file that Orbax writes last
 NUMBER = re.compile("0|[1-9][0-9]*")  # the name of a step's folder
-MARKS = (ORBAX_MARK, CHECKSUMS, files.MARKER)  # any one of these files shows that a step is complete: one may be lost
-SET_ASIDE = re.compile("damaged-step-([0-9]+)")
+MARKS = (_ORBAX_MARK, CHECKSUMS, files.MARKER)  # any one of these files shows that a step is complete: one may be lost
+_SET_ASIDE = re.compile("damaged-step-([0-9]+)")
 
 
 def whole_steps(folder: str | os.PathLike[str]) -> list[int]:
@@ -30,7 +30,7 @@ def unmarked_steps(folder: str | os.PathLike[str]) -> list[int]:
 
 
 def _numbered(folder: str | os.PathLike[str]) -> list[epath.Path]:
-    """Return what has a number as its name in ``folder``, ascending, without what is being written or removed."""
+    """Return the entries of ``folder`` with a number as their name, ascending, without unfinished entries."""
     path = files.as_path(folder)
     entries = [entry for entry in path.iterdir() if NUMBER.fullmatch(entry.name)] if path.is_dir() else []
     return sorted((p for p in entries if not (p / files.UNFINISHED).exists()), key=lambda p: int(p.name))
@@ -56,7 +56,7 @@ class _SavedStep:
 
 
 def overview(workdir: str) -> list[_SavedStep]:
-    """Return all steps below ``workdir``: by folder the complete and the unmarked ones, then those set aside."""
+    """Return all steps below ``workdir``: by folder the complete and the unmarked steps, then the steps set aside."""
     root, steps = files.as_path(workdir), []
     entries = [entry for entry in root.iterdir() if entry.is_dir()] if root.is_dir() else []
     homes = [root / "checkpoints", *(entry / "checkpoints" for entry in sorted(entries, key=lambda entry: entry.name))]
@@ -64,7 +64,7 @@ def overview(workdir: str) -> list[_SavedStep]:
         steps += [_saved(root, home / str(step), step) for step in whole_steps(home)]
         steps += [_saved(root, home / str(step), step, unmarked=True) for step in unmarked_steps(home)]
     for entry in entries:
-        if aside := SET_ASIDE.fullmatch(entry.name):
+        if aside := _SET_ASIDE.fullmatch(entry.name):
             steps.append(_saved(root, entry, int(aside[1]), set_aside=True))
     return steps
 

@@ -185,14 +185,14 @@ def test_a_run_searches_its_own_text(workdir: str, tmp_path: Path, capsys: pytes
     flags = ["retrieve", f"--workdir={own}", "--query=k l m", "--top=1"]
 
     def wrong(corpus: object, **more: object) -> str:
-        (own / "run.json").write_text(json.dumps({"format": 1, "config": {"corpus": corpus, **more}}))
+        (own / "run.json").write_text(json.dumps({"format": 2, "config": {"corpus": corpus, **more}}))
         assert run(flags) == 2
         return capsys.readouterr().err
 
     for name, text in (("a", "a b c.\nx y."), ("b", "q r. \n\nk l m.")):
         (tmp_path / f"{name}.txt").write_text(text)
     corpus = {"source": "text_files", "options": {"paths": (str(tmp_path / "?.txt"),), "format": "sentences"}}
-    (own / "run.json").write_text(json.dumps({"format": 1, "config": {"corpus": corpus}}))
+    (own / "run.json").write_text(json.dumps({"format": 2, "config": {"corpus": corpus}}))
     assert run(flags) == 0
     printed = capsys.readouterr()
     assert "4 sentences of the run's own text" in printed.err

@@ -109,12 +109,12 @@ def test_a_bad_value_is_named_by_its_key_alone(name: str) -> None:
 SPOILT = (
     "{bad",
     "[]",
-    '{"format": 1, "skipped_steps": "x"}',
-    '{"format": 1, "skipped_steps": [{"step": 1}]}',
-    '{"format": 1, "rolled_back": [[20, 22]]}',
-    '{"format": 1, "rolled_back": [{"at": "x"}]}',
-    '{"format": 1, "run_id": "r", "identity": {"init": 5}}',
-    '{"format": 1, "identity": {"seed": 0}}',
+    '{"format": 2, "skipped_steps": "x"}',
+    '{"format": 2, "skipped_steps": [{"step": 1}]}',
+    '{"format": 2, "rolled_back": [[20, 22]]}',
+    '{"format": 2, "rolled_back": [{"at": "x"}]}',
+    '{"format": 2, "run_id": "r", "identity": {"init": 5}}',
+    '{"format": 2, "identity": {"seed": 0}}',
 )
 
 
@@ -123,6 +123,6 @@ def test_a_spoilt_run_file_is_one_line(tmp_path: Path, content: str) -> None:
     (tmp_path / "run.json").write_text(content)
     with pytest.raises(UserError, match="run.json is damaged.*put it back"):
         read_run(str(tmp_path))
-    (tmp_path / "run.json").write_text(json.dumps({"format": 1, "run_id": "r"}))
+    (tmp_path / "run.json").write_text(json.dumps({"format": 2, "run_id": "r"}))
     found: dict[str, Any] = read_run(str(tmp_path))
-    assert found == {"format": 1, "run_id": "r"}
+    assert found == {"format": 2, "run_id": "r"}

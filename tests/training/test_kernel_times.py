@@ -11,7 +11,7 @@ from jax.profiler import ProfileData
 
 from bert_jax.reporting.report import write_report
 from bert_jax.reporting.report_speed import kernels
-from bert_jax.training import kernel_times
+from bert_jax.training import profiling
 from tests.training.test_profiling import trained
 
 KERNELS = {
@@ -40,11 +40,11 @@ KERNELS = {
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_kernel_is_known_by_its_name(kernel: str) -> None:
-    assert kernel_times.kind_of(kernel, "command_buffer_1") == KERNELS[kernel]
+    assert profiling.kind_of(kernel, "command_buffer_1") == KERNELS[kernel]
 
 
 def test_a_collective_is_known_by_its_instruction() -> None:
-    assert kernel_times.kind_of("one_shot_kernel", "all-reduce-start.3") == "communication"
+    assert profiling.kind_of("one_shot_kernel", "all-reduce-start.3") == "communication"
 
 
 def trace(*events: tuple[str, str, int, int], plane: str = "/device:GPU:0") -> ProfileData:
@@ -78,20 +78,20 @@ STEPS = trace(
 
 
 def test_the_parts_of_a_step_add_up_and_what_is_hidden_counts_once() -> None:
-    found = kernel_times.of_trace(STEPS, 2)
+    found = profiling.times_of_trace(STEPS, 2)
     parts = {"products": 2.5, "attention": 0.5, "other kernels": 1.0, "communication": 0.4, "idle": 0.6}
     assert found == pytest.approx(parts)
     assert list(found) == list(parts)
 
 
 def test_without_communication_none_is_named() -> None:
-    found = kernel_times.of_trace(trace((COMPUTE, "nvjet", 100, 300)), 1)
+    found = profiling.times_of_trace(trace((COMPUTE, "nvjet", 100, 300)), 1)
     assert found == pytest.approx({"products": 0.3, "attention": 0.0, "other kernels": 0.0, "idle": 0.0})
 
 
 @pytest.mark.parametrize("plane", ["/host:CPU", "/device:TPU:0"])
 def test_a_trace_without_a_gpu_has_no_split(plane: str) -> None:
-    assert kernel_times.of_trace(trace((COMPUTE, "nvjet", 0, 1), plane=plane), 1) is None
+    assert profiling.times_of_trace(trace((COMPUTE, "nvjet", 0, 1), plane=plane), 1) is None
 
 
 def test_the_report_of_a_run_on_a_gpu_says_how_a_step_splits(

@@ -247,7 +247,7 @@ def test_a_few_damages(tmp_path: Path) -> None:
             checkpoints.save_tree(step, state_at(step) if workdir == local else {"params": state_at(3).params}, facts)
         checkpoints.wait()
         checkpoints.close()
-    (local / "run.json").write_text('{"format": 1, "run_id": "ours"}')
+    (local / "run.json").write_text('{"format": 2, "run_id": "ours"}')
     damages(whole(local, store), 5, tmp_path, random.Random(1))
 
 
