@@ -133,7 +133,7 @@ def finetune(config: Mapping[str, Any], request: FinetuningRequest) -> dict[str,
             facts = facts | {"run": run}
             fill(each_task(task), said, facts["corpus_fingerprint"], workdir, observer.note)
             frozen = frozen_parts(settings.frozen, recipe.weights_from, workdir, facts, bool(saved))
-            peak = peak_rates.of_all_devices(task.dtype, observer.note)
+            peak = peak_rates.peak_of_all_devices(task.dtype, observer.note)
             train_and_evaluate(Run(task, experiment, observer, facts, peak, first, frozen, evaluations))
             if not distributed.is_first():
                 return {}

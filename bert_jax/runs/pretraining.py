@@ -132,7 +132,7 @@ def pretrain(config: Mapping[str, Any], request: PretrainingRequest) -> dict[str
             if begin := None if saved else start or recipe.start:
                 first = start_from(begin, model, tokenizer, observer.note)
                 first = first if moments is None else with_moments(first, moments)
-            facts, peak = facts | {"run": run}, peak_rates.of_all_devices(task.dtype, observer.note)
+            facts, peak = facts | {"run": run}, peak_rates.peak_of_all_devices(task.dtype, observer.note)
             result = train_and_evaluate(Run(task, experiment, observer, facts, peak, first, evaluations=evaluations))
             if distributed.is_first():
                 finish(settings, model, facts["head"], corpus, observer)
