@@ -14,7 +14,7 @@ from bert_jax.planning.largest_micro_batch import COMPILATIONS, LargestMicroBatc
 from bert_jax.planning.plan import PhasePlan, Plan, in_words
 from bert_jax.program import duration, program, size
 
-Record = dict[str, Any]
+_Record = dict[str, Any]
 
 _BOUND = "predictions are lower bounds: the work of the compiled program if the peaks above were always reached"
 _ESTIMATE = (
@@ -152,7 +152,7 @@ def largest_lines(plan: Plan, largest: Mapping[str, LargestMicroBatch] | None) -
     return lines
 
 
-def smaller_record(fitting: list[Plan], batches: Mapping[str, int]) -> Record:
+def smaller_record(fitting: list[Plan], batches: Mapping[str, int]) -> _Record:
     """Return the smallest changes that fit as a record for ``--json``."""
     first, *same_batch = fitting
     return {
@@ -164,7 +164,7 @@ def smaller_record(fitting: list[Plan], batches: Mapping[str, int]) -> Record:
     }
 
 
-def as_record(plan: Plan) -> Record:
+def as_record(plan: Plan) -> _Record:
     """Return the plan as a record for ``--json``: bytes, seconds and FLOPs are plain numbers."""
     return {
         "topology": plan.topology.name,
@@ -183,7 +183,7 @@ def as_record(plan: Plan) -> Record:
     }
 
 
-def _phase_record(phase: PhasePlan) -> Record:
+def _phase_record(phase: PhasePlan) -> _Record:
     of, compiled = phase.phase, phase.compiled
     return {
         "phase": of.kind,

@@ -26,7 +26,7 @@ def peak_flops(device: jax.Device, dtype: str = "float32") -> float:
     return rate / (len(jax.local_devices()) if device.platform == "cpu" else 1)
 
 
-def of_all_devices(dtype: str, note: Callable[[str], None]) -> float:
+def peak_of_all_devices(dtype: str, note: Callable[[str], None]) -> float:
     """Return the highest FLOP/s of matrix products of ``dtype`` on all devices together.
 
     ``note`` is told if the devices are CPUs and ``dtype`` is slow on them.

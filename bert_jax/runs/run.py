@@ -99,6 +99,6 @@ def run(prepared: Prepared, config: Mapping[str, Any], request: Request, reached
         first = prepared.first_state(begin, opened, facts, observer.note) if begin else None
         facts = facts | {"run": record}
         frozen = prepared.given_frozen(facts)
-        peak = peak_rates.of_all_devices(task.dtype, observer.note)
+        peak = peak_rates.peak_of_all_devices(task.dtype, observer.note)
         metrics = train_and_evaluate(Run(task, experiment, observer, facts, peak, first, frozen, evaluations))
         return prepared.finish(opened, observer, metrics) if distributed.is_first() else metrics

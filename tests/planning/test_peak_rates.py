@@ -43,7 +43,7 @@ def test_a_cpu_without_fast_bfloat16_is_said(
 ) -> None:
     monkeypatch.setattr(peak_rates, "matmul_rate", lambda device, name: narrow if name == "bfloat16" else 2e9)
     lines: list[str] = []
-    assert peak_rates.of_all_devices(dtype, lines.append) == (narrow if dtype == "bfloat16" else 2e9)
+    assert peak_rates.peak_of_all_devices(dtype, lines.append) == (narrow if dtype == "bfloat16" else 2e9)
     assert len(lines) == said
     assert all("(1 GFLOP/s, in float32 2): config.model.dtype=float32" in line for line in lines)
 
