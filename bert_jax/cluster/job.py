@@ -243,25 +243,31 @@ class Job:
 
     def _hear(self, line: Line) -> None:
         """Hear, as process 0, what another process says until the process ends."""
+        if card := self._admit(line):
+            while said := line.read():
+                if "reason" in said:
+                    self._end(said["reason"], said["code"])
+                else:
+                    self._seen[card["number"]] = Progress(**said), time.monotonic()
+            del self._cards[line]
+            if self.hosts and not self._over.is_set():
+                self._end(f"{_called(card)} is gone ({_at(self._seen[card['number']][0])})", PEER_LOST)
+        line.close()
+
+    def _admit(self, line: Line) -> dict[str, Any] | None:
+        """Take the card of another process and return the card; None for a stranger, or once all are counted."""
+        card: dict[str, Any] = {}
         with contextlib.suppress(TimeoutError):
             card = line.read(_REACH_SECONDS) or {}
-            if all(isinstance(card.get(name), kind) for name, kind in _CARD.items()):  # or else it is a stranger
-                with self._counting:
-                    if not self._are_counted:
-                        self._cards[line] = card
-                if line not in self._cards:  # too late
-                    if self._ended:
-                        line.send(**_no_job(*self._ended))
-                    return line.close()
-                while said := line.read():
-                    if "reason" in said:
-                        self._end(said["reason"], said["code"])
-                    else:
-                        self._seen[card["number"]] = Progress(**said), time.monotonic()
-                del self._cards[line]
-                if self.hosts and not self._over.is_set():
-                    self._end(f"{_called(card)} is gone ({_at(self._seen[card['number']][0])})", PEER_LOST)
-        line.close()
+        if not all(isinstance(card.get(name), kind) for name, kind in _CARD.items()):
+            return None
+        with self._counting:
+            if not self._are_counted:
+                self._cards[line] = card
+                return card
+        if self._ended:
+            line.send(**_no_job(*self._ended))
+        return None
 
     def _follow(self) -> None:
         """Hear process 0 until the job ends."""
