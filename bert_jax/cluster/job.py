@@ -64,6 +64,7 @@ class Job:
         place = {"number": processes.process_id, "of": processes.num_processes}
         self._card: dict[str, Any] = {**place, "host": socket.gethostname(), "pid": os.getpid()}
         self._cards: dict[Line, dict[str, Any]] = {}  # the other processes, as process 0 knows them
+        self._counting, self._are_counted = threading.Lock(), False  # no card is taken after all were counted
         self._to_first: Line | None = None
         self._deadline = time.monotonic() + processes.arrival_seconds
         self._said = time.monotonic()  # when it was last said for whom this process waits
@@ -96,7 +97,7 @@ class Job:
         """Wait, as process 0, for all others; return what they are told."""
         with listen(self.processes.coordinator) as server:
             server.settimeout(_LOOK_SECONDS)
-            while (answer := self._answer()) is None:
+            while (answer := self._count()) is None:
                 with contextlib.suppress(OSError):  # nobody has come, or too many files are open
                     line = Line(server.accept()[0])
                     _in_thread(lambda line=line: self._hear(line))  # type: ignore[misc]
@@ -107,6 +108,13 @@ class Job:
             self._end(answer["reason"], answer["code"])
         else:
             self._tell(**answer)
+        return answer
+
+    def _count(self) -> dict[str, Any] | None:
+        """Return what to answer, and then take no more cards; None while processes are missing."""
+        with self._counting:
+            answer = self._answer()
+            self._are_counted = answer is not None
         return answer
 
     def _answer(self) -> dict[str, Any] | None:
@@ -235,21 +243,31 @@ class Job:
 
     def _hear(self, line: Line) -> None:
         """Hear, as process 0, what another process says until the process ends."""
+        if card := self._admit(line):
+            while said := line.read():
+                if "reason" in said:
+                    self._end(said["reason"], said["code"])
+                else:
+                    self._seen[card["number"]] = Progress(**said), time.monotonic()
+            del self._cards[line]
+            if self.hosts and not self._over.is_set():
+                self._end(f"{_called(card)} is gone ({_at(self._seen[card['number']][0])})", PEER_LOST)
+        line.close()
+
+    def _admit(self, line: Line) -> dict[str, Any] | None:
+        """Take the card of another process and return the card; None for a stranger, or once all are counted."""
+        card: dict[str, Any] = {}
         with contextlib.suppress(TimeoutError):
             card = line.read(_REACH_SECONDS) or {}
-            if all(isinstance(card.get(name), kind) for name, kind in _CARD.items()):  # or else it is a stranger
+        if not all(isinstance(card.get(name), kind) for name, kind in _CARD.items()):
+            return None
+        with self._counting:
+            if not self._are_counted:
                 self._cards[line] = card
-                if self._ended:  # before this card came
-                    line.send(**_no_job(*self._ended))
-                while said := line.read():
-                    if "reason" in said:
-                        self._end(said["reason"], said["code"])
-                    else:
-                        self._seen[card["number"]] = Progress(**said), time.monotonic()
-                del self._cards[line]
-                if self.hosts and not self._over.is_set():
-                    self._end(f"{_called(card)} is gone ({_at(self._seen[card['number']][0])})", PEER_LOST)
-        line.close()
+                return card
+        if self._ended:
+            line.send(**_no_job(*self._ended))
+        return None
 
     def _follow(self) -> None:
         """Hear process 0 until the job ends."""

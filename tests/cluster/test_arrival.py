@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import json
 import re
 import socket
 import threading
@@ -127,6 +128,25 @@ def test_a_second_one_that_comes_late_finds_no_process_0(address: str) -> None:
         late.job._deadline = 0.0
         assert "a job whose processes have all arrived takes no other" in late.ended()
         assert isinstance(late.error, PeerLostError)
+
+
+def test_a_second_one_that_comes_when_all_are_counted_is_no_part_of_the_job(address: str) -> None:
+    first, counted = Arriving(address, 0), threading.Event()
+    tell = first.job._tell
+    first.job._tell = lambda **content: counted.wait(30) and tell(**content)  # type: ignore[method-assign]
+    found = [Arriving(address, number) for number in (1, 2)]
+    until(lambda: first.job._are_counted)
+    ours, theirs = socket.socketpair()
+    thread = threading.Thread(target=first.job._hear, args=(line.Line(theirs),))
+    thread.start()
+    ours.sendall(json.dumps(found[0].job._card).encode() + b"\n")
+    assert ours.recv(10) == b""
+    ours.close()
+    thread.join(30)
+    counted.set()
+    for one in [first, *found]:
+        assert one.has_come()
+    assert len(first.job._cards) == 2
 
 
 def test_another_number_of_processes(address: str) -> None:
