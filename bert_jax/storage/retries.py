@@ -43,7 +43,7 @@ _LOCAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)  # errors of the
 
 def is_passing(error: BaseException) -> bool:
     """Return whether an error means that a store or the network did not answer, so that a later try may succeed."""
-    if isinstance(error, PassingError | ConnectionError | TimeoutError) or getattr(error, "errno", None) in PASSING:
+    if isinstance(error, PassingError | ConnectionError | TimeoutError) or getattr(error, "errno", None) in _PASSING:
         return True
     return any(word in str(error) for word in _PASSING_WORDS)
 
@@ -157,7 +157,7 @@ def _tell(store: _Store, line: str) -> bool:
 
 def _explained(url: str, error: Exception, raw: tuple[type[OSError], ...]) -> Exception:
     """Return the exception to raise for an error that would recur if the request were repeated."""
-    if isinstance(error, (UserError, *raw)) or getattr(error, "errno", None) in LOCAL:
+    if isinstance(error, (UserError, *raw)) or getattr(error, "errno", None) in _LOCAL:
         return error
     if isinstance(error, FileNotFoundError | FileExistsError):
         code = errno.ENOENT if isinstance(error, FileNotFoundError) else errno.EEXIST
