@@ -14,7 +14,6 @@ from bert_jax.reporting.formats import figure, is_number
 
 Points = Sequence[tuple[float, VariantSummary]]  # (x, summary)
 Curves = Mapping[str, Points]  # the name of a curve -> its points
-_OF_STEP = re.compile(r"(?P<task>.+)@(?P<step>[0-9]+)/(?P<metric>.+)")  # a metric of a checkpoint that was fine-tuned
 _LAST_NUMBER = re.compile(r"_?[0-9]+(\.[0-9]+)?(?=[^0-9]*$)")
 _OTHER = "another measure"
 
@@ -121,23 +120,23 @@ def _doubts(curves: Curves) -> list[str]:
     return found
 
 
-def of_metrics(tables: Tables, columns: Mapping[str, Column], over: Over | None) -> list[Figure]:
-    """Return the figures of an ablation: one a metric, and one for all steps at which a metric was measured."""
-    groups: dict[str, dict[str, float]] = {}  # title -> metric -> step
-    for metric in tables:
-        found = _OF_STEP.fullmatch(metric)
-        title, step = (f"{found['task']}/{found['metric']}", float(found["step"])) if found else (metric, 0.0)
-        groups.setdefault(title, {})[metric] = step
+def of_columns(columns: Mapping[str, Column], tables: Tables, over: Over | None) -> list[tuple[Figure, bool]]:
+    """Return the figures of an ablation, each with whether it is of a main metric.
+
+    There is one for a metric, and one for all steps at which a metric was measured.
+    """
+    groups: dict[str, list[str]] = {}  # title -> metrics
+    for metric, column in columns.items():
+        groups.setdefault(metric.replace(f"@{column.step}", "", 1) if column.step else metric, []).append(metric)
     figures = []
-    for title, steps in groups.items():
-        first = next(iter(steps))
-        about = columns[first].about.replace(first.partition("/")[0], title.partition("/")[0])
-        column = dataclasses.replace(columns[first], about=about)
-        if over and len(steps) == 1:
-            curves, x_name = _along(over, tables[first]), over.key
+    for title, metrics in groups.items():
+        first = columns[metrics[0]]
+        if over and len(metrics) == 1:
+            curves, x_name = _along(over, tables[metrics[0]]), over.key
         else:
-            curves, x_name = _by_step(tables, steps), "step"
-        figures.append(figure_of(title, column.better, curves, x_name, column))
+            curves, x_name = _by_step({int(columns[metric].step or 0): tables[metric] for metric in metrics}), "step"
+        column = dataclasses.replace(first, about=first.about.replace(f"@{first.step}", "", 1))
+        figures.append((figure_of(title, first.better, curves, x_name, column), first.is_main))
     return figures
 
 
@@ -151,10 +150,10 @@ def _along(over: Over, rows: Sequence[VariantSummary]) -> dict[str, Points]:
     return found
 
 
-def _by_step(tables: Tables, steps: Mapping[str, float]) -> dict[str, Points]:
-    """Return a curve for each variant. ``steps``: metric -> the step at which it was measured."""
+def _by_step(tables: Mapping[int, Sequence[VariantSummary]]) -> dict[str, Points]:
+    """Return a curve for each variant over the steps, the keys of ``tables``."""
     found: dict[str, Points] = {}
-    for metric, step in sorted(steps.items(), key=lambda one: one[1]):
-        for row in tables[metric]:
+    for step, rows in sorted(tables.items()):
+        for row in rows:
             found[row.variant] = [*found.get(row.variant, ()), (step, row)]
     return found

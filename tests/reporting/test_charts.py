@@ -136,3 +136,12 @@ def test_hostile_text_stays_text_in_a_notebook():
     page = drawn._repr_svg_()
     assert "<script" not in page
     assert "&lt;script&gt;" in page
+
+
+def test_the_rules_of_a_notebook_are_for_its_picture_alone_and_need_no_variables():
+    page = Curves("x", (Chart("loss", (Series("train", [(0, 1.0), (1, 2.0)], "train"),)),))._repr_svg_()
+    style = re.search("<style>(.*?)</style>", page, re.DOTALL)[1]
+    selectors = [one.strip() for group in re.findall(r"([^{}]+){", style) for one in group.split(",")]
+    assert all(selector.startswith(".bert-jax") for selector in selectors)
+    assert ".bert-jax .train { stroke: #2f6fd6; }" in style
+    assert "var(" not in page
