@@ -86,26 +86,26 @@ def ablate(ablation: Ablation) -> Tables:
     _check_positions(pretrained)
     over = _over(ablation, pretrained)
     tunings, examples = _tunings(ablation, pretrained)
-    cells = _pretrainings(ablation, pretrained, rows)
+    cells = _pretraining_cells(ablation, pretrained, rows)
     _check_steps(ablation, pretrained, cells)
     with only_writer(ablation.workdir):
-        grid = Grid([*cells, *_finetunings(ablation, tunings, cells)], ablation.workdir)
+        grid = Grid([*cells, *_tuning_cells(ablation, tunings, cells)], ablation.workdir)
         tokenizer, corpus, paths = _inputs(ablation, pretrained, cells)
         _check_finetunings(ablation, tunings, examples, pretrained, tokenizer)
         del examples  # they need not stay in memory
 
         def run(cell: Cell, workdir: str) -> Metrics:
             if task := cell.overrides.get("task"):
-                metric, metrics = tunings[task].main_metric, _finetune(ablation, cell, workdir)
-                return {metric: metrics[metric], **metrics}  # puts the main metric first
+                main, found = tunings[task].main_metric, _finetune(ablation, cell, workdir)
+                return {main: found[main], **found}  # puts the main metric first
             config = pretrained[cell.overrides["variant"]].config
             config = configuration.complete({"seed": cell.overrides["seed"], **paths}, config)
             own = pretrain(config, PretrainingRequest(workdir=workdir, command=ablation.command))
             return rows.metrics_of_run(own, corpus, tokenizer, workdir)
 
         metrics = grid.run(run)
-    main = {task: one.main_metric for task, one in tunings.items()}
-    results = Results(ablation.workdir, ablation.variants, ablation.seeds, metrics, variants, main)
+    tasks = {task: one.main_metric for task, one in tunings.items()}
+    results = Results(ablation.workdir, ablation.variants, ablation.seeds, metrics, variants, tasks)
     tables, text = write_tables(results, ablation.command, over)
     print(text, flush=True)
     return tables
@@ -254,7 +254,7 @@ def _tunings(
     return {f"{name}{step}": one for step in steps for name, one in tunings.items()}, examples
 
 
-def _pretrainings(ablation: Ablation, pretrained: Mapping[str, _Recipe], rows: HeldoutRows) -> list[Cell]:
+def _pretraining_cells(ablation: Ablation, pretrained: Mapping[str, _Recipe], rows: HeldoutRows) -> list[Cell]:
     common, cells = rows.record, list[Cell]()
     for seed in ablation.seeds:
         for name, one in pretrained.items():
@@ -263,7 +263,7 @@ def _pretrainings(ablation: Ablation, pretrained: Mapping[str, _Recipe], rows: H
     return cells
 
 
-def _finetunings(ablation: Ablation, tunings: Mapping[str, _Tuning], pretrainings: Sequence[Cell]) -> list[Cell]:
+def _tuning_cells(ablation: Ablation, tunings: Mapping[str, _Tuning], pretrainings: Sequence[Cell]) -> list[Cell]:
     """Return the runs of fine-tuning every pretrained model on every task."""
     origins, cells = {cell.name: cell.overrides for cell in pretrainings}, list[Cell]()
     for task, one in tunings.items():
@@ -281,13 +281,13 @@ def _finetunings(ablation: Ablation, tunings: Mapping[str, _Tuning], pretraining
 def _check_steps(ablation: Ablation, pretrained: Mapping[str, _Recipe], cells: Sequence[Cell]) -> None:
     """Raise ``UserError`` if a run in ``cells`` has not kept, or would not keep, a step that is to be fine-tuned."""
     for cell in cells if ablation.steps else ():
-        place, recipe = files.as_path(ablation.workdir) / cell.name, pretrained[cell.overrides["variant"]]
-        kept, experiment = saved_steps(str(place)), recipe.checked.experiment
-        if not (place / RESULTS).exists() and experiment.phases.in_epochs:
-            raise UserError(
-                f"{cell.name} has phases in epochs, of which no step is known; give num_steps or num_tokens"
-            )
+        place = files.as_path(ablation.workdir) / cell.name
+        kept, experiment = saved_steps(str(place)), pretrained[cell.overrides["variant"]].checked.experiment
         if not (place / RESULTS).exists():
+            if experiment.phases.in_epochs:
+                raise UserError(
+                    f"{cell.name} has phases in epochs, of which no step is known; give num_steps or num_tokens"
+                )
             last, every, there = experiment.phases.num_steps, experiment.save_every_steps, max(kept, default=0)
             planned = experiment.checkpoints.steps_to_keep(sorted({*range(every, last + 1, every), last}))
             kept = [*kept, *(step for step in planned if step > there)]

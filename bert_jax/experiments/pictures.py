@@ -12,8 +12,8 @@ from bert_jax.experiments.nouns import Column, Tables, VariantSummary
 from bert_jax.reporting.error_bars import Figure, Mark
 from bert_jax.reporting.formats import figure, is_number
 
-Points = Sequence[tuple[float, VariantSummary]]  # (x, summary)
-Curves = Mapping[str, Points]  # the name of a curve -> its points
+_Points = Sequence[tuple[float, VariantSummary]]  # (x, summary)
+_Curves = Mapping[str, _Points]  # the name of a curve -> its points
 _LAST_NUMBER = re.compile(r"_?[0-9]+(\.[0-9]+)?(?=[^0-9]*$)")
 _OTHER = "another measure"
 
@@ -75,7 +75,7 @@ def note(figures: Sequence[Figure]) -> str:
     )
 
 
-def figure_of(title: str, better: str, curves: Curves, x_name: str = "", column: Column | None = None) -> Figure:
+def figure_of(title: str, better: str, curves: _Curves, x_name: str = "", column: Column | None = None) -> Figure:
     """Return the figure of a metric, of bars if its points have fewer than two places along x.
 
     Args:
@@ -104,7 +104,7 @@ def _mark(row: VariantSummary, name: str, x: float = 0.0) -> Mark:
     return Mark(name, row.mean, row.bar, x, look, word, tuple(facts))
 
 
-def _doubts(curves: Curves) -> list[str]:
+def _doubts(curves: _Curves) -> list[str]:
     """Return what is said of the points of curves that are not shown to differ, or not compared."""
     (leading, first), found = next(iter(curves.items())), list[str]()
     for name, points in curves.items():
@@ -140,9 +140,9 @@ def of_columns(columns: Mapping[str, Column], tables: Tables, over: Over | None)
     return figures
 
 
-def _along(over: Over, rows: Sequence[VariantSummary]) -> dict[str, Points]:
+def _along(over: Over, rows: Sequence[VariantSummary]) -> dict[str, _Points]:
     """Return the curves of one metric, without those that have no point."""
-    found: dict[str, Points] = {}
+    found: dict[str, _Points] = {}
     for name, variants in over.curves.items():
         points = [(over.values[row.variant], row) for row in rows if row.variant in variants]
         if points:
@@ -150,9 +150,9 @@ def _along(over: Over, rows: Sequence[VariantSummary]) -> dict[str, Points]:
     return found
 
 
-def _by_step(tables: Mapping[int, Sequence[VariantSummary]]) -> dict[str, Points]:
+def _by_step(tables: Mapping[int, Sequence[VariantSummary]]) -> dict[str, _Points]:
     """Return a curve for each variant over the steps, the keys of ``tables``."""
-    found: dict[str, Points] = {}
+    found: dict[str, _Points] = {}
     for step, rows in sorted(tables.items()):
         for row in rows:
             found[row.variant] = [*found.get(row.variant, ()), (step, row)]

@@ -41,7 +41,7 @@ from bert_jax.task import has_goal
 
 FILE = "report.html"
 DETAILS = "details.json"  # errors of a fine-tuned model
-CHOSEN = "Held-out sentences, spread evenly, in each of which one word is masked."
+_CHOSEN = "Held-out sentences, spread evenly, in each of which one word is masked."
 
 
 def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | None = None) -> str:
@@ -339,7 +339,7 @@ def _examples(examples: list[Any]) -> str:
         answer = f'<p class="soft small">in the text: {escape(str(example["answer"]))}</p>' if known else ""
         cards.append(f'<div class="card"><p>{text}</p>{answer}{"".join(guesses)}</div>')
     chosen = any("answer" in example for example in examples)
-    note = f'<p class="small soft">{CHOSEN}</p>' if chosen else ""
+    note = f'<p class="small soft">{_CHOSEN}</p>' if chosen else ""
     return f'{note}<div class="examples">{"".join(cards)}</div>' if cards else ""
 
 

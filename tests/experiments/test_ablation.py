@@ -159,11 +159,11 @@ def test_a_fine_tuning_is_another_with_other_data_and_keeps_its_own_bilstm(
         shutil.copy(name, "there")
     given = ablation.Ablation(str(recipe), (), ("no_nsp", "no_nsp+bilstm"), (0,), "runs", finetune=("tune.json",))
     loaded = {"no_nsp": ablation._load(given, "no_nsp")}
-    first = ablation._pretrainings(given, loaded, loaded["no_nsp"].variant.rows)
+    first = ablation._pretraining_cells(given, loaded, loaded["no_nsp"].variant.rows)
     cells = []
     for data in (".", "there"):
         asked = dataclasses.replace(given, data=data)
-        cells.append(ablation._finetunings(asked, ablation._tunings(asked, loaded)[0], first))
+        cells.append(ablation._tuning_cells(asked, ablation._tunings(asked, loaded)[0], first))
     assert [[cell.overrides["data"] for cell in of_data] for of_data in cells] == [["."] * 2, ["there"] * 2]
     assert [cell.overrides["config"]["bilstm_layers"] for cell in cells[0]] == [1, 2]
     assert [cell.name for cell in cells[0]] == ["tune-no_nsp-seed0", "tune-no_nsp+bilstm-seed0"]

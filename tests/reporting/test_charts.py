@@ -50,11 +50,11 @@ def test_thinning_keeps_ends_order_and_every_extreme():
     points[77_777] = (77_777.0, -50.0)
     points[50_000] = (50_000.0, None)
     kept = charts._thin(points)
-    assert len(kept) <= charts.MAX_POINTS
+    assert len(kept) <= charts._MAX_POINTS
     assert (kept[0], kept[-1]) == (points[0], points[-1])
     assert {(31_415.0, 50.0), (77_777.0, -50.0)} <= set(kept)
     assert [x for x, _ in kept] == sorted({x for x, _ in kept})
-    assert charts._thin(points[: charts.MAX_POINTS]) == points[: charts.MAX_POINTS]
+    assert charts._thin(points[: charts._MAX_POINTS]) == points[: charts._MAX_POINTS]
 
 
 def test_smoothing_keeps_a_constant_and_quiets_noise():

@@ -43,9 +43,9 @@ def test_many_long_names_fit():
         lines = re.findall(rf'class="name" x="8" y="({NUMBER})">(.*?)<', elements)
         assert "".join(line for _, line in lines) == name
         said = re.search(r'class="word".*?>(.*?)<', elements)[1]
-        assert max(len(line) for _, line in lines) + len(said) < 546 / error_bars.CHARACTER
+        assert max(len(line) for _, line in lines) + len(said) < 546 / error_bars._CHARACTER
         ends += [float(y) for y, _ in lines]
-    assert min(np.diff(ends)) >= error_bars.LINE, "no line of text lies on another"
+    assert min(np.diff(ends)) >= error_bars._LINE, "no line of text lies on another"
 
 
 def test_a_logarithmic_axis_and_the_lengths_of_its_error_bars():
