@@ -59,8 +59,9 @@ def sweep(folder, vary, score, seeds=3, over=""):
     every = [dict(zip(vary, values, strict=True)) for values in itertools.product(*vary.values())]
     outcomes = [Outcome(values, tuple(score(values, seed) for seed in range(seeds))) for values in every]
     request = Sweep("glue:sst2", (), vary, tuple(range(seeds)), str(folder), over=over)
-    combinations = {one.name: one.values for one in outcomes}
-    _write(request, outcomes, outcomes, "accuracy", _over(request, combinations, {"phases": {"train": {}}}))
+    config = {"phases": {"train": {}}}
+    combinations = {one.name: SimpleNamespace(values=one.values, config=config) for one in outcomes}
+    _write(request, outcomes, outcomes, "accuracy", _over(request, combinations))
     return json.loads((folder / "table.json").read_text()), (folder / "picture.svg").read_text()
 
 

@@ -10,6 +10,7 @@ from bert_jax.experiments import sweep as sweeps
 from bert_jax.experiments.output import as_markdown
 from bert_jax.experiments.sweep import Outcome, Sweep, _best_of, _compare_values, _doubt, _metric
 from bert_jax.experiments.sweep import sweep as run_sweep
+from bert_jax.runs.settings import FinetuningSettings
 from tests.tasks import toy_tasks
 
 
@@ -55,9 +56,9 @@ def test_models_whose_runs_would_have_one_name_are_refused(tmp_path, capsys):
 def test_the_metric_of_tags_depends_on_the_config(metrics, metric):
     recipe = toy_tasks.recipe("tagging")
     recipe["task"]["metrics"] = metrics
-    assert _metric([recipe]) == metric
+    assert _metric([FinetuningSettings.of(recipe)]) == metric
     with pytest.raises(UserError, match="batch_size = 7 does not divide"):
-        _metric([recipe, toy_tasks.recipe("tagging", phases={"train": {"batch_size": 7}})])
+        _metric([FinetuningSettings.of(toy_tasks.recipe("tagging", phases={"train": {"batch_size": 7}}))])
 
 
 def test_pretrained_and_fresh_are_compared_at_each_fraction():
@@ -141,7 +142,9 @@ def test_the_argument_of_a_recipe_can_vary(tmp_path, capsys):
     code += "    own['phases']['train']['batch_size'] = {{'a': 8, 'b': 16}}[size]\n    return own\n"
     (tmp_path / "own.py").write_text(code.format(str(tmp_path / "recipe.json")))
     request = Sweep(str(tmp_path / "own.py"), (), {"variant": ("a", "b")}, (0,), str(tmp_path / "sweep"), str(tmp_path))
-    sizes = [sweeps._config(request, values)["phases"]["train"] for values in sweeps._combinations(request).values()]
+    sizes = [
+        sweeps._load(request, values).config["phases"]["train"] for values in sweeps._combinations(request).values()
+    ]
     assert [size["batch_size"] for size in sizes] == [8, 16]
     where = [f"--config={tmp_path / 'own.py'}:a", "--vary=variant=a,b", f"--workdir={tmp_path / 'sweep'}"]
     assert run(["sweep", *where]) == 2
