@@ -105,3 +105,7 @@ class Column:
     @property
     def line(self) -> str:
         return "; ".join(filter(None, [self.about, self.better, self.not_compared]))
+
+    def of_all_steps(self, text: str) -> str:
+        """Return a text, in which a fine-tuning is named, without the step of this column."""
+        return text.replace(f"@{self.step}", "", 1) if self.step else text

@@ -127,7 +127,7 @@ def of_columns(columns: Mapping[str, Column], tables: Tables, over: Over | None)
     """
     groups: dict[str, list[str]] = {}  # title -> metrics
     for metric, column in columns.items():
-        groups.setdefault(metric.replace(f"@{column.step}", "", 1) if column.step else metric, []).append(metric)
+        groups.setdefault(column.of_all_steps(metric), []).append(metric)
     figures = []
     for title, metrics in groups.items():
         first = columns[metrics[0]]
@@ -135,7 +135,7 @@ def of_columns(columns: Mapping[str, Column], tables: Tables, over: Over | None)
             curves, x_name = _along(over, tables[metrics[0]]), over.key
         else:
             curves, x_name = _by_step({int(columns[metric].step or 0): tables[metric] for metric in metrics}), "step"
-        column = dataclasses.replace(first, about=first.about.replace(f"@{first.step}", "", 1))
+        column = dataclasses.replace(first, about=first.of_all_steps(first.about))
         figures.append((figure_of(title, first.better, curves, x_name, column), first.is_main))
     return figures
 
