@@ -245,11 +245,11 @@ def test_a_value_that_is_no_number_is_named(tmp_path, capsys):
     text = toy.write_text(tmp_path / "text.txt")
     recipe = Path(tmp_path / "own.py")
     recipe.write_text(f"def get_config(variant='a'):\n    return {toy.recipe(text)!r}\n")
-    flags = [f"--config={recipe}", "--variants=a,b", f"--workdir={tmp_path / 'runs'}"]
+    flags = [f"--config={recipe}", "--variants=a_1,a_2", f"--workdir={tmp_path / 'runs'}"]
     for over, said in (
-        ("objective.name", "--over=objective.name needs a number in every variant, and a has 'mlm"),
+        ("objective.name", "--over=objective.name needs a number in every variant, and a_1 has 'mlm"),
         ("objective.nam", "is a key that no variant sets; did you mean 'objective.name'"),
-        ("seed", "--over=seed would put a and b at one place of the curve"),
+        ("seed", "--over=seed would put a_1 and a_2 at one place of the curve 'a'"),
     ):
         assert run(["ablate", *flags, f"--over={over}"]) == 2
         assert said in capsys.readouterr().err
