@@ -209,10 +209,7 @@ class _Tuning(NamedTuple):
     text: str  # what the user gave, such as ``glue:sst2 --epochs=1``
     config: dict[str, Any]
     settings: FinetuningSettings
-
-    @property
-    def main_metric(self) -> str:
-        return str(self.settings.main_metric)
+    main_metric: str
 
 
 def _tunings(
@@ -249,7 +246,7 @@ def _tunings(
                 one.model.check_lengths({f"config.phases.{KIND}.max_length": settings.phase.max_length})
         except UserError as error:
             raise UserError(f"{text}: {error}") from error
-        tunings[name], examples[text] = _Tuning(text, config, settings), every
+        tunings[name], examples[text] = _Tuning(text, config, settings, str(settings.main_metric)), every
     steps = [f"@{step}" for step in ablation.steps] or [""]
     return {f"{name}{step}": one for step in steps for name, one in tunings.items()}, examples
 

@@ -10,7 +10,7 @@ from typing import Any
 from bert_jax.experiments import output
 from bert_jax.experiments.compare import compare
 from bert_jax.experiments.heldout_rows import HeldoutRows
-from bert_jax.experiments.nouns import OWN, SAME_ROWS, Column, Metrics, Tables
+from bert_jax.experiments.nouns import OWN, SAME_ROWS, MetricColumn, Metrics, Tables
 from bert_jax.experiments.pictures import Over, of_columns
 from bert_jax.models.losses import OfLabels
 from bert_jax.objectives.base import PretrainingObjective
@@ -77,13 +77,13 @@ class Results:
     pretrained: Mapping[str, Variant]
     tasks: Mapping[str, str]
 
-    def columns(self) -> dict[str, Column]:
+    def columns(self) -> dict[str, MetricColumn]:
         """Return the metrics of the table in their order: held-out ones, then the scores of fine-tuning.
 
         The ``own_`` metrics are left out if in all variants they measure what ``mlm_loss`` and ``mlm_accuracy`` do. Of
         the fine-tuning of a saved step there is the main metric alone, since there may be many steps.
         """
-        found, (first, *_) = dict[str, Column](), self.pretrained.values()
+        found, (first, *_) = dict[str, MetricColumn](), self.pretrained.values()
         plain = [first.rows.deciding, "mlm_logits", "masked_labels", "masked_weights", ""]
         for metric, scores in self.scores().items():
             measures = {name: self.pretrained[name].measures(metric) for name in scores}
@@ -95,7 +95,7 @@ class Results:
                 if not step or metric == main:
                     about = f"{metric} of {task}'s best evaluation after fine-tuning with it"
                     baselines = self._baselines(metric, next(iter(scores)), self.seeds, task)
-                    one = Column(about, _better(metric), scores, baselines, metric == main, step)
+                    one = MetricColumn(about, _better(metric), scores, baselines, metric == main, step)
                     found[f"{task}/{metric}"] = one
         return found
 
@@ -110,7 +110,7 @@ class Results:
 
     def _of_pretraining(
         self, metric: str, scores: Mapping[str, Sequence[float]], measures: Mapping[str, Any]
-    ) -> Column:
+    ) -> MetricColumn:
         """Return the column of a metric that is computed on held-out rows."""
         first, (reference, *others) = next(iter(self.pretrained)), scores
         name, _, source = metric.partition("/")
@@ -122,7 +122,7 @@ class Results:
             own = self.pretrained[first].rows.experiment.seed
             seeds = [own] if own in self.seeds else self.seeds
             baselines = self._baselines(metric, first, seeds) if reference == first else {}
-            return Column(about, _better(name), scores, baselines, metric == SAME_ROWS[0], measures=measures)
+            return MetricColumn(about, _better(name), scores, baselines, metric == SAME_ROWS[0], measures=measures)
         what = f"{name}, a metric of the variant's own objective"
         if term and unit in _UNITS:
             what = f"term {term!r} of the variant's own objective, as it weights it: {_UNITS[unit]}"
@@ -130,7 +130,7 @@ class Results:
         if differing := ", ".join(variant for variant in others if measures[variant] != measures[reference]):
             differing += f" and {reference} measure different things by it, and are not compared"
         baselines = {} if metric.startswith(OWN) else self._baselines(metric, reference, self.seeds)
-        return Column(about, _better(name), scores, baselines, measures=measures, not_compared=differing)
+        return MetricColumn(about, _better(name), scores, baselines, measures=measures, not_compared=differing)
 
     def _baselines(self, metric: str, variant: str, seeds: Sequence[int], task: str = "") -> dict[str, float]:
         """Return what ``metric`` is without learning, by name: the mean over runs of the variant."""

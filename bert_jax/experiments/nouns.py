@@ -90,7 +90,7 @@ Tables = Mapping[str, Sequence[VariantSummary]]  # metric -> a summary for each 
 
 
 @dataclasses.dataclass(frozen=True)
-class Column:
+class MetricColumn:
     """A metric in the table of an ablation, with its meaning."""
 
     about: str

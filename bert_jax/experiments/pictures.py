@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bert_jax.errors import UserError
-from bert_jax.experiments.nouns import Column, Tables, VariantSummary
+from bert_jax.experiments.nouns import MetricColumn, Tables, VariantSummary
 from bert_jax.reporting.error_bars import Figure, Mark
 from bert_jax.reporting.formats import figure, is_number
 
@@ -75,7 +75,7 @@ def note(figures: Sequence[Figure]) -> str:
     )
 
 
-def figure_of(title: str, better: str, curves: _Curves, x_name: str = "", column: Column | None = None) -> Figure:
+def figure_of(title: str, better: str, curves: _Curves, x_name: str = "", column: MetricColumn | None = None) -> Figure:
     """Return the figure of a metric, of bars if its points have fewer than two places along x.
 
     Args:
@@ -120,7 +120,7 @@ def _doubts(curves: _Curves) -> list[str]:
     return found
 
 
-def of_columns(columns: Mapping[str, Column], tables: Tables, over: Over | None) -> list[tuple[Figure, bool]]:
+def of_columns(columns: Mapping[str, MetricColumn], tables: Tables, over: Over | None) -> list[tuple[Figure, bool]]:
     """Return the figures of an ablation, each with whether it is of a main metric.
 
     There is one for a metric, and one for all steps at which a metric was measured.

@@ -107,8 +107,11 @@ def sweep(request: Sweep) -> list[Outcome]:
             return {metric: metrics[metric], **metrics}  # puts the main metric first
 
         grid, root = Grid(cells, request.workdir), files.as_path(request.workdir)
-        done = {cell.name for cell in cells if (root / cell.name / RESULTS).exists()}
-        new = {name: one for name, one in combinations.items() if not _folders(request, one.values) <= done}
+        new = {
+            name: one
+            for name, one in combinations.items()
+            if not all((root / _folder(one.values, seed) / RESULTS).exists() for seed in request.seeds)
+        }
         _check(request, new, typed)
         metrics_of = grid.run(run)
     outcomes = [
@@ -229,10 +232,6 @@ def _name(values: Mapping[str, str]) -> str:
 
 def _folder(values: Mapping[str, str], seed: int) -> str:
     return f"{_name(values)}-seed{seed}" if values else f"seed{seed}"
-
-
-def _folders(request: Sweep, values: Mapping[str, str]) -> set[str]:
-    return {_folder(values, seed) for seed in request.seeds}
 
 
 def _doubt(best: Outcome, others: Sequence[Outcome]) -> str:

@@ -12,7 +12,7 @@ import pytest
 from bert_jax.cli.main import run
 from bert_jax.experiments import ablation
 from bert_jax.experiments.ablation_table import Results, cell_name
-from bert_jax.experiments.nouns import Column
+from bert_jax.experiments.nouns import MetricColumn
 from tests import toy
 from tests.tasks import toy_tasks
 
@@ -200,7 +200,7 @@ def test_only_what_measures_the_same_is_compared(recipe: Path) -> None:
     asked = ablation.Ablation(str(recipe), (), (), (0,), "runs")
     variants = {name: ablation._load(asked, name).variant for name in ("no_nsp", "bert", "more_masks", "weighted")}
 
-    def columns(own: Sequence[str]) -> dict[str, Column]:
+    def columns(own: Sequence[str]) -> dict[str, MetricColumn]:
         metrics = {name: {"own_mlm_loss": 1.0} if name in own else {} for name in variants}
         runs = {cell_name(name, 0): {**found, "mlm_loss": 1.0} for name, found in metrics.items()}
         runs[cell_name("bert", 0, "sst2")] = {"loss": 1.0}

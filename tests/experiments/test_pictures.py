@@ -17,7 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.experiments import pictures
 from bert_jax.experiments.ablation_table import Results, cell_name, write_tables
 from bert_jax.experiments.compare import compare
-from bert_jax.experiments.nouns import SAME_ROWS, Column
+from bert_jax.experiments.nouns import SAME_ROWS, MetricColumn
 from bert_jax.experiments.pictures import over_numbers
 from bert_jax.experiments.sweep import Outcome, Sweep, _over, _write
 from bert_jax.runs.own_code import at
@@ -219,7 +219,7 @@ def test_three_numbers_of_the_last_key_are_a_curve_unasked(tmp_path):
 
 def test_baselines_are_said_under_a_figure():
     rows = compare({"a": [2.0, 2.1], "b": [2.2, 2.3]})
-    column = Column("the loss", "lower is better", {}, {"near": 2.4, "far": 9.0})
+    column = MetricColumn("the loss", "lower is better", {}, {"near": 2.4, "far": 9.0})
     chart = pictures.figure_of("loss", column.better, {"": [(0.0, row) for row in rows]}, column=column)
     assert chart.sentences == ("The loss.", "Without learning: near 2.400, far 9.000.")
 
