@@ -149,7 +149,7 @@ class _Recipe(NamedTuple):
 def _load(ablation: Ablation, variant: str) -> _Recipe:
     """Return the recipe of a variant.
 
-    Its model and its loss are traced (nothing is computed), so that errors in a user's own code are found now.
+    Its model and its loss are traced (nothing is computed), so that errors in the code of a user are found now.
     """
     config = recipes.load(f"{ablation.recipe}:{variant}", ablation.overrides).to_dict()
     settings = PretrainingSettings.of(config, f"{variant}: config")
@@ -177,7 +177,7 @@ def _check_text(pretrained: Mapping[str, _Recipe]) -> None:
 
 
 def _check_positions(pretrained: Mapping[str, _Recipe]) -> None:
-    """Raise ``UserError`` if a variant cannot read the first one's held-out rows, on which all are compared."""
+    """Raise ``UserError`` if a variant cannot read the held-out rows of the first variant, on which all are compared."""
     first, *others = pretrained
     length = pretrained[first].checked.experiment.evaluated_phase.max_length
     for name in others:
@@ -206,7 +206,7 @@ def _over(ablation: Ablation, pretrained: Mapping[str, _Recipe]) -> Over | None:
 class _Tuning(NamedTuple):
     """A recipe with which all pretrained models are fine-tuned."""
 
-    text: str  # what the user gave, such as ``glue:sst2 --epochs=1``
+    text: str  # the value of the flag, such as ``glue:sst2 --epochs=1``
     config: dict[str, Any]
     settings: FinetuningSettings
     main_metric: str

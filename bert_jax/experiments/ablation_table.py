@@ -1,4 +1,4 @@
-"""The table of an ablation: its columns, what each measures and in which variants it is alike, and its figures."""
+"""The table of an ablation: its columns, the meaning of each column in each variant, and its figures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Variant:
     """A pretrained variant, as far as its held-out metrics depend on it.
 
     Attributes:
-      keys: plain data, ``config.objective`` and what phases replace in it.
+      keys: plain data, ``config.objective`` and the keys that phases replace in it.
     """
 
     objective: PretrainingObjective
@@ -61,7 +61,7 @@ def cell_name(variant: str, seed: int, task: str = "") -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """What the runs of an ablation reached.
+    """The scores that the runs of an ablation reached.
 
     Attributes:
       names: the variants, also those that are fine-tuned but not pretrained.
@@ -80,7 +80,7 @@ class Results:
     def columns(self) -> dict[str, MetricColumn]:
         """Return the metrics of the table in their order: held-out ones, then the scores of fine-tuning.
 
-        The ``own_`` metrics are left out if in all variants they measure what ``mlm_loss`` and ``mlm_accuracy`` do. Of
+        The ``own_`` metrics are left out if in all variants they measure the same as ``mlm_loss`` and ``mlm_accuracy``. Of
         the fine-tuning of a saved step there is the main metric alone, since there may be many steps.
         """
         found, (first, *_) = dict[str, MetricColumn](), self.pretrained.values()
@@ -133,7 +133,7 @@ class Results:
         return MetricColumn(about, _better(name), scores, baselines, measures=measures, not_compared=differing)
 
     def _baselines(self, metric: str, variant: str, seeds: Sequence[int], task: str = "") -> dict[str, float]:
-        """Return what ``metric`` is without learning, by name: the mean over runs of the variant."""
+        """Return the scores without learning that ``metric`` has, by name: the means over runs of the variant."""
         known: dict[str, list[float]] = {}
         for seed in seeds:
             path = files.as_path(self.workdir) / cell_name(variant, seed, task) / "baselines.json"

@@ -1,4 +1,4 @@
-"""Writes what an ablation or a sweep found: tables as Markdown and JSON, a page, and a picture."""
+"""Writes the results of an ablation or a sweep: tables as Markdown and JSON, a page, and a picture."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOTE = (
 def overview(tables: Tables, baselines: Mapping[str, str]) -> _TextTable:
     """Return the table of everything: a row per variant and a column per metric, and a row of baselines if there are.
 
-    ``baselines`` maps a metric to what is reached without learning, as text.
+    ``baselines`` maps a metric to the scores that are reached without learning, as text.
     """
     variants = dict.fromkeys(row.variant for rows in tables.values() for row in rows)
     summaries = {(metric, row.variant): row for metric, rows in tables.items() for row in rows}

@@ -26,14 +26,14 @@ class Over(NamedTuple):
 
     @property
     def curves(self) -> dict[str, list[str]]:
-        """The variants whose names are alike but for a last number, by what is alike: ``rate`` for ``rate_20``."""
+        """The variants whose names are alike but for a last number, by the part that is alike: ``rate`` for ``rate_20``."""
         alike: dict[str, list[str]] = {}
         for variant in self.values:
             alike.setdefault(_LAST_NUMBER.sub("", variant) or self.key, []).append(variant)
         return {name if len(names) > 1 else names[0]: names for name, names in alike.items()}
 
     def check_curves(self) -> None:
-        """Raise ``UserError`` if two variants would stand at one place of one curve."""
+        """Raise ``UserError`` if two variants would stand at the same place of the same curve."""
         for name, variants in self.curves.items():
             places: dict[float, str] = {}
             for variant in variants:
@@ -105,7 +105,7 @@ def _mark(row: VariantSummary, name: str, x: float = 0.0) -> Mark:
 
 
 def _doubts(curves: _Curves) -> list[str]:
-    """Return what is said of the points of curves that are not shown to differ, or not compared."""
+    """Return sentences on the points of curves that are not shown to differ, or not compared."""
     (leading, first), found = next(iter(curves.items())), list[str]()
     for name, points in curves.items():
         places: dict[tuple[str, str], list[str]] = {}  # what stands before and after the places -> the places
@@ -123,7 +123,7 @@ def _doubts(curves: _Curves) -> list[str]:
 def of_columns(columns: Mapping[str, MetricColumn], tables: Tables, over: Over | None) -> list[tuple[Figure, bool]]:
     """Return the figures of an ablation, each with whether it is of a main metric.
 
-    There is one for a metric, and one for all steps at which a metric was measured.
+    A metric has a figure; a metric that was measured at several steps has a figure over all of them.
     """
     groups: dict[str, list[str]] = {}  # title -> metrics
     for metric, column in columns.items():
@@ -141,7 +141,7 @@ def of_columns(columns: Mapping[str, MetricColumn], tables: Tables, over: Over |
 
 
 def _along(over: Over, rows: Sequence[VariantSummary]) -> dict[str, _Points]:
-    """Return the curves of one metric, without those that have no point."""
+    """Return the curves of a metric that have a point."""
     found: dict[str, _Points] = {}
     for name, variants in over.curves.items():
         points = [(over.values[row.variant], row) for row in rows if row.variant in variants]

@@ -57,7 +57,7 @@ class Sweep:
 
 
 class _Common(NamedTuple):
-    """What all runs share; recorded as a list."""
+    """The facts that all runs share; recorded as a list."""
 
     data: str
     init: str | None
@@ -208,13 +208,13 @@ def _combinations(request: Sweep) -> dict[str, dict[str, str]]:
 
 
 def _same(value: Any) -> Any:
-    """Return what is equal for equal numbers, such as ``0.1`` and ``0.10``."""
+    """Return a value that is equal for equal numbers, such as ``0.1`` and ``0.10``."""
     number = recipes.literal(str(value))
     return float(number) if is_number(number) else value
 
 
 def _metric(every: Sequence[FinetuningSettings]) -> str:
-    """Return the metric by which runs are compared: the one that the recipe selects, else the task's main metric."""
+    """Return the metric by which runs are compared: the metric that the recipe selects, else the task's main metric."""
     names = set()
     for settings in every:
         settings.experiment().check()

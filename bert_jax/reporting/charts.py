@@ -24,7 +24,7 @@ _MOST_DOTS = 40  # lines with more points have no dots
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """One curve. It has a gap where y is None or not finite.
+    """A curve. It has a gap where y is None or not finite.
 
     ``style`` is a CSS class: ``train`` or ``eval``.
     """
@@ -36,7 +36,7 @@ class Series:
 
 @dataclasses.dataclass(frozen=True)
 class Chart:
-    """Several curves over one x axis.
+    """Several curves over the same x axis.
 
     ``references`` are horizontal lines (name, y), ``marks`` are vertical lines (name, x).
     """
@@ -135,7 +135,7 @@ def svg(chart: Chart) -> str:
 
 
 def still(chart: Chart) -> str:
-    """Return the elements of ``svg`` without those that react to the pointer; "" if there is nothing to draw."""
+    """Return the elements of ``svg`` that do not react to the pointer; "" if there is nothing to draw."""
     frame = _frame(chart)
     return "" if frame is None else "\n".join(_still(chart, frame))
 

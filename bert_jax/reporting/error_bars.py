@@ -107,7 +107,7 @@ def section(figures: Sequence[Figure], note: str) -> str:
 
 
 def picture(title: str, figures: Sequence[Figure], note: str) -> str:
-    """Return all charts as one SVG, which needs nothing else and has a background of its own."""
+    """Return all charts as one SVG, which needs nothing else and has a background."""
     panels, across = [_panel(chart) for chart in figures], min(2, len(figures))
     width = across * (_ACROSS + _MARGIN) + _MARGIN
     head = [*_lines([title], 40, "title", width)]
