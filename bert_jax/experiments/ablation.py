@@ -177,7 +177,7 @@ def _check_text(pretrained: Mapping[str, _Recipe]) -> None:
 
 
 def _check_positions(pretrained: Mapping[str, _Recipe]) -> None:
-    """Raise ``UserError`` if a variant cannot read the held-out rows of the first variant, on which all are compared."""
+    """Raise ``UserError`` if a variant cannot read the held-out rows of the first variant, which all must read."""
     first, *others = pretrained
     length = pretrained[first].checked.experiment.evaluated_phase.max_length
     for name in others:

@@ -80,8 +80,8 @@ class Results:
     def columns(self) -> dict[str, MetricColumn]:
         """Return the metrics of the table in their order: held-out ones, then the scores of fine-tuning.
 
-        The ``own_`` metrics are left out if in all variants they measure the same as ``mlm_loss`` and ``mlm_accuracy``. Of
-        the fine-tuning of a saved step there is the main metric alone, since there may be many steps.
+        The ``own_`` metrics are left out if in all variants they measure the same as ``mlm_loss`` and
+        ``mlm_accuracy``. The fine-tuning of a saved step has its main metric alone, since there may be many steps.
         """
         found, (first, *_) = dict[str, MetricColumn](), self.pretrained.values()
         plain = [first.rows.deciding, "mlm_logits", "masked_labels", "masked_weights", ""]

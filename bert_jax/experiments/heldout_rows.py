@@ -60,7 +60,8 @@ class HeldoutRows:
         masked LM, has neither.
 
         Args:
-          own: the metrics of the run itself; the masked-LM metrics among them are called ``own_mlm_loss`` and ``own_mlm_accuracy``.
+          own: the metrics of the run itself; the masked-LM metrics among them are then called ``own_mlm_loss`` and
+            ``own_mlm_accuracy``.
         """
         found = self._evaluate(corpus, tokenizer, workdir)
         same_rows = {name: found[name] for name in SAME_ROWS if name in found}

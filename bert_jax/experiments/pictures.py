@@ -26,7 +26,7 @@ class Over(NamedTuple):
 
     @property
     def curves(self) -> dict[str, list[str]]:
-        """The variants whose names are alike but for a last number, by the part that is alike: ``rate`` for ``rate_20``."""
+        """The variants whose names are alike but for a last number, by the rest: ``rate`` for ``rate_20``."""
         alike: dict[str, list[str]] = {}
         for variant in self.values:
             alike.setdefault(_LAST_NUMBER.sub("", variant) or self.key, []).append(variant)

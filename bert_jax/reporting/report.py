@@ -169,7 +169,7 @@ def _lead(text: str) -> str:
 def _tiles(
     records: list[Record], leading: list[tuple[str, str, str, str]], state: Mapping[str, Any], meant: str
 ) -> str:
-    """Return the headline figures, each with a name, a value, a note and the note's colour, and the figures of the run."""
+    """Return the headline figures, each with a name, a value, a note and a colour, and the figures of the run."""
     tiles = list(leading)
     step, total = records[-1]["step"], state.get("num_train_steps")
     tiles.append(("steps", f"{step:,}", f"of {total:,}" if is_number(total) else "", ""))
@@ -287,7 +287,7 @@ def _scored_labels(splits: Mapping[str, Any]) -> set[str]:
 def _results(
     evaluations: list[Record], details: Mapping[str, Any], baselines: Mapping[str, Any], titles: Mapping[str, str]
 ) -> str:
-    """Return a table of the first, the last and the best evaluation, without the metrics that the table of scores has already."""
+    """Return a table of the first, the last and the best evaluation, without the metrics that the scores have already."""
     rows, splits = [], mapping(details.get("splits"))
     scored = any(found.get("metrics") for found in splits.values())
     shows_last = not (scored and evaluations and details.get("best_step") == evaluations[-1]["step"])
