@@ -287,7 +287,7 @@ def _scored_labels(splits: Mapping[str, Any]) -> set[str]:
 def _results(
     evaluations: list[Record], details: Mapping[str, Any], baselines: Mapping[str, Any], titles: Mapping[str, str]
 ) -> str:
-    """Return a table of the first, the last and the best evaluation, without the metrics that the scores have already."""
+    """Return a table of the first, the last and the best evaluation; metrics of the table of scores are left out."""
     rows, splits = [], mapping(details.get("splits"))
     scored = any(found.get("metrics") for found in splits.values())
     shows_last = not (scored and evaluations and details.get("best_step") == evaluations[-1]["step"])
