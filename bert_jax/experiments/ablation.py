@@ -6,8 +6,7 @@ import dataclasses
 import difflib
 import math
 import re
-import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bert_jax import configuration
@@ -16,31 +15,26 @@ from bert_jax.corpora.mixture import Mixture
 from bert_jax.errors import UserError, few
 from bert_jax.examples.load import load as load_examples
 from bert_jax.examples.splits import train_split
-from bert_jax.experiments import output
-from bert_jax.experiments.columns import Variant, by_metric, columns_of, task_of
-from bert_jax.experiments.compare import compare
+from bert_jax.experiments.ablation_table import Results, Variant, cell_name, write_tables
 from bert_jax.experiments.finetunings import check_labels
 from bert_jax.experiments.grid import RESULTS, Grid
 from bert_jax.experiments.heldout_rows import HeldoutRows, plain
-from bert_jax.experiments.nouns import OWN, SAME_ROWS, Cell, Metrics, Tables
-from bert_jax.experiments.pictures import Over, of_metrics, over_numbers
+from bert_jax.experiments.nouns import Cell, Metrics, Tables
+from bert_jax.experiments.pictures import Over, over_numbers
 from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.config import ModelConfig
-from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.parts.own_code import at
 from bert_jax.recipes import key_names, recipes
 from bert_jax.recipes.finetuning_settings import FinetuningSettings
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
-from bert_jax.reporting.formats import figure
 from bert_jax.reporting.loggers.base import flatten
-from bert_jax.reporting.measures import known_baselines
 from bert_jax.runs.finetuning import Splits
 from bert_jax.runs.inputs import CORPUS, Inputs
 from bert_jax.runs.prepare import prepare
 from bert_jax.runs.prepared import Request
 from bert_jax.runs.pretraining import Pretraining
 from bert_jax.runs.run import finetune, pretrain
-from bert_jax.storage import files, reading
+from bert_jax.storage import files
 from bert_jax.tasks.base import KIND
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
@@ -87,151 +81,40 @@ def ablate(ablation: Ablation) -> Tables:
       UserError: any error of ``pretrain`` in a variant's recipe, or a folder of the workdir that holds another run;
         where possible it is raised before the first run.
     """
-    configs = _configs(ablation)
-    checked = {name: _checked(name, config) for name, config in configs.items()}
-    settings = {name: one.settings for name, one in checked.items()}
-    rows = {name: HeldoutRows.of(one.experiment, _evaluated(one)) for name, one in checked.items()}
-    variants = {name: _variant(settings[name], one, rows[name]) for name, one in checked.items()}
-    reference = rows[ablation.pretrained[0]]
-    _check_text(settings)
-    _check_positions(checked)
-    over = _over(ablation, configs)
-    tunings = _tunings(ablation, [one.task.setting.model for one in checked.values()])
-    tasks = {f"{name}{at}": one.config for at in _at(ablation) for name, one in tunings.items()}
-    main = {f"{name}{at}": str(one.settings.main_metric) for at in _at(ablation) for name, one in tunings.items()}
-    cells = _cells(ablation, settings, reference, tasks)
-    pretrained = cells[: len(ablation.seeds) * len(settings)]
-    _check_steps(ablation, checked, pretrained)
+    _check_flags(ablation)
+    pretrained = {name: _load(ablation, name) for name in ablation.pretrained}
+    variants = {name: one.variant for name, one in pretrained.items()}
+    rows = variants[ablation.pretrained[0]].rows
+    _check_text(pretrained)
+    _check_positions(pretrained)
+    over = _over(ablation, pretrained)
+    tunings, examples = _tunings(ablation, pretrained)
+    cells = _pretraining_cells(ablation, pretrained, rows)
+    _check_steps(ablation, pretrained, cells)
     with only_writer(ablation.workdir):
-        grid = Grid(cells, ablation.workdir)
-        tokenizer, corpus, paths = _inputs(ablation, settings[ablation.pretrained[0]], variants, pretrained)
-        _check_finetunings(ablation, tunings, checked, tokenizer)
-        tunings.clear()  # the examples need not stay in memory
+        grid = Grid([*cells, *_tuning_cells(ablation, tunings, cells)], ablation.workdir)
+        tokenizer, corpus, paths = _inputs(ablation, pretrained, cells)
+        _check_finetunings(ablation, tunings, examples, pretrained, tokenizer)
+        del examples  # they need not stay in memory
 
         def run(cell: Cell, workdir: str) -> Metrics:
-            if "task" in cell.overrides:
-                metric, metrics = main[cell.overrides["task"]], _finetune(ablation, cell, workdir)
-                return {metric: metrics[metric], **metrics}  # puts the main metric first
-            config = configs[cell.overrides["variant"]]
+            if task := cell.overrides.get("task"):
+                main, found = tunings[task].main_metric, _finetune(ablation, cell, workdir)
+                return {main: found[main], **found}  # puts the main metric first
+            config = pretrained[cell.overrides["variant"]].config
             config = configuration.complete({"seed": cell.overrides["seed"], **paths}, config)
             own = pretrain(config, Request(workdir=workdir, command=ablation.command))
-            return reference.metrics_of_run(own, corpus, tokenizer, workdir)
+            return rows.metrics_of_run(own, corpus, tokenizer, workdir)
 
-        results = grid.run(run)
-    runs: dict[str, list[Metrics]] = {name: [] for name in ablation.variants}
-    for seed in ablation.seeds:
-        for name, of_seeds in runs.items():
-            scores = dict(results[f"{name.removesuffix(_BILSTM)}-seed{seed}"]) if name in settings else {}
-            for task in tasks:
-                tuned = results[f"{task}-{name}-seed{seed}"]
-                scores |= {f"{task}/{metric}": value for metric, value in tuned.items()}
-            of_seeds.append(scores)
-    tables, text = _write(ablation, runs, variants, main, over)
+        metrics = grid.run(run)
+    tasks = {task: one.main_metric for task, one in tunings.items()}
+    results = Results(ablation.workdir, ablation.variants, ablation.seeds, metrics, variants, tasks)
+    tables, text = write_tables(results, ablation.command, over)
     print(text, flush=True)
     return tables
 
 
-def _checked(name: str, config: Mapping[str, Any]) -> Pretraining:
-    """Return the checked recipe of a variant.
-
-    Its model and its loss are traced (nothing is computed), so that errors in a user's own code are found now.
-    """
-    try:
-        recipe = prepare(PretrainingSettings.of(config))
-        metric_names(recipe.task)
-    except UserError as error:
-        raise UserError(f"{name}: {error}") from error
-    except Exception as error:
-        error.add_note(f"in the variant {name}")
-        raise
-    return recipe
-
-
-def _evaluated(recipe: Pretraining) -> PretrainingObjective:
-    """Return the objective of the phase whose held-out rows are evaluated."""
-    return recipe.task.of(recipe.experiment.evaluated_phase.kind)
-
-
-def _variant(settings: PretrainingSettings, recipe: Pretraining, rows: HeldoutRows) -> Variant:
-    """Return what the metrics of a variant depend on."""
-    changes = {phase.kind: phase.changes for phase in recipe.experiment.phases.phases}
-    return Variant(_evaluated(recipe), rows.deciding, plain([dict(settings.objective), changes]))
-
-
-def _over(ablation: Ablation, configs: Mapping[str, Mapping[str, Any]]) -> Over | None:
-    """Return the x axis of the pictures, with the place of each variant; None if bars are drawn.
-
-    Raises ``UserError`` for a key that is no number in a variant, or that puts two variants at one place of a curve.
-    """
-    if not (key := ablation.over):
-        return None
-    of_variants = {name: configs[name.removesuffix(_BILSTM)] for name in ablation.variants}
-    values = {name: at(config, key_names.full(key, config)) for name, config in of_variants.items()}
-    if all(value is None for value in values.values()):
-        known = sorted({one for config in configs.values() for one in flatten(config)})
-        close = "".join(f"; did you mean {one!r}?" for one in difflib.get_close_matches(key, known, n=1))
-        raise UserError(f"--over={key} is a key that no variant sets{close}")
-    over = over_numbers(key, values)
-    over.check_curves()
-    return over
-
-
-def _cells(
-    ablation: Ablation,
-    settings: Mapping[str, PretrainingSettings],
-    evaluation: HeldoutRows,
-    tasks: Mapping[str, dict[str, Any]],
-) -> list[Cell]:
-    """Return the runs of pretraining, then the runs of fine-tuning every pretrained model on every task."""
-    origins = {
-        (name, seed): {"variant": name, "seed": seed, "recipe": plain(settings[name].identity())}
-        for seed in ablation.seeds
-        for name in ablation.pretrained
-    }
-    cells = [
-        Cell(f"{name}-seed{seed}", facts, evaluation.record, "pretraining") for (name, seed), facts in origins.items()
-    ]
-    for task, config in tasks.items():
-        for seed in ablation.seeds:
-            for name in ablation.variants:
-                own = {**config, "seed": seed, "export": False} | (
-                    {"bilstm_layers": 2} if name.endswith(_BILSTM) else {}
-                )
-                facts = {"task": task, "variant": name, "seed": seed, "config": own, "data": ablation.data}
-                facts["origin"] = origins[name.removesuffix(_BILSTM), seed]
-                cells.append(Cell(f"{task}-{name}-seed{seed}", facts, None, "fine-tuning"))
-    return cells
-
-
-def _at(ablation: Ablation) -> Sequence[str]:
-    """Return what follows the name of a recipe of ``finetune``: ``@STEP`` for each step; "" without steps."""
-    return [f"@{step}" for step in ablation.steps] or [""]
-
-
-def _check_steps(ablation: Ablation, checked: Mapping[str, Pretraining], cells: Sequence[Cell]) -> None:
-    """Raise ``UserError`` if a run in ``cells`` has not kept, or would not keep, a step that is to be fine-tuned."""
-    for cell in cells if ablation.steps else ():
-        place, experiment = files.as_path(ablation.workdir) / cell.name, checked[cell.overrides["variant"]].experiment
-        kept = saved_steps(str(place))
-        if not (place / RESULTS).exists() and experiment.phases.in_epochs:
-            raise UserError(
-                f"{cell.name} has phases in epochs, of which no step is known; give num_steps or num_tokens"
-            )
-        if not (place / RESULTS).exists():
-            last, every, there = experiment.phases.num_steps, experiment.save_every_steps, max(kept, default=0)
-            planned = experiment.checkpoints.steps_to_keep(sorted({*range(every, last + 1, every), last}))
-            kept = [*kept, *(step for step in planned if step > there)]
-        if missing := [str(step) for step in ablation.steps if step not in kept]:
-            each = math.gcd(*ablation.steps)
-            raise UserError(
-                f"--finetune_steps has {few(missing)}, not kept by {cell.name}, which keeps "
-                f"{few([*map(str, kept)]) or 'none'}; to keep such "
-                f"steps of new runs: --config.checkpoints.every_steps={each} "
-                f"--config.checkpoints.keep_every_steps={each}"
-            )
-
-
-def _configs(ablation: Ablation) -> dict[str, dict[str, Any]]:
+def _check_flags(ablation: Ablation) -> None:
     if ":" in ablation.recipe.replace("://", ""):
         raise UserError(f"--config={ablation.recipe} names a variant; give the file alone, and --variants")
     given = {"--variants": ablation.variants, "--seeds": ablation.seeds}
@@ -244,26 +127,105 @@ def _configs(ablation: Ablation) -> dict[str, dict[str, Any]]:
         raise UserError("--finetune_steps are fine-tuned by a recipe; give --finetune=RECIPE")
     if not ablation.finetune and ablation.pretrained != ablation.variants:
         raise UserError(f"--variants with {_BILSTM} differ only in fine-tuning; give --finetune=RECIPE")
-    names = ablation.pretrained
-    return {name: recipes.load(f"{ablation.recipe}:{name}", ablation.overrides).to_dict() for name in names}
+
+
+class _Recipe(NamedTuple):
+    """The recipe of a variant: as it is given, typed, and checked."""
+
+    config: dict[str, Any]
+    settings: PretrainingSettings
+    checked: Pretraining
+
+    @property
+    def model(self) -> ModelConfig:
+        return self.checked.task.setting.model
+
+    @property
+    def variant(self) -> Variant:
+        task, experiment = self.checked.task, self.checked.experiment
+        objective = task.of(experiment.evaluated_phase.kind)
+        changes = {phase.kind: phase.changes for phase in experiment.phases.phases}
+        keys = plain([dict(self.settings.objective), changes])
+        return Variant(objective, HeldoutRows.of(experiment, objective), keys)
+
+
+def _load(ablation: Ablation, variant: str) -> _Recipe:
+    """Return the recipe of a variant.
+
+    Its model and its loss are traced (nothing is computed), so that errors in the code of a user are found now.
+    """
+    config = recipes.load(f"{ablation.recipe}:{variant}", ablation.overrides).to_dict()
+    try:
+        checked = prepare(PretrainingSettings.of(config))
+        metric_names(checked.task)
+    except UserError as error:
+        raise UserError(f"{variant}: {error}") from error
+    except Exception as error:
+        error.add_note(f"in the variant {variant}")
+        raise
+    return _Recipe(config, checked.settings, checked)
+
+
+def _check_text(pretrained: Mapping[str, _Recipe]) -> None:
+    name, *others = pretrained
+    for other in others:
+        for group in ("vocab", "corpus"):
+            mine, theirs = (dataclasses.asdict(getattr(pretrained[n].settings, group)) for n in (name, other))
+            if differing := configuration.differences(mine, theirs, f"config.{group}"):
+                raise UserError(
+                    f"all variants must read one text, and {other} reads another than {name}: {'; '.join(differing)}; "
+                    "make two ablations of it"
+                )
+
+
+def _check_positions(pretrained: Mapping[str, _Recipe]) -> None:
+    """Raise ``UserError`` if a variant cannot read the held-out rows of the first variant, which all must read."""
+    first, *others = pretrained
+    length = pretrained[first].checked.experiment.evaluated_phase.max_length
+    for name in others:
+        if not (model := pretrained[name].model).causal:
+            model.check_lengths({f"the held-out rows of {first}, on which {name} is judged too": length})
+
+
+def _over(ablation: Ablation, pretrained: Mapping[str, _Recipe]) -> Over | None:
+    """Return the x axis of the pictures, with the place of each variant; None if bars are drawn.
+
+    Raises ``UserError`` for a key that is no number in a variant, or that puts two variants at one place of a curve.
+    """
+    if not (key := ablation.over):
+        return None
+    configs = {name: pretrained[name.removesuffix(_BILSTM)].config for name in ablation.variants}
+    values = {name: at(config, key_names.full(key, config)) for name, config in configs.items()}
+    if all(value is None for value in values.values()):
+        known = sorted({one for config in configs.values() for one in flatten(config)})
+        close = "".join(f"; did you mean {one!r}?" for one in difflib.get_close_matches(key, known, n=1))
+        raise UserError(f"--over={key} is a key that no variant sets{close}")
+    over = over_numbers(key, values)
+    over.check_curves()
+    return over
 
 
 class _Tuning(NamedTuple):
-    """A recipe with which all pretrained models are fine-tuned, and its examples (all of train)."""
+    """A recipe with which all pretrained models are fine-tuned."""
 
-    text: str  # what the user gave, such as ``glue:sst2 --epochs=1``
+    text: str  # the value of the flag, such as ``glue:sst2 --epochs=1``
     config: dict[str, Any]
     settings: FinetuningSettings
-    every: Mapping[str, Splits]
+    main_metric: str
 
 
-def _tunings(ablation: Ablation, models: Sequence[ModelConfig]) -> dict[str, _Tuning]:
-    """Return the recipes of ``--finetune`` by their short names, which begin the names of their runs and metrics.
+def _tunings(
+    ablation: Ablation, pretrained: Mapping[str, _Recipe]
+) -> tuple[dict[str, _Tuning], dict[str, Mapping[str, Splits]]]:
+    """Return the recipes of ``--finetune``, and by the text of each the splits of its tasks, with all of train.
 
-    Raises ``UserError`` if a recipe or its examples are wrong, its rows are too long for one of ``models``, or two
-    recipes have one name.
+    The names of the recipes begin the names of their runs and metrics: the short name, then ``@STEP`` for each of
+    ``ablation.steps``.
+
+    Raises ``UserError`` if a recipe or its examples are wrong, its rows are too long for a model, or two recipes have
+    one name.
     """
-    tunings: dict[str, _Tuning] = {}
+    tunings, examples = dict[str, _Tuning](), dict[str, Mapping[str, Splits]]()
     for text in ablation.finetune:
         recipe, *flags = re.split(r"\s+(?=--)", text.strip())
         overrides = [re.sub(r"^--(?!config\.)", "--config.", flag) for flag in flags]
@@ -282,32 +244,97 @@ def _tunings(ablation: Ablation, models: Sequence[ModelConfig]) -> dict[str, _Tu
             }
             for splits in every.values():
                 train_split(splits)  # raises unless there is one
-            for model in models:
-                model.check_lengths({f"config.phases.{KIND}.max_length": settings.phase.max_length})
+            for one in pretrained.values():
+                one.model.check_lengths({f"config.phases.{KIND}.max_length": settings.phase.max_length})
         except UserError as error:
             raise UserError(f"{text}: {error}") from error
-        tunings[name] = _Tuning(text, config, settings, every)
-    return tunings
+        tunings[name], examples[text] = _Tuning(text, config, settings, str(settings.main_metric)), every
+    steps = [f"@{step}" for step in ablation.steps] or [""]
+    return {f"{name}{step}": one for step in steps for name, one in tunings.items()}, examples
+
+
+def _pretraining_cells(ablation: Ablation, pretrained: Mapping[str, _Recipe], rows: HeldoutRows) -> list[Cell]:
+    common, cells = rows.record, list[Cell]()
+    for seed in ablation.seeds:
+        for name, one in pretrained.items():
+            facts = {"variant": name, "seed": seed, "recipe": plain(one.settings.identity())}
+            cells.append(Cell(cell_name(name, seed), facts, common, "pretraining"))
+    return cells
+
+
+def _tuning_cells(ablation: Ablation, tunings: Mapping[str, _Tuning], pretrainings: Sequence[Cell]) -> list[Cell]:
+    """Return the runs of fine-tuning every pretrained model on every task."""
+    origins, cells = {cell.name: cell.overrides for cell in pretrainings}, list[Cell]()
+    for task, one in tunings.items():
+        for seed in ablation.seeds:
+            for name in ablation.variants:
+                own = {**one.config, "seed": seed, "export": False}
+                if name.endswith(_BILSTM):
+                    own["bilstm_layers"] = 2
+                facts = {"task": task, "variant": name, "seed": seed, "config": own, "data": ablation.data}
+                facts["origin"] = origins[cell_name(name.removesuffix(_BILSTM), seed)]
+                cells.append(Cell(cell_name(name, seed, task), facts, None, "fine-tuning"))
+    return cells
+
+
+def _check_steps(ablation: Ablation, pretrained: Mapping[str, _Recipe], cells: Sequence[Cell]) -> None:
+    """Raise ``UserError`` if a run in ``cells`` has not kept, or would not keep, a step that is to be fine-tuned."""
+    for cell in cells if ablation.steps else ():
+        place = files.as_path(ablation.workdir) / cell.name
+        kept, experiment = saved_steps(str(place)), pretrained[cell.overrides["variant"]].checked.experiment
+        if not (place / RESULTS).exists():
+            if experiment.phases.in_epochs:
+                raise UserError(
+                    f"{cell.name} has phases in epochs, of which no step is known; give num_steps or num_tokens"
+                )
+            last, every, there = experiment.phases.num_steps, experiment.save_every_steps, max(kept, default=0)
+            planned = experiment.checkpoints.steps_to_keep(sorted({*range(every, last + 1, every), last}))
+            kept = [*kept, *(step for step in planned if step > there)]
+        if missing := [str(step) for step in ablation.steps if step not in kept]:
+            each = math.gcd(*ablation.steps)
+            raise UserError(
+                f"--finetune_steps has {few(missing)}, not kept by {cell.name}, which keeps "
+                f"{few([*map(str, kept)]) or 'none'}; to keep such "
+                f"steps of new runs: --config.checkpoints.every_steps={each} "
+                f"--config.checkpoints.keep_every_steps={each}"
+            )
+
+
+def _inputs(
+    ablation: Ablation, pretrained: Mapping[str, _Recipe], cells: Sequence[Cell]
+) -> tuple[Tokenizer, Mixture, dict[str, dict[str, str]]]:
+    """Make the vocabulary and the corpus that all runs share; return both, and config entries with their paths."""
+    root, settings = files.as_path(ablation.workdir), pretrained[ablation.pretrained[0]].settings
+    bound = any(saved_steps(str(root / cell.name)) for cell in cells if (root / cell.name).exists())
+    folder = root / _INPUTS
+    folder.mkdir(parents=True, exist_ok=True)
+    units = tuple(dict.fromkeys(unit for one in pretrained.values() for unit in one.variant.objective.units))
+    inputs = Inputs(str(folder), settings.vocab, settings.corpus, None, bound, settings.private, units)
+    inputs.check()
+    tokenizer, corpus = inputs.open(lambda line: print(line, flush=True))
+    place = settings.corpus.path or str(folder / CORPUS)
+    return tokenizer, corpus, {"vocab": {"path": str(tokenizers.find(str(folder)))}, "corpus": {"path": place}}
 
 
 def _check_finetunings(
     ablation: Ablation,
     tunings: Mapping[str, _Tuning],
-    checked: Mapping[str, Pretraining],
+    examples: Mapping[str, Mapping[str, Splits]],
+    pretrained: Mapping[str, _Recipe],
     tokenizer: Tokenizer,
 ) -> None:
     """Raise ``UserError`` if a fine-tuning could not begin; pretraining takes long.
 
     The examples are encoded for the first model alone; of the others only the lengths are checked.
     """
-    models = [one.task.setting.model for one in checked.values()]
     bilstm = any(name.endswith(_BILSTM) for name in ablation.variants)
-    for text, _, settings, every in tunings.values():
+    models = [TrainedModel("", {}, one.model, tokenizer) for one in pretrained.values()]
+    for text, settings in {one.text: one.settings for one in tunings.values()}.items():
         settings = dataclasses.replace(settings, bilstm_layers=2) if bilstm else settings
         try:
-            first, *_ = [prepare(settings, TrainedModel("", {}, model, tokenizer)) for model in models]
-            task, _ = first.with_examples(every)
-            check_labels(task, {name: one.data for name, one in settings.each.items()}, every)
+            first, *_ = [prepare(settings, model) for model in models]
+            task, _ = first.with_examples(examples[text])
+            check_labels(task, {name: one.data for name, one in settings.each.items()}, examples[text])
         except UserError as error:
             raise UserError(f"{text}: {error}") from error
 
@@ -318,113 +345,3 @@ def _finetune(ablation: Ablation, cell: Cell, workdir: str) -> Metrics:
     init += "".join(cell.overrides["task"].partition("@")[1:])
     request = Request(workdir, ablation.command, init, data=ablation.data)
     return finetune(cell.overrides["config"], request)
-
-
-def _check_positions(checked: Mapping[str, Pretraining]) -> None:
-    """Raise ``UserError`` if a variant cannot read the first one's held-out rows, on which all are compared."""
-    first, *others = checked
-    length = checked[first].experiment.evaluated_phase.max_length
-    for name in others:
-        if not (model := checked[name].task.setting.model).causal:
-            model.check_lengths({f"the held-out rows of {first}, on which {name} is judged too": length})
-
-
-def _check_text(settings: Mapping[str, PretrainingSettings]) -> None:
-    name, *others = settings
-    for other in others:
-        for group in ("vocab", "corpus"):
-            mine, theirs = (dataclasses.asdict(getattr(settings[n], group)) for n in (name, other))
-            if differing := configuration.differences(mine, theirs, f"config.{group}"):
-                raise UserError(
-                    f"all variants must read one text, and {other} reads another than {name}: {'; '.join(differing)}; "
-                    "make two ablations of it"
-                )
-
-
-def _inputs(
-    ablation: Ablation,
-    settings: PretrainingSettings,
-    variants: Mapping[str, Variant],
-    cells: Sequence[Cell],
-) -> tuple[Tokenizer, Mixture, dict[str, dict[str, str]]]:
-    """Make the vocabulary and the corpus that all runs share; return both, and config entries with their paths."""
-    root = files.as_path(ablation.workdir)
-    bound = any(saved_steps(str(root / cell.name)) for cell in cells if (root / cell.name).exists())
-    folder = root / _INPUTS
-    folder.mkdir(parents=True, exist_ok=True)
-    units = tuple(dict.fromkeys(unit for variant in variants.values() for unit in variant.task.units))
-    inputs = Inputs(str(folder), settings.vocab, settings.corpus, None, bound, settings.private, units)
-    inputs.check()
-    tokenizer, corpus = inputs.open(lambda line: print(line, flush=True))
-    place = settings.corpus.path or str(folder / CORPUS)
-    return tokenizer, corpus, {"vocab": {"path": str(tokenizers.find(str(folder)))}, "corpus": {"path": place}}
-
-
-def _write(
-    ablation: Ablation,
-    runs: Mapping[str, Sequence[Metrics]],
-    variants: Mapping[str, Variant],
-    tasks: Mapping[str, str],
-    over: Over | None = None,
-) -> tuple[Tables, str]:
-    """Write the tables and pictures; return the tables, and the text to show on the terminal.
-
-    Args:
-      runs: variant -> the metrics of each seed.
-      variants: the variants that were pretrained.
-      tasks: the names of fine-tunings, with which the names of their metrics begin -> the main metric of each.
-      over: the place of each variant along x in the pictures.
-    """
-    seeds, scores = ablation.seeds, by_metric(runs)
-    columns = columns_of(scores, variants, tasks)
-    for metric, column in columns.items():
-        baselines = _baselines(ablation, metric, scores[metric], variants, tasks)
-        columns[metric] = dataclasses.replace(column, baselines=baselines)
-    references = over.references if over else None
-    tables = {metric: compare(scores[metric], column.measures, references) for metric, column in columns.items()}
-    lines = {metric: column.line for metric, column in columns.items()}
-    to_beat = {
-        metric: ", ".join(f"{name} {figure(value)}" for name, value in column.baselines.items())
-        for metric, column in columns.items()
-        if column.baselines
-    }
-    blocks: list[output.Block] = [
-        f"# {', '.join(runs)}: {len(seeds)} seed{'s' * (len(seeds) > 1)}",
-        output.overview(tables, to_beat),
-        output.SPREAD + (" The last line has what is reached without learning." if to_beat else ""),
-        lines,
-    ]
-    if (compared := output.differences(tables))[1]:
-        heading = "## Differences" + ("" if references else f" from {next(iter(runs))}")
-        blocks += [heading, compared, output.NOTE]
-    record = {"variants": tuple(runs), "seeds": seeds, "command": ablation.command, "metrics": output.as_data(tables)}
-    record["scores"] = {metric: scores[metric] for metric in columns}  # of each variant, in the order of the seeds
-    record |= {"columns": lines, "without_learning": to_beat}
-    if over:
-        record["over"] = {over.key: over.values}
-    figures = of_metrics(tables, columns, over)
-    main = {SAME_ROWS[0], *(f"{task.partition('@')[0]}/{metric}" for task, metric in tasks.items())}
-    shown = [one for one in figures if one.title in main and len(one.marks) > 1]
-    return tables, output.write(ablation.workdir, blocks, record, figures, shown or figures)
-
-
-def _baselines(
-    ablation: Ablation, metric: str, having: Collection[str], variants: Mapping[str, Variant], tasks: Collection[str]
-) -> dict[str, float]:
-    """Return what ``metric`` is without learning, by name: the mean over the runs of the first variant that has it.
-
-    ``mlm_loss`` is computed on the rows of the first variant with its own seed, so only that run's baselines count.
-    """
-    variant, first, task = next(iter(having)), next(iter(variants)), task_of(metric, tasks)
-    if metric.startswith(OWN) or (metric in SAME_ROWS and variant != first):
-        return {}
-    seeds, own_seed = ablation.seeds, variants[first].rows["seed"]
-    if metric in SAME_ROWS and own_seed in seeds:
-        seeds = (own_seed,)
-    known: dict[str, list[float]] = {}
-    for seed in seeds:
-        folder = files.as_path(ablation.workdir) / f"{f'{task}-' if task else ''}{variant}-seed{seed}"
-        baselines = reading.read_object(folder / "baselines.json") or {}
-        for name, value in known_baselines(metric.removeprefix(f"{task}/"), baselines):
-            known.setdefault(name, []).append(value)
-    return {name: statistics.fmean(values) for name, values in known.items()}

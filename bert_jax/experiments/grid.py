@@ -28,7 +28,7 @@ _MOST_NAMED, _MOST_METRICS = 4, 4  # names of cells in one error; metrics in the
 
 
 class Grid:
-    """The runs of an experiment, each in a folder of its own: it holds the cell's run, finished or not, or no run."""
+    """The runs of an experiment, each in a folder that holds this run, finished or not, or no run."""
 
     def __init__(self, cells: Sequence[Cell], workdir: str):
         """Look at the folders of the cells.
@@ -142,7 +142,7 @@ def _holds_another(place: epath.Path, cell: Cell) -> bool:
 
 
 def _changed(place: epath.Path, cell: Cell) -> list[str]:
-    """Return what differs between the run that a folder holds and the cell, as ``key: old -> new``."""
+    """Return the differences between the run that a folder holds and the cell, as ``key: old -> new``."""
     record = _read(place / RESULTS) | _read(place / CELL)
     if "identity" not in record:
         return ["it does not say which run it is"]

@@ -56,11 +56,12 @@ class HeldoutRows:
     def metrics_of_run(self, own: Mapping[str, float], corpus: Mixture, tokenizer: Tokenizer, workdir: str) -> Metrics:
         """Return the metrics of the run in ``workdir`` for the tables.
 
-        ``mlm_loss`` and ``mlm_accuracy`` are computed on these rows. A causal model, or one without a head for masked
-        LM, has neither.
+        ``mlm_loss`` and ``mlm_accuracy`` are computed on these rows. A causal model, or a model without a head for
+        masked LM, has neither.
 
         Args:
-          own: what the run says of itself; its masked-LM metrics are called ``own_mlm_loss`` and ``own_mlm_accuracy``.
+          own: the metrics of the run itself; the masked-LM metrics among them are then called ``own_mlm_loss`` and
+            ``own_mlm_accuracy``.
         """
         found = self._evaluate(corpus, tokenizer, workdir)
         same_rows = {name: found[name] for name in SAME_ROWS if name in found}

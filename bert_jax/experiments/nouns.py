@@ -90,15 +90,22 @@ Tables = Mapping[str, Sequence[VariantSummary]]  # metric -> a summary for each 
 
 
 @dataclasses.dataclass(frozen=True)
-class Column:
-    """The meaning of a metric in the table of an ablation."""
+class MetricColumn:
+    """A metric in the table of an ablation, with its meaning."""
 
     about: str
     better: str  # which values are better, in words
-    measures: Mapping[str, Any] | None = None  # variant -> what it measures; None: the same in all
+    scores: Mapping[str, Sequence[float]]  # variant -> a score per seed
+    baselines: Mapping[str, float]  # name -> a score without learning
+    is_main: bool = False
+    step: str = ""  # the step that was fine-tuned, if not the last
+    measures: Mapping[str, Any] | None = None  # variant -> plain data on what it measures; None: the same in all
     not_compared: str = ""  # which variants measure something else
-    baselines: Mapping[str, float] = dataclasses.field(default_factory=dict)  # name -> a score without learning
 
     @property
     def line(self) -> str:
         return "; ".join(filter(None, [self.about, self.better, self.not_compared]))
+
+    def of_all_steps(self, text: str) -> str:
+        """Return a text, in which a fine-tuning is named, without the step of this column."""
+        return text.replace(f"@{self.step}", "", 1) if self.step else text

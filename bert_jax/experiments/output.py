@@ -1,4 +1,4 @@
-"""Writes what an ablation or a sweep found: tables as Markdown and JSON, a page, and a picture."""
+"""Writes the results of an ablation or a sweep: tables as Markdown and JSON, a page, and a picture."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from bert_jax.reporting.chart_style import ERROR_BARS
 from bert_jax.reporting.error_bars import Figure, picture, section
 from bert_jax.storage import files
 
-TextTable = tuple[tuple[str, ...], list[tuple[str, ...]]]  # the heading and the rows
+_TextTable = tuple[tuple[str, ...], list[tuple[str, ...]]]  # the heading and the rows
 # A paragraph or a heading, such as "## More"; a table; or names with their meanings.
-Block = str | TextTable | Mapping[str, str]
+Block = str | _TextTable | Mapping[str, str]
 SPREAD = "Cells are the mean ± the standard deviation (n - 1) over the seeds; one seed has no deviation."
 NOTE = (
     "A difference is the variant's mean minus that of the first; its standard error is that of two independent means"
@@ -26,10 +26,10 @@ NOTE = (
 )
 
 
-def overview(tables: Tables, baselines: Mapping[str, str]) -> TextTable:
+def overview(tables: Tables, baselines: Mapping[str, str]) -> _TextTable:
     """Return the table of everything: a row per variant and a column per metric, and a row of baselines if there are.
 
-    ``baselines`` maps a metric to what is reached without learning, as text.
+    ``baselines`` maps a metric to the scores that are reached without learning, as text.
     """
     variants = dict.fromkeys(row.variant for rows in tables.values() for row in rows)
     summaries = {(metric, row.variant): row for metric, rows in tables.items() for row in rows}
@@ -48,7 +48,7 @@ def _mean(row: VariantSummary | None) -> str:
     return f"{row.mean:.4f}" + ("" if row.spread is None else f" ± {row.spread:.4f}")
 
 
-def differences(tables: Tables) -> TextTable:
+def differences(tables: Tables) -> _TextTable:
     """Return the table of differences: a row for each metric and each variant that is compared with the first."""
     lines: list[tuple[str, ...]] = []
     for metric, rows in tables.items():
@@ -70,7 +70,7 @@ def as_data(tables: Tables) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def markdown(table: TextTable) -> str:
+def markdown(table: _TextTable) -> str:
     """Return a table as Markdown."""
     head, rows = table
     lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bert_jax.errors import UserError
-from bert_jax.experiments.nouns import Column, Tables, VariantSummary
+from bert_jax.experiments.nouns import MetricColumn, Tables, VariantSummary
 from bert_jax.reporting.error_bars import Figure, Mark
 from bert_jax.reporting.formats import figure, is_number
 
-Points = Sequence[tuple[float, VariantSummary]]  # (x, summary)
-Curves = Mapping[str, Points]  # the name of a curve -> its points
-_OF_STEP = re.compile(r"(?P<task>.+)@(?P<step>[0-9]+)/(?P<metric>.+)")  # a metric of a checkpoint that was fine-tuned
+_Points = Sequence[tuple[float, VariantSummary]]  # (x, summary)
+_Curves = Mapping[str, _Points]  # the name of a curve -> its points
 _LAST_NUMBER = re.compile(r"_?[0-9]+(\.[0-9]+)?(?=[^0-9]*$)")
 _OTHER = "another measure"
 
@@ -27,14 +26,14 @@ class Over(NamedTuple):
 
     @property
     def curves(self) -> dict[str, list[str]]:
-        """The variants whose names are alike but for a last number, by what is alike: ``rate`` for ``rate_20``."""
+        """The variants whose names are alike but for a last number, by the rest: ``rate`` for ``rate_20``."""
         alike: dict[str, list[str]] = {}
         for variant in self.values:
             alike.setdefault(_LAST_NUMBER.sub("", variant) or self.key, []).append(variant)
         return {name if len(names) > 1 else names[0]: names for name, names in alike.items()}
 
     def check_curves(self) -> None:
-        """Raise ``UserError`` if two variants would stand at one place of one curve."""
+        """Raise ``UserError`` if two variants would stand at the same place of the same curve."""
         for name, variants in self.curves.items():
             places: dict[float, str] = {}
             for variant in variants:
@@ -76,7 +75,7 @@ def note(figures: Sequence[Figure]) -> str:
     )
 
 
-def figure_of(title: str, better: str, curves: Curves, x_name: str = "", column: Column | None = None) -> Figure:
+def figure_of(title: str, better: str, curves: _Curves, x_name: str = "", column: MetricColumn | None = None) -> Figure:
     """Return the figure of a metric, of bars if its points have fewer than two places along x.
 
     Args:
@@ -105,8 +104,8 @@ def _mark(row: VariantSummary, name: str, x: float = 0.0) -> Mark:
     return Mark(name, row.mean, row.bar, x, look, word, tuple(facts))
 
 
-def _doubts(curves: Curves) -> list[str]:
-    """Return what is said of the points of curves that are not shown to differ, or not compared."""
+def _doubts(curves: _Curves) -> list[str]:
+    """Return sentences on the points of curves that are not shown to differ, or not compared."""
     (leading, first), found = next(iter(curves.items())), list[str]()
     for name, points in curves.items():
         places: dict[tuple[str, str], list[str]] = {}  # what stands before and after the places -> the places
@@ -121,29 +120,29 @@ def _doubts(curves: Curves) -> list[str]:
     return found
 
 
-def of_metrics(tables: Tables, columns: Mapping[str, Column], over: Over | None) -> list[Figure]:
-    """Return the figures of an ablation: one a metric, and one for all steps at which a metric was measured."""
-    groups: dict[str, dict[str, float]] = {}  # title -> metric -> step
-    for metric in tables:
-        found = _OF_STEP.fullmatch(metric)
-        title, step = (f"{found['task']}/{found['metric']}", float(found["step"])) if found else (metric, 0.0)
-        groups.setdefault(title, {})[metric] = step
+def of_columns(columns: Mapping[str, MetricColumn], tables: Tables, over: Over | None) -> list[tuple[Figure, bool]]:
+    """Return the figures of an ablation, each with whether it is of a main metric.
+
+    A metric has a figure; a metric that was measured at several steps has a figure over all of them.
+    """
+    groups: dict[str, list[str]] = {}  # title -> metrics
+    for metric, column in columns.items():
+        groups.setdefault(column.of_all_steps(metric), []).append(metric)
     figures = []
-    for title, steps in groups.items():
-        first = next(iter(steps))
-        about = columns[first].about.replace(first.partition("/")[0], title.partition("/")[0])
-        column = dataclasses.replace(columns[first], about=about)
-        if over and len(steps) == 1:
-            curves, x_name = _along(over, tables[first]), over.key
+    for title, metrics in groups.items():
+        first = columns[metrics[0]]
+        if over and len(metrics) == 1:
+            curves, x_name = _along(over, tables[metrics[0]]), over.key
         else:
-            curves, x_name = _by_step(tables, steps), "step"
-        figures.append(figure_of(title, column.better, curves, x_name, column))
+            curves, x_name = _by_step({int(columns[metric].step or 0): tables[metric] for metric in metrics}), "step"
+        column = dataclasses.replace(first, about=first.of_all_steps(first.about))
+        figures.append((figure_of(title, first.better, curves, x_name, column), first.is_main))
     return figures
 
 
-def _along(over: Over, rows: Sequence[VariantSummary]) -> dict[str, Points]:
-    """Return the curves of one metric, without those that have no point."""
-    found: dict[str, Points] = {}
+def _along(over: Over, rows: Sequence[VariantSummary]) -> dict[str, _Points]:
+    """Return the curves of a metric that have a point."""
+    found: dict[str, _Points] = {}
     for name, variants in over.curves.items():
         points = [(over.values[row.variant], row) for row in rows if row.variant in variants]
         if points:
@@ -151,10 +150,10 @@ def _along(over: Over, rows: Sequence[VariantSummary]) -> dict[str, Points]:
     return found
 
 
-def _by_step(tables: Tables, steps: Mapping[str, float]) -> dict[str, Points]:
-    """Return a curve for each variant. ``steps``: metric -> the step at which it was measured."""
-    found: dict[str, Points] = {}
-    for metric, step in sorted(steps.items(), key=lambda one: one[1]):
-        for row in tables[metric]:
+def _by_step(tables: Mapping[int, Sequence[VariantSummary]]) -> dict[str, _Points]:
+    """Return a curve for each variant over the steps, the keys of ``tables``."""
+    found: dict[str, _Points] = {}
+    for step, rows in sorted(tables.items()):
+        for row in rows:
             found[row.variant] = [*found.get(row.variant, ()), (step, row)]
     return found

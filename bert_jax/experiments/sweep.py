@@ -59,7 +59,7 @@ class Sweep:
 
 
 class _Common(NamedTuple):
-    """What all runs share; recorded as a list."""
+    """The facts that all runs share; recorded as a list."""
 
     data: str
     init: str | None
@@ -91,46 +91,55 @@ def sweep(request: Sweep) -> list[Outcome]:
       UserError: unknown keys or values in any combination, or a folder of the workdir that holds another run; raised
         before the first run.
     """
-    combinations = _combinations(request)
-    configs = {name: _config(request, values) for name, values in combinations.items()}
-    metric, common = _metric(list(configs.values())), _Common(request.data, request.init)
-    over = _over(request, combinations, next(iter(configs.values())))
-    cells = {
-        (name, seed): Cell(
-            _folder(values, seed), {"seed": seed, "config": configs[name], **values}, common, "fine-tuning"
-        )
+    combinations = {name: _load(request, values) for name, values in _combinations(request).items()}
+    metric, common = _metric([one.settings for one in combinations.values()]), _Common(request.data, request.init)
+    over = _over(request, combinations)
+    cells = [
+        Cell(_folder(one.values, seed), {"seed": seed, "config": one.config, **one.values}, common, "fine-tuning")
         for seed in request.seeds
-        for name, values in combinations.items()
-    }
+        for one in combinations.values()
+    ]
+    typed = (*recipes.typed_keys(request.overrides), *request.vary)
     with only_writer(request.workdir):
 
         def run(cell: Cell, workdir: str) -> Metrics:
             config = {**cell.overrides["config"], "seed": cell.overrides["seed"]}
             init = _init(request, cell.overrides)
-            typed = (*recipes.typed_keys(request.overrides), *request.vary)
             metrics = finetune(config, Request(workdir, request.command, init, data=request.data, typed_keys=typed))
             return {metric: metrics[metric], **metrics}  # puts the main metric first
 
-        grid, root = Grid(list(cells.values()), request.workdir), files.as_path(request.workdir)
-        new = {name for (name, _), cell in cells.items() if not (root / cell.name / RESULTS).exists()}
-        _check(request, combinations, {name: config for name, config in configs.items() if name in new})
+        grid, root = Grid(cells, request.workdir), files.as_path(request.workdir)
+        new = {
+            name: one
+            for name, one in combinations.items()
+            if not all((root / _folder(one.values, seed) / RESULTS).exists() for seed in request.seeds)
+        }
+        _check(request, new, typed)
         metrics_of = grid.run(run)
     outcomes = [
-        Outcome(values, tuple(metrics_of[cells[name, seed].name][metric] for seed in request.seeds))
-        for name, values in combinations.items()
+        Outcome(one.values, tuple(metrics_of[_folder(one.values, seed)][metric] for seed in request.seeds))
+        for one in combinations.values()
     ]
     kept = _best_of(outcomes, request.choose, metric)
     print(_write(request, outcomes, kept, metric, over), flush=True)
     return kept
 
 
-def _config(request: Sweep, values: Mapping[str, str]) -> dict[str, Any]:
-    """Return the config of a combination."""
+class _Combination(NamedTuple):
+    """A combination of values with its recipe, as it is given and typed."""
+
+    values: Mapping[str, str]
+    config: dict[str, Any]
+    settings: FinetuningSettings
+
+
+def _load(request: Sweep, values: Mapping[str, str]) -> _Combination:
     recipe, changes = request.recipe, [f"--config.{k}={v}" for k, v in values.items() if k not in (_INIT, _VARIANT)]
     if _VARIANT in values and ":" in recipe.replace("://", ""):
         raise UserError(f"--config={recipe} names a variant; give the file alone, and --vary={_VARIANT}=A,B")
     recipe += f":{values[_VARIANT]}" if _VARIANT in values else ""
-    return recipes.load(recipe, [*request.overrides, *changes]).to_dict()
+    config = recipes.load(recipe, [*request.overrides, *changes]).to_dict()
+    return _Combination(values, config, FinetuningSettings.of(config))
 
 
 def _init(request: Sweep, values: Mapping[str, Any]) -> str | None:
@@ -138,21 +147,19 @@ def _init(request: Sweep, values: Mapping[str, Any]) -> str | None:
     return None if init in ("", "none") else init
 
 
-def _check(
-    request: Sweep, combinations: Mapping[str, Mapping[str, str]], configs: Mapping[str, Mapping[str, Any]]
-) -> None:
-    """Raise ``UserError`` if a run of ``configs`` could not begin: its model, examples and labels are read and checked.
+def _check(request: Sweep, combinations: Mapping[str, _Combination], typed: tuple[str, ...]) -> None:
+    """Raise ``UserError`` if a run could not begin: its model, its examples and their labels are read and checked.
 
     Examples are encoded once for all combinations that differ only in how they are optimized.
+
+    ``typed``: the keys of the config that the user gave.
     """
-    typed, read = (*recipes.typed_keys(request.overrides), *request.vary), dict[str, dict[str, Splits]]()
-    read_once, encoded = functools.cache(load), set[str]()
-    for name, config in configs.items():
-        init, data = _init(request, combinations[name]), {**config.get("data", {}), "train_fraction": 1.0}
+    read, encoded, read_once = dict[str, dict[str, Splits]](), set[str](), functools.cache(load)
+    for name, (values, config, settings) in combinations.items():
+        init, data = _init(request, values), {**config.get("data", {}), "train_fraction": 1.0}
         files_of = json.dumps([config.get("task"), config.get("tasks"), data], default=str)
         rows_of = json.dumps([init, {k: v for k, v in config.items() if k not in _OF_OPTIMIZATION}], default=str)
         try:
-            settings = FinetuningSettings.of(config)
             initial = read_start(settings.vocab, typed, init, read_once) if init else None
             checked = prepare(settings, initial)
             if files_of not in read:
@@ -203,16 +210,15 @@ def _combinations(request: Sweep) -> dict[str, dict[str, str]]:
 
 
 def _same(value: Any) -> Any:
-    """Return what is equal for equal numbers, such as ``0.1`` and ``0.10``."""
+    """Return a value that is equal for equal numbers, such as ``0.1`` and ``0.10``."""
     number = recipes.literal(str(value))
     return float(number) if is_number(number) else value
 
 
-def _metric(configs: Sequence[Mapping[str, Any]]) -> str:
-    """Return the metric by which runs are compared: the one that the recipe selects, else the task's main metric."""
+def _metric(every: Sequence[FinetuningSettings]) -> str:
+    """Return the metric by which runs are compared: the metric that the recipe selects, else the task's main metric."""
     names = set()
-    for config in configs:
-        settings = FinetuningSettings.of(config)
+    for settings in every:
         settings.experiment.check()
         names.add(settings.main_metric)
     if len(names) > 1:
@@ -239,19 +245,14 @@ def _doubt(best: Outcome, others: Sequence[Outcome]) -> str:
     return f"; within the noise of the seeds: {', '.join(near)}" if near else ""
 
 
-def _over(
-    request: Sweep, combinations: Mapping[str, Mapping[str, str]], config: Mapping[str, Any]
-) -> pictures.Over | None:
+def _over(request: Sweep, combinations: Mapping[str, _Combination]) -> pictures.Over | None:
     """Return the x axis of the picture, with the place of each combination; None if bars are drawn.
 
     Without ``--over`` it is the last key that varies if that has at least three values, all of them numbers.
 
-    Args:
-      config: the config of a combination, for the full names of keys.
-
     Raises ``UserError`` if ``--over`` does not vary or has a value that is no number.
     """
-    compared = _compared_keys(request)
+    compared, config = _compared_keys(request), next(iter(combinations.values())).config
     keys = [key for key in compared if key not in (_INIT, _VARIANT)]
     if request.over:
         wanted = key_names.full(request.over, config)
@@ -266,9 +267,8 @@ def _over(
         found = [key for key in found if all(is_number(recipes.literal(value)) for value in request.vary[key])]
     if not found:
         return None
-    return pictures.over_numbers(
-        found[0], {name: recipes.literal(values[found[0]]) for name, values in combinations.items()}
-    )
+    values = {name: recipes.literal(one.values[found[0]]) for name, one in combinations.items()}
+    return pictures.over_numbers(found[0], values)
 
 
 def _compared_keys(request: Sweep) -> list[str]:
@@ -290,7 +290,12 @@ def _compare_values(
         group = _name({key: outcome.values[key] for key in at}) if at else metric
         groups.setdefault(group, {})[_name({key: outcome.values[key] for key in keys if key not in at})] = outcome
     tables = {group: compare({name: o.scores for name, o in every.items()}) for group, every in groups.items()}
-    if over:
+    if not over:
+        figures = [
+            pictures.figure_of(f"{metric} at {group}" if at else metric, better, {"": [(0.0, row) for row in rows]})
+            for group, rows in tables.items()
+        ]
+    else:
         curves: dict[str, list[tuple[float, VariantSummary]]] = {}
         for group, rows in tables.items():
             for row in rows:
@@ -298,20 +303,13 @@ def _compare_values(
                 curves.setdefault(row.variant if at else metric, []).append(point)
         ordered = {name: sorted(points, key=lambda point: point[0]) for name, points in curves.items()}
         figures = [pictures.figure_of(metric, better, ordered, over.key)]
-    else:
-        titles = {group: f"{metric} at {group}" if at else metric for group in tables}
-        bars = {group: [(0.0, row) for row in rows] for group, rows in tables.items()}
-        figures = [pictures.figure_of(titles[group], better, {"": points}) for group, points in bars.items()]
     head, lines = output.differences(tables)
     if not lines:
         return [], tables, figures
-    beside: list[output.Block] = [output.overview(tables, {}), output.SPREAD] if at else []
-    compared = ("at" if at else "metric", *head[1:]), lines
-    return (
-        [f"## Compared with {tables[next(iter(tables))][0].variant}", *beside, compared, output.NOTE],
-        tables,
-        figures,
-    )
+    blocks: list[output.Block] = [f"## Compared with {tables[next(iter(tables))][0].variant}"]
+    blocks += [output.overview(tables, {}), output.SPREAD] if at else []
+    blocks += [(("at" if at else "metric", *head[1:]), lines), output.NOTE]
+    return blocks, tables, figures
 
 
 def _write(

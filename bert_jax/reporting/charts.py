@@ -11,32 +11,32 @@ from html import escape
 
 from bert_jax.reporting.formats import count, figure, is_number
 
-Points = Sequence[tuple[float, float | None]]
+_Points = Sequence[tuple[float, float | None]]
 
 WIDTH, HEIGHT = 560.0, 270.0
-LEFT, RIGHT, TOP, BOTTOM = 54.0, 14.0, 20.0, 32.0
-RIGHT_EDGE, BASE = WIDTH - RIGHT, HEIGHT - BOTTOM  # edges of the plot
-MAX_POINTS = 1000  # a drawn curve has at most so many points
-HOVER_BANDS = 72  # at most so many places along x show their values under the pointer
-SMOOTH_FROM = 60  # curves with fewer points are not smoothed
-MOST_DOTS = 40  # lines with more points have no dots
+LEFT, _RIGHT, _TOP, _BOTTOM = 54.0, 14.0, 20.0, 32.0
+RIGHT_EDGE, _BASE = WIDTH - _RIGHT, HEIGHT - _BOTTOM  # edges of the plot
+_MAX_POINTS = 1000  # a drawn curve has at most so many points
+_HOVER_BANDS = 72  # at most so many places along x show their values under the pointer
+_SMOOTH_FROM = 60  # curves with fewer points are not smoothed
+_MOST_DOTS = 40  # lines with more points have no dots
 
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """One curve. It has a gap where y is None or not finite.
+    """A curve. It has a gap where y is None or not finite.
 
     ``style`` is a CSS class: ``train`` or ``eval``.
     """
 
     name: str
-    points: Points
+    points: _Points
     style: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Chart:
-    """Several curves over one x axis.
+    """Several curves over the same x axis.
 
     ``references`` are horizontal lines (name, y), ``marks`` are vertical lines (name, x).
     """
@@ -73,14 +73,14 @@ def exact_label(value: float) -> str:
     return f"{value:,.10g}"
 
 
-def _thin(points: Points) -> list[tuple[float, float | None]]:
-    """Return at most ``MAX_POINTS`` of the points.
+def _thin(points: _Points) -> list[tuple[float, float | None]]:
+    """Return at most ``_MAX_POINTS`` of the points.
 
     Of each group of neighbours, the lowest and the highest are kept, so that spikes stay visible.
     """
-    if len(points) <= MAX_POINTS:
+    if len(points) <= _MAX_POINTS:
         return list(points)
-    buckets = (MAX_POINTS - 2) // 2
+    buckets = (_MAX_POINTS - 2) // 2
     inner = points[1:-1]
     edges = [round(i * len(inner) / buckets) for i in range(buckets + 1)]
     kept = [points[0]]
@@ -91,7 +91,7 @@ def _thin(points: Points) -> list[tuple[float, float | None]]:
     return [*kept, points[-1]]
 
 
-def _smooth(points: Points) -> list[tuple[float, float | None]]:
+def _smooth(points: _Points) -> list[tuple[float, float | None]]:
     """Return a centred moving average over a thirtieth of the points; near the ends of the curve, over fewer points."""
     values = _known_points(points)
     sums = [0.0, *itertools.accumulate(y for _, y in values)]
@@ -101,7 +101,7 @@ def _smooth(points: Points) -> list[tuple[float, float | None]]:
     return [(x, mean) for (x, _), mean in zip(values, means, strict=True)]
 
 
-def _known_points(points: Points) -> list[tuple[float, float]]:
+def _known_points(points: _Points) -> list[tuple[float, float]]:
     return [(x, y) for x, y in points if is_number(y)]
 
 
@@ -121,7 +121,7 @@ class Frame:
 
     def y(self, value: float) -> float:
         low, high = self.y_range
-        return BASE - (value - low) / (high - low or 1.0) * (BASE - TOP)
+        return _BASE - (value - low) / (high - low or 1.0) * (_BASE - _TOP)
 
 
 def svg(chart: Chart) -> str:
@@ -135,7 +135,7 @@ def svg(chart: Chart) -> str:
 
 
 def still(chart: Chart) -> str:
-    """Return the elements of ``svg`` without those that react to the pointer; "" if there is nothing to draw."""
+    """Return the elements of ``svg`` that do not react to the pointer; "" if there is nothing to draw."""
     frame = _frame(chart)
     return "" if frame is None else "\n".join(_still(chart, frame))
 
@@ -170,18 +170,18 @@ def grid(frame: Frame, xs: Sequence[float] = ()) -> list[str]:
     for x, label in ((frame.x(value), label) for value, label in along.items()):
         at, anchor = (x, "middle") if x < RIGHT_EDGE - 14 else (RIGHT_EDGE, "end")
         elements.append(f'<text class="tick" x="{at:.1f}" y="{HEIGHT - 10:g}" text-anchor="{anchor}">{label}</text>')
-    return [*elements, f'<line class="axis" {_across(BASE)}/>']
+    return [*elements, f'<line class="axis" {_across(_BASE)}/>']
 
 
 def _across(y: float) -> str:
     return f'x1="{LEFT:g}" x2="{RIGHT_EDGE:g}" y1="{y:.1f}" y2="{y:.1f}"'
 
 
-def _down(x: float, top: float = TOP) -> str:
-    return f'x1="{x:.1f}" x2="{x:.1f}" y1="{top:g}" y2="{BASE:g}"'
+def _down(x: float, top: float = _TOP) -> str:
+    return f'x1="{x:.1f}" x2="{x:.1f}" y1="{top:g}" y2="{_BASE:g}"'
 
 
-def path(points: Points, frame: Frame, style: str) -> str:
+def path(points: _Points, frame: Frame, style: str) -> str:
     """Return the line through the points, of the CSS class ``style``."""
     commands, pen_down = [], False
     for x, y in points:
@@ -193,9 +193,9 @@ def path(points: Points, frame: Frame, style: str) -> str:
 
 def _curve(series: Series, frame: Frame, noisy: bool) -> str:
     points = _thin(series.points)
-    if noisy and len(points) > SMOOTH_FROM:
+    if noisy and len(points) > _SMOOTH_FROM:
         return path(points, frame, f"{series.style} raw") + path(_thin(_smooth(series.points)), frame, series.style)
-    dots = _known_points(points) if len(points) <= MOST_DOTS else []
+    dots = _known_points(points) if len(points) <= _MOST_DOTS else []
     circles = "".join(
         f'<circle class="dot {series.style}" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="2.4"/>' for x, y in dots
     )
@@ -222,10 +222,10 @@ def _marks(chart: Chart, frame: Frame) -> list[str]:
         fits = x + 4 + width <= RIGHT_EDGE
         start = x + 4 if fits else x - 4 - width
         if start >= free_from:  # otherwise it would cover the label before it
-            at = f'x="{x + 4 if fits else x - 4:.1f}" y="{TOP - 8:g}" text-anchor="{"start" if fits else "end"}"'
+            at = f'x="{x + 4 if fits else x - 4:.1f}" y="{_TOP - 8:g}" text-anchor="{"start" if fits else "end"}"'
             label, free_from = f"<text {at}>{escape(name)}</text>", start + width + 6
         title = f"<title>{escape(name)} at step {value:,.0f}</title>"
-        elements.append(f'<g class="mark">{title}<line {_down(x, TOP - 6)}/>{label}</g>')
+        elements.append(f'<g class="mark">{title}<line {_down(x, _TOP - 6)}/>{label}</g>')
     return elements
 
 
@@ -235,7 +235,7 @@ def _hover(chart: Chart, frame: Frame) -> list[str]:
     While the pointer is over a band, a vertical line, a dot on each curve and a tooltip with the values appear.
     """
     xs = sorted({x for series in chart.series for x, _ in _known_points(series.points)})
-    xs = [xs[i * (len(xs) - 1) // (HOVER_BANDS - 1)] for i in range(HOVER_BANDS)] if len(xs) > HOVER_BANDS else xs
+    xs = [xs[i * (len(xs) - 1) // (_HOVER_BANDS - 1)] for i in range(_HOVER_BANDS)] if len(xs) > _HOVER_BANDS else xs
     edges = [LEFT, *((frame.x(a) + frame.x(b)) / 2 for a, b in zip(xs, xs[1:], strict=False)), RIGHT_EDGE]
     nearest = [(series, _nearest(series.points)) for series in chart.series]
     elements = []
@@ -248,13 +248,13 @@ def _hover(chart: Chart, frame: Frame) -> list[str]:
                 at = f'cx="{frame.x(point[0]):.1f}" cy="{frame.y(point[1]):.1f}"'
                 dots.append(f'<circle class="dot {series.style}" {at} r="3.5"/>')
         title = escape("\n".join(lines))
-        rect = f'<rect x="{left:.1f}" y="{TOP:g}" width="{right - left:.1f}" height="{BASE - TOP:g}"/>'
+        rect = f'<rect x="{left:.1f}" y="{_TOP:g}" width="{right - left:.1f}" height="{_BASE - _TOP:g}"/>'
         rule = f"<line {_down(frame.x(x))}/>"
         elements.append(f'<g class="hover"><title>{title}</title>{rect}{rule}{"".join(dots)}</g>')
     return elements
 
 
-def _nearest(points: Points) -> Callable[[float], tuple[float, float] | None]:
+def _nearest(points: _Points) -> Callable[[float], tuple[float, float] | None]:
     """Return a function x -> the last known point at or before x (the first known point if there is none)."""
     known = _known_points(points)
     xs = [x for x, _ in known]

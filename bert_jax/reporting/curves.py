@@ -50,7 +50,7 @@ def charts_of(
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Curves:
-    """The curves of a run. A notebook draws those with held-out figures; ``charts`` has the points of all."""
+    """The curves of a run. A notebook draws the curves with held-out figures; ``charts`` has all curves."""
 
     workdir: str
     charts: tuple[Chart, ...]

@@ -15,7 +15,7 @@ from bert_jax.reporting.chart_style import LETTERS, OF_PICTURE
 from bert_jax.reporting.formats import figure as rounded
 from bert_jax.reporting.page import as_html, chart_card
 
-LINE, CHARACTER = 20.0, 9.6  # height of a line of text; width of a character at the size that a narrow page has
+_LINE, _CHARACTER = 20.0, 9.6  # height of a line of text; width of a character at the size that a narrow page has
 _LEFT, _RIGHT, _BAR = 8.0, 546.0, 12.0  # edges of the bars, and the height of a bar
 _ACROSS, _MARGIN = 600.0, 20.0  # width of one figure in a picture, and of the space around it
 _LOG_FROM = 10.0  # a largest x of so many times the smallest may have a logarithmic axis
@@ -107,12 +107,12 @@ def section(figures: Sequence[Figure], note: str) -> str:
 
 
 def picture(title: str, figures: Sequence[Figure], note: str) -> str:
-    """Return all charts as one SVG, which needs nothing else and has a background of its own."""
+    """Return all charts as one SVG, which needs nothing else and has a background."""
     panels, across = [_panel(chart) for chart in figures], min(2, len(figures))
     width = across * (_ACROSS + _MARGIN) + _MARGIN
     head = [*_lines([title], 40, "title", width)]
-    head += _lines([note], 44 + LINE * len(head), "", width)
-    parts, y = list[str](), 44 + LINE * len(head)
+    head += _lines([note], 44 + _LINE * len(head), "", width)
+    parts, y = list[str](), 44 + _LINE * len(head)
     for i in range(0, len(panels), across):
         row = panels[i : i + across]
         height = max(height for _, height in row) + 8
@@ -130,19 +130,19 @@ def picture(title: str, figures: Sequence[Figure], note: str) -> str:
 def _panel(chart: Figure) -> tuple[str, float]:
     """Return a figure of a picture, with its title, legend and sentences, and its height."""
     parts = list(_lines([chart.title], 32, "title"))
-    x, y = _MARGIN, 38 + LINE * len(parts)
+    x, y = _MARGIN, 38 + _LINE * len(parts)
     if len(chart.series) > 1:
         for name, colour in chart.legend:
-            width = CHARACTER * len(name) + 40
-            x, y = (x, y) if x + width <= _ACROSS - _MARGIN or x == _MARGIN else (_MARGIN, y + LINE)
+            width = _CHARACTER * len(name) + 40
+            x, y = (x, y) if x + width <= _ACROSS - _MARGIN or x == _MARGIN else (_MARGIN, y + _LINE)
             parts.append(f'<rect x="{x:g}" y="{y - 7:g}" width="16" height="4" rx="2" style="fill:{colour}"/>')
             parts.append(f'<text x="{x + 22:g}" y="{y:g}">{escape(name)}</text>')
             x += width
-        y += LINE + 4
+        y += _LINE + 4
     drawn, height = _drawn(chart)
     parts.append(f'<g transform="translate({_MARGIN:g} {y - 10:g})">{drawn}</g>')
     said = list(_lines(chart.sentences, y + height + 12))
-    return "\n".join([*parts, *said]), y + height + LINE * len(said) + 12
+    return "\n".join([*parts, *said]), y + height + _LINE * len(said) + 12
 
 
 def _lines(texts: Sequence[str], y: float, style: str = "", width: float = _ACROSS) -> Iterator[str]:
@@ -150,7 +150,7 @@ def _lines(texts: Sequence[str], y: float, style: str = "", width: float = _ACRO
     for text in texts:
         for line in textwrap.wrap(text, int((width - 2 * _MARGIN) / (11.5 if style else 8.4))):
             yield f'<text class="{style}" x="{_MARGIN:g}" y="{y:g}">{escape(line)}</text>'
-            y += LINE
+            y += _LINE
 
 
 def _drawn(chart: Figure) -> tuple[str, float]:
@@ -219,7 +219,7 @@ def _is_log(xs: Sequence[float]) -> bool:
 
 def _labelled(xs: Sequence[float], frame: charts.Frame) -> list[float]:
     """Return the places along x that have a label: the last, and where no other label stands."""
-    room = {x: CHARACTER * len(charts.exact_label(x)) / 2 + 3 for x in xs}  # to either side of a label
+    room = {x: _CHARACTER * len(charts.exact_label(x)) / 2 + 3 for x in xs}  # to either side of a label
     last, free, found = frame.x(xs[-1]) - room[xs[-1]], 0.0, list[float]()
     for x in xs[:-1]:
         if free <= frame.x(x) - room[x] and frame.x(x) + room[x] <= last:
@@ -237,7 +237,7 @@ def _bars(chart: Figure) -> tuple[list[str], float]:
     def place(value: float) -> float:
         return _LEFT + (value - begin) / (end - begin) * (_RIGHT - _LEFT)
 
-    top, zero = LINE * len(chart.lines) + 4, place(max(begin, 0.0))
+    top, zero = _LINE * len(chart.lines) + 4, place(max(begin, 0.0))
     parts, y, first = list[str](), top, chart.marks[0]
     for mark in chart.marks:
         drawn, height = _bar(mark, y, zero, place, alone=len(chart.marks) == 1)
@@ -253,7 +253,7 @@ def _bars(chart: Figure) -> tuple[list[str], float]:
         under.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{top:g}" y2="{y:.1f}"/>')
         under.append(f'<text x="{x:.1f}" y="{y + 18:.1f}" text-anchor="{anchor}">{charts.tick_label(value)}</text>')
     for i, (name, value) in enumerate(chart.lines):
-        x, at_y = place(value), LINE * (i + 1) - 6
+        x, at_y = place(value), _LINE * (i + 1) - 6
         shift, anchor = (5, "start") if x < (_LEFT + _RIGHT) / 2 else (-5, "end")
         under.append(f'<line class="reference" x1="{x:.1f}" x2="{x:.1f}" y1="{at_y - 10:g}" y2="{y:.1f}"/>')
         at, label = f'x="{x + shift:.1f}" y="{at_y:g}" text-anchor="{anchor}"', escape(f"{name} {rounded(value)}")
@@ -276,13 +276,13 @@ def _bar(mark: Mark, y: float, zero: float, place: Callable[[float], float], alo
     """Return a bar from ``zero`` under its name, the first line of which begins at ``y``, and its height."""
     word = mark.word or ("reference" if mark.look == "reference" and not alone else "")
     said = f"{mark.value:.4f}" + (f" · {word}" if word else "")
-    names = _wrapped(mark.name, int((_RIGHT - _LEFT) / CHARACTER) - len(said) - 2)
+    names = _wrapped(mark.name, int((_RIGHT - _LEFT) / _CHARACTER) - len(said) - 2)
     drawn = [
-        f'<text class="name" x="{_LEFT:g}" y="{y + LINE * (i + 1) - 5:.1f}">{escape(name)}</text>'
+        f'<text class="name" x="{_LEFT:g}" y="{y + _LINE * (i + 1) - 5:.1f}">{escape(name)}</text>'
         for i, name in enumerate(names)
     ]
-    drawn.append(f'<text class="word" x="{_RIGHT:g}" y="{y + LINE - 5:.1f}" text-anchor="end">{escape(said)}</text>')
-    top, (left, right) = y + LINE * len(names), sorted((zero, place(mark.value)))
+    drawn.append(f'<text class="word" x="{_RIGHT:g}" y="{y + _LINE - 5:.1f}" text-anchor="end">{escape(said)}</text>')
+    top, (left, right) = y + _LINE * len(names), sorted((zero, place(mark.value)))
     size = f'width="{right - left:.1f}" height="{_BAR:g}" rx="2"'
     drawn.append(f'<rect class="bar" x="{left:.1f}" y="{top:.1f}" {size}/>')
     if mark.error is not None:

@@ -120,8 +120,8 @@ mark.both { background: color-mix(in srgb, var(--b) 36%, transparent); }
   display: inline-block; min-width: 5.5em; }
 """
 )
-FLAG = re.compile(r"--\w+")
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # makes browsers load nothing, whatever the page contains
+_FLAG = re.compile(r"--\w+")
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # makes browsers load nothing, whatever the page contains
 
 
 def page(title: str, body: str, style: str = STYLE) -> str:
@@ -130,7 +130,7 @@ def page(title: str, body: str, style: str = STYLE) -> str:
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(title)}</title>
 <style>{style}</style>
@@ -151,7 +151,7 @@ def section(title: str, body: str) -> str:
 
 def as_html(text: str) -> str:
     """Return text as HTML in which no line breaks between the hyphens of a flag and its name."""
-    return FLAG.sub(r'<span class="flag">\g<0></span>', escape(text))
+    return _FLAG.sub(r'<span class="flag">\g<0></span>', escape(text))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: int = 1, keys: bool = False) -> str:

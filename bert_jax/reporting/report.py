@@ -41,7 +41,7 @@ from bert_jax.task import has_goal
 
 FILE = "report.html"
 DETAILS = "details.json"  # errors of a fine-tuned model
-CHOSEN = "Held-out sentences, spread evenly, in each of which one word is masked."
+_CHOSEN = "Held-out sentences, spread evenly, in each of which one word is masked."
 
 
 def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | None = None) -> str:
@@ -169,7 +169,7 @@ def _lead(text: str) -> str:
 def _tiles(
     records: list[Record], leading: list[tuple[str, str, str, str]], state: Mapping[str, Any], meant: str
 ) -> str:
-    """Return the headline figures, each with a name, a value, a note and the note's colour, and those of the run."""
+    """Return the headline figures, each with a name, a value, a note and a colour, and the figures of the run."""
     tiles = list(leading)
     step, total = records[-1]["step"], state.get("num_train_steps")
     tiles.append(("steps", f"{step:,}", f"of {total:,}" if is_number(total) else "", ""))
@@ -287,7 +287,7 @@ def _scored_labels(splits: Mapping[str, Any]) -> set[str]:
 def _results(
     evaluations: list[Record], details: Mapping[str, Any], baselines: Mapping[str, Any], titles: Mapping[str, str]
 ) -> str:
-    """Return a table of the first, the last and the best evaluation, without what the table of scores has already."""
+    """Return a table of the first, the last and the best evaluation; metrics of the table of scores are left out."""
     rows, splits = [], mapping(details.get("splits"))
     scored = any(found.get("metrics") for found in splits.values())
     shows_last = not (scored and evaluations and details.get("best_step") == evaluations[-1]["step"])
@@ -339,7 +339,7 @@ def _examples(examples: list[Any]) -> str:
         answer = f'<p class="soft small">in the text: {escape(str(example["answer"]))}</p>' if known else ""
         cards.append(f'<div class="card"><p>{text}</p>{answer}{"".join(guesses)}</div>')
     chosen = any("answer" in example for example in examples)
-    note = f'<p class="small soft">{CHOSEN}</p>' if chosen else ""
+    note = f'<p class="small soft">{_CHOSEN}</p>' if chosen else ""
     return f'{note}<div class="examples">{"".join(cards)}</div>' if cards else ""
 
 

@@ -4,17 +4,15 @@ import dataclasses
 import json
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from bert_jax.cli.main import run
 from bert_jax.experiments import ablation
-from bert_jax.experiments.columns import by_metric, columns_of
-from bert_jax.experiments.heldout_rows import HeldoutRows
-from bert_jax.objectives import mlm
-from bert_jax.recipes import recipes
-from bert_jax.recipes.pretraining_settings import PretrainingSettings
+from bert_jax.experiments.ablation_table import Results, cell_name
+from bert_jax.experiments.nouns import MetricColumn
 from tests import toy
 from tests.tasks import toy_tasks
 
@@ -151,21 +149,24 @@ def test_a_step_that_a_cut_run_can_no_longer_keep_is_named(
     assert "has 1, not kept by no_nsp-seed0, which keeps 2, 3, 4" in capsys.readouterr().err
 
 
-def test_a_fine_tuning_is_another_with_other_data_and_keeps_its_own_bilstm(recipe: Path) -> None:
-    settings = {"no_nsp": PretrainingSettings.of(recipes.load(f"{recipe}:no_nsp").to_dict())}
-    rows = HeldoutRows(settings["no_nsp"].experiment(), mlm.Config())
-    asked = ablation.Ablation(str(recipe), (), ("no_nsp", "no_nsp+bilstm"), (0,), "runs", data="here")
-    tasks = {"tune": {"bilstm_layers": 1}}
-    cells = [
-        ablation._cells(dataclasses.replace(asked, data=data), settings, rows, tasks) for data in ("here", "there")
-    ]
-    assert [cell.overrides.get("data") for of_data in cells for cell in of_data] == [
-        None,
-        *["here"] * 2,
-        None,
-        *["there"] * 2,
-    ]
-    assert [cell.overrides["config"]["bilstm_layers"] for cell in cells[0][1:]] == [1, 2]
+def test_a_fine_tuning_is_another_with_other_data_and_keeps_its_own_bilstm(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(recipe.parent)
+    toy_tasks.write_toy(recipe.parent, "classification", train=8, dev=8, bilstm_layers=1).rename("tune.json")
+    Path("there").mkdir()
+    for name in ("train.jsonl", "dev.jsonl"):
+        shutil.copy(name, "there")
+    given = ablation.Ablation(str(recipe), (), ("no_nsp", "no_nsp+bilstm"), (0,), "runs", finetune=("tune.json",))
+    loaded = {"no_nsp": ablation._load(given, "no_nsp")}
+    first = ablation._pretraining_cells(given, loaded, loaded["no_nsp"].variant.rows)
+    cells = []
+    for data in (".", "there"):
+        asked = dataclasses.replace(given, data=data)
+        cells.append(ablation._tuning_cells(asked, ablation._tunings(asked, loaded)[0], first))
+    assert [[cell.overrides["data"] for cell in of_data] for of_data in cells] == [["."] * 2, ["there"] * 2]
+    assert [cell.overrides["config"]["bilstm_layers"] for cell in cells[0]] == [1, 2]
+    assert [cell.name for cell in cells[0]] == ["tune-no_nsp-seed0", "tune-no_nsp+bilstm-seed0"]
 
 
 def test_the_recipe_is_given_without_a_variant(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,30 +197,36 @@ def test_a_corpus_without_the_column_of_a_variant_is_named_before_anything_runs(
 
 def test_only_what_measures_the_same_is_compared(recipe: Path) -> None:
     """A term is the same in two variants if it reads the same features, of the same rows."""
-    variants = {}
-    for name in ("no_nsp", "bert", "more_masks", "weighted"):
-        settings = PretrainingSettings.of(recipes.load(f"{recipe}:{name}").to_dict())
-        checked = ablation._checked(name, settings)
-        rows = HeldoutRows.of(checked.experiment, ablation._evaluated(checked))
-        variants[name] = ablation._variant(settings, checked, rows)
-    scores = {metric: [*variants] for metric in ("sst2/loss", "own_mlm_loss", "mlm_loss")}
-    columns = columns_of(scores, variants, {"sst2": "accuracy"})
-    assert list(columns) == ["own_mlm_loss", "mlm_loss", "sst2/loss"]
-    own, plain = columns["own_mlm_loss"], columns["mlm_loss"]
+    asked = ablation.Ablation(str(recipe), (), (), (0,), "runs")
+    variants = {name: ablation._load(asked, name).variant for name in ("no_nsp", "bert", "more_masks", "weighted")}
+
+    def columns(own: Sequence[str]) -> dict[str, MetricColumn]:
+        metrics = {name: {"own_mlm_loss": 1.0} if name in own else {} for name in variants}
+        runs = {cell_name(name, 0): {**found, "mlm_loss": 1.0} for name, found in metrics.items()}
+        runs[cell_name("bert", 0, "sst2")] = {"loss": 1.0}
+        return Results(str(recipe.parent), tuple(variants), (0,), runs, variants, {"sst2": "accuracy"}).columns()
+
+    found = columns([*variants])
+    assert list(found) == ["own_mlm_loss", "mlm_loss", "sst2/loss"]
+    own, plain = found["own_mlm_loss"], found["mlm_loss"]
     assert own.measures is not None
     assert plain.measures is not None
     assert [name for name in variants if own.measures[name] == own.measures["no_nsp"]] == ["no_nsp", "bert"]
     assert len(set(plain.measures.values())) == 1
     assert own.line.endswith("more_masks, weighted and no_nsp measure different things by it, and are not compared")
     assert "those of no_nsp; lower is better" in plain.line
-    assert columns["sst2/loss"].line == "loss of sst2's best evaluation after fine-tuning with it; lower is better"
-    scores["own_mlm_loss"] = ["no_nsp", "bert"]
-    assert list(columns_of(scores, variants, {})) == ["sst2/loss", "mlm_loss"], "it says what mlm_loss says"
+    assert found["sst2/loss"].line == "loss of sst2's best evaluation after fine-tuning with it; lower is better"
+    assert list(columns(["no_nsp", "bert"])) == ["mlm_loss", "sst2/loss"], "it says what mlm_loss says"
 
 
-def test_variants_without_a_metric_are_left_out_of_its_table() -> None:
-    runs = {"bert": [{"mlm": 1.0, "nsp": 0.9}, {"mlm": 2.0, "nsp": 0.8}], "ltr": [{"lm": 3.0}, {"lm": 4.0}]}
-    assert by_metric(runs) == {
+def test_variants_without_a_metric_are_left_out_of_its_column() -> None:
+    metrics = {
+        "bert-seed0": {"mlm": 1.0, "nsp": 0.9},
+        "bert-seed1": {"mlm": 2.0, "nsp": 0.8},
+        "ltr-seed0": {"lm": 3.0},
+        "ltr-seed1": {"lm": 4.0},
+    }
+    assert Results("runs", ("bert", "ltr"), (0, 1), metrics, {}, {}).scores() == {
         "mlm": {"bert": [1.0, 2.0]},
         "nsp": {"bert": [0.9, 0.8]},
         "lm": {"ltr": [3.0, 4.0]},
@@ -256,7 +263,6 @@ def test_a_whole_table(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_all_are_judged_on_the_rows_of_the_first(recipe: Path) -> None:
+    asked = ablation.Ablation(str(recipe), (), (), (0,), "runs")
     for name, arrangement in (("sop", "sentence_order"), ("bert", None)):
-        checked = ablation._checked(name, PretrainingSettings.of(recipes.load(f"{recipe}:{name}").to_dict()))
-        rows = HeldoutRows.of(checked.experiment, ablation._evaluated(checked))
-        assert rows.record["arrangement"] == arrangement
+        assert ablation._load(asked, name).variant.rows.record["arrangement"] == arrangement

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -144,51 +145,21 @@ def test_a_run_that_has_saved_nothing_is_not_defended(tmp_path: Path) -> None:
         Grid(CELLS[1:], str(tmp_path)).run(Runs())
 
 
-def test_the_time_left_counts_all_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cells = [*CELLS, *(Cell(f"tuned-{i}", {"rate": 1.0}, work="fine-tuning") for i in range(2))]
-    cells = [dataclasses.replace(cell, work="pretraining") if cell in CELLS else cell for cell in cells]
-    Grid(cells, str(tmp_path)).run(Runs())
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "5 runs: 3 of pretraining, then 2 of fine-tuning; 0 of them done already"
-    ended = [line for line in lines if ": loss" in line]
-    assert ended[0] == "[1/5] rate-0: loss 0", "nothing tells how long a fine-tuning takes"
-    assert ended[3].endswith("; about 0 s left")
-    assert ended[4] == "[5/5] tuned-1: loss 2"
-
-
-def test_the_hours_of_a_grid_are_said_before_its_first_run_and_by_the_speed_of_those_that_ended(
+def test_the_time_left_is_by_the_ended_runs_of_the_same_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grid, "_usual_flops", lambda: 1e9)
-    clock = iter([0.0, 100.0, *([100.0] * 20)])
-    monkeypatch.setattr(grid.time, "monotonic", lambda: next(clock))
-    cells = [Cell("a", {"rate": 1.0}), Cell("b", {"rate": 1.0}), Cell("c", {"rate": 1.0}, work="fine-tuning")]
-    flops = {"a": 1e12, "b": 3e12, "c": 32e12}
-
-    def killed(cell: Cell, workdir: str) -> dict[str, float]:
-        del workdir
-        if cell.name == "b":
-            raise KeyboardInterrupt
-        return {"loss": 1.0}
-
-    with pytest.raises(KeyboardInterrupt):
-        Grid(cells, str(tmp_path)).run(killed, flops)
+    clock = iter([0.0, 60.0, 60.0, 180.0, 180.0, 270.0, 270.0, 280.0, 280.0, 300.0])
+    monkeypatch.setattr(grid, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    cells = [dataclasses.replace(cell, work="pretraining") for cell in CELLS]
+    cells += [Cell(f"tuned-{i}", {"rate": 1.0}, work="fine-tuning") for i in range(2)]
+    Grid(cells[:3], str(tmp_path)).run(Runs())
+    ended = [line for line in capsys.readouterr().out.splitlines() if ": loss" in line]
+    assert [line.partition("; ")[2] for line in ended] == ["about 2 m 00 s left", "about 1 m 30 s left", ""]
+    Grid(cells, str(tmp_path)).run(Runs())
     first, *lines = capsys.readouterr().out.splitlines()
-    assert first.endswith(
-        "; about 10 h 01 m left, a guess from their matrix products and this machine's speed; "
-        "the first run tells better"
-    )  # 36e12 FLOPs at 1e9 a second, and 20 s each
-    # 100 s where 1,020 were guessed: a tenth of the 35e12 FLOPs' 35,000 s and of the two runs' 40 s
-    assert "[1/3] a: loss 1; about 57 m 15 s left" in lines
-    Grid(cells, str(tmp_path)).run(Runs(), flops)
-    assert "1 of them done already; about 57 m 15 s left" in capsys.readouterr().out
-
-
-def test_short_runs_tell_how_long_longer_ones_take() -> None:
-    flops, seconds = [1e12, 3e12, 10e12], [57.1, 61.4, 84.6]  # at a hundredth, 3 and 10 % of the labels
-    start, per_flop = grid._start_and_speed(flops, seconds)
-    assert start + per_flop * 100e12 == pytest.approx(360, rel=0.05), "324 s were measured"
-    assert grid._start_and_speed([1e12, 2e12], [50.0, 40.0])[1] > 0, "a longer run that took less says nothing"
+    assert first == "5 runs: 3 of pretraining, then 2 of fine-tuning; 3 of them done already", "no time of fine-tuning"
+    ended = [line for line in lines if ": loss" in line]
+    assert ended == ["[4/5] tuned-0: loss 2; about 10 s left", "[5/5] tuned-1: loss 2"]
 
 
 def test_what_was_interrupted_tells_nothing_of_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,11 +50,11 @@ def test_thinning_keeps_ends_order_and_every_extreme():
     points[77_777] = (77_777.0, -50.0)
     points[50_000] = (50_000.0, None)
     kept = charts._thin(points)
-    assert len(kept) <= charts.MAX_POINTS
+    assert len(kept) <= charts._MAX_POINTS
     assert (kept[0], kept[-1]) == (points[0], points[-1])
     assert {(31_415.0, 50.0), (77_777.0, -50.0)} <= set(kept)
     assert [x for x, _ in kept] == sorted({x for x, _ in kept})
-    assert charts._thin(points[: charts.MAX_POINTS]) == points[: charts.MAX_POINTS]
+    assert charts._thin(points[: charts._MAX_POINTS]) == points[: charts._MAX_POINTS]
 
 
 def test_smoothing_keeps_a_constant_and_quiets_noise():
@@ -136,3 +136,12 @@ def test_hostile_text_stays_text_in_a_notebook():
     page = drawn._repr_svg_()
     assert "<script" not in page
     assert "&lt;script&gt;" in page
+
+
+def test_the_rules_of_a_notebook_are_for_its_picture_alone_and_need_no_variables():
+    page = Curves("x", (Chart("loss", (Series("train", [(0, 1.0), (1, 2.0)], "train"),)),))._repr_svg_()
+    style = re.search("<style>(.*?)</style>", page, re.DOTALL)[1]
+    selectors = [one.strip() for group in re.findall(r"([^{}]+){", style) for one in group.split(",")]
+    assert all(selector.startswith(".bert-jax") for selector in selectors)
+    assert ".bert-jax .train { stroke: #2f6fd6; }" in style
+    assert "var(" not in page
