@@ -24,7 +24,7 @@ from bert_jax.reporting.run_record import read_run
 from bert_jax.runs import own_code, recipes
 from bert_jax.runs.settings import PretrainingSettings
 from tests import toy
-from tests.test_one_file import PARTS as TEXTS
+from tests.test_every_kind import PARTS as TEXTS
 
 PACKAGE = Path(bert_jax.__file__).parent
 PAGE = PACKAGE / "objectives" / "README.md"
