@@ -60,7 +60,7 @@ def test_two_train_as_one_are_told_to_go_and_are_killed(recipe: Path, tmp_path: 
     assert "has been silent for " in said
     assert gang.finish(recipe, cut, 2, *flags) == gang.finish(recipe, whole, 2, *flags)
     gang.assert_same_model(cut, whole)
-    gang.assert_same_losses(gang.finish(recipe, one, 1), gang.records(whole))
+    gang.assert_same_losses(gang.train(recipe, one), gang.records(whole))
 
 
 def test_several_build_nothing(recipe: Path, tmp_path: Path) -> None:
