@@ -65,9 +65,9 @@ pretrain: env  ## pretrain the small BERT on the docstrings of installed package
 QUICKLY = XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false \
 	--xla_llvm_disable_expensive_passes=true --xla_cpu_parallel_codegen_split_count=1"
 
-# Two processes share nothing but the machine; a file's tests stay together.
-test: lint  ## lint, types and tests
-	$(QUICKLY) .venv/bin/python -m pytest -n 2 --dist loadfile
+# Two processes share the machine and what they have compiled; a file's tests stay together.
+test: lint  ## lint, types and tests; ARGS=--costs=costs.md
+	$(QUICKLY) .venv/bin/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 floor: .venv/test.stamp  ## write tests/fixtures/floor.json anew, where a change is meant to move rows or losses
 	$(QUICKLY) .venv/bin/python -m tests.floor

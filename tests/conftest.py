@@ -1,10 +1,12 @@
-"""Strict JAX on eight CPU devices, and the door to optional real data."""
+"""Strict JAX on eight CPU devices, programs that are compiled once, and the door to optional real data."""
 
 import functools
 import gc
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,9 +16,22 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_p
 import pytest
 from absl import flags
 
-from tests import toy
+from tests import costs, toy
 
+COMPILED = "BERT_JAX_TESTS_COMPILED"  # the folder of compiled programs
 SHARED = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--costs", type=Path, help="the file for the processor seconds of each folder of tests")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if path := config.getoption("--costs"):
+        config.pluginmanager.register(costs.Costs(path))
+    if COMPILED not in os.environ:  # workers of pytest-xdist inherit it
+        folder = os.environ[COMPILED] = tempfile.mkdtemp(prefix="bert_jax_tests_")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -36,6 +51,28 @@ def _strict_jax() -> None:
     import jax
 
     jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _compiled_once() -> Iterator[None]:
+    """What one worker has compiled, both read. Commands that tests start compile for themselves: they may be killed.
+
+    jax writes into its cache in place, so that the other worker could read half of a program.
+    """
+    import jax
+    from jax._src.lru_cache import LRUCache
+
+    def put(self: LRUCache, key: str, value: bytes) -> None:
+        part = Path(self.path, f"{key}.{os.getpid()}")
+        part.write_bytes(value)
+        part.rename(Path(self.path, f"{key}-cache"))
+
+    jax.config.update("jax_compilation_cache_dir", os.environ[COMPILED])
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LRUCache, "put", put)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

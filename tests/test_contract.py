@@ -187,13 +187,15 @@ def assert_rest_untouched(found: list[TrainState]) -> None:
 @pytest.mark.parametrize(
     ("mesh", "micro_batches", "optimizer"),
     [
-        *((mesh, parts, adamw.Optimizer(clip_norm=0.1)) for mesh in MESHES for parts in (1, 2)),
-        *((mesh, 2, lamb.Optimizer(clip_norm=0.1)) for mesh in ("one", "replicated", "sharded")),
+        *((mesh, 2, adamw.Optimizer(clip_norm=0.1)) for mesh in MESHES),
+        ("sharded", 1, adamw.Optimizer(clip_norm=0.1)),
+        ("sharded", 2, lamb.Optimizer(clip_norm=0.1)),
         ("sharded", 2, adamax.Optimizer(clip_norm=0.1, bias_correction="none")),
         ("sharded", 2, adamw.Optimizer(clip_norm=0.1, bias_correction="standard")),
         ("sharded", 2, stable_adamw.Optimizer()),
         ("sharded", 2, muon.Optimizer()),
-        *((mesh, 2, rule) for mesh in ("one", "sharded") for rule in (Partition(), Factored())),
+        ("sharded", 2, Partition()),
+        ("sharded", 2, Factored()),
     ],
 )
 def test_what_a_kind_does_not_train_is_untouched(
@@ -203,6 +205,7 @@ def test_what_a_kind_does_not_train_is_untouched(
     monkeypatch.setattr(muon, "PART", "body")
     found, expected = states(optimizer, *MESHES[mesh], micro_batches), alone(optimizer)
     assert_rest_untouched(found)
+    assert_rest_untouched(expected)
     for state, wanted in zip(found, expected, strict=True):
         for path, value in leaves(wanted).items():
             tolerance = 2e-3 * np.abs(value).max()

@@ -17,14 +17,10 @@ import bert_jax
 from bert_jax.parts import catalogue
 from tests import toy
 from tests.test_new_encoder import BLOCKS
-from tests.test_one_file import PARTS, RUN
+from tests.test_one_file import RULES
 
-# File of the package -> its text. Those of PARTS and the encoder of the page are added too.
-OWN = {
-    "objectives/mlm_length.py": PARTS["objectives/mlm_length.py"].replace(
-        '            arrangement = "sentences"\n',
-        '            arrangement = "sentences"\n            titles = {"length_accuracy": "Long or short"}\n',
-    ),
+# File of the package -> its text. The encoder, the optimizer and the schedule are those of the page.
+PARTS = {
     "models/encoders/blocks.py": BLOCKS,
     "models/kernels/masked.py": '''
         """Attention without dropout from a mask, on any device."""
@@ -39,6 +35,94 @@ OWN = {
             print("masked:", case.platform, case.length)
             seen = (ids[0][:, :, None] == ids[1][:, None]) & (ids[1][:, None] > 0)
             return jax.nn.dot_product_attention(*factors, mask=seen[:, None])
+    ''',
+    "training/optimizers/two_rules.py": RULES["optimizers"],
+    "training/schedules/root.py": RULES["schedules"],
+    "rows/strategies/every_other.py": '''
+        """Every second candidate, as long as there are some to take."""
+        import dataclasses
+        import numpy as np
+        from bert_jax.rows.interfaces import Selected
+
+        @dataclasses.dataclass(frozen=True)
+        class Config:
+            first: int = 0
+
+        def select(candidates, starts, counts, keys, options):
+            place = np.cumsum(candidates, axis=1) - 1
+            chosen = candidates & (place % 2 == options.first)
+            return Selected(chosen & (np.cumsum(chosen, axis=1) <= counts[:, None]))
+    ''',
+    "rows/arrangements/single_sentences.py": '''
+        """One sentence a sequence: [CLS] sentence [SEP]."""
+        import dataclasses
+        import numpy as np
+        from bert_jax.rows.arrangements import sentences
+
+        @dataclasses.dataclass(frozen=True)
+        class Arrangement(sentences.Arrangement):
+            def plan(self, split, key, max_length, limits):
+                offsets = np.asarray(split.sentence_offsets)
+                records = np.zeros(len(offsets) - 1, self.record)
+                records["a_start"], records["sentence"] = offsets[:-1], np.arange(len(records))
+                records["length"] = np.minimum(np.diff(offsets), max_length - self.special_tokens)
+                yield records
+    ''',
+    "objectives/mlm_length.py": '''
+        """Masked language modelling, and whether a sequence fills more than half of its row."""
+        import jax.numpy as jnp
+        from bert_jax.models.heads import Classifier
+        from bert_jax.models.model import LM_HEAD, POOLER, Part
+        from bert_jax.objectives import base
+
+        Config = base.Config
+
+        class Objective(base.PretrainingObjective):
+            parts = (POOLER, LM_HEAD, Part.of("length_head", Classifier, num_outputs=2, logits="length_logits"))
+            arrangement = "sentences"
+            titles = {"length_accuracy": "Long or short"}
+            derived = ("cls_positions", "length_labels", "length_weights")
+
+            def terms(self, config):
+                length = base.prediction("length_logits", "length_labels", "length_weights", 0.5, baseline="none")
+                return {"mlm": base.MLM, "length": length}
+
+            def inputs(self, batch):
+                mask, weights = batch["attention_mask"], batch["row_weights"][:, None]
+                labels = (jnp.mean(mask, axis=1, keepdims=True) > 0.5).astype(jnp.int32)
+                places = jnp.zeros_like(labels)
+                return {**batch, "cls_positions": places, "length_labels": labels, "length_weights": weights}
+    ''',
+    "models/encoders/bag.py": '''
+        """Each token beside the mean of its row: an encoder without attention."""
+        import dataclasses
+        import jax.numpy as jnp
+        from flax import linen as nn
+        from bert_jax.models.config import ModelConfig
+        from bert_jax.models.encoding import Encoding
+        from bert_jax.models.heads import LmHead, Pooler
+        from bert_jax.models.primitives import Dense, LayerNorm, normal, with_axes
+
+        SIZES = {}
+
+        @dataclasses.dataclass(frozen=True)
+        class Config(ModelConfig):
+            """No fields of its own."""
+
+        class Encoder(nn.Module):
+            config: Config
+            reads = frozenset()
+
+            @nn.compact
+            def __call__(self, batch, rng=None, hidden_states="last"):
+                c, mask = self.config, batch["attention_mask"][..., None]
+                shape = (c.vocab_size, c.hidden_size)
+                table = self.param("word_embeddings", with_axes(normal(c), "vocab", "embed"), shape, c.param_dtype)
+                x = jnp.take(table, batch["input_ids"], axis=0)
+                mean = jnp.sum(x * mask, axis=1, keepdims=True) / jnp.sum(mask, axis=1, keepdims=True)
+                x = Dense(c, (("embed", c.hidden_size),), ((None, c.hidden_size),), name="mix")(x + mean)
+                x = LayerNorm(c, name="layer_norm")(x)
+                return Encoding(x, table, x[None] if hidden_states == "all" else None)
     ''',
     "corpora/stories.py": '''
         """A file of text, a sentence a line and a document a paragraph."""
@@ -151,7 +235,6 @@ OWN = {
                 pass
     ''',
 }
-TEXTS = PARTS | OWN
 KINDS = {
     "objective.name": "mlm_length",
     "objective.arrangement": "single_sentences",
@@ -167,6 +250,18 @@ KINDS = {
     "task.name": "sure",
     "data.format": "arrows",
 }
+MIXED = {  # new parts beside the package's: encoder, objective, strategy, packing
+    "encoder": ("bag", {"name": "mlm_nsp"}, "token", "none"),
+    "rows": ("bert", {"name": "mlm", "arrangement": "single_sentences"}, "every_other", "packed"),
+}
+RUN = """
+import json, sys
+from tests.toy import one_device
+from bert_jax.cli.main import run
+with one_device():
+    for argv in json.loads(sys.stdin.read()):
+        print(argv[-1], run(argv), flush=True)
+"""
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -183,7 +278,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("every_kind")
     source, copy = Path(bert_jax.__file__).parent, folder / "code" / "bert_jax"
     shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    for name, text in TEXTS.items():
+    for name, text in PARTS.items():
         (copy / name).write_text(textwrap.dedent(text).lstrip())
     text = toy.write_text(folder / "text.txt", documents=40)
     evaluations = {"spread": {"name": "spread"}}
@@ -233,6 +328,18 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["export", f"--output={folder / 'exported'}", f"--workdir={tuned}"],
         ["predict", "the cat sees", f"--output={folder / 'predicted.jsonl'}", f"--workdir={tuned}"],
     ]
+    for name, (encoder, objective, strategy, packing) in MIXED.items():
+        recipe = toy.recipe(
+            text,
+            objective={**objective, "packing": packing, "masking": {"strategy": strategy}},
+            phases={"phase1": {"num_steps": 4, "batch_size": 8, "max_length": 32}},
+            schedule={"warmup_steps": 1},
+            training={"log_every_steps": 2, "eval_every_steps": 4, "loggers": ()},
+            examples=(),
+        )
+        recipe["model"] = {"encoder": encoder, **(recipe["model"] if encoder == "bert" else {"hidden_size": 32})}
+        path = toy.write_recipe(folder / f"{name}.json", recipe)
+        commands.append(["pretrain", f"--config={path}", f"--workdir={folder / name}"])
     before = digests(copy)
     ended = subprocess.run(
         [sys.executable, "-c", RUN],
@@ -249,16 +356,17 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert "masked: cpu 32\n" in ended.stdout
     ours = digests(source)
     assert digests(copy) == before
-    assert {name for name, digest in before.items() if ours.get(name) != digest} == set(TEXTS)
+    assert {name for name, digest in before.items() if ours.get(name) != digest} == set(PARTS)
     return folder
 
 
 def test_every_kind_of_part_is_among_them() -> None:
     """So a new kind (``catalogue.KEYS``) needs an example here."""
+    assert all(len([line for line in text.splitlines() if line.strip()]) <= 40 for text in PARTS.values())
     categories = set(catalogue.KEYS.values())
     assert {catalogue.KEYS[key] for key in KINDS} == categories
     for key, name in KINDS.items():
-        assert f"{catalogue.KEYS[key].package.replace('.', '/')}/{name}.py" in TEXTS
+        assert f"{catalogue.KEYS[key].package.replace('.', '/')}/{name}.py" in PARTS
 
 
 def test_the_report_has_their_titles(done: Path) -> None:
@@ -282,3 +390,10 @@ def test_predictions_are_those_of_the_task(done: Path) -> None:
     assert json.loads((done / "tuned" / "results.json").read_text())["metric"] == "sureness"
     assert "'sureness'" in (done / "tuned" / "lines.txt").read_text()
     assert "'length_loss'" in (done / "pretrained" / "lines.txt").read_text()
+
+
+@pytest.mark.parametrize("name", ["pretrained", *MIXED])
+def test_the_loss_falls(done: Path, name: str) -> None:
+    lines = map(json.loads, (done / name / "metrics.jsonl").read_text().splitlines())
+    first, *_, last = (line["mlm_loss"] for line in lines if line["split"] == "eval")
+    assert last < first

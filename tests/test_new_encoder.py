@@ -14,10 +14,10 @@ import bert_jax
 from bert_jax.cli.main import run
 from bert_jax.parts import catalogue
 from tests import toy
+from tests.test_one_file import fresh, of_page, recipe, write
 
-PAGE = (Path(bert_jax.__file__).parent / "objectives" / "README.md").read_text(encoding="utf-8")
-[NEAR] = re.findall(r"`near.py`[^`]*\n```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
-[BLOCKS] = re.findall(r"`blocks.py`[^`]*\n```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+__all__ = ["fresh", "recipe"]  # fixtures
+NEAR, BLOCKS = of_page("`near.py`", 40), of_page("`blocks.py`", 40)
 # Another class of transformers, with names of its own for the same tensors.
 OTHER = """
 import dataclasses
@@ -42,34 +42,11 @@ class Family(families_bert.Family):
 TEXT = "the cat sees the river. " * 4
 
 
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No file of a user is loaded, as in a new process."""
-    for name in ("_trusted", "_names"):
-        monkeypatch.setattr(catalogue, name, {})
-
-
-@pytest.fixture
-def recipe(tmp_path: Path) -> Path:
-    text, length = toy.write_text(tmp_path / "text.txt", documents=40), {"max_length": 32}
-    config = toy.recipe(
-        text,
-        objective={"name": "mlm", "arrangement": "sentences", "packing": "packed"},
-        model={"hidden_size": 32, "num_layers": 1, "num_heads": 2, "mlp_dim": 64, **length},
-        phases={"phase1": {"num_steps": 6, "batch_size": 8, **length}},
-        schedule={"warmup_steps": 1},
-        training={"log_every_steps": 2, "eval_every_steps": 6, "eval_rows": 8, "loggers": ()},
-        examples=(),
-    )
-    return toy.write_recipe(tmp_path / "recipe.json", config)
-
-
 def pretrain(recipe: Path, code: str, name: str, *flags: str) -> int:
-    file = recipe.with_name(f"{name}.py")
-    file.write_text(code)
-    workdir = recipe.with_name(name)
+    encoder, workdir = write(recipe.parent, f"{name}.py", code), recipe.with_name(name)
+    named = [f"--config.model.encoder={encoder}", f"--workdir={workdir}", "--config.export=True"]
     with toy.one_device():
-        return run(["pretrain", f"--config={recipe}", f"--config.model.encoder={file}", f"--workdir={workdir}", *flags])
+        return run(["pretrain", f"--config={recipe}", *named, *flags])
 
 
 def exported(workdir: Path) -> dict[str, object]:
@@ -79,7 +56,6 @@ def exported(workdir: Path) -> dict[str, object]:
 def test_the_encoder_of_the_page_is_exported_as_bert(
     recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert len([line for line in BLOCKS.splitlines() if line.strip()]) <= 40
     assert pretrain(recipe, BLOCKS, "blocks", "--config.model.layers=scanned") == 0
     assert "read back as bert, it has the same outputs" in capsys.readouterr().err
     workdir = recipe.with_name("blocks")
@@ -107,7 +83,6 @@ def test_the_encoder_of_the_page_is_exported_as_bert(
 
 def test_a_rotary_encoder_of_the_page_with_blocks_of_its_own(recipe: Path) -> None:
     """Three layers in a scan, of which two see one token to each side."""
-    assert len([line for line in NEAR.splitlines() if line.strip()]) <= 40
     flags = ("--config.model.layers=scanned", "--config.model.num_layers=3", "--config.model.near=1")
     assert pretrain(recipe, NEAR, "near", *flags) == 0
     model = bert_jax.load(str(recipe.with_name("near")), trust_code=True)

@@ -1,13 +1,13 @@
-"""A new part of any kind (see PARTS) is one short file: nothing else is touched."""
+"""A part of one's own is one short file that a recipe names by its path: it is trained, cut and resumed like others.
+
+The examples are those of the page. ``test_every_kind.py`` adds files to the package itself.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import shutil
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import jax
@@ -17,193 +17,76 @@ import pytest
 import bert_jax
 from bert_jax.checkpoints.restoring import read_params, saved_steps
 from bert_jax.cli.main import run
+from bert_jax.parts import catalogue
 from tests import toy
 from tests.training import gang
 
-PARTS = {
-    "rows/strategies/every_other.py": '''
-        """Every second candidate, as long as there are some to take."""
-        import dataclasses
-        import numpy as np
-        from bert_jax.rows.interfaces import Selected
-
-        @dataclasses.dataclass(frozen=True)
-        class Config:
-            first: int = 0
-
-        def select(candidates, starts, counts, keys, options):
-            place = np.cumsum(candidates, axis=1) - 1
-            chosen = candidates & (place % 2 == options.first)
-            return Selected(chosen & (np.cumsum(chosen, axis=1) <= counts[:, None]))
-    ''',
-    "rows/arrangements/single_sentences.py": '''
-        """One sentence a sequence: [CLS] sentence [SEP]."""
-        import dataclasses
-        import numpy as np
-        from bert_jax.rows.arrangements import sentences
-
-        @dataclasses.dataclass(frozen=True)
-        class Arrangement(sentences.Arrangement):
-            def plan(self, split, key, max_length, limits):
-                offsets = np.asarray(split.sentence_offsets)
-                records = np.zeros(len(offsets) - 1, self.record)
-                records["a_start"], records["sentence"] = offsets[:-1], np.arange(len(records))
-                records["length"] = np.minimum(np.diff(offsets), max_length - self.special_tokens)
-                yield records
-    ''',
-    "models/encoders/bag.py": '''
-        """Each token beside the mean of its row: an encoder without attention."""
-        import dataclasses
-        import jax.numpy as jnp
-        from flax import linen as nn
-        from bert_jax.models.config import ModelConfig
-        from bert_jax.models.encoding import Encoding
-        from bert_jax.models.heads import LmHead, Pooler
-        from bert_jax.models.primitives import Dense, LayerNorm, normal, with_axes
-
-        SIZES = {}
-
-        @dataclasses.dataclass(frozen=True)
-        class Config(ModelConfig):
-            """No fields of its own."""
-
-        class Encoder(nn.Module):
-            config: Config
-            reads = frozenset()
-
-            @nn.compact
-            def __call__(self, batch, rng=None, hidden_states="last"):
-                c, mask = self.config, batch["attention_mask"][..., None]
-                shape = (c.vocab_size, c.hidden_size)
-                table = self.param("word_embeddings", with_axes(normal(c), "vocab", "embed"), shape, c.param_dtype)
-                x = jnp.take(table, batch["input_ids"], axis=0)
-                mean = jnp.sum(x * mask, axis=1, keepdims=True) / jnp.sum(mask, axis=1, keepdims=True)
-                x = Dense(c, (("embed", c.hidden_size),), ((None, c.hidden_size),), name="mix")(x + mean)
-                x = LayerNorm(c, name="layer_norm")(x)
-                return Encoding(x, table, x[None] if hidden_states == "all" else None)
-    ''',
-    "objectives/mlm_length.py": '''
-        """Masked language modelling, and whether a sequence fills more than half of its row."""
-        import jax.numpy as jnp
-        from bert_jax.models.heads import Classifier
-        from bert_jax.models.model import LM_HEAD, POOLER, Part
-        from bert_jax.objectives import base
-
-        Config = base.Config
-
-        class Objective(base.PretrainingObjective):
-            parts = (POOLER, LM_HEAD, Part.of("length_head", Classifier, num_outputs=2, logits="length_logits"))
-            arrangement = "sentences"
-            derived = ("cls_positions", "length_labels", "length_weights")
-
-            def terms(self, config):
-                length = base.prediction("length_logits", "length_labels", "length_weights", 0.5, baseline="none")
-                return {"mlm": base.MLM, "length": length}
-
-            def inputs(self, batch):
-                mask, weights = batch["attention_mask"], batch["row_weights"][:, None]
-                labels = (jnp.mean(mask, axis=1, keepdims=True) > 0.5).astype(jnp.int32)
-                places = jnp.zeros_like(labels)
-                return {**batch, "cls_positions": places, "length_labels": labels, "length_weights": weights}
-    ''',
-}
 PAGE = (Path(bert_jax.__file__).parent / "objectives" / "README.md").read_text(encoding="utf-8")
-for kind, file in (("optimizers", "two_rules.py"), ("schedules", "root.py")):  # as the page has them
-    [PARTS[f"training/{kind}/{file}"]] = re.findall(
-        rf"`{file}`[^`]*\n```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE
-    )
-[PARTS["rows/strategies/rare_pieces.py"]] = re.findall(
-    r"`rare_pieces.py`[^`]*`token`[^`]*\n```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE
-)
+CODES = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+
+
+def of_page(pattern: str, most_lines: int) -> str:
+    """Return the code of the page that follows the pattern, which is short."""
+    [code] = re.findall(rf"{pattern}[^`]*\n```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    assert len([line for line in code.splitlines() if line.strip()]) <= most_lines
+    return str(code)
+
+
+RULES = {"optimizers": of_page("`two_rules.py`", 25), "schedules": of_page("`root.py`", 25)}
+RARE_PIECES = of_page("`rare_pieces.py`[^`]*`token`", 25)
 # AdamW as it is put together from optax, to be compared with the one of the package.
 ADAM = """
-    import dataclasses
-    import optax
-    from bert_jax.training.optimizers import base
+import dataclasses
+import optax
+from bert_jax.training.optimizers import base
 
-    @dataclasses.dataclass(frozen=True)
-    class Optimizer(base.Rule):
-        def make(self):
-            decay = optax.add_decayed_weights(0.01, mask=base.decay_mask)
-            return optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam(eps=1e-6), decay)
+@dataclasses.dataclass(frozen=True)
+class Optimizer(base.Rule):
+    def make(self):
+        decay = optax.add_decayed_weights(0.01, mask=base.decay_mask)
+        return optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam(eps=1e-6), decay)
 """
-RULES = {"optimizer": {"name": "two_rules"}, "schedule": {"name": "root", "warmup_steps": 1}}
-RUNS = {  # model, objective, with what packing
-    "all new": ("bag", {"name": "mlm_length", "arrangement": "single_sentences"}, "every_other", "none"),
-    "new encoder": ("bag", {"name": "mlm_nsp"}, "token", "none"),
-    "new arrangement and strategy": (
-        "bert",
-        {"name": "mlm", "arrangement": "single_sentences"},
-        "every_other",
-        "packed",
-    ),
-    "new objective": ("bert", {"name": "mlm_length", "arrangement": "sentences"}, "whole_unit", "none"),
-    "new strategy that reads tokens": ("bert", {"name": "mlm", "arrangement": "sentences"}, "rare_pieces", "packed"),
-    "new optimizer and schedule": ("bert", {"name": "mlm"}, "token", "none"),
-}
-RUN = """
-import json, sys
-from tests.toy import one_device
-from bert_jax.cli.main import run
-with one_device():
-    for argv in json.loads(sys.stdin.read()):
-        print(argv[-1], run(argv), flush=True)
-"""
+AHEAD = '''
+"""Left to right, and each position says the token after the next one too."""
+
+import jax.numpy as jnp
+
+from bert_jax.models.heads import LmHead
+from bert_jax.models.model import LM_HEAD, Part
+from bert_jax.objectives import base, ltr
+from bert_jax.objectives.base import Config  # no keys of its own
 
 
-@pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package with the files of PARTS in it."""
-    folder = tmp_path_factory.mktemp("one_file")
-    source = Path(bert_jax.__file__).parent
-    shutil.copytree(source, folder / "bert_jax", ignore=shutil.ignore_patterns("__pycache__"))
-    for name, text in PARTS.items():
-        lines = [line for line in textwrap.dedent(text).strip().splitlines() if line.strip()]
-        assert 9 <= len(lines) <= 25, name
-        (folder / "bert_jax" / name).write_text(textwrap.dedent(text))
-    return folder
+class AheadHead(LmHead):
+    logits: str = "ahead_logits"
 
 
-def test_new_files_are_pretrained_with_old_and_new_partners(package: Path, tmp_path: Path) -> None:
-    text, commands = toy.write_text(tmp_path / "text.txt", documents=40), []
-    for name, (encoder, objective, strategy, packing) in RUNS.items():
-        masking = {"strategy": strategy, **({"unit": "word"} if strategy == "whole_unit" else {})}
-        recipe = toy.recipe(
-            text,
-            objective={**objective, "packing": packing, "masking": masking},
-            phases={"phase1": {"num_steps": 4, "batch_size": 8, "max_length": 32}},
-            **(RULES if "optimizer" in name else {"schedule": {"warmup_steps": 1}}),
-            training={"log_every_steps": 2, "eval_every_steps": 4, "loggers": ()},
+class Objective(ltr.Objective):
+    parts = (LM_HEAD, Part.of("ahead_head", AheadHead))
+    derived = (*ltr.Objective.derived, "ahead_labels", "ahead_weights")
+
+    def terms(self, config):
+        return {**super().terms(config), "ahead": base.prediction("ahead_logits", "ahead_labels", "ahead_weights")}
+
+    def inputs(self, batch):
+        batch = super().inputs(batch)
+        labels, weights = (
+            jnp.pad(batch[f"next_token_{name}"][:, 1:], ((0, 0), (0, 1))) for name in ("labels", "weights")
         )
-        recipe["model"] = {"encoder": encoder, **(recipe["model"] if encoder == "bert" else {"hidden_size": 32})}
-        folder = tmp_path / name.replace(" ", "_")
-        path = toy.write_recipe(tmp_path / f"{folder.name}.json", recipe)
-        commands.append(["pretrain", f"--config={path}", f"--workdir={folder}"])
-    root = Path(__file__).parents[1]
-    environment = toy.environment() | {"PYTHONPATH": f"{package}:{root}"}
-    done = subprocess.run(
-        [sys.executable, "-c", RUN],
-        input=json.dumps(commands),
-        capture_output=True,
-        text=True,
-        env=environment,
-        cwd=package,
-        check=False,
-        timeout=600,
-    )
-    ended = dict(line.rsplit(" ", 1) for line in done.stdout.splitlines() if line.startswith("--workdir"))
-    assert list(ended.values()) == ["0"] * len(RUNS), done.stdout[-3000:] + done.stderr[-3000:]
-    for name in RUNS:
-        lines = (tmp_path / name.replace(" ", "_") / "metrics.jsonl").read_text().splitlines()
-        losses = [line for line in map(json.loads, lines) if line["split"] == "eval"]
-        assert losses[-1]["mlm_loss"] < losses[0]["mlm_loss"], name
+        return {**batch, "ahead_labels": labels, "ahead_weights": weights * batch["next_token_weights"]}
+'''
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file of a user is loaded, as in a new process."""
+    for name in ("_trusted", "_names"):
+        monkeypatch.setattr(catalogue, name, {})
 
 
 def test_an_evaluation_of_ones_own_beside_a_probe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The page's, by its path: killed, resumed, and what selects the best step. It is part of that run."""
-    page = (Path(bert_jax.__file__).parent / "objectives/README.md").read_text(encoding="utf-8")
-    codes = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
-    [code] = [code for code in codes if "class Evaluator" in code]
+    """The evaluation of the page: cut, resumed, and what selects the best step. The file is part of the run."""
+    [code] = [code for code in CODES if "class Evaluator" in code]
     assert len(code.splitlines()) <= 40
     own, pairs, tables = tmp_path / "pairs.py", tmp_path / "pairs.tsv", {"train": 40, "dev": 20}
     own.write_text(code)
@@ -214,19 +97,18 @@ def test_an_evaluation_of_ones_own_beside_a_probe(tmp_path: Path, capsys: pytest
     data = {"format": "delimited", "splits": {name: f"{name}.tsv" for name in tables}}
     probe = {"name": "probe", "every": 2, "task": "classification", "folder": str(tmp_path), "data": data}
     training = {"log_every_steps": 5, "eval_every_steps": 10, "eval_rows": 20, "evaluations": {"probe": probe}}
-    recipe = gang.make_inputs(tmp_path, 80, training=training, selection={"metric": "pairs/accuracy"})
+    recipe = gang.make_inputs(tmp_path, 40, training=training, selection={"metric": "pairs/accuracy"})
     named = "--config.training.evaluations.pairs"
     flags = [f"{named}.name={own}", f"{named}.pairs={pairs}"]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    found = {record["step"]: record for record in gang.finish(recipe, whole, 1, *flags) if record["split"] == "eval"}
-    assert [step for step, record in found.items() if "pairs/accuracy" in record] == [*range(0, 81, 10)]
-    assert [step for step, record in found.items() if "probe/accuracy" in record] == [*range(0, 81, 20)]
-    scores = [found[step]["pairs/accuracy"] for step in range(10, 81, 10)]
+    found = {record["step"]: record for record in gang.train(recipe, whole, *flags) if record["split"] == "eval"}
+    assert [step for step, record in found.items() if "pairs/accuracy" in record] == [*range(0, 41, 10)]
+    assert [step for step, record in found.items() if "probe/accuracy" in record] == [*range(0, 41, 20)]
+    scores = [found[step]["pairs/accuracy"] for step in range(10, 41, 10)]
     assert max(saved_steps(str(whole / "best"))) == 10 * (1 + scores.index(max(scores)))
 
-    gang.kill_after(recipe, cut, flags)
-    gang.finish(recipe, cut, 1, *flags)
-    assert gang.records(cut) == gang.records(whole)
+    gang.break_off(recipe, cut, 37, *flags)
+    assert gang.train(recipe, cut, *flags) == gang.records(whole)
     gang.assert_same_model(cut, whole)
 
     recorded = json.loads((cut / "run.json").read_text())
@@ -241,32 +123,43 @@ def test_an_evaluation_of_ones_own_beside_a_probe(tmp_path: Path, capsys: pytest
         file.write_text(before)
 
 
-def test_a_teacher_is_killed_resumed_and_read_by_two_processes(tmp_path: Path) -> None:
-    """The objective of the page, whose teacher is the workdir of a run."""
-    [code] = re.findall(r"^```python\n(\"\"\"[^`]*a teacher says.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+@pytest.fixture
+def taught(tmp_path: Path) -> tuple[Path, Path, list[str]]:
+    """Return a recipe, the workdir of a teacher, and the flags of the page's objective, but for its teacher."""
+    [code] = [code for code in CODES if "a teacher says" in code.partition("\n")[0]]
     assert len([line for line in code.splitlines() if line.strip()]) <= 40
-    own, teacher, moved = tmp_path / "teacher.py", tmp_path / "first", tmp_path / "moved"
+    own, teacher = tmp_path / "teacher.py", tmp_path / "first"
     own.write_text(code)
     training = {"log_every_steps": 5, "eval_every_steps": 30, "eval_rows": 20}
     recipe = gang.make_inputs(tmp_path, 60, training=training)
-    gang.finish(recipe, teacher, 1, "--config.phases.phase1.num_steps=10", "--config.model.hidden_size=64")
-    flags = [f"--config.objective.name={own}", "--config.objective.temperature=3.0"]
-    named = [*flags, f"--config.objective.teacher={teacher}"]
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    found = gang.finish(recipe, whole, 1, *named)
-    assert found[-1]["teacher_loss"] < found[0]["teacher_loss"]
-    gang.assert_same_losses(gang.finish(recipe, tmp_path / "two", 2, *named), found)
+    gang.train(recipe, teacher, "--config.phases.phase1.num_steps=10", "--config.model.hidden_size=64")
+    return recipe, teacher, [f"--config.objective.name={own}", "--config.objective.temperature=3.0"]
 
-    gang.kill_after(recipe, cut, named)
+
+def test_a_teacher_is_learned_from_and_moved(taught: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
+    recipe, teacher, flags = taught
+    named, moved = [*flags, f"--config.objective.teacher={teacher}"], tmp_path / "moved"
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    found = gang.train(recipe, whole, *named)
+    assert found[-1]["teacher_loss"] < found[0]["teacher_loss"]
+    gang.break_off(recipe, cut, 37, *named)
     teacher.rename(moved)
-    assert gang.finish(recipe, cut, 1, *flags, f"--config.objective.teacher={moved}") == found
+    assert gang.train(recipe, cut, *flags, f"--config.objective.teacher={moved}") == found
     gang.assert_same_model(cut, whole)
+
+
+@pytest.mark.heavy
+def test_a_teacher_is_read_by_two_processes(taught: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
+    recipe, teacher, flags = taught
+    named = [*flags, f"--config.objective.teacher={teacher}"]
+    found = gang.train(recipe, tmp_path / "one", *named)
+    gang.assert_same_losses(gang.finish(recipe, tmp_path / "two", 2, *named), found)
 
 
 def test_a_strategy_by_path_masks_rare_pieces_more_often(tmp_path: Path) -> None:
     """The number of masks is the same; the bound on the share of rare pieces is that of binomial draws."""
     text, file = toy.write_text(tmp_path / "text.txt", documents=120), tmp_path / "rare_pieces.py"
-    file.write_text(PARTS["rows/strategies/rare_pieces.py"])
+    file.write_text(RARE_PIECES)
     recipe = toy.recipe(
         text,
         objective={"name": "mlm", "arrangement": "sentences", "packing": "packed"},
@@ -304,16 +197,12 @@ def test_a_strategy_by_path_masks_rare_pieces_more_often(tmp_path: Path) -> None
 # ---- Optimizers and schedules by path --------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a recipe of 6 steps, whose matrices 8 devices divide, and with files of a user's own."""
-    folder = tmp_path_factory.mktemp("own")
-    files = {Path(name).name: text for name, text in PARTS.items() if name.startswith("training/")} | {"adam.py": ADAM}
-    for name, text in files.items():
-        (folder / name).write_text(textwrap.dedent(text))
-    recipe = toy.recipe(
-        toy.write_text(folder / "text.txt", documents=40),
-        objective={"name": "mlm"},
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    """Return a recipe of 6 steps, whose matrices 8 devices divide."""
+    config = toy.recipe(
+        toy.write_text(tmp_path / "text.txt", documents=40),
+        objective={"name": "mlm", "arrangement": "sentences", "packing": "packed"},
         model={"hidden_size": 32, "num_layers": 1, "num_heads": 2, "mlp_dim": 128, "max_length": 32},
         optimizer={"name": "adamw", "bias_correction": "standard"},
         phases={"phase1": {"num_steps": 6, "batch_size": 8, "max_length": 32}},
@@ -323,86 +212,60 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
         examples=(),
         export=False,
     )
-    toy.write_recipe(folder / "recipe.json", recipe)
-    return folder
+    return toy.write_recipe(tmp_path / "recipe.json", config)
 
 
-def pretrain(own: Path, workdir: Path, *flags: str) -> dict[str, np.ndarray]:
+def write(folder: Path, name: str, code: str) -> Path:
+    (folder / name).write_text(code)
+    return folder / name
+
+
+def curves(recipe: Path, workdir: Path, *flags: str) -> dict[str, np.ndarray]:
     """Run the command; return the curves of the run."""
-    assert run(["pretrain", f"--config={own / 'recipe.json'}", f"--workdir={workdir}", *flags]) == 0
-    every = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    lines = [line for line in every if line["split"] == "train"]
+    assert run(["pretrain", f"--config={recipe}", f"--workdir={workdir}", *flags]) == 0
+    lines = [line for line in gang.records(workdir) if line["split"] == "train"]
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
     return {name: np.array([line[name] for line in lines]) for name in ("loss", "gradient_norm", "learning_rate")}
 
 
-def test_adam_of_optax_in_a_file_of_ones_own_has_the_curve_of_adamw(own: Path, tmp_path: Path) -> None:
+def test_adam_of_optax_in_a_file_of_ones_own_has_the_curve_of_adamw(recipe: Path, tmp_path: Path) -> None:
     with toy.one_device():
-        theirs = pretrain(own, tmp_path / "adamw")
-        ours = pretrain(own, tmp_path / "own", f"--config.optimizer.name={own / 'adam.py'}")
+        theirs = curves(recipe, tmp_path / "adamw")
+        ours = curves(recipe, tmp_path / "own", f"--config.optimizer.name={write(tmp_path, 'adam.py', ADAM)}")
     for name, values in theirs.items():
         np.testing.assert_array_equal(ours[name], values, err_msg=name)
 
 
 def test_two_rules_by_path_on_every_layout_and_resumed(
-    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = [f"--config.optimizer.name={own / 'two_rules.py'}", f"--config.schedule.name={own / 'root.py'}"]
+    rules, root = write(tmp_path, "two_rules.py", RULES["optimizers"]), write(tmp_path, "root.py", RULES["schedules"])
+    flags = [f"--config.optimizer.name={rules}", f"--config.schedule.name={root}"]
     with toy.one_device():
-        one = pretrain(own, tmp_path / "one", *flags)
+        one = curves(recipe, tmp_path / "one", *flags)
     np.testing.assert_allclose(one["learning_rate"], 1e-3 * np.sqrt(2) / np.sqrt([np.inf, 8, 2, 3, 4, 5]), rtol=1e-6)
     for update in ("replicated", "sharded"):
-        found = pretrain(own, tmp_path / update, *flags, f"--config.mesh.weight_update={update}")
+        found = curves(recipe, tmp_path / update, *flags, f"--config.mesh.weight_update={update}")
         for name, values in one.items():
             np.testing.assert_allclose(found[name], values, rtol=1e-4, err_msg=f"{update}: {name}")
     assert "divide no axis" not in capsys.readouterr().err
     cut = tmp_path / "cut"
     shutil.copytree(tmp_path / "sharded", cut)
     shutil.rmtree(cut / "checkpoints" / "6")
-    pretrain(own, cut, *flags)
+    curves(recipe, cut, *flags)
     params = [jax.tree.leaves(read_params(str(workdir))[0]) for workdir in (tmp_path / "sharded", cut)]
     for unbroken, resumed in zip(*params, strict=True):
         np.testing.assert_array_equal(unbroken, resumed)
-    (own / "two_rules.py").write_text((own / "two_rules.py").read_text() + "# another\n")
-    assert run(["pretrain", f"--config={own / 'recipe.json'}", f"--workdir={cut}", *flags]) == 2
+    rules.write_text(RULES["optimizers"] + "# another\n")
+    assert run(["pretrain", f"--config={recipe}", f"--workdir={cut}", *flags]) == 2
     assert "config.optimizer.name: 'two_rules.py@" in capsys.readouterr().err
 
 
 # ---- A phase with another objective, by path -------------------------------------------------------------------------
 
-AHEAD = '''
-"""Left to right, and each position says the token after the next one too."""
-
-import jax.numpy as jnp
-
-from bert_jax.models.heads import LmHead
-from bert_jax.models.model import LM_HEAD, Part
-from bert_jax.objectives import base, ltr
-from bert_jax.objectives.base import Config  # no keys of its own
-
-
-class AheadHead(LmHead):
-    logits: str = "ahead_logits"
-
-
-class Objective(ltr.Objective):
-    parts = (LM_HEAD, Part.of("ahead_head", AheadHead))
-    derived = (*ltr.Objective.derived, "ahead_labels", "ahead_weights")
-
-    def terms(self, config):
-        return {**super().terms(config), "ahead": base.prediction("ahead_logits", "ahead_labels", "ahead_weights")}
-
-    def inputs(self, batch):
-        batch = super().inputs(batch)
-        labels, weights = (
-            jnp.pad(batch[f"next_token_{name}"][:, 1:], ((0, 0), (0, 1))) for name in ("labels", "weights")
-        )
-        return {**batch, "ahead_labels": labels, "ahead_weights": weights * batch["next_token_weights"]}
-'''
-
 
 def test_a_phase_with_another_objective(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A user's own, killed in its phase and in the next one. What is left is the model of the last phase."""
+    """The objective is cut in its phase and in the next phase. What is left is the model of the last phase."""
     assert len(AHEAD.strip().splitlines()) <= 40
     own = tmp_path / "ahead.py"
     own.write_text(AHEAD)
@@ -415,11 +278,10 @@ def test_a_phase_with_another_objective(tmp_path: Path, capsys: pytest.CaptureFi
         "--config.examples=('the [MASK] sees the river.',)",
     ]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    gang.finish(recipe, whole, 1, *flags)
-    for step in (10, 50):
-        gang.kill_after(recipe, cut, flags, step)
-    gang.finish(recipe, cut, 1, *flags)
-    assert gang.records(cut) == gang.records(whole)
+    gang.train(recipe, whole, *flags)
+    for step in (17, 57):
+        gang.break_off(recipe, cut, step, *flags)
+    assert gang.train(recipe, cut, *flags) == gang.records(whole)
     gang.assert_same_model(cut, whole)
 
     found = {split: [r for r in gang.records(cut) if r["split"] == split] for split in ("train", "eval")}
@@ -447,17 +309,16 @@ def test_a_phase_with_another_objective(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_two_tasks_in_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A user's own beside masked language modelling, killed: each has its batches, metrics and held-out rows."""
+    """An objective beside masked language modelling, cut: each has its batches, metrics and held-out rows."""
     own = tmp_path / "ahead.py"
     own.write_text(AHEAD)
     recipe = gang.make_inputs(tmp_path, 60, checkpoints={"every_steps": 10})
     members = {"masked": {"name": "mlm"}, "ours": {"name": str(own), "share": 0.5}}
     flags = [f"--config.objective={{'packing': 'packed', 'arrangement': 'sentences', 'members': {members}}}"]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    gang.finish(recipe, whole, 1, *flags)
-    gang.kill_after(recipe, cut, flags)
-    gang.finish(recipe, cut, 1, *flags)
-    assert gang.records(cut) == gang.records(whole)
+    gang.train(recipe, whole, *flags)
+    gang.break_off(recipe, cut, 37, *flags)
+    assert gang.train(recipe, cut, *flags) == gang.records(whole)
     gang.assert_same_model(cut, whole)
 
     train = [record for record in gang.records(cut) if record["split"] == "train"]

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from bert_jax.errors import UserError
 from bert_jax.records import Batch, Sum
-from bert_jax.task import Task, needs_whole_batches, tasks_of, total_metric
+from bert_jax.task import Task, Variables, needs_whole_batches, tasks_of, total_metric
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import WeightUpdate
 
@@ -56,17 +56,24 @@ class TrainState:
     skipped: SkippedSteps  # steps that left params and opt_state as they were
 
 
-def metric_names(task: Task) -> list[str]:
-    """Return the names of all metrics of the train steps: those of every kind of batch, and those that a step adds."""
+def shapes_of(task: Task) -> Variables:
+    """Return the shapes and dtypes of all variables of a task, boxed with logical axes, from a trace."""
+    return jax.eval_shape(task.init, jax.random.key(0))
+
+
+def metric_names(task: Task, variables: Variables | None = None) -> list[str]:
+    """Return the names of the metrics of the train steps of all kinds of batches, and of the metrics that a step adds.
+
+    ``variables``: ``shapes_of(task)``, if they are known.
+    """
     tasks = tasks_of(task)
     specs = {kind: task.batch_specs[kind].items() for kind in tasks}
     batches = {kind: {n: jax.ShapeDtypeStruct((1, *f.shape), f.dtype) for n, f in spec} for kind, spec in specs.items()}
 
-    def metrics(key: jax.Array, rows: dict[str, Batch]) -> list[dict[str, Sum]]:
-        variables = meshes.unbox(task.init(key))
-        return [one.loss(variables, rows[kind], None).metrics for kind, one in tasks.items()]
+    def metrics(variables: Variables, rows: dict[str, Batch]) -> list[dict[str, Sum]]:
+        return [one.loss(meshes.unbox(variables), rows[kind], None).metrics for kind, one in tasks.items()]
 
-    found = jax.eval_shape(metrics, jax.random.key(0), batches)
+    found = jax.eval_shape(metrics, variables or shapes_of(task), batches)
     names = dict.fromkeys(name for of_kind in found for name in of_kind)
     return [*names, *map(total_metric, tasks.values()), "gradient_norm", "learning_rate"]
 
@@ -97,7 +104,7 @@ class InitialState:
     @functools.cached_property
     def shapes(self) -> tuple[TrainState, Any]:
         """Return the shapes, dtypes and shardings; the devices of ``mesh`` need not exist."""
-        boxed = jax.eval_shape(self._fresh, jax.random.key(0))
+        boxed = jax.eval_shape(self._state, self._variables)
         update: WeightUpdate = "replicated" if needs_whole_batches(self.task) else self.weight_update
         if meshes.may_split(self.mesh, update):  # then each device has all frozen variables
             frozen = jax.tree.map(lambda _: meshes.replicated(self.mesh), meshes.unbox(boxed[1]))
@@ -117,7 +124,7 @@ class InitialState:
 
     def make(self, seed: int) -> tuple[TrainState, Any]:
         """Return the arrays. They are made in their places, so the whole state never has to fit on one device."""
-        return self._make(self._fresh, self.shapes, seed)  # type: ignore[no-any-return]
+        return self._make(lambda key: self._state(self.task.init(key)), self.shapes, seed)  # type: ignore[no-any-return]
 
     def make_frozen(self, seed: int) -> Any:
         """Return the frozen variables alone, because no checkpoint holds them."""
@@ -145,11 +152,14 @@ class InitialState:
         return jax.tree.unflatten(structure, made)
 
     @functools.cached_property
-    def _metric_names(self) -> list[str]:
-        return metric_names(self.task)
+    def _variables(self) -> Variables:
+        return shapes_of(self.task)
 
-    def _fresh(self, key: jax.Array) -> tuple[TrainState, Any]:
-        variables = self.task.init(key)
+    @functools.cached_property
+    def _metric_names(self) -> list[str]:
+        return metric_names(self.task, self._variables)
+
+    def _state(self, variables: Variables) -> tuple[TrainState, Any]:
         return make_state(variables.params, self.tx, self._metric_names), variables.frozen
 
 

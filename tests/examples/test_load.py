@@ -392,10 +392,3 @@ def test_a_prefix_is_stripped_from_each_word(tmp_path):
         loaded(folder, TAGGING, **config | {"strip_prefix": {"word": "en:"}})
     table = {"format": "table", "splits": {"train": "l.csv"}, "strip_prefix": {"label": "__label__"}}
     assert loaded(folder, CLASSIFICATION, **table)["train"][0]["label"] == "2"
-
-
-def test_a_table_is_read_by_the_end_of_its_name(tmp_path):
-    json_lines = '{"text": "first one", "label": "a"}\n{"text": "second one", "label": "b"}\n'
-    folder = written(tmp_path, a__tsv=TABLE, b__csv=TABLE.replace("\t", ","), c__jsonl=json_lines)
-    found = [loaded(folder, CLASSIFICATION, format="table", splits={"train": name}) for name in ("a.tsv", "b.csv")]
-    assert found[0] == found[1] == loaded(folder, CLASSIFICATION, format="table", splits={"train": "c.jsonl"})

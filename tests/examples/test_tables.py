@@ -231,3 +231,11 @@ def test_several_columns_may_be_typed(tmp_path, typed):
     data = data | {"splits": {"test": "a.csv"}, "dev_fraction": 0.0}
     found = load(build(DataConfig, data, "config.data"), tmp_path, CLASSIFICATION, print)
     assert found["test"][0]["text"] == "One two."
+
+
+def test_a_table_is_read_by_the_end_of_its_name(tmp_path):
+    table = "text\tlabel\nfirst one\ta\nsecond one\tb\n"
+    json_lines = '{"text": "first one", "label": "a"}\n{"text": "second one", "label": "b"}\n'
+    folder = written(tmp_path, a__tsv=table, b__csv=table.replace("\t", ","), c__jsonl=json_lines)
+    found = [loaded(folder, CLASSIFICATION, format="table", splits={"train": name}) for name in ("a.tsv", "b.csv")]
+    assert found[0] == found[1] == loaded(folder, CLASSIFICATION, format="table", splits={"train": "c.jsonl"})

@@ -14,10 +14,11 @@ from bert_jax.models.heads import ChoiceClassifier, Classifier, SpanClassifier
 from bert_jax.models.model import POOLER, Model, Part
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.text.tokenizer import wordpiece
-from tests.models.helpers import random_params
+from tests.models.helpers import random_params, tiny
 
 LETTERS = [chr(97 + i) for i in range(26)]
 TOKENIZER = wordpiece((*SPECIAL_TOKENS, *LETTERS, *(f"##{c}" for c in LETTERS), *"0123456"))
+CONFIG = tiny()
 TAGS = ("O", "B-PER", "I-PER", "B-ORG")
 HEADS = {
     "encoder": HeadClass("BertModel"),
@@ -60,3 +61,8 @@ def params_of(head: HeadClass, config: ModelConfig, seed: int = 0) -> Any:
         return (rng.normal(0.0, 0.2, leaf.shape) + (path[-1].key == "scale")).astype(leaf.dtype)
 
     return jax.tree_util.tree_map_with_path(draw, shapes)
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    jax.tree.map(np.testing.assert_array_equal, found, expected)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import re
 from pathlib import Path
@@ -69,9 +70,10 @@ def head_of(encoder: str, ending: str) -> HeadClass:
     return HeadClass(f"{family_of(encoder).name}{ending}", LABELS.get(ending, ()), problem)  # type: ignore[arg-type]
 
 
-def params_of(config: Any, head: HeadClass) -> Any:
-    """Every parameter from N(0, 0.2), gains around 1."""
-    last = {"classifier": head.num_outputs, "qa_outputs": 2, "sop_head": 2}
+@functools.cache
+def shapes_of(config: Any, num_outputs: int) -> Any:
+    """Return the shapes of the parameters of every head."""
+    last = {"classifier": num_outputs, "qa_outputs": 2, "sop_head": 2}
     parts = tuple(Part.of(name, Classifier, num_outputs=n, vectors="sequence") for name, n in last.items())
     ids = np.ones((1, 4), np.int32)
     batch = {"input_ids": ids, "token_type_ids": 0 * ids, "attention_mask": ids}
@@ -81,12 +83,17 @@ def params_of(config: Any, head: HeadClass) -> Any:
     if config.encoder == "electra":
         module = Model(config, (replaced_tokens.DISCRIMINATOR,))
         shapes |= jax.eval_shape(lambda: nn.unbox(module.init(jax.random.key(0), batch))["params"])
+    return shapes
+
+
+def params_of(config: Any, head: HeadClass) -> Any:
+    """Every parameter from N(0, 0.2), gains around 1."""
     rng = np.random.default_rng(0)
 
     def draw(path: Any, leaf: Any) -> np.ndarray:
         return (rng.normal(0.0, 0.2, leaf.shape) + (path[-1].key == "scale")).astype(leaf.dtype)
 
-    drawn = jax.tree_util.tree_map_with_path(draw, shapes)
+    drawn = jax.tree_util.tree_map_with_path(draw, shapes_of(config, head.num_outputs))
     return {name: tree for name, tree in drawn.items() if name in head.parts}
 
 

@@ -135,7 +135,7 @@ def test_every_layout_gives_the_same_step(place: Path, tmp_path: Path, monkeypat
             compare(one_update(task, "phase1", *layout), expected, loss_tolerance=1e-12, gradient_tolerance=1e-10)
 
 
-@pytest.mark.parametrize("update", ["replicated", "sharded"])
+@pytest.mark.parametrize("update", [pytest.param("replicated", marks=pytest.mark.heavy), "sharded"])
 def test_eight_devices_and_two_parts_have_the_curve_of_one(
     update: str, place: Path, student: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -103,8 +103,7 @@ OWN = {
     ''',
 }
 LAYOUTS = {  # devices, mesh, micro-batches
-    "two parts": (1, MeshConfig(), 2),
-    "eight devices": (8, MeshConfig(weight_update="replicated"), 1),
+    "eight devices": (8, MeshConfig(weight_update="replicated"), 2),
     "eight devices, sharded": (8, MeshConfig(), 2),
 }
 RECIPE = "from ml_collections import ConfigDict\n\n\ndef get_config():\n    return ConfigDict({})\n"

@@ -24,7 +24,7 @@ from bert_jax.recipes import recipes
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.workdir.run_record import read_run
 from tests import toy
-from tests.test_one_file import PARTS as TEXTS
+from tests.test_every_kind import PARTS as TEXTS
 
 PACKAGE = Path(bert_jax.__file__).parent
 PAGE = PACKAGE / "objectives" / "README.md"

@@ -20,6 +20,7 @@ from bert_jax.tasks.several import SeveralTasks
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.mesh import unbox
 from bert_jax.workdir.run_record import read_run
+from tests import toy
 from tests.tasks import toy_tasks
 
 TASKS = ("classification", "regression", "tagging")
@@ -50,7 +51,8 @@ def write(folder: Path, **changes: Any) -> Path:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a finished run, ``run``."""
     folder = write(tmp_path_factory.mktemp("several"), phases={"train": {"num_epochs": 2}})
-    assert toy_tasks.finetune(folder) == 0
+    with toy.one_device():
+        assert toy_tasks.finetune(folder) == 0
     return folder
 
 

@@ -23,6 +23,7 @@ from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers import adamax, adamw, lamb
 from bert_jax.training.optimizers.base import Rule
 from bert_jax.training.state import TrainState
+from tests import toy
 from tests.tasks import test_several, toy_tasks
 from tests.training import gang
 
@@ -145,7 +146,8 @@ RESUMABLE: dict[str, Any] = {
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run, ``run``, whose shares change and whose every second step is saved."""
     folder = test_several.write(tmp_path_factory.mktemp("resumed"), **RESUMABLE)
-    assert toy_tasks.finetune(folder) == 0
+    with toy.one_device():
+        assert toy_tasks.finetune(folder) == 0
     return folder
 
 
@@ -154,7 +156,7 @@ def kind_of(record: dict[str, Any]) -> str:
     return kind
 
 
-def test_a_run_that_was_cut_at_a_switch_of_tasks_gives_the_same_bits(unbroken: Path) -> None:
+def test_a_run_that_was_cut_at_a_switch_of_tasks_gives_the_same_bits(unbroken: Path, one_device: None) -> None:
     run, cut = unbroken / "run", unbroken / "cut"
     trained = [record for record in gang.records(run) if record["split"] == "train"]
     kinds = [kind_of(record) for record in trained]

@@ -15,9 +15,11 @@ from typing import Any
 
 import jax
 import numpy as np
+import pytest
 
 from bert_jax.checkpoints.restoring import read_params, saved_steps
 from bert_jax.cli.main import run
+from bert_jax.rows.loader import Batches
 from tests import toy
 
 TIMED = ("time", "tokens_per_second", "step_seconds", "mfu", "input_wait_seconds")
@@ -116,6 +118,28 @@ def kill_after(recipe: Path, workdir: Path, flags: Sequence[str] = (), step: int
     job.send(0, signal.SIGKILL)
     [(code, said)] = job.end()
     assert code == -signal.SIGKILL, said
+
+
+def train(recipe: Path, workdir: Path, *flags: str) -> list[dict[str, Any]]:
+    """Run to the end in this process, on one device; return the records without what is timed."""
+    with toy.one_device():
+        assert run(["pretrain", f"--config={recipe}", f"--workdir={workdir}", *flags]) == 0
+    return records(workdir)
+
+
+def break_off(recipe: Path, workdir: Path, step: int, *flags: str) -> None:
+    """Run ``step`` steps in this process, after which no batch can be read; the folder is left as by a kill."""
+    make = Batches.__getitem__
+
+    def broken(self: Batches, number: int) -> Any:
+        if number == step:
+            raise FileNotFoundError(2, "No such file or directory", "/mnt/corpus/train-00001")
+        return make(self, number)
+
+    with pytest.MonkeyPatch.context() as patch, toy.one_device():
+        patch.setattr(Batches, "__getitem__", broken)
+        assert run(["pretrain", f"--config={recipe}", f"--workdir={workdir}", *flags]) == 2
+    assert max(saved_steps(str(workdir))) < max(record["step"] for record in records(workdir)) <= step
 
 
 def records(workdir: Path) -> list[dict[str, Any]]:

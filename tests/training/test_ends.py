@@ -24,6 +24,7 @@ from tests import toy
 from tests.training.line import BATCH, Line, Points, train
 
 
+@pytest.mark.usefixtures("one_device")
 def test_a_run_that_diverges(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text, workdir = toy.write_text(tmp_path / "text.txt"), tmp_path / "run"
     changes = {

@@ -32,7 +32,6 @@ from tests.training.line import WIDTH, Line, Points, train
 ROWS = 16
 LAYOUTS = {  # devices, mesh, micro-batches
     "accumulated": (1, MeshConfig(), 4),
-    "two": (2, MeshConfig(), 1),
     "two accumulated": (2, MeshConfig(), 2),
     "data": (8, MeshConfig(), 1),
     "fsdp": (8, MeshConfig(data=1, fsdp=8), 2),

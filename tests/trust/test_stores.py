@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import fsspec
-import jax
 import pytest
 
 from bert_jax.checkpoints.integrity import ARRAYS, check_step
@@ -60,7 +59,6 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         patch.setattr(lease, "BEAT_SECONDS", 60.0)  # else the clock says how many requests there are
         patch.setattr(lease, "LOOK_SECONDS", 0.05)
         patch.setenv("BERT_JAX_CACHE", str(tmp_path_factory.mktemp("cache")))
-        keep_compiled(tmp_path_factory.mktemp("compiled"))
         if request.param == "fsspec":
             patch.setenv(retries.SECONDS, "0.5")
             yield Store(URL, FaultyStore)
@@ -76,13 +74,6 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             patch.setenv("STORAGE_EMULATOR_HOST", served.url)
             patch.setitem(fsspec.config.conf, "gs", {"token": "anon"})
             yield Store("gs://bucket", served)
-
-
-def keep_compiled(folder: Path) -> None:
-    """So that the runs compile once, not each."""
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 @pytest.fixture(scope="module")
