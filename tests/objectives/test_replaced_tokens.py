@@ -283,6 +283,5 @@ BAD = {
 def test_what_does_not_fit_is_one_line(name: str) -> None:
     model, config, message = BAD[name]
     with pytest.raises(UserError, match=message) as raised:
-        own = build(Config, config, "config.objective")
-        replaced_tokens.Objective(own, Setting(model, {"phase1": 64}))
+        replaced_tokens.Objective(build(Config, config, "config.objective"), Setting(model, {"phase1": 64}))
     assert "\n" not in str(raised.value)
