@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
+from bert_jax.configuration import build
 from bert_jax.errors import UserError
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.encoders import albert, bert, electra
@@ -282,5 +283,5 @@ BAD = {
 def test_what_does_not_fit_is_one_line(name: str) -> None:
     model, config, message = BAD[name]
     with pytest.raises(UserError, match=message) as raised:
-        replaced_tokens.Objective(Config(**config), Setting(model, {"phase1": 64}))
+        replaced_tokens.Objective(build(Config, config, "config.objective"), Setting(model, {"phase1": 64}))
     assert "\n" not in str(raised.value)

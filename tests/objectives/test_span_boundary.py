@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.configuration import build
 from bert_jax.errors import UserError
 from bert_jax.models.encoders import bert
 from bert_jax.models.heads import BoundaryHead
@@ -146,7 +147,7 @@ def test_a_packed_row_costs_what_its_sequences_cost(text: Text) -> None:
 )
 def test_bad_values_are_errors(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        span_boundary.Config(**wrong)
+        build(span_boundary.Config, wrong, "config.objective")
 
 
 def test_any_strategy_goes_with_it(text: Text) -> None:
