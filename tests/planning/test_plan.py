@@ -169,6 +169,7 @@ def test_what_does_not_fit_names_the_smallest_change(machine):
     assert trying[:2] == ["trying batches of 1/2", "trying micro_batches=2"]
 
 
+@pytest.mark.heavy
 def test_phases_that_are_alike_are_compiled_once(machine, plan, monkeypatch):
     """Neither a name, nor a length, nor a schedule of its own makes another step; rows and parts of a batch do."""
     sizes = {"num_steps": 500, "batch_size": tiny.ROWS, "max_length": tiny.LENGTH}
