@@ -222,7 +222,7 @@ class Attempt:
         experiment, phases = self._experiment, self._experiment.phases.phases
         decay = experiment.own_schedules.get(phase.kind, experiment.schedule).layer_decay
         spec = self._task.batch_specs[dearest_kind(self._task, phase)]
-        key = (but(phase), experiment.micro_batches(phase), decay, spec)
+        key = (but(phase, micro_batches=None), experiment.micro_batches(phase), decay, spec)
         for other, compiled in self._compiled:
             if other == key:
                 return compiled

@@ -169,10 +169,11 @@ def test_what_does_not_fit_names_the_smallest_change(machine):
     assert trying[:2] == ["trying batches of 1/2", "trying micro_batches=2"]
 
 
+@pytest.mark.heavy
 def test_phases_that_are_alike_are_compiled_once(machine, plan, monkeypatch):
     """Neither a name, nor a length, nor a schedule of its own makes another step; rows and parts of a batch do."""
     sizes = {"num_steps": 500, "batch_size": tiny.ROWS, "max_length": tiny.LENGTH}
-    own = {"num_steps": 900, "schedule": {"name": "linear", "peak_learning_rate": 1e-3}}
+    own = {"num_steps": 900, "schedule": {"name": "linear", "peak_learning_rate": 1e-3, "warmup_steps": 10}}
     changes = [{}, own, {"micro_batches": 1}, {"micro_batches": 2}, {"batch_size": 32}, {"masking": {"rate": 0.3}}]
     phases = {f"phase{number}": sizes | change for number, change in enumerate(changes, 1)}
     compiled, of = [], plan.phases[0].compiled
