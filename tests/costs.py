@@ -32,7 +32,8 @@ class Costs:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        for file, seconds in node.workeroutput["costs"].items():
+        handed = getattr(node, "workeroutput", {"costs": {}})  # a worker that broke down hands nothing over
+        for file, seconds in handed["costs"].items():
             self.seconds[file] += seconds
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
