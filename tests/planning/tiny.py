@@ -18,7 +18,7 @@ def config(**changes: Any) -> dict[str, Any]:
     tree["model"] = {**SIZES, "dropout_rate": 0.1}
     tree["phases"] = {"phase1": {"num_steps": 1000, "batch_size": ROWS, "max_length": LENGTH}}
     for group, values in changes.items():
-        tree[group] = {**tree[group], **values}
+        tree[group] = {**tree.get(group, {}), **values}
     return tree
 
 
