@@ -73,7 +73,10 @@ class FinetuningSettings(Settings):
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> FinetuningSettings:
-        """Return the typed values of a recipe. Raises ``UserError`` for a wrong one, or a recipe for pretraining."""
+        """Return the typed values of a recipe.
+
+        Raises ``UserError`` for a wrong key or value, or a recipe that is for pretraining.
+        """
         if "objective" in config:
             raise UserError(
                 "this recipe is one for pretraining (it has config.objective); run it with bert-jax pretrain, or "
@@ -120,7 +123,7 @@ class FinetuningSettings(Settings):
 
     @property
     def main_metric(self) -> str:
-        """The metric by which the best step is selected if the recipe names none; "" if there is none."""
+        """The metric by which the best step is selected: the recipe's, or else the main metric of the tasks, or ""."""
         return self.selection.metric or (mean_of(self.main_metrics) if self.tasks else self.main_metrics[0])
 
     @property

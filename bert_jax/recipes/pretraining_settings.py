@@ -56,7 +56,10 @@ class PretrainingSettings(Settings):
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> PretrainingSettings:
-        """Return the typed values of a recipe. Raises ``UserError`` for a wrong one, or a recipe for fine-tuning."""
+        """Return the typed values of a recipe.
+
+        Raises ``UserError`` for a wrong key or value, or a recipe that is for fine-tuning.
+        """
         if is_finetuning(config):
             raise UserError(
                 f"this recipe is one for fine-tuning (it has config.{'task' if 'task' in config else 'tasks'}); run it "

@@ -1,4 +1,4 @@
-"""Checks of a prepared run that pretraining and fine-tuning share."""
+"""Checks of a recipe beside the machine, the optimizer and the task of its run."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def check_optimizer(task: Task, experiment: Experiment) -> None:
     """Raise ``UserError`` if the optimizer or the schedule cannot train ``task``."""
     own_parts.check_optimizer(task, experiment)
     trained.check(task, experiment.optimizer)
-    layer_rates.check(task, experiment.schedule.layer_decay)
+    for schedule in (experiment.schedule, *experiment.own_schedules.values()):
+        layer_rates.check(task, schedule.layer_decay)
 
 
 def micro_batches_key(phase: Phase) -> str:

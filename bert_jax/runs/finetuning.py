@@ -95,7 +95,7 @@ class Finetuning(Prepared):
         if initial is None and settings.weights == "pretrained" and settings.frozen:
             raise UserError("config.frozen holds parts of a pretrained model; give --init=DIR, or set it to ()")
         self.tasks = {name: self._choose(name, one) for name, one in settings.each.items()}
-        if not (settings.selection.metric or settings.main_metric):
+        if not settings.main_metric:
             raise UserError(
                 "config.selection.metric is needed, because the main metrics of the tasks have no mean: "
                 f"{', '.join(settings.main_metrics)}; name one of them"
@@ -119,17 +119,18 @@ class Finetuning(Prepared):
         """Return a task, with what the model of --init says of its head filled in."""
         with at_task(name):
             task, config = own.typed
-        start, model = self.weights_from, self.settings.architecture
-        config = with_classifier_dropout(config, model, start if task.exported_as else None)
-        return ChosenTask(own, task, with_pooling(config, name, start))
+        initial = self.weights_from
+        config = with_classifier_dropout(config, self.settings.architecture, initial if task.exported_as else None)
+        return ChosenTask(own, task, with_pooling(config, name, initial))
 
     def _check_whole_batches(self) -> None:
         """Raise ``UserError`` if a task computes something from a whole batch, and would be given a part of it."""
         parts = self.experiment.micro_batches(self.settings.phase)
-        for name in [name for name, one in self.tasks.items() if one.task.whole_batches] if parts > 1 else ():
+        whole = [name for name, one in self.tasks.items() if one.task.whole_batches]
+        if whole and parts > 1:
             raise UserError(
                 f"{micro_batches_key(self.settings.phase)} is {parts}; only 1 is allowed where the rows of a batch are "
-                f"each other's negatives{f', as in config.tasks.{name}' if name else ''}. Lower "
+                f"each other's negatives{f', as in config.tasks.{whole[0]}' if whole[0] else ''}. Lower "
                 f"config.phases.{KIND}.batch_size, or set config.model.remat to 'full'"
             )
 
@@ -256,8 +257,8 @@ class Finetuning(Prepared):
         if not (initial or bound):
             vocab.load_tokenizer(typed=request.typed_keys)  # raises if a key contradicts its file
         identity = self.settings.identity() | {"init": request.init}
-        for said in self.frozen_contents().values():  # the content of the teacher, wherever it lies
-            identity["teacher"]["init"] = said
+        if self._teacher:  # by its content, wherever it lies
+            identity["teacher"]["init"] = self.frozen_contents()["init"]
         return with_vocabulary(config, vocab.path, initial.tokenizer if initial else None), identity, request.command
 
     def check_inputs(self, request: Request, bound: bool, note: Note) -> None:
@@ -321,7 +322,7 @@ class Finetuning(Prepared):
             sizes = ", ".join(f"{split} {len(examples):,}" for split, examples in one.setting.splits.items())
             labels = f"; {with_keys_of(name, label_note(one.setting.labels))}" if one.setting.labels else ""
             lines.append(f"{name or 'examples'}: {sizes}{labels}")
-        packed = next(iter(each.values())).setting.packing == "packed"
+        packed = self.settings.packing == "packed"
         lengths = sorted({n for one in each.values() for kind, n in one.lengths.items() if (kind == PACKED) == packed})
         rows = "examples, in packed rows of" if packed else "rows, padded to"
         every = f"an evaluation every {experiment.training.eval_every_steps:,}"

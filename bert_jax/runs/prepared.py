@@ -18,7 +18,7 @@ from bert_jax.reporting.loggers.base import check_loggers
 from bert_jax.reporting.observer import Observer
 from bert_jax.reporting.profiled_steps import ProfiledSteps
 from bert_jax.runs.evaluations import base as evaluations
-from bert_jax.task import Task, titles_of
+from bert_jax.task import Task
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.state import TrainState
@@ -95,11 +95,11 @@ class Prepared(abc.ABC):
         """The steps of the run; 0 if they follow from a text that is not read yet."""
         return self.experiment.phases.num_steps
 
+    # ---- What a run asks for: ``notes``, ``record`` and ``check_inputs`` first, then ``open``, then the others ----
+
+    @abc.abstractmethod
     def titles(self) -> dict[str, str]:
         """Return the titles of the task's metrics, the most important ones first."""
-        return titles_of(self.task)
-
-    # ---- What a run asks for, in this order ----------------------------------------------------------------------
 
     @abc.abstractmethod
     def notes(self, initial: TrainedModel, request: Request) -> list[str]:

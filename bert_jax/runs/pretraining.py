@@ -275,7 +275,7 @@ class Pretraining(Prepared):
         model, every = opened.model, [part.name for part in task.parts]
         parts = [name for name in every if name != distillation.PROJECTION]
         phases = self.experiment.phases.phases
-        module = self.settings.objective_of(phases[-1]).module
+        module = self.settings.objective_of(phases[-1]).module  # its name may be a user's file that imports the class
         replaced = sorted({key for phase in phases for key in phase.model})
         models = {p.kind: {key: getattr(task.of(p.kind).setting.model, key) for key in replaced} for p in phases}
         beside = {part.name: config_facts(part.config) for part in task.parts if isinstance(part, EncoderPart)}

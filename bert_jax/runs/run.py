@@ -72,8 +72,8 @@ def run(prepared: Prepared, config: Mapping[str, Any], request: Request, reached
     record["titles"] = prepared.titles() | titles(evaluators)
     num_steps = prepared.num_steps
     prepared.experiment.phases.check_not_past(reached)
-    if request.profiled:
-        request.profiled.check(prepared.experiment.phases.num_steps)
+    if request.profiled and num_steps:
+        request.profiled.check(num_steps)
 
     if distributed.is_first():
         run_record.write_run(workdir, record)
@@ -84,6 +84,8 @@ def run(prepared: Prepared, config: Mapping[str, Any], request: Request, reached
         if not num_steps:
             experiment.phases.check_not_past(reached)
             observer.set_num_steps(experiment.phases.num_steps)
+            if request.profiled:
+                request.profiled.check(experiment.phases.num_steps)
         evaluations = Evaluations(evaluators, opened.tokenizer, opened.model, experiment, notes.append)
         for line in [*notes, *prepared.remarks(opened, reached)]:
             observer.note(line)
