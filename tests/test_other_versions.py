@@ -53,13 +53,13 @@ def test_an_old_workdir(workdir: Path, tmp_path: Path, capsys: pytest.CaptureFix
     )
     make = f"go on with that commit, or start from what it exports (`bert-jax export --workdir={workdir} --output=DIR`)"
     for command in commands:
-        assert OLDER.format(workdir, "without a format", 1, "cf58cc3", make) in refused(capsys, *command)
+        assert OLDER.format(workdir, "without a format", 2, "bbd49a63", make) in refused(capsys, *command)
     (workdir / "hugging_face").mkdir()
     (workdir / "hugging_face" / "config.json").write_text("{}")
     start = f"go on with that commit, or start from the run's export (--init={workdir}/hugging_face)"
-    assert OLDER.format(workdir, "without a format", 1, "cf58cc3", start) in refused(capsys, *commands[0])
-    edit(workdir / "run.json", lambda run: run.update(format=2))
-    newer = f"{workdir} was written by a newer version (format 2, this one reads 1); take that one"
+    assert OLDER.format(workdir, "without a format", 2, "bbd49a63", start) in refused(capsys, *commands[0])
+    edit(workdir / "run.json", lambda run: run.update(format=3))
+    newer = f"{workdir} was written by a newer version (format 3, this one reads 2); take that one"
     assert newer in refused(capsys, *commands[0])
     assert saved_steps(str(workdir)) == [0]
 
@@ -70,7 +70,7 @@ def test_an_old_step_beside_a_new_record(workdir: Path) -> None:
     edit(workdir / "checkpoints/0" / FACTS, lambda facts: facts.pop("format"))
     (workdir / "checkpoints/0/SHA256SUMS").unlink()
     write_lists(workdir / "checkpoints/0")
-    with pytest.raises(UserError, match="run was written by an older version .without a format, this one reads 1"):
+    with pytest.raises(UserError, match="run was written by an older version .without a format, this one reads 2"):
         read_params(str(workdir))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax.cli.main import run
-from bert_jax.runs import doctor
+from bert_jax.machine import doctor
 
 ROOT = Path(__file__).resolve().parents[2]
 FOR_DEVELOPERS = {"test", "parity", "bench"}

@@ -164,7 +164,7 @@ def test_the_layer_norm_of_gpus_is_the_layer_norm(dtype, biases):
     parameters = (scale, bias if biases else None)
     plain, fused = (
         jax.vjp(lambda x, scale, bias, f=f: f(x, scale, bias, 1e-12, ("float32", dtype)), x, *parameters)
-        for f in (gradients._normalised, gradients._normalised_on_gpu)
+        for f in (gradients.normalised, gradients.normalised_on_gpu)
     )
     tolerance = 1e-5 if dtype == "float32" else 0.02
     np.testing.assert_allclose(np.float32(plain[0]), np.float32(fused[0]), rtol=tolerance, atol=tolerance)

@@ -310,7 +310,7 @@ def test_a_tiny_model_learns_a_few_questions_by_heart(tmp_path):
         "training": {"loggers": ()},
         "export": False,
     }  # fmt: skip
-    metrics = finetune(config, Request(str(tmp_path / "run"), str(tmp_path)))
+    metrics = finetune(config, Request(str(tmp_path / "run"), data=str(tmp_path)))
     assert metrics["HasAns_exact"] > 90
     assert metrics["NoAns_exact"] > 90
     records = [json.loads(line) for line in (tmp_path / "run" / "predictions_dev.jsonl").read_text().splitlines()]

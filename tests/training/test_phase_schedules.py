@@ -17,7 +17,6 @@ from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.rows.phases import Phase
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.schedules import inverse_sqrt, linear, warmup_stable_decay
-from bert_jax.workdir import run_record
 from tests.training import line
 
 WSD = warmup_stable_decay.Schedule
@@ -129,16 +128,6 @@ def test_it_is_part_of_what_a_run_is() -> None:
     found = PretrainingSettings.of({**recipe, "phases": phases}).identity()["phases"]["phase3"]["schedule"]
     assert (found["warmup_fraction"], found["peak_learning_rate"], found["decay"]) == (0.2, 0.5, "linear")
     assert "warmup_steps" not in found
-
-
-def test_a_run_of_before_had_a_linear_decay_to_0(tmp_path: Path) -> None:
-    recipe = {"objective": {"name": "mlm"}, "model": {"size": "tiny"}, "phases": PHASES, "schedule": OWN}
-    identity = PretrainingSettings.of(recipe).identity()
-    new = ("decay", "final_fraction", "warmup_tokens", "decay_tokens", "decay_fraction")
-    schedule = {key: value for key, value in identity["schedule"].items() if key not in new}
-    run = {"run_id": "before", "identity": {**identity, "schedule": schedule}}
-    run_record.write_run(str(tmp_path), run)
-    assert run_record.content(str(tmp_path), {}, identity, "", bound=True)["run_id"] == "before"
 
 
 def test_a_run_that_is_cut_in_a_phase_with_its_own_goes_on_at_its_rate(
