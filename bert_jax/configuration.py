@@ -196,6 +196,11 @@ def check_share(share: Any, others: Iterable[Any], where: str) -> None:
         raise UserError(f"{where} is {share!r}, less than a millionth of the sum of all; give more, or leave it out")
 
 
+def without(tree: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Return ``tree`` without the keys ``names``."""
+    return {key: value for key, value in tree.items() if key not in names}
+
+
 def differences(old: Any, new: Any, where: str = "config") -> list[str]:
     """Return the values that differ between two nested plain structures, as ``name: old -> new``.
 

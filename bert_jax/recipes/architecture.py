@@ -63,11 +63,11 @@ class Architecture:
     def identity(self) -> dict[str, Any]:
         """Return the keys that a resumed run may not change, with the encoder's default for each that is not given."""
         tree = {"encoder": BERT, **configuration.defaults(type(self.config)), **self.keys}
-        return {key: value for key, value in tree.items() if key not in _FREE_KEYS}
+        return configuration.without(tree, *_FREE_KEYS)
 
 
 def _fields(keys: Mapping[str, Any]) -> dict[str, Any]:
     size = keys.get("size")
     sizes = encoder_file(keys.get("encoder", BERT)).SIZES
     fields = configuration.choose("model size", size, sizes) if size else {}
-    return {**fields, **{name: value for name, value in keys.items() if name not in ("encoder", "size")}}
+    return {**fields, **configuration.without(keys, "encoder", "size")}

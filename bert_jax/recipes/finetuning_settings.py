@@ -12,7 +12,7 @@ from bert_jax.checkpoints.saving import CheckpointConfig
 from bert_jax.errors import UserError
 from bert_jax.examples.load import DataConfig
 from bert_jax.parts.own_code import with_contents
-from bert_jax.recipes.settings import Settings, without
+from bert_jax.recipes.settings import Settings
 from bert_jax.recipes.task_settings import TaskSettings, at_task, check_files, several_tasks
 from bert_jax.rows.phases import Phase
 from bert_jax.rows.rows_config import Packing
@@ -131,14 +131,14 @@ class FinetuningSettings(Settings):
         return self.experiment.phases.phases[0]
 
     def identity(self) -> dict[str, Any]:
-        tree, training = without(super().identity(), "task", "data", "tasks", "mixing"), self.training
+        tree, training = configuration.without(super().identity(), "task", "data", "tasks", "mixing"), self.training
         if self.tasks:
             tree |= {
                 "tasks": {name: one.identity() for name, one in self.each.items()},
                 "mixing": dataclasses.asdict(self.mixing),
             }
         else:
-            tree |= without(self.each[""].identity(), "weight", "frozen")
+            tree |= configuration.without(self.each[""].identity(), "weight", "frozen")
         name = "eval_every_steps" if training.evaluations_per_epoch is None else "evaluations_per_epoch"
         tree["training"] = {name: getattr(training, name)}  # the choice of the best step depends on it
         return with_contents(tree)

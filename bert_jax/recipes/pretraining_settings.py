@@ -17,7 +17,7 @@ from bert_jax.objectives.setting import ROW_KEYS
 from bert_jax.parts import catalogue
 from bert_jax.parts.own_code import with_contents
 from bert_jax.recipes.key_names import is_finetuning
-from bert_jax.recipes.settings import Settings, without
+from bert_jax.recipes.settings import Settings
 from bert_jax.rows.phases import Phase
 
 # Keys of config.corpus that say where the corpus is and how it is built.
@@ -106,10 +106,10 @@ class PretrainingSettings(Settings):
         return next(one for one in self.objectives if phase.kind in [own.kind for own in one.phases])
 
     def identity(self) -> dict[str, Any]:
-        tree = without(super().identity(), "examples", "private")
+        tree = configuration.without(super().identity(), "examples", "private")
         config = base.Config if "members" in self.objective else type(self._named_objective[1])
         tree["objective"] = configuration.complete(self.objective, configuration.defaults(config))
-        tree["corpus"] = without(tree["corpus"], *_FREE_OF_CORPUS)
+        tree["corpus"] = configuration.without(tree["corpus"], *_FREE_OF_CORPUS)
         chosen, evaluations = self.selection.metric.partition("/")[0], self.training.evaluations
         if chosen in evaluations:  # the choice of the best step depends on it
             tree["training"] = {"evaluations": {chosen: evaluations[chosen]}}
@@ -142,7 +142,7 @@ class PretrainingSettings(Settings):
             raise UserError(
                 f"{where}.members is {group['members']!r}; two or more are needed, each a name and its keys"
             )
-        own, found = without(phase.objective, "members"), dict[str, Member]()
+        own, found = configuration.without(phase.objective, "members"), dict[str, Member]()
         shares = [one.get("share", 1.0) for one in group["members"].values() if isinstance(one, Mapping)]
         for name, values in sorted(group["members"].items()):
             if not name.isidentifier() or not isinstance(values, Mapping) or "name" not in values:
@@ -152,7 +152,7 @@ class PretrainingSettings(Settings):
             share = values.get("share", 1.0)
             configuration.check_share(share, shares, f"{where}.members.{name}.share")
             kind = f"{phase.kind}/{name}" if found else phase.kind
-            keys = {**own, **without(values, "share")}
+            keys = {**own, **configuration.without(values, "share")}
             of_member = dataclasses.replace(phase, kind=kind, objective=keys)
             found[name] = Member(of_member, float(share), f"{where}.members.{name}")
         return found

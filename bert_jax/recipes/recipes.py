@@ -48,13 +48,14 @@ def load(recipe: str, overrides: Sequence[str] = (), trust_code: bool = False) -
       UserError: there is no such recipe, the file fails, a key is unknown, a value has a wrong type, or a component's
         own file is missing, lacks what it needs, or is named by a ``.json`` recipe alone.
     """
-    return _changed(*_read(recipe), _typed(overrides), _parse_value, trust_code)
+    config, folder, is_code = _read(recipe)
+    return _changed(config, _typed(overrides), _parse_value, folder, is_code or trust_code)
 
 
 def changed(tree: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """Return a copy of a config tree with ``--config.key=value`` overrides applied in order."""
     config = _as_config(_plain(tree), "config")
-    result: dict[str, Any] = _changed(config, "", False, _typed(overrides), _parse_value, True).to_dict()
+    result: dict[str, Any] = _changed(config, _typed(overrides), _parse_value).to_dict()
     return result
 
 
@@ -87,15 +88,15 @@ def with_values(
       UserError: for the reasons of ``load``; but the type of a value is checked later, by its component.
     """
     if isinstance(recipe, str | os.PathLike):
-        config, folder, is_data = _read(recipe)
+        config, folder, is_code = _read(recipe)
     else:
-        config, folder, is_data = _as_config(_plain(recipe), "config"), "", False
+        config, folder, is_code = _as_config(_plain(recipe), "config"), "", True
     if not isinstance(values, Mapping):
         raise UserError(f"overrides is {reprlib.repr(values)}; a dict is needed, key -> value")
     for key in values:
         if not isinstance(key, str) or not PATH.fullmatch(key):
             raise UserError(f"overrides has the key {key!r}; write a key of the recipe, such as 'model.size'")
-    return _changed(config, folder, is_data, values.items(), _value, trust_code)
+    return _changed(config, values.items(), _value, folder, is_code or trust_code)
 
 
 def derive(recipe: str, overrides: Sequence[str] = ()) -> ConfigDict:
@@ -110,29 +111,31 @@ def derive(recipe: str, overrides: Sequence[str] = ()) -> ConfigDict:
 
 
 def _read(recipe: str | os.PathLike[str]) -> tuple[ConfigDict, str, bool]:
-    """Return (config, folder of the recipe, whether the recipe is data and not code)."""
+    """Return (config, folder of the recipe, whether the recipe is code and not data)."""
     path, argument = _locate(os.fspath(recipe))
-    is_data = path.endswith(".json")
-    return _read_json(path) if is_data else _run(path, argument), os.path.dirname(path), is_data
+    is_code = not path.endswith(".json")
+    return _run(path, argument) if is_code else _read_json(path), os.path.dirname(path), is_code
 
 
 def _changed(
     config: ConfigDict,
-    folder: str,
-    is_data: bool,
     values: Collection[tuple[str, Any]],
     read: Callable[[Any, Any, str], Any],
-    trust_code: bool,
+    folder: str = "",
+    asked: bool = True,
 ) -> ConfigDict:
-    """Return a recipe's config with new ``values``, checked and locked. ``read`` converts each value for its key."""
+    """Return a recipe's config with new ``values``, checked and locked. ``read`` converts each value for its key.
+
+    ``asked``: whether the user asks for the files of components that the config names, relative to ``folder``.
+    """
     before, changed = {key: at(config, key) for key in OWN_KEYS}, changed_keys(key for key, _ in values)
     recipe = _plain(config)
     for key, value in values:
-        keys = _keys(config, key)
+        keys = KEYS.findall(key_names.full(key, config))
         key_names.check_names(keys, recipe, config)
         _set(config, keys, value, "config", read)
     key_names.check_attention(leaves(config))
-    for key, name in recorded_names(config, folder, changed, asked=trust_code or not is_data).items():
+    for key, name in recorded_names(config, folder, changed, asked).items():
         _set(config, key.split("."), name, "config", _value)
     _leave_out_keys_of_others(config, before, changed)
     _leave_out_roles_of_others(config, changed)
@@ -142,11 +145,6 @@ def _changed(
         half = error.object[error.start]
         raise UserError(f"the recipe has {half!r}, half of a character; write whole ones") from error
     return config.lock()
-
-
-def _keys(config: ConfigDict, key: str) -> list[str]:
-    """Return the keys on the path to the value that ``key``, perhaps a short one, names in a recipe."""
-    return KEYS.findall(key_names.full(key, config))
 
 
 def _leave_out_roles_of_others(config: ConfigDict, changed: Sequence[str]) -> None:

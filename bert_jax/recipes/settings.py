@@ -80,13 +80,13 @@ class Settings:
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that a resumed run may not change. Paths may change: hashes of content count instead."""
-        tree, experiment = without(dataclasses.asdict(self), *_FREE), self.experiment
-        tree["vocab"] = without(tree["vocab"], "path")
+        tree, experiment = configuration.without(dataclasses.asdict(self), *_FREE), self.experiment
+        tree["vocab"] = configuration.without(tree["vocab"], "path")
         tree["model"] = self.architecture.identity()
         tree["phases"] = {one.kind: self._identity_of_phase(one) for one in experiment.phases.phases}
         tree["optimizer"] = self._identity_of("optimizer", self.optimizer, experiment.optimizer)
         tree["schedule"] = self._identity_of("schedule", self.schedule, experiment.schedule)
-        return tree if self.teacher else without(tree, "teacher")
+        return tree if self.teacher else configuration.without(tree, "teacher")
 
     def _part(self, group: str, given: Mapping[str, Any], phase: str = "") -> Any:
         """Return the optimizer or the schedule that the keys ``given`` describe, the schedule of ``phase`` if named."""
@@ -109,7 +109,7 @@ class Settings:
     def _identity_of_phase(self, phase: Phase) -> dict[str, Any]:
         """Return the keys of a phase, without a number of steps that another key decides."""
         derived = ("num_steps",) if phase.num_tokens is not None or phase.num_epochs is not None else ()
-        tree = without(dataclasses.asdict(phase), "kind", *_FREE_OF_PHASES, *derived)
+        tree = configuration.without(dataclasses.asdict(phase), "kind", *_FREE_OF_PHASES, *derived)
         if phase.schedule is not None:
             own = self.experiment.own_schedules[phase.kind]
             tree["schedule"] = self._identity_of("schedule", phase.schedule, own)
@@ -122,8 +122,3 @@ class Settings:
             if any(tree.get(key) is not None for key in keys[1:]):
                 tree.pop(keys[0], None)
         return tree
-
-
-def without(tree: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Return ``tree`` without the keys ``names``."""
-    return {key: value for key, value in tree.items() if key not in names}

@@ -46,7 +46,7 @@ class TaskSettings:
         """Return the settings that a resumed run may not change."""
         tree = dataclasses.asdict(self)
         tree["task"] = configuration.complete(self.task, configuration.defaults(type(self.typed[1])))
-        tree["data"] = {key: value for key, value in tree["data"].items() if key not in _FREE_DATA_FIELDS}
+        tree["data"] = configuration.without(tree["data"], *_FREE_DATA_FIELDS)
         return tree
 
 

@@ -219,20 +219,20 @@ class Finetuning(Prepared):
         made = {}
         for name, one in self.tasks.items():
             with at_task(name):
-                own = tasks.Setting(
-                    splits[name],
-                    tokenizer,
-                    model,
-                    one.task.labels(one.config, every[name][train_split(every[name])]),
-                    phase.max_length,
-                    phase.batch_size,
-                    seed_of_member(seed, name),
-                    settings.packing,
-                    settings.frozen,
-                    settings.bilstm_layers,
-                    teacher_in_run(settings.teacher, self._teacher, model, {KIND: phase.max_length}, name),
+                setting = tasks.Setting(
+                    splits=splits[name],
+                    tokenizer=tokenizer,
+                    model=model,
+                    labels=one.task.labels(one.config, every[name][train_split(every[name])]),
+                    max_length=phase.max_length,
+                    batch_size=phase.batch_size,
+                    seed=seed_of_member(seed, name),
+                    packing=settings.packing,
+                    frozen=settings.frozen,
+                    bilstm_layers=settings.bilstm_layers,
+                    teacher=teacher_in_run(settings.teacher, self._teacher, model, {KIND: phase.max_length}, name),
                 )
-                made[name] = one.task(one.config, own)
+                made[name] = one.task(one.config, setting)
         return made
 
     # ---- What a run asks for (``Prepared``) ------------------------------------------------------------------------
@@ -348,7 +348,9 @@ class Finetuning(Prepared):
     def given_frozen(self, facts: Mapping[str, Any]) -> Callable[[Any], Any] | None:
         return frozen_parts(self.settings.frozen, self.weights_from, self._workdir, facts, self._bound)
 
-    def finish(self, opened: Opened, observer: Observer, metrics: dict[str, float]) -> dict[str, float]:
+    def finish(
+        self, opened: Opened, facts: Mapping[str, Any], observer: Observer, metrics: dict[str, float]
+    ) -> dict[str, float]:
         """See ``Prepared``. The metrics that are returned are of the best evaluation."""
         return finish(self.settings, self.task, observer, opened.experiment.selection.metric)
 

@@ -155,7 +155,9 @@ class Prepared(abc.ABC):
         return None
 
     @abc.abstractmethod
-    def finish(self, opened: Opened, observer: Observer, metrics: dict[str, float]) -> dict[str, float]:
+    def finish(
+        self, opened: Opened, facts: Mapping[str, Any], observer: Observer, metrics: dict[str, float]
+    ) -> dict[str, float]:
         """Write the report, the export and other results, and say what the user can do next; return the metrics.
 
         ``metrics``: those of the last evaluation.

@@ -121,19 +121,19 @@ class Pretraining(Prepared):
         """Return one of the objectives of the run, without text, which reads ``models`` and trains ``model``."""
         module, config, phases, where = chosen
         settings, of_own = self.settings, of_phase(model, phases[0])
-        lengths, changes = {p.kind: p.max_length for p in phases}, {p.kind: p.changes for p in phases}
+        lengths = {phase.kind: phase.max_length for phase in phases}
         with own_parts.contract_of(catalogue.name_of(module.__name__)):
             setting = Setting(
-                of_own,
-                lengths,
-                seed_of_member(self.experiment.seed, member_of(phases[0])),
-                changes,
-                settings.seed,
-                in_run(models, of_own, lengths, where),
-                where,
-                teacher_in_run(settings.teacher, self._teacher, of_own, lengths),
-                self._heldout_masking(chosen),
-                self._shares(chosen),
+                model=of_own,
+                max_lengths=lengths,
+                seed=seed_of_member(self.experiment.seed, member_of(phases[0])),
+                changes={phase.kind: phase.changes for phase in phases},
+                heldout_seed=settings.seed,
+                models=in_run(models, of_own, lengths, where),
+                where=where,
+                teacher=teacher_in_run(settings.teacher, self._teacher, of_own, lengths),
+                heldout_masking=self._heldout_masking(chosen),
+                shares=self._shares(chosen),
             )
             objective: PretrainingObjective = module.Objective(config, setting)
             own_parts.check_objective(objective)
@@ -316,8 +316,10 @@ class Pretraining(Prepared):
         first = start_from(begin, opened.model, opened.tokenizer, note)
         return first if self._moments is None else with_moments(first, self._moments)
 
-    def finish(self, opened: Opened, observer: Observer, metrics: dict[str, float]) -> dict[str, float]:
-        finish(self.settings, opened.model, self.facts(opened)["head"], self._corpus, observer)
+    def finish(
+        self, opened: Opened, facts: Mapping[str, Any], observer: Observer, metrics: dict[str, float]
+    ) -> dict[str, float]:
+        finish(self.settings, opened.model, facts["head"], self._corpus, observer)
         return metrics
 
 

@@ -103,4 +103,4 @@ def run(prepared: Prepared, config: Mapping[str, Any], request: Request, reached
         frozen = prepared.given_frozen(facts)
         peak = peak_rates.peak_of_all_devices(task.dtype, observer.note)
         metrics = train_and_evaluate(Run(task, experiment, observer, facts, peak, first, frozen, evaluations))
-        return prepared.finish(opened, observer, metrics) if distributed.is_first() else metrics
+        return prepared.finish(opened, facts, observer, metrics) if distributed.is_first() else metrics

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bert_jax.configuration import without
 from bert_jax.corpora.store import Corpus
-from bert_jax.recipes.settings import without
 from bert_jax.runs.inputs import Inputs
 from bert_jax.text.tokenizer import Tokenizer
 
