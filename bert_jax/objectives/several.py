@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from bert_jax.models.model import EncoderPart, Part
 from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.parts import catalogue
 from bert_jax.rows.dealt import deal, passes_of
-from bert_jax.task import RowSource, TaskOfSeveral
+from bert_jax.task import RowSource, TaskOfSeveral, Variables
 from bert_jax.text.tokenizer import Tokenizer
 
 
@@ -63,6 +63,11 @@ class Several(TaskOfSeveral[PretrainingObjective]):
     def with_text(self, corpus: Corpus | Mixture, tokenizer: Tokenizer, vocab_size: int | None = None) -> Self:
         """Return the task with the text that it learns from; see ``PretrainingObjective.with_text``."""
         return type(self)([one.with_text(corpus, tokenizer, vocab_size) for one in self._objectives], self._members)
+
+    def init(self, rng: Any) -> Variables:
+        """Return the variables of all objectives; a part of several objectives is as the last of these makes it."""
+        every = [one.init(rng) for one in self._objectives]
+        return Variables(*({name: tree for one in every for name, tree in one[i].items()} for i in range(2)))
 
     def reader(self, kind: str, phase: str) -> PretrainingObjective:
         one, now = self._of[kind], self._of[phase]

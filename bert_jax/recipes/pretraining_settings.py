@@ -166,4 +166,6 @@ def member_of(phase: Phase) -> str:
 def with_flags(config: Mapping[str, Any], vocab: str | None, private: bool) -> dict[str, Any]:
     """Return the tree of a recipe with the values of the flags --vocab and --private."""
     tree = {**config, "private": private or config.get("private", False)}
-    return {**tree, "vocab": {**config.get("vocab", {}), "path": vocab}} if vocab else tree
+    group = config.get("vocab", {})
+    # A group that is none is refused where the recipe is typed.
+    return {**tree, "vocab": {**group, "path": vocab}} if vocab and isinstance(group, Mapping) else tree

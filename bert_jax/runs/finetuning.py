@@ -276,11 +276,10 @@ class Finetuning(Prepared):
         distributed.agree("the examples", self._fingerprint)
 
     def open(self, note: Note) -> Opened:
-        """Return what the run trains on, after keeping its vocabulary and what a teacher says of its rows."""
+        """Return what the run trains on, after keeping its vocabulary."""
         own, each = shared_setting(self.task), each_task(self.task)
         if distributed.is_first() and not self._bound:
             keep_vocabulary(own.tokenizer, self._workdir)
-        fill(each, "".join(self.frozen_contents().values()), self._fingerprint, self._workdir, note)
         trained_on = [one.setting.splits[name] for one in each.values() for name in one.setting.names("train")]
         sizes = {"examples": sum(map(len, trained_on))}
         return Opened(self.task, self.experiment, own.tokenizer, own.model, self._fingerprint, sizes)
@@ -308,6 +307,11 @@ class Finetuning(Prepared):
             "data": dataclasses.asdict(own.data),
             **({"parts": _kept(part.name for part in task.model.parts)} if taught else {}),
         }
+
+    def fill(self, note: Note) -> None:
+        """Fill in a teacher's outputs, where they are kept (``config.teacher.cached``)."""
+        teacher = "".join(self.frozen_contents().values())
+        fill(each_task(self.task), teacher, self._fingerprint, self._workdir, note)
 
     def write_baselines(self, opened: Opened, note: Note) -> None:
         path = files.as_path(self._workdir) / "baselines.json"

@@ -149,6 +149,10 @@ class Prepared(abc.ABC):
     ) -> Callable[[TrainState], TrainState]:
         """Return the function that gives a fresh state the weights of ``begin``."""
 
+    def fill(self, note: Note) -> None:
+        """Compute the values that rows lack, now that the run is known to go on. Every process calls this."""
+        del note
+
     def given_frozen(self, facts: Mapping[str, Any]) -> Callable[[Any], Any] | None:
         """Return the function that replaces the frozen variables, which no checkpoint holds; None if nothing does."""
         del facts

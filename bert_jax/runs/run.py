@@ -7,7 +7,7 @@ examples, its predictions, report and export.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bert_jax.checkpoints.restoring import saved_steps
@@ -50,20 +50,22 @@ def _train(
     settings: PretrainingSettings | FinetuningSettings, config: Mapping[str, Any], request: Request
 ) -> dict[str, float]:
     with run_record.only_writer(request.workdir):
+        distributed.check_shared(request.workdir)
         saved = distributed.first_says("the saved steps", saved_steps(request.workdir))
         initial = find_start(settings.vocab, request.typed_keys, request.init, request.workdir, bool(saved))
-        return run(prepare(settings, initial), config, request, max(saved, default=0))
+        return run(prepare(settings, initial), config, request, saved)
 
 
-def run(prepared: Prepared, config: Mapping[str, Any], request: Request, reached: int) -> dict[str, float]:
+def run(prepared: Prepared, config: Mapping[str, Any], request: Request, saved: Sequence[int]) -> dict[str, float]:
     """Lead a prepared run to its end. Call it in the block of ``only_writer``.
 
     Args:
       config: the tree of the recipe, for the run's files.
-      reached: the last saved step; 0 if there is none.
+      saved: the saved steps of the run.
     """
     # What needs neither text nor examples is checked first.
-    settings, workdir, bound = prepared.settings, request.workdir, reached > 0
+    settings, workdir = prepared.settings, request.workdir
+    bound, reached = bool(saved), max(saved, default=0)
     notes = prepared.notes(prepared.initial, request) if prepared.initial and not bound else []
     evaluators = read(settings.training.evaluations, notes.append)
     distributed.agree("what is frozen", str(sorted(prepared.frozen_contents().items())))
@@ -71,7 +73,8 @@ def run(prepared: Prepared, config: Mapping[str, Any], request: Request, reached
     prepared.check_inputs(request, bound, notes.append)
     record["titles"] = prepared.titles() | titles(evaluators)
     num_steps = prepared.num_steps
-    prepared.experiment.phases.check_not_past(reached)
+    if not prepared.experiment.phases.in_epochs:
+        prepared.experiment.phases.check_not_past(reached)
     if request.profiled and num_steps:
         request.profiled.check(num_steps)
 
@@ -96,6 +99,7 @@ def run(prepared: Prepared, config: Mapping[str, Any], request: Request, reached
             keep_copies(workdir, record, facts)
             record = run_record.settle(workdir, record, facts)
             prepared.write_baselines(opened, observer.note)
+        prepared.fill(observer.note)
 
         begin = None if bound else prepared.weights_from or prepared.start
         first = prepared.first_state(begin, opened, facts, observer.note) if begin else None

@@ -108,7 +108,6 @@ def _train(run: Run, roll_backs: tuple[RollBack, ...]) -> dict[str, float] | Rol
     observer.begin(first_step, resumed, work, warmup, experiment.save_every_steps)
     if roll_backs and roll_backs[-1].to == first_step:
         observer.alarm(first_step, roll_backs[-1].message())
-    distributed.check_shared(workdir)
     if first_step < phases.num_steps and distributed.is_first():
         record = run_record.record_start(workdir, first_step if resumed else None, _device_facts())
         run = dataclasses.replace(run, facts={**run.facts, "run": record})

@@ -172,7 +172,7 @@ def make_train_step(
         num_rows = next(iter(batch.values())).shape[0]
         rng = RowRng.create(seed, state.step, jnp.arange(num_rows, dtype=jnp.uint32))
         grads, loss, metrics = gradients(state.params, frozen, batch, rng)
-        norm = optax.global_norm(grads)
+        norm = optax.tree.norm(grads)
         sound = jnp.isfinite(loss) & jnp.isfinite(norm)
         direction, opt_state = tx.update(grads, state.opt_state, state.params)
         learning_rate = schedule(state.step)

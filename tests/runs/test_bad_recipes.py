@@ -82,6 +82,11 @@ def test_bad_recipes(name: str, tmp_path: Path, text: Path, capsys: pytest.Captu
     assert not (tmp_path / "run" / "vocab.txt").exists()
 
 
+def test_a_vocabulary_that_is_no_group(tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert pretrain(tmp_path, {**toy.recipe(text), "vocab": "x"}, "--vocab=y") == 2
+    assert "config.vocab is 'x', and has keys of its own" in capsys.readouterr().err
+
+
 BAD_TEXTS = {
     "empty": (b"", "text"),
     "one sentence": (b"There is but one sentence here.\n", "document"),

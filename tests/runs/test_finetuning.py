@@ -46,3 +46,11 @@ def test_each_thing_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert [one["id"] for one in together] == [one["id"] for one in alone]
         for one, other in zip(together, alone, strict=True):
             assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
+
+
+def test_fewer_examples_than_the_run_was_begun_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    toy_tasks.write_toy(tmp_path, "classification", train=64, dev=16, phase={"num_epochs": 1})
+    assert toy_tasks.finetune(tmp_path) == 0
+    toy_tasks.write_examples(tmp_path / "train.jsonl", toy_tasks.examples("classification", 16, 1))
+    assert toy_tasks.finetune(tmp_path) == 2
+    assert "was begun with other inputs: run.corpus_fingerprint" in capsys.readouterr().err

@@ -177,6 +177,18 @@ def test_import_makes_a_workdir(finished: Path, tmp_path: Path, capsys: pytest.C
     assert (again / "model.safetensors").read_bytes() == (finished / "hugging_face/model.safetensors").read_bytes()
 
 
+def test_a_model_whose_record_is_gone_is_not_trained_over(
+    finished: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An imported folder has step 0 alone, which counts as saved."""
+    assert run(["import", f"--input={finished / 'hugging_face'}", f"--workdir={tmp_path / 'run'}"]) == 0
+    (tmp_path / "run" / "run.json").unlink()
+    files = sorted(tmp_path.rglob("*"))
+    assert pretrain(tmp_path, toy.recipe(text)) == 2
+    assert "has checkpoints, but no run.json that says whose they are; put it back" in capsys.readouterr().err
+    assert {file for file in tmp_path.rglob("*") if file.name not in (".lock", "recipe.json")} <= {*files}
+
+
 def test_a_workdir_of_another_config(
     finished: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
