@@ -76,7 +76,7 @@ class Source(FileSource, RecordSource):
 
 
 def _values(table: Any, groups: range, column: str, name: str) -> Iterator[Any]:
-    """Yield the values of ``column`` in ``groups``, in order. Raises ``BadTextError`` for a damaged file."""
+    """Yield the values of ``column`` in the row groups ``groups``. Raises ``BadTextError`` for a damaged file."""
     batches = table.iter_batches(batch_size=ROWS, row_groups=list(groups), columns=[column])
     while True:
         try:

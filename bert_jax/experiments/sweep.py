@@ -186,7 +186,7 @@ def _best_of(outcomes: Sequence[Outcome], choose: Sequence[str], metric: str) ->
 
 
 def _combinations(request: Sweep) -> dict[str, dict[str, str]]:
-    """Return a dict: name -> values. Raises ``UserError`` for values that are missing or not told apart by name."""
+    """Return a dict: name -> values. Raises ``UserError`` if a flag has no value, or a value twice."""
     for what, values in (*request.vary.items(), ("--seeds", request.seeds)):
         if not values or "" in values or len({_same(value) for value in values}) < len(values):
             raise UserError(f"{what} is {','.join(map(str, values))!r}; give at least one value, each once")

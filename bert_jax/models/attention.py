@@ -28,8 +28,8 @@ def attend(factors: Factors, visible: Visible, rate: float, rng: RowRng | None, 
     """Return scaled dot-product attention, with dropout on the probabilities (Vaswani et al. 2017, section 3.2).
 
     All kernels give the same result but for rounding, dropout included. ``models.kernels.choice`` says which kernel
-    computes a case. Plain attention does where no mesh is placed, or where the mesh does not divide the arrays; the
-    partitioner divides it.
+    computes arrays of these sizes. Plain attention computes them where no mesh is placed, or where the mesh does not
+    divide the arrays; the partitioner divides it.
 
     Args:
       factors: query, key and value [B, L, H, head_dim], like the result. In each row the real tokens come before the
