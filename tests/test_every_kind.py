@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -272,16 +273,11 @@ def digests(folder: Path) -> dict[str, str]:
     }
 
 
-@pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a copy of the package, and with what its commands have left."""
-    folder = tmp_path_factory.mktemp("every_kind")
-    source, copy = Path(bert_jax.__file__).parent, folder / "code" / "bert_jax"
-    shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    for name, text in PARTS.items():
-        (copy / name).write_text(textwrap.dedent(text).lstrip())
-    text = toy.write_text(folder / "text.txt", documents=40)
-    evaluations = {"spread": {"name": "spread"}}
+EVALUATIONS = {"spread": {"name": "spread"}}
+
+
+def recipe_of_every_kind(text: Path) -> dict[str, Any]:
+    """Return a recipe for pretraining that names every part of ``PARTS`` that pretraining can have."""
     recipe = toy.recipe(
         text,
         corpus={"source": "stories", "options": {"path": str(text)}, "columns": {"thes": {"annotator": "thes"}}},
@@ -303,17 +299,30 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
         },
         optimizer={"name": "two_rules"},
         schedule={"name": "root", "warmup_steps": 1},
-        training={"log_every_steps": 2, "eval_every_steps": 4, "loggers": ("lines",), "evaluations": evaluations},
+        training={"log_every_steps": 2, "eval_every_steps": 4, "loggers": ("lines",), "evaluations": EVALUATIONS},
         examples=(),
     )
     recipe["objective"]["masking"] = {"strategy": "every_other"}
+    return recipe
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a copy of the package, and with what its commands have left."""
+    folder = tmp_path_factory.mktemp("every_kind")
+    source, copy = Path(bert_jax.__file__).parent, folder / "code" / "bert_jax"
+    shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, text in PARTS.items():
+        (copy / name).write_text(textwrap.dedent(text).lstrip())
+    text = toy.write_text(folder / "text.txt", documents=40)
+    recipe = recipe_of_every_kind(text)
     (folder / "train.txt").write_text("".join(f"the {('ship', 'cat')[i % 2]} sees {i} -> {i % 2}\n" for i in range(24)))
     pretrained, tuned = folder / "pretrained", folder / "tuned"
     keys = {"task.name": "sure", "data.format": "arrows", "data.splits.train": folder / "train.txt"}
     keys |= {"data.dev_fraction": 0.5, "phases.train.max_length": 32}
     keys |= {"phases.train.num_epochs": 1, "phases.train.batch_size": 4, "training.loggers": "('lines',)"}
     keys |= {"optimizer.name": "two_rules", "schedule.name": "root", "selection.metric": "sureness"}
-    keys |= {"training.evaluations": json.dumps(evaluations)}
+    keys |= {"training.evaluations": json.dumps(EVALUATIONS)}
     changed = [f"--config.{key}={value}" for key, value in keys.items()]
     commands = [
         ["pretrain", f"--config={toy.write_recipe(folder / 'recipe.json', recipe)}", f"--workdir={pretrained}"],

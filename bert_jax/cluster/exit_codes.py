@@ -26,9 +26,9 @@ def of_others(code: int) -> int:
 
 
 def of_several(error: BaseException, code: int) -> int:
-    """Return the exit code of a job of several processes that ``error`` ends; ``code`` is that of a single process.
+    """Return the exit code of a job of several processes that ``error`` ends; a single process would end with ``code``.
 
-    If too many files are open, it is ``CRASHED`` instead of ``BAD_INPUT``, so that launchers start the command again.
+    If too many files are open, return ``CRASHED`` instead of ``BAD_INPUT``, so that launchers start the command again.
     The cause may be a stranger who holds many connections to JAX's port, which asks for no password; then the same
     command is likely to work later.
     """

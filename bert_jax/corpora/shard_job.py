@@ -54,7 +54,7 @@ class _Tokenized(NamedTuple):
 class ShardJob:
     """Writes one shard of each split, with its lengths and columns, to the shared work folder.
 
-    The lengths are those of sentences and documents. The facts are the counts and hashes that the manifest needs.
+    It writes the lengths of sentences and documents. Its facts are the counts and hashes that the manifest needs.
     """
 
     source: Source

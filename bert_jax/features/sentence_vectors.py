@@ -1,6 +1,6 @@
-"""How a model makes one vector of a text: what is read, how it is pooled, and what follows the pooling.
+"""Describes how a model makes one vector of a text: the layer that is read, the pooling, and the steps after it.
 
-The parts and their names are those of sentence-transformers, whose folders ``interchange.sentence_files`` reads.
+The steps have the names that sentence-transformers gives them, whose folders ``interchange.sentence_files`` reads.
 """
 
 from __future__ import annotations

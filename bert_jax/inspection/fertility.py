@@ -1,7 +1,7 @@
 """Counts into how many pieces a tokenizer cuts the words of a text, so that vocabularies can be compared.
 
-Fertility, and the share of words that stay whole, are those of Rust et al. 2021 (arXiv 2012.15613, section 3). A word
-is what stands between spaces, without the marks at its ends. Text in a script without spaces is counted by characters.
+Rust et al. 2021 (arXiv 2012.15613, section 3) define fertility and the share of words that stay whole. A word is the
+text between two spaces, without the marks at its ends. Text in a script without spaces is counted by characters.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def words(scan: Scan, pieces: Pieces, found: Fertility) -> Check:
 
 
 def gain(new: Fertility, old: Fertility) -> Check:
-    """Check whether the vocabulary makes fewer tokens of the text than that of the model to start from."""
+    """Check whether the vocabulary makes fewer tokens of the text than the vocabulary of the model to start from."""
     times, line = compared(new, old)
     return Check(
         "gain_over_init",

@@ -56,8 +56,8 @@ def request_for(corpus: str, config: Mapping[str, Any] | None) -> InspectionRequ
     """Return a request to inspect ``corpus`` for the rows of a recipe.
 
     Args:
-      config: the recipe. If None, that of the run in whose folder ``corpus`` lies. Without either, rows are those of
-        ``InspectionRequest``.
+      config: the recipe. If None, the recipe of the run in whose folder ``corpus`` lies. Without a recipe, rows are
+        as long as ``InspectionRequest`` says.
     """
     if config is None:
         run = reading.read_object(files.as_path(corpus).parent / "run.json") or {}

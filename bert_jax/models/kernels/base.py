@@ -15,6 +15,7 @@ Factors: TypeAlias = tuple[jax.Array, jax.Array, jax.Array]  # query, key and va
 Arrays: TypeAlias = tuple[jax.Array, ...]
 # What rematerialisation may keep: the output, and the logarithms of the denominators.
 OUTPUT, TOTAL = KEPT = ("row_attention_output", "row_attention_total")
+LANES = 128  # of a TPU's registers
 HEAD_DIMS = (32, 64, 128)  # sizes of heads that our kernels take
 
 

@@ -24,6 +24,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from bert_jax.models.kernels.base import (
+    LANES,
     OUTPUT,
     TOTAL,
     Arrays,
@@ -36,7 +37,6 @@ from bert_jax.models.kernels.base import (
 )
 from bert_jax.models.masks import HIDDEN
 
-_LANES = 128  # of a TPU's registers
 _BLOCK = 256  # keys that the backward pass works on at a time
 _LONGEST = {"bfloat16": 2048, "float32": 1024}  # rows of more positions do not fit into the memory of every TPU
 _POSITIONS = 1024  # of the rows of one program: short rows are taken several at a time
@@ -69,7 +69,7 @@ class _Form:
     @property
     def heads(self) -> int:
         """The number of heads of a program."""
-        return _LANES // self.head_dim
+        return LANES // self.head_dim
 
     def lanes(self, head: int) -> slice:
         return slice(head * self.head_dim, (head + 1) * self.head_dim)
@@ -77,7 +77,7 @@ class _Form:
     @property
     def chunk(self) -> int:
         """The number of queries that are worked on at a time; more overlap better."""
-        return _LANES if self.length % (2 * _LANES) else 2 * _LANES
+        return LANES if self.length % (2 * LANES) else 2 * LANES
 
     @property
     def keeps_places(self) -> bool:
@@ -88,11 +88,11 @@ class _Form:
 def obstacle(case: Case) -> str | None:
     if wrong := other_platform(case, "tpu") or other_dtype(case, *_LONGEST) or other_heads(case):
         return wrong
-    together = _LANES // case.head_dim
+    together = LANES // case.head_dim
     if case.num_heads % together:
         return f"takes {together} heads of {case.head_dim} entries at a time, and a device has {case.num_heads:g}"
-    if case.length % _LANES or case.length > _LONGEST[case.dtype]:
-        longest = f"a multiple of {_LANES} up to {_LONGEST[case.dtype]:,} in {case.dtype}"
+    if case.length % LANES or case.length > _LONGEST[case.dtype]:
+        longest = f"a multiple of {LANES} up to {_LONGEST[case.dtype]:,} in {case.dtype}"
         return f"needs rows whose length is {longest}, and they have {case.length:,} positions"
     return a_window(case)
 
@@ -145,25 +145,25 @@ def _call(
     """
     batch, length, width = inputs[0].shape
     rows = int(np.gcd(batch, max(1, _POSITIONS // length)))
-    block = pl.BlockSpec((rows, length, _LANES), lambda h, b, *_: (b, 0, h))
+    block = pl.BlockSpec((rows, length, LANES), lambda h, b, *_: (b, 0, h))
     row_ids = pl.BlockSpec((rows, 1, length), lambda h, b, *_: (b, 0, 0))
     of_queries = pl.BlockSpec((None, rows, form.heads, length), lambda h, b, *_: (h, b, 0, 0))
     places = (length // form.chunk, length) if form.keeps_places else (1, 8)
     scratch = [pltpu.VMEM((form.heads, *places, form.chunk), jnp.int32), pltpu.VMEM((length, form.chunk), jnp.float32)]
     like = jax.ShapeDtypeStruct(inputs[0].shape, inputs[0].dtype)
     if total is None:
-        shape = (width // _LANES, batch, form.heads, length)
+        shape = (width // LANES, batch, form.heads, length)
         outputs, out_specs = [like, jax.ShapeDtypeStruct(shape, jnp.float32)], [block, of_queries]
         specs, operands = [row_ids] * 2 + [block] * 3, (*ids, *inputs)
     else:
         outputs, out_specs = [like] * 3, [block] * 3
         specs, operands = [row_ids] * 2 + [block] * 5 + [of_queries], (*ids, *inputs, total)
-        scratch += [pltpu.VMEM((rows, length, _LANES), jnp.float32)] * 2
+        scratch += [pltpu.VMEM((rows, length, LANES), jnp.float32)] * 2
     return pl.pallas_call(
         functools.partial(kernel, form, rows),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(scalars),
-            grid=(width // _LANES, batch // rows),
+            grid=(width // LANES, batch // rows),
             in_specs=specs,
             out_specs=out_specs,
             scratch_shapes=scratch,
@@ -188,7 +188,7 @@ def _cost(form: _Form, batch: int, width: int, moved: tuple[Any, ...], backward:
     # Of the products, all but the last are over the lanes of all heads.
     wide, operations = (4, _BACKWARD_OPERATIONS) if backward else (1, _FORWARD_OPERATIONS)
     return pl.CostEstimate(
-        flops=2 * scores * (wide * _LANES + form.head_dim),
+        flops=2 * scores * (wide * LANES + form.head_dim),
         transcendentals=(operations + (_DROPOUT_OPERATIONS if form.rate else 0)) * scores,
         bytes_accessed=sum(x.size * x.dtype.itemsize for x in moved),
     )
@@ -239,7 +239,7 @@ def _backward_kernel(form: _Form, rows: int, row_keys, first_head, *refs) -> Non
             k, v = key[row, keys, :], value[row, keys, :]
             k_t = jnp.transpose(k)
             bias = _bias(form, ids, column[keys], start, chunk)
-            dk_block, dv_block = jnp.zeros((size, _LANES), jnp.float32), jnp.zeros((size, _LANES), jnp.float32)
+            dk_block, dv_block = jnp.zeros((size, LANES), jnp.float32), jnp.zeros((size, LANES), jnp.float32)
             for head in range(form.heads):
                 q_head, do_head = _only(form, head, q), _only(form, head, do)
                 p = jnp.exp(_dot(k, q_head, _NT) + bias - total[row, head : head + 1, queries])  # [keys, queries]

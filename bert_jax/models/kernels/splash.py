@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu import splash_attention
 
 from bert_jax.models.kernels.base import (
+    LANES,
     OUTPUT,
     Arrays,
     Case,
@@ -30,7 +31,6 @@ from bert_jax.models.kernels.base import (
 # The best of seven by the compiler's own schedule for v5e (bert_jax/planning/README.md); fewer where a head takes more
 # than 128 bytes of a position, because a program has 16 MiB of a v4's own memory.
 _BLOCKS, _FEWER = (2048, 512, 512, 1024), (1024, 512, 512, 512)
-_LANES = 128  # of a TPU's registers
 WORTHWHILE = 1024  # XLA itself keeps scores of shorter rows on a TPU's chip
 
 
@@ -41,8 +41,8 @@ def obstacle(case: Case) -> str | None:
         return f"has no dropout, and config.model.attention_dropout_rate is {case.rate:g}"
     if wrong := other_dtype(case, "bfloat16", "float32") or other_heads(case) or parts_of_heads(case):
         return wrong
-    if case.length % _LANES:
-        return f"needs rows whose length is a multiple of {_LANES}, and they have {case.length:,} positions"
+    if case.length % LANES:
+        return f"needs rows whose length is a multiple of {LANES}, and they have {case.length:,} positions"
     return a_window(case)
 
 
