@@ -33,9 +33,9 @@ def choose(kind: str, name: str, table: Mapping[str, T]) -> T:
     return table[name]
 
 
-WHOLE_BITS = 63  # integers in a config must fit into this many bits, because numpy and jax take no larger ones
-INFINITE = 2.0**128 - 2.0**103  # numbers from here on are infinite in float32, to which devices round them
-LEAST_SHARE = 1e-6  # of the batches; less is a slip
+_WHOLE_BITS = 63  # integers in a config must fit into this many bits, because numpy and jax take no larger ones
+_INFINITE = 2.0**128 - 2.0**103  # numbers from here on are infinite in float32, to which devices round them
+_LEAST_SHARE = 1e-6  # of the batches; less is a slip
 ONE = 1 - 2.0**-25  # numbers from here to 1 are 1 in float32
 # Keys of a group that say the same thing in other words: of each tuple, one is given, and it takes the others' place.
 IN_PLACE_OF = (
@@ -101,7 +101,7 @@ def build(cls: type[T], mapping: Mapping[str, Any], where: str, also: Iterable[s
     typed = typing.get_type_hints(cls, include_extras=True)
     check_weights(new, where, *(name for name in values if typed[name] == LossWeight))
     floats = [name for name, value in values.items() if isinstance(value, float)]
-    check_fields(new, where, "below 3.4e38 is needed, for float32", *floats, sound=lambda value: abs(value) < INFINITE)
+    check_fields(new, where, "below 3.4e38 is needed, for float32", *floats, sound=lambda value: abs(value) < _INFINITE)
     return new
 
 
@@ -144,8 +144,10 @@ def _convert(value: Any, hint: Any, where: str, default: Any = None) -> Any:
     if hint is Any:
         return value
     if isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
-        if hint is int and isinstance(value, int) and abs(value) >= 2**WHOLE_BITS:
-            raise UserError(f"{where} has {len(str(abs(value)))} digits; a whole number below 2^{WHOLE_BITS} is needed")
+        if hint is int and isinstance(value, int) and abs(value) >= 2**_WHOLE_BITS:
+            raise UserError(
+                f"{where} has {len(str(abs(value)))} digits; a whole number below 2^{_WHOLE_BITS} is needed"
+            )
         return value
     if dataclasses.is_dataclass(hint):
         first = dataclasses.fields(hint)[0].name
@@ -188,11 +190,11 @@ def check_weights(config: Any, where: str, *names: str) -> None:
 def check_share(share: Any, others: Iterable[Any], where: str) -> None:
     """Raise ``UserError`` if a share is no number above 0, or next to nothing beside the sum of all, ``others``."""
     for one in (share, *others):
-        if isinstance(one, bool) or not isinstance(one, int | float) or not 0 < one < INFINITE:
+        if isinstance(one, bool) or not isinstance(one, int | float) or not 0 < one < _INFINITE:
             if one is share:
                 raise UserError(f"{where} is {one!r}; a number above 0 is needed")
             return
-    if share < LEAST_SHARE * sum(others):
+    if share < _LEAST_SHARE * sum(others):
         raise UserError(f"{where} is {share!r}, less than a millionth of the sum of all; give more, or leave it out")
 
 

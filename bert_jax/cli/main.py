@@ -27,10 +27,10 @@ from bert_jax.storage import reading, write_errors
 from bert_jax.storage.retries import is_passing
 
 HOME = re.compile(r"^(--[\w.-]+=|)~(?=/|$)")  # a ~ that the shell did not expand (after = or in quotes)
-PATHS = re.compile(r"--(workdir|output|input|init|corpus|vocab|data|dev|queries|qrels|squad)")
+_PATHS = re.compile(r"--(workdir|output|input|init|corpus|vocab|data|dev|queries|qrels|squad)")
 LEAST_MEMORY = 4 * 10**9  # bytes of addresses; with less, libraries abort where they fail to start a thread
-NO_VERBS = ("main", "flags")  # files of this folder
-TRAINING = ("ablate", "finetune", "pretrain", "sweep")  # verbs that train
+_NO_VERBS = ("main", "flags")  # files of this folder
+_TRAINING = ("ablate", "finetune", "pretrain", "sweep")  # verbs that train
 FINETUNING = ("finetune", "sweep")  # verbs whose recipes are of configs/finetune
 LINE = 2000  # longer error messages are shortened to so many characters
 
@@ -162,7 +162,7 @@ def verbs() -> dict[str, str]:
 
     A module name ends with ``_`` if the verb is a Python keyword (``import_``).
     """
-    return {name.rstrip("_").replace("_", "-"): name for name in catalogue.parts("cli") if name not in NO_VERBS}
+    return {name.rstrip("_").replace("_", "-"): name for name in catalogue.parts("cli") if name not in _NO_VERBS}
 
 
 def _usage() -> str:
@@ -206,7 +206,7 @@ def _dispatch(argv: list[str]) -> int:
     )
     module.add_arguments(parser)
     arguments = _parse(parser, argv[1:])
-    if argv[0] in TRAINING:
+    if argv[0] in _TRAINING:
         from bert_jax.training.malloc import keep_freed_memory
 
         keep_freed_memory()  # must come before jax is imported
@@ -226,7 +226,7 @@ def _at_home(argv: Sequence[str]) -> list[str]:
     home, expanded = os.path.expanduser("~"), []
     for before, text in zip(["", *argv], argv, strict=False):
         match = HOME.match(text)
-        is_path = match is not None and (match[1] or PATHS.fullmatch(before))
+        is_path = match is not None and (match[1] or _PATHS.fullmatch(before))
         expanded.append(HOME.sub(lambda match: match[1] + home, text) if is_path else text)
     return expanded
 
@@ -252,7 +252,7 @@ def _parse(parser: _Parser, argv: list[str]) -> argparse.Namespace:
     for text in argv:
         if not _is_text(text):
             raise UserError(f"the argument {text!r} is not UTF-8 text; check the encoding of the terminal")
-        if text.endswith("=") and PATHS.fullmatch(text[:-1]):
+        if text.endswith("=") and _PATHS.fullmatch(text[:-1]):
             raise UserError(f"{text} has no value; write {text}PATH")
         if re.fullmatch(r"--config\.[^=]+", text):
             raise UserError(f"{text} has no value; write {text}=VALUE")

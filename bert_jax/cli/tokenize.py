@@ -13,7 +13,7 @@ from bert_jax.text.case import Case
 from bert_jax.text.encoded import Encoded
 from bert_jax.text.tokenizer import Tokenizer
 
-MOST_POSITIONS = 1_000_000  # the printed table has at most so many positions
+_MOST_POSITIONS = 1_000_000  # the printed table has at most so many positions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cased", action="store_true", help="keep capitals and accents, if no file says what to do with them"
     )
-    parser.add_argument("--max_length", type=whole(1, MOST_POSITIONS), help="cut and pad to this many positions")
+    parser.add_argument("--max_length", type=whole(1, _MOST_POSITIONS), help="cut and pad to this many positions")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
 
 

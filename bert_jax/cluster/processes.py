@@ -13,7 +13,7 @@ from typing import Any
 
 from bert_jax.errors import UserError
 
-VARIABLES = {
+_VARIABLES = {
     "coordinator": "BERT_JAX_COORDINATOR",
     "num_processes": "BERT_JAX_NUM_PROCESSES",
     "process_id": "BERT_JAX_PROCESS_ID",
@@ -63,30 +63,30 @@ def find(given: Mapping[str, Any]) -> Processes | None:
     Raises:
       UserError: some but not all of coordinator, number and id are given, or no cluster is found.
     """
-    values = {name: given.get(name) or os.environ.get(variable) for name, variable in VARIABLES.items()}
+    values = {name: given.get(name) or os.environ.get(variable) for name, variable in _VARIABLES.items()}
     if given.get("process_id") is not None:
         values["process_id"] = given["process_id"]
     limits: dict[str, Any] = {
         name: given[name] for name in ("heartbeat_seconds", "arrival_seconds") if given.get(name) is not None
     }
     if given.get("distributed") == "auto":
-        if typed := [f"--{name}" for name in VARIABLES if given.get(name) is not None]:
+        if typed := [f"--{name}" for name in _VARIABLES if given.get(name) is not None]:
             raise UserError(f"--distributed=auto asks the cluster for what {', '.join(typed)} says; leave one out")
         return _of_cluster(limits)
     missing = [name for name, value in values.items() if value is None]
-    if len(missing) == len(VARIABLES) and limits:
+    if len(missing) == len(_VARIABLES) and limits:
         flags = " and ".join(f"--{name}" for name in limits)
         raise UserError(f"{flags}: there is one process, which waits for no other; leave it out, or name the processes")
-    if len(missing) == len(VARIABLES):
+    if len(missing) == len(_VARIABLES):
         return None
     if missing:
         raise UserError(
             f"of the job's processes {', '.join(missing)} is not known; give "
-            + ", ".join(f"--{name} (or {VARIABLES[name]})" for name in missing)
+            + ", ".join(f"--{name} (or {_VARIABLES[name]})" for name in missing)
         )
     for name in ("num_processes", "process_id"):
         if not re.fullmatch("[0-9]{1,9}", str(values[name])):
-            raise UserError(f"{VARIABLES[name]} is {values[name]!r}; a whole number is needed")
+            raise UserError(f"{_VARIABLES[name]} is {values[name]!r}; a whole number is needed")
     number, own = int(str(values["num_processes"])), int(str(values["process_id"]))
     return Processes(str(values["coordinator"]), number, own, **limits)
 

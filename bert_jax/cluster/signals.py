@@ -25,11 +25,11 @@ from bert_jax.cluster.exit_codes import INTERRUPTED, PREEMPTED
 from bert_jax.errors import Preempted
 
 ECHO_SECONDS = 0.25  # two signals within this time are one Ctrl-C, sent by the terminal and passed on by a wrapper
-PROMPT_SECONDS = 10.0  # time to clean up after a Ctrl-C, for a process with nothing to save
-WORDS_SECONDS = 2.0  # time for the functions in ``last_words``
+_PROMPT_SECONDS = 10.0  # time to clean up after a Ctrl-C, for a process with nothing to save
+_WORDS_SECONDS = 2.0  # time for the functions in ``last_words``
 
 
-class Hearer(Protocol):
+class _Hearer(Protocol):
     """Decides what a signal does in training (``termination``)."""
 
     saves: bool  # whether there is a step to save
@@ -40,7 +40,7 @@ class Hearer(Protocol):
 
 # SLURM sends SIGUSR1 some time before a limit where --signal=USR1@SECONDS asks for it; SIGHUP: a terminal was closed.
 TOLD_TO_END = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-hearers: list[Hearer] = []  # the innermost is last; only the last one receives signals
+hearers: list[_Hearer] = []  # the innermost is last; only the last one receives signals
 last_words: list[Callable[[], Any]] = []  # functions called before the process ends at once, to tell others
 _interrupts: list[float] = []  # time of the first Ctrl-C
 _ends = threading.Lock()  # held by the thread that ends the process
@@ -112,7 +112,7 @@ def end_with_parent() -> None:
 def end_at_once(code: int = INTERRUPTED) -> None:
     """End the process, whatever its threads are doing, after calling ``last_words``."""
     if not _ends.acquire(blocking=False):  # another thread is ending the process
-        time.sleep(2 * WORDS_SECONDS)
+        time.sleep(2 * _WORDS_SECONDS)
 
     def say() -> None:
         for word in list(last_words):
@@ -121,7 +121,7 @@ def end_at_once(code: int = INTERRUPTED) -> None:
 
     speaker = threading.Thread(target=say, daemon=True)
     speaker.start()
-    speaker.join(WORDS_SECONDS)
+    speaker.join(_WORDS_SECONDS)
     with contextlib.suppress(OSError):
         os.write(2, b"\ninterrupted\n")
     os._exit(code)
@@ -179,7 +179,7 @@ def _watch(reader: socket.socket, _writer: socket.socket) -> None:
         if first is None:
             first = now
             if not (hearers and hearers[-1].saves):
-                timer = threading.Timer(PROMPT_SECONDS, end_at_once)
+                timer = threading.Timer(_PROMPT_SECONDS, end_at_once)
                 timer.daemon = True
                 timer.start()
         elif now - first > ECHO_SECONDS:

@@ -15,11 +15,11 @@ from bert_jax.cluster.exit_codes import BAD_INPUT, DONE, FINAL, INTERRUPTED, PEE
 from bert_jax.cluster.signals import ECHO_SECONDS, TOLD_TO_END
 from bert_jax.program import duration
 
-WAIT_SECONDS = 5.0  # wait before a restart, so that the last process of the old job is gone
-KILL_SECONDS = 3.0  # time for a process to end at once before it is killed
+_WAIT_SECONDS = 5.0  # wait before a restart, so that the last process of the old job is gone
+_KILL_SECONDS = 3.0  # time for a process to end at once before it is killed
 
 
-def supervise(arguments: Sequence[str], restarts: int, wait_seconds: float = WAIT_SECONDS) -> int:
+def supervise(arguments: Sequence[str], restarts: int, wait_seconds: float = _WAIT_SECONDS) -> int:
     """Run ``bert-jax`` with ``arguments`` until it is done, or has crashed and been restarted ``restarts`` times.
 
     It is not started again after the exit codes 0, 2 and 130 (``exit_codes.FINAL``). Ctrl-C and the signals
@@ -40,7 +40,7 @@ def supervise(arguments: Sequence[str], restarts: int, wait_seconds: float = WAI
         with contextlib.suppress(ProcessLookupError):
             child.send_signal(signal.SIGINT if twice else signal.SIGTERM)
         if twice:
-            killer = threading.Timer(KILL_SECONDS, child.kill)
+            killer = threading.Timer(_KILL_SECONDS, child.kill)
             killer.daemon = True
             killer.start()
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-STDERR = 2
+_STDERR = 2
 MOST_SECONDS = 1e7  # the largest limit, a third of a year; much larger ones overflow the system's timers
 Activity = Literal[  # what a process says that it is doing
     "starting", "restoring", "compiling", "first step", "reading", "training", "evaluating", "scoring",
@@ -24,14 +24,14 @@ Activity = Literal[  # what a process says that it is doing
 STEPS: tuple[Activity, ...] = ("first step", "training", "reading")
 # States that several processes may always be in for ``stall_seconds``: compiling or using a store is not faster the
 # second time, and reading the first row of an epoch or a phase may include planning it.
-UNEVEN: tuple[Activity, ...] = (
+_UNEVEN: tuple[Activity, ...] = (
     "compiling", "first step", "restoring", "reading", "profiling", "saving", "finishing",
 )  # fmt: skip
 FIRST_SECONDS = 3600.0  # how long a state may last the first time
 TIMES_LONGEST = 20.0  # a repeated state may last this many times its longest duration so far
-TIMES_LONGEST_TOGETHER = 5.0  # the same in a job of several processes, of which all wait for one
-ARMED_SECONDS = 1.0  # least time before the timer is set again, since each setting starts a thread
-SILENT_TIMES = 2.0  # a process of several in which no thread runs ends after this many times ``heartbeat_seconds``
+_TIMES_LONGEST_TOGETHER = 5.0  # the same in a job of several processes, of which all wait for one
+_ARMED_SECONDS = 1.0  # least time before the timer is set again, since each setting starts a thread
+_SILENT_TIMES = 2.0  # a process of several in which no thread runs ends after this many times ``heartbeat_seconds``
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Watchdog:
 
     Args:
       stall_seconds: a repeated state may always last this long.
-      heartbeat_seconds: in a job of several processes, the same for states that are not ``UNEVEN``.
+      heartbeat_seconds: in a job of several processes, the same for states that are not ``_UNEVEN``.
     """
 
     open: ClassVar[Watchdog | None] = None
@@ -89,8 +89,8 @@ class Watchdog:
         if limit is None:
             faulthandler.cancel_dump_traceback_later()
             self._armed = None
-        elif self._armed is None or self._armed[1] != limit or now - self._armed[0] > ARMED_SECONDS:
-            faulthandler.dump_traceback_later(limit, exit=True, file=STDERR)
+        elif self._armed is None or self._armed[1] != limit or now - self._armed[0] > _ARMED_SECONDS:
+            faulthandler.dump_traceback_later(limit, exit=True, file=_STDERR)
             self._armed = now, limit
 
     def progress(self) -> Progress:
@@ -99,7 +99,7 @@ class Watchdog:
         In a job of several processes a thread calls this again and again, which sets the timer again.
         """
         if self._heartbeat_seconds is not None:
-            faulthandler.dump_traceback_later(SILENT_TIMES * self._heartbeat_seconds, exit=True, file=STDERR)
+            faulthandler.dump_traceback_later(_SILENT_TIMES * self._heartbeat_seconds, exit=True, file=_STDERR)
         step, state, since, moves = self._now
         return Progress(step, moves, state, time.monotonic() - since, self._limit(state) or MOST_SECONDS)
 
@@ -107,8 +107,8 @@ class Watchdog:
         """Return the number of seconds for which ``state`` may last, or None if there is no limit."""
         alone = self._heartbeat_seconds is None
         if state in self._longest:
-            least = self.stall_seconds if alone or state in UNEVEN else self._heartbeat_seconds
-            return max(least or 0.0, (TIMES_LONGEST if alone else TIMES_LONGEST_TOGETHER) * self._longest[state])
+            least = self.stall_seconds if alone or state in _UNEVEN else self._heartbeat_seconds
+            return max(least or 0.0, (TIMES_LONGEST if alone else _TIMES_LONGEST_TOGETHER) * self._longest[state])
         return FIRST_SECONDS if state in STEPS or not alone else None
 
 

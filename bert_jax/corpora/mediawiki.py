@@ -43,7 +43,7 @@ OPENED = re.compile(r"\([\s,;:]+")
 BEFORE_MARK = re.compile(r"(?<![ \xa0])[ \xa0]++(?=[,.;:)](?:\s|$))")
 _LIST, _HEADING = "\x01", "\x02"  # mark the start of a line that is a list item or heading; they cannot occur in XML
 
-Choice: TypeAlias = Literal["drop", "keep"]
+_Choice: TypeAlias = Literal["drop", "keep"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Source(FileSource):
 
     paths: tuple[str, ...]  # globs
     namespaces: tuple[int, ...] = (0,)  # 0: articles
-    headings: Choice = "drop"  # headings and lists were dropped for BERT too
-    lists: Choice = "drop"  # keep: with the items of lists
+    headings: _Choice = "drop"  # headings and lists were dropped for BERT too
+    lists: _Choice = "drop"  # keep: with the items of lists
     language: str = "en"  # the language whose rules split text into sentences
     bad_text: BadText = "error"  # skip: leave out and count what cannot be read
 
@@ -179,7 +179,7 @@ def _library() -> Any:
 
 
 def plain_text(
-    markup: str, namespaces: Collection[str] = (), *, headings: Choice = "drop", lists: Choice = "drop"
+    markup: str, namespaces: Collection[str] = (), *, headings: _Choice = "drop", lists: _Choice = "drop"
 ) -> str:
     """Return the running text of a page, one paragraph per line, without templates, tables, references and files.
 

@@ -15,10 +15,10 @@ from bert_jax.inspection.scan import Scan
 from bert_jax.text.accents import Losses
 
 OFTEN_UNKNOWN = 0.1  # a share of a document's tokens; a larger share of [UNK] counts as often
-FEW_TOKENS = 20_000  # with fewer held-out tokens (3,000 masked), a loss is uncertain by several hundredths
-OFTEN_CONTROL = 100  # control characters in a million bytes; more give a warning
+_FEW_TOKENS = 20_000  # with fewer held-out tokens (3,000 masked), a loss is uncertain by several hundredths
+_OFTEN_CONTROL = 100  # control characters in a million bytes; more give a warning
 CONTROL = "control_characters"  # an entry of the counts of ``corpora.hits``, and a check
-CASED = 0.2  # a smaller share of the word-like tokens in letters that have case tells nothing of case
+_CASED = 0.2  # a smaller share of the word-like tokens in letters that have case tells nothing of case
 
 
 def learned(size: int) -> str:
@@ -80,7 +80,7 @@ def case(scan: Scan, pieces: Pieces, lowercase: bool, says: bool) -> list[Check]
     """
     capital, small = pieces.capital, pieces.small
     tokens = scan.token_counts[capital | small].sum()
-    if ratio(tokens, scan.token_counts[pieces.wordlike].sum()) < CASED:
+    if ratio(tokens, scan.token_counts[pieces.wordlike].sum()) < _CASED:
         return []
     longer = pieces.where(lambda text: len(text) > 1)  # letters alone are in every byte-level vocabulary
     in_vocabulary = ratio((capital & longer).sum(), ((capital | small) & longer).sum())
@@ -143,9 +143,9 @@ def few_heldout(tokens: int, fraction: float, build: str = "in a new build") -> 
       fraction: the share of the documents that is held out.
       build: where another share can be given.
     """
-    if tokens >= FEW_TOKENS:
+    if tokens >= _FEW_TOKENS:
         return ""
-    more = min(0.3, round(fraction * FEW_TOKENS / max(tokens, 1), 2))
+    more = min(0.3, round(fraction * _FEW_TOKENS / max(tokens, 1), 2))
     how = f"--config.corpus.heldout_fraction={more} holds out more" if more > fraction else "more text helps"
     return f"so little held-out text gives rough figures; {build}, {how}"
 
@@ -197,7 +197,7 @@ def control(hits: Mapping[str, int], text_bytes: int) -> Check:
     """Check for control characters, which are no text in any encoding; WordPiece drops them."""
     count = hits.get(CONTROL, 0)
     rate = 1e6 * ratio(count, text_bytes)
-    status: Status = "warn" if rate > OFTEN_CONTROL else "ok"
+    status: Status = "warn" if rate > _OFTEN_CONTROL else "ok"
     fix = "they mean nothing: tr -d '\\000-\\010\\013\\016-\\037\\177' < FILE > NEW drops those of ASCII"
     return Check(
         CONTROL,

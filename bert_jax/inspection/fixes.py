@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-FEWEST_FILES = 20  # with fewer, files are too few documents to hold some out
+_FEWEST_FILES = 20  # with fewer, files are too few documents to hold some out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Fixes:
 
     def longer_documents(self) -> str:
         """Return the flag with which less text ends a document."""
-        several = self._source.get("files", 0) >= FEWEST_FILES
+        several = self._source.get("files", 0) >= _FEWEST_FILES
         return (
             (self.option("document_boundary", "file", "blank_line") if several else "")
             or self.option("document_rule", "example", "blank_line")

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from bert_jax.rows import random
 
 Hashes = npt.NDArray[np.uint64]
-LENGTH_BITS = np.uint64(0xFF)
-SORTED_AT_ONCE = 1 << 22  # number of hashes: they take 32 MB, and several times as much while they are counted
+_LENGTH_BITS = np.uint64(0xFF)
+_SORTED_AT_ONCE = 1 << 22  # number of hashes: they take 32 MB, and several times as much while they are counted
 _READ_AT_ONCE = 1 << 19
 
 
@@ -38,15 +38,15 @@ def sequence_hashes(values: Hashes, lengths: np.ndarray) -> Hashes:
 
 def with_length(hashes: Hashes, lengths: np.ndarray) -> Hashes:
     """Return ``hashes`` with the lowest byte replaced by the length, 255 at most."""
-    return (hashes & ~LENGTH_BITS) | np.minimum(lengths, 255).astype(np.uint64)
+    return (hashes & ~_LENGTH_BITS) | np.minimum(lengths, 255).astype(np.uint64)
 
 
 def length_of(hashes: Hashes) -> npt.NDArray[np.int64]:
     """Return the length that ``with_length`` put into each hash."""
-    return (hashes & LENGTH_BITS).astype(np.int64)
+    return (hashes & _LENGTH_BITS).astype(np.int64)
 
 
-def sorted_slices(arrays: Sequence[Hashes], at_once: int = SORTED_AT_ONCE) -> Iterator[list[Hashes]]:
+def sorted_slices(arrays: Sequence[Hashes], at_once: int = _SORTED_AT_ONCE) -> Iterator[list[Hashes]]:
     """Sort the hashes of ``arrays``, which lie on disk, and yield them in slices that fit in memory.
 
     Each item is a list with one sorted array for each of ``arrays``: its hashes that begin with the current leading

@@ -33,8 +33,8 @@ from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.case import Case
 from bert_jax.text.tokenizer import Tokenizer
 
-LONGEST_ROW = 1_000_000  # positions; rows are laid out for each length that is asked for
-CACHE_BYTES = 32 << 20  # cache for blocks; few are needed, since the text is read from start to end
+_LONGEST_ROW = 1_000_000  # positions; rows are laid out for each length that is asked for
+_CACHE_BYTES = 32 << 20  # cache for blocks; few are needed, since the text is read from start to end
 VOCABULARY = "vocab.txt"
 
 
@@ -149,11 +149,11 @@ def _corpora(folder: str | os.PathLike[str]) -> dict[str, str]:
 
 def _inspect(request: InspectionRequest, folder: Path, key: str) -> Inspection:
     """Return the inspection of one corpus; ``folder`` gets the hashes of its sentences."""
-    if not request.max_lengths or not all(5 <= length <= LONGEST_ROW for length in request.max_lengths):
+    if not request.max_lengths or not all(5 <= length <= _LONGEST_ROW for length in request.max_lengths):
         raise UserError(
-            f"--max_length is {request.max_lengths}; give row lengths of 5 to {LONGEST_ROW:,}, such as 128,512"
+            f"--max_length is {request.max_lengths}; give row lengths of 5 to {_LONGEST_ROW:,}, such as 128,512"
         )
-    corpus = Corpus(request.corpus, CACHE_BYTES)
+    corpus = Corpus(request.corpus, _CACHE_BYTES)
     request = dataclasses.replace(request, private=request.private or is_private(corpus.manifest))
     named = tokenizers.load(request.vocab, *_case(corpus)) if request.vocab else _find_vocabulary(corpus)
     tokenizer = named if named and named.sha256 == corpus.tokenizer_sha256 else None

@@ -12,11 +12,11 @@ from bert_jax.inspection.fixes import Fixes
 from bert_jax.inspection.pieces import Pieces
 
 RUNS, RUN_SENTENCES = 64, 512  # runs of sentences from all over the split: enough to tell such text
-FEW_MARKS = 0.35  # in prose, few lines but titles end without a final mark
-WRAPPED = (6, 60)  # tokens of such a line, on average: from a narrow column to a wide window
-WIDTH_SPREAD = 0.65  # their standard deviation over their mean: lists and verse vary more
-SENTENCE_ENDS = 0.1  # marks that end sentences, per line: wrapped prose has 0.2 and more, titles have 0.02
-LINES_A_DOCUMENT = 2  # with fewer, a line is a document, such as a title, and nothing goes on below it
+_FEW_MARKS = 0.35  # in prose, few lines but titles end without a final mark
+_WRAPPED = (6, 60)  # tokens of such a line, on average: from a narrow column to a wide window
+_WIDTH_SPREAD = 0.65  # their standard deviation over their mean: lists and verse vary more
+_SENTENCE_ENDS = 0.1  # marks that end sentences, per line: wrapped prose has 0.2 and more, titles have 0.02
+_LINES_A_DOCUMENT = 2  # with fewer, a line is a document, such as a title, and nothing goes on below it
 LONG_WORD = 16  # pieces of a word; a longer one is a name of many bytes, or text without spaces
 
 
@@ -46,8 +46,8 @@ def line_ends(split: CorpusSplit, pieces: Pieces, fixes: Fixes) -> Check:
     share, mean = ratio(unmarked, lines), float(width.mean()) if len(width) else 0.0
     spread = ratio(float(width.std()), mean) if len(width) else 0.0
     fix = fixes.joins_lines()
-    prose = ratio(ends, lines) > SENTENCE_ENDS and split.num_sentences >= LINES_A_DOCUMENT * split.num_documents
-    wrapped = prose and share > FEW_MARKS and WRAPPED[0] <= mean <= WRAPPED[1] and spread < WIDTH_SPREAD
+    prose = ratio(ends, lines) > _SENTENCE_ENDS and split.num_sentences >= _LINES_A_DOCUMENT * split.num_documents
+    wrapped = prose and share > _FEW_MARKS and _WRAPPED[0] <= mean <= _WRAPPED[1] and spread < _WIDTH_SPREAD
     figure = f"{percent(share)} of lines have no final mark" + (f", mean {mean:.1f} tokens" if unmarked else "")
     return Check(
         "line_ends",

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from bert_jax.text.tokenizer import Tokenizer
 
-Flags = npt.NDArray[np.bool_]  # [V]
+_Flags = npt.NDArray[np.bool_]  # [V]
 
 _FINAL = set(".!?…:;。！？；：．।؟።\"'”’»」』)]）】》")  # what a sentence, or a quotation or a bracket, ends with
 _SENTENCE_ENDS = set(".!?…。！？؟।")
@@ -25,46 +25,46 @@ class Pieces:
     """The texts of a vocabulary's V pieces, and flags [V] that say which pieces have a property."""
 
     texts: tuple[str, ...]  # without the marks of continuation or word start; "" for special tokens
-    continuation: Flags
+    continuation: _Flags
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Pieces:
         texts = tuple("" if on is None or _NO_TEXT.fullmatch(text) else text for text, on in tokenizer.surfaces)
         return cls(texts, np.asarray(tokenizer.is_continuation, bool))
 
-    def where(self, test: Callable[[str], bool]) -> Flags:
+    def where(self, test: Callable[[str], bool]) -> _Flags:
         return np.array([bool(text) and test(text) for text in self.texts])
 
     @functools.cached_property
-    def final(self) -> Flags:
+    def final(self) -> _Flags:
         """Return which pieces end with a mark that ends a sentence."""
         return self.where(lambda text: text[-1] in _FINAL)
 
     @functools.cached_property
-    def sentence_end(self) -> Flags:
+    def sentence_end(self) -> _Flags:
         """Return which pieces end with a mark that ends a sentence, and that titles seldom have."""
         return self.where(lambda text: text[-1] in _SENTENCE_ENDS)
 
     @functools.cached_property
-    def alphabetic(self) -> Flags:
+    def alphabetic(self) -> _Flags:
         """Return which pieces consist of letters, other than ideographs and syllables of East Asian scripts."""
         return self.where(lambda text: text.isalpha() and _is_letter(text[0]))
 
     @functools.cached_property
-    def wordlike(self) -> Flags:
+    def wordlike(self) -> _Flags:
         """Return which pieces have a letter or a digit, that is, all but punctuation and signs."""
         return self.where(lambda text: any(map(str.isalnum, text)))
 
     @functools.cached_property
-    def single_continuation(self) -> Flags:
+    def single_continuation(self) -> _Flags:
         return self.alphabetic & self.continuation & self.where(lambda text: len(text) == 1)
 
     @functools.cached_property
-    def capital(self) -> Flags:
+    def capital(self) -> _Flags:
         return self.where(lambda text: text != text.lower())
 
     @functools.cached_property
-    def small(self) -> Flags:
+    def small(self) -> _Flags:
         return self.where(lambda text: text != text.upper() and text == text.lower())
 
 

@@ -13,9 +13,9 @@ from bert_jax.inspection.pieces import Tokenizer
 from bert_jax.inspection.scan import Scan
 
 LONG = 10  # least tokens of a long line; shorter lines, such as "Yes." or a heading, repeat in good texts too
-MATTERS = 0.005  # a smaller share of the tokens, such as that of a few equal short documents, changes no loss
+_MATTERS = 0.005  # a smaller share of the tokens, such as that of a few equal short documents, changes no loss
 SHOWN = 10
-SHOWN_CHARACTERS = 100
+_SHOWN_CHARACTERS = 100
 
 
 def lines(scan: Scan, tokenizer: Tokenizer | None, fixes: Fixes) -> Check:
@@ -59,9 +59,9 @@ def _examples(scan: Scan, top: list[tuple[int, int, int]], tokenizer: Tokenizer 
 def _sentence_text(scan: Scan, sentence: int, tokenizer: Tokenizer) -> str:
     """Return the start of a sentence as text."""
     start, stop = scan.split.sentence_offsets[sentence : sentence + 2].tolist()
-    length = min(stop - start, SHOWN_CHARACTERS)
+    length = min(stop - start, _SHOWN_CHARACTERS)
     text = tokenizer.decode(scan.split.read(np.array([start]), np.array([length])).tolist())
-    return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 1]}…"
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}…"
 
 
 def documents(scan: Scan, fixes: Fixes) -> Check:
@@ -71,7 +71,7 @@ def documents(scan: Scan, fixes: Fixes) -> Check:
     repeated = np.ones(total, bool)
     repeated[first] = False
     share, token_share = ratio(repeated.sum(), total), _token_share(scan, repeated)
-    status = grade(token_share, MATTERS, 0.02)
+    status = grade(token_share, _MATTERS, 0.02)
     return Check(
         "duplicate_documents",
         status,
@@ -97,7 +97,7 @@ def heldout(train: Scan, held: Scan, fixes: Fixes) -> Check:
         lines, tokens = lines + int(shared.sum()), tokens + int(lengths[shared].sum())
     token_share = ratio(tokens, held.split.num_tokens)
     document_share, whole_share = ratio(documents, held.split.num_documents), _token_share(held, shared_documents)
-    status = worst([grade(whole_share, MATTERS, 0.01), grade(token_share, 0.05, 0.25)])
+    status = worst([grade(whole_share, _MATTERS, 0.01), grade(token_share, 0.05, 0.25)])
     return Check(
         "heldout_overlap",
         status,

@@ -13,7 +13,7 @@ from bert_jax.corpora.store import CorpusSplit
 from bert_jax.inspection import hashing
 from bert_jax.inspection.hashing import Hashes
 
-TOKENS_AT_ONCE = 1 << 17  # few enough for temporary arrays to stay in the processor's cache
+_TOKENS_AT_ONCE = 1 << 17  # few enough for temporary arrays to stay in the processor's cache
 _SENTENCES_AT_ONCE = 1 << 20
 Ints = npt.NDArray[np.int64]
 
@@ -34,7 +34,7 @@ def scan(
     vocab_size: int,
     unk_id: int,
     folder: Path,
-    tokens_at_once: int = TOKENS_AT_ONCE,
+    tokens_at_once: int = _TOKENS_AT_ONCE,
 ) -> Scan:
     """Read ``split`` once and return its counts and hashes.
 

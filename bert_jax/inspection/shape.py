@@ -16,18 +16,18 @@ from bert_jax.rows import chunks, random
 from bert_jax.rows.arrangements.sentence_pairs import short_targets
 from bert_jax.rows.rows_config import RowsConfig
 
-LONG_SENTENCE = 512  # tokens; a longer sentence does not fit into any row
+_LONG_SENTENCE = 512  # tokens; a longer sentence does not fit into any row
 _SENTENCES_AT_ONCE = 1 << 22
-PLANNED_SENTENCES = 1 << 18  # rows are planned for a sample of so many sentences from all over the split
+_PLANNED_SENTENCES = 1 << 18  # rows are planned for a sample of so many sentences from all over the split
 RUN_SENTENCES = 512  # sentences in each run of the sample: far more than a row has
-MANY_SINGLE = 0.3  # a larger share of one-sentence documents leaves no pairs to make, however long rows are
+_MANY_SINGLE = 0.3  # a larger share of one-sentence documents leaves no pairs to make, however long rows are
 
 
 @dataclasses.dataclass(frozen=True)
 class _Lengths:
     """The lengths of the sentences and N documents of a split."""
 
-    long_sentence_tokens: int  # number of tokens in sentences longer than LONG_SENTENCE
+    long_sentence_tokens: int  # number of tokens in sentences longer than _LONG_SENTENCE
     document_tokens: Ints  # [N] the number of tokens of each document
     document_sentences: Ints  # [N] the number of sentences of each document
 
@@ -36,7 +36,7 @@ def measure(split: CorpusSplit) -> _Lengths:
     long_tokens = 0
     for start in range(0, split.num_sentences, _SENTENCES_AT_ONCE):
         lengths = np.diff(split.sentence_offsets[start : start + _SENTENCES_AT_ONCE + 1])
-        long_tokens += int(lengths[lengths > LONG_SENTENCE].sum())
+        long_tokens += int(lengths[lengths > _LONG_SENTENCE].sum())
     starts = np.asarray(split.document_starts)
     return _Lengths(long_tokens, np.diff(split.sentence_offsets[starts]), np.diff(starts))
 
@@ -91,7 +91,7 @@ def sentences(split: CorpusSplit, lengths: _Lengths, fixes: Fixes) -> Check:
         "sentences",
         status,
         f"{split.num_sentences:,} sentences, mean {mean:.1f} tokens; {percent(share)} of tokens in sentences over"
-        f" {LONG_SENTENCE}",
+        f" {_LONG_SENTENCE}",
         fix,
         {
             "sentences": split.num_sentences,
@@ -113,15 +113,15 @@ class _Sample:
 
 
 def _sample(split: CorpusSplit) -> _Sample:
-    """Return the whole split, or about ``PLANNED_SENTENCES`` of it in evenly spaced runs if it has more sentences."""
+    """Return the whole split, or about ``_PLANNED_SENTENCES`` of it in evenly spaced runs if it has more sentences."""
     starts = np.asarray(split.document_starts)
-    if split.num_sentences <= PLANNED_SENTENCES:
+    if split.num_sentences <= _PLANNED_SENTENCES:
         return _Sample(np.asarray(split.sentence_offsets), starts)
     runs = -(-np.diff(starts) // RUN_SENTENCES)  # number of runs in each document
     within = np.arange(runs.sum()) - np.repeat(np.cumsum(runs) - runs, runs)
     first = np.repeat(starts[:-1], runs) + within * RUN_SENTENCES
     last = np.minimum(first + RUN_SENTENCES, np.repeat(starts[1:], runs))
-    stride = -(-split.num_sentences // PLANNED_SENTENCES)
+    stride = -(-split.num_sentences // _PLANNED_SENTENCES)
     first, last = first[::stride], last[::stride]
     lengths = [np.diff(split.sentence_offsets[a : b + 1]) for a, b in zip(first.tolist(), last.tolist(), strict=True)]
     edges = [np.concatenate([[0], np.cumsum(counts)]) for counts in (np.concatenate(lengths), last - first)]
@@ -160,6 +160,6 @@ def _balance(facts: dict[str, Any], fixes: Fixes, single: float) -> Check:
         for n, f in facts.items()
     )
     worst_length = max(facts, key=lambda n: float(facts[n]["random_share"]))
-    means = fixes.longer_rows(int(worst_length)) if single < MANY_SINGLE else fixes.longer_documents()
+    means = fixes.longer_rows(int(worst_length)) if single < _MANY_SINGLE else fixes.longer_documents()
     fix = f"many chunks have one sentence at {worst_length}: {means}"
     return Check("next_sentence_balance", status, "; ".join(figures), fix, facts)

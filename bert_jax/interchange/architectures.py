@@ -14,7 +14,7 @@ from bert_jax.parts import catalogue
 from bert_jax.tasks.base import ProblemType
 
 # The ends of the names of those classes for whose labels config.json of transformers has keys.
-LABELLED = ("ForSequenceClassification", "ForTokenClassification")
+_LABELLED = ("ForSequenceClassification", "ForTokenClassification")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +57,7 @@ class HeadClass:
     @property
     def num_outputs(self) -> int:
         """K, the number of outputs of the classifier."""
-        return len(self.labels) if self.ending in LABELLED and self.labels else 1
+        return len(self.labels) if self.ending in _LABELLED and self.labels else 1
 
     @property
     def task(self) -> str | None:
@@ -70,7 +70,7 @@ class HeadClass:
 def of_pretraining(config: ModelConfig, parts: Collection[str]) -> str:
     """Return the transformers class name of a model that was pretrained with these ``parts``."""
     family = family_of(config.encoder)
-    return f"{family.name}{family.causal}" if config.causal and family.causal else pretraining_class(family, parts)
+    return f"{family.name}{family.causal}" if config.causal and family.causal else _pretraining_class(family, parts)
 
 
 def has_pretraining_class(config: ModelConfig, parts: Collection[str]) -> bool:
@@ -81,7 +81,7 @@ def has_pretraining_class(config: ModelConfig, parts: Collection[str]) -> bool:
     return {*needed} <= {"encoder", "pooler", *parts}
 
 
-def pretraining_class(family: Family, parts: Collection[str]) -> str:
+def _pretraining_class(family: Family, parts: Collection[str]) -> str:
     """Return the class "...ForPreTraining" if ``parts`` include all heads that it needs, else "...ForMaskedLM"."""
     needed = set(family.classes.get("ForPreTraining", ("none",)))
     return f"{family.name}{'ForPreTraining' if needed <= {'encoder', 'pooler', *parts} else 'ForMaskedLM'}"
@@ -106,11 +106,11 @@ def of_facts(facts: Mapping[str, Any], parts: Collection[str] | None = None) -> 
     if facts.get("tasks"):  # a class has one head (``loading.one_task``)
         return HeadClass(f"{family.name}Model")
     if not task:
-        return HeadClass(pretraining_class(family, family.pretrained if parts is None else parts))
+        return HeadClass(_pretraining_class(family, family.pretrained if parts is None else parts))
     is_own = catalogue.is_own(task["name"])  # its file may be gone; transformers has no class for its head
     exported_as = None if is_own else catalogue.find("tasks", task["name"], having="Task").Task.exported_as
     ending, problem_type = exported_as or ("Model", None)  # the encoder alone
-    named = ending in LABELLED and problem_type != "regression"
+    named = ending in _LABELLED and problem_type != "regression"
     has_rate = family.classifier_dropout and "classifier" in family.classes[ending]
     dropout = task.get("dropout_rate") if has_rate else None
     labels = tuple(map(str, facts.get("labels") or ())) if named else ()
@@ -159,23 +159,23 @@ def _of_tensors(family: Family, tensors: Collection[str], where: str) -> str:
     if "qa_outputs" in parts:
         return "ForQuestionAnswering"
     if any(name.startswith("classifier.") for name in tensors):
-        known = {f"{family.name}{ending}": family.classes[ending] for ending in LABELLED}
+        known = {f"{family.name}{ending}": family.classes[ending] for ending in _LABELLED}
         fits = [{one.theirs for one in family.entries(1, name) if one.part in own} for name, own in known.items()]
         if fits[0] == fits[1]:
             raise UserError(
                 f"{where}/config.json names no class, and the tensors are those of {' and '.join(known)}; add "
-                f'"architectures": ["{family.name}{LABELLED[0]}"], or the other'
+                f'"architectures": ["{family.name}{_LABELLED[0]}"], or the other'
             )
         inside = "classifier.out_proj.weight" in tensors
         return "ForSequenceClassification" if inside or "pooler" in parts else "ForTokenClassification"
     if "mlm_head" in parts:
-        return pretraining_class(family, parts).removeprefix(family.name)
+        return _pretraining_class(family, parts).removeprefix(family.name)
     return "ForNextSentencePrediction" if "nsp_head" in parts else "Model"
 
 
 def _labels(theirs: Mapping[str, Any], weight: Any, ending: str, where: str) -> tuple[str, ...]:
     """Return the labels in the order of their ids. If the config names none, return ``LABEL_0``, ``LABEL_1``, ..."""
-    if ending not in LABELLED:
+    if ending not in _LABELLED:
         return ()
     by_number = theirs.get("id2label") or {}
     if not by_number and isinstance(theirs.get("label2id"), Mapping):
@@ -199,7 +199,7 @@ def _labels(theirs: Mapping[str, Any], weight: Any, ending: str, where: str) -> 
 def config_fields(head: HeadClass) -> dict[str, Any]:
     """Return the fields of ``config.json`` that describe a head."""
     fields: dict[str, Any] = {"architectures": [head.architecture]}
-    if head.ending in LABELLED:
+    if head.ending in _LABELLED:
         labels = head.labels or tuple(f"LABEL_{i}" for i in range(head.num_outputs))
         fields["id2label"] = {str(i): name for i, name in enumerate(labels)}
         fields["label2id"] = {name: i for i, name in enumerate(labels)}

@@ -30,7 +30,7 @@ _ENCODER_KEYS = ("model_type", "pad_token_id", "do_lower_case", "is_decoder", "t
 _HEAD_KEYS = ("architectures", "id2label", "label2id", "num_labels", "problem_type")
 # Keys that transformers, sentence-transformers or a publisher saved and that change no output of an encoder: names and
 # versions, how to compute, how to generate text.
-WITHOUT_EFFECT = """
+_WITHOUT_EFFECT = """
     _name_or_path name name_or_path language transformers_version paddlenlp_version tokenizer_class finetuning_task
     task_specific_params sentence_transformers sbert_ce_default_activation_function _commit_hash _num_labels
     dtype torch_dtype use_cache output_past return_dict output_attentions output_hidden_states output_scores torchscript
@@ -238,7 +238,7 @@ class Family(abc.ABC):
             self.classifier_dropout,
             *_ENCODER_KEYS,
             *_HEAD_KEYS,
-            *WITHOUT_EFFECT,
+            *_WITHOUT_EFFECT,
         }
         if unknown := [f"{name} = {str(value)[:40]}" for name, value in given.items() if name not in known]:
             raise UserError(

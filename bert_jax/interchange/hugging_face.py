@@ -74,7 +74,7 @@ def export_model(
         )
     with into(output) as folder:
         write_tensors(folder, tensors, output)
-        write_json(folder / "config.json", fields_of(config, head, tokenizer.pad_id) | _special_ids(tokenizer))
+        write_json(folder / "config.json", _fields_of(config, head, tokenizer.pad_id) | _special_ids(tokenizer))
         write_tokenizer(folder, config, tokenizer)
         if vectors:
             write_sentence_files(folder, vectors, model, output)
@@ -146,7 +146,7 @@ def check_family(config: ModelConfig) -> None:
     tensors, report = tensors_of(params, config, head)
     if report.missing:
         raise UserError(f"{where} makes no {', '.join(report.missing)}, which a {head.architecture} has")
-    theirs = fields_of(config, head, 0)
+    theirs = _fields_of(config, head, 0)
     known = family_described(theirs, where).from_config(theirs, where)
     read, *_ = _model_of(theirs, tensors, known, where, 0)
     if output := other_output((kept, config), (read, known)):
@@ -156,7 +156,7 @@ def check_family(config: ModelConfig) -> None:
         )
 
 
-def fields_of(config: ModelConfig, head: HeadClass, pad_id: int) -> dict[str, Any]:
+def _fields_of(config: ModelConfig, head: HeadClass, pad_id: int) -> dict[str, Any]:
     """Return the content of the ``config.json`` of a model."""
     return config_fields(head) | family_of(config.encoder).to_config(config, pad_id)
 

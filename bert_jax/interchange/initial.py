@@ -27,7 +27,7 @@ from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training.state import TrainState, overlay
 from bert_jax.workdir.run_record import Purpose, purpose_of, read_run
 
-Surface: TypeAlias = tuple[str, bool | None]  # see Tokenizer.surfaces
+_Surface: TypeAlias = tuple[str, bool | None]  # see Tokenizer.surfaces
 # Parameters with one row per piece of the vocabulary.
 VOCABULARY_LEAVES = ("word_embeddings", "output_bias")
 
@@ -209,7 +209,7 @@ def with_vocabulary_rows(params: Any, old: Tokenizer, new: Tokenizer) -> tuple[A
     return convert(params), len(added)
 
 
-def _sub_pieces(added: Sequence[Surface], old: Tokenizer, index: Mapping[Surface, int]) -> dict[Surface, list[int]]:
+def _sub_pieces(added: Sequence[_Surface], old: Tokenizer, index: Mapping[_Surface, int]) -> dict[_Surface, list[int]]:
     """Return a dict: each of ``added`` -> the ids of the pieces (at least one) into which ``old`` cuts its text.
 
     A piece that begins a word is cut with the space before it that running text has, unless it begins an ideograph.

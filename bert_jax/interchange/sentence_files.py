@@ -30,7 +30,7 @@ PLACES = (
     ("second", ("Pooling",)),
     ("after the pooling", ("Dense", "Normalize", "Dropout")),
 )
-FAMILIES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta")
+_FAMILIES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta")
 # Older files have a flag for each pooling, and join several in this order.
 FLAGS: dict[str, Pooling] = {
     "pooling_mode_cls_token": "cls",
@@ -40,9 +40,9 @@ FLAGS: dict[str, Pooling] = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-VECTOR = ("sentence_embedding", None)
+_VECTOR = ("sentence_embedding", None)
 # Values that say what is done anyway, of keys that are not obeyed.
-PLAIN_TRANSFORMER: dict[str, tuple[Any, ...]] = {
+_PLAIN_TRANSFORMER: dict[str, tuple[Any, ...]] = {
     "transformer_task": ("feature-extraction", None),
     "modality_config": ({"text": {"method": "forward", "method_output_name": "last_hidden_state"}}, None),
     "module_output_name": ("token_embeddings", None),
@@ -58,7 +58,7 @@ ARGUMENTS = (
     *(f"{of}_kwargs" for of in ("model", "processor", "config", "processing")),
 )
 # Keys of these groups that say how transformers loads a model, not what it computes.
-LOADING = ("attn_implementation", "torch_dtype", "dtype", "add_pooling_layer", "trust_remote_code", "use_safetensors")
+_LOADING = ("attn_implementation", "torch_dtype", "dtype", "add_pooling_layer", "trust_remote_code", "use_safetensors")
 Fields = Mapping[str, Any]
 
 
@@ -135,7 +135,7 @@ def with_sentence_files(
             steps.append(Step(name, cast(Any, activation)))
         elif module.name == "Normalize":
             content = _object(folder_of(module.path) / "config.json")
-            _check(content, {"module_input_name": VECTOR, "module_output_name": VECTOR}, paths[module])
+            _check(content, {"module_input_name": _VECTOR, "module_output_name": _VECTOR}, paths[module])
             steps.append(Step())
     max_length, lowercase = _transformer(folder_of(modules[0].path), where, model)
     vectors = dataclasses.replace(
@@ -200,7 +200,7 @@ def _pooling(content: Fields, shown: str, model: TrainedModel) -> tuple[tuple[Po
 def _dense(folder: Path, content: Fields, where: str) -> tuple[dict[str, np.ndarray], str]:
     """Return the parameters of a Dense module and the name of its activation."""
     shown = f"{where}/config.json"
-    plain = {"module_input_name": VECTOR, "module_output_name": VECTOR, "use_residual": (False, None)}
+    plain = {"module_input_name": _VECTOR, "module_output_name": _VECTOR, "use_residual": (False, None)}
     _check(content, plain, shown, ("in_features", "out_features", "bias", "activation_function"))
     path = _typed(content, "activation_function", str, "torch.nn.modules.activation.Tanh", shown)
     activation = path.rpartition(".")[2].lower()
@@ -225,12 +225,12 @@ def _dense(folder: Path, content: Fields, where: str) -> tuple[dict[str, np.ndar
 
 def _transformer(folder: Path, where: str, model: TrainedModel) -> tuple[int, bool]:
     """Return the most tokens of a text, by files beside the encoder or its positions; and whether it is lower-cased."""
-    names = [f"sentence_{family}_config.json" for family in FAMILIES]
+    names = [f"sentence_{family}_config.json" for family in _FAMILIES]
     path = next((folder / name for name in names if (folder / name).exists()), folder / names[0])
     content, shown = dict(_object(path)), f"{where}/{path.name}"
     for key in ARGUMENTS:
-        _check(_typed(content, key, dict, {}, shown), {}, f"{shown}: {key}", LOADING)
-    _check(content, PLAIN_TRANSFORMER, shown, ("max_seq_length", "do_lower_case", *ARGUMENTS))
+        _check(_typed(content, key, dict, {}, shown), {}, f"{shown}: {key}", _LOADING)
+    _check(content, _PLAIN_TRANSFORMER, shown, ("max_seq_length", "do_lower_case", *ARGUMENTS))
     length = _typed(content, "max_seq_length", int, None, shown)
     if length is not None and length < 4:
         raise UserError(f"{shown} has max_seq_length {length}; at least 4 is needed, special tokens included")

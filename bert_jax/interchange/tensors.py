@@ -19,11 +19,11 @@ from bert_jax.storage import reading, write_errors
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_SHARD_BYTES = 5_000_000_000  # the same limit as in transformers
-PICKLE_HINT = (
+_PICKLE_HINT = (
     "; pytorch_model.bin is a pickle, which can run code: if you trust it, load it with transformers and run "
     "model.save_pretrained(folder)"
 )
-FLOATS = (np.float64, np.float32, np.float16, ml_dtypes.bfloat16)
+_FLOATS = (np.float64, np.float32, np.float16, ml_dtypes.bfloat16)
 # The dtypes of a file that are read; integers are in buffers without effect.
 _DTYPES = ("F64", "F32", "F16", "BF16", "BOOL", "I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64")
 
@@ -49,7 +49,7 @@ def read_tensors(folder: Path, where: str) -> dict[str, np.ndarray]:
         shards = sorted({*places.values()})
     else:
         pickled = any(folder.glob("pytorch_model*.bin"))
-        raise UserError(f"{where} has no {WEIGHTS}" + (PICKLE_HINT if pickled else "; is it a model's folder?"))
+        raise UserError(f"{where} has no {WEIGHTS}" + (_PICKLE_HINT if pickled else "; is it a model's folder?"))
     found = ((shard, *tensor) for shard in shards for tensor in _read_shard(folder / shard))
     tensors = {name: array for shard, name, array in found if places.get(name, shard) == shard}
     if lost := sorted(places.keys() - tensors.keys()):
@@ -82,7 +82,7 @@ def _read_shard(path: Path) -> Iterator[tuple[str, np.ndarray]]:
                 if (dtype := file.get_slice(name).get_dtype()) not in _DTYPES:
                     raise quantized(path, name, dtype)
                 array = file.get_tensor(name)
-                yield name, array.astype(np.float32) if array.dtype in FLOATS else array
+                yield name, array.astype(np.float32) if array.dtype in _FLOATS else array
     except reading.NotPlainError:
         raise
     except (safetensors.SafetensorError, OSError, ValueError) as error:

@@ -16,7 +16,7 @@ from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.case import NOT_SAID, Case
 from bert_jax.text.tokenizer import Tokenizer
 
-MAX_SPARE = 1024  # spare rows, which let an embedding table be split over devices, must be fewer than this
+_MAX_SPARE = 1024  # spare rows, which let an embedding table be split over devices, must be fewer than this
 
 
 def write_tokenizer(folder: Path, config: ModelConfig, tokenizer: Tokenizer) -> None:
@@ -110,8 +110,8 @@ def tokenizer_of(source: str, given: Case = NOT_SAID) -> Tokenizer:
 def is_padded(num_embeddings: int, num_pieces: int) -> bool:
     """Return whether an embedding table fits a vocabulary of ``num_pieces``.
 
-    It fits if it has one row per piece, or fewer than ``MAX_SPARE`` extra rows that make the number of rows divisible
+    It fits if it has one row per piece, or fewer than ``_MAX_SPARE`` extra rows that make the number of rows divisible
     by 8.
     """
     spare = num_embeddings - num_pieces
-    return spare == 0 or (0 < spare < MAX_SPARE and num_embeddings % 8 == 0)
+    return spare == 0 or (0 < spare < _MAX_SPARE and num_embeddings % 8 == 0)

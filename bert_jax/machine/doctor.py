@@ -29,8 +29,8 @@ from bert_jax.training.malloc import host_bytes
 
 NAME = "bert-jax"
 SHOWN = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
-ACCELERATORS = ("libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm7-plugin")
-LITTLE_DISK = 5 * 2**30
+_ACCELERATORS = ("libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm7-plugin")
+_LITTLE_DISK = 5 * 2**30
 # What each extra of setup.cfg is for. Extras for those who change the package itself are not shown.
 EXTRAS = {
     "tpu": "TPUs, and plans for them",
@@ -131,7 +131,7 @@ def _install(requirements: list[Requirement]) -> str:
 
 
 def _plugins() -> Check:
-    found = {name: version for name in ACCELERATORS if (version := _version(name))}
+    found = {name: version for name in _ACCELERATORS if (version := _version(name))}
     text = ", ".join(f"{name} {version}" for name, version in found.items()) or "none: jax computes on the CPU"
     if unused := _unused_hardware(found):
         return Check("accelerators", "note", text, unused)
@@ -204,7 +204,7 @@ def _disk() -> list[Check]:
     """Return findings on the disk of the current folder, and on the cache and its disk."""
     free, cache = shutil.disk_usage(".").free, files.cache_directory()
     found = f"{size(free)} free in the current folder"
-    little = free < LITTLE_DISK
+    little = free < _LITTLE_DISK
     advice = "a checkpoint of bert_base takes 1.3 GB; put the workdir on another disk" if little else ""
     disk = Check("disk", "note" if little else "ok", found, advice)
     there = next(folder for folder in (cache, *cache.absolute().parents) if folder.exists())

@@ -34,8 +34,8 @@ from bert_jax.text import tokenizer as tokenizers
 from bert_jax.training import mesh as meshes
 from bert_jax.workdir.run_record import check_workdir
 
-ALL_REDUCE_BYTES = 64 * 2**20
-STATE_COPIES = 3  # a checkpoint holds the parameters and two moments, all float32
+_ALL_REDUCE_BYTES = 64 * 2**20
+_STATE_COPIES = 3  # a checkpoint holds the parameters and two moments, all float32
 KEPT = 2  # at least so many checkpoints are on the disk at a time
 
 
@@ -57,7 +57,7 @@ def preflight(
     digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:12]
     inputs = Inputs(workdir, settings.vocab, settings.corpus, initial, bound=False, typed=typed)
     own = {"config": digest, **_of_host(), **_of_inputs(inputs, task), **_of_workdir(workdir)}
-    needed = KEPT * STATE_COPIES * 4 * task.setting.model.num_parameters if task else 0
+    needed = KEPT * _STATE_COPIES * 4 * task.setting.model.num_parameters if task else 0
     processes = [json.loads(text) for text in distributed.exchange("preflight", json.dumps(own))]
     return [
         _processes(processes),
@@ -223,12 +223,12 @@ def _all_reduce() -> Check:
     mesh = meshes.make_mesh(meshes.MeshConfig())
     rows = len(jax.devices())
     share = meshes.share_of(mesh)
-    own = np.ones((len(share.parts), ALL_REDUCE_BYTES // 4), np.float32)
+    own = np.ones((len(share.parts), _ALL_REDUCE_BYTES // 4), np.float32)
     x = meshes.to_devices({"x": own}, mesh)["x"]
     add = jax.jit(lambda value: jnp.sum(value, axis=0), out_shardings=meshes.replicated(mesh))
     right = bool(np.all(np.asarray(add(x).addressable_data(0)) == rows))
     start = time.perf_counter()
     add(x).block_until_ready()
     seconds = time.perf_counter() - start
-    found = f"{ALL_REDUCE_BYTES / 2**20:.0f} MiB over {rows} devices in {1e3 * seconds:,.1f} ms"
+    found = f"{_ALL_REDUCE_BYTES / 2**20:.0f} MiB over {rows} devices in {1e3 * seconds:,.1f} ms"
     return Check("all-reduce", "ok" if right else "bad", found, "" if right else "the sum is wrong")

@@ -17,9 +17,9 @@ from bert_jax.reporting.measures import known_baselines
 from bert_jax.task import TOTAL
 
 WINDOWS, ENOUGH = 32, 16  # most and fewest earlier windows to compare a loss with; with fewer, there is no alarm
-DEVIATIONS = 10.0  # a spike lies at least so many robust standard deviations above the median of these windows
+_DEVIATIONS = 10.0  # a spike lies at least so many robust standard deviations above the median of these windows
 SHARE = 1 / 3  # a spike undoes at least this share of the fall of the loss so far
-NOISE = 0.05  # a rise by less than this share of the median is not a spike
+_NOISE = 0.05  # a rise by less than this share of the median is not a spike
 CHANCE = 500  # a loss must be below its baseline once the run is half done and so many steps past the warm-up
 
 
@@ -74,7 +74,7 @@ class Alarms:
             return float("inf")
         median = statistics.median(self._losses)
         deviation = 1.4826 / 2**0.5 * statistics.median(abs(a - b) for a, b in itertools.pairwise(self._losses))
-        return median + max(DEVIATIONS * deviation, SHARE * (self._first - median), NOISE * abs(median))
+        return median + max(_DEVIATIONS * deviation, SHARE * (self._first - median), _NOISE * abs(median))
 
     def evaluation(self, step: int, metrics: Mapping[str, Any]) -> str | None:
         """Return the text of an alarm about the held-out loss at ``step``; None if there is none."""

@@ -24,9 +24,9 @@ TITLES = {
     "perplexity": "Perplexity",
 }
 DIGITS = {"learning_rate": 6, "tokens_per_second": 0, "perplexity": 1}  # decimals; percentages have 2, others 3
-MOST_TILES = 6
+_MOST_TILES = 6
 EXACT = ("learning_rate",)  # exact, not measured, so drawn without a moving average
-NOT_DRAWN = (
+_NOT_DRAWN = (
     "perplexity",
     "phase",
     "skipped_steps",  # alarms report these
@@ -43,7 +43,7 @@ BASELINES = {
     "loss": (("mean_label_loss", "loss of the mean label"),),
 }
 CONSTANT = "a constant answer"
-CORRELATIONS = ("correlation", "pearson", "spearmanr")  # ends of names of metrics that are 0 for any constant answer
+_CORRELATIONS = ("correlation", "pearson", "spearmanr")  # ends of names of metrics that are 0 for any constant answer
 # Name of a baseline -> what it does, for people who have not met it.
 MEANINGS = {
     "3-gram cloze": "counts which word stands between two neighbours; a small model needs many steps to pass it",
@@ -106,7 +106,7 @@ def metric_names(records: Iterable[Record], titles: Mapping[str, str] = TITLES) 
     found = dict.fromkeys(k for record in records for k, v in metrics_of(record).items() if is_number(v))
     names = [*(name for name in titles if name in found), *(name for name in found if name not in titles)]
     return [
-        name for name in names if name.partition("/")[0] not in NOT_DRAWN and titles.get(_known(name, titles)[0]) != ""
+        name for name in names if name.partition("/")[0] not in _NOT_DRAWN and titles.get(_known(name, titles)[0]) != ""
     ]
 
 
@@ -161,11 +161,11 @@ def headline(record: Record, tuned: bool, main: str | None, titles: Mapping[str,
     shares = [name for name in names if name.endswith(("_accuracy", "_precision", "_recall"))]
     terms = [name for name in names if name.endswith("_loss")][:1] + shares
     if terms and not tuned:
-        return terms[:MOST_TILES]
-    return sorted(names, key=lambda name: (name != main, name.endswith("loss")))[: MOST_TILES if main == MEAN else 3]
+        return terms[:_MOST_TILES]
+    return sorted(names, key=lambda name: (name != main, name.endswith("loss")))[: _MOST_TILES if main == MEAN else 3]
 
 
-class Baseline(NamedTuple):
+class _Baseline(NamedTuple):
     """A score that is reached without learning. ``error`` is its standard error; 0 if it is exact."""
 
     name: str
@@ -183,10 +183,10 @@ def known_baselines(metric: str, baselines: Mapping[str, Any]) -> list[tuple[str
     return [one[:2] for one in _baselines(metric, baselines)]
 
 
-def _baselines(metric: str, baselines: Mapping[str, Any]) -> list[Baseline]:
+def _baselines(metric: str, baselines: Mapping[str, Any]) -> list[_Baseline]:
     name, slash, part = metric.partition("/")
-    if name.endswith(CORRELATIONS) or part.endswith(CORRELATIONS):
-        return [Baseline(CONSTANT, 0.0, 0.0)]
+    if name.endswith(_CORRELATIONS) or part.endswith(_CORRELATIONS):
+        return [_Baseline(CONSTANT, 0.0, 0.0)]
     of_term = ((f"{name.removesuffix('_accuracy')}_majority_rate", "majority rate"),)
     keys = [(f"{key}{slash}{part}", label) for key, label in BASELINES.get(name, of_term)]
     keys += [(f"{name}/{key}", label) for key, label in BASELINES.get(part, ())]
@@ -194,7 +194,7 @@ def _baselines(metric: str, baselines: Mapping[str, Any]) -> list[Baseline]:
     for key, label in keys:
         if is_number(baselines.get(key)):
             error = baselines.get(f"{key}{STANDARD_ERROR}")
-            known.append(Baseline(label, float(baselines[key]), error if is_number(error) else 0.0))
+            known.append(_Baseline(label, float(baselines[key]), error if is_number(error) else 0.0))
     return sorted(known, key=lambda one: one.score if lower_is_better(metric) else -one.score)
 
 
@@ -219,7 +219,9 @@ def compare(
     return "", ""
 
 
-def _compare_with(metric: str, value: float, baseline: Baseline, errors: Mapping[str, float] | None) -> tuple[str, str]:
+def _compare_with(
+    metric: str, value: float, baseline: _Baseline, errors: Mapping[str, float] | None
+) -> tuple[str, str]:
     gap, beside = round(value, 3) - round(baseline.score, 3), f"{baseline.name} {baseline.score:.3f}"
     if not gap:  # of what is shown
         return f"no better than {beside}", "bad"

@@ -16,11 +16,11 @@ from bert_jax.program import duration
 from bert_jax.reporting.formats import count, is_number, phase_label
 from bert_jax.task import TOTAL
 
-REDRAW_SECONDS = 0.1
+_REDRAW_SECONDS = 0.1
 COUNT_SECONDS, LINE_SECONDS = 1.0, 20.0  # between two lines that say how long something takes: in place, elsewhere
-NOTEBOOK_COLUMNS = 116
+_NOTEBOOK_COLUMNS = 116
 DIGITS = 3
-RECENT = 25  # the speed is the median over so many intervals, so one that holds a compilation does not count
+_RECENT = 25  # the speed is the median over so many intervals, so one that holds a compilation does not count
 
 
 class ProgressLine:
@@ -44,7 +44,7 @@ class ProgressLine:
         self._every, self._clock = every_seconds, clock
         self._notebook = _is_notebook(self._stream)
         self._live = self._notebook or _is_terminal(self._stream)
-        self._paces: deque[float] = deque(maxlen=RECENT)  # seconds per unit of work
+        self._paces: deque[float] = deque(maxlen=_RECENT)  # seconds per unit of work
         self._last: tuple[float, float] | None = None  # the work done at the last update, and when it was
         self._phase: str | None = None
         self._metrics: Mapping[str, Any] = {}
@@ -74,7 +74,7 @@ class ProgressLine:
             self._paces.append(max(0.0, now - self._last[1]) / (done - self._last[0]))
         self._last = done, now
         self._step, self._metrics, self._phase, self._pending = step, metrics, phase, True
-        period = REDRAW_SECONDS if self._live else self._every
+        period = _REDRAW_SECONDS if self._live else self._every
         if self._drawn_at is None or step == self.total_steps or now - self._drawn_at >= period:
             self._draw()
 
@@ -121,7 +121,7 @@ class ProgressLine:
     def doing(self, text: str) -> None:
         """Show how far something other than steps is, such as an evaluation, at most once in a while."""
         now = self._clock()
-        if now - self._told_at < (REDRAW_SECONDS if self._live else self._every):
+        if now - self._told_at < (_REDRAW_SECONDS if self._live else self._every):
             return
         self._told_at = now
         self._put(text)
@@ -183,11 +183,11 @@ class ProgressLine:
 
     def _clear_code(self) -> str:
         """Return what empties the current line and goes to its start; a notebook knows no escape codes."""
-        return f"\r{' ' * NOTEBOOK_COLUMNS}\r" if self._notebook else "\r\x1b[K"
+        return f"\r{' ' * _NOTEBOOK_COLUMNS}\r" if self._notebook else "\r\x1b[K"
 
     def _width(self) -> int:
         if self._notebook:
-            return NOTEBOOK_COLUMNS
+            return _NOTEBOOK_COLUMNS
         with contextlib.suppress(OSError, ValueError, AttributeError):
             columns = os.get_terminal_size(self._stream.fileno()).columns
             return max(20, (columns or 80) - 1)

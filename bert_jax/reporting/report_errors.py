@@ -14,12 +14,12 @@ from typing import Any
 from bert_jax.reporting.formats import figure, is_number
 from bert_jax.reporting.page import fold, section, table
 
-FIRST_SHOWN = 6  # so many wrong examples are visible, the others folded
-MAX_LABEL_ROWS = 30  # a longer table is folded
-TAG_COLOURS = "abcdefg"
-MANY_LABELS = 8  # with more labels, column names are written vertically
+_FIRST_SHOWN = 6  # so many wrong examples are visible, the others folded
+_MAX_LABEL_ROWS = 30  # a longer table is folded
+_TAG_COLOURS = "abcdefg"
+_MANY_LABELS = 8  # with more labels, column names are written vertically
 NARROW, WIDE = 340, 1090  # pixels of a table in windows of 400 and of 1,280
-FULLEST = 48  # percent of colour in a cell with the whole row's count; text stays readable
+_FULLEST = 48  # percent of colour in a cell with the whole row's count; text stays readable
 
 
 def errors(details: Mapping[str, Any]) -> str:
@@ -58,7 +58,7 @@ def _sideways(labels: Sequence[str]) -> str:
     upright, across = 44 * columns, sum(max(46, length) for length in lengths)
     if max(lengths) + upright <= NARROW:
         return ""
-    wide = max(lengths) + (upright if columns > MANY_LABELS else across) > WIDE
+    wide = max(lengths) + (upright if columns > _MANY_LABELS else across) > WIDE
     text = f"If not all {columns} columns are in view: scroll sideways."
     return f'<p class="small sideways {"many" if wide else "few"}">{text}</p>'
 
@@ -68,7 +68,7 @@ def _heat_table(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
 
     Each cell shows its count and the count's share of the row.
     """
-    many = " many" if len(labels) > MANY_LABELS else ""
+    many = " many" if len(labels) > _MANY_LABELS else ""
     head = "".join(f'<th scope="col"><span>{escape(name)}</span></th>' for name in labels)
     rows = []
     for i, row in enumerate(counts):
@@ -88,7 +88,7 @@ def _cell(labels: Sequence[str], i: int, j: int, count: int, total: int) -> str:
     share = count / total
     colour = "good" if i == j else "bad"
     # The square root makes cells with small shares visible.
-    style = f"--h:var(--{colour});--s:{max(6.0, FULLEST * math.sqrt(share)):.0f}%"
+    style = f"--h:var(--{colour});--s:{max(6.0, _FULLEST * math.sqrt(share)):.0f}%"
     title = escape(f"{labels[i]}, predicted {labels[j]}: {count:,} of {total:,}")
     return f'<td style="{style}" title="{title}">{count:,}<small>{share:.0%}</small></td>'
 
@@ -100,7 +100,7 @@ def _labels(found: Mapping[str, Any]) -> str:
         for name, one in sorted(labels.items(), key=lambda item: item[1]["f1"])
     ]
     body = table(["label, the weakest first", "precision", "recall", "F1", "examples"], rows)
-    if len(rows) > MAX_LABEL_ROWS:
+    if len(rows) > _MAX_LABEL_ROWS:
         return fold(f"All {len(rows):,} labels", body)
     return f'<div class="card">{body}</div>' if rows else ""
 
@@ -115,7 +115,7 @@ def _wrong(found: Mapping[str, Any], labels: Sequence[str]) -> str:
     card = (
         functools.partial(_tag_card, entities=entities)
         if found["kind"] == "tags"
-        else CARDS.get(found["kind"], _plain_card)
+        else _CARDS.get(found["kind"], _plain_card)
     )
     cards = [card(one) for one in found.get("wrong") or []]
     total, answered = found.get("num_wrong"), found.get("num_answered", 0)
@@ -130,9 +130,9 @@ def _wrong(found: Mapping[str, Any], labels: Sequence[str]) -> str:
     cards = [f'<div class="card wrong">{card}</div>' for card in cards]
     grid = '<div class="examples">\n{}\n</div>'
     body = f'<p class="small soft">{note}</p>' if note else ""
-    if cards[:FIRST_SHOWN]:
-        body += grid.format("\n".join(cards[:FIRST_SHOWN]))
-    if more := cards[FIRST_SHOWN:]:
+    if cards[:_FIRST_SHOWN]:
+        body += grid.format("\n".join(cards[:_FIRST_SHOWN]))
+    if more := cards[_FIRST_SHOWN:]:
         body += fold(f"{len(more):,} more", grid.format("\n".join(more)))
     return body
 
@@ -228,11 +228,11 @@ def _tag_spans(words: Sequence[str], tags: Sequence[str], wrong: Sequence[bool])
 def _tag_span(text: str, entity: str, entities: Sequence[str]) -> str:
     if not entity:
         return text
-    colour = TAG_COLOURS[entities.index(entity) % len(TAG_COLOURS)] if entity in entities else TAG_COLOURS[0]
+    colour = _TAG_COLOURS[entities.index(entity) % len(_TAG_COLOURS)] if entity in entities else _TAG_COLOURS[0]
     return f'<b style="--h:var(--{colour})">{text}<small>{escape(entity)}</small></b>'
 
 
-CARDS: dict[str, Callable[..., str]] = {
+_CARDS: dict[str, Callable[..., str]] = {
     "classes": _text_card,
     "tags": _tag_card,
     "choices": _choice_card,

@@ -18,8 +18,8 @@ from bert_jax.reporting.loggers.base import Record
 from bert_jax.reporting.page import table
 from bert_jax.reporting.summary import mapping, steps_done
 
-PERCENTILES = (50, 90, 99)
-TOO_SHORT = "Too short to time, without a window of the log after the first (config.training.log_every_steps):"
+_PERCENTILES = (50, 90, 99)
+_TOO_SHORT = "Too short to time, without a window of the log after the first (config.training.log_every_steps):"
 MEASURED = (
     "Steps run asynchronously, so single steps have no times: a window of the log ends when its last step is done, and "
     "its step time is the mean of its steps, waiting for input included. Evaluations, saves, compilations, the first "
@@ -93,16 +93,16 @@ def step_times(phases: list[Pace], short: Sequence[str] = ()) -> str:
         [
             phase_label(windows.phase) if windows.phase else "all steps",
             f"{len(windows.records):,} of {windows.steps:,} step{'s' * (windows.steps != 1)}",
-            *(short_time(windows.percentile(percent)) for percent in PERCENTILES),
+            *(short_time(windows.percentile(percent)) for percent in _PERCENTILES),
             count(windows.percentile(50, "tokens_per_second")),
             MISSING if (mfu := windows.percentile(50, "mfu")) is None else f"{mfu:.1%}",
         ]
         for windows in phases
     ]
-    note = f'<p class="small soft">{escape(TOO_SHORT)} {escape(", ".join(short))}.</p>' if short else ""
+    note = f'<p class="small soft">{escape(_TOO_SHORT)} {escape(", ".join(short))}.</p>' if short else ""
     if not rows:
         return f'<div class="card">{note}</div>' if short else ""
-    head = ["", "windows", *(f"step time p{percent}" for percent in PERCENTILES), "tokens a second p50", "MFU p50"]
+    head = ["", "windows", *(f"step time p{percent}" for percent in _PERCENTILES), "tokens a second p50", "MFU p50"]
     return f'<div class="card">{table(head, rows)}{note}<p class="small soft">{escape(MEASURED)}</p></div>'
 
 

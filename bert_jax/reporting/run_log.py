@@ -19,8 +19,8 @@ from bert_jax.reporting.loggers.base import LoggerProtocol, Record, RunFacts
 from bert_jax.storage import files, reading, write_errors
 
 FILE = "metrics.jsonl"
-MIRRORED = (FILE, "events")  # what an object store gets
-PERIOD_SECONDS = 30.0  # between uploads; stores charge for writes and limit their rate
+_MIRRORED = (FILE, "events")  # what an object store gets
+_PERIOD_SECONDS = 30.0  # between uploads; stores charge for writes and limit their rate
 
 
 class RunLog:
@@ -218,9 +218,9 @@ class _Mirror:
             here.write_bytes(data)
 
     def push_soon(self) -> None:
-        """Start an upload of changed files in the background, at most once per ``PERIOD_SECONDS``."""
+        """Start an upload of changed files in the background, at most once per ``_PERIOD_SECONDS``."""
         busy = self._pending is not None and not self._pending.done()
-        if not busy and time.monotonic() - self._last >= PERIOD_SECONDS:
+        if not busy and time.monotonic() - self._last >= _PERIOD_SECONDS:
             self._last = time.monotonic()
             self._pending = self._thread.submit(self._push)
 
@@ -249,7 +249,7 @@ class _Mirror:
 
     def _walk(self, root: Any) -> Iterator[tuple[str, Any]]:
         """Yield (name relative to ``root``, path) of every mirrored file."""
-        waiting = [(name, root / name) for name in MIRRORED]
+        waiting = [(name, root / name) for name in _MIRRORED]
         while waiting:
             name, path = waiting.pop()
             if path.is_dir():

@@ -20,7 +20,7 @@ from bert_jax.storage import files, reading, retries
 from bert_jax.workdir.steps import whole_steps
 
 FILE = "status.json"
-ENDED = ("finished", "failed", "interrupted", "preempted")
+_ENDED = ("finished", "failed", "interrupted", "preempted")
 State = Literal[  # of a run that goes on
     "starting", "restoring", "compiling", "training", "evaluating", "scoring", "profiling", "saving", "exporting",
     "reporting",
@@ -50,10 +50,10 @@ NUMBERS = (
     "pid",
 )
 HEARTBEAT_SECONDS = 15.0
-MAX_SCORES = 4  # most scores in the line of a split
-MAX_ALARMS = 50  # the file keeps so many newest alarms
-SHOWN_ALARMS = 5  # ``describe`` shows so many newest alarms
-MOST_PROCESSES = 1 << 31  # valid process ids are below this
+_MAX_SCORES = 4  # most scores in the line of a split
+_MAX_ALARMS = 50  # the file keeps so many newest alarms
+_SHOWN_ALARMS = 5  # ``describe`` shows so many newest alarms
+_MOST_PROCESSES = 1 << 31  # valid process ids are below this
 SILENCE_SECONDS = 60.0  # without a heartbeat for so long, a run counts as dead
 
 
@@ -128,7 +128,7 @@ class StatusFile:
 
     def alarm(self, step: int, text: str) -> None:
         """Add an alarm: something at ``step`` that a person should look at."""
-        self.update(alarms=[*self._fields["alarms"], {"step": step, "text": text}][-MAX_ALARMS:])
+        self.update(alarms=[*self._fields["alarms"], {"step": step, "text": text}][-_MAX_ALARMS:])
 
     def cut_back(self, step: int) -> None:
         """Remove the alarms of steps after ``step``."""
@@ -196,7 +196,7 @@ def read(workdir: str | os.PathLike[str]) -> dict[str, Any]:
             f"{workdir}/{FILE} cannot be read ({first_line(error)}); check your rights to it, and the network"
         ) from error
     status = _plain(content or {})
-    if status["state"] not in (*RUNNING, *ENDED):
+    if status["state"] not in (*RUNNING, *_ENDED):
         raise UserError(f"{workdir}/{FILE} is damaged: it names no state; a resumed run writes it anew")
     run = reading.read_object(files.as_path(workdir) / "run.json") or {}
     if status["state"] in RUNNING and not _alive(status):
@@ -241,7 +241,7 @@ def _scores(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         known.sort(key=lambda item: item[0] != results.get("metric"))
         errors = errors_of.get(name) if isinstance(errors_of := results.get("standard_errors"), dict) else None
         errors = errors if isinstance(errors, dict) else {}
-        yield name, ", ".join(f"{in_words(k)} {with_error(k, figure(v), errors)}" for k, v in known[:MAX_SCORES])
+        yield name, ", ".join(f"{in_words(k)} {with_error(k, figure(v), errors)}" for k, v in known[:_MAX_SCORES])
 
 
 def _lines(status: Mapping[str, Any], now: float) -> Iterator[tuple[str, str]]:
@@ -256,7 +256,7 @@ def _lines(status: Mapping[str, Any], now: float) -> Iterator[tuple[str, str]]:
     step, total = status["step"], status["num_train_steps"]
     if step is not None:
         yield "step", f"{step:,}" + (f" of {total:,} ({step / total:.1%})" if total else "")
-    for alarm in alarms[-SHOWN_ALARMS:]:
+    for alarm in alarms[-_SHOWN_ALARMS:]:
         yield "alarm", f"at step {alarm['step']:,}: {alarm['text']}"
     if state in RUNNING and status["eta_seconds"] is not None:
         yield "ETA", duration(status["eta_seconds"])
@@ -267,7 +267,7 @@ def _lines(status: Mapping[str, Any], now: float) -> Iterator[tuple[str, str]]:
     ago = f", {duration(now - when)} ago" if when else ""
     yield "saved", "nothing yet" if saved is None else f"step {saved:,}{ago}"
     yield "time", goodput_line(status["goodput"])
-    yield "error", status["last_error"] or ("none" if state in ENDED else "")
+    yield "error", status["last_error"] or ("none" if state in _ENDED else "")
     if state != "finished" and state not in RUNNING:
         command = status["command"] or "run the command that started it again"
         yield "resume", command if status["resumable"] else "not with the same command: it would end the same way"
@@ -286,7 +286,7 @@ def _alive(status: Mapping[str, Any]) -> bool:
         return False
     if status["host"] != socket.gethostname():
         return True
-    return status["pid"] is not None and 0 < status["pid"] < MOST_PROCESSES and files.runs(int(status["pid"]))
+    return status["pid"] is not None and 0 < status["pid"] < _MOST_PROCESSES and files.runs(int(status["pid"]))
 
 
 def _plain(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -49,9 +49,9 @@ def sentence(
     trained = _tuned(run, about) if tuned else _pretrained(run, about)
     step = max(record["step"] for record in records)
     spent = [f"{step:,} steps"]
-    if (tokens := tokens_read(records, run)) is not None:
+    if (tokens := _tokens_read(records, run)) is not None:
         spent.append(f"{count(tokens)} tokens")
-    if (epochs := epochs_read(run, step)) is not None:
+    if (epochs := _epochs_read(run, step)) is not None:
         spent.append(f"{epochs:.3g} epoch{'s' * (round(epochs, 3) != 1)}")
     article = "An" if model[0] in "AEIOU" else "A"
     text = f"{article} {model.partition(',')[0]} model{trained}, for {', '.join(spent)}."
@@ -137,7 +137,7 @@ def steps_done(run: Mapping[str, Any], until: int) -> dict[str, int]:
     return found
 
 
-def tokens_read(records: Sequence[Record], run: Mapping[str, Any]) -> float | None:
+def _tokens_read(records: Sequence[Record], run: Mapping[str, Any]) -> float | None:
     """Return the tokens that all steps have read, by the mean of the windows of the log; None if none tells."""
     until = max(record["step"] for record in records)
     steps = steps_done(run, until)
@@ -157,7 +157,7 @@ def tokens_read(records: Sequence[Record], run: Mapping[str, Any]) -> float | No
     return math.fsum(number * sums[name][0] / sums[name][1] for name, number in steps.items() if number)
 
 
-def epochs_read(run: Mapping[str, Any], until: int) -> float | None:
+def _epochs_read(run: Mapping[str, Any], until: int) -> float | None:
     """Return how often every row was read up to the step ``until``; None if ``run.json`` does not tell."""
     per_epoch, steps = mapping(mapping(run.get("about")).get("steps_per_epoch")), steps_done(run, until)
     if not steps or not all(is_number(per_epoch.get(name)) and per_epoch[name] > 0 for name in steps):

@@ -18,8 +18,8 @@ from bert_jax.storage import files, reading
 from bert_jax.task import tasks_of
 from bert_jax.training.experiment import Experiment
 
-TRAIN_ROWS = 1024  # the first rows of a phase, from which the shares of its labels are counted
-UNBALANCED = 0.65  # a larger share of one label leaves little to learn from two
+_TRAIN_ROWS = 1024  # the first rows of a phase, from which the shares of its labels are counted
+_UNBALANCED = 0.65  # a larger share of one label leaves little to learn from two
 PHASES = "phases"  # the entry with the shares of each phase's own labels
 UNKNOWN = "unknown_share"  # the entry with the share of [UNK] in the held-out text
 OFTEN_UNKNOWN = 0.01  # a larger one makes baselines and losses look easy
@@ -69,7 +69,7 @@ def write_baselines(
         )
     for one in experiment.phases.phases:
         for name, rate in figures.get(PHASES, {}).get(one.kind, {}).items():
-            if rate > UNBALANCED:
+            if rate > _UNBALANCED:
                 terms = [of.terms(of.config) for of in tasks_of(task).values()]  # a name means the same in all of them
                 loss: Any = next(of[term] for of in terms if (term := name.removesuffix(RATE)) in of).loss
                 note(_describe_imbalance(one, name, rate, inspect if loss.labels == "next_sentence_labels" else ""))
@@ -94,9 +94,9 @@ def _of_phase(task: PretrainingObjective | Several, phases: Phases, index: int) 
     source = task.source("train", phase.kind, index)
     first = sum(one.num_steps for one in phases.phases[:index])
     counts: dict[str, np.ndarray] = {}
-    for number in range(min(phase.num_steps, -(-TRAIN_ROWS // phase.batch_size))):
+    for number in range(min(phase.num_steps, -(-_TRAIN_ROWS // phase.batch_size))):
         step = phases.rows_of(first + number, {index: source.rows_per_epoch}, source.buckets)
-        here = task.of(step.kind).label_counts(source.rows(step.epochs[:TRAIN_ROWS], step.rows[:TRAIN_ROWS]))
+        here = task.of(step.kind).label_counts(source.rows(step.epochs[:_TRAIN_ROWS], step.rows[:_TRAIN_ROWS]))
         if not here:
             return {}
         counts = {name: counts.get(name, 0) + values for name, values in here.items()}

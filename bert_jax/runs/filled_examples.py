@@ -21,7 +21,7 @@ from bert_jax.text.words import NO_SPACES, unspaced
 
 NUMBER = 4  # of held-out sentences that are filled
 LENGTHS = 8, 16  # tokens of such a sentence
-TRIED = 64  # sentences at the most, for each that is taken
+_TRIED = 64  # sentences at the most, for each that is taken
 SHORT = 4  # letters; a word with fewer is masked only if there is no other: most are "the" and "of"
 
 
@@ -69,7 +69,7 @@ def _masked_sentences(corpus: Mixture, tokenizer: Tokenizer, max_length: int) ->
         lengths = split.sentence_lengths()
         fitting = np.flatnonzero((lengths >= LENGTHS[0]) & (lengths <= min(LENGTHS[1], max_length - 2)))
         for region in np.array_split(fitting, each):
-            tried = (_mask(split, int(i), tokenizer, max_length) for i in region[len(region) // 2 :][:TRIED])
+            tried = (_mask(split, int(i), tokenizer, max_length) for i in region[len(region) // 2 :][:_TRIED])
             sentences += [one for one in [next(filter(None, tried), None)] if one]
     return sentences[:NUMBER]
 

@@ -62,7 +62,7 @@ from bert_jax.training.state import TrainState
 Splits: TypeAlias = Mapping[str, tuple[Example, ...]]  # name -> examples
 
 
-class ChosenTask(NamedTuple):
+class _ChosenTask(NamedTuple):
     """A task of a recipe: its keys, its class and its config."""
 
     settings: TaskSettings
@@ -115,13 +115,13 @@ class Finetuning(Prepared):
         """The model of --init, if it gives weights and not its architecture alone."""
         return self.initial if self.settings.weights == "pretrained" else None
 
-    def _choose(self, name: str, own: TaskSettings) -> ChosenTask:
+    def _choose(self, name: str, own: TaskSettings) -> _ChosenTask:
         """Return a task, with what the model of --init says of its head filled in."""
         with at_task(name):
             task, config = own.typed
         initial = self.weights_from
         config = with_classifier_dropout(config, self.settings.architecture, initial if task.exported_as else None)
-        return ChosenTask(own, task, with_pooling(config, name, initial))
+        return _ChosenTask(own, task, with_pooling(config, name, initial))
 
     def _check_whole_batches(self) -> None:
         """Raise ``UserError`` if a task computes something from a whole batch, and would be given a part of it."""

@@ -33,15 +33,15 @@ LONGER_PRETRAINING = (
     "not better than every baseline: train longer first (the same command with --extend and more steps), then take a "
     "larger model or more text"
 )
-HIGH_RATE = "5e-4"  # as typed; what a small model without pretraining needs in fine-tuning
+_HIGH_RATE = "5e-4"  # as typed; what a small model without pretraining needs in fine-tuning
 
 
 def better_start(identity: Mapping[str, Any]) -> str:
     """Return what helps where a fine-tuned model is not better than every baseline, and was not done yet."""
     fresh = identity["init"] is None or identity["weights"] == "fresh"
-    low = identity["schedule"].get("peak_learning_rate", 0.0) < float(HIGH_RATE)
+    low = identity["schedule"].get("peak_learning_rate", 0.0) < float(_HIGH_RATE)
     steps = ["begin with a pretrained model (--init)"] if fresh else []
-    steps += [f"a higher rate for a small model (--learning_rate={HIGH_RATE})"] if low else []
+    steps += [f"a higher rate for a small model (--learning_rate={_HIGH_RATE})"] if low else []
     return (
         f"not better than every baseline: in a new workdir, {', '.join(steps + ['more epochs or more labelled rows'])}"
     )

@@ -50,13 +50,13 @@ from bert_jax.text.tokenizer import Tokenizer
 
 CORPUS = "corpus"  # the folder of the corpus in a workdir
 NOTE_SECONDS = 30.0
-TOO_LONG = 0.2  # share of the pieces in long words; that of text with spaces is near 0
-HOW_TO_BUILD = (
+_TOO_LONG = 0.2  # share of the pieces in long words; that of text with spaces is near 0
+_HOW_TO_BUILD = (
     "several processes build none; on one host, with the recipe and the flags given here, run bert-jax vocab "
     "--config=RECIPE --output=VOCAB and bert-jax corpus --config=RECIPE --config.vocab.path=VOCAB --output=CORPUS, "
     "then add --config.vocab.path=VOCAB --config.corpus.path=CORPUS"
 )
-ORIGIN = "vocab.json"  # file with hashes of the vocabulary and of what it was made from
+_ORIGIN = "vocab.json"  # file with hashes of the vocabulary and of what it was made from
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Inputs:
         if not (self.vocab.path or self.initial or tokenizers.existing(self.workdir)):
             missing.insert(0, f"vocabulary in {self.workdir} (config.vocab.path names another)")
         if missing:
-            raise UserError(f"there is no {' and no '.join(missing)}, and {HOW_TO_BUILD}")
+            raise UserError(f"there is no {' and no '.join(missing)}, and {_HOW_TO_BUILD}")
 
     def places(self) -> dict[str, epath.Path]:
         """Return a dict: name of each part of the corpus -> its folder. A corpus without parts has the name ""."""
@@ -165,7 +165,7 @@ class Inputs:
         file = tokenizers.find(self.workdir)
         if self._record().get("file_sha256") != files.sha256(file):
             raise UserError(
-                f"{file} is damaged: its sha256 is not that of {ORIGIN}; put the old one back (exports have it)"
+                f"{file} is damaged: its sha256 is not that of {_ORIGIN}; put the old one back (exports have it)"
             )
         tokenizer = tokenizers.load(self.workdir, *self.case)
         if self.source_tokenizer and self.source_tokenizer.sha256 != tokenizer.sha256:
@@ -213,7 +213,7 @@ class Inputs:
         ours = not (config.path or self.corpus.path)
         if ours and not self.bound and files.is_whole(place) and not _is_made_of(config, place, tokenizer):
             if not self.builds:
-                raise UserError(f"the corpus in {place} was made of another text or vocabulary, and {HOW_TO_BUILD}")
+                raise UserError(f"the corpus in {place} was made of another text or vocabulary, and {_HOW_TO_BUILD}")
             place.rmtree()
         if ours and not files.is_whole(place):
             note(f"reading {config.source} and writing {'the corpus' if not self.corpus.parts else name}, tokenized")
@@ -230,7 +230,7 @@ class Inputs:
             if check.status != "ok":
                 note(f"{name}: {check.figure}; {check.fix} mends it")
             share = in_long_words(train, tokenizer.is_continuation) if units.WORD in self.units else 0.0
-            if share > TOO_LONG:
+            if share > _TOO_LONG:
                 note(
                     f"{name}: masking takes whole words, and {share:.0%} of the pieces are in "
                     f"words of more than {LONG_WORD} pieces, as in text without spaces; too long words are never "
@@ -247,7 +247,7 @@ class Inputs:
             if self._record() == {"sha256": origin, "file_sha256": files.sha256(there)}:
                 return
             if not (self.builds or self.vocab.path or self.initial):
-                raise UserError(f"the vocabulary {there} was made of another text or recipe, and {HOW_TO_BUILD}")
+                raise UserError(f"the vocabulary {there} was made of another text or recipe, and {_HOW_TO_BUILD}")
             files.as_path(there).unlink()
         if self.source_tokenizer:
             self.source_tokenizer.save(workdir / self.source_tokenizer.file_name)
@@ -256,11 +256,11 @@ class Inputs:
             note(f"learning a vocabulary of {self.vocab.size:,} pieces from {source}")
             prepare_vocabulary(self.vocab, self.corpus, workdir / self.vocab.file_name, note)
         digest = files.sha256(tokenizers.find(workdir))
-        files.write_text(workdir / ORIGIN, json.dumps({"sha256": origin, "file_sha256": digest}))
+        files.write_text(workdir / _ORIGIN, json.dumps({"sha256": origin, "file_sha256": digest}))
 
     def _record(self) -> dict[str, Any]:
-        """Return the content of ``ORIGIN``; {} if it is missing or damaged."""
-        return reading.read_object(files.as_path(self.workdir) / ORIGIN) or {}
+        """Return the content of ``_ORIGIN``; {} if it is missing or damaged."""
+        return reading.read_object(files.as_path(self.workdir) / _ORIGIN) or {}
 
     def _origin(self) -> str:
         """Return a hash of everything that determines the vocabulary."""

@@ -10,10 +10,10 @@ from bert_jax.corpora.source import documents
 from bert_jax.errors import UserError
 from bert_jax.workdir.run_record import read_run
 
-MOST_SENTENCES = 200_000  # of which the vectors take about 100 MB for each 128 of the model's width
+_MOST_SENTENCES = 200_000  # of which the vectors take about 100 MB for each 128 of the model's width
 
 
-def own_sentences(workdir: str, most: int = MOST_SENTENCES) -> tuple[dict[str, str], bool]:
+def own_sentences(workdir: str, most: int = _MOST_SENTENCES) -> tuple[dict[str, str], bool]:
     """Return the sentences of a pretraining run's text by name, and whether there are more than ``most``.
 
     They are read again from the files that the run's recipe names. A sentence's name is its document's, a colon and its

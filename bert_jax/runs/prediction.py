@@ -33,14 +33,14 @@ from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.mesh import MeshConfig
 
 BATCH_SIZE = 32
-RAW_TEXT = "raw_text"  # a form of --input beside the formats of ``examples``: a text a line
+_RAW_TEXT = "raw_text"  # a form of --input beside the formats of ``examples``: a text a line
 TABLES = ("delimited", "jsonl")  # formats that the end of a file's name tells apart, as in the format ``table``
 LINES = ("conll", "line_columns")  # formats of lines, which JSON is not
 JSON = (".json", ".jsonl")
 ENDINGS = (".csv", ".tsv", *JSON)
 # The keys of config.data that say how a file is read
-READING = ("format", "options", "columns", "strip_prefix", "drop_labels", "bad_examples")
-TYPED = {"text", "pair", "question", "context"}  # roles that are a text each
+_READING = ("format", "options", "columns", "strip_prefix", "drop_labels", "bad_examples")
+_TYPED = {"text", "pair", "question", "context"}  # roles that are a text each
 
 
 def load_tuned(
@@ -85,10 +85,10 @@ def typed_keys(overrides: Sequence[str], has_file: bool = True) -> tuple[dict[st
         group, *rest = key.partition("config.")[2].split(".")
         if group == "task" and len(rest) == 1:
             options[rest[0]] = recipes.literal(value)
-        elif group == "data" and rest and rest[0] in READING and has_file:
+        elif group == "data" and rest and rest[0] in _READING and has_file:
             keys.append(override)
         else:
-            allowed = ", ".join(f"config.data.{name}" for name in READING) if has_file else "config.data with a file"
+            allowed = ", ".join(f"config.data.{name}" for name in _READING) if has_file else "config.data with a file"
             raise UserError(f"{key} changes nothing here; keys of the task (config.task.KEY) count, and {allowed}")
     return options, keys
 
@@ -208,7 +208,7 @@ def read_examples(
 
     Tables of the run's own format may be JSON or separated values, by the end of the file's name; files with a word a
     line may be JSON. The form
-    ``RAW_TEXT`` is a text a line; if the model reads several, tabs separate them. The id of such an example is the
+    ``_RAW_TEXT`` is a text a line; if the model reads several, tabs separate them. The id of such an example is the
     number of its line; that of a blank line has nothing else.
 
     Args:
@@ -220,7 +220,7 @@ def read_examples(
     """
     data = {**_data_of(model), "splits": {split: path}, "dev_fraction": 0.0, "train_fraction": 1.0}
     data |= {"dev_ids": "", "split_column": "", "split_values": {}, "max_dev_rows": None, "max_test_rows": None}
-    if form == RAW_TEXT:
+    if form == _RAW_TEXT:
         if split == "dev":
             raise UserError("--format=raw_text has texts without answers; evaluate needs a file with answers")
         if keys:
@@ -240,7 +240,7 @@ def read_examples(
         return load(config, "", _task_of(model)[0].roles, note)[split]
     except UserError as error:
         if split == "test" and form is None and path.endswith(".txt"):
-            raise UserError(f"{error}. If the file has a text a line, add --format={RAW_TEXT}") from error
+            raise UserError(f"{error}. If the file has a text a line, add --format={_RAW_TEXT}") from error
         raise
 
 
@@ -298,7 +298,7 @@ def _typed_roles(model: TrainedModel) -> list[str]:
     reads = list(_task_of(model)[0].roles.required)
     if "pair" in _data_of(model)["columns"] and "pair" not in reads:
         reads.append("pair")
-    if reads != ["words"] and not {*reads} <= TYPED:
+    if reads != ["words"] and not {*reads} <= _TYPED:
         raise UserError(f"this model reads {', '.join(reads)}; give them in a file: --input=FILE")
     return reads
 

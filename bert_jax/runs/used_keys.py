@@ -14,7 +14,7 @@ from bert_jax.corpora.store import Corpus
 from bert_jax.runs.inputs import Inputs
 from bert_jax.text.tokenizer import Tokenizer
 
-LEARNING = (
+_LEARNING = (
     *("kind", "size", "lowercase", "strip_accents", "min_frequency"),
     *("character_coverage", "byte_fallback", "max_sentences", "num_threads"),
 )
@@ -41,7 +41,7 @@ def with_vocabulary(config: Mapping[str, Any], path: str, given: Tokenizer | Non
     if given is None:
         return dict(config)
     case = {name: value for name, value in given.case._asdict().items() if value is not None}
-    return {**config, "vocab": {**without(config.get("vocab", {}), *LEARNING), "path": path, **case}}
+    return {**config, "vocab": {**without(config.get("vocab", {}), *_LEARNING), "path": path, **case}}
 
 
 def _of_store(path: str, language: str | None) -> dict[str, Any]:

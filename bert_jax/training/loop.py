@@ -35,7 +35,7 @@ from bert_jax.training.stepping import Steps, Window, means_of
 from bert_jax.workdir import run_record
 
 
-class EvaluationsProtocol(Protocol):
+class _EvaluationsProtocol(Protocol):
     """Computes additional metrics at an evaluation from the current parameters, without changing them."""
 
     def due(self, step: int) -> list[str]:
@@ -67,7 +67,7 @@ class Run:
     peak_flops: float
     start: Callable[[TrainState], TrainState] | None = None
     given_frozen: Callable[[Any], Any] | None = None
-    evaluations: EvaluationsProtocol | None = None
+    evaluations: _EvaluationsProtocol | None = None
 
 
 def train_and_evaluate(run: Run) -> dict[str, float]:

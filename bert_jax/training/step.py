@@ -38,7 +38,7 @@ LEAST_MEMORY = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 
 # XLA on GPUs would multiply by the kernels of queries, keys and values at once, and then cut the result into three and
 # add biases in a pass over memory, which three products do as they write.
-APART = {"xla_gpu_dot_merger_threshold_mb": "0"}
+_APART = {"xla_gpu_dot_merger_threshold_mb": "0"}
 
 
 class CountError(UserError):
@@ -208,7 +208,7 @@ def jit_train_step(train_step: _TrainStep, state: Any, overlap: bool = False) ->
     """
     placement = jax.tree.map(lambda x: x.sharding, state)
     (platform,) = {device.platform for device in jax.tree.leaves(placement)[0].device_set}
-    options = {"cpu": LEAST_MEMORY, "gpu": APART, "tpu": OVERLAP if overlap else None}.get(platform)
+    options = {"cpu": LEAST_MEMORY, "gpu": _APART, "tpu": OVERLAP if overlap else None}.get(platform)
     return jax.jit(train_step, donate_argnums=0, out_shardings=placement, compiler_options=options)
 
 

@@ -16,7 +16,7 @@ Arrays: TypeAlias = tuple[jax.Array, ...]
 # What rematerialisation may keep: the output, and the logarithms of the denominators.
 OUTPUT, TOTAL = KEPT = ("row_attention_output", "row_attention_total")
 LANES = 128  # of a TPU's registers
-HEAD_DIMS = (32, 64, 128)  # sizes of heads that our kernels take
+_HEAD_DIMS = (32, 64, 128)  # sizes of heads that our kernels take
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,10 +88,10 @@ def other_dtype(case: Case, *dtypes: str) -> str | None:
 
 
 def other_heads(case: Case) -> str | None:
-    """Return an obstacle unless heads have one of ``HEAD_DIMS`` entries."""
-    if case.head_dim in HEAD_DIMS:
+    """Return an obstacle unless heads have one of ``_HEAD_DIMS`` entries."""
+    if case.head_dim in _HEAD_DIMS:
         return None
-    return f"needs heads of {', '.join(map(str, HEAD_DIMS))} entries, and these have {case.head_dim}"
+    return f"needs heads of {', '.join(map(str, _HEAD_DIMS))} entries, and these have {case.head_dim}"
 
 
 def parts_of_heads(case: Case) -> str | None:

@@ -13,7 +13,7 @@ from bert_jax.errors import optional_library
 from bert_jax.reporting.loggers.base import Record, RunFacts, flatten, numbers
 
 TAG = "bert_jax.run_id"
-LONGEST_VALUE = 500  # most characters of a parameter that every server version accepts
+_LONGEST_VALUE = 500  # most characters of a parameter that every server version accepts
 
 
 class Logger:
@@ -42,7 +42,7 @@ class Logger:
             return
         self._id = self._client.create_run(experiment_id, tags={TAG: run.run_id}, run_name=run.name).info.run_id
         for key, value in flatten(run.config).items():
-            self._client.log_param(self._id, key, str(value)[:LONGEST_VALUE])
+            self._client.log_param(self._id, key, str(value)[:_LONGEST_VALUE])
 
     def _steps_there(self, latest: Mapping[str, float]) -> dict[str, int]:
         one_of_each = {name.split("/")[0]: name for name in latest}

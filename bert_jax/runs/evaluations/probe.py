@@ -33,7 +33,7 @@ from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import mesh as meshes
 from bert_jax.training.forward import Forward
 
-BODY = ("encoder", POOLER.name)  # what the vectors of a text are made with
+_BODY = ("encoder", POOLER.name)  # what the vectors of a text are made with
 PENALTY = 1e-3  # L2 penalty on the head: PENALTY / 2 * sum of squared weights
 
 
@@ -128,7 +128,7 @@ class Evaluator(base.TrainingEvaluator):
 
     def score(self, model: base.CurrentModel, params: Any, tokenizer: Tokenizer) -> dict[str, float]:
         task, config = self.task, self.config
-        read = {name: params[name] for name in BODY if name in params}
+        read = {name: params[name] for name in _BODY if name in params}
         if config.features == "pooled" and "pooler" not in read:
             raise UserError(f"{self.where}.features is 'pooled' and the model has no pooler; 'mean' and 'cls' go")
         with meshes.activations(model.mesh):

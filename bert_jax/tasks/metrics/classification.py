@@ -21,7 +21,7 @@ TITLES = {
     "f1_weighted": "F1, labels weighted by their number",
     "matthews_correlation": "Matthews correlation",
 }
-Averaged = Callable[[np.ndarray], float]  # confusion matrix [K, K] -> score
+_Averaged = Callable[[np.ndarray], float]  # confusion matrix [K, K] -> score
 
 
 def classification_metrics(
@@ -94,7 +94,7 @@ def _accuracy(matrix: np.ndarray) -> float:
     return ratio(np.trace(matrix), matrix.sum())
 
 
-def _mean(score: str, weighted: bool) -> Averaged:
+def _mean(score: str, weighted: bool) -> _Averaged:
     """Return a function that averages a score over the labels that occur, weighted by their number or not."""
 
     def mean(matrix: np.ndarray) -> float:
@@ -118,7 +118,7 @@ def _positive(metric: str, label_names: Sequence[str], positive: str | None) -> 
 
 
 BINARY = ("precision", "recall", "f1")
-AVERAGED: dict[str, Averaged] = {
+AVERAGED: dict[str, _Averaged] = {
     "accuracy": _accuracy,
     "matthews_correlation": _matthews_correlation,
     # With one label per example, micro averages equal the accuracy.

@@ -81,10 +81,10 @@ def decay_mask(params: Any) -> Any:
 
 def own_axes(path: tuple[Any, ...], weight: jax.Array) -> tuple[int, ...]:
     """Return the axes of one parameter in the leaf ``weight``: all, but for the first where layers are stacked."""
-    return tuple(range(1 if is_stacked(path) else 0, weight.ndim))
+    return tuple(range(1 if _is_stacked(path) else 0, weight.ndim))
 
 
-def is_stacked(path: tuple[Any, ...]) -> bool:
+def _is_stacked(path: tuple[Any, ...]) -> bool:
     """Return whether the leaf at ``path`` holds the parameters of several layers, along its first axis."""
     return any(isinstance(key, jax.tree_util.DictKey) and key.key == "layers" for key in path)
 

@@ -26,7 +26,7 @@ from bert_jax.models.placement import constrain, platform
 from bert_jax.training.optimizers import adamw, base
 
 PART, OF_HEADS = "encoder", "output"  # the part with the matrices, and the map whose first axes are heads
-COEFFICIENTS = 3.4445, -4.7750, 2.0315  # of a step of the iteration (Jordan et al. 2024)
+_COEFFICIENTS = 3.4445, -4.7750, 2.0315  # of a step of the iteration (Jordan et al. 2024)
 RMS = 0.2  # that of AdamW's steps (Liu et al. 2025, section 2.2)
 
 
@@ -57,10 +57,10 @@ class Optimizer(adamw.Adam):
             "muon": optax.chain(_momentum(self.momentum), optax.stateless(_orthogonal)),
             "adam": optax.scale_by_adam(self.b1, self.b2, self.eps),
         }
-        return optax.chain(base.clip(self.clip_norm), optax.partition(rules, rules_of), base.decay(self.weight_decay))
+        return optax.chain(base.clip(self.clip_norm), optax.partition(rules, _rules_of), base.decay(self.weight_decay))
 
 
-def rules_of(params: Any) -> Any:
+def _rules_of(params: Any) -> Any:
     """Return a tree like ``params`` that names the rule of each: "muon" or "adam"."""
 
     def rule(path: tuple[Any, ...], _: Any) -> str:
@@ -132,7 +132,7 @@ def _iterated(x: jax.Array) -> jax.Array:
 
     A step is a X + b (X X^T) X + c (X X^T)^2 X, here with all of it but the last X in one sum.
     """
-    a, b, c = np.asarray(COEFFICIENTS, np.float32)
+    a, b, c = np.asarray(_COEFFICIENTS, np.float32)
     wide = jnp.promote_types(x.dtype, jnp.float32)
     norm = jnp.linalg.norm(x.astype(wide), axis=(1, 2), keepdims=True)
     x, one = (x / (norm + 1e-8)).astype(x.dtype), jnp.eye(x.shape[1], dtype=wide)[None]
