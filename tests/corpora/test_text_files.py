@@ -1,10 +1,8 @@
 """The source ``text_files``."""
 
-import bz2
 import errno
 import gzip
 import io
-import lzma
 import os
 import pickle
 import random
@@ -12,7 +10,6 @@ import re
 import time
 import uuid
 
-import pyarrow
 import pytest
 
 from bert_jax.corpora import file_source, unpacking
@@ -21,14 +18,7 @@ from bert_jax.corpora.text_files import Source
 from bert_jax.corpora.unpacking import open_unpacked
 from bert_jax.errors import UserError
 from bert_jax.storage import files
-from tests.corpora.reading import cut_everywhere, documents, items, kept_of, skipped
-
-PACK = {
-    "gz": gzip.compress,
-    "xz": lzma.compress,
-    "bz2": bz2.compress,
-    "zst": lambda data: pyarrow.compress(data, "zstd", asbytes=True),
-}
+from tests.corpora.reading import PACK, cut_everywhere, documents, items, kept_of, skipped
 
 
 def test_free_text_is_split_and_blank_lines_end_sentences(tmp_path):

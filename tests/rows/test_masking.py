@@ -121,6 +121,11 @@ def test_strategies_of_units_take_them_at_every_rate(strategy: str, rate: float)
         ({"mask_share": 0.9, "random_share": 0.2}, "their sum at most 1"),
         ({"max_predictions": 0}, "max_predictions is 0"),
         ({"unit": "word"}, "unit is 'word', but strategy 'token' ignores units; set .*unit to 'piece'"),
+        ({"strategy": "spans", "options": {"p": 1.0}}, "options.p is 1.0; more than 0 and below 1"),
+        ({"strategy": "spans", "options": {"longst": 3}}, "options.longst; did you mean 'longest'"),
+        ({"strategy": "ngrams", "options": {"longest": 0}}, "options.longest is 0; 1 to 100"),
+        ({"strategy": "bernoulli", "options": {"rate": 0.3}}, "set config.objective.masking.rate instead"),
+        ({"strategy": "bernoulli", "count": "stochastic"}, "count is set, but strategy 'bernoulli' draws"),
         ({"fates": "span"}, "fates is 'span', but strategy 'token' selects single positions; set .*fates to 'token'"),
     ],
 )

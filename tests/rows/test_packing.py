@@ -188,20 +188,6 @@ def test_the_masks_of_a_pair_do_not_depend_on_its_neighbours(tmp_path: Path) -> 
     assert all(two[pair] == eight[pair] for pair in both)
 
 
-def test_a_row_is_the_same_whatever_else_is_asked_for(tmp_path: Path) -> None:
-    rows = source(tmp_path)
-    count = rows.rows_per_epoch
-    epochs, indices = np.array([2, 0, 1, 0, 2]), np.array([5, count - 1, 0, 7, 5])
-    together = rows.rows(epochs, indices)
-    for i in range(len(epochs)):
-        alone = source(tmp_path).rows(epochs[i : i + 1], indices[i : i + 1])
-        assert all((alone[name][0] == together[name][i]).all() for name in alone)
-    nothing = rows.rows(np.zeros(0), np.zeros(0))
-    assert {n: (v.shape[1:], str(v.dtype)) for n, v in nothing.items()} == {
-        n: tuple(f) for n, f in CONFIG.batch_spec().items()
-    }
-
-
 def test_a_shorter_epoch_begins_again_with_other_masks(tmp_path: Path) -> None:
     rows = source(tmp_path)
     count = rows.rows_per_epoch

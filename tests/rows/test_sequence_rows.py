@@ -36,6 +36,10 @@ def digest(features: dict[str, np.ndarray]) -> str:
     return hashlib.sha256(b"".join(features[name].tobytes() for name in sorted(features))).hexdigest()
 
 
+def shapes(features: dict[str, np.ndarray]) -> dict[str, tuple[tuple[int, ...], str]]:
+    return {name: (values.shape[1:], str(values.dtype)) for name, values in features.items()}
+
+
 def original(features: dict[str, np.ndarray]) -> np.ndarray:
     """``input_ids`` with the masked tokens put back."""
     ids = features["input_ids"].copy()
@@ -46,8 +50,7 @@ def original(features: dict[str, np.ndarray]) -> np.ndarray:
 
 def test_features_are_as_declared(tmp_path: Path) -> None:
     features = epoch(source(tmp_path), count=10)
-    spec = CONFIG.batch_spec()
-    assert {n: (v.shape[1:], str(v.dtype)) for n, v in features.items()} == {n: tuple(f) for n, f in spec.items()}
+    assert shapes(features) == {n: tuple(f) for n, f in CONFIG.batch_spec().items()}
 
 
 def test_a_row_is_cls_a_sep_b_sep(tmp_path: Path) -> None:
@@ -92,15 +95,16 @@ def test_same_seed_same_bytes_and_any_other_differs(tmp_path: Path) -> None:
     assert len({base, *digests}) == 4
 
 
-def test_a_row_is_the_same_whatever_else_is_asked_for(tmp_path: Path) -> None:
-    rows = source(tmp_path)
+@pytest.mark.parametrize("config", [CONFIG, RowsConfig(64, packing="packed")])
+def test_a_row_is_the_same_whatever_else_is_asked_for(tmp_path: Path, config: RowsConfig) -> None:
+    rows = source(tmp_path, config=config)
     count = rows.rows_per_epoch
     epochs, indices = np.array([2, 0, 1, 0, 2]), np.array([5, count - 1, 0, 7, 5])
     together = rows.rows(epochs, indices)
     for i in range(len(epochs)):
-        alone = source(tmp_path).rows(epochs[i : i + 1], indices[i : i + 1])
+        alone = source(tmp_path, config=config).rows(epochs[i : i + 1], indices[i : i + 1])
         assert all((alone[name][0] == together[name][i]).all() for name in alone)
-    assert len(rows.rows(np.zeros(0), np.zeros(0))["input_ids"]) == 0
+    assert shapes(rows.rows(np.zeros(0), np.zeros(0))) == {n: tuple(f) for n, f in config.batch_spec().items()}
 
 
 def test_an_epoch_deals_every_pair_once_in_mixed_order(tmp_path: Path) -> None:

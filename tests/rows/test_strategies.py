@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bert_jax.errors import UserError
 from bert_jax.parts import catalogue
 from bert_jax.rows import random
 from bert_jax.rows.interfaces import Selected
@@ -245,19 +244,3 @@ def test_more_than_there_is_space_for_is_left_out_by_units() -> None:
     assert len(left) > 200
     assert left.max() == 6
     assert left.min() >= 4
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"strategy": "span"}, "did you mean 'spans'"),
-        ({"strategy": "spans", "options": {"p": 1.0}}, "options.p is 1.0; more than 0 and below 1"),
-        ({"strategy": "spans", "options": {"longst": 3}}, "options.longst; did you mean 'longest'"),
-        ({"strategy": "ngrams", "options": {"longest": 0}}, "options.longest is 0; 1 to 100"),
-        ({"strategy": "bernoulli", "options": {"rate": 0.3}}, "set config.objective.masking.rate instead"),
-        ({"strategy": "bernoulli", "count": "stochastic"}, "count is set, but strategy 'bernoulli' draws"),
-    ],
-)
-def test_bad_values_are_errors(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        MaskingConfig(**wrong)

@@ -7,20 +7,7 @@ from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.marks import ALPHABET
 
 MERGES = (
-    "Ġ t",
-    "h e",
-    "Ġt he",
-    "c a",
-    "ca t",
-    "# #",
-    "i n",
-    "o r",
-    "Ġ w",
-    "Ġw or",
-    "l d",
-    "H e",
-    "l l",
-    "He ll",
+    *("Ġ t", "h e", "Ġt he", "c a", "ca t", "# #", "i n", "o r", "Ġ w", "Ġw or", "l d", "H e", "l l", "He ll"),
     "Ã ©",
 )
 

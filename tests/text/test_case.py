@@ -96,12 +96,11 @@ def test_counts_by_hand() -> None:
 
 def test_a_model_of_sentencepiece_is_folded_once() -> None:
     model = learn_sentencepiece(["Über die Brücke über Étienne"] * 30, 60, num_threads=1, lowercase=False)
-    decoded = {}
-    for case in ((None, None), (True, None), (True, False), (False, True)):
-        tokenizer = sentencepiece(model, case[0], strip_accents=case[1])
-        decoded[case] = tokenizer._engine.normalized("Über É")
-    assert [*decoded.values()] == ["▁Über▁É", "▁uber▁e", "▁über▁é", "▁Uber▁E"]
-    folded = sentencepiece(model, True)._engine.model  # type: ignore[union-attr]
+    cases = ((None, None), (True, None), (True, False), (False, True))
+    tokenizers = {(case, strip): sentencepiece(model, case, strip_accents=strip) for case, strip in cases}
+    folded = [tokenizer._engine.normalized("Über É") for tokenizer in tokenizers.values()]
+    assert folded == ["▁Über▁É", "▁uber▁e", "▁über▁é", "▁Uber▁E"]
+    folded = tokenizers[True, None]._engine.model  # type: ignore[union-attr]
     with pytest.raises(UserError, match=r"^--config.vocab.lowercase=False contradicts a.model, whose"):
         Case(False).check(sentencepiece(folded, False).case, "a.model")
     with pytest.raises(UserError, match=r"^--config.vocab.strip_accents=False contradicts a.model, whose"):
