@@ -33,7 +33,7 @@ class Arrangement:
     record = np.dtype(
         [
             ("a_start", np.int64),  # offset in the split of the first token
-            ("length", np.int32),  # number of tokens, without special ones
+            ("length", np.int32),  # number of tokens, without special tokens
             ("separators", np.int32),  # number of [SEP]s between documents
             ("sentence", np.int64),  # index of the first sentence
         ]
