@@ -1,4 +1,4 @@
-"""The source ``hugging_face_dataset``: a dataset of the Hugging Face Hub, or one saved locally (extra ``datasets``)."""
+"""The source ``hugging_face_dataset``: a dataset of the Hugging Face Hub or a local dataset (extra ``datasets``)."""
 
 from __future__ import annotations
 

@@ -7,9 +7,9 @@ the token offset of every sentence, and an array with the first sentence of ever
 describes all files.
 
 The manifest has a digest of itself and of every other file, to find damage. Opening a store checks the digests of all
-small files, and those of the shards too if these have at most ``DIGESTED_BYTES`` together. Reading a shard checks the
-hash of each of its chunks. In a larger store, only ``bert-jax corpus --verify`` finds a shard that was replaced by a
-shard of another store with the same size and blocks of the same lengths.
+small files, and the digests of the shards too if the shards have at most ``DIGESTED_BYTES`` together. Reading a shard
+checks the hash of each of its chunks. In a larger store, only ``bert-jax corpus --verify`` finds a shard that was
+replaced by a shard of another store with the same size and blocks of the same lengths.
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ def _block_starts(shards: list[dict[str, Any]], block_tokens: int) -> np.ndarray
 
 
 def _check_files(folder: Path, manifest: dict[str, Any]) -> None:
-    """Raise ``DamagedError`` if a file has the wrong size or content; that of large stores' shards is not checked."""
+    """Raise ``DamagedError`` if a file has the wrong size or content. The content of large shards is not checked."""
     shards = {name for name in manifest["files"] if re.fullmatch(r".*\.array_record-\d+-of-\d+", name)}
     large = sum(manifest["files"][name]["bytes"] for name in shards) > DIGESTED_BYTES
     for name, facts in manifest["files"].items():

@@ -38,7 +38,7 @@ _TRIED_PIECES = 8  # the number of different pieces in the rows on which a strat
 
 @dataclasses.dataclass(frozen=True)
 class MaskingConfig:
-    """The settings of masking: how many tokens are predicted, which ones, and what the model sees in their place.
+    """The settings of masking: how many tokens are predicted, which tokens, and what the model sees in their place.
 
     Attributes:
       strategy: the name of a file in ``rows/strategies``; ``options`` are the fields of this file's ``Config``.
@@ -49,8 +49,8 @@ class MaskingConfig:
         have ``most`` draws its own counts.
       fates: a selected token becomes [MASK], becomes a random piece or stays. "token" draws this for each token, "span"
         once for all tokens of a span.
-      random_pieces: what a random piece is drawn from: "vocabulary" all pieces, "not_special" all except special ones,
-        "unigram" the tokens of the text.
+      random_pieces: the set from which a random piece is drawn: "vocabulary" all pieces, "not_special" all pieces
+        except special tokens, "unigram" the tokens of the text.
       copies: the number of epochs after which the masks repeat (static masks). If None, every epoch has new masks.
     """
 
@@ -82,7 +82,7 @@ class MaskingConfig:
         _check_strategy(self, where)
 
     def replaced(self, changes: Mapping[str, Any], where: str) -> MaskingConfig:
-        """Return this with the keys ``changes``, called ``where``. The options of another strategy begin anew."""
+        """Return this config with the keys ``changes`` of ``where``. The options of a new strategy begin anew."""
         if changes.get("strategy", self.strategy) != self.strategy:
             changes = {"options": {}, **changes}
         return configuration.replace(self, changes, where)
@@ -156,7 +156,7 @@ def _selection(config: MaskingConfig, where: str) -> tuple[Strategy, Any]:
 def _check_strategy(config: MaskingConfig, where: str) -> None:
     """Raise ``UserError`` if the strategy breaks its contract on a few rows, or if the config sets what it ignores.
 
-    That is the unit, if the strategy selects the same positions for other units, or the fates.
+    A strategy ignores the unit if it selects the same positions for other units, and the fates if it has no spans.
     """
     select, options = config.selection
     rows, length = 32, 128

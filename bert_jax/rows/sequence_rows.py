@@ -20,12 +20,12 @@ from bert_jax.rows.plan_cache import PlanCache
 from bert_jax.rows.rows_config import RowsConfig
 from bert_jax.task import Bucket, RowSource
 
-_WIDTHS = 4  # sequences up to 1/8, 1/4, 1/2 and 1 of a packed row are laid out separately, so short ones cost less
+_WIDTHS = 4  # sequences up to 1/8, 1/4, 1/2 and 1 of a packed row are laid out separately, so short sequences cost less
 SAMPLED = 1 << 16  # the number of tokens that show how common pieces are, and from which random pieces are drawn
 
 
 class SequenceRows(RowSource):
-    """A ``task.RowSource`` of the rows of a split. The held-out rows are those of the held-out split in epoch 0.
+    """A ``task.RowSource`` of the rows of a split. The held-out rows are the rows of the held-out split in epoch 0.
 
     Row ``i`` of an epoch is row ``permutation(i)`` of the epoch's plan: one sequence, or several if packing is
     "packed". Every epoch has as many rows as the plan of epoch 0. If an epoch's plan has more rows, some are left out.
