@@ -49,8 +49,8 @@ class MaskingConfig:
         have ``most`` draws its own counts.
       fates: a selected token becomes [MASK], becomes a random piece or stays. "token" draws this for each token, "span"
         once for all tokens of a span.
-      random_pieces: the set from which a random piece is drawn: "vocabulary" all pieces, "not_special" all pieces
-        except special tokens, "unigram" the tokens of the text.
+      random_pieces: what a random piece is drawn from: "vocabulary" all pieces, "not_special" all except special ones,
+        "unigram" the tokens of the text.
       copies: the number of epochs after which the masks repeat (static masks). If None, every epoch has new masks.
     """
 

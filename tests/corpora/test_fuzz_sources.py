@@ -3,7 +3,6 @@
 What the sources keep is compared with a plain reading of each line.
 """
 
-import json
 import random
 import re
 import time
@@ -11,7 +10,7 @@ import time
 import pytest
 
 from bert_jax.corpora.jsonl import Source as JsonLines
-from bert_jax.corpora.source import Skipped, documents
+from bert_jax.corpora.source import Skipped
 from bert_jax.corpora.text_files import Source as TextFiles
 from bert_jax.errors import UserError
 from bert_jax.records import Document
@@ -148,15 +147,6 @@ def test_random_files(tmp_path):
 @pytest.mark.heavy
 def test_many_random_files(tmp_path):
     run(tmp_path, seed=1, count=5000)
-
-
-def test_a_bad_file_among_good_ones_is_the_one_that_is_named(tmp_path):
-    for i in range(5):
-        (tmp_path / f"{i}.jsonl").write_text(json.dumps({"text": "Good."}))
-    (tmp_path / "3.jsonl").write_bytes(b"")
-    (tmp_path / "4.jsonl").write_bytes(b"\xff")
-    with pytest.raises(UserError, match="4.jsonl is not UTF-8 at byte offset 0"):
-        list(documents(JsonLines(paths=(f"{tmp_path}/*",))))
 
 
 @pytest.mark.heavy

@@ -8,7 +8,6 @@ import os
 import pickle
 import re
 import sys
-import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -227,15 +226,6 @@ def test_held_out_rate():
     draws = np.array([t.heldout_draw for t in tokenize(documents, TOKENIZER)])
     rate = (draws < 0.05).mean()
     assert abs(rate - 0.05) < 4 * np.sqrt(0.05 * 0.95 / len(draws))
-
-
-def test_object_store(source, monkeypatch, tmp_path):
-    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path))
-    url = f"memory://bucket-{uuid.uuid4().hex}/corpus"
-    manifest = build(source, TOKENIZER, url, BuildConfig(0.2))
-    corpus = Corpus(url)
-    assert corpus.fingerprint == manifest["fingerprint"]
-    assert len(stored_documents(corpus, "train")) == manifest["splits"]["train"]["num_documents"]
 
 
 FIVE = tuple(Document(f"d{i}", ("a b", "c d")) for i in range(5))

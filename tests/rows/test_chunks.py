@@ -198,7 +198,7 @@ def pairs_of_long_chunks(split: FakeSplit, capacity: int, packed: bool = False) 
 def uneven_split() -> FakeSplit:
     """Most documents are shorter than a row, a few are very long."""
     rng = np.random.default_rng(1)
-    counts = np.maximum(1, rng.lognormal(2, 1.5, 12_000)).astype(int)
+    counts = np.maximum(1, rng.lognormal(2, 1.5, 8_000)).astype(int)
     return FakeSplit([np.maximum(1, rng.gamma(2, 8, n)).astype(int) for n in counts])
 
 

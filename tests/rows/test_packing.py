@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_jax import configuration
-from bert_jax.errors import UserError
 from bert_jax.rows import chunks, packing, random
 from bert_jax.rows.arrangements.sentence_pairs import Arrangement, short_targets
 from bert_jax.rows.interfaces import Field, Limits
@@ -205,13 +203,6 @@ def test_a_packed_plan_is_made_for_the_masks_it_has_room_for(tmp_path: Path) -> 
     assert len(list(tmp_path.glob("plans/*"))) == 1
     source(tmp_path, RowsConfig(64, masking=MaskingConfig(rate=0.4), packing="packed"))._plans.load(0)
     assert len(list(tmp_path.glob("plans/*"))) == 2
-
-
-def test_bad_values_are_errors() -> None:
-    with pytest.raises(UserError, match="packing.*tight.*'none'.*'packed'.*'bucketed'"):
-        configuration.build(RowsConfig, {"max_length": 64, "packing": "tight"}, "config.objective")
-    with pytest.raises(UserError, match="max_pairs_per_row is 0"):
-        RowsConfig(64, packing="packed", max_pairs_per_row=0)
 
 
 def test_the_shapes_are_known_without_a_corpus() -> None:

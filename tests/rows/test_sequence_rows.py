@@ -3,10 +3,12 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from bert_jax import configuration
 from bert_jax.errors import UserError
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.plan_cache import PlanCache
@@ -141,12 +143,14 @@ def test_too_few_documents_is_an_error_before_any_work(tmp_path: Path) -> None:
     ("wrong", "message"),
     [
         ({"max_length": 4}, "max_length is 4; a sequence with its special tokens needs at least 5"),
+        ({"max_length": 64, "packing": "tight"}, "packing.*tight.*'none'.*'packed'.*'bucketed'"),
+        ({"max_length": 64, "packing": "packed", "max_pairs_per_row": 0}, "max_pairs_per_row is 0"),
         ({"max_length": 64, "short_row_probability": 1.5}, "config.objective.short_row_probability is 1.5; 0 to 1"),
     ],
 )
-def test_bad_config_values_are_errors(wrong: dict[str, float], message: str) -> None:
+def test_bad_config_values_are_errors(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        RowsConfig(**wrong)  # type: ignore[arg-type]
+        configuration.build(RowsConfig, wrong, "config.objective")
 
 
 # ---- The cache of plans -------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from bert_jax.rows import random
 from bert_jax.rows.interfaces import Selected
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.strategies import ngrams, spans
-from tests.rows.test_masking import z
+from tests.rows.fakes import chi_square_z, z
 
 NAMES = sorted(catalogue.parts("rows.strategies", having="select"))
 
@@ -48,10 +48,7 @@ def sizes_of(selected: Selected) -> np.ndarray:
 
 
 def chi_square(histogram: np.ndarray, shares: np.ndarray) -> float:
-    """How many deviations the statistic is off its mean."""
-    expected = histogram.sum() * shares
-    freedom = len(shares) - 1
-    return float((((histogram - expected) ** 2 / expected).sum() - freedom) / np.sqrt(2 * freedom))
+    return chi_square_z(histogram, histogram.sum() * shares)
 
 
 SPAN_SHARES = np.array([0.2241, 0.1793, 0.1434, 0.1147, 0.0918, 0.0734, 0.0587, 0.0470, 0.0376, 0.0301])

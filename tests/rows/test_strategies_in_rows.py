@@ -17,8 +17,7 @@ from bert_jax.rows.interfaces import Rows, Selected
 from bert_jax.rows.masking import MaskingConfig, mask_rows, span_boundaries
 from bert_jax.rows.rows_config import RowsConfig
 from bert_jax.rows.sequence_rows import SequenceRows
-from tests.rows.fakes import FACTS, FakeSplit, fake_split
-from tests.rows.test_masking import z
+from tests.rows.fakes import FACTS, FakeSplit, fake_split, z
 from tests.rows.test_strategies import text
 
 

@@ -90,16 +90,8 @@ def random_strings(count: int, seed: int) -> list[str]:
 @pytest.mark.parametrize("count", [3_000, pytest.param(30_000, marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_random_strings(lowercase, count):
-    strings = [
-        *random_strings(count, seed=7),
-        "",
-        " ",
-        "a" * 100,
-        "a" * 101,
-        "\u2028a\u2029b\x85c\x1cd",
-        "İstanbul ǅ ŉ ﬁ",
-        "[CLS] [MASK]",
-    ]
+    strings = [*random_strings(count, seed=7), "", " ", "a" * 100, "a" * 101, "[CLS] [MASK]"]
+    strings += ["\u2028a\u2029b\x85c\x1cd", "İstanbul ǅ ŉ ﬁ"]
     words = [google_words(text, lowercase) for text in strings]
     rng = random.Random(1)
     pieces = dict.fromkeys(SPECIAL_TOKENS)

@@ -1,6 +1,5 @@
 """The tokenizer: reading vocabularies, encoding for corpora and for single inputs, exports."""
 
-import pickle
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -87,13 +86,10 @@ def test_decode_is_readable(tokenizer):
     assert tokenizer.decode(encoded.input_ids) == "the cats sat."
 
 
-def test_save_and_load_and_pickle(tokenizer, tmp_path):
-    tokenizer.save(tmp_path / "vocab.txt")
-    loaded = load(tmp_path / "vocab.txt")
-    assert loaded.vocab == VOCAB
-    assert loaded.sha256 == tokenizer.sha256 == pickle.loads(pickle.dumps(tokenizer)).sha256
-    assert loaded.sha256 != wordpiece(VOCAB, lowercase=False).sha256
-    assert loaded.sha256 != wordpiece((*VOCAB, "more")).sha256
+def test_the_case_and_the_pieces_are_the_identity(tokenizer):
+    """``test_tokenizer`` saves, loads and pickles every kind."""
+    assert wordpiece(VOCAB).sha256 == tokenizer.sha256
+    assert tokenizer.sha256 not in (wordpiece(VOCAB, lowercase=False).sha256, wordpiece((*VOCAB, "more")).sha256)
 
 
 def test_tokenizer_json_gives_the_same_ids(tokenizer):

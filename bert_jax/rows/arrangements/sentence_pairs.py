@@ -33,7 +33,8 @@ class Arrangement:
     special_tokens = SPECIAL_TOKENS_PER_ROW
     shortest = SPECIAL_TOKENS_PER_ROW + 2
     record = chunks.PAIR
-    fields: ClassVar[dict[str, Field]] = fields_of("next_sentence")
+    label = "next_sentence"
+    fields: ClassVar[dict[str, Field]] = fields_of(label)
 
     def __post_init__(self) -> None:
         share = "0 to 1 is allowed"
@@ -77,8 +78,11 @@ class Arrangement:
         )
 
     def labels(self, records: Records) -> dict[str, np.ndarray]:
-        places, weights = np.zeros(len(records), np.int32), np.ones(len(records), np.float32)
-        return dict(zip(self.fields, (places, records["is_random"].astype(np.int32), weights), strict=True))
+        return {
+            "cls_positions": np.zeros(len(records), np.int32),
+            f"{self.label}_labels": records["is_random"].astype(np.int32),
+            f"{self.label}_weights": np.ones(len(records), np.float32),
+        }
 
 
 def short_targets(split: Sentences, key: np.uint64, limits: Limits, short_row_probability: float) -> Ints:
