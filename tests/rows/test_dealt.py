@@ -70,8 +70,8 @@ def test_tasks_come_in_random_order_in_proportion_to_their_batches() -> None:
 
 
 def test_shares_hold_and_each_source_goes_on_where_it_was() -> None:
-    """Over three epochs the share of the large source falls from 0.7 to 0.25."""
-    sizes, shares = {"one": 40, "two": 16}, [0.7, 0.5, 0.25]
+    """Over three epochs the share of the large source falls from 0.7 to 0.26, which is no whole number of batches."""
+    sizes, shares = {"one": 40, "two": 16}, [0.7, 0.5, 0.26]
     every = [passes_of(sizes, {"one": share, "two": 1 - share}) for share in shares]
     source = make(*(tuple(passes[name] for passes in every) for name in sizes))
     assert steps_per_epoch(0, source.buckets, BATCH) == 56
@@ -86,7 +86,7 @@ def test_shares_hold_and_each_source_goes_on_where_it_was() -> None:
             assert abs(len(here[kind]) - 56 * portion) < 1, (epoch, kind)
             assert sorted(here[kind]) == list(range(read[kind], read[kind] + len(here[kind]))), "it goes on"
             read[kind] += len(here[kind])
-    assert read["large"] / (56 * 30) == pytest.approx((0.7 + 0.5 + 28 * 0.25) / 30, abs=1e-3)
+    assert read["large"] / (56 * 30) == pytest.approx((0.7 + 0.5 + 28 * 0.26) / 30, abs=4e-3)
 
 
 def test_a_step_is_a_pure_function_of_its_number() -> None:

@@ -278,7 +278,7 @@ class Zeros(RowSource):
         return {"input_ids": np.zeros((len(indices), 4), np.int32)}
 
 if __name__ == "__main__":
-    phases, specs = Phases((Phase(6, 8, 4, "a"),)), {"a": {"input_ids": Feature((4,), "int32")}}
+    phases, specs = Phases((Phase(600, 8, 4, "a"),)), {"a": {"input_ids": Feature((4,), "int32")}}
     next(iter(Loader(lambda *_: Zeros(), phases, 0, specs, LoaderConfig(num_workers=1))))
     print("ready", flush=True)
     os.kill(os.getpid(), 9)
