@@ -107,7 +107,6 @@ class Source:
         return hashlib.sha256(repr(sorted(self._versions().items())).encode()).hexdigest()
 
     def describe(self) -> dict[str, Any]:
-        """Return the manifest's description of the source."""
         return {"source": "docstrings", "packages": self._versions()}
 
     def _versions(self) -> dict[str, str]:

@@ -112,7 +112,6 @@ class FileSource:
         return hash_files(self.names(), (*settings.values(), *self.versions().values()))
 
     def describe(self) -> dict[str, Any]:
-        """Return the manifest's description of the source."""
         names = self.names()
         facts = {"files": len(names), "file_bytes": sum(map(_size, names)), **self.versions()}
         own = dataclasses.asdict(self)  # type: ignore[call-overload]

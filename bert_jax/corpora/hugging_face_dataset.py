@@ -76,7 +76,6 @@ class Source(RecordSource):
         return hash_files([f"{root}{MARK}{name}" for name in names], settings)
 
     def describe(self) -> dict[str, Any]:
-        """Return the manifest's description of the source."""
         commit = self._commit()
         rows = self._rows(commit)
         facts = {"revision": commit, "rows": len(rows), "license": rows.info.license, "homepage": rows.info.homepage}

@@ -68,8 +68,8 @@ def check_weights(weights: Mapping[str, float | None], temperature: float) -> No
     given = {name: weight for name, weight in weights.items() if weight is not None}
     if given and len(given) < len(weights):
         raise UserError(
-            f"config.corpus.parts gives a weight to {', '.join(given)} and none to"
-            f" {', '.join(n for n in weights if n not in given)}; give one to all, or to none for a temperature"
+            f"config.corpus.parts gives a weight to {', '.join(given)} and none to "
+            f"{', '.join(n for n in weights if n not in given)}; give every part a weight, or none to use a temperature"
         )
     bad = {name: weight for name, weight in given.items() if not 0 <= weight < math.inf}
     if bad or (given and not any(given.values())):

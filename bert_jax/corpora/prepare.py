@@ -189,8 +189,8 @@ class PartConfig:
     def __post_init__(self) -> None:
         if self.path and self.options and self.options.get("paths") != ():  # () is a recipe's, still to be named
             raise UserError(
-                f"a part of config.corpus.parts has the path {self.path}, a corpus that is there, and options, of one"
-                " to be built; leave one of them out"
+                f"a part of config.corpus.parts has the path {self.path} of a corpus that is there, and the options of "
+                "a corpus to be built; leave the path or the options out"
             )
 
 

@@ -168,14 +168,8 @@ class CorpusSplit:
         first, last = of_column.find(starts), of_column.find(np.maximum(stops - 1, starts))
         blocks = of_column.get(np.unique(np.concatenate([first, last])))
         pieces = []
-        for start, stop, block, final, offset in zip(
-            starts.tolist(),
-            stops.tolist(),
-            first.tolist(),
-            last.tolist(),
-            of_column.starts[first].tolist(),
-            strict=True,
-        ):
+        spans = (values.tolist() for values in (starts, stops, first, last, of_column.starts[first]))
+        for start, stop, block, final, offset in zip(*spans, strict=True):
             if block == final:
                 pieces.append(blocks[block][start - offset : stop - offset])
             else:
@@ -186,14 +180,7 @@ class CorpusSplit:
 class _Blocks:
     """Reads blocks of the tokens or of a column, and caches the most recently used blocks, up to ``cache_bytes``."""
 
-    def __init__(
-        self,
-        folder: Path,
-        manifest: dict[str, Any],
-        split: str,
-        cache_bytes: int,
-        column: str,
-    ) -> None:
+    def __init__(self, folder: Path, manifest: dict[str, Any], split: str, cache_bytes: int, column: str) -> None:
         facts = manifest["splits"][split]
         names = [shard["name"] for shard in facts["shards"]]
         self._folder, self._column = folder, column

@@ -8,14 +8,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from bert_jax.corpora.bad_text import BadText, BadTextError, decode
-from bert_jax.corpora.byte_ranges import (
-    EXTRACTED,
-    TITLE,
-    article_paragraphs,
-    extracted_articles,
-    lines,
-    paragraphs,
-)
+from bert_jax.corpora.byte_ranges import EXTRACTED, TITLE, article_paragraphs, extracted_articles, lines, paragraphs
 from bert_jax.corpora.file_source import FileSource
 from bert_jax.corpora.other_formats import other_format
 from bert_jax.corpora.source import Piece, Skipped, below

@@ -65,7 +65,6 @@ class Source:
         return hash_files([f"{folder}{MARK}{name}" for name in names], (builder.info.full_name, *rules))
 
     def describe(self) -> dict[str, Any]:
-        """Return the manifest's description of the source."""
         info = self._builder().info
         license_ = info.redistribution_info.license if info.redistribution_info else ""
         facts = {"dataset": info.full_name, "records": info.splits[self.split].num_examples}

@@ -80,7 +80,7 @@ class Rules(NamedTuple):
 
     @property
     def capacity(self) -> int:
-        """The largest number of tokens of a pair, without special tokens."""
+        """Return the largest number of tokens of a pair, without special tokens."""
         return self.max_length - SPECIAL_TOKENS_PER_ROW
 
 
@@ -107,14 +107,15 @@ def check(split: Sentences) -> None:
     documents = len(split.document_starts) - 1
     if documents < 2:
         raise UserError(
-            f"the split has {documents} document(s); a second segment may come from another one, so that a "
-            "split needs two: add text, or raise heldout_fraction if this is the held-out split"
+            f"the split has {documents} document(s); a second segment may come from another document, so a split needs "
+            "two: add text, or raise heldout_fraction if this is the held-out split"
         )
     if not (np.diff(split.document_starts[:_LOOKED_AT]) > 1).any():
         raise UserError(
-            "no document of the split has 2 sentences, so that no second segment follows a first one; masked LM alone "
-            "learns from such text (--config.objective.name=mlm --config.objective.arrangement=sentences), or check in "
-            "config.corpus.options what ends a sentence (text_files: format) and a document (document_boundary)"
+            "no document of the split has 2 sentences, so no first segment has a second segment after it; masked LM "
+            "alone learns from such text (--config.objective.name=mlm --config.objective.arrangement=sentences), or "
+            "check in config.corpus.options what ends a sentence (text_files: format) and a document "
+            "(document_boundary)"
         )
 
 

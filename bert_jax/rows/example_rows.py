@@ -56,7 +56,7 @@ class EncodedRows:
 
     @property
     def lengths(self) -> np.ndarray:
-        """The length of the longest sequence in each row, [N]."""
+        """Return the length of the longest sequence in each row, [N]."""
         longest: np.ndarray = np.diff(self.offsets).reshape(len(self), self.num_choices or 1).max(axis=1, initial=0)
         return longest
 
@@ -102,7 +102,7 @@ class ExampleRows(RowSource):
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
-        """The buckets of the rows; empty if all rows belong to one kind of batch."""
+        """Return the buckets of the rows; empty if all rows belong to one kind of batch."""
         if len(self._lengths) == 1:
             return ()
         return tuple(Bucket(kind, int(n), 1) for kind, n in zip(self._lengths, self._sizes, strict=True))

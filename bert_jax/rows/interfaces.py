@@ -69,12 +69,12 @@ class Sentences(Protocol):
 
     @property
     def sentence_offsets(self) -> Ints:
-        """The token offset of each sentence, [S + 1]; every sentence has a token."""
+        """Return the token offset of each sentence, [S + 1]; every sentence has a token."""
         ...
 
     @property
     def document_starts(self) -> Ints:
-        """The first sentence of each document, [N + 1]; every document has a sentence."""
+        """Return the first sentence of each document, [N + 1]; every document has a sentence."""
         ...
 
 
@@ -190,11 +190,5 @@ class Strategy(Protocol):
     """
 
     def __call__(
-        self,
-        candidates: Bools,
-        starts: Bools,
-        counts: np.ndarray,
-        keys: random.Bits,
-        options: object,
-        **tokens: Tokens,
+        self, candidates: Bools, starts: Bools, counts: np.ndarray, keys: random.Bits, options: object, **tokens: Tokens
     ) -> Selected: ...

@@ -89,22 +89,22 @@ class MaskingConfig:
 
     @functools.cached_property
     def selection(self) -> tuple[Strategy, Any]:
-        """The strategy's function and its options."""
+        """Return the strategy's function and its options."""
         return _selection(self, "config.objective.masking")
 
     @functools.cached_property
     def reads_tokens(self) -> bool:
-        """Whether the strategy asks for the tokens of the rows."""
+        """Return whether the strategy asks for the tokens of the rows."""
         return "tokens" in inspect.signature(self.selection[0]).parameters
 
     @property
     def samples_text(self) -> bool:
-        """Whether masking needs a sample of the text: random pieces or the strategy ask how common pieces are."""
+        """Return whether random pieces or the strategy need a sample of the text, which shows how common pieces are."""
         return self.random_pieces == "unigram" or self.reads_tokens
 
     @functools.cached_property
     def has_random_counts(self) -> bool:
-        """Whether the strategy itself draws how many positions to select."""
+        """Return whether the strategy itself draws how many positions to select."""
         return callable(getattr(self.selection[1], "most", None))
 
     def predictions(self, max_length: int) -> int:

@@ -46,7 +46,7 @@ class PackedExamples(RowSource):
 
     @property
     def spec(self) -> BatchSpec:
-        """The features of a row: the features of examples, [L] and [K, ...], and ``cls_positions`` [K]."""
+        """Return the features of a row: the features of examples, [L] and [K, ...], and ``cls_positions`` [K]."""
         positions, examples = (self._limits.max_length,), (self._limits.max_sequences,)
         names = ("attention_mask", "position_ids", "sequence_ids")
         found = {name: Feature(positions, "int32") for name in names}
@@ -70,7 +70,7 @@ class PackedExamples(RowSource):
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
-        """The only bucket, which says how many rows a batch has."""
+        """Return the only bucket, which says how many rows a batch has."""
         return (Bucket(self._kind, self.rows_per_epoch, Fraction(self.rows_of(self._batch_size), self._batch_size)),)
 
     def describe(self) -> str:

@@ -61,7 +61,7 @@ class Phase:
 
     @property
     def changes(self) -> dict[str, Any]:
-        """The keys of ``config.objective`` that this phase replaces, with their values."""
+        """Return the keys of ``config.objective`` that this phase replaces, with their values."""
         masking = {**self.objective.get("masking", {}), **self.masking}
         return {**self.objective, **({"masking": masking} if masking else {})}
 
@@ -98,7 +98,7 @@ class Phases:
 
     @property
     def in_epochs(self) -> bool:
-        """Whether the steps of a phase follow from the number of rows of the corpus."""
+        """Return whether the steps of a phase follow from the number of rows of the corpus."""
         return any(phase.num_epochs is not None for phase in self.phases)
 
     def in_steps(self, steps_per_epoch: _StepsPerEpoch) -> Phases:
@@ -119,7 +119,7 @@ class Phases:
 
     @property
     def num_steps(self) -> int:
-        """The number of steps of the whole run."""
+        """Return the number of steps of the whole run."""
         return sum(phase.num_steps for phase in self.phases)
 
     def as_record(self) -> dict[str, dict[str, int]]:

@@ -20,9 +20,9 @@ ADVICE = (
 
 @contextlib.contextmanager
 def refusing(what: str) -> Iterator[None]:
-    """Turn what the library raises into a ``UserError`` that begins with ``what``: ``Exception`` itself, or a panic.
+    """Turn an error or a panic of the library into a ``UserError`` that begins with ``what``.
 
-    A panic is no ``Exception``, and has a class that cannot be imported.
+    The class of an error is ``Exception`` itself. A panic is no ``Exception``, and its class cannot be imported.
     """
     try:
         yield

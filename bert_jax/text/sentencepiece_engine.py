@@ -46,11 +46,7 @@ class SentencePieceEngine:
     added_ids: frozenset[int] = frozenset()
 
     def __init__(
-        self,
-        model: bytes,
-        lowercase: bool | None = None,
-        where: str = "the model",
-        strip_accents: bool | None = None,
+        self, model: bytes, lowercase: bool | None = None, where: str = "the model", strip_accents: bool | None = None
     ) -> None:
         """Read ``model``, the bytes of a ``.model`` file; error messages call it ``where``.
 

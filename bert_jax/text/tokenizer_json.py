@@ -88,10 +88,7 @@ def of_bert(
 
 
 def normal(
-    content: Mapping[str, Any],
-    where: str,
-    named: Mapping[str, str] | None = None,
-    settings: Settings | None = None,
+    content: Mapping[str, Any], where: str, named: Mapping[str, str] | None = None, settings: Settings | None = None
 ) -> Content:
     """Return ``content`` in one form, whichever version of a library wrote it, with its special tokens.
 

@@ -118,7 +118,7 @@ CHINESE = wordpiece((*SPECIAL_TOKENS, *"我来到北京清华大学，。了", "
 
 
 def units_of(annotator, sentence: str) -> list[str]:
-    """Pieces of the units that ``annotator`` finds in ``sentence``, joined; those outside in brackets."""
+    """Pieces of the units that ``annotator`` finds in ``sentence``, joined; pieces outside of units are in brackets."""
     [found] = tokenize([Document("", (sentence,))], CHINESE, [Column("units", "x", annotator)])
     joined: list[str] = []
     for token, value in zip(found.tokens, found.columns["units"].tolist(), strict=True):
@@ -194,10 +194,7 @@ BAD = {
     ),
     "text": ({"words": "segmenter"}, "config.corpus.columns.words is 'segmenter'; it needs an annotator, such as "),
     "unknown": ({"words": {"annotator": "segmentor"}}, "no annotator 'segmentor' in .*did you mean 'segmenter'"),
-    "number": (
-        {"words": {"annotator": 5}},
-        "no annotator 5 in bert_jax.corpora.annotators; valid: lexicon, seg",
-    ),
+    "number": ({"words": {"annotator": 5}}, "no annotator 5 in bert_jax.corpora.annotators; valid: lexicon, seg"),
     "option": ({"words": {"annotator": "segmenter", "hnm": 1}}, "unknown key config.corpus.columns.words.hnm; did you"),
     "type": ({"words": {"annotator": "segmenter", "hmm": 1}}, "config.corpus.columns.words.hmm is 1; expected bool"),
     "no_path": ({"people": {"annotator": "lexicon"}}, "'lexicon' of config.corpus.columns has no path; name a file"),

@@ -1,4 +1,4 @@
-"""Documents that repeat an earlier one are dropped: those and no others."""
+"""Documents that repeat an earlier document are dropped, and no other documents."""
 
 import numpy as np
 

@@ -1,6 +1,6 @@
 """Random bytes through the sources that read files of bytes: one line that names file and offset, or all accounted for.
 
-What the sources keep is compared with a plain reading of each line.
+The text that the sources keep is compared with a plain reading of each line.
 """
 
 import random

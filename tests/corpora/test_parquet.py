@@ -20,11 +20,7 @@ def test_row_groups_are_pieces_and_rows_documents(tmp_path):
     source = write(tmp_path / "a.parquet", {"text": ["One. Two.", "a\nb", None, "", "Five."], "id": range(5)})
     assert [(p.start, p.stop) for p in source.pieces()] == [(0, 1), (1, 2), (2, 3)]
     assert all(p.num_bytes > 0 for p in source.pieces())
-    assert documents(source) == {
-        "a.parquet#0": ("One.", "Two."),
-        "a.parquet#1": ("a", "b"),
-        "a.parquet#4": ("Five.",),
-    }
+    assert documents(source) == {"a.parquet#0": ("One.", "Two."), "a.parquet#1": ("a", "b"), "a.parquet#4": ("Five.",)}
     assert skipped(source) == {"a.parquet#2": "no text", "a.parquet#3": "no text"}
 
 

@@ -61,10 +61,7 @@ def padding_of(rows: SequenceRows) -> float:
 @pytest.mark.heavy
 @pytest.mark.parametrize("make", [books, chinese, news, wikipedia], ids=lambda make: make.__name__)
 def test_a_real_corpus(
-    make: Callable[[Shared, Path], list[str]],
-    shared_data: Shared,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    make: Callable[[Shared, Path], list[str]], shared_data: Shared, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, *options = make(shared_data, tmp_path / "text")
     flags = ["--config=bert_base", f"--config.corpus.source={source}", *options]

@@ -239,11 +239,7 @@ FIVE = tuple(Document(f"d{i}", ("a b", "c d")) for i in range(5))
         (FIVE[:1], 0.5, "the corpus has 1 document with text; at least 4"),
         (FIVE[:3], 0.5, "the corpus has 3 documents with text; at least 4"),
         (FIVE, 1e-9, "puts 0 of them into the split 'heldout', which needs 2; --config.corpus.heldout_fraction="),
-        (
-            FIVE,
-            1 - 1e-9,
-            "puts 0 of them into the split 'train', which needs 2; --config.corpus.heldout_fraction=",
-        ),
+        (FIVE, 1 - 1e-9, "puts 0 of them into the split 'train', which needs 2; --config.corpus.heldout_fraction="),
         (FIVE, 0.0, "heldout_fraction is 0.0; a number between 0 and 1"),
     ],
 )

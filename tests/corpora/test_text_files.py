@@ -33,11 +33,7 @@ def test_free_text_is_split_and_blank_lines_end_sentences(tmp_path):
 def test_one_sentence_a_line_and_blank_lines_between_documents(tmp_path):
     (tmp_path / "a.txt").write_text("\n\nOne. Still one.\n  Two \n\n\nThree\n   \nFour")
     source = Source(paths=(f"{tmp_path}/a.txt",), format="sentences", document_boundary="blank_line")
-    assert documents(source) == {
-        "a.txt@2": ("One. Still one.", "Two"),
-        "a.txt@27": ("Three",),
-        "a.txt@37": ("Four",),
-    }
+    assert documents(source) == {"a.txt@2": ("One. Still one.", "Two"), "a.txt@27": ("Three",), "a.txt@37": ("Four",)}
     whole = Source(paths=source.paths, format="sentences")
     assert documents(whole) == {"a.txt": ("One. Still one.", "Two", "Three", "Four")}
     assert [(d.id, d.sentences) for d in items(whole)] == list(documents(whole).items())
@@ -107,7 +103,7 @@ def test_big_files_are_cut_by_size_alone(tmp_path, monkeypatch):
     assert plain[-1].stop == -1
     assert sum(p.num_bytes for p in plain) == len(text)
     assert len(pieces) == len(plain) + 1  # a compressed file is read from its beginning
-    assert len(Source(paths=source.paths).pieces()) == 2  # and so is one that is a document
+    assert len(Source(paths=source.paths).pieces()) == 2  # a file that is a document is not cut either
     found = [d for p in plain for d in kept_of(source, p)]
     assert found == kept_of(source, Piece(plain[0].name, num_bytes=len(text)))
     assert len(found) == len(set(found)) == sum(i % 7 > 0 for i in range(300))

@@ -1,6 +1,6 @@
 """Which positions the strategies select: laws, atomicity, counts.
 
-Every law has a power check: the same test on what it is not.
+Every law has a power check: the same test of another law fails.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def test_merged_spans_are_as_many_and_as_long_as_in_the_original(
     assert len(found) / count == pytest.approx(merged, rel=0.02)
     if merged == 19.6:
         assert (found > 10).mean() == pytest.approx(0.016, abs=0.003)
-    # A run of selected positions is one span: the position before its first one is not selected.
+    # A run of selected positions is one span: the position before the run is not selected.
     first = np.take_along_axis(selected.positions, np.maximum(selected.first - 1, 0), axis=1)
     assert not first[selected.positions].any()
 
@@ -150,7 +150,7 @@ def test_units_are_taken_whole(name: str) -> None:
         assert (found.sum(axis=1) == count).all()
     last = np.maximum.accumulate(np.where(starts, np.arange(64), 0), axis=1)[:, -2]  # the unit before the last [SEP]
     assert found[np.arange(800), last].mean() > 0.05
-    assert found[:, 31].mean() > 0.05  # and the one after a [SEP] inside
+    assert found[:, 31].mean() > 0.05  # and the unit after a [SEP] inside
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,6 +1,6 @@
 """The rows that come of each strategy: what its pieces become, boundaries, and packing.
 
-Every law has a power check: the same test on what it is not.
+Every law has a power check: the same test of another law fails.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def rows_of(count: int, length: int, sizes: Any) -> tuple[Rows, Any]:
 
 
 def masked(count: int, length: int, sizes: Any, **config: Any) -> tuple[Rows, dict[str, np.ndarray], Selected]:
-    """Rows, their features, and what was selected: units are those of a column."""
+    """Rows, their features and the selected positions; the units are in a column."""
     rows, column = rows_of(count, length, sizes)
     masking = MaskingConfig(**{"unit": "units"} | config)
     keys = random.fold(random.key("fates"), np.arange(count))

@@ -46,7 +46,7 @@ LINES = [line for block in BLOCKS for line in block.splitlines(keepends=True)]
 NAMES = (*SPECIAL, *SPECIAL_TOKENS)  # plain text to us, where no caller asks for them
 REAL = [text for text in [*BLOCKS[:400], *LINES] if not any(name in text for name in NAMES)]
 
-# What is not assigned in this Python may be a letter to one library and none to another.
+# Without characters that this Python does not know: two libraries may disagree on them.
 PLANES = [code for code in range(0x20, 0x20000, 37) if unicodedata.category(chr(code)) not in ("Cn", "Cs")]
 
 
@@ -131,7 +131,7 @@ def test_golden_ids_and_templates():
     tokenizer = of_json(roberta())
     place = {piece: i for i, piece in enumerate(tokenizer.vocab)}
     assert [place[p] for p in ("<s>", "<pad>", "</s>", "<unk>", "!", "Ġ", "Ġt", "Ġthe", "<mask>")] == [
-        *(0, 1, 2, 3, 4, 224, 260, 262, 275),
+        *(0, 1, 2, 3, 4, 224, 260, 262, 275)
     ]
     one = tokenizer.encode("Hello the<mask>", special_tokens_in_text=True)
     assert one.input_ids == (0, 273, place["o"], 262, 275, 2)

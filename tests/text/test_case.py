@@ -1,4 +1,4 @@
-"""Lower case and accents are two rules: what each kind of tokenizer does by them, what is lost, what files say."""
+"""Lower case and accents are two rules: each kind of tokenizer obeys them, says what text loses, and keeps them."""
 
 import itertools
 import unicodedata

@@ -18,7 +18,7 @@ from bert_jax.text.tokenizer import Tokenizer, load, sentencepiece
 from tests.text.test_learn import chinese_lines
 
 WORDS = [
-    *("river", "rivers", "the", "cat", "cats", "runs", "running", "Été", "今天", "很好", "ﬁne", "don't", "(so)", "½."),
+    *("river", "rivers", "the", "cat", "cats", "runs", "running", "Été", "今天", "很好", "ﬁne", "don't", "(so)", "½.")
 ]
 TEXTS = [" ".join(random.Random(i).choices(WORDS, k=8)) for i in range(300)]
 KINDS = {"unigram": {}, "bpe": {"kind": "bpe"}, "bytes": {"byte_fallback": True}, "cased": {"lowercase": False}}

@@ -51,7 +51,7 @@ def test_what_every_tokenizer_offers(tokenizer, tmp_path):
 
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_the_tokenizer_json_of_wordpiece_is_read(tmp_path, lowercase):
-    """As transformers writes it: the same tokenizer as that of a ``vocab.txt``, which says less."""
+    """A file as transformers writes it gives the tokenizer of the ``vocab.txt``, which says less."""
     whole = wordpiece((*SPECIAL_TOKENS, "the", "cat", "##s", "Run"), lowercase)
     content = json.loads(whole.tokenizer_json())
     content["normalizer"]["strip_accents"] = lowercase  # another way to say it
