@@ -67,14 +67,10 @@ def any_rows(request: pytest.FixtureRequest, tmp_path: Path) -> AnyRows:
     return make_source(tmp_path, request.param), specs
 
 
-def by_number(loader: Loader) -> dict[int, dict[str, np.ndarray]]:
-    return {step.number: batch for step, batch in loader}
-
-
 def digests(loader: Loader) -> dict[int, str]:
     return {
-        number: hashlib.sha256(b"".join(name.encode() + batch[name].tobytes() for name in sorted(batch))).hexdigest()
-        for number, batch in by_number(loader).items()
+        step.number: hashlib.sha256(b"".join(n.encode() + batch[n].tobytes() for n in sorted(batch))).hexdigest()
+        for step, batch in loader
     }
 
 
@@ -96,16 +92,6 @@ def test_a_run_taken_up_sees_the_batches_of_one_never_cut(any_rows: AnyRows, sta
     assert len(set(whole.values())) == 11
     rest = digests(Loader(source, PHASES, start, specs))
     assert rest == {step: whole[step] for step in range(start, 11)}
-
-
-@pytest.mark.parametrize("hosts", [2, 4])
-def test_hosts_share_the_batch_of_one(any_rows: AnyRows, hosts: int) -> None:
-    source, specs = any_rows
-    whole = by_number(Loader(source, PHASES, 0, specs))
-    parts = [by_number(Loader(source, PHASES, 0, specs, share=Share((p,), hosts))) for p in range(hosts)]
-    for step, batch in whole.items():
-        for name, value in batch.items():
-            assert (np.concatenate([part[step][name] for part in parts]) == value).all()
 
 
 LONG = Phases((Phase(700, 8, 32, "short"), Phase(1301, 4, 64, "long")))
