@@ -8,6 +8,7 @@ are needed are declared below; protobuf preserves all other fields unread.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import unicodedata
 from collections.abc import Mapping
@@ -181,7 +182,7 @@ def _fold_targets(own: Mapping[str, str], lowercase: bool, strip_accents: bool) 
 @functools.cache  # a look at every character takes a third of a second
 def _foldable() -> tuple[str, ...]:
     """Return the characters that folding may change: capitals, composed characters and accents."""
-    codes = (*range(0xD800), *range(0xE000, 0x110000))  # without surrogates
+    codes = itertools.chain(range(0xD800), range(0xE000, 0x110000))  # without surrogates
     return tuple(
         c for c in map(chr, codes) if c.lower() != c or unicodedata.decomposition(c) or unicodedata.category(c) == "Mn"
     )
