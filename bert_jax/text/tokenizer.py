@@ -273,19 +273,15 @@ class Tokenizer:
         return self._engine.as_json.switches
 
 
-def wordpiece(
-    vocab: Sequence[str], lowercase: bool = True, where: str = "the vocabulary", strip_accents: bool | None = None
-) -> Tokenizer:
-    """Return BERT's WordPiece tokenizer with these pieces, one for each id; error messages call them ``where``."""
-    check_vocab(vocab, where)
+def wordpiece(vocab: Sequence[str], lowercase: bool = True, strip_accents: bool | None = None) -> Tokenizer:
+    """Return BERT's WordPiece tokenizer with these pieces, one for each id."""
+    check_vocab(vocab, "the vocabulary")
     return Tokenizer(JsonEngine(tokenizer_json.of_bert(vocab, lowercase, strip_accents)))
 
 
-def sentencepiece(
-    model: bytes, lowercase: bool | None = None, where: str = "the model", strip_accents: bool | None = None
-) -> Tokenizer:
+def sentencepiece(model: bytes, lowercase: bool | None = None, strip_accents: bool | None = None) -> Tokenizer:
     """Return the tokenizer of the bytes of a ``.model`` file; see ``sentencepiece_model.prepare``."""
-    return Tokenizer(SentencePieceEngine(model, lowercase, where, strip_accents))
+    return Tokenizer(SentencePieceEngine(model, lowercase, strip_accents=strip_accents))
 
 
 def of_json(content: tokenizer_json.Content) -> Tokenizer:
