@@ -33,7 +33,7 @@ class BadTextError(UserError):
         """Return a ``Skipped`` entry if ``bad_text`` is "skip"; otherwise raise this error.
 
         Args:
-          where: if given, the place to name in the entry instead of the error's own.
+          where: if given, the place to name in the entry instead of the error's place.
         """
         if bad_text == "error":
             raise self
@@ -68,7 +68,8 @@ def _error(path: str, offset: int, reason: str, found: str, detail: str, code: s
 def is_foreign(head: bytes) -> bool:
     """Return whether a file that begins with ``head`` is binary or entirely in another encoding; it is then skipped.
 
-    True if more than one character in ten is a control character or not UTF-8. Text with a few bad letters is kept.
+    It is foreign if more than one character in ten is a control character or not UTF-8. So a few bad letters do not
+    make it foreign.
     """
     text = head.decode("utf-8", "replace")
     return 10 * sum(map(text.count, _ODD)) > len(text)

@@ -26,7 +26,7 @@ from bert_jax.corpora.columns import Column
 from bert_jax.corpora.hits import text_hits
 from bert_jax.corpora.manifest import MANIFEST, SPLITS, fingerprint, seal
 from bert_jax.corpora.privacy import redact
-from bert_jax.corpora.shard_job import DOCUMENTS, EXAMPLES, SENTENCES, ShardJob, extremes, lengths_name
+from bert_jax.corpora.shard_job import DOCUMENTS, EXAMPLES, FACTS, SENTENCES, ShardJob, extremes, lengths_name
 from bert_jax.corpora.source import Shard, Source, shards_of
 from bert_jax.corpora.store import DATASET_NAME, boundaries_name
 from bert_jax.corpora.workplace import Workplace, open_workplace
@@ -114,7 +114,7 @@ def build(
             columns=tuple(columns),
             private=config.private,
         )
-        work = functools.partial(workplace.once, "tokens", job)
+        work = functools.partial(_once, workplace, job)
         run(work, done=_adding(progress, work))
         written = [work(shard) for shard in shards]
         _check(written, config)
@@ -144,8 +144,20 @@ def build(
         return _assemble(workplace, target, shards, written, manifest)
 
 
+def _once(workplace: Workplace, job: ShardJob, shard: Shard) -> Facts:
+    """Return the facts of a shard. Raises ``UserError`` if another version of this code recorded other facts."""
+    facts = workplace.once("tokens", job, shard)
+    if facts.keys() != FACTS:
+        advice = "remove it, and give" if files.is_remote(workplace.root) else "give"
+        raise UserError(
+            f"{workplace.root} was begun by another version of bert_jax, which recorded other facts; {advice} the same "
+            "command again, which then begins anew"
+        )
+    return facts
+
+
 def _adding(progress: Progress, facts_of: Callable[[Shard], Facts]) -> Callable[[Shard], None]:
-    """Return a function that adds the counts of a shard to those before, and calls ``progress`` with the sums."""
+    """Return a function that adds the counts of a shard to sums, and calls ``progress`` with the sums."""
     total = np.zeros(3, np.int64)
 
     def add(shard: Shard) -> None:

@@ -1,7 +1,9 @@
 """Reads the lines, paragraphs or articles of a byte range of a file, and the elements of a JSON array.
 
-A line, paragraph or article belongs to the range in which it begins, wherever it ends. So adjacent ranges yield each
-of them exactly once, wherever the file is cut."""
+A range [start, stop) reaches to the end of the file if ``stop`` is -1. A line, paragraph or article belongs to the
+range in which it begins, wherever it ends. So adjacent ranges yield each of them exactly once, wherever the file is
+cut.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,7 @@ TITLE = re.compile(rb"\s*= [^=\s](?:[^\n]*[^=\s])? =\s*")  # "= Title =" alone; 
 
 
 def lines(file: Unpacked, start: int = 0, stop: int = -1) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, line without its line feed) for each line that begins in [start, stop).
-
-    If ``stop`` is -1, the range reaches to the end of the file.
-    """
+    """Yield (offset, line without its line feed) for each line that begins in [start, stop)."""
     if start:
         file.seek(start - 1)  # if a line ends just before start, an empty line is read first, and dropped
     for offset, line in _lines(file, max(start - 1, 0)):
@@ -36,8 +35,7 @@ def lines(file: Unpacked, start: int = 0, stop: int = -1) -> Iterator[tuple[int,
 def paragraphs(file: Unpacked, start: int = 0, stop: int = -1) -> Iterator[tuple[int, bytes]]:
     """Yield (offset, text) for each paragraph that begins in [start, stop).
 
-    A paragraph is a run of lines that are not blank; a blank line has only ASCII white space. If ``stop`` is -1, the
-    range reaches to the end of the file.
+    A paragraph is a run of lines that are not blank; a blank line has only ASCII white space.
     """
     begin = 0
     found: list[bytes] = []  # the lines of the paragraph that begins at ``begin``
@@ -58,7 +56,6 @@ def article_paragraphs(file: Unpacked, start: int = 0, stop: int = -1) -> Iterat
     """Yield (offset, text) for each paragraph of the articles of WikiText that begin in [start, stop).
 
     An article begins with a paragraph that is a ``TITLE``. Text before the first title of the file is an article too.
-    If ``stop`` is -1, the range reaches to the end of the file.
     """
     inside = not start
     for offset, text in paragraphs(file, start):
@@ -73,8 +70,7 @@ def article_paragraphs(file: Unpacked, start: int = 0, stop: int = -1) -> Iterat
 def extracted_articles(file: Unpacked, start: int = 0, stop: int = -1) -> Iterator[tuple[int, bytes]]:
     """Yield (offset, text) for each article of WikiExtractor that begins in [start, stop), without its tags.
 
-    An article stands between a line ``<doc id=...>`` and a line ``</doc>``. If ``stop`` is -1, the range reaches to the
-    end of the file.
+    An article stands between a line ``<doc id=...>`` and a line ``</doc>``.
     """
     begin, found = -1, list[bytes]()
     for offset, line in lines(file, start):

@@ -90,7 +90,7 @@ class Source:
     packages: tuple[str, ...] = PACKAGES  # distributions by their pip names; "stdlib" is the standard library
 
     def pieces(self) -> list[Piece]:
-        """Return a single piece, because a repeated docstring is recognised only by reading all earlier ones.
+        """Return a single piece, because a repeated docstring is recognised only by reading all earlier docstrings.
 
         Raises:
           UserError: a package is not installed.
@@ -107,7 +107,6 @@ class Source:
         return hashlib.sha256(repr(sorted(self._versions().items())).encode()).hexdigest()
 
     def describe(self) -> dict[str, Any]:
-        """Return the manifest's description of the source."""
         return {"source": "docstrings", "packages": self._versions()}
 
     def _versions(self) -> dict[str, str]:
@@ -184,8 +183,8 @@ def _collect(node: ast.AST, docstrings: list[str]) -> None:
 def _no_garbage_collection() -> Iterator[None]:
     """Context manager that switches garbage collection off inside the block.
 
-    A syntax tree has very many live objects: beside those of jax, garbage collection would take more time than parsing
-    (7 of 12 s for all packages), and free nothing.
+    A syntax tree has very many live objects. Beside the objects of jax, garbage collection would take more time than
+    parsing (7 of 12 s for all packages), and would free nothing.
     """
     enabled = gc.isenabled()
     gc.disable()

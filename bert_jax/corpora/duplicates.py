@@ -1,4 +1,4 @@
-"""Finds documents that repeat an earlier one, in a first pass over the corpus; the second pass leaves them out.
+"""Finds documents that repeat an earlier document, in a first pass over the corpus; the second pass leaves them out.
 
 Duplicates have the same text except for white space. The first document of the corpus is kept. The first pass takes 16
 bytes of memory per document.
@@ -25,7 +25,7 @@ EMPTY = np.zeros(2, np.uint64)  # the digest of a document without text, which i
 def mark(
     source: Source, workplace: Workplace, shards: Sequence[Shard], run: Callable[[Callable[[Shard], Any]], None]
 ) -> dict[str, int]:
-    """Write for each shard which of its documents to leave out, and return how many are duplicates.
+    """Write for each shard which of its documents are left out, and return the number of duplicates by kind.
 
     Args:
       run: calls a picklable function for each shard, in the workers of the build.

@@ -64,7 +64,7 @@ def _cores() -> int:
 
 
 def _run_processes(work: Work, shards: Sequence[Shard], workers: int, done: Callable[[Shard], None]) -> None:
-    """Do the work in processes of this machine. However this function ends, they end."""
+    """Do the work in processes of this machine, which end with this function, also after an error."""
     for module in catalogue.own_modules():  # workers cannot import it
         cloudpickle.register_pickle_by_value(module)
     context, before = multiprocessing.get_context("spawn"), multiprocessing.active_children()

@@ -1,4 +1,4 @@
-"""What sources of files share: they find the files that globs match, cut them into pieces, hash and describe them."""
+"""The base class of sources of files: finds the files that globs match, cuts them into pieces, hashes them."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ class FileSource:
         raise NotImplementedError
 
     def unpacked(self, piece: Piece, read: Callable[[Unpacked, Piece], Iterator[_Item]]) -> Iterator[_Item | Skipped]:
-        """Yield what ``read`` finds in ``piece`` of an opened file.
+        """Yield the items that ``read`` finds in ``piece`` of an opened file.
 
-        If ``bad_text`` is "skip", a file that is no text and a file's end that cannot be read give a ``Skipped``.
+        If ``bad_text`` is "skip", a file that is no text gives a ``Skipped``, and so does an end that cannot be read.
         """
         try:
             with open_unpacked(piece.name) as file:
@@ -112,7 +112,6 @@ class FileSource:
         return hash_files(self.names(), (*settings.values(), *self.versions().values()))
 
     def describe(self) -> dict[str, Any]:
-        """Return the manifest's description of the source."""
         names = self.names()
         facts = {"files": len(names), "file_bytes": sum(map(_size, names)), **self.versions()}
         own = dataclasses.asdict(self)  # type: ignore[call-overload]

@@ -1,4 +1,4 @@
-"""The source ``hugging_face_dataset``: a dataset of the Hugging Face Hub, or one saved locally (extra ``datasets``)."""
+"""The source ``hugging_face_dataset``: a dataset of the Hugging Face Hub or a local dataset (extra ``datasets``)."""
 
 from __future__ import annotations
 
@@ -76,7 +76,6 @@ class Source(RecordSource):
         return hash_files([f"{root}{MARK}{name}" for name in names], settings)
 
     def describe(self) -> dict[str, Any]:
-        """Return the manifest's description of the source."""
         commit = self._commit()
         rows = self._rows(commit)
         facts = {"revision": commit, "rows": len(rows), "license": rows.info.license, "homepage": rows.info.homepage}

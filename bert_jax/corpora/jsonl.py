@@ -24,9 +24,9 @@ ARRAY = re.compile(rb"(\xef\xbb\xbf)?\s*\[\s*\{")
 class Source(FileSource, RecordSource):
     """Reads files of JSON objects. Each is a document, named ``<path>@<byte offset of its line or of the object>``.
 
-    A file that begins with ``[{`` is one array, which is read object by object; others have an object on each line.
+    A file that begins with ``[{`` is an array, which is read object by object; any other file has an object a line.
     The text is a list of sentences, or a string in which a line break ends a sentence unless ``line_breaks`` makes it a
-    space. ``bad_text="skip"`` leaves out and counts what is not JSON or lacks the field.
+    space. ``bad_text="skip"`` leaves out and counts lines that are not JSON or lack the field.
     """
 
     FILES = "JSON Lines files, also .gz, .xz, .bz2 or .zst"

@@ -24,8 +24,8 @@ from bert_jax.workdir import file_formats
 
 MANIFEST = "manifest.json"
 SPLITS = ("train", "heldout")
-SEAL = "sha256"  # the key of the manifest's own digest
-_OLD_KEY = "format_version"  # under which formats 1 and 2 have their number
+SEAL = "sha256"  # the key of the digest of the manifest itself
+_OLD_KEY = "format_version"  # the key of the number of formats 1 and 2
 _ADVICE = "`bert-jax corpus --verify=DIR` names all that is damaged: copy that again, or remove and rebuild the corpus"
 SPARE_BYTES = 1 << 30  # bytes of the disk that stay free for everything else
 AnyPath: TypeAlias = Path | epath.Path  # local or on an object store
@@ -56,7 +56,7 @@ def fingerprint(
 
 
 def seal(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``manifest`` as it is after a round trip through JSON, with its own digest added."""
+    """Return ``manifest`` after a round trip through JSON, with its digest added."""
     manifest = json.loads(json.dumps(manifest))
     return {**manifest, SEAL: _digest(manifest)}
 
@@ -154,10 +154,10 @@ def verify(path: str | os.PathLike[str]) -> Iterator[tuple[AnyPath, str | None]]
 
 
 def stage(path: str | os.PathLike[str], note: Note | None = None) -> Path:
-    """Return the local folder of a corpus, after copying there what is missing of a remote one.
+    """Return the local folder of a corpus, after copying missing files of a remote corpus into it.
 
     Args:
-      note: called with a line that says what was copied, and how fast.
+      note: called with a line that says how many bytes were copied, and how fast.
 
     Raises:
       UserError: the remote folder is not a whole corpus, one of its files is damaged, or the disk is too small.

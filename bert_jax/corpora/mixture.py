@@ -45,7 +45,7 @@ class Mixture:
 
     @property
     def fingerprint(self) -> str:
-        """Return the hash of all corpora and shares; for a single corpus its own fingerprint."""
+        """Return the hash of all corpora and shares; for a single corpus, the fingerprint of the corpus."""
         if len(self.corpora) == 1:
             return next(iter(self.corpora.values())).fingerprint
         facts = [[name, corpus.fingerprint, self.shares[name]] for name, corpus in self.corpora.items()]
@@ -64,12 +64,12 @@ class Mixture:
 
 
 def check_weights(weights: Mapping[str, float | None], temperature: float) -> None:
-    """Raise ``UserError`` if a weight is negative, all are 0, only some corpora have one, or the temperature is bad."""
+    """Raise ``UserError`` if a weight is negative or missing beside others, all are 0, or the temperature is bad."""
     given = {name: weight for name, weight in weights.items() if weight is not None}
     if given and len(given) < len(weights):
         raise UserError(
-            f"config.corpus.parts gives a weight to {', '.join(given)} and none to"
-            f" {', '.join(n for n in weights if n not in given)}; give one to all, or to none for a temperature"
+            f"config.corpus.parts gives a weight to {', '.join(given)} and none to "
+            f"{', '.join(n for n in weights if n not in given)}; give every part a weight, or none to use a temperature"
         )
     bad = {name: weight for name, weight in given.items() if not 0 <= weight < math.inf}
     if bad or (given and not any(given.values())):
@@ -97,7 +97,7 @@ def check_shares(weights: Mapping[str, Any], parts: Iterable[str], where: str) -
 
 
 def _check_small(weights: Mapping[str, float], where: str) -> None:
-    """Raise ``UserError`` for a weight above 0 that is not one of ``TURN`` rows, rounded."""
+    """Raise ``UserError`` for a weight above 0 that, rounded, gives none of ``TURN`` rows."""
     for name, weight in weights.items():
         if 0 < weight < 0.5 / TURN * sum(weights.values()):
             raise UserError(

@@ -16,7 +16,7 @@ NAME = r'(?:"[^"\n]{1,40}"|[\w.-]+)'
 NAMES = re.compile(rf"{NAME}([,;\t|]){NAME}(?:\1{NAME})*")  # the header of a table
 FIELDS = re.compile(r'(\t)|"([,;|])|([,;|])"')  # in the first row of a table without a header: where fields meet
 _TABLES = (".csv.", ".tsv.")  # in the name of a file that is a table, with a dot after it
-_FEWEST_ROWS, _FEWEST_UNNAMED = 4, 10  # of a table with its header, and of a table without one
+_FEWEST_ROWS, _FEWEST_UNNAMED = 4, 10  # of a table with a header, and of a table without a header
 _ADVICE = {
     "HTML": "take the text out of it first",
     "XML": "take the text out of it first",

@@ -90,11 +90,11 @@ class VocabularyConfig:
         return Case(**given)
 
     def load_tokenizer(self, initial: Tokenizer | None = None, typed: Collection[str] = ()) -> Tokenizer | None:
-        """Return the tokenizer at ``path``, else ``initial``, with the added tokens; None if one is to be learned.
+        """Return the tokenizer at ``path``, else ``initial``, with the added tokens; None if it has to be learned.
 
         Args:
-          initial: the tokenizer of the model to start from. Its case decides how ``path`` is read, if the file does
-            not say it and the user has typed none.
+          initial: the tokenizer of the model to start from. Its case decides how ``path`` is read, if neither the file
+            nor the user states the case.
           typed: the keys of the config that the user gave on the command line.
 
         Raises:
@@ -171,7 +171,7 @@ class CorpusConfig:
         return dataclasses.replace(self, parts={}, **chosen)
 
     def by_path(self) -> dict[str, CorpusConfig]:
-        """Return the config of each store by its path in the config: of each part, or of the only one."""
+        """Return path in the config -> config, for the store of each part, or for the only store."""
         parts = {f"config.corpus.parts.{name}": self.part(name) for name in self.part_configs()}
         return parts or {"config.corpus": self}
 
@@ -189,8 +189,8 @@ class PartConfig:
     def __post_init__(self) -> None:
         if self.path and self.options and self.options.get("paths") != ():  # () is a recipe's, still to be named
             raise UserError(
-                f"a part of config.corpus.parts has the path {self.path}, a corpus that is there, and options, of one"
-                " to be built; leave one of them out"
+                f"a part of config.corpus.parts has the path {self.path} of a corpus that is there, and the options of "
+                "a corpus to be built; leave the path or the options out"
             )
 
 
@@ -228,7 +228,7 @@ def prepare_vocabulary(
     """Write the tokenizer of a run to the file ``output``, whole or not at all, and return it.
 
     If ``vocab.path`` is set, the tokenizer is a checked copy of that file; otherwise it is learned from ``corpus``.
-    ``note`` is called with a line if a learned one lacks characters that it should have, or takes a part of many
+    ``note`` is called with a line if a learned tokenizer lacks characters that it should have, or takes a part of many
     letters. ``typed``: see ``VocabularyConfig.load_tokenizer``.
 
     Raises:
@@ -248,9 +248,9 @@ def prepare_vocabulary(
 
 
 def tell_of_losses(vocab: VocabularyConfig, tokenizer: Tokenizer, texts: Iterable[str], note: Note | None) -> None:
-    """Call ``note`` with a line if a learned ``tokenizer`` takes a part of many letters of ``texts``, unless asked to.
+    """Call ``note`` with a line if a learned ``tokenizer`` strips parts of many letters of ``texts`` unasked.
 
-    ``texts``: some of the text that it was learned from.
+    ``texts``: some of the text from which the tokenizer was learned.
     """
     if note and vocab.strip_accents is None and (line := tokenizer.losses(accents.losses("".join(texts)))):
         note(f"{line}; {accents.KEEP}{' in a tokenizer.json' if vocab.kind == 'wordpiece' else ''}")
@@ -276,7 +276,7 @@ def _wordpiece(vocab: VocabularyConfig, words: Mapping[str, int], note: Note | N
 def _count_words(source: Source, vocab: VocabularyConfig, corpus: CorpusConfig, target: str) -> Counter[str]:
     """Return the word counts of ``source``, which do not depend on the number of workers.
 
-    Finished counts are kept in ``TARGET.partial``, so that the next try continues an interrupted one.
+    Finished counts are kept in ``TARGET.partial``, so that the next try goes on from them.
     """
     identity = json.dumps([source.fingerprint(), *vocab.case, corpus.part_bytes])
     with open_workplace(f"{target}.partial", target, hashlib.sha256(identity.encode()).hexdigest()) as workplace:

@@ -35,6 +35,7 @@ EXAMPLES = 3  # how many places are kept for each reason to skip
 SENTENCES, DOCUMENTS = "sentences.npy", "documents.npy"  # the endings of the two files of lengths
 # Larger groups make random reads up to 85 times slower; compression saves a quarter of the space and halves the speed.
 _WRITER_OPTIONS = "group_size:1,uncompressed"
+FACTS = {"documents", "bytes", "text_hits", "losses", "dropped", "skipped", "draws", "splits"}  # of each shard
 
 
 class _Tokenized(NamedTuple):
@@ -43,8 +44,8 @@ class _Tokenized(NamedTuple):
     heldout_draw: float  # in [0, 1), from the document's hash; held out if below ``heldout_fraction``
     num_bytes: int
     text_hits: collections.Counter[str]  # counts of traces of wrong encodings
-    losses: Losses  # what stripped accents would take from it
-    num_empty: int  # number of sentences without a token, which are left out
+    losses: Losses  # the letters from which stripped accents would take a part
+    num_empty: int  # number of sentences without a token, which the store leaves out
     lengths: np.ndarray  # int64 [S], the number of tokens of each sentence, at least 1
     tokens: np.ndarray  # int32 [sum(lengths)]
     columns: dict[str, np.ndarray]  # the values [sum(lengths)] of each column
@@ -171,8 +172,7 @@ def _tokenize(tokenizer: Tokenizer, batch: list[Document], columns: Sequence[Col
 
 
 class _SplitWriter:
-    """Writes the shard of one split: its tokens, the values of its columns, and the lengths of its sentences and
-    documents.
+    """Writes the shard of one split: tokens, values of columns, and lengths of sentences and documents.
 
     Memory is bounded by the number of sentences.
     """

@@ -126,8 +126,7 @@ class Source(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class OwnSource:
-    """Wraps a source from a user's own file: its fingerprint changes with the file too, so old text is not taken for
-    new.
+    """Wraps a source from a user's own file, so that the fingerprint changes with the code of the file too.
 
     ``code`` is the recorded name of the file.
     """
@@ -165,7 +164,7 @@ def documents(source: Source, pieces: Iterable[Piece] | None = None) -> Iterator
 
 
 def text_of(source: Source) -> list[str]:
-    """Return about ``SAMPLED`` of the sentences of ``source``, from all over it."""
+    """Return sentences of about ``SAMPLED`` characters, from all over ``source``."""
     pieces = source.pieces()
     chosen = pieces[:: -(-len(pieces) // _SAMPLED_PIECES) or 1]
     return [text for piece in chosen for text in _first(source, piece, SAMPLED // len(chosen))]

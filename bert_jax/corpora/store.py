@@ -7,9 +7,9 @@ the token offset of every sentence, and an array with the first sentence of ever
 describes all files.
 
 The manifest has a digest of itself and of every other file, to find damage. Opening a store checks the digests of all
-small files, and those of the shards too if these have at most ``DIGESTED_BYTES`` together. Reading a shard checks the
-hash of each of its chunks. In a larger store, only ``bert-jax corpus --verify`` finds a shard that was replaced by a
-shard of another store with the same size and blocks of the same lengths.
+small files, and the digests of the shards too if the shards have at most ``DIGESTED_BYTES`` together. Reading a shard
+checks the hash of each of its chunks. In a larger store, only ``bert-jax corpus --verify`` finds a shard that was
+replaced by a shard of another store with the same size and blocks of the same lengths.
 """
 
 from __future__ import annotations
@@ -168,14 +168,8 @@ class CorpusSplit:
         first, last = of_column.find(starts), of_column.find(np.maximum(stops - 1, starts))
         blocks = of_column.get(np.unique(np.concatenate([first, last])))
         pieces = []
-        for start, stop, block, final, offset in zip(
-            starts.tolist(),
-            stops.tolist(),
-            first.tolist(),
-            last.tolist(),
-            of_column.starts[first].tolist(),
-            strict=True,
-        ):
+        spans = (values.tolist() for values in (starts, stops, first, last, of_column.starts[first]))
+        for start, stop, block, final, offset in zip(*spans, strict=True):
             if block == final:
                 pieces.append(blocks[block][start - offset : stop - offset])
             else:
@@ -186,14 +180,7 @@ class CorpusSplit:
 class _Blocks:
     """Reads blocks of the tokens or of a column, and caches the most recently used blocks, up to ``cache_bytes``."""
 
-    def __init__(
-        self,
-        folder: Path,
-        manifest: dict[str, Any],
-        split: str,
-        cache_bytes: int,
-        column: str,
-    ) -> None:
+    def __init__(self, folder: Path, manifest: dict[str, Any], split: str, cache_bytes: int, column: str) -> None:
         facts = manifest["splits"][split]
         names = [shard["name"] for shard in facts["shards"]]
         self._folder, self._column = folder, column
@@ -284,7 +271,7 @@ def _block_starts(shards: list[dict[str, Any]], block_tokens: int) -> np.ndarray
 
 
 def _check_files(folder: Path, manifest: dict[str, Any]) -> None:
-    """Raise ``DamagedError`` if a file has the wrong size or content; that of large stores' shards is not checked."""
+    """Raise ``DamagedError`` if a file has the wrong size or content. The content of large shards is not checked."""
     shards = {name for name in manifest["files"] if re.fullmatch(r".*\.array_record-\d+-of-\d+", name)}
     large = sum(manifest["files"][name]["bytes"] for name in shards) > DIGESTED_BYTES
     for name, facts in manifest["files"].items():

@@ -8,14 +8,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from bert_jax.corpora.bad_text import BadText, BadTextError, decode
-from bert_jax.corpora.byte_ranges import (
-    EXTRACTED,
-    TITLE,
-    article_paragraphs,
-    extracted_articles,
-    lines,
-    paragraphs,
-)
+from bert_jax.corpora.byte_ranges import EXTRACTED, TITLE, article_paragraphs, extracted_articles, lines, paragraphs
 from bert_jax.corpora.file_source import FileSource
 from bert_jax.corpora.other_formats import other_format
 from bert_jax.corpora.source import Piece, Skipped, below
@@ -57,7 +50,7 @@ class Source(FileSource):
     bad_text: BadText = "error"  # skip: leave out and count what cannot be read
 
     def can_cut(self, name: str) -> bool:
-        """Return whether ``name`` is uncompressed and more than one document."""
+        """Return whether ``name`` is uncompressed and may have more than one document."""
         return self.document_boundary != "file" and super().can_cut(name)
 
     def items(self, piece: Piece) -> Iterator[Document | Skipped]:
@@ -96,15 +89,17 @@ class Source(FileSource):
         return pieces
 
     def names(self) -> list[str]:
-        """Return the paths of the files. Raises ``UserError`` if one is JSON Lines, or a glob matches nothing."""
+        """Return the paths of the files. Raises ``UserError`` if a file is JSON Lines, or a glob matches nothing."""
         names = super().names()
         if records := [below(name) for name in names if ".jsonl" in name.rpartition("/")[2]]:
             raise UserError(f"{records[0]} is JSON Lines, not plain text; take --config.corpus.source=jsonl")
         return names
 
     def _sentences(self, file: Unpacked, piece: Piece) -> Iterator[tuple[int, list[str], bool] | Skipped]:
-        """Yield (offset, sentences, whether it is an article) for each paragraph or article of ``piece``, and a
-        ``Skipped`` for each skipped line."""
+        """Yield (offset, sentences, whether it is an article) for each text of ``piece``; a ``Skipped`` for a bad line.
+
+        A text is a paragraph, a line or an article.
+        """
         if error := other_format(file.head, piece.name):
             if piece.start == 0:
                 yield error.skip_or_raise(self.bad_text)

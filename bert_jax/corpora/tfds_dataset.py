@@ -24,10 +24,10 @@ MARKERS = {"wiki40b": ("_START_ARTICLE_", "_START_SECTION_", "_START_PARAGRAPH_"
 class Source:
     """Reads the examples of a split of a dataset.
 
-    ``document_rule`` says what is a document: each example (named ``<split>#<number>``), or each run of lines of an
-    example that are not blank (named ``<split>#<number>@<number of the run>``). If a dataset has shuffled sentences
-    (``lm1b``), each sentence is a document; such documents can be used for masked language modelling, but not for
-    next-sentence prediction. The dataset must be prepared as ArrayRecord; nothing is downloaded or converted.
+    ``document_rule`` says which texts are documents: each example (named ``<split>#<number>``), or each run of lines
+    of an example that are not blank (named ``<split>#<number>@<number of the run>``). If a dataset has shuffled
+    sentences (``lm1b``), each sentence is a document; such documents can be used for masked language modelling, but not
+    for next-sentence prediction. The dataset must be prepared as ArrayRecord; nothing is downloaded or converted.
     """
 
     name: str  # "wikipedia/20230601.en", also with a version, "lm1b:1.1.0"; "" if data_dir is the dataset's folder
@@ -65,7 +65,6 @@ class Source:
         return hash_files([f"{folder}{MARK}{name}" for name in names], (builder.info.full_name, *rules))
 
     def describe(self) -> dict[str, Any]:
-        """Return the manifest's description of the source."""
         info = self._builder().info
         license_ = info.redistribution_info.license if info.redistribution_info else ""
         facts = {"dataset": info.full_name, "records": info.splits[self.split].num_examples}

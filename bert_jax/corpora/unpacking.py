@@ -33,9 +33,8 @@ def _zstandard(file: IO[bytes]) -> Any:
 
 UNPACKERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open, ".zst": _zstandard}
 
-
-# how a file begins that is not text -> what it is, and what to do
 _TO_TEXT = "save it as plain text, CSV or JSON Lines"
+# The first bytes of a file that is not text -> what the file is, and what to do.
 _SIGNS = {
     rb"\x1f\x8b\x08": ("compressed by gzip", "let its name end in .gz"),
     rb"BZh[1-9](1AY&SY|\x17rE8P\x90)": ("compressed by bzip2", "let its name end in .bz2"),
@@ -101,9 +100,9 @@ def _damaged(path: str, position: int, error: object) -> BadTextError:
 
 @contextlib.contextmanager
 def readable(path: str) -> Iterator[None]:
-    """Context manager that turns an error of the disk or the store into one that names the file ``path``.
+    """Context manager that turns an error of the disk or the store into an error that names the file ``path``.
 
-    The error of a damaged archive, which has no ``errno``, and that of a pipe or device stay.
+    The error of a damaged archive, which has no ``errno``, and the error of a pipe or device stay.
     """
     try:
         yield

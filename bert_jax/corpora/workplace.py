@@ -66,7 +66,7 @@ class Workplace:
     root: str
 
     def open(self, key: str) -> None:
-        """Create the folder, or reuse one that an unfinished build with the same ``key`` has left."""
+        """Create the folder, or reuse the folder that an unfinished build with the same ``key`` has left."""
         root = files.as_path(self.root)
         if root.exists() and (not (root / files.UNFINISHED).exists() or (root / files.UNFINISHED).read_text() != key):
             root.rmtree()
@@ -75,10 +75,10 @@ class Workplace:
             (root / "scratch").rmtree()
 
     def once(self, stage: str, make: Callable[[Shard, Path], Mapping[str, Any]], shard: Shard) -> dict[str, Any]:
-        """Return the facts of a shard that ``make`` returns and that are recorded, unless they are there from before.
+        """Return the recorded facts of a shard. If there are none, record the facts that ``make`` returns.
 
         Args:
-          stage: a name for what is made; a build may go over the shards several times.
+          stage: the name of this pass over the shards; a build may have several passes.
           make: gets the shard and an empty local folder.
         """
         record = files.as_path(self.root) / "parts" / f"{shard.name}.{stage}.json"

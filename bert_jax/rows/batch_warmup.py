@@ -12,10 +12,10 @@ def batch_warmup(
 ) -> dict[str, dict[str, int]]:
     """Return phases ``<name>_1``, ``<name>_2``, ... of ``sizes`` rows, which read about ``num_tokens`` positions.
 
-    Each has as many steps as the others, as in ModernBERT (``BatchSizeWarmupScheduler`` in its src/sequence_packer.py).
-    So a size is left after the share (sum of the sizes up to it) / (sum of all) of the tokens. The phase of the full
-    size that follows, such as ``phase2``, is the recipe's own. The schedule of the run goes on through all of them. As
-    every phase does, each compiles a step of its own, and deals the rows of the corpus anew.
+    All these phases have the same number of steps, as in ModernBERT (``BatchSizeWarmupScheduler`` in its
+    src/sequence_packer.py). So a size ends after the share (sum of the sizes up to it) / (sum of all sizes) of the
+    tokens. The recipe itself has the phase of the full size that follows, such as ``phase2``. The schedule of the run
+    goes on through all phases. Each phase compiles another step and deals the rows of the corpus anew.
 
     Raises ``UserError`` if a size or ``max_length`` is below 1, or ``num_tokens`` less than a step of each size.
     """

@@ -8,8 +8,8 @@ loses tokens of its longer side, at the front or back at random.
 
 One difference is deliberate. The original fills a random B up to the target. So at the end of a document a random pair
 is longer than a true pair would be, unless the other document ends before the target: the length gives the label away.
-A random B of exactly the true length would give it away too, since such a B ends in mid-sentence and a true B ends with
-a sentence. Here up to forty places in other documents are drawn, and the place is taken whose whole sentences come
+A random B of exactly the true length would give the label away too: it ends in mid-sentence, and a true B ends with a
+sentence. Here up to forty places in other documents are drawn, and the place is taken whose whole sentences come
 nearest to the length of the true B. If the true pair reached its target, the random B also runs to the sentence that
 reaches the target, so that truncation treats both alike.
 
@@ -48,7 +48,7 @@ PAIR = np.dtype(
         ("b_start", np.int64),
         ("a_length", np.int32),  # number of tokens, after truncation
         ("b_length", np.int32),
-        ("is_random", np.bool_),  # the label: B does not follow A; it is of another document, or stood before A
+        ("is_random", np.bool_),  # the label: B does not follow A, but comes from another document or stood before A
     ]
 )
 Pairs = np.ndarray  # of dtype PAIR
@@ -80,7 +80,7 @@ class Rules(NamedTuple):
 
     @property
     def capacity(self) -> int:
-        """The largest number of tokens of a pair, without special tokens."""
+        """Return the largest number of tokens of a pair, without special tokens."""
         return self.max_length - SPECIAL_TOKENS_PER_ROW
 
 
@@ -107,14 +107,15 @@ def check(split: Sentences) -> None:
     documents = len(split.document_starts) - 1
     if documents < 2:
         raise UserError(
-            f"the split has {documents} document(s); a second segment may come from another one, so that a "
-            "split needs two: add text, or raise heldout_fraction if this is the held-out split"
+            f"the split has {documents} document(s); a second segment may come from another document, so a split needs "
+            "two: add text, or raise heldout_fraction if this is the held-out split"
         )
     if not (np.diff(split.document_starts[:_LOOKED_AT]) > 1).any():
         raise UserError(
-            "no document of the split has 2 sentences, so that no second segment follows a first one; masked LM alone "
-            "learns from such text (--config.objective.name=mlm --config.objective.arrangement=sentences), or check in "
-            "config.corpus.options what ends a sentence (text_files: format) and a document (document_boundary)"
+            "no document of the split has 2 sentences, so no first segment has a second segment after it; masked LM "
+            "alone learns from such text (--config.objective.name=mlm --config.objective.arrangement=sentences), or "
+            "check in config.corpus.options what ends a sentence (text_files: format) and a document "
+            "(document_boundary)"
         )
 
 
@@ -231,7 +232,7 @@ def _candidates(split: Sentences, keys: random.Bits, chunks: Chunks) -> tuple[In
     offsets, document_starts = split.sentence_offsets, split.document_starts
     bits = random.fold(keys[:, None], np.arange(2 * _CANDIDATES))
     document = random.integers(bits[:, :_CANDIDATES], len(document_starts) - 2)
-    document += document >= chunks.document[:, None]  # uniform over the documents other than the chunk's own
+    document += document >= chunks.document[:, None]  # uniform over all documents but the document of the chunk
     first, end = document_starts[document], document_starts[document + 1]
     start = first + random.integers(bits[:, _CANDIDATES:], end - first)
 
@@ -285,7 +286,7 @@ def truncate(pairs: Pairs, a: tuple[Ints, Ints], b: tuple[Ints, Ints], capacity:
     The rule: while a pair is too long, its longer side (B if both are equal) loses a token, at its front or back with
     probability 1/2 each. The result is computed in closed form: first the longer side is cut down to the length of the
     other, then both sides lose tokens in turn, B first. The number of tokens dropped at the front has a binomial
-    distribution; it is drawn by counting random bits.
+    distribution, which is drawn by counting random bits.
     """
     (a_start, a_length), (b_start, b_length) = a, b
     excess = np.maximum(a_length + b_length - capacity, 0)

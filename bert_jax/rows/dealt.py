@@ -1,4 +1,4 @@
-"""Deals the batches of several sources, in shares; each batch has rows of one of them."""
+"""Deals the batches of several sources, in shares; each batch has rows of one source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bert_jax.task import Bucket, RowSource
 
 
 class DealtRows(RowSource):
-    """A ``task.RowSource`` whose batches come each from one of several sources.
+    """A ``task.RowSource`` over several sources; each batch has rows of one source.
 
     Each source goes through its epochs in order. ``Bucket.passes`` says how many batches of each source an epoch has.
     """
@@ -42,7 +42,7 @@ def deal(sources: Mapping[str, RowSource], passes: Mapping[str, tuple[float, ...
     """Return the rows of several sources.
 
     Args:
-      sources: kind of batch of rows of one length -> the rows. Buckets of a source have kinds of their own.
+      sources: the kind of the batches -> the rows. If a source has buckets, the buckets say the kinds.
       passes: the ``Bucket.passes`` of each source.
     """
     return DealtRows(

@@ -56,7 +56,7 @@ class EncodedRows:
 
     @property
     def lengths(self) -> np.ndarray:
-        """The length of the longest sequence in each row, [N]."""
+        """Return the length of the longest sequence in each row, [N]."""
         longest: np.ndarray = np.diff(self.offsets).reshape(len(self), self.num_choices or 1).max(axis=1, initial=0)
         return longest
 
@@ -102,7 +102,7 @@ class ExampleRows(RowSource):
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
-        """The buckets of the rows; empty if all rows belong to one kind of batch."""
+        """Return the buckets of the rows; empty if all rows belong to one kind of batch."""
         if len(self._lengths) == 1:
             return ()
         return tuple(Bucket(kind, int(n), 1) for kind, n in zip(self._lengths, self._sizes, strict=True))
@@ -123,7 +123,7 @@ class ExampleRows(RowSource):
 def padded_length(longest: int, max_length: int) -> int:
     """Return the padded length of a batch whose longest row has ``longest`` tokens; at most ``max_length``.
 
-    It is a power of two from 16 up, or 1.5 times one, so that only a few shapes are compiled.
+    It is a power of two from 16 up, or 1.5 times such a power, so that only a few shapes are compiled.
     """
     length = 16
     while length < longest:
@@ -134,8 +134,8 @@ def padded_length(longest: int, max_length: int) -> int:
 def bucket_lengths(kind: str, lengths: np.ndarray, max_length: int, batch_size: int) -> dict[str, int]:
     """Return the kinds of batches for rows of ``lengths``, with the number of positions of each kind, ascending.
 
-    The kinds are ``kind`` itself, with ``max_length`` positions, and others with half of that, a quarter and so on; a
-    shorter kind is left out if it would have too few rows.
+    The kinds are ``kind`` itself, with ``max_length`` positions, and kinds with a half, a quarter and so on of the
+    positions; a shorter kind is left out if it would have too few rows.
     """
     bounds = [max_length]
     while bounds[0] >= 32:

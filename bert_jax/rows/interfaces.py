@@ -69,12 +69,12 @@ class Sentences(Protocol):
 
     @property
     def sentence_offsets(self) -> Ints:
-        """The token offset of each sentence, [S + 1]; every sentence has a token."""
+        """Return the token offset of each sentence, [S + 1]; every sentence has a token."""
         ...
 
     @property
     def document_starts(self) -> Ints:
-        """The first sentence of each document, [N + 1]; every document has a sentence."""
+        """Return the first sentence of each document, [N + 1]; every document has a sentence."""
         ...
 
 
@@ -99,7 +99,7 @@ class Limits(NamedTuple):
 
 
 class Arrangement(Protocol):
-    """Decides which text makes a sequence. Each file of ``rows/arrangements`` has one, a frozen dataclass.
+    """Decides which text makes a sequence. Each file of ``rows/arrangements`` has a frozen dataclass ``Arrangement``.
 
     Attributes:
       version: the version of the plans; raise it whenever the plans change.
@@ -155,8 +155,7 @@ class Selected(NamedTuple):
 
     Attributes:
       positions: [n, L] whether a position is selected.
-      first: [n, L] at each selected position, the first position of its span. If None, every position is a span of its
-        own.
+      first: [n, L] at each selected position, the first position of its span. If None, every span has one position.
     """
 
     positions: Bools
@@ -171,7 +170,7 @@ class Tokens(NamedTuple):
 
 
 class Strategy(Protocol):
-    """Selects the positions to predict. It is the function ``select`` in ``rows/strategies/<name>.py``.
+    """Selects the positions to predict: the function ``select`` in ``rows/strategies/<name>.py``.
 
     A strategy that depends on tokens has a sixth argument, ``tokens``. All others are called without it.
 
@@ -191,11 +190,5 @@ class Strategy(Protocol):
     """
 
     def __call__(
-        self,
-        candidates: Bools,
-        starts: Bools,
-        counts: np.ndarray,
-        keys: random.Bits,
-        options: object,
-        **tokens: Tokens,
+        self, candidates: Bools, starts: Bools, counts: np.ndarray, keys: random.Bits, options: object, **tokens: Tokens
     ) -> Selected: ...

@@ -89,7 +89,7 @@ class Batches:
 class Loader:
     """Iterates over the steps from ``start_step`` to the end of the run, each with this host's share of its batch.
 
-    Raises the error of a worker process, or an error of its own if a worker dies.
+    Raises the error that a worker process has raised, or another error if a worker dies.
     """
 
     def __init__(

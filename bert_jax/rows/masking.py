@@ -38,7 +38,7 @@ _TRIED_PIECES = 8  # the number of different pieces in the rows on which a strat
 
 @dataclasses.dataclass(frozen=True)
 class MaskingConfig:
-    """The settings of masking: how many tokens are predicted, which ones, and what the model sees in their place.
+    """The settings of masking: how many tokens are predicted, which tokens, and what the model sees in their place.
 
     Attributes:
       strategy: the name of a file in ``rows/strategies``; ``options`` are the fields of this file's ``Config``.
@@ -82,29 +82,29 @@ class MaskingConfig:
         _check_strategy(self, where)
 
     def replaced(self, changes: Mapping[str, Any], where: str) -> MaskingConfig:
-        """Return this with the keys ``changes``, called ``where``. The options of another strategy begin anew."""
+        """Return this config with the keys ``changes`` of ``where``. The options of a new strategy begin anew."""
         if changes.get("strategy", self.strategy) != self.strategy:
             changes = {"options": {}, **changes}
         return configuration.replace(self, changes, where)
 
     @functools.cached_property
     def selection(self) -> tuple[Strategy, Any]:
-        """The strategy's function and its options."""
+        """Return the strategy's function and its options."""
         return _selection(self, "config.objective.masking")
 
     @functools.cached_property
     def reads_tokens(self) -> bool:
-        """Whether the strategy asks for the tokens of the rows."""
+        """Return whether the strategy asks for the tokens of the rows."""
         return "tokens" in inspect.signature(self.selection[0]).parameters
 
     @property
     def samples_text(self) -> bool:
-        """Whether masking needs a sample of the text: random pieces or the strategy ask how common pieces are."""
+        """Return whether random pieces or the strategy need a sample of the text, which shows how common pieces are."""
         return self.random_pieces == "unigram" or self.reads_tokens
 
     @functools.cached_property
     def has_random_counts(self) -> bool:
-        """Whether the strategy itself draws how many positions to select."""
+        """Return whether the strategy itself draws how many positions to select."""
         return callable(getattr(self.selection[1], "most", None))
 
     def predictions(self, max_length: int) -> int:
@@ -156,7 +156,7 @@ def _selection(config: MaskingConfig, where: str) -> tuple[Strategy, Any]:
 def _check_strategy(config: MaskingConfig, where: str) -> None:
     """Raise ``UserError`` if the strategy breaks its contract on a few rows, or if the config sets what it ignores.
 
-    That is the unit, if the strategy selects the same positions for other units, or the fates.
+    A strategy ignores the unit if it selects the same positions for other units, and the fates if it has no spans.
     """
     select, options = config.selection
     rows, length = 32, 128

@@ -67,7 +67,6 @@ class MixedRows(RowSource):
         return source, turn * self._counts[source] + place - self._firsts[source]
 
     def rows(self, epochs: np.ndarray, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """See ``task.RowSource``."""
         source_of, number = self.locate(np.asarray(epochs, np.int64), np.asarray(indices, np.int64))
         batch: dict[str, np.ndarray] = {}
         for index in np.unique(source_of).tolist():

@@ -12,7 +12,7 @@ from bert_jax.rows.interfaces import Split
 
 HIDDEN = -1  # stands for a neighbour that the model cannot see in the row
 MAX_TOKENS = 20_000_000  # the most tokens that are counted, so that a large corpus takes only seconds
-_FIT_SHARE = 20  # one position in this many fits the interpolation weights instead of being counted
+_FIT_SHARE = 20  # one position in 20 fits the interpolation weights instead of being counted
 _ROUNDS = 15  # of the expectation maximisation that fits the weights
 _BUCKETS = np.array([1, 2, 3, 5, 9, 17, 65])  # how often a context was seen; each range has its own weights
 
@@ -73,7 +73,7 @@ def cross_entropies(
 ) -> dict[str, float]:
     """Return the cross-entropies, by name, with which n-gram models of ``tokens`` predict tokens.
 
-    ``name`` is that of the larger model; for ``context``, see ``TrigramCloze``.
+    ``name`` is the name of the larger model; for ``context``, see ``TrigramCloze``.
     """
     model = TrigramCloze(tokens, vocab_size, context)
     return {

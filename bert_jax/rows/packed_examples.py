@@ -1,4 +1,4 @@
-"""The rows of labelled examples of which several share a row."""
+"""The rows of labelled examples, if several examples share a row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.rows.interfaces import Field, Limits
 from bert_jax.task import Bucket, RowSource
 
-_POSITIONS = 8  # of a row for each of the K examples that it may hold: a batch has about as many examples as another
+_POSITIONS = 8  # K is a row's positions over this number, so that batches have about the same number of examples
 _FULL = 0.9  # the share of positions that hold tokens in rows of a good length
 _OF_ROWS = ("row_weights", "example_ids")  # features of a row of one example that a packed row does not have
 
@@ -46,7 +46,7 @@ class PackedExamples(RowSource):
 
     @property
     def spec(self) -> BatchSpec:
-        """The features of a row: those of examples [L] and [K, ...], and ``cls_positions`` [K]."""
+        """Return the features of a row: the features of examples, [L] and [K, ...], and ``cls_positions`` [K]."""
         positions, examples = (self._limits.max_length,), (self._limits.max_sequences,)
         names = ("attention_mask", "position_ids", "sequence_ids")
         found = {name: Feature(positions, "int32") for name in names}
@@ -60,9 +60,9 @@ class PackedExamples(RowSource):
         return len(self._plan(0)[1])
 
     def rows_of(self, examples: int) -> int:
-        """Return the number of rows that hold about so many examples on average.
+        """Return the number of rows that hold about so many ``examples`` on average.
 
-        It is a multiple of 8, 4 or 2, which as many devices can share, if one is within a fifth.
+        It is a multiple of 8, 4 or 2, which as many devices can share, if such a multiple differs by at most a fifth.
         """
         mean = examples * self.rows_per_epoch / len(self._rows)
         near = (shards * round(mean / shards) for shards in (8, 4, 2))
@@ -70,11 +70,11 @@ class PackedExamples(RowSource):
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
-        """The only bucket, which says how many rows a batch has."""
+        """Return the only bucket, which says how many rows a batch has."""
         return (Bucket(self._kind, self.rows_per_epoch, Fraction(self.rows_of(self._batch_size), self._batch_size)),)
 
     def describe(self) -> str:
-        """Return what a user should know of the rows."""
+        """Return a line for users: how full the rows are, and how many examples a batch has."""
         examples, rows, length = len(self._rows), self.rows_per_epoch, self._limits.max_length
         of_batch = self.rows_of(self._batch_size)
         return (
@@ -119,9 +119,9 @@ class PackedExamples(RowSource):
 
 
 def row_length(lengths: np.ndarray, shortest: int, longest: int) -> int:
-    """Return the least length of rows, from ``shortest`` to ``longest``, that packing fills well, or else the best one.
+    """Return the least length of rows, from ``shortest`` to ``longest``, that packing fills well, or else fills best.
 
-    Short rows cost less attention, and a batch has more of them, so that it has about as many examples as it should.
+    Short rows cost less attention. A batch of short rows has more rows, so its number of examples stays the same.
 
     Args:
       lengths: of examples, which fit into ``shortest``.

@@ -2,8 +2,8 @@
 
 ``pack`` is longest-pack-first histogram packing (Krell et al. 2021, "Efficient sequence packing without
 cross-contamination"). Sequences of one length are interchangeable, so a row is first composed of lengths only,
-beginning with the longest lengths. Sequences of each length go into the unfinished rows with the tightest fit: those
-with the least free space that is still large enough. Then the sequences of each length are distributed to the
+beginning with the longest lengths. Sequences of each length go into the unfinished rows with the tightest fit: the
+rows with the least free space that is still large enough. Then the sequences of each length are distributed to the
 compositions. All work that grows with the number of sequences is vectorised.
 """
 

@@ -61,7 +61,7 @@ class Phase:
 
     @property
     def changes(self) -> dict[str, Any]:
-        """The keys of ``config.objective`` that this phase replaces, with their values."""
+        """Return the keys of ``config.objective`` that this phase replaces, with their values."""
         masking = {**self.objective.get("masking", {}), **self.masking}
         return {**self.objective, **({"masking": masking} if masking else {})}
 
@@ -98,11 +98,11 @@ class Phases:
 
     @property
     def in_epochs(self) -> bool:
-        """Whether the steps of a phase follow from the number of rows of the corpus."""
+        """Return whether the steps of a phase follow from the number of rows of the corpus."""
         return any(phase.num_epochs is not None for phase in self.phases)
 
     def in_steps(self, steps_per_epoch: _StepsPerEpoch) -> Phases:
-        """Return the same phases, where those with ``num_epochs`` have the steps that follow."""
+        """Return the same phases; a phase with ``num_epochs`` has the number of steps that the epochs need."""
 
         def steps(index: int, phase: Phase) -> int:
             if phase.num_epochs is None:
@@ -119,7 +119,7 @@ class Phases:
 
     @property
     def num_steps(self) -> int:
-        """The number of steps of the whole run."""
+        """Return the number of steps of the whole run."""
         return sum(phase.num_steps for phase in self.phases)
 
     def as_record(self) -> dict[str, dict[str, int]]:
@@ -128,7 +128,7 @@ class Phases:
         return {phase.kind: {name: getattr(phase, name) for name in names} for phase in self.phases}
 
     def describe(self, evaluated: Phase) -> str:
-        """Return one line with the steps and row lengths of each phase, and the length of the held-out rows.
+        """Return a line with the steps and row lengths of each phase, and the length of the held-out rows.
 
         Losses can only be compared on rows of the same kind. ``evaluated``: the phase whose rows are held out.
         """
@@ -196,7 +196,7 @@ def _phase(name: str, values: Mapping[str, Any]) -> Phase:
 
 
 def steps_that_read(num_tokens: int, phases: Sequence[Phase]) -> int:
-    """Return how many of the first steps of ``phases`` read ``num_tokens`` positions, as if the last had no end."""
+    """Return how many first steps of ``phases`` read ``num_tokens`` positions, as if the last phase had no end."""
     before = 0
     for phase in phases:
         of_step = phase.batch_size * phase.max_length
@@ -245,7 +245,7 @@ def _needed(batch_size: int, buckets: Sequence[Bucket]) -> np.ndarray:
 
 @functools.lru_cache(maxsize=64)
 def _read_until(phase: int, batch_size: int, buckets: tuple[Bucket, ...], epoch: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the batches of each bucket that all epochs before ``epoch`` have, and those of this epoch; [buckets]."""
+    """Return the numbers of batches of each bucket [buckets] in all epochs before ``epoch``, and in ``epoch``."""
     needed = _needed(batch_size, buckets)
     if all(bucket.passes == (1.0,) for bucket in buckets):
         return epoch * needed, needed
@@ -256,8 +256,9 @@ def _read_until(phase: int, batch_size: int, buckets: tuple[Bucket, ...], epoch:
 def _dealt(phase: int, batch_size: int, buckets: Sequence[Bucket], epochs: np.ndarray) -> np.ndarray:
     """Return how many batches of each bucket ``epochs`` [n] have: [n, buckets], with one sum for all epochs.
 
-    What ``Bucket.passes`` asks for is no whole number. It is rounded up or down at random, so that it is right on
-    average over epochs (systematic sampling: one draw places the borders of all buckets on whole numbers).
+    ``Bucket.passes`` asks for a number of batches that is no whole number. The number is rounded up or down at random,
+    so that its mean over epochs is right (systematic sampling: one draw places the borders of all buckets on whole
+    numbers).
     """
     longest = max(len(bucket.passes) for bucket in buckets)
     passes = np.array([(*b.passes, *[b.passes[-1]] * (longest - len(b.passes))) for b in buckets]).T  # [longest, n]

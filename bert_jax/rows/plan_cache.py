@@ -129,7 +129,7 @@ class PlanCache:
             self._build(epoch)
 
     def _forget_all_but(self, epoch: int) -> None:
-        """Remove the plans that were made longest ago, but not those of epoch 0 and ``epoch``.
+        """Remove the plans that were made longest ago, but not the plans of epoch 0 and ``epoch``.
 
         The age decides, not the epoch number, because a run that went back needs earlier epochs.
         """

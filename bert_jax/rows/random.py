@@ -1,4 +1,4 @@
-"""Random numbers without a generator state: every draw is a hash of what it is drawn for.
+"""Random numbers without a generator state: every draw is a hash of its purpose.
 
 A *key* is a uint64 made from a seed, a name and counters; a draw is the key folded with one more counter and mixed by
 the finaliser of splitmix64 (Steele, Lea & Flood 2014; constants of Stafford's variant 13). Draws can be made in any

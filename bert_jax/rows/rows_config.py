@@ -63,7 +63,7 @@ class RowsConfig:
 
     @functools.cached_property
     def arranger(self) -> Arrangement:
-        """The ``Arrangement`` that ``arrangement`` names, built with its options."""
+        """Return the ``Arrangement`` that ``arrangement`` names, built with its options."""
         cls = catalogue.find("rows.arrangements", self.arrangement, having="Arrangement").Arrangement
         options = dict(self.arrangement_options)
         if "short_row_probability" in {field.name for field in dataclasses.fields(cls)}:
@@ -77,7 +77,7 @@ class RowsConfig:
 
     @property
     def possible(self) -> tuple[str, ...]:
-        """The names of all features that rows can have."""
+        """Return the names of all features that rows can have."""
         return (*self._all_fields, "attention_mask", "position_ids", "sequence_ids", "row_weights")
 
     @property
@@ -86,18 +86,18 @@ class RowsConfig:
 
     @property
     def boundaries(self) -> bool:
-        """Whether predictions have any of ``masking.BOUNDARY_FIELDS``."""
+        """Return whether predictions have any of ``masking.BOUNDARY_FIELDS``."""
         return not BOUNDARY_FIELDS.keys().isdisjoint(self.fields)
 
     @property
     def fields(self) -> dict[str, Field]:
-        """The features of rows without ``attention_mask``, ``row_weights`` and the two that packing adds."""
+        """Return the features of rows, without ``attention_mask``, ``row_weights`` and what packing adds."""
         names = self._all_fields.keys() - BOUNDARY_FIELDS if self.features is None else self.features
         return {name: field for name, field in self._all_fields.items() if name in names}
 
     @property
     def max_sequences(self) -> int:
-        """K, the largest number of sequences in a row."""
+        """Return K, the largest number of sequences in a row."""
         if self.packing != "packed":
             return 1
         positions, most = (16, 16) if self.arranger.fields else (8, self.max_length)
@@ -105,7 +105,7 @@ class RowsConfig:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """The lengths of rows, ascending: ``max_length``, and if "bucketed" also its half, quarter and eighth.
+        """Return the lengths of rows, ascending: ``max_length``, and if "bucketed" also its half, quarter and eighth.
 
         Lengths below 16 are left out.
         """
@@ -129,7 +129,7 @@ class RowsConfig:
 
     @property
     def limits(self) -> Limits:
-        """The limits of packed rows."""
+        """Return the limits of packed rows."""
         lengths, predictions = np.arange(self.max_length + 1), self.predictions()
         candidates = np.maximum(lengths - self.arranger.special_tokens, 1)
         return Limits(
@@ -147,7 +147,7 @@ class RowsConfig:
 
     @property
     def batch_specs(self) -> dict[str, BatchSpec]:
-        """The ``batch_spec`` of each kind of batch: of ``kind``, and of one kind for each shorter bucket."""
+        """Return the ``batch_spec`` of each kind of batch: of ``kind``, and of a kind for each shorter bucket."""
         return {self.kind_of(length): self.batch_spec(length) for length in reversed(self.lengths)}
 
     def kind_of(self, length: int) -> str:

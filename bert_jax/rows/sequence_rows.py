@@ -20,12 +20,12 @@ from bert_jax.rows.plan_cache import PlanCache
 from bert_jax.rows.rows_config import RowsConfig
 from bert_jax.task import Bucket, RowSource
 
-_WIDTHS = 4  # sequences up to 1/8, 1/4, 1/2 and 1 of a packed row are laid out separately, so short ones cost less
+_WIDTHS = 4  # sequences up to 1/8, 1/4, 1/2 and 1 of a packed row are laid out separately, so short sequences cost less
 SAMPLED = 1 << 16  # the number of tokens that show how common pieces are, and from which random pieces are drawn
 
 
 class SequenceRows(RowSource):
-    """A ``task.RowSource`` of the rows of a split. The held-out rows are those of the held-out split in epoch 0.
+    """A ``task.RowSource`` of the rows of a split. The held-out rows are the rows of the held-out split in epoch 0.
 
     Row ``i`` of an epoch is row ``permutation(i)`` of the epoch's plan: one sequence, or several if packing is
     "packed". Every epoch has as many rows as the plan of epoch 0. If an epoch's plan has more rows, some are left out.
@@ -63,12 +63,12 @@ class SequenceRows(RowSource):
 
     @property
     def rows_per_epoch(self) -> int:
-        """The number of rows of every epoch, which is the number of rows in the plan of epoch 0."""
+        """Return the number of rows of every epoch, which is the number of rows in the plan of epoch 0."""
         return sum(self._counts)
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
-        """The buckets of the rows, shortest first; empty if all rows have one length."""
+        """Return the buckets of the rows, shortest first; empty if all rows have one length."""
         if self._config.packing != "bucketed":
             return ()
         config = self._config
@@ -104,7 +104,7 @@ class SequenceRows(RowSource):
 
     @functools.cached_property
     def _counts(self) -> tuple[int, ...]:
-        """The number of rows of epoch 0's plan, for each bucket."""
+        """Return the number of rows of epoch 0's plan, for each bucket."""
         plan = self._plans.load(0)
         if self._config.packing == "bucketed":
             return tuple(len(plan[_bucket_name(length)]) for length in self._config.lengths)
@@ -197,7 +197,7 @@ class SequenceRows(RowSource):
 
     @functools.cached_property
     def _sample(self) -> np.ndarray | None:
-        """At most 65,536 tokens from evenly spaced places of the text; None if masking does not need them."""
+        """Return at most 65,536 tokens from evenly spaced places of the text; None if masking does not need them."""
         if not self._config.masking.samples_text:
             return None
         tokens = int(self._split.sentence_offsets[-1])

@@ -14,7 +14,7 @@ PIECE, WORD = "piece", "word"  # units that need no column
 
 
 def columns(names: Iterable[str]) -> tuple[str, ...]:
-    """Return those of the units ``names`` that are columns of the corpus."""
+    """Return the ``names`` of units that are columns of the corpus."""
     return tuple(name for name in names if name not in (PIECE, WORD))
 
 
@@ -22,7 +22,7 @@ def starts(unit: str, ids: Ids, candidates: Bools, facts: TokenFacts, column: np
     """Return [n, L] whether a unit begins at a candidate.
 
     Args:
-      unit: "piece", "word" (``TokenFacts`` says which pieces go on with one, and after which no piece does), or the
+      unit: "piece", "word" (``TokenFacts`` says which pieces continue a word, and after which pieces none does), or the
         name of a column of the corpus.
       column: the values [n, L] of that column.
     """

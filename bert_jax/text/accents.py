@@ -1,7 +1,7 @@
 """Counts the characters that lose a part if accents are stripped, as BERT does in lower case.
 
-For Latin letters that is an accent. In other scripts it is a part of the letter: a vowel sign of Devanagari, a tone of
-Thai, the voicing mark of kana. Korean syllables lose nothing, but BERT leaves them cut into their letters.
+Latin letters lose an accent. Letters of other scripts lose a vowel sign (Devanagari), a tone (Thai) or a voicing mark
+(kana). Korean syllables lose nothing, but BERT leaves them cut into their letters.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def added(one: Losses, other: Losses) -> Losses:
 
 
 def line(found: Losses, strips: bool, cuts: bool) -> str:
-    """Return a line about what a tokenizer takes from the letters of a text; "" if it takes little.
+    """Return a line that says what a tokenizer takes from the letters of a text; "" if the tokenizer takes little.
 
     Args:
       strips: whether the tokenizer strips accents.
@@ -73,7 +73,7 @@ def cuts_syllables(normalize: Callable[[str], str]) -> bool:
 
 @functools.lru_cache(1 << 16)
 def _kind(character: str) -> str:
-    """Return which field of ``Losses`` a character counts in; "" for one that loses nothing."""
+    """Return which field of ``Losses`` a character counts in; "" if the character loses nothing."""
     parts = unicodedata.normalize("NFD", character)
     if any(unicodedata.category(part) == "Mn" for part in parts):
         return "accents" if unicodedata.name(parts[0], "").startswith(_WITH_ACCENTS) else "signs"

@@ -1,4 +1,4 @@
-"""The case of a vocabulary, as a user says it where the files of the vocabulary do not."""
+"""The case of a vocabulary, as a user says it if the files of the vocabulary do not."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Case(NamedTuple):
     strip_accents: bool | None = None
 
     def __str__(self) -> str:
-        """Return "cased" or "uncased", with what becomes of accents if that is unusual."""
+        """Return "cased" or "uncased", and whether accents are stripped or kept if the usual rule does not hold."""
         unusual = {None: "", True: ", accents stripped", False: ", accents kept"}[self.strip_accents]
         return f"{'uncased' if self.lowercase else 'cased'}{unusual}"
 
     def check(self, case: Case, where: str, keys: str = KEYS) -> None:
-        """Raise ``UserError`` unless ``case``, which the tokenizer of the files ``where`` has, is as the user says.
+        """Raise ``UserError`` if ``case``, the case of the tokenizer of the files ``where``, contradicts the user.
 
-        ``keys``: the beginning of the flags that say it.
+        ``keys``: the beginning of the flags that say the case.
         """
         for name, wanted in self._asdict().items():
             found = getattr(case, name)

@@ -1,4 +1,4 @@
-"""What tokenizers return: the pieces of a text, and a model input of one or two texts; ``kept_lengths`` cuts a pair."""
+"""The results of tokenizers: the pieces of a text, and a model input of one or two texts; how a pair is cut."""
 
 from __future__ import annotations
 

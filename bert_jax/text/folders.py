@@ -1,4 +1,4 @@
-"""Reads a tokenizer's file together with the files beside it, which have one order of authority.
+"""Reads a tokenizer's file together with the files beside it, which have an order of authority.
 
 A ``tokenizer.json`` says more than the files of ``text.settings``, and these say more than a bare file: ``vocab.txt``,
 a ``.model`` of sentencepiece, or ``vocab.json`` with ``merges.txt``. Files that contradict each other are refused.
@@ -17,20 +17,19 @@ from bert_jax.storage import reading
 from bert_jax.text import tokenizer_json
 from bert_jax.text.case import Case
 from bert_jax.text.json_engine import JsonEngine
-from bert_jax.text.sentencepiece_engine import SentencePieceEngine
+from bert_jax.text.sentencepiece_engine import Engine, SentencePieceEngine
 from bert_jax.text.settings import ROLES, Settings, beside, read_json
 from bert_jax.text.vocab_txt import check_vocab, difference, lines_of
 
 BARE, SHIFTED = "vocab.txt", "sentencepiece.bpe.model"
 _SAID = ("do_lower_case", "strip_accents")  # the names in tokenizer_config.json of what a ``Case`` holds
-Engine = JsonEngine | SentencePieceEngine
 
 
 def of_folder(source: epath.Path, given: Case, rows: int | None) -> Engine:
     """Return the engine of ``source``, the first of its folder's files; see ``tokenizer.load`` for the arguments.
 
-    A ``tokenizer.json`` for a model without token types gives both texts of a pair one type. If the bare file beside it
-    gives the same ids otherwise, the engine is the bare file's.
+    A ``tokenizer.json`` for a model without token types gives both texts of a pair the same type. If the bare file
+    beside it gives the same ids in all other respects, the engine of the bare file is returned.
 
     Raises:
       UserError: for the reasons of ``of_file``, or a ``vocab.txt`` beside a ``tokenizer.json`` has other pieces.
@@ -50,7 +49,7 @@ def of_folder(source: epath.Path, given: Case, rows: int | None) -> Engine:
 
 
 def of_file(source: epath.Path, given: Case, rows: int | None) -> Engine:
-    """Return the engine of a file, by the rules that the files beside it state; see ``tokenizer.load`` for the rest.
+    """Return the engine of a file, by the rules that the files beside it state; for arguments see ``tokenizer.load``.
 
     Raises ``UserError`` if one of the files cannot be read or obeyed, or contradicts another.
     """
@@ -108,10 +107,10 @@ def _of_model(source: epath.Path, settings: Settings, given: Case) -> Engine:
 
 
 def _check_switches(engine: JsonEngine, settings: Settings) -> None:
-    """Raise ``UserError`` if the files beside a tokenizer's file state other rules than that file.
+    """Raise ``UserError`` if the files beside a tokenizer's file state other rules than the tokenizer's file.
 
-    ``do_lower_case`` is also true to a file whose BERT step keeps case, and where another step does not: an export of
-    sentence-transformers, whose ``do_lower_case`` is a step of its own.
+    ``do_lower_case`` may state the rule of the BERT step alone, if another step converts text to lower case: an export
+    of sentence-transformers adds such a step for its option ``do_lower_case``.
     """
     steps = tokenizer_json.flat(engine.content.get("normalizer"), "normalizers")
     cases = [step["lowercase"] for step in steps if step["type"] == "BertNormalizer" and len(steps) > 1]

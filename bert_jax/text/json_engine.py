@@ -1,6 +1,6 @@
 """The engine of every tokenizer but sentencepiece's own models: the library ``tokenizers``, on a ``tokenizer.json``.
 
-Its ids are those of the library. A cache of whole words makes encoding a corpus several times faster. For BERT's
+It gives the ids that the library gives. A cache of whole words makes encoding a corpus several times faster. For BERT's
 WordPiece, the library deviates from Google's ``tokenization.py`` in two ways: at the end of a word, it converts a
 capital sigma to a medial sigma (not a final sigma), and it knows only the punctuation and accents of Unicode 8.
 """
@@ -34,7 +34,7 @@ _TEXTS_AHEAD = 512  # the number of texts whose new words the library encodes at
 _NEVER_IN_UTF8 = frozenset((0xC0, 0xC1, *range(0xF5, 0x100)))
 PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")  # ASCII punctuation; because of the group, ``split`` keeps the marks
 _MEAN_CHARACTERS = 32  # a text whose words are longer on average has no spaces between words: they are not cached
-# Normalizers that change text character by character, or only where there is more than one space.
+# Normalizers that change text character by character, or change only runs of spaces.
 _CHARACTER_STEPS = ("NFC", "NFD", "NFKC", "NFKD", "StripAccents", "Lowercase", "Precompiled", "Strip")
 # A character outside ASCII that may change, or be changed by, the space beside it.
 BESIDE_SPACE = re.compile(r" [^\w\x00-\x7f]|[^\w\x00-\x7f] ")
@@ -106,7 +106,7 @@ class JsonEngine:
         self.added_ids = frozenset(entry["id"] for entry in entries)
         self.pair_separators, self.pair_type = tokenizer_json.pair_form(content)
         with refusing(f"{where} cannot be used"):
-            self.lowercase = "B" not in self._normalized("B")
+            self.lowercase = "B" not in self.normalized("B")
             self.joiner = "" if self.words("a") == self.words(" a") else " "
         check_patterns(content, self._library, where)
         self._cache = None if any(map(_crosses_words, entries)) else self._word_cache()
@@ -116,13 +116,13 @@ class JsonEngine:
 
     @functools.cached_property
     def is_bert(self) -> bool:
-        """Return whether a ``vocab.txt`` says all: BERT's rules, without added tokens."""
+        """Return whether a ``vocab.txt`` says everything: the rules are BERT's, and no token is added."""
         named = tuple(self.vocab[i] for i in self.special_ids) == SPECIAL_TOKENS
         return named and not self.added_ids and self.content == tokenizer_json.of_bert(self.vocab, self.lowercase)
 
     @functools.cached_property
     def has_bert_rules(self) -> bool:
-        """Return whether a ``vocab.txt`` and the ``switches`` say all: BERT's rules, without added tokens."""
+        """Return whether a ``vocab.txt`` and the ``switches`` say everything: BERT's rules, and no token is added."""
         named = tuple(self.vocab[i] for i in self.special_ids) == SPECIAL_TOKENS
         return named and not self.added_ids and self.content == self.by_bert()
 
@@ -136,8 +136,8 @@ class JsonEngine:
 
     @functools.cached_property
     def switches(self) -> dict[str, bool]:
-        """Return the rules that ``tokenizer_config.json`` has names for: what they do to text, by name."""
-        kind, accented = self.content["model"]["type"], unicodedata.normalize("NFC", self._normalized("é"))
+        """Return name -> whether the rule is on, for the rules that have names in ``tokenizer_config.json``."""
+        kind, accented = self.content["model"]["type"], unicodedata.normalize("NFC", self.normalized("é"))
         steps = [*tokenizer_json.flat(self.content["pre_tokenizer"], "pretokenizers")]
         first = [step.get("add_prefix_space", True) for step in steps if step["type"] == "ByteLevel"]
         if kind not in ("WordPiece", "Unigram"):
@@ -146,7 +146,7 @@ class JsonEngine:
             does, kept = tokenizer_json.steps_of(self.content), accented == "é"
             case = {"do_lower_case": self.lowercase} if "Lowercase" in does or not self.lowercase else {}
             return case | ({"keep_accents": kept} if "StripAccents" in does or kept else {})
-        split = " " in self._normalized("a中a")
+        split = " " in self.normalized("a中a")
         return {"do_lower_case": self.lowercase, "strip_accents": accented != "é", "tokenize_chinese_chars": split}
 
     @property
@@ -167,7 +167,7 @@ class JsonEngine:
 
     @property
     def as_json(self) -> JsonEngine:
-        """Return this engine, which is one of a ``tokenizer.json`` already."""
+        """Return this engine, which is the engine of a ``tokenizer.json`` already."""
         return self
 
     def json(self) -> str:
@@ -187,7 +187,7 @@ class JsonEngine:
         return [next(words) if fit else _int32(next(others)) for fit in fitting]
 
     def cut(self, text: str, special_tokens: bool = False) -> Cut:
-        """Return the pieces of ``text``. If ``special_tokens``, those in the text are recognised by either name."""
+        """Return the pieces of ``text``. If ``special_tokens``, special tokens in it are recognised by either name."""
         library, others = self._with_special_tokens if special_tokens else (self._library, {})
         with refusing("a text cannot be cut into pieces"):
             encoding = library.encode(text, add_special_tokens=False)
@@ -200,7 +200,7 @@ class JsonEngine:
 
     @functools.cached_property
     def _with_special_tokens(self) -> tuple[tokenizers.Tokenizer, dict[int, int]]:
-        """Return a tokenizer that finds special tokens in a text, and a dict: id of a name of BERT's -> the token's."""
+        """Return a tokenizer that finds special tokens in a text, and a dict: id of BERT's name -> id of the token."""
         library, ids = _library(self.content, "the tokenizer", {}), tokenizer_json.ids_of(self.content)
         entries = {entry["id"]: entry for entry in self.content["added_tokens"]}
         names: dict[int, int] = {}
@@ -213,14 +213,11 @@ class JsonEngine:
 
     def normalized(self, text: str) -> str:
         """Return ``text`` as it is before it is split into words."""
-        return self._normalized(text)
-
-    def _normalized(self, text: str) -> str:
         return self._library.normalizer.normalize_str(text) if self._library.normalizer else text
 
     def words(self, text: str) -> list[str]:
         """Return the words into which a text is split before they are cut into pieces, normalised."""
-        splitter, text = self._library.pre_tokenizer, self._normalized(text)
+        splitter, text = self._library.pre_tokenizer, self.normalized(text)
         return [word for word, _ in splitter.pre_tokenize_str(text)] if splitter else [text]
 
     def _bytes_of_ids(self, texts: Sequence[str]) -> Iterator[bytes]:
@@ -244,7 +241,7 @@ class JsonEngine:
         if not by_character or not splitters or not splitters[-1].get("use_regex", True):
             return None
         if types == ["ByteLevel"]:
-            # The space before a word is the word's. A first word without one is marked by a space.
+            # The space before a word belongs to the word. A first word without a space is marked by a space.
             kept = all(step["type"] == "NFC" for step in changes)
             return _WordCache(_words_with_space, self._add_words_with_space), functools.partial(_splits, kept)
         always = (

@@ -91,11 +91,7 @@ def merge(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
 
 
 def learn_from_counts(
-    words: Mapping[str, int],
-    size: int,
-    min_frequency: int = 2,
-    coverage: float = COVERAGE,
-    note: Note | None = None,
+    words: Mapping[str, int], size: int, min_frequency: int = 2, coverage: float = COVERAGE, note: Note | None = None
 ) -> tuple[str, ...]:
     """Return a vocabulary of at most ``size`` pieces, learned from word counts.
 

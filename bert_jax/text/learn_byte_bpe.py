@@ -1,7 +1,7 @@
 """Learns a byte-level BPE tokenizer. The same text always gives the same tokenizer.
 
 Every byte gets its piece, in the order of code points, before any pair is counted, and the trainer breaks ties by ids,
-so nothing depends on the order of a hash map. The special tokens are those of RoBERTa: ``<s>`` ``<pad>`` ``</s>``
+so nothing depends on the order of a hash map. The special tokens are RoBERTa's: ``<s>`` ``<pad>`` ``</s>``
 ``<unk>`` first and ``<mask>`` last. A pair of texts is laid out as in BERT, with one ``</s>`` between the texts and
 token types 0 and 1.
 """
@@ -39,7 +39,7 @@ def learn_byte_bpe(
     Sentences are encoded one by one, so the first word of a sentence gets the same pieces as inside a sentence.
 
     Args:
-      texts: sentences, read once. If there are more than ``max_sentences``, those with the lowest hashes are used.
+      texts: sentences, read once. Of more than ``max_sentences``, the sentences with the lowest hashes are used.
       lowercase: whether the tokenizer converts text to lower case.
       strip_accents: whether it strips accents; if None, in lower case alone. Korean syllables stay whole.
 

@@ -37,11 +37,11 @@ def learn_sentencepiece(
     """Return the bytes of a ``.model`` file with at most ``size`` pieces; pieces 0 to 4 are BERT's special tokens.
 
     Args:
-      texts: sentences, read once. If there are more than ``max_sentences``, those with the lowest hashes are used.
+      texts: sentences, read once. Of more than ``max_sentences``, the sentences with the lowest hashes are used.
       lowercase: whether the model's normaliser, after NFKC, converts text to lower case.
       strip_accents: whether it strips accents; if None, in lower case alone.
-      options: of the library's trainer, such as ``byte_fallback``: 256 pieces for bytes, which spell characters that
-        have no piece of their own.
+      options: of the library's trainer, such as ``byte_fallback``: 256 pieces for bytes, which spell
+        characters that are no piece.
 
     Raises:
       UserError: there is no text, or ``size`` is too small for the special tokens and the alphabet.
@@ -82,10 +82,10 @@ def _explain(message: str, size: int) -> str:
 
 
 def sample(texts: Iterable[str], at_most: int) -> list[str]:
-    """Return ``at_most`` of ``texts``: those with the lowest hashes, in their order. It is the same in every process.
+    """Return the ``at_most`` texts with the lowest hashes, in the order of ``texts``, the same in every process.
 
     A text longer than ``MAX_CHARACTERS`` is cut into several texts. Empty texts are left out. Raises ``UserError`` if
-    there is no other.
+    all texts are empty.
     """
     kept: list[tuple[int, int, str]] = []  # a heap, the highest hash first
     for number, text in enumerate(_cut(texts)):

@@ -98,5 +98,5 @@ _BYTE_OF = {character: byte for byte, character in enumerate(ALPHABET)}
 
 
 def _bytes(piece: str) -> bytes:
-    """Return the bytes that ``piece`` stands for; those of its own characters if one of these stands for none."""
+    """Return the bytes that ``piece`` stands for; its own UTF-8 bytes if one of its characters stands for no byte."""
     return bytes(_BYTE_OF[c] for c in piece) if _BYTE_OF.keys() >= set(piece) else piece.encode()

@@ -20,9 +20,9 @@ ADVICE = (
 
 @contextlib.contextmanager
 def refusing(what: str) -> Iterator[None]:
-    """Turn what the library raises into a ``UserError`` that begins with ``what``: ``Exception`` itself, or a panic.
+    """Turn an error or a panic of the library into a ``UserError`` that begins with ``what``.
 
-    A panic is no ``Exception``, and has a class that cannot be imported.
+    The class of an error is ``Exception`` itself. A panic is no ``Exception``, and its class cannot be imported.
     """
     try:
         yield
@@ -33,11 +33,11 @@ def refusing(what: str) -> Iterator[None]:
 
 
 def check_patterns(content: tokenizer_json.Content, library: tokenizers.Tokenizer, where: str) -> None:
-    """Raise ``UserError`` if a pattern of the tokenizer runs away: needs a time exponential in the length of a word.
+    """Raise ``UserError`` if a pattern of the tokenizer runs away: if its time is exponential in the length of a word.
 
-    The library gives up such a search after millions of steps, with a panic. Texts to try are runs of the characters of
-    the pattern, and of pairs of them, before a character that ends the run. The pattern itself follows, because the
-    library does not search a text without the characters that every match has.
+    The library gives up such a search after millions of steps, with a panic. The texts on which a pattern is tried are
+    runs of its characters, and of pairs of its characters, before a character that ends the run. The pattern itself
+    follows, because the library does not search a text without the characters that every match has.
     """
     steps = (tokenizer_json.flat(content[key], f"{key.replace('_', '')}s") for key in ("normalizer", "pre_tokenizer"))
     patterns = [step.get("pattern", {}).get("Regex", "") for step in itertools.chain(*steps)]
@@ -50,7 +50,7 @@ def check_patterns(content: tokenizer_json.Content, library: tokenizers.Tokenize
 
 @contextlib.contextmanager
 def _no_panics_shown() -> Iterator[None]:
-    """Close the standard error of the process for a moment: a panic is written there, however it is caught."""
+    """Close the standard error of the process for a moment: a panic is written there even if it is caught."""
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 2)

@@ -31,7 +31,7 @@ from bert_jax.text.sentencepiece_model import (
 )
 from bert_jax.text.settings import ROLES, Settings
 
-_QUOTES = ("``", "''")  # the replacement table of ALBERT has " for each; those of most models leave them
+_QUOTES = ("``", "''")  # ALBERT's replacement table has " for each; the tables of most models keep both
 _ALBERT_ROLES = {"cls": "[CLS]", "sep": "[SEP]", "mask": MASK}  # whatever other special tokens a model has
 _DECODER = decoders.Sequence([decoders.Metaspace(SPACE, "always"), decoders.ByteFallback(), decoders.Fuse()])
 
@@ -46,11 +46,7 @@ class SentencePieceEngine:
     added_ids: frozenset[int] = frozenset()
 
     def __init__(
-        self,
-        model: bytes,
-        lowercase: bool | None = None,
-        where: str = "the model",
-        strip_accents: bool | None = None,
+        self, model: bytes, lowercase: bool | None = None, where: str = "the model", strip_accents: bool | None = None
     ) -> None:
         """Read ``model``, the bytes of a ``.model`` file; error messages call it ``where``.
 
@@ -60,7 +56,7 @@ class SentencePieceEngine:
             self.model, special = prepare(model, lowercase, where, strip_accents)
             self.lowercase = folds_case(self.model)
             self._processor = quiet_library().SentencePieceProcessor(model_proto=self.model)
-        except RuntimeError as error:  # all that the library says of a table or a piece that it cannot read
+        except RuntimeError as error:  # the library's only error for a table or a piece that it cannot read
             raise UserError(f"{where} is damaged ({error}); copy it again") from error
         self.vocab: tuple[str, ...] = tuple(piece.piece for piece in parse(self.model, where).pieces)
         self._special = special  # BERT's name -> id
@@ -109,8 +105,8 @@ class SentencePieceEngine:
     def cut(self, text: str, special_tokens: bool = False) -> Cut:
         """Return the pieces of ``text``; an unknown piece has its own text.
 
-        If ``special_tokens``, those in the text are recognised by either name. As sentencepiece cannot do that, the
-        pieces are then those of ``as_json``.
+        If ``special_tokens``, special tokens in the text are recognised by either name. As sentencepiece cannot do
+        that, ``as_json`` then cuts the text.
         """
         if special_tokens:
             return self.as_json.cut(text, special_tokens)
@@ -125,6 +121,9 @@ class SentencePieceEngine:
         """Return the text of ``pieces``."""
         text: str = _DECODER.decode(list(pieces))
         return text
+
+
+Engine = JsonEngine | SentencePieceEngine  # a library with a tokenizer
 
 
 def _spans(text: str, pieces: Sequence[str], offsets: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
@@ -213,7 +212,7 @@ def _merges(model: Any) -> list[tuple[str, str]]:
 
 
 def _normalizer(spec: Any) -> Any:
-    # The library looks up one visible character at a time, so replacements of two need a step of their own.
+    # The library looks up one visible character at a time, so a replacement of two characters needs a separate step.
     steps: list[Any] = [normalizers.Replace(quote, '"') for quote in _quotes(spec)]
     steps += [normalizers.Precompiled(spec.precompiled_charsmap)] if spec.precompiled_charsmap else []
     if spec.remove_extra_whitespaces:
@@ -223,6 +222,6 @@ def _normalizer(spec: Any) -> Any:
 
 
 def _quotes(spec: Any) -> list[str]:
-    """Return those of ``_QUOTES`` that the model's normaliser replaces by a double quote."""
+    """Return the ``_QUOTES`` that the model's normaliser replaces by a double quote."""
     own = quiet_library().SentencePieceNormalizer(normalizer_spec=spec.SerializeToString())
     return [quote for quote in _QUOTES if own.Normalize(quote).endswith('"')]

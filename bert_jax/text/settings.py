@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 from bert_jax.errors import UserError
 from bert_jax.storage import reading
 
-# An added token: its ``content``, its ``id`` if it is known, and those of ``FLAGS`` that are on. Without flags, it is
-# found exactly as it is written, before text is converted to lower case.
+# An added token: its ``content``, its ``id`` if the id is known, and the ``FLAGS`` that are on. Without flags, a token
+# is found exactly as it is written, before text is converted to lower case.
 Token: TypeAlias = Mapping[str, Any]
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 ROLES = ("pad", "unk", "cls", "sep", "mask")  # in the order of records.SPECIAL_TOKENS
@@ -47,7 +47,7 @@ _READ = {
     "merges": "Roberta Bart GPT2 LED Longformer Mvp",
 }
 _PLAIN = ("PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend", "BertTokenizerLegacy")  # of any rules
-# Classes that split text by a program, which a tokenizer.json cannot hold; transformers reads none of it for them.
+# Classes that split text by a program, which no tokenizer.json can hold; transformers reads no tokenizer.json for them.
 _PROGRAMS = (
     "BertJapanese BertSudachipy ElectraSudachipy Sudachi Juman Jumanpp Mecab KoBert Phobert Bertweet Bartpho RoFormer "
     "RoCBert Tapas XLM Flaubert FSMT BioGpt BlenderbotSmall Cpm CpmAnt CTRL Canine ByT5 MyT5 Perceiver ProphetNet "
@@ -59,7 +59,7 @@ _OTHERS = "Barthez Camembert FNet Funnel MPNet RemBert Splinter XLMRoberta XLNet
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What the files in ``where`` say. ``options`` joins tokenizer_config.json and special_tokens_map.json."""
+    """The content of the files in ``where``. ``options`` joins tokenizer_config.json and special_tokens_map.json."""
 
     where: str
     options: Mapping[str, Any]
@@ -78,13 +78,13 @@ class Settings:
         return value
 
     def flags(self, token: str) -> dict[str, bool]:
-        """Return where a special token is found in a text, if the files name it by an object."""
+        """Return the flags that say where a special token is found in a text, if the files name it by an object."""
         named = (self.options.get(f"{role}_token") for role in ROLES)
         found = next((value for value in named if isinstance(value, dict) and value["content"] == token), {})
         return {flag: found[flag] for flag in ("single_word", "lstrip", "rstrip") if found.get(flag) is not None}
 
     def added(self, pieces: Collection[str]) -> list[Token]:
-        """Return the added tokens, without those of ``pieces`` that stand around whole texts."""
+        """Return the added tokens, without the tokens around whole texts that are ``pieces`` already."""
         around = {_content(self.options.get(name)) for name in _AROUND_TEXTS}
         return [token for token in self.tokens if not (token["content"] in around and token["content"] in pieces)]
 
@@ -131,9 +131,10 @@ class Settings:
 
 
 def beside(source: Any) -> Settings:
-    """Return the settings of the tokenizer whose file is ``source``. Raises ``UserError`` if one cannot be obeyed."""
+    """Return the settings of the tokenizer whose file is ``source``. Raises ``UserError`` for what cannot be obeyed."""
     folder = source.parent
-    config, special_map, ids = (_read(folder / name) for name in (_CONFIG, _SPECIAL_MAP, _ADDED))
+    beside_it = (folder / name for name in (_CONFIG, _SPECIAL_MAP, _ADDED))
+    config, special_map, ids = (read_json(file) if file.exists() else {} for file in beside_it)
     model = reading.read_object(folder / "config.json") or {}
     early = {key: model[key] for key in ("tokenizer_class", "do_lower_case") if model.get(key) is not None}
     options = early | {key: value for content in (config, special_map) for key, value in content.items()}
@@ -218,11 +219,6 @@ def _id(value: Any, file: Any) -> int:
 def _unreadable(file: Any, key: str, value: Any, wanted: str) -> UserError:
     shown = json.dumps(value, ensure_ascii=False)
     return UserError(f"{file} has {shown[:60]} for {key}; {wanted}")
-
-
-def _read(source: Any) -> dict[str, Any]:
-    """Return the content of a JSON file; {} if there is none."""
-    return read_json(source) if source.exists() else {}
 
 
 def read_json(source: Any) -> dict[str, Any]:

@@ -23,17 +23,13 @@ from bert_jax.text.case import Case
 from bert_jax.text.encoded import Cut, Encoded, kept_lengths
 from bert_jax.text.json_engine import JsonEngine
 from bert_jax.text.marks import Bytes, Prefix, is_white
-from bert_jax.text.sentencepiece_engine import SentencePieceEngine
+from bert_jax.text.sentencepiece_engine import Engine, SentencePieceEngine
 from bert_jax.text.settings import Token
 from bert_jax.text.surrogates import well_formed
 from bert_jax.text.vocab_txt import check_vocab
 
 FILE_NAMES = (tokenizer_json.FILE_NAME, folders.BARE, SentencePieceEngine.file_name)
 _FILE_OF_KIND = {"wordpiece": "vocab.txt", "byte_bpe": tokenizer_json.FILE_NAME}  # all others: sentencepiece's
-
-
-# A library with a tokenizer. Special tokens in texts are plain text to it, if not said otherwise.
-Engine = JsonEngine | SentencePieceEngine
 
 
 class Tokenizer:
@@ -89,7 +85,7 @@ class Tokenizer:
 
     @property
     def case(self) -> Case:
-        """Return what a record has to say of the case, for ``load`` to give the same tokenizer of a ``vocab.txt``."""
+        """Return the case that a record has to state, so that ``load`` gives the same tokenizer of a ``vocab.txt``."""
         return Case(self.lowercase, self.strip_accents)
 
     @functools.cached_property
@@ -99,7 +95,7 @@ class Tokenizer:
         return accents.strips_accents(normalize), accents.cuts_syllables(normalize)
 
     def losses(self, found: accents.Losses) -> str:
-        """Return a line about what the tokenizer takes from the letters of a text; "" if it is little."""
+        """Return a line that says what the tokenizer takes from the letters of a text; "" if it takes little."""
         return accents.line(found, *self._takes)
 
     def spoils(self, text: str) -> bool:
@@ -131,9 +127,9 @@ class Tokenizer:
     def surfaces(self) -> tuple[tuple[str, bool | None], ...]:
         """Return, for each piece, its text and whether it continues a word, [V].
 
-        The entry of a special token is (BERT's name for it, None), that of an added token (the token, None). No two
-        pieces of a tokenizer have the same entry. Pieces with the same meaning have the same entry in every kind of
-        tokenizer.
+        The entry of a special token is (BERT's name for it, None). The entry of an added token is (the token, None).
+        No two pieces of a tokenizer have the same entry. Pieces with the same meaning have the same entry in every kind
+        of tokenizer.
         """
         names = dict(zip(self.special_ids, SPECIAL_TOKENS, strict=True))
         names |= {i: self.vocab[i] for i in self._engine.added_ids}
@@ -199,7 +195,7 @@ class Tokenizer:
                 start += 1
             while start < stop and is_white(text[stop - 1]):
                 stop -= 1
-            if role == "unknown":  # such a piece has the text that it stands for
+            if role == "unknown":  # the library gives an unknown piece as its text
                 role = "continues" if self._engine.marks.continues(piece) else "begins"
             after_white = before != "space" and max(end, 1) <= start < stop and is_white(text[start - 1])
             begins = role != "continues" or before in ("special", "added") or after_white
@@ -243,7 +239,8 @@ class Tokenizer:
     def trimmed(self, texts: Sequence[str], min_count: int = 1) -> tuple[Tokenizer, np.ndarray]:
         """Return the tokenizer of the pieces that texts use ``min_count`` times or more, and their [V] old ids.
 
-        What ``text.trimming`` needs stays too. Raises ``UserError`` if there is no such piece, or that cannot trim it.
+        Pieces that ``text.trimming`` needs stay too. Raises ``UserError`` if the texts use no piece so often, or if
+        ``text.trimming`` cannot trim such a tokenizer.
         """
         before = self.encode_batch(texts)
         used = np.bincount(np.concatenate(before or [np.zeros(0, int)]), minlength=self.size) >= min_count
@@ -267,28 +264,24 @@ class Tokenizer:
 
     @property
     def has_bert_rules(self) -> bool:
-        """Return whether a ``vocab.txt`` and the ``switches`` say all."""
+        """Return whether a ``vocab.txt`` and the ``switches`` say everything that the ids depend on."""
         return self._engine.as_json.has_bert_rules
 
     @property
     def switches(self) -> dict[str, bool]:
-        """Return the rules of the tokenizer that ``tokenizer_config.json`` has names for."""
+        """Return name -> whether the rule is on, for the rules that have names in ``tokenizer_config.json``."""
         return self._engine.as_json.switches
 
 
-def wordpiece(
-    vocab: Sequence[str], lowercase: bool = True, where: str = "the vocabulary", strip_accents: bool | None = None
-) -> Tokenizer:
-    """Return BERT's WordPiece tokenizer with these pieces, one for each id; error messages call them ``where``."""
-    check_vocab(vocab, where)
+def wordpiece(vocab: Sequence[str], lowercase: bool = True, strip_accents: bool | None = None) -> Tokenizer:
+    """Return BERT's WordPiece tokenizer with these pieces, one for each id."""
+    check_vocab(vocab, "the vocabulary")
     return Tokenizer(JsonEngine(tokenizer_json.of_bert(vocab, lowercase, strip_accents)))
 
 
-def sentencepiece(
-    model: bytes, lowercase: bool | None = None, where: str = "the model", strip_accents: bool | None = None
-) -> Tokenizer:
+def sentencepiece(model: bytes, lowercase: bool | None = None, strip_accents: bool | None = None) -> Tokenizer:
     """Return the tokenizer of the bytes of a ``.model`` file; see ``sentencepiece_model.prepare``."""
-    return Tokenizer(SentencePieceEngine(model, lowercase, where, strip_accents))
+    return Tokenizer(SentencePieceEngine(model, lowercase, strip_accents=strip_accents))
 
 
 def of_json(content: tokenizer_json.Content) -> Tokenizer:
@@ -304,13 +297,13 @@ def load(
 ) -> Tokenizer:
     """Return the tokenizer of a file, or of the first file of ``FILE_NAMES`` in a folder.
 
-    What the files of transformers beside it say is obeyed, or refused: see ``text.folders``.
+    The files of transformers beside it are obeyed, or refused: see ``text.folders``.
 
     Args:
-      lowercase: whether to convert text to lower case, if the file and the files beside it do not say it. If None, a
+      lowercase: whether to convert text to lower case, if no file says so. If None, a
         model of sentencepiece keeps its own rule, and a ``vocab.txt`` is taken as lower-case.
       strip_accents: whether to strip accents, if no file says it. If None, they are stripped with lower case.
-      rows: the number of ids that a model has embeddings for, if it is known; blank lines beyond do not count.
+      rows: the number of embeddings of a model, if there is a model; blank lines beyond this number do not count.
 
     Raises:
       UserError: there is no such file, it is not a tokenizer, or the files contradict each other.

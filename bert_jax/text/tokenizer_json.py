@@ -18,7 +18,7 @@ from bert_jax.text.marks import SPACE
 from bert_jax.text.settings import FLAGS, ROLES, Settings, Token, check_token, read_json
 
 Content = dict[str, Any]
-# role -> its token's names in published tokenizers, used if neither a template nor a file beside the tokenizer tells.
+# role -> names of its token in published tokenizers, for tokenizers whose files do not name the token of the role.
 NAMES = {
     "pad": ("[PAD]", "<pad>"),
     "unk": ("[UNK]", "<unk>"),
@@ -67,7 +67,7 @@ def of_bert(
 ) -> Content:
     """Return the content of BERT's WordPiece tokenizer with ``pieces``, one for each id.
 
-    A later one of two equal pieces has the id, as in all other libraries; no text gives the earlier one.
+    Of two equal pieces, the later piece has the id, as in all other libraries; no text gives the earlier id.
 
     Args:
       strip_accents: if None, accents are stripped where text is converted to lower case.
@@ -88,14 +88,11 @@ def of_bert(
 
 
 def normal(
-    content: Mapping[str, Any],
-    where: str,
-    named: Mapping[str, str] | None = None,
-    settings: Settings | None = None,
+    content: Mapping[str, Any], where: str, named: Mapping[str, str] | None = None, settings: Settings | None = None
 ) -> Content:
     """Return ``content`` in one form, whichever version of a library wrote it, with its special tokens.
 
-    A role that no token has gets a new one, under BERT's name, so V grows by one.
+    A role that no token has gets a new token, under BERT's name, so V grows by one.
 
     Args:
       content: the content of a ``tokenizer.json``; error messages call it ``where``.
@@ -103,7 +100,7 @@ def normal(
       settings: what these files say, with more added tokens.
 
     Raises:
-      UserError: ``content`` is not that of a tokenizer, or lays out pairs in a way that this package cannot do.
+      UserError: ``content`` is no tokenizer, or lays out pairs in a way that this package cannot.
     """
     try:
         return _normal(content, where, named or {}, settings)
@@ -197,7 +194,7 @@ def _type_of(model: Mapping[str, Any]) -> str:
 
 
 def with_added(content: Content, tokens: Iterable[Token]) -> Content:
-    """Return ``content`` with more added tokens. One that has no ``id`` and is no piece yet gets the next id."""
+    """Return ``content`` with more added tokens. A token that has no ``id`` and is no piece yet gets the next id."""
     entries, ids = {entry["content"]: entry for entry in content["added_tokens"]}, ids_of(content)
     for token in tokens:
         name = token["content"]
@@ -280,8 +277,8 @@ def _roles(
 ) -> dict[str, str]:
     """Return role -> token for the roles that a token has.
 
-    The token of a role is the one in the post-processor; otherwise the model's own [UNK]; otherwise the one in
-    ``named``, which comes from files beside the tokenizer; otherwise the first of the role's ``NAMES`` that is a piece.
+    The token of a role is, in this order: the token that the post-processor names, the model's own [UNK], the token in
+    ``named`` (from files beside the tokenizer), or the first of the role's ``NAMES`` that is a piece.
     """
     stated: dict[str, str] = {}
     for step in processors:

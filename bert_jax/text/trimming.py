@@ -2,34 +2,32 @@
 
 Why that holds:
 
-- WordPiece takes the longest piece at each place of a word. What a text uses was the longest, and nothing comes in. A
-  word that ended as [UNK] was tried piece by piece, so the pieces of that try stay too.
-- BPE merges two neighbours at a time. No merge crosses the ends of a piece that results, so what happened inside it is
-  what cutting it alone does: those merges stay, with the pieces they join. A merge that never happened changes nothing.
-- Unigram takes the path of pieces with the best sum of scores. The best path stays, and paths only go. The scores of
+- WordPiece takes the longest piece at each place of a word. The pieces that a text uses were the longest, and no piece
+  is added. A word that became [UNK] was tried piece by piece, so the pieces of this trial stay too.
+- BPE merges two neighbours at a time. No merge crosses the ends of a piece that results, so the merges inside a piece
+  are the merges that cut the piece alone. These merges stay, with the pieces that they join. Other merges never
+  happened, so their loss changes nothing.
+- Unigram takes the path of pieces with the best sum of scores. The best path stays, and no path is added. The scores of
   unknown characters and user-defined pieces follow the lowest and the highest score, so the pieces with these stay.
 
-Every piece of one character stays too: new text becomes [UNK] no more often, where each character of it is a piece.
+Every piece of one character stays too, so new text whose characters are all pieces becomes [UNK] no more often.
 """
 
 from __future__ import annotations
 
 import heapq
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from bert_jax.errors import UserError
 from bert_jax.text import tokenizer_json
 from bert_jax.text.json_engine import JsonEngine
-from bert_jax.text.sentencepiece_engine import SentencePieceEngine
+from bert_jax.text.marks import BYTE
+from bert_jax.text.sentencepiece_engine import Engine, SentencePieceEngine
 from bert_jax.text.sentencepiece_model import KINDS, NORMAL, parse
-
-_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
-Engine = JsonEngine | SentencePieceEngine
 
 
 def trimmed(engine: Engine, used: Collection[int], unknown: Iterable[str]) -> tuple[Engine, list[int]]:
-    """Return an engine with the pieces ``used`` and those that have to stay with them, and its [V] old ids, ascending.
+    """Return an engine with the pieces ``used`` and the pieces that these need, and its [V] old ids, ascending.
 
     ``unknown`` are the texts that have an unknown piece. Raises ``UserError`` for a BPE that marks pieces in words.
     """
@@ -57,7 +55,7 @@ def _of_json(engine: JsonEngine, kept: set[int], unknown: Iterable[str]) -> tupl
     content, ids = engine.content, tokenizer_json.ids_of(engine.content)
     model = dict(content["model"])
     kind, prefix = model["type"], model.get("continuing_subword_prefix", "")
-    kept |= {i for piece, i in ids.items() if len(piece.removeprefix(prefix)) == 1 or _BYTE.fullmatch(piece)}
+    kept |= {i for piece, i in ids.items() if len(piece.removeprefix(prefix)) == 1 or BYTE.fullmatch(piece)}
     if kind == "WordPiece":
         words, most = {word for text in unknown for word in engine.words(text)}, model["max_input_chars_per_word"]
         kept |= {i for word in words if len(word) <= most for i in _tried(word, ids, prefix)}
@@ -99,7 +97,7 @@ def _merges(pieces: Iterable[str], rank: Callable[[tuple[str, str]], float | Non
 
 
 def _merges_of(piece: str, rank: Callable[[tuple[str, str]], float | None]) -> Iterator[tuple[str, str]]:
-    parts = [*piece, ""]  # a part that was joined to the part before it is "", as is the end
+    parts = [*piece, ""]  # "" stands for a part that was joined to the part before it, and for the end
     before, after = [*range(-1, len(piece))], [*range(1, len(piece) + 2)]
     waiting = list[tuple[float, int, tuple[str, str]]]()
 

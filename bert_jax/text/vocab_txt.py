@@ -1,4 +1,4 @@
-"""Splits and checks a ``vocab.txt``: the pieces of a WordPiece tokenizer, one on each line; its number is the id."""
+"""Splits and checks a ``vocab.txt``: each line has a piece of a WordPiece tokenizer; the line's number is the id."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def lines_of(text: str, rows: int | None = None) -> list[str]:
     """Return the lines of a ``vocab.txt``, each without the white space around it, as google-research/bert reads them.
 
     Only a line feed ends a line, and a line of nothing but white space stays: U+2028 and ##U+2028 are published pieces.
-    A line that is a piece, a tab and its own number is the piece.
+    If each line is a piece, a tab and the number of the line, the lines are the pieces.
 
     Args:
       rows: how many of the lines count; blank lines at the end that go beyond are left out.

@@ -13,7 +13,7 @@ _UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U
 _WIDE = rf"[{_UNSPACED}\u3000-\u303f\uff00-\uff65]"  # with the punctuation of these scripts
 # Also Thai, Lao, Tibetan, Burmese and Khmer, whose words have several characters.
 NO_SPACES = re.compile(rf"{_WIDE}|[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff]")
-_BESIDE = rf"[“”‘’…—]|{re.escape(MASK)}"  # what belongs to them if it stands beside them
+_BESIDE = rf"[“”‘’…—]|{re.escape(MASK)}"  # signs that belong to these scripts if they stand beside them
 SPACES = re.compile(rf"(?<={_WIDE}) (?={_WIDE}|{_BESIDE})|(?:(?<=[“”‘’…—])|(?<={re.escape(MASK)})) (?={_WIDE})")
 _LETTERS = rf"(?:(?![{_UNSPACED}])\w)+"
 PARTS = re.compile(
@@ -39,9 +39,9 @@ class Word(NamedTuple):
 
 
 def split_words(text: str) -> list[Word]:
-    """Return the words of ``text`` in order, much as CoNLL's data have them: punctuation marks are words of their own.
+    """Return the words of ``text`` in order, much as in CoNLL's data: each punctuation mark is a word.
 
-    Hyphens, apostrophes and dots inside a word stay in it, but for the English ``'s``. A Chinese or Japanese character
+    Hyphens, apostrophes and dots inside a word stay in it, except the English ``'s``. A Chinese or Japanese character
     is a word.
     """
     return [Word(match.group(), match.start()) for match in PARTS.finditer(text)]

@@ -1,7 +1,20 @@
 """What a source gives, for its tests."""
 
+import bz2
+import gzip
+import lzma
+
+import pyarrow
+
 from bert_jax.corpora.source import Piece, Skipped
 from bert_jax.records import Document
+
+PACK = {
+    "gz": gzip.compress,
+    "xz": lzma.compress,
+    "bz2": bz2.compress,
+    "zst": lambda data: pyarrow.compress(data, "zstd", asbytes=True),
+}  # the ending of a file -> what packs its bytes
 
 
 def items(source) -> list[Document | Skipped]:

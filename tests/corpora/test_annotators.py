@@ -118,7 +118,7 @@ CHINESE = wordpiece((*SPECIAL_TOKENS, *"我来到北京清华大学，。了", "
 
 
 def units_of(annotator, sentence: str) -> list[str]:
-    """Pieces of the units that ``annotator`` finds in ``sentence``, joined; those outside in brackets."""
+    """Pieces of the units that ``annotator`` finds in ``sentence``, joined; pieces outside of units are in brackets."""
     [found] = tokenize([Document("", (sentence,))], CHINESE, [Column("units", "x", annotator)])
     joined: list[str] = []
     for token, value in zip(found.tokens, found.columns["units"].tolist(), strict=True):
@@ -130,7 +130,13 @@ def units_of(annotator, sentence: str) -> list[str]:
     return joined
 
 
-def test_words_of_chinese_text():
+def test_words_of_chinese_text(tmp_path, monkeypatch):
+    """No cache is read or written that others may write: the dictionary is read anew here."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    segmenter._segmenter.cache_clear()
+    assert units_of(segmenter.Annotator(hmm=False), "北京大学") == ["北京大学"]
+    assert not list(tmp_path.iterdir())
     text = "我来到北京清华大学，NEW York。"
     assert units_of(segmenter.Annotator(), text) == ["我", "来到", "北京", "清华大学", "，", "new", "york", "。"]
     assert segmenter.Annotator().identity() == {"version": 1, "jieba": "0.42.1", "hmm": True}
@@ -152,14 +158,6 @@ def test_words_are_the_same_whatever_cuts_them_into_pieces(kind):
         expected = [word for word in segmenter._segmenter().cut(text) if word.strip()]
         known = [tokenizer.decode(tokenizer.encode_batch([word])[0]).strip() for word in expected]
         assert joined == known, kind
-
-
-def test_the_segmenter_reads_no_cache_that_others_may_write(tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    segmenter._segmenter.cache_clear()
-    assert units_of(segmenter.Annotator(hmm=False), "北京大学") == ["北京大学"]
-    assert not list(tmp_path.iterdir())
 
 
 def write(path: Path, text: str) -> str:
@@ -196,10 +194,7 @@ BAD = {
     ),
     "text": ({"words": "segmenter"}, "config.corpus.columns.words is 'segmenter'; it needs an annotator, such as "),
     "unknown": ({"words": {"annotator": "segmentor"}}, "no annotator 'segmentor' in .*did you mean 'segmenter'"),
-    "number": (
-        {"words": {"annotator": 5}},
-        "no annotator 5 in bert_jax.corpora.annotators; valid: lexicon, seg",
-    ),
+    "number": ({"words": {"annotator": 5}}, "no annotator 5 in bert_jax.corpora.annotators; valid: lexicon, seg"),
     "option": ({"words": {"annotator": "segmenter", "hnm": 1}}, "unknown key config.corpus.columns.words.hnm; did you"),
     "type": ({"words": {"annotator": "segmenter", "hmm": 1}}, "config.corpus.columns.words.hmm is 1; expected bool"),
     "no_path": ({"people": {"annotator": "lexicon"}}, "'lexicon' of config.corpus.columns has no path; name a file"),

@@ -1,6 +1,7 @@
 """The build goes on where it was cut, and who makes a store leaves no trace in it."""
 
 import dataclasses
+import json
 import multiprocessing
 import os
 import shutil
@@ -131,20 +132,29 @@ def test_shards_of_another_build_are_not_used(tmp_path, notes):
     assert manifest["heldout_fraction"] == 0.5
 
 
-@pytest.mark.parametrize("workers", [2, 4])
-def test_worker_processes_make_the_same_bytes(tmp_path, notes, workers):
+BEAM = ("--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner",)
+
+
+def test_shards_that_another_version_recorded_are_one_line(tmp_path, notes):
+    with pytest.raises(KeyboardInterrupt):
+        build(Letters(str(notes), stop=7), TOKENIZER, tmp_path / "cut", ONE)
+    record = tmp_path / "cut.partial" / "parts" / "00001.tokens.json"
+    record.write_text(
+        json.dumps({key: value for key, value in json.loads(record.read_text()).items() if key != "losses"})
+    )
+    with pytest.raises(UserError, match="cut.partial was begun by another version .* give the same command again"):
+        build(Letters(str(notes)), TOKENIZER, tmp_path / "cut", ONE)
+    build(Letters(str(notes)), TOKENIZER, tmp_path / "cut", ONE)
+    assert readings(notes)[0] == 2
+
+
+@pytest.mark.parametrize("made_by", [{"num_workers": 2}, {"beam_options": BEAM}], ids=["processes", "beam"])
+def test_workers_make_the_same_bytes(tmp_path, notes, made_by):
+    """``test_killed_build`` does so with four."""
     build(Letters(str(notes)), TOKENIZER, tmp_path / "one", ONE)
-    build(Letters(str(notes)), TOKENIZER, tmp_path / "many", dataclasses.replace(ONE, num_workers=workers))
+    build(Letters(str(notes)), TOKENIZER, tmp_path / "many", dataclasses.replace(ONE, **made_by))
     assert readings(notes) == [2] * 12
     assert bytes_of(tmp_path / "many") == bytes_of(tmp_path / "one")
-
-
-def test_a_beam_runner_makes_the_same_bytes(tmp_path, notes):
-    build(Letters(str(notes)), TOKENIZER, tmp_path / "one", ONE)
-    beam = ("--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner",)
-    build(Letters(str(notes)), TOKENIZER, tmp_path / "beam", dataclasses.replace(ONE, beam_options=beam))
-    assert readings(notes) == [2] * 12
-    assert bytes_of(tmp_path / "beam") == bytes_of(tmp_path / "one")
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -176,7 +186,9 @@ def multiprocessing_worker() -> bool:
     return multiprocessing.parent_process() is not None
 
 
-@pytest.mark.parametrize("interrupts", [signal.default_int_handler, signal.SIG_IGN])
+@pytest.mark.parametrize(
+    "interrupts", [signal.SIG_IGN, pytest.param(signal.default_int_handler, marks=pytest.mark.heavy)]
+)
 def test_a_worker_that_is_killed_ends_the_build_in_one_line(tmp_path, notes, capfd, interrupts):
     """Also in the background of a shell script, where interrupts are ignored."""
     before = signal.signal(signal.SIGINT, interrupts)

@@ -1,39 +1,22 @@
-"""Documents that repeat an earlier one are dropped: those and no others."""
-
-import dataclasses
-from collections.abc import Iterator
-from typing import Any
+"""Documents that repeat an earlier document are dropped, and no other documents."""
 
 import numpy as np
 
 from bert_jax.corpora import duplicates
 from bert_jax.corpora.build import BuildConfig, build
-from bert_jax.corpora.source import Piece
 from bert_jax.corpora.store import Corpus
 from bert_jax.records import SPECIAL_TOKENS, Document
 from bert_jax.text.tokenizer import wordpiece
+from tests.corpora.test_store import ListSource
 
 WORDS = [f"{a}{b}" for a in "bcdfghjklm" for b in "aeiou"]
 TOKENIZER = wordpiece((*SPECIAL_TOKENS, *WORDS))
 
 
-@dataclasses.dataclass(frozen=True)
-class Texts:
-    texts: tuple[str, ...]
-
-    def pieces(self) -> list[Piece]:
-        return [Piece("texts", n, n + 3, 100) for n in range(0, len(self.texts), 3)]
-
-    def read(self, piece: Piece) -> Iterator[Document]:
-        for n in range(piece.start, min(piece.stop, len(self.texts))):
-            words = self.texts[n].split()
-            yield Document(str(n), (" ".join(words[:50]), " ".join(words[50:])))
-
-    def fingerprint(self) -> str:
-        return str(hash(self.texts))
-
-    def describe(self) -> dict[str, Any]:
-        return {"source": "texts"}
+def source_of(texts) -> ListSource:
+    """Return a source of a document a text; it has two sentences."""
+    halves = (((" ".join(words[:50]), " ".join(words[50:]))) for words in map(str.split, texts))
+    return ListSource(tuple(Document(str(n), sentences) for n, sentences in enumerate(halves)))
 
 
 def random_text(rng, length=200):
@@ -66,7 +49,7 @@ def test_planted_repetitions_go_and_all_else_stays(tmp_path):
     texts = [random_text(rng) for _ in range(30)]
     again = [texts[3], texts[3].replace(" ", "  "), texts[20], "", ""]
     alike = [changed(rng, texts[n], 2) for n in (5, 6, 7)]
-    source = Texts((*texts, *again, *alike))
+    source = source_of((*texts, *again, *alike))
     config = BuildConfig(0.3, part_bytes=200, duplicates="exact", num_workers=1)
     manifest = build(source, TOKENIZER, tmp_path / "out", config)
     assert manifest["dropped"]["exact_duplicates"] == 3
@@ -77,7 +60,7 @@ def test_planted_repetitions_go_and_all_else_stays(tmp_path):
 def test_nothing_is_dropped_unless_asked_for(tmp_path):
     rng = np.random.default_rng(0)
     text = random_text(rng)
-    manifest = build(Texts((text,) * 9), TOKENIZER, tmp_path / "out", BuildConfig(0.3, num_workers=1))
+    manifest = build(source_of((text,) * 9), TOKENIZER, tmp_path / "out", BuildConfig(0.3, num_workers=1))
     assert sum(split["num_documents"] for split in manifest["splits"].values()) == 9
 
 

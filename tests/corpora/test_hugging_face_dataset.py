@@ -80,7 +80,7 @@ def test_errors_say_what_is_there_and_what_to_do(saved):
 
 
 def test_the_commit_is_pinned(saved, monkeypatch):
-    """The Hub's answer and its download are stood in for; what is asked of them is looked at."""
+    """Fakes stand for the Hub's answer and its download, and record the requests."""
     commit, asked = "0123456789" * 4, []
 
     def dataset_info(self, name, revision=None):

@@ -101,9 +101,3 @@ def test_bad_lines_are_named_or_counted(tmp_path, line, reason, message):
     source = Source(paths=(f"{tmp_path}/*",), bad_text="skip")
     assert [s for sentences in documents(source).values() for s in sentences] == ["ok", "too"]
     assert skipped(source) == {"a.jsonl@15": reason}
-
-
-def test_fingerprint_follows_the_settings(tmp_path):
-    paths = write(tmp_path / "a.jsonl", {"text": "a"})
-    prints = {Source(paths=paths, **o).fingerprint() for o in ({}, {"text_field": "b"}, {"line_breaks": "are_spaces"})}
-    assert len(prints) == 3

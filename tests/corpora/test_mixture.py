@@ -48,5 +48,5 @@ def test_a_path_that_is_typed_wins_over_a_text_that_the_recipe_leaves_open():
     open_text = {"paths": (), "document_boundary": "file"}
     part = CorpusConfig(parts={"own": {"path": "store", "options": open_text}}).part("own")
     assert part.path == "store"
-    with pytest.raises(UserError, match="has the path store, .* and options, of one to be built"):
+    with pytest.raises(UserError, match="has the path store of .*, and the options of a corpus to be built"):
         CorpusConfig(parts={"own": {"path": "store", "options": {"paths": ("a.txt",)}}}).part("own")

@@ -1,4 +1,4 @@
-"""What is no plain text is refused or read by its tags; prose with signs is not."""
+"""Files that are no plain text are refused, or read by their tags; prose with signs is read as prose."""
 
 import bz2
 from html import escape

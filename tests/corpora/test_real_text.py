@@ -21,29 +21,27 @@ from bert_jax.text import tokenizer as tokenizers
 Shared = Callable[[str], Path]
 
 
+def unpacked(archive: Path, folder: Path) -> Path:
+    with lzma.open(archive) as packed, tarfile.open(fileobj=packed) as files_of:
+        files_of.extractall(folder, filter="data")
+    return folder
+
+
 def books(shared: Shared, folder: Path) -> list[str]:
-    with lzma.open(shared("en_books") / "en_books.tar.xz") as packed, tarfile.open(fileobj=packed) as archive:
-        archive.extractall(folder, filter="data")
+    folder = unpacked(shared("en_books") / "en_books.tar.xz", folder)
     return ["text_files", f"--config.corpus.options.paths={folder}/**/*.md"]
 
 
 def chinese(shared: Shared, folder: Path) -> list[str]:
-    with (
-        lzma.open(shared("zh_modern_prose") / "zh_modern_prose.tar.xz") as packed,
-        tarfile.open(fileobj=packed) as archive,
-    ):
-        archive.extractall(folder, filter="data")
+    folder = unpacked(shared("zh_modern_prose") / "zh_modern_prose.tar.xz", folder)
     return ["text_files", f"--config.corpus.options.paths={folder}/**/*.txt", "--config.corpus.options.language=zh"]
 
 
 def news(shared: Shared, folder: Path) -> list[str]:
     with zipfile.ZipFile(shared("en_bbc_news") / "bbc-fulltext.zip") as archive:
         archive.extractall(folder)
-    return [
-        "text_files",
-        f"--config.corpus.options.paths={folder}/**/[0-9]*.txt",
-        "--config.corpus.options.bad_text=skip",
-    ]
+    paths = f"--config.corpus.options.paths={folder}/**/[0-9]*.txt"
+    return ["text_files", paths, "--config.corpus.options.bad_text=skip"]
 
 
 def wikipedia(shared: Shared, folder: Path) -> list[str]:
@@ -63,19 +61,15 @@ def padding_of(rows: SequenceRows) -> float:
 @pytest.mark.heavy
 @pytest.mark.parametrize("make", [books, chinese, news, wikipedia], ids=lambda make: make.__name__)
 def test_a_real_corpus(
-    make: Callable[[Shared, Path], list[str]],
-    shared_data: Shared,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    make: Callable[[Shared, Path], list[str]], shared_data: Shared, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, *options = make(shared_data, tmp_path / "text")
-    flags = [
-        "--config=bert_base",
-        f"--config.corpus.source={source}",
-        *options,
+    flags = ["--config=bert_base", f"--config.corpus.source={source}", *options]
+    flags += [
         "--config.corpus.heldout_fraction=0.05",
+        "--config.vocab.size=16000",
+        "--config.corpus.part_bytes=4000000",
     ]
-    flags += ["--config.vocab.size=16000", "--config.corpus.part_bytes=4000000"]
     vocab = tmp_path / "vocab.txt"
     assert main.run(["vocab", *flags, f"--output={vocab}"]) == 0
     stores = {}

@@ -1,34 +1,24 @@
 """The source ``text_files``."""
 
-import bz2
 import errno
 import gzip
 import io
-import lzma
 import os
-import pickle
 import random
 import re
 import time
 import uuid
 
-import pyarrow
 import pytest
 
 from bert_jax.corpora import file_source, unpacking
+from bert_jax.corpora.jsonl import Source as JsonLines
 from bert_jax.corpora.source import Piece
 from bert_jax.corpora.text_files import Source
 from bert_jax.corpora.unpacking import open_unpacked
 from bert_jax.errors import UserError
 from bert_jax.storage import files
-from tests.corpora.reading import cut_everywhere, documents, items, kept_of, skipped
-
-PACK = {
-    "gz": gzip.compress,
-    "xz": lzma.compress,
-    "bz2": bz2.compress,
-    "zst": lambda data: pyarrow.compress(data, "zstd", asbytes=True),
-}
+from tests.corpora.reading import PACK, cut_everywhere, documents, items, kept_of, skipped
 
 
 def test_free_text_is_split_and_blank_lines_end_sentences(tmp_path):
@@ -43,11 +33,7 @@ def test_free_text_is_split_and_blank_lines_end_sentences(tmp_path):
 def test_one_sentence_a_line_and_blank_lines_between_documents(tmp_path):
     (tmp_path / "a.txt").write_text("\n\nOne. Still one.\n  Two \n\n\nThree\n   \nFour")
     source = Source(paths=(f"{tmp_path}/a.txt",), format="sentences", document_boundary="blank_line")
-    assert documents(source) == {
-        "a.txt@2": ("One. Still one.", "Two"),
-        "a.txt@27": ("Three",),
-        "a.txt@37": ("Four",),
-    }
+    assert documents(source) == {"a.txt@2": ("One. Still one.", "Two"), "a.txt@27": ("Three",), "a.txt@37": ("Four",)}
     whole = Source(paths=source.paths, format="sentences")
     assert documents(whole) == {"a.txt": ("One. Still one.", "Two", "Three", "Four")}
     assert [(d.id, d.sentences) for d in items(whole)] == list(documents(whole).items())
@@ -117,7 +103,7 @@ def test_big_files_are_cut_by_size_alone(tmp_path, monkeypatch):
     assert plain[-1].stop == -1
     assert sum(p.num_bytes for p in plain) == len(text)
     assert len(pieces) == len(plain) + 1  # a compressed file is read from its beginning
-    assert len(Source(paths=source.paths).pieces()) == 2  # and so is one that is a document
+    assert len(Source(paths=source.paths).pieces()) == 2  # a file that is a document is not cut either
     found = [d for p in plain for d in kept_of(source, p)]
     assert found == kept_of(source, Piece(plain[0].name, num_bytes=len(text)))
     assert len(found) == len(set(found)) == sum(i % 7 > 0 for i in range(300))
@@ -146,14 +132,10 @@ def test_fingerprint_follows_content_and_settings_and_not_place_or_time(tmp_path
     a, b = (Source(paths=(f"{tmp_path}/{f}/*.txt",)) for f in "ab")
     assert a.fingerprint() == b.fingerprint()
     assert a.fingerprint() != Source(paths=a.paths, format="sentences").fingerprint()
+    assert len({JsonLines(paths=a.paths, **o).fingerprint() for o in ({}, {"text_field": "b"})}) == 2
     before = b.fingerprint()
     files.write_text(tmp_path / "b" / "x.txt", "Texts")
     assert b.fingerprint() != before
-
-
-def test_a_source_travels_to_workers():
-    source = Source(paths=("x",), bad_text="skip")
-    assert pickle.loads(pickle.dumps(source)) == source
 
 
 def test_no_match_is_an_error(tmp_path):

@@ -1,4 +1,4 @@
-"""Nothing of a damaged store is believed: what is found when it is opened, as it is read, and by ``--verify``."""
+"""Damage of a store is found when the store is opened, as it is read, or by ``--verify``."""
 
 import json
 import os
@@ -89,7 +89,7 @@ def test_a_manifest_without_its_seal_is_damaged(folder: Path) -> None:
 
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every store is one whose shards are not digested when it is opened."""
+    """Every store is so large that its shards are not digested when it is opened."""
     monkeypatch.setattr(store, "DIGESTED_BYTES", 0)
 
 

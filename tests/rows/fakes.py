@@ -1,4 +1,4 @@
-"""A corpus split in memory, with the members of ``corpora.store.CorpusSplit`` that rows use."""
+"""A corpus split in memory, with the members of ``corpora.store.CorpusSplit`` that rows use; laws of random counts."""
 
 from __future__ import annotations
 
@@ -41,3 +41,14 @@ def fake_split(
     rng = np.random.default_rng(seed)
     counts = rng.integers(sentences[0], sentences[1] + 1, num_documents)
     return FakeSplit([np.maximum(1, rng.normal(mean, mean / 3, n)).astype(int) for n in counts])
+
+
+def z(hits: float, trials: float, rate: float) -> float:
+    """How many deviations the number of hits is off its mean."""
+    return float((hits - trials * rate) / np.sqrt(trials * rate * (1 - rate)))
+
+
+def chi_square_z(observed: np.ndarray, expected: np.ndarray) -> float:
+    """Standardised chi-square: about normal where the model holds."""
+    statistic, freedom = ((observed - expected) ** 2 / expected).sum(), len(observed) - 1
+    return float((statistic - freedom) / np.sqrt(2 * freedom))

@@ -6,7 +6,7 @@ from bert_jax.rows import random
 from bert_jax.rows.interfaces import Rows
 from bert_jax.rows.masking import MaskingConfig, mask_rows
 from bert_jax.rows.strategies import token
-from tests.rows.fakes import FACTS, VOCAB_SIZE
+from tests.rows.fakes import FACTS, VOCAB_SIZE, chi_square_z, z
 
 LENGTH = 64
 DEFAULT = MaskingConfig()
@@ -30,10 +30,6 @@ def laid_out(ids: np.ndarray, candidates: np.ndarray, lengths: np.ndarray) -> Ro
 def mask(count: int, config: MaskingConfig = DEFAULT) -> tuple[dict[str, np.ndarray], tuple[np.ndarray, ...]]:
     data = rows(count)
     return mask_rows(laid_out(*data), random.fold(random.key("m"), np.arange(count)), config, FACTS), data
-
-
-def z(hits: float, trials: float, rate: float) -> float:
-    return float((hits - trials * rate) / np.sqrt(trials * rate * (1 - rate)))
 
 
 def test_counts_are_those_of_the_original() -> None:
@@ -73,11 +69,8 @@ def test_corruption_rates(config: MaskingConfig) -> None:
     assert abs(z((seen == label).sum(), n, kept + by_chance)) < 4
     # The random pieces are uniform over the whole vocabulary, special tokens included.
     other = seen[(seen != label) & (seen != FACTS.mask)]
-    histogram = np.bincount(other, minlength=VOCAB_SIZE)
-    expected = len(other) / (VOCAB_SIZE - 1)
-    without_mask = np.delete(histogram, FACTS.mask)
-    statistic = ((without_mask - expected) ** 2 / expected).sum()
-    assert abs(statistic - (VOCAB_SIZE - 2)) / np.sqrt(2 * (VOCAB_SIZE - 2)) < 4
+    without_mask = np.delete(np.bincount(other, minlength=VOCAB_SIZE), FACTS.mask)
+    assert abs(chi_square_z(without_mask, np.full(VOCAB_SIZE - 1, len(other) / (VOCAB_SIZE - 1)))) < 4
 
 
 def test_every_candidate_is_selected_equally_often() -> None:
@@ -121,6 +114,11 @@ def test_strategies_of_units_take_them_at_every_rate(strategy: str, rate: float)
         ({"mask_share": 0.9, "random_share": 0.2}, "their sum at most 1"),
         ({"max_predictions": 0}, "max_predictions is 0"),
         ({"unit": "word"}, "unit is 'word', but strategy 'token' ignores units; set .*unit to 'piece'"),
+        ({"strategy": "spans", "options": {"p": 1.0}}, "options.p is 1.0; more than 0 and below 1"),
+        ({"strategy": "spans", "options": {"longst": 3}}, "options.longst; did you mean 'longest'"),
+        ({"strategy": "ngrams", "options": {"longest": 0}}, "options.longest is 0; 1 to 100"),
+        ({"strategy": "bernoulli", "options": {"rate": 0.3}}, "set config.objective.masking.rate instead"),
+        ({"strategy": "bernoulli", "count": "stochastic"}, "count is set, but strategy 'bernoulli' draws"),
         ({"fates": "span"}, "fates is 'span', but strategy 'token' selects single positions; set .*fates to 'token'"),
     ],
 )

@@ -32,7 +32,7 @@ def test_text_without_order_costs_its_entropy() -> None:
 
 
 def xor_language(length: int) -> np.ndarray:
-    """Every third token is random, as is the one after the next; the one between them is their sum modulo 8."""
+    """Triples of tokens: the first and the third are random, the second is their sum modulo 8."""
     left, right = RNG.integers(0, 8, (2, length))
     return np.stack([left, 8 + (left + right) % 8, 16 + right], axis=1).reshape(-1)
 

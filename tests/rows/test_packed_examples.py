@@ -121,7 +121,7 @@ def test_in_a_causal_model_the_last_position_represents_an_example() -> None:
 
 @pytest.mark.parametrize("start", [0, 7, 12])
 def test_a_loader_goes_on_with_the_same_batches(start: int) -> None:
-    """Two hosts have the rows of one, wherever a run begins again; the last batch of an epoch is filled up."""
+    """Two hosts have the rows of a single host, wherever a run begins again; the last batch is filled up."""
     rows, phases = source(), Phases((Phase(25, BATCH, LENGTH, "train"),))
     per_epoch = -(-rows.rows_per_epoch // rows.rows_of(BATCH))
 

@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_jax import configuration
-from bert_jax.errors import UserError
 from bert_jax.rows import chunks, packing, random
 from bert_jax.rows.arrangements.sentence_pairs import Arrangement, short_targets
 from bert_jax.rows.interfaces import Field, Limits
@@ -188,20 +186,6 @@ def test_the_masks_of_a_pair_do_not_depend_on_its_neighbours(tmp_path: Path) -> 
     assert all(two[pair] == eight[pair] for pair in both)
 
 
-def test_a_row_is_the_same_whatever_else_is_asked_for(tmp_path: Path) -> None:
-    rows = source(tmp_path)
-    count = rows.rows_per_epoch
-    epochs, indices = np.array([2, 0, 1, 0, 2]), np.array([5, count - 1, 0, 7, 5])
-    together = rows.rows(epochs, indices)
-    for i in range(len(epochs)):
-        alone = source(tmp_path).rows(epochs[i : i + 1], indices[i : i + 1])
-        assert all((alone[name][0] == together[name][i]).all() for name in alone)
-    nothing = rows.rows(np.zeros(0), np.zeros(0))
-    assert {n: (v.shape[1:], str(v.dtype)) for n, v in nothing.items()} == {
-        n: tuple(f) for n, f in CONFIG.batch_spec().items()
-    }
-
-
 def test_a_shorter_epoch_begins_again_with_other_masks(tmp_path: Path) -> None:
     rows = source(tmp_path)
     count = rows.rows_per_epoch
@@ -219,13 +203,6 @@ def test_a_packed_plan_is_made_for_the_masks_it_has_room_for(tmp_path: Path) -> 
     assert len(list(tmp_path.glob("plans/*"))) == 1
     source(tmp_path, RowsConfig(64, masking=MaskingConfig(rate=0.4), packing="packed"))._plans.load(0)
     assert len(list(tmp_path.glob("plans/*"))) == 2
-
-
-def test_bad_values_are_errors() -> None:
-    with pytest.raises(UserError, match="packing.*tight.*'none'.*'packed'.*'bucketed'"):
-        configuration.build(RowsConfig, {"max_length": 64, "packing": "tight"}, "config.objective")
-    with pytest.raises(UserError, match="max_pairs_per_row is 0"):
-        RowsConfig(64, packing="packed", max_pairs_per_row=0)
 
 
 def test_the_shapes_are_known_without_a_corpus() -> None:

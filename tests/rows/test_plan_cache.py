@@ -1,4 +1,4 @@
-"""What killed builds of a plan leave is removed by the next build of it, and nothing else is."""
+"""The next build of a plan removes the files of killed builds, and no other files."""
 
 from __future__ import annotations
 

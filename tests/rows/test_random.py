@@ -2,14 +2,9 @@ import numpy as np
 import pytest
 
 from bert_jax.rows import random
+from tests.rows.fakes import chi_square_z
 
 N = 200_000
-
-
-def chi_square_z(observed: np.ndarray, expected: np.ndarray) -> float:
-    """Standardised chi-square: about normal where the model holds."""
-    statistic, freedom = ((observed - expected) ** 2 / expected).sum(), len(observed) - 1
-    return float((statistic - freedom) / np.sqrt(2 * freedom))
 
 
 def test_bits_never_change() -> None:

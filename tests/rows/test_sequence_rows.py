@@ -3,10 +3,12 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from bert_jax import configuration
 from bert_jax.errors import UserError
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.plan_cache import PlanCache
@@ -36,6 +38,10 @@ def digest(features: dict[str, np.ndarray]) -> str:
     return hashlib.sha256(b"".join(features[name].tobytes() for name in sorted(features))).hexdigest()
 
 
+def shapes(features: dict[str, np.ndarray]) -> dict[str, tuple[tuple[int, ...], str]]:
+    return {name: (values.shape[1:], str(values.dtype)) for name, values in features.items()}
+
+
 def original(features: dict[str, np.ndarray]) -> np.ndarray:
     """``input_ids`` with the masked tokens put back."""
     ids = features["input_ids"].copy()
@@ -46,8 +52,7 @@ def original(features: dict[str, np.ndarray]) -> np.ndarray:
 
 def test_features_are_as_declared(tmp_path: Path) -> None:
     features = epoch(source(tmp_path), count=10)
-    spec = CONFIG.batch_spec()
-    assert {n: (v.shape[1:], str(v.dtype)) for n, v in features.items()} == {n: tuple(f) for n, f in spec.items()}
+    assert shapes(features) == {n: tuple(f) for n, f in CONFIG.batch_spec().items()}
 
 
 def test_a_row_is_cls_a_sep_b_sep(tmp_path: Path) -> None:
@@ -92,15 +97,16 @@ def test_same_seed_same_bytes_and_any_other_differs(tmp_path: Path) -> None:
     assert len({base, *digests}) == 4
 
 
-def test_a_row_is_the_same_whatever_else_is_asked_for(tmp_path: Path) -> None:
-    rows = source(tmp_path)
+@pytest.mark.parametrize("config", [CONFIG, RowsConfig(64, packing="packed")])
+def test_a_row_is_the_same_whatever_else_is_asked_for(tmp_path: Path, config: RowsConfig) -> None:
+    rows = source(tmp_path, config=config)
     count = rows.rows_per_epoch
     epochs, indices = np.array([2, 0, 1, 0, 2]), np.array([5, count - 1, 0, 7, 5])
     together = rows.rows(epochs, indices)
     for i in range(len(epochs)):
-        alone = source(tmp_path).rows(epochs[i : i + 1], indices[i : i + 1])
+        alone = source(tmp_path, config=config).rows(epochs[i : i + 1], indices[i : i + 1])
         assert all((alone[name][0] == together[name][i]).all() for name in alone)
-    assert len(rows.rows(np.zeros(0), np.zeros(0))["input_ids"]) == 0
+    assert shapes(rows.rows(np.zeros(0), np.zeros(0))) == {n: tuple(f) for n, f in config.batch_spec().items()}
 
 
 def test_an_epoch_deals_every_pair_once_in_mixed_order(tmp_path: Path) -> None:
@@ -137,12 +143,14 @@ def test_too_few_documents_is_an_error_before_any_work(tmp_path: Path) -> None:
     ("wrong", "message"),
     [
         ({"max_length": 4}, "max_length is 4; a sequence with its special tokens needs at least 5"),
+        ({"max_length": 64, "packing": "tight"}, "packing.*tight.*'none'.*'packed'.*'bucketed'"),
+        ({"max_length": 64, "packing": "packed", "max_pairs_per_row": 0}, "max_pairs_per_row is 0"),
         ({"max_length": 64, "short_row_probability": 1.5}, "config.objective.short_row_probability is 1.5; 0 to 1"),
     ],
 )
-def test_bad_config_values_are_errors(wrong: dict[str, float], message: str) -> None:
+def test_bad_config_values_are_errors(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        RowsConfig(**wrong)  # type: ignore[arg-type]
+        configuration.build(RowsConfig, wrong, "config.objective")
 
 
 # ---- The cache of plans -------------------------------------------------------------------------------------------

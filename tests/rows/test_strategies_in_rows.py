@@ -1,6 +1,6 @@
 """The rows that come of each strategy: what its pieces become, boundaries, and packing.
 
-Every law has a power check: the same test on what it is not.
+Every law has a power check: the same test of another law fails.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from bert_jax.rows.interfaces import Rows, Selected
 from bert_jax.rows.masking import MaskingConfig, mask_rows, span_boundaries
 from bert_jax.rows.rows_config import RowsConfig
 from bert_jax.rows.sequence_rows import SequenceRows
-from tests.rows.fakes import FACTS, FakeSplit, fake_split
-from tests.rows.test_masking import z
+from tests.rows.fakes import FACTS, FakeSplit, fake_split, z
 from tests.rows.test_strategies import text
 
 
@@ -32,7 +31,7 @@ def rows_of(count: int, length: int, sizes: Any) -> tuple[Rows, Any]:
 
 
 def masked(count: int, length: int, sizes: Any, **config: Any) -> tuple[Rows, dict[str, np.ndarray], Selected]:
-    """Rows, their features, and what was selected: units are those of a column."""
+    """Rows, their features and the selected positions; the units are in a column."""
     rows, column = rows_of(count, length, sizes)
     masking = MaskingConfig(**{"unit": "units"} | config)
     keys = random.fold(random.key("fates"), np.arange(count))

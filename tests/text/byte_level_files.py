@@ -1,4 +1,4 @@
-"""Small byte-level tokenizers in the forms in which published ones come."""
+"""Small byte-level tokenizers in the forms of published tokenizers."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -7,20 +7,7 @@ from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.marks import ALPHABET
 
 MERGES = (
-    "Ġ t",
-    "h e",
-    "Ġt he",
-    "c a",
-    "ca t",
-    "# #",
-    "i n",
-    "o r",
-    "Ġ w",
-    "Ġw or",
-    "l d",
-    "H e",
-    "l l",
-    "He ll",
+    *("Ġ t", "h e", "Ġt he", "c a", "ca t", "# #", "i n", "o r", "Ġ w", "Ġw or", "l d", "H e", "l l", "He ll"),
     "Ã ©",
 )
 
@@ -101,7 +88,7 @@ def modern_bert(
 
 
 def released(merges: Sequence[str] = MERGES) -> dict[str, Any]:
-    """Return ModernBERT's form with every kind of added token that the released one has, such as 2 to 24 spaces."""
+    """Return ModernBERT's form with every kind of added token that the released file has, such as 2 to 24 spaces."""
     plain = [*(" " * n for n in range(24, 1, -1)), "|||EMAIL_ADDRESS|||"]
     return modern_bert(merges, ["|||IP_ADDRESS|||", "<|padding|>"], plain, [f"[unused{i}]" for i in range(5)])
 

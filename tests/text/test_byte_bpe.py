@@ -24,36 +24,10 @@ from bert_jax.text.tokenizer import Tokenizer, load, of_json
 from tests.text.byte_level_files import MERGES, SPECIAL, released, roberta
 
 WORDS = regex.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
-ODD = [
-    *"\x00\x1c\x1d\x1e\x1f\x85\xa0\u180e\u200b\u2028\u3000\ufeff\u0301\u00ad",
-    "\r\n",
-    "\t",
-    "\n",
-    "e\u0301",
-    "🦙",
-    "👨‍👩‍👧",
-]
+ODD = [*"\x00\x1c\x1d\x1e\x1f\x85\xa0\u180e\u200b\u2028\u3000\ufeff\u0301\u00ad\t\n🦙", "\r\n", "e\u0301", "👨‍👩‍👧"]
 COMMON = [
-    "the",
-    " the",
-    " world",
-    "Hello",
-    "'ll",
-    "'LL",
-    "cat",
-    "##",
-    "# #",
-    " ",
-    "  ",
-    " " * 7,
-    " " * 30,
-    "[unused3]",
-    "|||EMAIL_ADDRESS|||",
-    "é",
-    "日本",
-    "3",
-    "½",
-    "!",
+    *("the", " the", " world", "Hello", "'ll", "'LL", "cat", "##", "# #", " ", "  ", " " * 7, " " * 30),
+    *("[unused3]", "|||EMAIL_ADDRESS|||", "é", "日本", "3", "½", "!"),
 ]
 
 
@@ -72,7 +46,7 @@ LINES = [line for block in BLOCKS for line in block.splitlines(keepends=True)]
 NAMES = (*SPECIAL, *SPECIAL_TOKENS)  # plain text to us, where no caller asks for them
 REAL = [text for text in [*BLOCKS[:400], *LINES] if not any(name in text for name in NAMES)]
 
-# What is not assigned in this Python may be a letter to one library and none to another.
+# Without characters that this Python does not know: two libraries may disagree on them.
 PLANES = [code for code in range(0x20, 0x20000, 37) if unicodedata.category(chr(code)) not in ("Cn", "Cs")]
 
 
@@ -128,10 +102,10 @@ def test_ids_are_those_of_the_published_file_in_its_library(content, tokenizer):
     library = tokenizers.Tokenizer.from_str(json.dumps({**content, "truncation": None}))
     ours = tokenizers.Tokenizer.from_str(tokenizer.tokenizer_json())
     mask = tokenizer.vocab[tokenizer.mask_id]
-    texts = [text_of(rng) for _ in range(2500)] + REAL[:2500]
+    texts = [text_of(rng) for _ in range(1000)] + REAL[:1000]
     for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
         assert ids.tolist() == library.encode(text, add_special_tokens=False).ids, repr(text)
-    for text, pair in zip(texts[2250:2750], texts[2000:2500], strict=True):
+    for text, pair in zip(texts[900:1100], texts[800:1000], strict=True):
         text = f"{text}{mask}{pair}"
         found = tokenizer.encode(text, pair, special_tokens_in_text=True)
         wanted = library.encode(text, pair)
@@ -157,7 +131,7 @@ def test_golden_ids_and_templates():
     tokenizer = of_json(roberta())
     place = {piece: i for i, piece in enumerate(tokenizer.vocab)}
     assert [place[p] for p in ("<s>", "<pad>", "</s>", "<unk>", "!", "Ġ", "Ġt", "Ġthe", "<mask>")] == [
-        *(0, 1, 2, 3, 4, 224, 260, 262, 275),
+        *(0, 1, 2, 3, 4, 224, 260, 262, 275)
     ]
     one = tokenizer.encode("Hello the<mask>", special_tokens_in_text=True)
     assert one.input_ids == (0, 273, place["o"], 262, 275, 2)

@@ -1,4 +1,4 @@
-"""Lower case and accents are two rules: what each kind of tokenizer does by them, what is lost, what files say."""
+"""Lower case and accents are two rules: each kind of tokenizer obeys them, says what text loses, and keeps them."""
 
 import itertools
 import unicodedata
@@ -12,6 +12,7 @@ from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.text import accents
 from bert_jax.text.case import Case
 from bert_jax.text.learn_sentencepiece import learn_sentencepiece
+from bert_jax.text.sentencepiece_model import parse
 from bert_jax.text.tokenizer import load, sentencepiece, wordpiece
 
 WORDS = ["हिन्दी", "हिनदी", "ばら", "はら", "학생", "cafe", "café", "CAFÉ", "über", "uber", "Über", "##s", "ᄒ", "##ᅡ"]
@@ -95,13 +96,15 @@ def test_counts_by_hand() -> None:
 
 
 def test_a_model_of_sentencepiece_is_folded_once() -> None:
-    model = learn_sentencepiece(["Über die Brücke über Étienne"] * 30, 60, num_threads=1, lowercase=False)
-    decoded = {}
-    for case in ((None, None), (True, None), (True, False), (False, True)):
-        tokenizer = sentencepiece(model, case[0], strip_accents=case[1])
-        decoded[case] = tokenizer._engine.normalized("Über É")
-    assert [*decoded.values()] == ["▁Über▁É", "▁uber▁e", "▁über▁é", "▁Uber▁E"]
-    folded = sentencepiece(model, True)._engine.model  # type: ignore[union-attr]
+    """The model has no replacements before; ``test_sentencepiece.test_case`` folds a model with the usual table."""
+    message = parse(learn_sentencepiece(["Über die Brücke über Étienne"] * 30, 60, num_threads=1, lowercase=False), "")
+    message.normalizer_spec.precompiled_charsmap = b""
+    model = message.SerializeToString()
+    cases = ((None, None), (True, None), (True, False), (False, True))
+    tokenizers = {(case, strip): sentencepiece(model, case, strip_accents=strip) for case, strip in cases}
+    folded = [tokenizer._engine.normalized("Über É") for tokenizer in tokenizers.values()]
+    assert folded == ["▁Über▁É", "▁uber▁e", "▁über▁é", "▁Uber▁E"]
+    folded = tokenizers[True, None]._engine.model  # type: ignore[union-attr]
     with pytest.raises(UserError, match=r"^--config.vocab.lowercase=False contradicts a.model, whose"):
         Case(False).check(sentencepiece(folded, False).case, "a.model")
     with pytest.raises(UserError, match=r"^--config.vocab.strip_accents=False contradicts a.model, whose"):

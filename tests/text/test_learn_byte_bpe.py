@@ -1,35 +1,12 @@
-"""Learning byte-level BPE: the same in every process, ties by code points, every byte kept."""
+"""Learning byte-level BPE: ties by code points, every byte kept."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 from tokenizers import Tokenizer
 
 from bert_jax.errors import UserError
 from bert_jax.text.learn_byte_bpe import learn_byte_bpe
-
-PROGRAM = """
-from bert_jax.text.learn_byte_bpe import learn_byte_bpe
-texts = [f"{a}{b} {b}{c} the {c}{a}" for a in "xayb" for b in "zwcé" for c in "mno日"]
-print(learn_byte_bpe(texts, 340).sha256)
-"""
-
-
-def test_two_processes_learn_the_same():
-    found = [
-        subprocess.run(
-            [sys.executable, "-c", PROGRAM],
-            env={**os.environ, "PYTHONHASHSEED": seed, "RAYON_NUM_THREADS": threads},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed, threads in (("1", "1"), ("2", "2"))
-    ]
-    assert found[0] == found[1] != ""
 
 
 def test_pairs_that_are_as_frequent_are_joined_by_code_points():

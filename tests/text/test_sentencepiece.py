@@ -1,9 +1,7 @@
 """sentencepiece models: special pieces, spans, word starts, case, and the same pieces in ``tokenizers``."""
 
-import itertools
 import pickle
 import random
-import tarfile
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -17,22 +15,10 @@ from bert_jax.text.learn_sentencepiece import learn_sentencepiece
 from bert_jax.text.marks import SPACE
 from bert_jax.text.sentencepiece_model import BYTE, CONTROL, parse
 from bert_jax.text.tokenizer import Tokenizer, load, sentencepiece
+from tests.text.test_learn import chinese_lines
 
 WORDS = [
-    "river",
-    "rivers",
-    "the",
-    "cat",
-    "cats",
-    "runs",
-    "running",
-    "Été",
-    "今天",
-    "很好",
-    "ﬁne",
-    "don't",
-    "(so)",
-    "½.",
+    *("river", "rivers", "the", "cat", "cats", "runs", "running", "Été", "今天", "很好", "ﬁne", "don't", "(so)", "½.")
 ]
 TEXTS = [" ".join(random.Random(i).choices(WORDS, k=8)) for i in range(300)]
 KINDS = {"unigram": {}, "bpe": {"kind": "bpe"}, "bytes": {"byte_fallback": True}, "cased": {"lowercase": False}}
@@ -187,6 +173,7 @@ def test_decode_is_readable(unigram):
 
 
 def test_save_and_load_and_pickle_and_threads(tokenizer, tmp_path):
+    assert len(set(tokenizer.surfaces)) == tokenizer.size
     tokenizer.save(tmp_path / "spiece.model")
     for copy in (load(tmp_path / "spiece.model"), pickle.loads(pickle.dumps(tokenizer))):
         assert (copy.sha256, copy.vocab, copy.lowercase) == (tokenizer.sha256, tokenizer.vocab, tokenizer.lowercase)
@@ -230,10 +217,6 @@ def test_other_names_are_known_and_missing_tokens_appended(unigram):
     assert [surface for surface, goes_on in tokenizer.surfaces if goes_on is None] == [*SPECIAL_TOKENS[:4], "[MASK]"]
     again = sentencepiece(model_of(tokenizer))
     assert (again.size, again.sha256) == (tokenizer.size, tokenizer.sha256)
-
-
-def test_surfaces_are_distinct(tokenizer):
-    assert len(set(tokenizer.surfaces)) == tokenizer.size
 
 
 @pytest.mark.parametrize("content", [b"", b"[PAD]\n[UNK]\n", b"\x00\xff" * 50])
@@ -292,9 +275,7 @@ def test_published_models(shared_data, name):
 
 
 def test_chinese_text(shared_data):
-    with tarfile.open(shared_data("zh_modern_prose") / "zh_modern_prose.tar.xz") as archive:
-        lines = (line for m in archive if m.isfile() for line in archive.extractfile(m).read().decode().splitlines())
-        texts = list(itertools.islice((line for line in lines if line.strip()), 3000))
+    texts = chinese_lines(shared_data("zh_modern_prose"), 3000)
     tokenizer = sentencepiece(learn_sentencepiece(texts, 6000))
     ids = np.concatenate(tokenizer.encode_batch(texts))
     assert np.mean(ids == tokenizer.unk_id) < 2e-3

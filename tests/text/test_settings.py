@@ -1,4 +1,4 @@
-"""What the files beside a tokenizer's file say is obeyed, or refused in one line."""
+"""The files beside a tokenizer's file are obeyed, or refused in one line."""
 
 import json
 import random
@@ -38,7 +38,7 @@ def lines(*more: str) -> str:
 
 
 def google_lines(text: str) -> dict[str, int]:
-    """Return piece -> id as ``load_vocab`` of google-research/bert does: each line stripped, a later one wins."""
+    """Return piece -> id as ``load_vocab`` of google-research/bert does: lines are stripped, a last equal line wins."""
     return {line.strip(): i for i, line in enumerate(text.removesuffix("\n").split("\n"))}
 
 

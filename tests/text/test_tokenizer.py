@@ -51,7 +51,7 @@ def test_what_every_tokenizer_offers(tokenizer, tmp_path):
 
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_the_tokenizer_json_of_wordpiece_is_read(tmp_path, lowercase):
-    """As transformers writes it: the same tokenizer as that of a ``vocab.txt``, which says less."""
+    """A file as transformers writes it gives the tokenizer of the ``vocab.txt``, which says less."""
     whole = wordpiece((*SPECIAL_TOKENS, "the", "cat", "##s", "Run"), lowercase)
     content = json.loads(whole.tokenizer_json())
     content["normalizer"]["strip_accents"] = lowercase  # another way to say it
@@ -89,9 +89,9 @@ def test_a_damaged_wordpiece_is_refused(tmp_path, vocab, message):
 
 
 def test_the_texts_of_a_pair_are_shortened_alike(tokenizer):
-    short = tokenizer.encode("the the the", "the the", max_length=7)
-    assert len(short.input_ids) == 7
-    assert short.token_type_ids == (0, 0, 0, 0, 1, 1, 1)
+    for length, types in ((7, (0, 0, 0, 0, 1, 1, 1)), (6, (0, 0, 0, 0, 1, 1))):
+        short = tokenizer.encode("the the the", "the the", max_length=length)
+        assert (len(short.input_ids), short.token_type_ids) == (length, types)
     with pytest.raises(UserError, match="max_length is 2; at least 3"):
         tokenizer.encode("the", max_length=2)
 

@@ -15,15 +15,8 @@ from bert_jax.text.tokenizer import Tokenizer, of_json, sentencepiece, wordpiece
 from tests.text.byte_level_files import released_for
 
 KINDS = (
-    "wordpiece",
-    "wordpiece_json",
-    "byte_bpe",
-    "modern_bert",
-    "unigram",
-    "unigram_json",
-    "bpe",
-    "bpe_json",
-    "unigram_bytes",
+    *("wordpiece", "wordpiece_json", "byte_bpe", "modern_bert"),
+    *("unigram", "unigram_json", "unigram_bytes", "bpe", "bpe_json"),
 )
 
 

@@ -27,18 +27,7 @@ GOLDEN = {
 }
 
 
-STRANGE = [
-    *(text for text in GOLDEN if text),
-    "the",
-    "cats",
-    "\u0301cat",
-    "\u0600",
-    "\u0d4e",
-    "e\u0301",
-    "ﬁn",
-    "\u200dthe",
-    "½",
-]
+STRANGE = [*filter(None, GOLDEN), "the", "cats", "\u0301cat", "\u0600", "\u0d4e", "e\u0301", "ﬁn", "\u200dthe", "½"]
 
 
 def albert() -> dict:

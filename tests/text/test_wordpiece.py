@@ -1,6 +1,5 @@
 """The tokenizer: reading vocabularies, encoding for corpora and for single inputs, exports."""
 
-import pickle
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -77,14 +76,6 @@ def test_encode_pair_has_types_mask_offsets_and_word_starts(tokenizer):
     assert encoded.word_starts == (False, True, True, False, False, True, True, False, False)
 
 
-def test_encode_shortens_the_longer_text(tokenizer):
-    shorter, shortest = (tokenizer.encode("the the the", "sat sat", max_length=n).pieces for n in (7, 6))
-    assert " ".join(shorter) == "[CLS] the the [SEP] sat sat [SEP]"
-    assert " ".join(shortest) == "[CLS] the the [SEP] sat [SEP]"
-    with pytest.raises(UserError, match="max_length is 2"):
-        tokenizer.encode("the", max_length=2)
-
-
 def test_special_tokens_in_text_are_recognised_on_demand(tokenizer):
     assert tokenizer.encode("the [MASK].", special_tokens_in_text=True).pieces[2:4] == ("[MASK]", ".")
     assert tokenizer.encode("the [MASK].").pieces[2:5] == ("[", "mask", "]")
@@ -95,13 +86,10 @@ def test_decode_is_readable(tokenizer):
     assert tokenizer.decode(encoded.input_ids) == "the cats sat."
 
 
-def test_save_and_load_and_pickle(tokenizer, tmp_path):
-    tokenizer.save(tmp_path / "vocab.txt")
-    loaded = load(tmp_path / "vocab.txt")
-    assert loaded.vocab == VOCAB
-    assert loaded.sha256 == tokenizer.sha256 == pickle.loads(pickle.dumps(tokenizer)).sha256
-    assert loaded.sha256 != wordpiece(VOCAB, lowercase=False).sha256
-    assert loaded.sha256 != wordpiece((*VOCAB, "more")).sha256
+def test_the_case_and_the_pieces_are_the_identity(tokenizer):
+    """``test_tokenizer`` saves, loads and pickles every kind."""
+    assert wordpiece(VOCAB).sha256 == tokenizer.sha256
+    assert tokenizer.sha256 not in (wordpiece(VOCAB, lowercase=False).sha256, wordpiece((*VOCAB, "more")).sha256)
 
 
 def test_tokenizer_json_gives_the_same_ids(tokenizer):
@@ -127,11 +115,6 @@ def test_bad_vocabulary_files_are_explained(tmp_path, content, message):
     path.write_bytes(content)
     with pytest.raises(UserError, match=message):
         load(path)
-
-
-def test_missing_vocabulary_file(tmp_path):
-    with pytest.raises(UserError, match="no vocabulary file"):
-        load(tmp_path / "vocab.txt")
 
 
 def test_line_ends_and_unusual_pieces(tmp_path):

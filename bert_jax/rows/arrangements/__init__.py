@@ -1,4 +1,4 @@
-"""Arrangements, one per file, found by the file's name.
+"""Arrangements, each in a file, found by the file's name.
 
-Each decides which text makes a sequence (see ``rows.interfaces.Arrangement``).
+An arrangement decides which text makes a sequence (see ``rows.interfaces.Arrangement``).
 """

@@ -17,6 +17,12 @@ _PILOT_SENTENCES = 1 << 18
 _TARGETS = 1 << 12
 
 
+def fields_of(name: str) -> dict[str, Field]:
+    """Return the features of a pair whose label is called ``name``: the place of [CLS], the label and its weight."""
+    place, weight = Field("sequence", is_place=True), Field("sequence", "float32")
+    return {"cls_positions": place, f"{name}_labels": Field("sequence"), f"{name}_weights": weight}
+
+
 @dataclasses.dataclass(frozen=True)
 class Arrangement:
     """Makes BERT's pairs (see ``rows.chunks``)."""
@@ -27,11 +33,8 @@ class Arrangement:
     special_tokens = SPECIAL_TOKENS_PER_ROW
     shortest = SPECIAL_TOKENS_PER_ROW + 2
     record = chunks.PAIR
-    fields: ClassVar[dict[str, Field]] = {
-        "cls_positions": Field("sequence", is_place=True),
-        "next_sentence_labels": Field("sequence"),
-        "next_sentence_weights": Field("sequence", "float32"),
-    }
+    label = "next_sentence"
+    fields: ClassVar[dict[str, Field]] = fields_of(label)
 
     def __post_init__(self) -> None:
         share = "0 to 1 is allowed"
@@ -45,7 +48,7 @@ class Arrangement:
         yield from chunks.make(split, key, self.rules(max_length, targets))
 
     def rules(self, max_length: int, targets: Ints | None) -> chunks.Rules:
-        """Return how pairs are made, given the targets of short ones."""
+        """Return the rules by which pairs are made, given the target lengths of short chunks."""
         return chunks.Rules(max_length, self.short_row_probability, targets)
 
     def lengths(self, records: Records) -> Ints:
@@ -77,8 +80,8 @@ class Arrangement:
     def labels(self, records: Records) -> dict[str, np.ndarray]:
         return {
             "cls_positions": np.zeros(len(records), np.int32),
-            "next_sentence_labels": records["is_random"].astype(np.int32),
-            "next_sentence_weights": np.ones(len(records), np.float32),
+            f"{self.label}_labels": records["is_random"].astype(np.int32),
+            f"{self.label}_weights": np.ones(len(records), np.float32),
         }
 
 
@@ -100,7 +103,7 @@ def short_targets(split: Sentences, key: np.uint64, limits: Limits, short_row_pr
     wanted = np.zeros(limits.max_length + 1)
     for row in packing.compose(np.bincount(tokens + SPECIAL_TOKENS_PER_ROW, minlength=len(wanted)), limits):
         wanted[limits.max_length - sum(row.lengths)] += row.rows
-    wanted = wanted[SPECIAL_TOKENS_PER_ROW + 2 :]  # the shortest pair has 2 tokens besides the special ones
+    wanted = wanted[SPECIAL_TOKENS_PER_ROW + 2 :]  # the shortest pair has 2 tokens besides the special tokens
     wanted += max(short_row_probability * len(tokens) - wanted.sum(), 1.0) / len(wanted)
     shares = np.cumsum(wanted) / wanted.sum()
     return 2 + np.searchsorted(shares, (np.arange(_TARGETS) + 0.5) / _TARGETS)

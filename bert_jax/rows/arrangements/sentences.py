@@ -33,7 +33,7 @@ class Arrangement:
     record = np.dtype(
         [
             ("a_start", np.int64),  # offset in the split of the first token
-            ("length", np.int32),  # number of tokens, without special ones
+            ("length", np.int32),  # number of tokens, without special tokens
             ("separators", np.int32),  # number of [SEP]s between documents
             ("sentence", np.int64),  # index of the first sentence
         ]
@@ -42,7 +42,9 @@ class Arrangement:
 
     def check(self, split: Sentences) -> None:
         if len(split.document_starts) < 2:
-            raise UserError("the split has no document: add text, or raise heldout_fraction if it is the held-out one")
+            raise UserError(
+                "the split has no document: add text, or raise heldout_fraction if this is the held-out split"
+            )
 
     def plan(self, split: Sentences, key: np.uint64, max_length: int, limits: Limits | None) -> Iterator[Records]:
         del key, limits

@@ -1,4 +1,4 @@
-"""Masking strategies, one per file, found by the file's name.
+"""Masking strategies, each in a file, found by the file's name.
 
-Each selects positions to predict (see ``rows.interfaces.Strategy``).
+A strategy selects positions to predict (see ``rows.interfaces.Strategy``).
 """

@@ -1,8 +1,8 @@
 """Selects whole units in random order, as long as they fit; with words as units this is whole-word masking.
 
 As in google-research/bert, create_pretraining_data.py of 2019-05: a unit that would exceed the count is skipped and the
-search goes on, so long units are selected a little less often. If every unit has one position, the result is bit for
-bit that of ``token``.
+search goes on, so long units are selected a little less often. If every unit has one position, the result equals
+the result of ``token`` bit for bit.
 """
 
 from __future__ import annotations
