@@ -162,15 +162,26 @@ def records(workdir: Path) -> list[dict[str, Any]]:
 def test_a_run_is_the_same_with_a_probe_and_without(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also where it is cut off between two of its evaluations and goes on."""
     text = toy.write_text(tmp_path / "text.txt")
-    for name in ("plain", "probed", "cut"):
+    for name in ("plain", "probed"):
         (tmp_path / name).mkdir()
     assert pretrain(tmp_path / "plain", text, {}) == 0
-    begun, during = [], Observer.during
+    begun, during, train = list[str](), Observer.during, Observer.train
+
+    def interrupted(self: Observer, step: int, phase: str, metrics: Any) -> None:
+        train(self, step, phase, metrics)
+        if step == 18:
+            raise KeyboardInterrupt
+
     with monkeypatch.context() as patch:
         patch.setattr(Observer, "during", lambda self, state: (begun.append(state), during(self, state))[1])
+        with monkeypatch.context() as inner:
+            inner.setattr(Observer, "train", interrupted)
+            assert pretrain(tmp_path / "probed", text, settings(data, every=2)) == 130
+        assert begun.count("scoring") == 2, "one that is not due takes no time, from which to judge the next"
         assert pretrain(tmp_path / "probed", text, settings(data, every=2)) == 0
-    assert begun.count("scoring") == 3, "one that is not due takes no time, from which to judge the next"
+    assert begun.count("scoring") == 4, "the run goes on from step 15, and scores at 16 and 24"
     plain, probed = records(tmp_path / "plain/run"), records(tmp_path / "probed/run")
     scores = {r["step"]: r["probe/accuracy"] for r in probed if "probe/accuracy" in r}
     assert list(scores) == [0, 16, 24], "every second evaluation, and the end"
@@ -181,19 +192,6 @@ def test_a_run_is_the_same_with_a_probe_and_without(
     goodput = json.loads((tmp_path / "probed/run/status.json").read_text())["goodput"]
     assert goodput["scores"] > 0
     assert "<h3>probe: Accuracy</h3>" in (tmp_path / "probed/run/report.html").read_text()
-
-    train = Observer.train
-
-    def interrupted(self: Observer, step: int, phase: str, metrics: Any) -> None:
-        train(self, step, phase, metrics)
-        if step == 18:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Observer, "train", interrupted)
-        assert pretrain(tmp_path / "cut", text, settings(data, every=2)) == 130
-    assert pretrain(tmp_path / "cut", text, settings(data, every=2)) == 0
-    assert records(tmp_path / "cut/run") == probed
 
 
 @pytest.mark.parametrize(
