@@ -45,7 +45,7 @@ CASES = {
     ),
     "sweep, seed": (
         ["sweep", "--config=classification", "--workdir=x", "--config.seed=5"],
-        "--config.seed: the seeds of a grid are those of --seeds=0,1,2; leave it out",
+        "--config.seed: a grid has the seeds of --seeds=0,1,2; leave it out",
     ),
     "sweep, init": (
         ["sweep", "--config=classification", "--workdir=x", "--vary=init=a,b", "--init=c"],
