@@ -157,7 +157,7 @@ def _round_up(count: int) -> int:
 
 
 def vocabulary(manifest: Mapping[str, Any], tokenizer: Tokenizer | None, name: str) -> Check:
-    """Check whether the given vocabulary is the one that made the corpus."""
+    """Check whether the corpus was made with the given vocabulary."""
     made_with = str(manifest["tokenizer_sha256"])
     facts = {"made_with": made_with, "found": tokenizer.sha256 if tokenizer else None}
     if tokenizer is None:

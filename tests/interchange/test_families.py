@@ -34,7 +34,7 @@ from tests.interchange.outputs import module_outputs
 from tests.interchange.test_sentencepiece_models import TOKENIZER as SENTENCEPIECE
 from tests.text.byte_level_files import roberta
 
-CLASSES = [  # those of left-to-right models are in test_heads.py
+CLASSES = [  # classes of left-to-right models are in test_heads.py
     (name, ending)
     for name, family in sorted(families().items())
     for ending in family.classes
@@ -205,7 +205,7 @@ TOKENIZERS = {  # name -> tokenizer, ids of its first, last and padding piece, w
     [(e, n) for e in DECODERS for n in TOKENIZERS if n == "byte_bpe" or e in ("bert", "roberta")],
 )
 def test_an_export_says_the_ids_of_its_own_tokenizer(tmp_path: Path, encoder: str, name: str) -> None:
-    """Without them, transformers takes those of a published model, such as 50,281 as the first of a ModernBERT."""
+    """Without them, transformers takes the ids of a published model, such as 50,281 as the first of a ModernBERT."""
     tokenizer, begin, end, pad, space = TOKENIZERS[name]
     config, head = dataclasses.replace(config_of(encoder), vocab_size=tokenizer.size), head_of(encoder, "Model")
     params = params_of(config, head)

@@ -12,7 +12,7 @@ from bert_jax.corpora.prepare import VocabularyConfig
 from bert_jax.errors import UserError
 from bert_jax.interchange.loading import load
 from tests import toy
-from tests.runs.conftest import first_state
+from tests.runs.commands import first_state
 from tests.tasks import toy_tasks
 
 MARKS = ("<e1>", "</e1>", "<e2>", "</e2>")

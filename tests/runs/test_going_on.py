@@ -30,7 +30,7 @@ from bert_jax.training.loop import Run
 from bert_jax.workdir import run_record
 from bert_jax.workdir.run_record import read_run, settle
 from tests import toy
-from tests.runs.conftest import first_state
+from tests.runs.commands import first_state, pretrain
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
@@ -67,11 +67,6 @@ def again(parent: Path, mlp_dim: int = 64) -> dict[str, Any]:
     """The recipe of ``parent`` on its very corpus."""
     places = {"corpus": {"path": str(parent / "corpus")}, "vocab": {"path": str(parent / "vocab.txt")}}
     return recipe(parent.parent / "text.txt", mlp_dim, **places)
-
-
-def pretrain(folder: Path, config: dict[str, Any], *flags: str) -> int:
-    path = toy.write_recipe(folder / "recipe.json", config)
-    return run(["pretrain", f"--config={path}", f"--workdir={folder / 'run'}", *flags])
 
 
 def rows_of(task: Any) -> dict[str, list[np.ndarray]]:

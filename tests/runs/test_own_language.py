@@ -22,7 +22,7 @@ from bert_jax.text.tokenizer import of_json
 from bert_jax.training.loop import Run
 from tests import toy
 from tests.interchange.test_families import head_of, params_of
-from tests.runs.conftest import first_state
+from tests.runs.commands import first_state
 from tests.text.byte_level_files import released_for
 
 pytestmark = pytest.mark.usefixtures("one_device")

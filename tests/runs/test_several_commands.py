@@ -20,7 +20,7 @@ from bert_jax.interchange.loading import load, one_task
 from bert_jax.training.loop import Run
 from tests import toy
 from tests.reporting.test_report import Reader
-from tests.runs.conftest import first_state
+from tests.runs.commands import first_state
 from tests.tasks import toy_tasks
 
 TINY = {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "mlp_dim": 64, "max_length": 32, "initializer_range": 0.1}

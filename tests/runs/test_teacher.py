@@ -37,7 +37,7 @@ from bert_jax.workdir.run_record import read_run
 from tests import toy
 from tests.interchange.numpy_models import numpy_outputs
 from tests.objectives.test_terms import LAYOUTS, one_update
-from tests.runs.conftest import first_state
+from tests.runs.commands import first_state, records
 from tests.training import gang
 from tests.training.test_layouts import compare
 
@@ -106,21 +106,17 @@ def with_text(place: Path, workdir: Path, *flags: str) -> Any:
     return task
 
 
-def records(workdir: Path, split: str) -> list[dict[str, Any]]:
-    lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
-    return [line for line in lines if line["split"] == split]
-
-
 def test_of_itself_a_student_learns_nothing(place: Path, tmp_path: Path) -> None:
     """Where teacher and student are one model, each term of the teacher is 0, and so is its gradient."""
     with jax.enable_x64(True):
         same = ("--config.model.hidden_size=64", "--config.model.num_layers=4", "--config.model.dtype=float64")
+        same += ("--config.model.layers=scanned",)  # traced once, not four times
         cosine = ("--config.teacher.hidden.loss=cosine", "--config.teacher.labels=0")
         task = with_text(place, tmp_path / "run", *EVERYTHING, *same, *NO_DROPOUT, *cosine)
         assert task.loss_weights == {"mlm": 0.0, "soft_mlm": 5.0, "hidden": 1.0, "attention": 1.0}
         batch = task.heldout_rows("phase1", 4)
         [(name, given)] = task.given.arrays.items()
-        params = jax.tree.map(lambda x: x.astype(np.float64), given)
+        params = stack_layers(jax.tree.map(lambda x: x.astype(np.float64), given))
 
         def of(params: Any) -> Any:
             terms = task.loss(contract.Variables(params, {name: given}), batch, None).terms
@@ -379,7 +375,7 @@ def test_what_needs_no_run_refuses_another_vocabulary(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """In the same line. A preflight also has a row with the teacher, to compare that of all hosts."""
+    """In the same line. A preflight also has a row with the teacher, so that all hosts are compared."""
 
     def compiled(*_: Any, **__: Any) -> None:
         raise UserError("the step is compiled")
