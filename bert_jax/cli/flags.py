@@ -1,4 +1,4 @@
-"""The flags that several verbs share, and how their values are read (``--config.KEY``: ``runs.recipes``)."""
+"""The flags that several verbs share, and how their values are read (``--config.KEY``: ``recipes.recipes``)."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def add_short_keys(parser: argparse.ArgumentParser) -> None:
 
 
 def add_grid(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that commands share which run a grid."""
+    """Add the flags that ``ablate`` and ``sweep`` share: a recipe, the seeds and the data of a grid of runs."""
     add_config(parser)
     add_short_keys(parser)
     parser.add_argument(

@@ -14,10 +14,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser, required=False)
     parser.add_argument(
         "--vocab",
-        help="the vocab.txt, .model or tokenizer.json that made it (default: the one in that folder or beside it)",
+        help="the vocab.txt, .model or tokenizer.json that made it (default: the file in that folder or beside it)",
     )
     parser.add_argument(
-        "--init", metavar="MODEL", help="a model or vocabulary: what the corpus's own vocabulary wins over that one"
+        "--init", metavar="MODEL", help="a model or vocabulary, to compare how many tokens it makes of the corpus"
     )
     parser.add_argument(
         "--max_length",

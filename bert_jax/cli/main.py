@@ -29,7 +29,7 @@ from bert_jax.storage.retries import is_passing
 HOME = re.compile(r"^(--[\w.-]+=|)~(?=/|$)")  # a ~ that the shell did not expand (after = or in quotes)
 _PATHS = re.compile(r"--(workdir|output|input|init|corpus|vocab|data|dev|queries|qrels|squad)")
 LEAST_MEMORY = 4 * 10**9  # bytes of addresses; with less, libraries abort where they fail to start a thread
-_NO_VERBS = ("main", "flags")  # files of this folder
+_NO_VERBS = ("main", "flags")  # files of this folder without a verb
 _TRAINING = ("ablate", "finetune", "pretrain", "sweep")  # verbs that train
 FINETUNING = ("finetune", "sweep")  # verbs whose recipes are of configs/finetune
 LINE = 2000  # longer error messages are shortened to so many characters
@@ -78,7 +78,7 @@ def _run(argv: Sequence[str]) -> int:
 def ending(error: BaseException) -> tuple[str, int] | None:
     """Return (message, exit code) for an exception that ends a command; None if it is a bug and needs a traceback."""
     cause: BaseException | None = error
-    while isinstance(cause, ImportError | SystemError):  # numpy's import makes one of a Ctrl-C
+    while isinstance(cause, ImportError | SystemError):  # numpy's import turns a Ctrl-C into such an error
         cause = cause.__cause__ or cause.__context__
     error = cause if isinstance(cause, KeyboardInterrupt | Preempted) else error
     if isinstance(error, KeyboardInterrupt):
@@ -235,7 +235,7 @@ def _keys_like(name: str, options: Sequence[str], arguments: argparse.Namespace)
     """Return the keys of the recipe that end in ``name`` or are close to it; none if one of ``options`` is closer.
 
     Args:
-      arguments: those that were understood, perhaps with ``--config``.
+      arguments: the arguments that the parser knows, perhaps with ``--config``.
     """
     if name.partition(".")[0] in (*key_names.PRETRAINING, *key_names.FINETUNING):
         return [name]

@@ -71,7 +71,7 @@ def _typed(item: tuple[str, Any]) -> str:
 
 
 def _sizes(model: Mapping[str, Any]) -> Iterator[str]:
-    """Yield lines with the sizes of the encoder that ``config.model`` names, and which of them it names."""
+    """Yield lines with the sizes of the encoder that ``config.model`` names, and the size that it names."""
     from bert_jax.models.model import BERT, encoder_file
     from bert_jax.recipes.architecture import Architecture
 
@@ -82,7 +82,7 @@ def _sizes(model: Mapping[str, Any]) -> Iterator[str]:
         found.append(f"{size} ({config.num_layers} x {config.hidden_size}, {million:.1f} M)")
     chosen = f"the recipe has {model['size']}" if "size" in model else "the recipe names none, as --init has one"
     yield f"\nsizes of the encoder {encoder} (config.model.size; {chosen}):"
-    yield "  layers x width, and parameters without those of the pieces"
+    yield "  layers x width, and parameters without the word embeddings"
     yield _filled(", ".join(found))
 
 

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     if "seed" in recipes.typed_keys(arguments.overrides):
-        raise UserError("--config.seed: the seeds of a grid are those of --seeds=0,1,2; leave it out")
+        raise UserError("--config.seed: a grid has the seeds of --seeds=0,1,2; leave it out")
     vary = {}
     for text in arguments.vary:
         key, equals, values = text.partition("=")

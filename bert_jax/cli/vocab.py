@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the vocab.txt to write; spiece.model for sentencepiece, tokenizer.json for byte_bpe",
     )
     parser.add_argument(
-        "--init", metavar="MODEL", help="a model or vocabulary: what the new one wins over that one on the same text"
+        "--init", metavar="MODEL", help="a model or vocabulary, to compare how many tokens it makes of the same text"
     )
 
 

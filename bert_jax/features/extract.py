@@ -32,10 +32,9 @@ from bert_jax.training.mesh import MeshConfig
 
 WINDOW_BATCHES = 16  # a window has the texts of so many batches, which are sorted by length together
 WINDOW_BYTES = 128 << 20  # limit for the vectors of the texts of a window
-# These give one vector for each text, all others one for each token. "sentence" is the vector that ``vectors`` of the
-# model describes: the files of the model, or its training, say how it is made.
+# These layers give a vector for each text, all other layers a vector for each token. "sentence" is the vector that
+# ``vectors`` of the model describes: the files of the model, or its training, say how it is made.
 SENTENCE = ("mean", "cls", "sentence")
-_TOP_ONLY = ("last", *SENTENCE)  # these need only the last layer
 LAYERS = ("embeddings", "second_to_last", "last", "sum_last_four", "concat_last_four", "all", *SENTENCE)
 
 
@@ -162,7 +161,7 @@ class Extractor:
     def texts(
         self, texts: Sequence[str], prompt: str | None = None, progress: Callable[[int], None] = lambda done: None
     ) -> np.ndarray:
-        """Return one vector for each text, [N, E], in order; the extractor's only layer gives vectors of whole texts.
+        """Return a vector for each text, [N, E], in order; the extractor's only layer gives vectors of whole texts.
 
         Args:
           prompt: is put before each text. None means the model's default prompt, if the layer is "sentence".
@@ -194,7 +193,7 @@ class Extractor:
 def check_layers(names: Sequence[str], num_layers: int | None = None) -> None:
     """Raise ``UserError`` if a name is unknown or given twice, or there is no name.
 
-    If ``num_layers`` is given, also raise it if a name needs more layers than that.
+    If ``num_layers`` is given, also raise it if a name needs more layers than ``num_layers``.
     """
     for name in names:
         choose("layer", name, dict.fromkeys(LAYERS))
@@ -221,14 +220,14 @@ def _read_layers(
     "all" is [B, L, N + 1, D], the embeddings first. "sentence" does not pool the first tokens, of which ``variables``
     has the number as ``skipped`` beside the model's ``params``.
     """
-    hidden = _hidden(config, set(layers) <= set(_TOP_ONLY), variables["params"]["encoder"], batch)
+    hidden = _hidden(config, {*layers} <= {"last", *SENTENCE}, variables["params"]["encoder"], batch)
     return _vectors_of(layers, dtype, sentence, variables, (hidden, batch["attention_mask"]))
 
 
 # Compiled apart from what reads its layers, so that another pooling compiles no encoder again.
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _hidden(config: ModelConfig, top: bool, params: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
-    """Return the outputs of the layers, [N + 1, B, L, D] with the embeddings first; if ``top``, the last alone."""
+    """Return the outputs of the layers, [N + 1, B, L, D] with the embeddings first; if ``top``, of the last layer."""
     encoded: Any = encoder_of(config).apply({"params": params}, batch, hidden_states="last" if top else "all")
     return jnp.asarray(encoded.sequence[None] if top else encoded.hidden, jnp.float32)
 

@@ -81,7 +81,7 @@ def fill_mask(model: TextModel, texts: Sequence[str], best: int = 5) -> list[Fil
 
     filled: dict[int, Filled] = {}
     for chosen, outputs in forward.rows(rows, config.max_length, read):
-        probabilities = outputs["probabilities"][..., : tokenizer.size].copy()  # the others are of padding
+        probabilities = outputs["probabilities"][..., : tokenizer.size].copy()  # the rest pads the vocabulary
         probabilities[..., list(tokenizer.special_ids)] = 0.0  # never an answer
         for number, of_text in zip(chosen, probabilities, strict=True):
             found = tuple(candidates(row) for row in of_text[: len(masks[number])])

@@ -54,12 +54,12 @@ class Input:
 
     @property
     def form(self) -> str:
-        """The format; "" if neither it nor the ending of the path says it."""
+        """Return the name of the format; "" if neither ``format`` nor the ending of the path says it."""
         return self.format or _FORMATS.get(os.path.splitext(plain_name(self.path).lower())[1], "")
 
 
 def check_columns(sources: Sequence[Input]) -> None:
-    """Raise ``UserError`` if columns or options of a reader are named, and no file has any."""
+    """Raise ``UserError`` if columns or options of a reader are named, and all files are read line by line."""
     names = ("column", "pair_column", "id_column", "options")
     given = [f"--{name}" for name in names if any(getattr(one, name) for one in sources)]
     if given and all(one.form == LINES for one in sources):

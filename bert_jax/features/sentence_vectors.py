@@ -51,12 +51,12 @@ class SentenceVectors:
     """How the vector of a text is made.
 
     Attributes:
-      pooling: how the vectors of tokens become one; the results of several poolings are joined.
+      pooling: how the vectors of tokens become one vector; the results of several poolings are joined.
       truncate_dim: how many values of the vector are kept; None: all.
       max_length: the most tokens of a text, special tokens included; None: as many as the model can read.
       lowercase: whether a text is converted to lower case before the tokenizer reads it.
       prompts: (name, text) of each prompt that can be put before a text.
-      default_prompt: the name of the prompt that is put before a text if no other is named.
+      default_prompt: the name of the prompt that is put before a text if no prompt is named.
       include_prompt: whether the tokens of the prompt, and ``[CLS]`` before it, are pooled too.
       similarity: how two vectors are compared.
     """

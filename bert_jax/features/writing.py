@@ -19,11 +19,9 @@ from bert_jax.features.inputs import Item
 from bert_jax.reporting.progress import progress_notes
 from bert_jax.storage import files
 
-_STRINGS = ("id", "text", "pair")
 TOKENS = ("input_ids", "token_type_ids", "word_ids", "offsets")
 NOTE_SECONDS = 30.0
 GROUP_BYTES = 32 << 20  # about the size of the vectors that are written together
-Groups = Iterable[Sequence[TextFeatures]]
 
 
 def write(output: str, extractor: Extractor, items: Sequence[Item], note: Callable[[str], None]) -> None:
@@ -81,7 +79,7 @@ def _facts(extractor: Extractor) -> dict[str, str]:
 
 
 def _columns(texts: Sequence[TextFeatures]) -> dict[str, np.ndarray]:
-    """Return what ``texts`` have for each token, [tokens, ...], and for each text, [texts, D], by name."""
+    """Return the columns of ``texts`` by name: arrays [tokens, ...], or [texts, D] for vectors of texts."""
     columns = {name: np.concatenate([getattr(one.tokens, name) for one in texts]) for name in TOKENS}
     for name in texts[0].vectors:
         join = np.stack if name in SENTENCE else np.concatenate
@@ -89,7 +87,7 @@ def _columns(texts: Sequence[TextFeatures]) -> dict[str, np.ndarray]:
     return columns
 
 
-def _write_parquet(path: Path, groups: Groups, extractor: Extractor) -> None:
+def _write_parquet(path: Path, groups: Iterable[Sequence[TextFeatures]], extractor: Extractor) -> None:
     """Write a parquet file with one row for each text. A layer is a list of vectors of fixed size, or one vector."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -99,7 +97,7 @@ def _write_parquet(path: Path, groups: Groups, extractor: Extractor) -> None:
         for texts in groups:
             starts = pa.array(np.cumsum([0, *(len(one.tokens.input_ids) for one in texts)]), pa.int32())
             table: dict[str, Any] = {
-                name: pa.array([getattr(one.item, name) or "" for one in texts]) for name in _STRINGS
+                name: pa.array([getattr(one.item, name) or "" for one in texts]) for name in ("id", "text", "pair")
             }
             for name, values in _columns(texts).items():
                 flat = pa.array(values.reshape(-1))

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal
 
-Status = Literal["ok", "note", "warn", "bad", "skip"]  # "note" is of machines
+Status = Literal["ok", "note", "warn", "bad", "skip"]  # only checks of machines have "note"
 _WORST_LAST: tuple[Status, ...] = ("skip", "ok", "note", "warn", "bad")
 
 
@@ -17,7 +17,7 @@ class Check:
     name: str  # the key of the check in the JSON form, which never changes
     status: Status  # "skip" means that it could not be checked; then ``fix`` says what was missing
     figure: str  # what was measured, for people
-    fix: str = ""  # what to do; dropped if nothing is wrong
+    fix: str = ""  # what to do; "" if nothing is wrong
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)  # what was measured, for programs
     text: tuple[tuple[str, str], ...] = ()  # examples from the corpus: (label, text); empty in private mode
 

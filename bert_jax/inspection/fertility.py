@@ -19,7 +19,7 @@ from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.text.words import is_spaced
 
 _SENTENCES, _LONGEST = 4_096, 512  # of a corpus; tokens of a sentence
-SPOILED = 0.001  # a smaller share of spoiled units is not told
+SPOILED = 0.001  # a smaller share of spoiled units is not mentioned
 _BYTES = re.compile("(<0x[0-9A-F]{2}>)+")
 
 
@@ -31,12 +31,12 @@ class Fertility:
     units: int
     unit_pieces: int  # pieces that begin in a unit: marks around words are left out
     whole: int  # units that are not cut
-    kept: int  # units that are not cut, and of which stripped accents take nothing
-    spoiled: int  # units of which stripped accents take a part
+    kept: int  # units that are neither cut nor changed by stripped accents
+    spoiled: int  # units that stripped accents change
     pieces: int
     unknown: int  # pieces that are [UNK]
     bytes: int  # pieces that are parts of characters
-    lossy: int = 0  # 1 if stripped accents had taken a part of the text before
+    lossy: int = 0  # 1 if stripped accents had changed the text before
 
     @property
     def value(self) -> float:
@@ -80,7 +80,7 @@ def measure(tokenizer: Tokenizer, texts: Sequence[str], special_tokens_in_text: 
 
 
 def compared(new: Fertility, old: Fertility) -> tuple[float, str]:
-    """Return how many times the tokens of ``old`` the same text has with ``new``, and a line that says it."""
+    """Return the tokens of ``new`` over the tokens of ``old``, both of the same text, and a line that says it."""
     times = ratio(new.pieces, old.pieces)
     return times, f"{times:.2f} times the tokens that the vocabulary of --init makes of the text: {old}"
 

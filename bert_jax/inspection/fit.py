@@ -10,19 +10,20 @@ import numpy as np
 
 from bert_jax.inspection.check import Check, Status, grade, percent, ratio, worst
 from bert_jax.inspection.fertility import Fertility, compared
-from bert_jax.inspection.pieces import Pieces, Tokenizer
+from bert_jax.inspection.pieces import Pieces
 from bert_jax.inspection.scan import Scan
 from bert_jax.text.accents import Losses
+from bert_jax.text.tokenizer import Tokenizer
 
 OFTEN_UNKNOWN = 0.1  # a share of a document's tokens; a larger share of [UNK] counts as often
 _FEW_TOKENS = 20_000  # with fewer held-out tokens (3,000 masked), a loss is uncertain by several hundredths
 _OFTEN_CONTROL = 100  # control characters in a million bytes; more give a warning
 CONTROL = "control_characters"  # an entry of the counts of ``corpora.hits``, and a check
-_CASED = 0.2  # a smaller share of the word-like tokens in letters that have case tells nothing of case
+_CASED = 0.2  # if letters with case are in a smaller share of the word-like tokens, nothing is said of case
 
 
 def learned(size: int) -> str:
-    """Return how to get another vocabulary than one of ``size`` pieces."""
+    """Return the advice to learn a vocabulary, for a user whose vocabulary has ``size`` pieces."""
     return (
         "--config.vocab.path= (empty) learns one from the text; if this one was, --config.vocab.size="
         f"{_round_up(2 * size)} makes it larger"
@@ -137,7 +138,7 @@ def coverage(scan: Scan) -> Check:
 def few_heldout(tokens: int, fraction: float, build: str = "in a new build") -> str:
     """Return a line if the held-out text has too few ``tokens`` to evaluate on, else "".
 
-    The line ends with what holds out more.
+    The line ends with a way to hold out more.
 
     Args:
       fraction: the share of the documents that is held out.
@@ -156,7 +157,7 @@ def _round_up(count: int) -> int:
 
 
 def vocabulary(manifest: Mapping[str, Any], tokenizer: Tokenizer | None, name: str) -> Check:
-    """Check whether the given vocabulary is the one that made the corpus."""
+    """Check whether the corpus was made with the given vocabulary."""
     made_with = str(manifest["tokenizer_sha256"])
     facts = {"made_with": made_with, "found": tokenizer.sha256 if tokenizer else None}
     if tokenizer is None:
@@ -181,7 +182,7 @@ def encoding(hits: Mapping[str, int], text_bytes: int) -> Check:
         that cannot be shown.
       text_bytes: the size of the text in which the build counted.
     """
-    hits = {name: count for name, count in hits.items() if name != CONTROL}  # these are another matter
+    hits = {name: count for name, count in hits.items() if name != CONTROL}  # ``control`` judges them
     rate = 1e6 * ratio(sum(hits.values()), text_bytes)
     counted = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in hits.items())
     return Check(
@@ -194,7 +195,7 @@ def encoding(hits: Mapping[str, int], text_bytes: int) -> Check:
 
 
 def control(hits: Mapping[str, int], text_bytes: int) -> Check:
-    """Check for control characters, which are no text in any encoding; WordPiece drops them."""
+    """Check for control characters. No encoding writes text with them, and WordPiece drops them."""
     count = hits.get(CONTROL, 0)
     rate = 1e6 * ratio(count, text_bytes)
     status: Status = "warn" if rate > _OFTEN_CONTROL else "ok"

@@ -1,4 +1,4 @@
-"""The flags that mend what an inspection finds. A flag that the corpus was built with already is not named again."""
+"""The flags that mend what an inspection finds. A flag with which the corpus was built is not named again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FEWEST_FILES = 20  # with fewer, files are too few documents to hold some out
 
 @dataclasses.dataclass(frozen=True)
 class Fixes:
-    """Knows how a corpus was built, and so which flags of the next build would change something.
+    """Names the flags of the next build that would change something, by how the corpus was built.
 
     Attributes:
       manifest: the corpus's manifest.
@@ -29,15 +29,15 @@ class Fixes:
         return source if isinstance(source, Mapping) else {}
 
     def option(self, name: str, value: str, now: str) -> str:
-        """Return the flag that gives an option of the source ``value``; "" unless its value is ``now``."""
+        """Return the flag that sets the source's option ``name`` to ``value``; "" unless its value is ``now``."""
         return f"--{self.key}.options.{name}={value}" if self._source.get(name) == now else ""
 
     def joins_lines(self) -> str:
-        """Return the flag that reads a line break as a space; "" if line breaks are spaces already."""
+        """Return the flag that makes line breaks spaces; "" if they are read as spaces already."""
         return self.option("line_breaks", "are_spaces", "end_sentences") or self.option("format", "free", "sentences")
 
     def longer_documents(self) -> str:
-        """Return the flag with which less text ends a document."""
+        """Return the flag that makes documents longer, or other advice."""
         several = self._source.get("files", 0) >= _FEWEST_FILES
         return (
             (self.option("document_boundary", "file", "blank_line") if several else "")
@@ -46,7 +46,7 @@ class Fixes:
         )
 
     def shorter_documents(self) -> str:
-        """Return the flag with which more text ends a document."""
+        """Return the flag that makes documents shorter, or other advice."""
         return (
             self.option("document_boundary", "blank_line", "file")
             or self.option("document_rule", "blank_line", "example")
@@ -54,12 +54,12 @@ class Fixes:
         )
 
     def other_field(self) -> str:
-        """Return the flag that names where the text is."""
+        """Return the flag that names the field with the text, or other advice."""
         name = next((name for name in ("text_field", "text_column") if name in self._source), "")
         return f"--{self.key}.options.{name}=NAME" if name else "see why documents have no text"
 
     def duplicates(self) -> str:
-        """Return the flag with which fewer documents repeat an earlier one."""
+        """Return the flag that drops repeated documents, or other advice."""
         if self.manifest.get("duplicates", "keep") == "keep":
             return "--config.corpus.duplicates=exact"
         return "drop headers, footers and notices from the text before the build"

@@ -35,7 +35,6 @@ from bert_jax.text.tokenizer import Tokenizer
 
 _LONGEST_ROW = 1_000_000  # positions; rows are laid out for each length that is asked for
 _CACHE_BYTES = 32 << 20  # cache for blocks; few are needed, since the text is read from start to end
-VOCABULARY = "vocab.txt"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +43,7 @@ class InspectionRequest:
 
     corpus: str
     vocab: str | None = None  # a path; if None, a tokenizer in or beside the corpus's folder that made the corpus
-    init: Tokenizer | None = None  # that of a model to start from, for comparison on the same text
+    init: Tokenizer | None = None  # the tokenizer of a model to start from, to compare
     max_lengths: tuple[int, ...] = (128, 512)
     phases: Mapping[str, int] = dataclasses.field(default_factory=dict)  # of the recipe: name -> row length
     pairs: bool = True  # whether rows are pairs of segments whose second one is random half of the time
@@ -178,7 +177,7 @@ def _check_splits(
     if tokenizer is not None and pieces is not None:
         texts = decoded(train.split, tokenizer)
         found, *others = (measure(one, texts, True) for one in (tokenizer, request.init) if one)
-        if fit.accents(manifest, tokenizer):  # the text that is decoded has lost them
+        if fit.accents(manifest, tokenizer):  # they are lost in the decoded text
             found = dataclasses.replace(found, lossy=1)
         checks[1:1] = [fit.words(train, pieces, found), *(fit.gain(found, other) for other in others), markup(texts)]
     hits, text_bytes = manifest["text_hits"]["encoding"], manifest["text_bytes"]
@@ -203,7 +202,7 @@ def _text_checks(
     if tokenizer is None or pieces is None:
         names = ("unknown_tokens", "tokens_a_word", "letter_case", "line_ends")
         return [Check(name, "skip", "not checked", "needs the vocabulary of the corpus: --vocab") for name in names]
-    says = tokenizer.file_name != VOCABULARY
+    says = tokenizer.file_name != "vocab.txt"  # all other files say the case
     return [
         fit.unknown(train, document_tokens),
         *fit.case(train, pieces, tokenizer.lowercase, says),
@@ -228,9 +227,9 @@ def _case(corpus: Corpus) -> Case:
 
 
 def _find_vocabulary(corpus: Corpus) -> Tokenizer | None:
-    """Return the tokenizer that made the corpus, if it lies in its folder or in that of its run, else None."""
+    """Return the tokenizer that made the corpus, if it lies in the folder of the corpus or of its run, else None."""
     absolute = corpus.folder.absolute()
-    for folder in (corpus.folder, absolute.parent, absolute.parent.parent):  # the last for a part of a mixture
+    for folder in (corpus.folder, absolute.parent, absolute.parent.parent):  # the last folder for a part of a mixture
         if tokenizers.existing(folder):
             tokenizer = tokenizers.load(folder, *_case(corpus))
             if tokenizer.sha256 == corpus.tokenizer_sha256:

@@ -14,7 +14,7 @@ from bert_jax.inspection.pieces import Pieces
 RUNS, RUN_SENTENCES = 64, 512  # runs of sentences from all over the split: enough to tell such text
 _FEW_MARKS = 0.35  # in prose, few lines but titles end without a final mark
 _WRAPPED = (6, 60)  # tokens of such a line, on average: from a narrow column to a wide window
-_WIDTH_SPREAD = 0.65  # their standard deviation over their mean: lists and verse vary more
+_WIDTH_SPREAD = 0.65  # standard deviation over mean of the tokens of such lines: lists and verse vary more
 _SENTENCE_ENDS = 0.1  # marks that end sentences, per line: wrapped prose has 0.2 and more, titles have 0.02
 _LINES_A_DOCUMENT = 2  # with fewer, a line is a document, such as a title, and nothing goes on below it
 LONG_WORD = 16  # pieces of a word; a longer one is a name of many bytes, or text without spaces
@@ -34,7 +34,7 @@ def in_long_words(split: CorpusSplit, is_continuation: np.ndarray) -> float:
 
 
 def line_ends(split: CorpusSplit, pieces: Pieces, fixes: Fixes) -> Check:
-    """Check whether sentences end with a final mark; if few do, they are lines that were broken at a width."""
+    """Check whether sentences end with a final mark; if few do, the sentences are lines broken at a width."""
     lines = unmarked = ends = 0
     widths: list[np.ndarray] = []
     for tokens, lengths in _runs(split):

@@ -15,7 +15,7 @@ from bert_jax.text.tokenizer import Tokenizer
 
 _Flags = npt.NDArray[np.bool_]  # [V]
 
-_FINAL = set(".!?…:;。！？；：．।؟።\"'”’»」』)]）】》")  # what a sentence, or a quotation or a bracket, ends with
+_FINAL = set(".!?…:;。！？；：．।؟።\"'”’»」』)]）】》")  # the ends of sentences, quotations and brackets
 _SENTENCE_ENDS = set(".!?…。！？؟।")
 _NO_TEXT = re.compile(r"\[unused\d+\]|<.*>")  # pieces that stand for no text
 
@@ -42,7 +42,7 @@ class Pieces:
 
     @functools.cached_property
     def sentence_end(self) -> _Flags:
-        """Return which pieces end with a mark that ends a sentence, and that titles seldom have."""
+        """Return which pieces end with a mark that ends sentences and seldom titles."""
         return self.where(lambda text: text[-1] in _SENTENCE_ENDS)
 
     @functools.cached_property

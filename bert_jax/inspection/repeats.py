@@ -9,11 +9,11 @@ import numpy as np
 from bert_jax.inspection import hashing
 from bert_jax.inspection.check import Check, grade, percent, ratio, worst
 from bert_jax.inspection.fixes import Fixes
-from bert_jax.inspection.pieces import Tokenizer
 from bert_jax.inspection.scan import Scan
+from bert_jax.text.tokenizer import Tokenizer
 
 LONG = 10  # least tokens of a long line; shorter lines, such as "Yes." or a heading, repeat in good texts too
-_MATTERS = 0.005  # a smaller share of the tokens, such as that of a few equal short documents, changes no loss
+_MATTERS = 0.005  # a smaller share of the tokens, such as a few equal short documents have, changes no loss
 SHOWN = 10
 _SHOWN_CHARACTERS = 100
 
@@ -21,7 +21,7 @@ _SHOWN_CHARACTERS = 100
 def lines(scan: Scan, tokenizer: Tokenizer | None, fixes: Fixes) -> Check:
     """Check for lines that are equal token by token."""
     distinct = repeats = long_repeats = long_tokens = 0
-    top: list[tuple[int, int, int]] = []  # (repeated tokens, lines, hash) of the long lines with the most of them
+    top: list[tuple[int, int, int]] = []  # (repeated tokens, lines, hash), the most tokens first
     for (values,) in hashing.sorted_slices([scan.sentence_hashes]):
         hashes, counts = np.unique(values, return_counts=True)
         again, lengths = counts - 1, hashing.length_of(hashes)

@@ -86,17 +86,8 @@ def _add_by_document(counts: Ints, places: np.ndarray, split: CorpusSplit, first
     ``places`` are token offsets from the start of the sentence ``first``; ``lengths`` are the lengths of the sentences
     from ``first`` on.
     """
-    if len(places):
-        sentence = first + np.searchsorted(np.cumsum(lengths), places, side="right")
-        documents = _document_of(split, sentence)
-        low = int(documents.min())
-        added = np.bincount(documents - low)
-        counts[low : low + len(added)] += added
-
-
-def _document_of(split: CorpusSplit, sentences: npt.ArrayLike) -> np.ndarray:
-    """Return the number of the document of each sentence number in ``sentences``."""
-    return np.searchsorted(split.document_starts, sentences, side="right") - 1
+    sentences = first + np.searchsorted(np.cumsum(lengths), places, side="right")
+    np.add.at(counts, np.searchsorted(split.document_starts, sentences, side="right") - 1, 1)
 
 
 def _document_hashes(split: CorpusSplit, sentences: Hashes, folder: Path) -> Hashes:

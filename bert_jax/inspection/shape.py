@@ -27,7 +27,7 @@ _MANY_SINGLE = 0.3  # a larger share of one-sentence documents leaves no pairs t
 class _Lengths:
     """The lengths of the sentences and N documents of a split."""
 
-    long_sentence_tokens: int  # number of tokens in sentences longer than _LONG_SENTENCE
+    long_sentence_tokens: int  # tokens in sentences longer than _LONG_SENTENCE
     document_tokens: Ints  # [N] the number of tokens of each document
     document_sentences: Ints  # [N] the number of sentences of each document
 
@@ -105,7 +105,7 @@ def sentences(split: CorpusSplit, lengths: _Lengths, fixes: Fixes) -> Check:
 class _Sample:
     """A sample of a split: runs of sentences from all over it, each as a document.
 
-    It has those fields of a split that are needed to plan rows.
+    It has the fields of a split that ``rows.chunks`` reads.
     """
 
     sentence_offsets: Ints

@@ -123,7 +123,7 @@ class Family(abc.ABC):
 
         ``num_outputs`` is the number of outputs of a classifier.
         """
-        tree = jax.tree.map(lambda x: x.shape, dict(jax.eval_shape(lambda: fresh_params(config))))
+        tree = _pretrained_shapes(config)
         return {**tree, "classifier": dense_shape(config, num_outputs), "qa_outputs": dense_shape(config, 2)}
 
     def merged(self, params: Mapping[str, Any], config: Any) -> Mapping[str, Any]:
@@ -245,6 +245,12 @@ class Family(abc.ABC):
                 f"{path} has keys that are not known for the {self.title} family: {', '.join(unknown)}; remove those "
                 "that change no output of the model; if they change any, the model cannot be read"
             )
+
+
+@functools.cache  # an export reads its own files back, and tracing a deep encoder takes seconds
+def _pretrained_shapes(config: ModelConfig) -> dict[str, Any]:
+    """Return the shapes of the encoder and the pretraining heads."""
+    return jax.tree.map(lambda x: x.shape, dict(jax.eval_shape(lambda: fresh_params(config))))
 
 
 def dense_shape(config: ModelConfig, num_outputs: int) -> dict[str, Any]:

@@ -45,7 +45,7 @@ CASES = {
     ),
     "sweep, seed": (
         ["sweep", "--config=classification", "--workdir=x", "--config.seed=5"],
-        "--config.seed: the seeds of a grid are those of --seeds=0,1,2; leave it out",
+        "--config.seed: a grid has the seeds of --seeds=0,1,2; leave it out",
     ),
     "sweep, init": (
         ["sweep", "--config=classification", "--workdir=x", "--vary=init=a,b", "--init=c"],
@@ -85,7 +85,7 @@ def test_what_cannot_act_is_refused(case, tmp_path, monkeypatch, capsys):
 
 
 def test_a_table_among_lines_has_columns(tmp_path):
-    """With several files, a column counts for those that have columns."""
+    """With several files, a column counts for the files that have columns."""
     from bert_jax.features.inputs import Input, check_columns, read_texts
 
     (tmp_path / "a.txt").write_text("one\n")

@@ -1,4 +1,4 @@
-"""A grid that is cut goes on, and results are those of the very run that is asked for."""
+"""A grid that is cut goes on, and its results come from the very runs that are asked for."""
 
 import dataclasses
 import json

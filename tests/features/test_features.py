@@ -1,4 +1,4 @@
-"""Vectors of texts: those of the encoder, in order, whatever the batches, devices and files."""
+"""Vectors of texts are the vectors of the encoder, in order, whatever the batches, devices and files."""
 
 import dataclasses
 import functools

@@ -158,8 +158,8 @@ SAMPLES = {
 def test_text_of_another_encoding(tmp_path: Path, language: str, lowercase: bool) -> None:
     rng = random.Random(7)
     words = SAMPLES[language].split() if language != "zh" else list(SAMPLES[language])
-    good = texts(40, words=words)
-    bad = [[line.encode().decode("cp1252", "ignore") for line in lines] for lines in texts(40, words=words, seed=1)]
+    good = texts(20, words=words)
+    bad = [[line.encode().decode("cp1252", "ignore") for line in lines] for lines in texts(20, words=words, seed=1)]
     mixed = [lines if rng.random() < 0.5 else broken for lines, broken in zip(good, bad, strict=True)]
     for name, documents, status in (("good", good, "ok"), ("mixed", mixed, "bad")):
         vocab = tmp_path / f"{name}.txt"

@@ -18,9 +18,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an export of every head."""
+    """A folder with an export of every head, which no test may change."""
     root = tmp_path_factory.mktemp("heads")
     for name, head in heads.HEADS.items():
         export_model(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -49,18 +50,26 @@ def module_of(head: HeadClass, config: ModelConfig) -> Any:
 
 def params_of(head: HeadClass, config: ModelConfig, seed: int = 0) -> Any:
     """Every parameter from N(0, 0.2), gains around 1."""
-    module = module_of(head, config)
-    if module is None:
+    shapes = _shapes_of(head, config)
+    if shapes is None:
         return {part: tree for part, tree in random_params(config, seed).items() if part in head.parts}
-    ids = np.ones((1, 2, 4) if "MultipleChoice" in head.architecture else (1, 4), np.int32)
-    batch = {"input_ids": ids, "token_type_ids": ids * 0, "attention_mask": ids}
-    shapes = jax.eval_shape(lambda: nn.unbox(module.init(jax.random.key(0), batch))["params"])
     rng = np.random.default_rng(seed)
 
     def draw(path: Any, leaf: Any) -> np.ndarray:
         return (rng.normal(0.0, 0.2, leaf.shape) + (path[-1].key == "scale")).astype(leaf.dtype)
 
     return jax.tree_util.tree_map_with_path(draw, shapes)
+
+
+@functools.cache
+def _shapes_of(head: HeadClass, config: ModelConfig) -> Any:
+    """Return the shapes of the parameters of ``module_of``, or None if it is None."""
+    module = module_of(head, config)
+    if module is None:
+        return None
+    ids = np.ones((1, 2, 4) if "MultipleChoice" in head.architecture else (1, 4), np.int32)
+    batch = {"input_ids": ids, "token_type_ids": ids * 0, "attention_mask": ids}
+    return jax.eval_shape(lambda: nn.unbox(module.init(jax.random.key(0), batch))["params"])
 
 
 def assert_same(found: Any, expected: Any) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from bert_jax.interchange.architectures import HeadClass
 from bert_jax.models.config import ModelConfig
 from tests.interchange.numpy_layers import activated, mixed_values, normalised
-from tests.interchange.outputs import module_outputs, random_batch, read_by_classifier
+from tests.interchange.outputs import eager_outputs, random_batch, read_by_classifier
 
 TOLERANCE = 1e-4  # relative to the largest output; the order of float32 sums matters less
 
@@ -28,7 +28,7 @@ def assert_same_outputs(tensors: Mapping[str, np.ndarray], params: Any, config: 
     config = dataclasses.replace(config, dtype="float32", layers="unrolled", remat="none")
     batch = random_batch(config)
     expected = numpy_outputs(tensors, config, batch, frozenset(params), head.architecture)
-    found = module_outputs(params, config, batch, head)
+    found = eager_outputs(params, config, batch, head)
     real = batch["attention_mask"] > 0
     assert set(expected) == set(found)
     for name, theirs in expected.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,11 +20,11 @@ def read_by_classifier(architecture: str) -> str:
     return "sequence" if architecture.endswith("ForTokenClassification") else "pooled"
 
 
-@functools.partial(jax.jit, static_argnames=("config", "head"))
-def module_outputs(
-    params: Any, config: ModelConfig, batch: Mapping[str, np.ndarray], head: HeadClass
-) -> dict[str, Any]:
-    """Return the outputs of our modules, by name, for all parts that ``params`` has."""
+def eager_outputs(params: Any, config: ModelConfig, batch: Mapping[str, np.ndarray], head: HeadClass) -> dict[str, Any]:
+    """Return the outputs of our modules, by name, for all parts that ``params`` has.
+
+    Nothing is compiled but single operations, which models of all classes share.
+    """
     rows, length = batch["input_ids"].shape
     everywhere = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
     vectors = read_by_classifier(head.architecture)
@@ -38,6 +37,9 @@ def module_outputs(
         parts.append(Part.of("qa_outputs", Classifier, num_outputs=2, vectors="sequence", logits="qa_logits"))
     model = Model(config, tuple(parts))
     return model.apply({"params": params}, {**batch, "masked_positions": everywhere})  # type: ignore[return-value]
+
+
+module_outputs = jax.jit(eager_outputs, static_argnames=("config", "head"))
 
 
 def random_batch(config: ModelConfig) -> dict[str, np.ndarray]:

@@ -166,9 +166,12 @@ def test_a_pooler_that_reads_another_token_is_refused(copy_of: Any, tmp_path: Pa
     edit_config(folder, is_decoder=True)
     with pytest.raises(UserError, match=f"cannot be read: .* {what}"):
         import_model(folder)
-    folder = copy_of("tagging")
-    edit_config(folder, is_decoder=True)
-    assert import_model(folder).config.causal
+    tagging = HEADS["tagging"]
+    model = TrainedModel("", params_of(tagging, CONFIG), causal(CONFIG), TOKENIZER, tagging)
+    export_model(model, tmp_path / "tags", "card")
+    described = json.loads((tmp_path / "tags" / "config.json").read_text())
+    assert (described["architectures"], described["is_decoder"]) == (["BertForTokenClassification"], True)
+    assert import_model(tmp_path / "tags").config.causal
 
 
 def test_published_masked_lms_keep_pooler_and_next_sentence_head(copy_of: Any) -> None:
@@ -266,7 +269,7 @@ def test_a_damaged_file_never_ends_in_a_traceback(copy_of: Any) -> None:
         (folder / WEIGHTS).write_bytes(whole[:end])
         with pytest.raises(UserError):
             import_model(folder)
-    for place in [*rng.integers(0, header, 40), *rng.integers(header, len(whole), 4)]:
+    for place in [*rng.integers(0, header, 20), *rng.integers(header, len(whole), 4)]:
         spoilt = bytearray(whole)
         spoilt[place] ^= 1 << rng.integers(0, 8)
         (folder / WEIGHTS).write_bytes(spoilt)
@@ -274,7 +277,7 @@ def test_a_damaged_file_never_ends_in_a_traceback(copy_of: Any) -> None:
             import_model(folder)
         except UserError as error:
             refused.append(str(error))
-    assert len(refused) >= 35
+    assert len(refused) >= 17
     assert not [message for message in refused if "\n" in message]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from bert_jax.records import SPECIAL_TOKENS
 from tests import toy
-from tests.runs.test_pretraining import pretrain
+from tests.runs.commands import pretrain
 
 
 @pytest.fixture(scope="module")

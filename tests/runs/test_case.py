@@ -137,7 +137,7 @@ def test_import_refuses_a_case_that_contradicts_the_files(
 def test_kept_accents_go_through_runs_corpora_and_exports(
     tmp_path: Path, begin: dict[str, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The exported files give the same ids in ``tokenizers``; see tests/text/test_case.py for those of transformers."""
+    """The exported files give the same ids in ``tokenizers``; tests/text/test_case.py has transformers."""
     tokenizer = wordpiece(PIECES, strip_accents=False)
     model = write_model(tmp_path / "model", tokenizer)
     settings = json.loads((model / "tokenizer_config.json").read_text())

@@ -88,26 +88,15 @@ def test_another_task_has_no_roles_of_the_recipe(tmp_path, group):
         )
 
 
-def test_a_choice_is_learned_and_predicted_by_flags_alone(tmp_path, monkeypatch, capsys):
+def test_a_choice_is_learned_and_predicted_by_flags_alone(tmp_path, one_device, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     rows = [SWAG | {"sent1": f"He sits {i}.", "label": i % 4} for i in range(24)]
-    (tmp_path / "swag.csv").write_text(
-        "".join([",".join(SWAG) + "\n", *(",".join(map(str, r.values())) + "\n" for r in rows)])
-    )
-    small = ["--steps=2", "--batch_size=8", "--max_length=24", "--config.vocab.size=200", "--config.export=False"]
-    small += ["--config.model.size=tiny", "--config.training.loggers=()"]
-    assert (
-        run(
-            [
-                "finetune",
-                "--config=multiple_choice:swag",
-                "--config.data.splits.train=swag.csv",
-                "--workdir=run",
-                *small,
-            ]
-        )
-        == 0
-    )
+    lines = [",".join(map(str, row.values())) for row in rows]
+    (tmp_path / "swag.csv").write_text("\n".join([",".join(SWAG), *lines]) + "\n")
+    flags = ["--steps=2", "--batch_size=8", "--max_length=24", "--config.vocab.size=200", "--config.export=False"]
+    model = {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "mlp_dim": 64, "max_length": 24}
+    flags += [f"--config.model={model}", "--config.training.loggers=()", "--config.data.splits.train=swag.csv"]
+    assert run(["finetune", "--config=multiple_choice:swag", "--workdir=run", *flags]) == 0
     new = {name: value for name, value in SWAG.items() if name != "label"}
     (tmp_path / "new.jsonl").write_text(f"{json.dumps(new)}\n{json.dumps(new)}\n")
     capsys.readouterr()

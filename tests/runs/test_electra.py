@@ -87,20 +87,8 @@ def test_pretrained_resumed_exported_asked_and_fine_tuned(tmp_path: Path, capsys
     said = capsys.readouterr().err
     assert "starting from" in said
     assert "fresh" not in said
-    assert (
-        run(
-            [
-                "pretrain",
-                f"--config={config}",
-                f"--workdir={tmp_path / 'half'}",
-                *more[1:2],
-                *more[:1],
-                *more[2:],
-                f"--init={workdir / 'hugging_face'}",
-            ]
-        )
-        == 0
-    )
+    half = [f"--workdir={tmp_path / 'half'}", f"--init={workdir / 'hugging_face'}"]
+    assert run(["pretrain", f"--config={config}", *half, *more]) == 0
     assert "fresh: generator" in capsys.readouterr().err
 
     toy_tasks.write_toy(tmp_path, "classification", train=32, dev=16, phase={"num_epochs": 1}, export=True)

@@ -48,7 +48,9 @@ def test_each_thing_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
 
 
-def test_fewer_examples_than_the_run_was_begun_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fewer_examples_than_the_run_was_begun_with(
+    tmp_path: Path, one_device: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     toy_tasks.write_toy(tmp_path, "classification", train=64, dev=16, phase={"num_epochs": 1})
     assert toy_tasks.finetune(tmp_path) == 0
     toy_tasks.write_examples(tmp_path / "train.jsonl", toy_tasks.examples("classification", 16, 1))

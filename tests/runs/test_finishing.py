@@ -45,7 +45,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def workdir(trained: Path, tmp_path: Path) -> Path:
-    """As after another step than the one that was exported."""
+    """A workdir with an export of another step than its last."""
     workdir = Path(shutil.copytree(trained, tmp_path / "run"))
     (workdir / "hugging_face").mkdir()
     (workdir / "hugging_face" / "config.json").write_text("old")

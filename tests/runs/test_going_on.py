@@ -11,14 +11,13 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from bert_jax.checkpoints.restoring import read_params, saved_steps
+from bert_jax.checkpoints.restoring import read_params
 from bert_jax.checkpoints.saving import save_best
 from bert_jax.cli.main import run
 from bert_jax.configuration import differences
 from bert_jax.errors import UserError
 from bert_jax.examples.load import DataConfig
 from bert_jax.interchange import initial
-from bert_jax.interchange.loading import load
 from bert_jax.models.encoders import bert
 from bert_jax.models.model import config_facts, config_of
 from bert_jax.models.transformer import stack_layers
@@ -31,6 +30,7 @@ from bert_jax.training.loop import Run
 from bert_jax.workdir import run_record
 from bert_jax.workdir.run_record import read_run, settle
 from tests import toy
+from tests.runs.commands import first_state, pretrain
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
@@ -69,30 +69,27 @@ def again(parent: Path, mlp_dim: int = 64) -> dict[str, Any]:
     return recipe(parent.parent / "text.txt", mlp_dim, **places)
 
 
-def pretrain(folder: Path, config: dict[str, Any], *flags: str) -> int:
-    path = toy.write_recipe(folder / "recipe.json", config)
-    return run(["pretrain", f"--config={path}", f"--workdir={folder / 'run'}", *flags])
+def rows_of(task: Any) -> dict[str, list[np.ndarray]]:
+    """Return the first rows of both splits, as the run reads them."""
+    indices = np.arange(8)
+    both = {split: task.source(split, "phase1", 0).rows(0 * indices, indices) for split in ("train", "eval")}
+    return {split: [rows[name] for name in ("input_ids", "masked_positions")] for split, rows in both.items()}
+
+
+def saved_as(parent: Path, workdir: Path, step: int) -> None:
+    """Give a run that has only begun a saved step, so that it is bound to its start."""
+    shutil.copytree(parent / "checkpoints" / "6", workdir / "checkpoints" / str(step))
 
 
 def test_it_does_not_see_again_what_its_parent_saw(
-    parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    parent: Path, tmp_path: Path, reached: list[Run], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def stop(run: Run) -> None:
-        rows, indices = {}, np.arange(8)
-        for split in ("train", "eval"):
-            found = run.task.source(split, "phase1", 0).rows(0 * indices, indices)
-            rows[split] = [found[name] for name in ("input_ids", "masked_positions")]
-        seen.append((run.experiment.seed, rows))
-        raise UserError("seen")
-
-    seen: list[tuple[int, Any]] = []
-    monkeypatch.setattr(runs, "train_and_evaluate", stop)
     for flags in ([], [f"--init={parent / 'hugging_face'}"], [f"--init={parent}"], [f"--init={parent}@4"]):
-        assert pretrain(tmp_path, again(parent, mlp_dim=96), *flags) == 2
+        assert pretrain(tmp_path, again(parent, mlp_dim=96), *flags) == 130
     message = "the model of --init is taken, not the recipe's: mlp_dim 64"
     assert capsys.readouterr().err.count(message) == 3
 
-    (own, rows), (of_export, rows_of_export), *continued = seen
+    (own, rows), (of_export, rows_of_export), *continued = [(run.experiment.seed, rows_of(run.task)) for run in reached]
     assert of_export == own == 0
     jax.tree.map(np.testing.assert_array_equal, rows_of_export, rows)
     assert len({own, *(seed for seed, _ in continued)}) == 3
@@ -102,40 +99,33 @@ def test_it_does_not_see_again_what_its_parent_saw(
 
 
 def test_a_resume_needs_neither_the_flag_nor_the_parent(
-    parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    parent: Path, tmp_path: Path, reached: list[Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, workdir = again(parent), tmp_path / "run"
-    assert pretrain(tmp_path, config, f"--init={parent}") == 0
-    begun, unbroken = read_run(str(workdir)), load(str(workdir)).params
-    assert saved_steps(str(workdir)) == [2, 4, 6]
-    shutil.rmtree(workdir / "checkpoints" / "6")
-    shutil.rmtree(workdir / "checkpoints" / "4")
+    assert pretrain(tmp_path, config, f"--init={parent}") == 130
+    record = read_run(str(workdir))
+    saved_as(parent, workdir, step=2)
     monkeypatch.setattr(initial, "load", lambda source, flag: pytest.fail(f"{source} was read"))
-    assert pretrain(tmp_path, config) == 0
-    jax.tree.map(np.testing.assert_array_equal, load(str(workdir)).params, unbroken)
-    resumed = read_run(str(workdir))
-    assert resumed["identity"] == begun["identity"]
-    assert resumed["facts"] == begun["facts"]
-    assert len(resumed["facts"]["parent_key"]) == 64
+    assert pretrain(tmp_path, config) == 130
+    begun, resumed = reached
+    assert begun.start is not None
+    assert resumed.start is None, "it is restored"
+    assert resumed.experiment == begun.experiment
+    jax.tree.map(np.testing.assert_array_equal, rows_of(resumed.task), rows_of(begun.task))
+    again_recorded = read_run(str(workdir))
+    assert again_recorded["identity"] == record["identity"]
+    assert again_recorded["facts"] == record["facts"]
+    assert len(record["facts"]["parent_key"]) == 64
 
 
 @pytest.mark.parametrize("layers", ["unrolled", "scanned"])
 def test_moments_are_kept_and_steps_begin_anew(
-    parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], layers: str
+    parent: Path, tmp_path: Path, reached: list[Run], capsys: pytest.CaptureFixture[str], layers: str
 ) -> None:
-    def stop(run: Run) -> None:
-        shapes, _ = run.experiment.initial_state(run.task, run.experiment.make_mesh()).shapes
-        fresh = jax.tree.map(lambda x: jax.device_put(np.ones(x.shape, x.dtype), x.sharding), shapes)
-        assert run.start is not None
-        seen.append((fresh, run.start(fresh)))
-        raise UserError("seen")
-
-    seen: list[tuple[Any, Any]] = []
-    monkeypatch.setattr(runs, "train_and_evaluate", stop)
     flags = [f"--config.model.layers={layers}", "--config.optimizer.b2=0.98"]
-    assert pretrain(tmp_path, again(parent), f"--init={parent}@4", "--init_optimizer=kept", *flags) == 2
+    assert pretrain(tmp_path, again(parent), f"--init={parent}@4", "--init_optimizer=kept", *flags) == 130
     assert f"the moments of the optimizer of {parent}@4 are kept" in capsys.readouterr().err
-    [(fresh, state)] = seen
+    fresh, state = first_state(reached[0])
     step, reader = parent / "checkpoints" / "4" / "state", ocp.PyTreeCheckpointer()
     tree = reader.metadata(step).item_metadata.tree
     saved = reader.restore(step, restore_args=jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree))
@@ -197,41 +187,25 @@ def test_moments_that_cannot_be_kept_are_refused_at_once(
 
 
 def test_an_encoder_without_a_head_is_said_to_get_a_fresh_one(
-    parent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    parent: Path, tmp_path: Path, reached: list[Run], capsys: pytest.CaptureFixture[str]
 ) -> None:
     encoder = str(tmp_path / "encoder")
     assert run(["export", f"--workdir={parent}", "--as=BertModel", f"--output={encoder}"]) == 0
     assert run(["fill-mask", f"--workdir={encoder}", "a [MASK]."]) == 2
     assert "has no masked-LM head (its parts: encoder, pooler), and a fresh one knows no" in capsys.readouterr().err
-    config = again(parent)
-    config["phases"]["phase1"]["num_steps"] = 1
-    assert pretrain(tmp_path, config, f"--init={encoder}", "--config.schedule.warmup_steps=0") == 0
+    assert pretrain(tmp_path, again(parent), f"--init={encoder}") == 130
+    fresh, state = first_state(reached[0])
     assert f"starting from {encoder}; fresh: mlm_head, nsp_head\n" in capsys.readouterr().err
+    found = jax.tree.map(lambda x, y: x is y, state.params, fresh.params)
+    assert {name for name, tree in found.items() if all(jax.tree.leaves(tree))} == {"mlm_head", "nsp_head"}
 
 
-def test_a_left_to_right_model_stays_one_but_for_an_objective_that_reads_both_sides(
-    parent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_model_of_both_sides_becomes_a_left_to_right_model(
+    parent: Path, tmp_path: Path, reached: list[Run], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config, back = {**again(parent), "objective": {"name": "ltr"}}, tmp_path / "back"
-    assert pretrain(tmp_path, config, f"--init={parent}") == 0
+    assert pretrain(tmp_path, {**again(parent), "objective": {"name": "ltr"}}, f"--init={parent}") == 130
     assert "of --init predicted tokens from both sides; the objective does from what" in capsys.readouterr().err
-    left = tmp_path / "run"
-    assert load(str(left)).config.causal
-    assert run(["fill-mask", f"--workdir={left}", "a [MASK]."]) == 2
-    assert "a left-to-right model predicts what follows" in capsys.readouterr().err
-
-    rows = "".join(f"the {('cat', 'ship')[i % 2]} sees {i}\t{i % 2}\n" for i in range(40))
-    (tmp_path / "train.tsv").write_text(f"text\tlabel\n{rows}")
-    flags = ["--config.data.splits.train=train.tsv", f"--data={tmp_path}", "--config.phases.train.num_epochs=1"]
-    flags += ["--config.export=False", f"--init={left}", f"--workdir={tmp_path / 'tuned'}"]
-    assert run(["finetune", "--config=classification", "--config.phases.train.max_length=16", *flags]) == 0
-    assert load(str(tmp_path / "tuned")).config.causal
-
-    back.mkdir()
-    capsys.readouterr()
-    assert pretrain(back, again(parent), f"--init={left}") == 0
-    assert "from what came before; the objective does from both sides, and so will" in capsys.readouterr().err
-    assert not load(str(back / "run")).config.causal
+    assert config_of(reached[0].facts["model"]).causal
 
 
 def test_what_a_restart_may_change_of_the_model(tmp_path: Path) -> None:
@@ -318,7 +292,9 @@ def test_a_start_that_saved_nothing_is_not_begun_again_without_it(
     assert message in capsys.readouterr().err
 
 
-def test_the_recipe_that_continues_counts_its_epochs(parent: Path, tmp_path: Path, capsys) -> None:
+def test_the_recipe_that_continues_counts_its_epochs(
+    parent: Path, tmp_path: Path, reached: list[Run], capsys: pytest.CaptureFixture[str]
+) -> None:
     flags = ["--config=continue", f"--workdir={tmp_path / 'run'}", "--config.training.loggers=()"]
     flags += [f"--config.corpus.options.paths={parent.parent / 'text.txt'}", "--config.export=False"]
     flags += ["--config.phases.phase1.max_length=32", "--config.phases.phase1.batch_size=4"]
@@ -326,11 +302,15 @@ def test_the_recipe_that_continues_counts_its_epochs(parent: Path, tmp_path: Pat
     assert run(["pretrain", *flags]) == 2
     assert "goes on from a model and has its architecture; give --init=DIR" in capsys.readouterr().err
     flags.append(f"--init={parent}")
-    assert run(["pretrain", *flags, "--config.phases.phase1.num_epochs=1"]) == 0
-    once = read_run(str(tmp_path / "run"))["phases"]["phase1"]["num_steps"]
-    assert saved_steps(str(tmp_path / "run")) == [once]
-    assert read_run(str(tmp_path / "run"))["facts"]["model"] == read_run(str(parent))["facts"]["model"]
+    assert run(["pretrain", *flags, "--config.phases.phase1.num_epochs=1"]) == 130
+    record = read_run(str(tmp_path / "run"))
+    once = record["phases"]["phase1"]["num_steps"]
+    assert record["facts"]["model"] == read_run(str(parent))["facts"]["model"]
+    saved_as(parent, tmp_path / "run", once)
+    capsys.readouterr()
     assert run(["pretrain", *flags, "--config.phases.phase1.num_epochs=2"]) == 2
     assert "num_epochs: 1.0 -> 2.0. Give the old values, or another --workdir; --extend" in capsys.readouterr().err
-    assert run(["pretrain", *flags, "--config.phases.phase1.num_epochs=2", "--extend"]) == 0
-    assert 2 * once - 1 <= max(saved_steps(str(tmp_path / "run"))) <= 2 * once
+    assert run(["pretrain", *flags, "--config.phases.phase1.num_epochs=2", "--extend"]) == 130
+    steps = [run.experiment.phases.num_steps for run in reached]
+    assert steps[0] == once
+    assert 2 * once - 1 <= steps[1] <= 2 * once

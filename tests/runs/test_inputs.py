@@ -52,7 +52,7 @@ def test_a_vocabulary_that_the_corpus_was_not_made_with_is_found_before_anything
     cased = dataclasses.replace(new, vocab=dataclasses.replace(vocab, lowercase=not vocab.lowercase))
     with pytest.raises(UserError, match="was made with another vocabulary"):
         cased.check()
-    dataclasses.replace(cased, bound=True).check()  # the one of its workdir decides
+    dataclasses.replace(cased, bound=True).check()  # the vocabulary of its workdir decides
 
 
 def test_later_it_is_an_error_that_names_the_file(inputs: Inputs) -> None:

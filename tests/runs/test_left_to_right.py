@@ -9,12 +9,12 @@ import pytest
 
 import bert_jax
 from bert_jax.cli.main import run
-from bert_jax.models.model import Model
+from bert_jax.models.model import Model, config_of
 from tests import toy
 from tests.tasks import toy_tasks
 
 
-def tune(folder: Path, task: str, init: Path) -> Path:
+def tune(folder: Path, task: str, init: Path, code: int = 0) -> Path:
     """Fine-tune ``init`` on a toy task; return the workdir."""
     data, workdir = folder / f"{task}_data", folder / task
     data.mkdir()
@@ -22,11 +22,13 @@ def tune(folder: Path, task: str, init: Path) -> Path:
     recipe = toy_tasks.recipe(task)
     recipe |= {"vocab": {}, "model": {}, "export": True}
     path = toy.write_recipe(folder / f"{task}.json", recipe)
-    assert run(["finetune", f"--config={path}", f"--data={data}", f"--init={init}", f"--workdir={workdir}"]) == 0
+    assert run(["finetune", f"--config={path}", f"--data={data}", f"--init={init}", f"--workdir={workdir}"]) == code
     return workdir
 
 
-def test_left_to_right_stays(tmp_path: Path, one_device: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_left_to_right_stays_but_for_an_objective_that_reads_both_sides(
+    tmp_path: Path, one_device: None, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
     recipe = toy.recipe(
         toy.write_text(tmp_path / "text.txt"),
         objective={"name": "ltr"},
@@ -47,11 +49,16 @@ def test_left_to_right_stays(tmp_path: Path, one_device: None, capsys: pytest.Ca
         np.testing.assert_array_equal(vectors[0, :4], vectors[1, :4])  # [CLS] the cat sees
         assert np.abs(vectors[0, 4] - vectors[1, 4]).max() > 1e-3
 
-    tagged = tune(tmp_path, "tagging", first / "hugging_face")
-    described = json.loads((tagged / "hugging_face" / "config.json").read_text())
-    assert (described["architectures"], described["is_decoder"]) == (["BertForTokenClassification"], True)
-    assert bert_jax.load(str(tagged / "hugging_face")).config.causal
     capsys.readouterr()
     sorted_texts = tune(tmp_path, "classification", first)
     assert "not exported: in a left-to-right model we pool the last token" in capsys.readouterr().err
     assert bert_jax.load(str(sorted_texts)).config.causal
+
+    assert run(["fill-mask", f"--workdir={first}", "a [MASK]."]) == 2
+    assert "a left-to-right model predicts what follows" in capsys.readouterr().err
+    reached = request.getfixturevalue("reached")
+    tune(tmp_path, "tagging", first / "hugging_face", code=130)
+    path = toy.write_recipe(tmp_path / "back.json", recipe | {"objective": {"name": "mlm"}})
+    assert run(["pretrain", f"--config={path}", f"--workdir={tmp_path / 'back'}", f"--init={first}"]) == 130
+    assert "from what came before; the objective does from both sides, and so will" in capsys.readouterr().err
+    assert [config_of(run.facts["model"]).causal for run in reached] == [True, False]

@@ -86,7 +86,7 @@ def test_the_rate_of_each_step(whole: Path) -> None:
 
 
 def test_it_is_cut_in_every_phase(whole: Path, tmp_path: Path) -> None:
-    """Bit for bit; the next line after a resume is that of the run that was not cut, the rate of its step in it."""
+    """Bit for bit; the next line after a resume, with the rate of its step, is as in the run that was not cut."""
     for step in (2, 5, 8, 12):
         cut = tmp_path / str(step)
         shutil.copytree(whole, cut)

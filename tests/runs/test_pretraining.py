@@ -21,10 +21,10 @@ from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.reporting import run_log
 from bert_jax.reporting.report_speed import paces
 from bert_jax.runs import pretraining
-from bert_jax.runs import run as runs
 from bert_jax.training.loop import Run
 from bert_jax.workdir import run_record
 from tests import toy
+from tests.runs.commands import first_state, pretrain, records
 
 on_one_device = pytest.mark.usefixtures("one_device")
 
@@ -42,14 +42,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Path:
     return folder / "run"
 
 
-def pretrain(folder: Path, config: dict[str, Any], *flags: str) -> int:
-    recipe = toy.write_recipe(folder / "recipe.json", config)
-    return run(["pretrain", f"--config={recipe}", f"--workdir={folder / 'run'}", *flags])
-
-
-def records(workdir: Path, split: str) -> list[dict[str, Any]]:
-    lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
-    return [record for record in lines if record["split"] == split]
+def shorter(text: Path, **changes: Any) -> dict[str, Any]:
+    """The recipe of a run of two steps."""
+    phases = {"phase1": {"num_steps": 2, "batch_size": 8, "max_length": 32}}
+    return toy.recipe(text, phases=phases, schedule={"warmup_steps": 1}, examples=(), export=False, **changes)
 
 
 def test_what_a_run_leaves(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,21 +79,18 @@ def test_what_a_run_leaves(finished: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_steps_to_trace_reach_the_loop_or_are_one_line(
-    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    text: Path, tmp_path: Path, reached: list[Run], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert pretrain(tmp_path, toy.recipe(text), "--profile=20:25") == 2
     assert "--profile=20:25 ends past the run, which has 24 steps; give steps from 1 to 24" in capsys.readouterr().err
     assert not (tmp_path / "run").exists(), "before anything slow"
-
-    def begun(run: Run) -> None:
-        raise UserError(f"the loop has {run.experiment.profiled}")
-
-    monkeypatch.setattr(runs, "train_and_evaluate", begun)
-    assert pretrain(tmp_path, toy.recipe(text), "--profile=20:24") == 2
-    assert "the loop has 20:24" in capsys.readouterr().err
+    assert pretrain(tmp_path, toy.recipe(text), "--profile=20:24") == 130
+    assert [str(run.experiment.profiled) for run in reached] == ["20:24"]
 
 
-def test_model_and_objective_are_made_once(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_and_objective_are_made_once(
+    text: Path, tmp_path: Path, reached: list[Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[str] = []
 
     def counted(owner: Any, name: str) -> None:
@@ -106,15 +99,10 @@ def test_model_and_objective_are_made_once(text: Path, tmp_path: Path, monkeypat
 
     counted(pretraining, "choose_model")
     counted(PretrainingObjective, "__init__")
-
-    def trained(run: Run) -> None:
-        task: Any = run.task
-        assert task.setting.model.vocab_size == task.tokenizer.size
-        raise UserError("the loop")
-
-    monkeypatch.setattr(runs, "train_and_evaluate", trained)
-    assert pretrain(tmp_path, toy.recipe(text)) == 2
+    assert pretrain(tmp_path, toy.recipe(text)) == 130
     assert made == ["choose_model", "__init__"]
+    [task] = [run.task for run in reached]
+    assert task.setting.model.vocab_size == task.tokenizer.size  # type: ignore[attr-defined]
 
 
 def test_the_report_of_a_run_says_how_fast_it_was(finished: Path) -> None:
@@ -125,31 +113,21 @@ def test_the_report_of_a_run_says_how_fast_it_was(finished: Path) -> None:
 
 
 @on_one_device
-def test_two_phases_with_one_clock(tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # a relative workdir, as people type it
-    phases = {
-        "phase1": {"num_steps": 6, "batch_size": 16, "max_length": 16},
-        "phase2": {"num_steps": 6, "batch_size": 8, "max_length": 32},
-    }
-    assert pretrain(Path(), toy.recipe(text) | {"phases": phases}) == 0
-    train = records(tmp_path / "run", "train")
-    assert [r["phase"] for r in train] == ["phase1"] * 3 + ["phase2"] * 3
-    # The mean rate of two steps, warm-up over 4 of 12: one clock through both phases.
-    rates = [1e-3 * (s / 4 if s < 4 else (12 - s) / 8) for s in range(12)]
-    np.testing.assert_allclose([r["learning_rate"] for r in train], np.reshape(rates, (6, 2)).mean(1), rtol=1e-5)
-
-
-@on_one_device
-def test_going_on_from_an_export_with_new_pieces(finished: Path, tmp_path: Path, text: Path) -> None:
+def test_going_on_from_an_export_with_new_pieces(
+    finished: Path, tmp_path: Path, text: Path, reached: list[Run]
+) -> None:
     old = (finished / "vocab.txt").read_text().split("\n")[:-1]
     vocab = tmp_path / "vocab.txt"
     vocab.write_text("\n".join([*old, "mountains", "##zzz"]) + "\n")
     flags = [f"--init={finished / 'hugging_face'}", f"--vocab={vocab}"]
-    assert pretrain(tmp_path, toy.recipe(text), *flags) == 0
-    first = records(tmp_path / "run", "eval")[0]
-    before = records(finished, "eval")
-    assert first["mlm_loss"] < before[0]["mlm_loss"] - 0.1
-    assert load(str(tmp_path / "run")).config.vocab_size == len(old) + 2
+    assert pretrain(tmp_path, shorter(text), *flags) == 130
+    assert reached[0].task.setting.model.vocab_size == len(old) + 2  # type: ignore[attr-defined]
+    _, first = first_state(reached[0])
+    rows = [
+        np.asarray(params["encoder"]["embeddings"]["word_embeddings"])
+        for params in (first.params, load(str(finished)).params)
+    ]
+    np.testing.assert_array_equal(rows[0][: len(old)], rows[1][: len(old)])
 
 
 @on_one_device
@@ -158,7 +136,7 @@ def test_the_first_evaluation_is_that_of_the_model_started_from_and_the_first_sa
 ) -> None:
     vocab = tmp_path / "vocab.txt"
     vocab.write_text((finished / "vocab.txt").read_text() + "extra\n")
-    elsewhere = toy.recipe(text, corpus={"path": str(finished / "corpus")})
+    elsewhere = shorter(text, corpus={"path": str(finished / "corpus")})
     flags = [f"--init={finished}"]
     assert pretrain(tmp_path, elsewhere, *flags, f"--vocab={vocab}") == 2
     assert "made with another vocabulary" in capsys.readouterr().err
@@ -268,16 +246,27 @@ def live_bytes() -> int:
 
 
 @on_one_device
-def test_corrected_commands_after_tries_that_failed(tmp_path: Path, text: Path) -> None:
+def test_corrected_commands_after_tries_that_failed_and_two_phases_with_one_clock(
+    tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No text; too little for a corpus, but enough for a vocabulary, which is made again when the text has come."""
+    monkeypatch.chdir(tmp_path)  # a relative workdir, as people type it
     source = tmp_path / "text.txt"
-    assert pretrain(tmp_path, toy.recipe(source, corpus={"options": {"paths": ("nothing/*.txt",)}})) == 2
+    assert pretrain(Path(), toy.recipe(source, corpus={"options": {"paths": ("nothing/*.txt",)}})) == 2
     source.write_text("ab ab.\n")
-    assert pretrain(tmp_path, toy.recipe(source)) == 2
+    assert pretrain(Path(), toy.recipe(source)) == 2
     source.write_text(text.read_text())
-    shorter = {"phase1": {"num_steps": 4, "batch_size": 8, "max_length": 32}}
-    assert pretrain(tmp_path, toy.recipe(source, phases=shorter)) == 0
+    phases = {
+        "phase1": {"num_steps": 6, "batch_size": 16, "max_length": 16},
+        "phase2": {"num_steps": 6, "batch_size": 8, "max_length": 32},
+    }
+    assert pretrain(Path(), toy.recipe(source) | {"phases": phases}) == 0
     assert len((tmp_path / "run" / "vocab.txt").read_text().split()) > 50
+    train = records(tmp_path / "run", "train")
+    assert [r["phase"] for r in train] == ["phase1"] * 3 + ["phase2"] * 3
+    # The mean rate of two steps, warm-up over 4 of 12: one clock through both phases.
+    rates = [1e-3 * (s / 4 if s < 4 else (12 - s) / 8) for s in range(12)]
+    np.testing.assert_allclose([r["learning_rate"] for r in train], np.reshape(rates, (6, 2)).mean(1), rtol=1e-5)
 
 
 def test_an_import_is_trained_from_not_in(finished: Path, tmp_path: Path, text: Path, capsys) -> None:
@@ -287,7 +276,6 @@ def test_an_import_is_trained_from_not_in(finished: Path, tmp_path: Path, text: 
 
 
 def test_two_writers(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from bert_jax.errors import UserError
     from bert_jax.workdir.run_record import only_writer
 
     with only_writer(str(finished)), pytest.raises(UserError, match="in use by process"), only_writer(str(finished)):
@@ -295,7 +283,9 @@ def test_two_writers(finished: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 @on_one_device
-def test_a_mixture_of_two_sources(tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mixture_of_two_sources(
+    tmp_path: Path, text: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Old text replayed among new: the shares of the rows, and each part's own held-out figures."""
     other = toy.write_text(tmp_path / "other.txt", documents=40, seed=5)
     options = toy.recipe(text)["corpus"]["options"]
@@ -304,7 +294,8 @@ def test_a_mixture_of_two_sources(tmp_path: Path, text: Path, capsys: pytest.Cap
         "new": {"options": {**options, "paths": (str(other),)}, "weight": 3},
         "only_evaluated": {"options": options, "weight": 0},
     }
-    recipe = toy.recipe(text, corpus={"parts": parts, "options": {}})
+    phases = {"phase1": {"num_steps": 8, "batch_size": 8, "max_length": 32}}
+    recipe = toy.recipe(text, corpus={"parts": parts, "options": {}}, phases=phases)
     assert pretrain(tmp_path, recipe) == 0
     shown = capsys.readouterr().err
     assert "shares of the rows: new 75.0%, old 25.0%, only_evaluated 0.0%" in shown
@@ -317,7 +308,9 @@ def test_a_mixture_of_two_sources(tmp_path: Path, text: Path, capsys: pytest.Cap
     low, high = sorted(baselines[f"unigram_cross_entropy/{part}"] for part in ("old", "new"))
     assert low < baselines["unigram_cross_entropy"] < high + 0.1
     assert {path.name for path in (tmp_path / "run" / "corpus").iterdir()} == set(parts)
-    assert pretrain(tmp_path, recipe) == 0  # finished; nothing is built again
+    reached = request.getfixturevalue("reached")
+    assert pretrain(tmp_path, recipe) == 130  # finished; nothing is built again
+    assert len(reached) == 1
     said = capsys.readouterr().err
     assert "reading" not in said
     assert "steps are done already; --extend with more steps goes on" in said

@@ -8,9 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.checkpoints.restoring import read_params
 from bert_jax.checkpoints.saving import CheckpointConfig
-from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.encoders import bert
@@ -27,8 +25,9 @@ from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers import adamw
 from bert_jax.training.schedules import linear
 from tests import toy
+from tests.runs.commands import pretrain
+from tests.training import gang
 
-TIMED = ("time", "tokens_per_second", "step_seconds", "mfu", "input_wait_seconds")
 LETTERS = "abcdefgh"
 EXPERIMENT = Experiment(
     0,
@@ -138,7 +137,7 @@ def test_the_head_is_where_its_loss_is_least(data: Path, tokenizer: Tokenizer, m
     x, labels = rng.normal(size=(120, 3)), task.rows["train"].arrays["labels"]
     empty = {"kernel": np.zeros((3, 2), np.float32), "bias": np.zeros(2, np.float32)}
     head = _learn_head(task, empty, jax.numpy.asarray(x, np.float32), task.rows["train"].arrays, config)
-    # Two classes: by symmetry the kernel is (-w/2, w/2), and its penalty a quarter of that of w.
+    # Two classes: by symmetry the kernel is (-w/2, w/2), with a quarter of the penalty of w.
     w, ones = np.zeros(4), np.concatenate([x, np.ones((120, 1))], axis=1)
     penalty = PENALTY / 2 * np.diag([1, 1, 1, 0])
     for _ in range(20):
@@ -148,41 +147,19 @@ def test_the_head_is_where_its_loss_is_least(data: Path, tokenizer: Tokenizer, m
     np.testing.assert_allclose(head["kernel"][:, 1] - head["kernel"][:, 0], w[:3], atol=2e-3)
 
 
-def pretrain(folder: Path, text: Path, probe: dict[str, Any]) -> int:
-    config = toy.recipe(text, export=False, examples=(), training={"evaluations": {"probe": probe} if probe else {}})
-    recipe = toy.write_recipe(folder / "recipe.json", config)
-    return run(["pretrain", f"--config={recipe}", f"--workdir={folder / 'run'}"])
-
-
-def records(workdir: Path) -> list[dict[str, Any]]:
-    lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
-    return [{name: value for name, value in line.items() if name not in TIMED} for line in lines]
+def recipe(text: Path, probe: dict[str, Any]) -> dict[str, Any]:
+    return toy.recipe(text, export=False, examples=(), training={"evaluations": {"probe": probe} if probe else {}})
 
 
 def test_a_run_is_the_same_with_a_probe_and_without(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also where it is cut off between two of its evaluations and goes on."""
     text = toy.write_text(tmp_path / "text.txt")
-    for name in ("plain", "probed", "cut"):
+    for name in ("plain", "probed"):
         (tmp_path / name).mkdir()
-    assert pretrain(tmp_path / "plain", text, {}) == 0
-    begun, during = [], Observer.during
-    with monkeypatch.context() as patch:
-        patch.setattr(Observer, "during", lambda self, state: (begun.append(state), during(self, state))[1])
-        assert pretrain(tmp_path / "probed", text, settings(data, every=2)) == 0
-    assert begun.count("scoring") == 3, "one that is not due takes no time, from which to judge the next"
-    plain, probed = records(tmp_path / "plain/run"), records(tmp_path / "probed/run")
-    scores = {r["step"]: r["probe/accuracy"] for r in probed if "probe/accuracy" in r}
-    assert list(scores) == [0, 16, 24], "every second evaluation, and the end"
-    assert [{k: v for k, v in r.items() if not k.startswith("probe/")} for r in probed] == plain
-    expected, found = (read_params(str(tmp_path / name / "run"))[0] for name in ("plain", "probed"))
-    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_array_equal(x, y)
-    goodput = json.loads((tmp_path / "probed/run/status.json").read_text())["goodput"]
-    assert goodput["scores"] > 0
-    assert "<h3>probe: Accuracy</h3>" in (tmp_path / "probed/run/report.html").read_text()
-
-    train = Observer.train
+    assert pretrain(tmp_path / "plain", recipe(text, {})) == 0
+    begun, during, train = list[str](), Observer.during, Observer.train
 
     def interrupted(self: Observer, step: int, phase: str, metrics: Any) -> None:
         train(self, step, phase, metrics)
@@ -190,10 +167,21 @@ def test_a_run_is_the_same_with_a_probe_and_without(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Observer, "train", interrupted)
-        assert pretrain(tmp_path / "cut", text, settings(data, every=2)) == 130
-    assert pretrain(tmp_path / "cut", text, settings(data, every=2)) == 0
-    assert records(tmp_path / "cut/run") == probed
+        patch.setattr(Observer, "during", lambda self, state: (begun.append(state), during(self, state))[1])
+        with monkeypatch.context() as inner:
+            inner.setattr(Observer, "train", interrupted)
+            assert pretrain(tmp_path / "probed", recipe(text, settings(data, every=2))) == 130
+        assert begun.count("scoring") == 2, "one that is not due takes no time, from which to judge the next"
+        assert pretrain(tmp_path / "probed", recipe(text, settings(data, every=2))) == 0
+    assert begun.count("scoring") == 4, "the run goes on from step 15, and scores at 16 and 24"
+    plain, probed = (gang.records(tmp_path / name / "run") for name in ("plain", "probed"))
+    scores = {r["step"]: r["probe/accuracy"] for r in probed if "probe/accuracy" in r}
+    assert list(scores) == [0, 16, 24], "every second evaluation, and the end"
+    assert [{k: v for k, v in r.items() if not k.startswith("probe/")} for r in probed] == plain
+    gang.assert_same_model(tmp_path / "probed" / "run", tmp_path / "plain" / "run")
+    goodput = json.loads((tmp_path / "probed/run/status.json").read_text())["goodput"]
+    assert goodput["scores"] > 0
+    assert "<h3>probe: Accuracy</h3>" in (tmp_path / "probed/run/report.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -217,7 +205,7 @@ def test_bad_input_is_an_error_before_anything_is_made(
     with pytest.raises(UserError, match=said):
         begun(data, **changes)
     if "every" in changes:  # the command as a whole
-        assert pretrain(tmp_path, toy.write_text(tmp_path / "text.txt"), settings(data, **changes)) == 2
+        assert pretrain(tmp_path, recipe(toy.write_text(tmp_path / "text.txt"), settings(data, **changes))) == 2
         assert "config.training.evaluations.probe.every" in capsys.readouterr().err
         assert not (tmp_path / "run").exists()
 

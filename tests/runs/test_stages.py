@@ -44,7 +44,7 @@ CHANGES: dict[str, Any] = {
 
 
 def config_of(text: Path, stages: dict[str, Any]) -> dict[str, Any]:
-    model = {"encoder": "modernbert", "hidden_size": 32, "num_layers": 4, "num_heads": 2, "mlp_dim": 48}
+    model = {"encoder": "modernbert", "hidden_size": 32, "num_layers": 2, "num_heads": 2, "mlp_dim": 48}
     model |= {"local_attention": 8, "max_length": 64, "layers": "scanned", "global_theta": 10_000.0}
     return toy.recipe(text, **CHANGES) | {"phases": stages, "model": model}
 
@@ -56,19 +56,16 @@ def task_of(folder: Path, **stages: Any) -> Any:
 
 
 def test_a_phase_has_its_own_base_of_rotation_and_one_set_of_parameters(tmp_path: Path) -> None:
-    checked = task_of(tmp_path)
-    assert isinstance(checked.task, Several)
-    bases = [checked.task.of(kind).setting.model.global_theta for kind in STAGES]
-    assert bases == [10_000.0, 160_000.0, 160_000.0]
-    assert checked.task.of("2_long") is not checked.task.of("1_short")
-    assert checked.task.setting.model.global_theta == 160_000.0, "what the run is at its end"
-    assert {checked.task.of(kind).trains for kind in STAGES} == {None}
-
-
-def test_held_out_rows_are_read_with_the_base_of_the_phase_that_is_trained(tmp_path: Path) -> None:
     task = task_of(tmp_path).task
-    read = {kind: task.reader("3_decay", kind) for kind in STAGES}
-    assert [one.setting.model.global_theta for one in read.values()] == [10_000.0, 160_000.0, 160_000.0]
+    assert isinstance(task, Several)
+    bases = [task.of(kind).setting.model.global_theta for kind in STAGES]
+    assert bases == [10_000.0, 160_000.0, 160_000.0]
+    assert task.of("2_long") is not task.of("1_short")
+    assert task.setting.model.global_theta == 160_000.0, "what the run is at its end"
+    assert {task.of(kind).trains for kind in STAGES} == {None}
+    # held-out rows are read with the base of the phase that is trained
+    read: list[Any] = [task.reader("3_decay", kind) for kind in STAGES]
+    assert [one.setting.model.global_theta for one in read] == bases
 
 
 def test_a_run_in_stages_ends_as_the_model_of_its_last(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
 from tests import toy
 from tests.objectives.test_terms import one_update
-from tests.runs.test_teacher import records
+from tests.runs.commands import records
 from tests.tasks import toy_tasks
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shutil
@@ -19,19 +20,24 @@ from bert_jax import task as contract
 from bert_jax.checkpoints.restoring import read_params
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
+from bert_jax.interchange.loading import load
 from bert_jax.losses import distillation
 from bert_jax.losses.teacher import content
 from bert_jax.models.model import config_of
 from bert_jax.models.transformer import stack_layers
 from bert_jax.recipes import recipes
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
+from bert_jax.runs import recipe_plan
+from bert_jax.runs.models_read import frozen_contents
 from bert_jax.runs.prepare import prepare
 from bert_jax.training import mesh as meshes
+from bert_jax.training.loop import Run
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.workdir.run_record import read_run
 from tests import toy
 from tests.interchange.numpy_models import numpy_outputs
 from tests.objectives.test_terms import LAYOUTS, one_update
+from tests.runs.commands import first_state, records
 from tests.training import gang
 from tests.training.test_layouts import compare
 
@@ -83,9 +89,15 @@ def pretrain(place: Path, workdir: str, *flags: str, recipe: str = "student.json
     return run(["pretrain", f"--config={place / recipe}", f"--workdir={place / workdir}", *flags])
 
 
-def checked(place: Path, *flags: str) -> Any:
+@pytest.fixture(scope="module")
+def read() -> Any:
+    """Reads each model once."""
+    return functools.cache(load)
+
+
+def checked(place: Path, *flags: str, read: Any = load) -> Any:
     config = recipes.load(str(place / "student.json"), flags).to_dict()
-    return prepare(PretrainingSettings.of(config), devices=jax.devices()[:1])
+    return prepare(PretrainingSettings.of(config), devices=jax.devices()[:1], read=read)
 
 
 def with_text(place: Path, workdir: Path, *flags: str) -> Any:
@@ -94,21 +106,17 @@ def with_text(place: Path, workdir: Path, *flags: str) -> Any:
     return task
 
 
-def records(workdir: Path, split: str) -> list[dict[str, Any]]:
-    lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
-    return [line for line in lines if line["split"] == split]
-
-
 def test_of_itself_a_student_learns_nothing(place: Path, tmp_path: Path) -> None:
     """Where teacher and student are one model, each term of the teacher is 0, and so is its gradient."""
     with jax.enable_x64(True):
         same = ("--config.model.hidden_size=64", "--config.model.num_layers=4", "--config.model.dtype=float64")
+        same += ("--config.model.layers=scanned",)  # traced once, not four times
         cosine = ("--config.teacher.hidden.loss=cosine", "--config.teacher.labels=0")
         task = with_text(place, tmp_path / "run", *EVERYTHING, *same, *NO_DROPOUT, *cosine)
         assert task.loss_weights == {"mlm": 0.0, "soft_mlm": 5.0, "hidden": 1.0, "attention": 1.0}
         batch = task.heldout_rows("phase1", 4)
         [(name, given)] = task.given.arrays.items()
-        params = jax.tree.map(lambda x: x.astype(np.float64), given)
+        params = stack_layers(jax.tree.map(lambda x: x.astype(np.float64), given))
 
         def of(params: Any) -> Any:
             terms = task.loss(contract.Variables(params, {name: given}), batch, None).terms
@@ -190,21 +198,20 @@ def scores(params: Any, hidden: np.ndarray, layer: int) -> np.ndarray:
 
 
 def test_a_student_starts_from_layers_of_its_teacher(
-    place: Path, tmp_path: Path, one_device: None, capsys: pytest.CaptureFixture[str]
+    place: Path, tmp_path: Path, one_device: None, reached: list[Run], capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--config.teacher.start=(1, 4)", "--config.model.hidden_size=64", "--config.model.encoder=distilbert"]
-    still = ["--config.steps=1", "--config.learning_rate=1e-20", "--config.schedule.warmup_steps=0"]
-    assert pretrain(place, str(tmp_path / "run"), *flags, *still, "--config.export=False") == 0
+    assert pretrain(place, str(tmp_path / "run"), *flags) == 130
+    found, teacher = first_state(reached[0])[1].params, bert_jax.load(str(place / "teacher")).params
     assert "layers (1, 4)" in capsys.readouterr().err
-    found, teacher = (bert_jax.load(str(path)).params for path in (tmp_path / "run", place / "teacher"))
     encoder = {**teacher["encoder"], "layer_1": teacher["encoder"]["layer_3"]}
     assert found["encoder"].keys() == {"embeddings", "layer_0", "layer_1"}
     assert "token_type_embeddings" not in found["encoder"]["embeddings"]
     for name, tree in found["encoder"].items():
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
             like = dict(jax.tree_util.tree_leaves_with_path(encoder[name]))[path]
-            np.testing.assert_allclose(leaf, like, atol=1e-12)
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-12), found["mlm_head"], teacher["mlm_head"])
+            np.testing.assert_array_equal(leaf, like)
+    jax.tree.map(np.testing.assert_array_equal, found["mlm_head"], teacher["mlm_head"])
 
 
 @pytest.mark.heavy
@@ -220,27 +227,31 @@ def test_every_layout_gives_the_same_step(place: Path, tmp_path: Path, monkeypat
 
 
 def test_a_run_goes_on_beside_its_teacher_and_no_other(
-    place: Path, student: Path, tmp_path: Path, one_device: None, capsys: pytest.CaptureFixture[str]
+    place: Path,
+    student: Path,
+    tmp_path: Path,
+    one_device: None,
+    reached: list[Run],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Also where it lies elsewhere. No checkpoint holds it. Other parameters, or another epsilon, make it another."""
     tree = ocp.PyTreeCheckpointer().metadata(student / "checkpoints" / str(STEPS) / "state").item_metadata.tree
     assert set(tree["params"]) == {"encoder", "mlm_head", distillation.PROJECTION}
     name = read_run(str(student))["identity"]["teacher"]["init"]
-    assert name == f"teacher@{content(bert_jax.load(str(place / 'teacher')))}"
+    teacher = content(bert_jax.load(str(place / "teacher")))
+    assert name == f"teacher@{teacher}"
 
-    begun = shutil.copytree(student, tmp_path / "begun")
-    shutil.rmtree(begun / "checkpoints" / str(STEPS))  # as after a kill between two saves
-    moved = place / "teacher" / "hugging_face"
-    assert pretrain(place, str(begun), *EVERYTHING, f"--config.teacher.init={moved}") == 0
-    for one, other in zip(*(jax.tree.leaves(read_params(str(path))[0]) for path in (begun, student)), strict=True):
-        np.testing.assert_array_equal(one, other)
+    begun, moved = str(shutil.copytree(student, tmp_path / "begun")), place / "teacher" / "hugging_face"
+    assert pretrain(place, begun, *EVERYTHING, f"--config.teacher.init={moved}") == 130
+    assert frozen_contents(reached[0].task) == {"config.teacher": teacher}
     edited = shutil.copytree(moved, tmp_path / "edited")
     config = json.loads((edited / "config.json").read_text())
     (edited / "config.json").write_text(json.dumps(config | {"layer_norm_eps": 1e-5}))
     (edited / "SHA256SUMS").unlink()
     for other in (f"{place / 'teacher'}@2", edited):
-        assert pretrain(place, str(begun), *EVERYTHING, f"--config.teacher.init={other}") == 2
+        assert pretrain(place, begun, *EVERYTHING, f"--config.teacher.init={other}") == 2
         assert f"config.teacher.init: '{name}' -> 'teacher@" in capsys.readouterr().err
+    assert len(reached) == 1
 
 
 def test_nothing_is_cached_in_pretraining(place: Path) -> None:
@@ -265,7 +276,6 @@ BAD = {
         ["--config.teacher=None", "--config.teacher={place}/teacher"],
         "teacher', and has keys of its own; give one of them, --config.teacher.init=",
     ),
-    "gone": (["--config.teacher.init=gone"], "config.teacher.init=gone is neither a Hugging Face directory"),
     "nothing": (["--config.teacher.soft.weight=0"], "teaches nothing: the weights of soft, hidden and attention are 0"),
     "cold": (["--config.teacher.soft.temperature=0"], "soft.temperature is 0.0; 0.001 to 1,000 is allowed"),
     "unread": (
@@ -313,10 +323,6 @@ BAD = {
         "the teacher's not there; leave config.teacher.start out, or take a teacher of the same encoder",
     ),
     "one layer": (["--config.teacher.start=last"], "start is 'last', and each layer of the student needs one"),
-    "two starts": (
-        ["--config.teacher.start=uniform", "--init={place}/teacher"],
-        "config.teacher.start takes the first parameters from the teacher, and --init=",
-    ),
     "order": (
         ["--config.objective.name=ltr"],
         "reads both sides, and the student what came before in phase1; take a teacher that reads the same, or objec",
@@ -325,45 +331,70 @@ BAD = {
         ["--config.model.max_length=64", "--config.max_length=64"],
         "reads at most 32 positions, and the rows of phase1 have 64; lower config.phases.phase1.max_length",
     ),
+    "no task": (["--config.teacher.task=reviews"], "not trained on several tasks; leave the config.teacher.task 'rev"),
+}
+OF_A_RUN = {  # what a command alone can refuse, and a first case of each kind
+    "gone": (["--config.teacher.init=gone"], "config.teacher.init=gone is neither a Hugging Face directory"),
+    "two starts": (
+        ["--config.teacher.start=uniform", "--init={place}/teacher"],
+        "config.teacher.start takes the first parameters from the teacher, and --init=",
+    ),
     "vocabulary": (["--config.vocab.path={place}/other.txt"], ANOTHER),
     "added": (
         ["--config.vocab.added=('<e1>',)"],
         "has a vocabulary of its own, and config.vocab.added adds <e1> to that of the run; leave config.vocab.added",
     ),
-    "no task": (["--config.teacher.task=reviews"], "not trained on several tasks; leave the config.teacher.task 'rev"),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_teacher_that_does_not_fit(
+def test_a_teacher_that_does_not_fit(name: str, place: Path, read: Any) -> None:
+    flags, said = BAD[name]
+    with pytest.raises(UserError) as caught:
+        checked(place, *(flag.format(place=place) for flag in flags), read=read)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("name", OF_A_RUN)
+def test_a_teacher_that_does_not_fit_the_run(
     name: str, place: Path, tmp_path: Path, one_device: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (place / "other.txt").write_text((place / "teacher" / "vocab.txt").read_text() + "zebra\n")
-    flags, said = BAD[name]
+    flags, said = OF_A_RUN[name]
     assert pretrain(place, str(tmp_path / "run"), *(flag.format(place=place) for flag in flags)) == 2
-    line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert said in line
+    assert said in capsys.readouterr().err.strip().splitlines()[-1]
     assert not (tmp_path / "run" / "corpus").exists()
 
 
 @pytest.mark.parametrize("command", ["plan", "preflight"])
 def test_what_needs_no_run_refuses_another_vocabulary(
-    command: str, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str,
+    place: Path,
+    tmp_path: Path,
+    one_device: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """In the same line. A preflight also has a row with the teacher, to compare that of all hosts."""
+    """In the same line. A preflight also has a row with the teacher, so that all hosts are compared."""
+
+    def compiled(*_: Any, **__: Any) -> None:
+        raise UserError("the step is compiled")
+
+    def said(vocab: Any, right: bool = False) -> str:
+        assert (run([*asked, f"--config.vocab.path={vocab}"]) == 0) == right
+        captured = capsys.readouterr()
+        return captured.out + captured.err
+
+    monkeypatch.setattr(recipe_plan, "make", compiled)
     (place / "other.txt").write_text((place / "teacher" / "vocab.txt").read_text() + "zebra\n")
     own = "--topology=cpu:1" if command == "plan" else f"--workdir={tmp_path / 'run'}"
     asked = [command, f"--config={place / 'student.json'}", own]
-    assert run([*asked, f"--config.vocab.path={place / 'other.txt'}"]) != 0
-    said = capsys.readouterr()
-    assert f"config.teacher.init={place / 'teacher'} {ANOTHER}{place / 'teacher' / 'vocab.txt'}" in said.out + said.err
-    assert run([*asked, "--config.vocab.path="]) != 0  # it would be learned
-    said = capsys.readouterr()
-    assert "has a vocabulary of its own, and reads no other; add --config.vocab.path=" in said.out + said.err
-    assert run([*asked, f"--config.vocab.path={place / 'vocab.txt'}"]) == 0
-    if command == "preflight":
-        name = content(bert_jax.load(str(place / "teacher")))
-        assert re.search(f"ok +frozen +config.teacher@{name}", capsys.readouterr().out)
+    refused = said(place / "other.txt")
+    assert f"config.teacher.init={place / 'teacher'} {ANOTHER}{place / 'teacher' / 'vocab.txt'}" in refused
+    assert "has a vocabulary of its own, and reads no other; add --config.vocab.path=" in said(""), "it is learned"
+    name = content(bert_jax.load(str(place / "teacher")))
+    accepted = {"plan": "the step is compiled", "preflight": f"ok +frozen +config.teacher@{name}"}
+    assert re.search(accepted[command], said(place / "vocab.txt", right=command == "preflight"))
 
 
 @pytest.mark.heavy
