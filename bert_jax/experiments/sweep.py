@@ -22,13 +22,13 @@ from bert_jax.recipes import key_names, recipes
 from bert_jax.recipes.finetuning_settings import FinetuningSettings
 from bert_jax.reporting.error_bars import Figure
 from bert_jax.reporting.formats import is_number
-from bert_jax.reporting.measures import lower_is_better
 from bert_jax.runs.finetuning import Splits
 from bert_jax.runs.inputs import read_start
 from bert_jax.runs.prepare import prepare
 from bert_jax.runs.prepared import Request
 from bert_jax.runs.run import finetune
 from bert_jax.storage import files
+from bert_jax.task import lower_is_better
 from bert_jax.workdir.run_record import only_writer
 
 # The keys of ``vary`` for the model to start from and for the recipe's argument; all others are config keys.

@@ -17,9 +17,9 @@ from bert_jax.reporting.formats import count, is_number, phase_label
 from bert_jax.task import TOTAL
 
 _REDRAW_SECONDS = 0.1
-COUNT_SECONDS, LINE_SECONDS = 1.0, 20.0  # between two lines that say how long something takes: in place, elsewhere
+# Seconds between two lines that say for how long something has run: on a terminal, and elsewhere.
+COUNT_SECONDS, LINE_SECONDS = 1.0, 20.0
 _NOTEBOOK_COLUMNS = 116
-DIGITS = 3
 _RECENT = 25  # the speed is the median over so many intervals, so one that holds a compilation does not count
 
 
@@ -37,7 +37,7 @@ class ProgressLine:
         clock: Callable[[], float] = time.monotonic,
         order: Sequence[str] = (),
     ):
-        """``order``: metrics in their order in the line; others come after them."""
+        """``order``: metrics in their order in the line; other metrics come after them."""
         self.total_steps, self._stream, self._step = total_steps, stream or _own_stream(), 0
         self._order = list(order)
         self._work: Callable[[int], float] = float
@@ -91,9 +91,9 @@ class ProgressLine:
     def outside(self, activity: str, counted: bool = True) -> Iterator[None]:
         """Context manager: inside the block, the run does something other than steps, such as ``compiling``.
 
-        A terminal shows the activity. If it is ``counted``, a line now and then says how long it has taken; an activity
-        that reports its own progress (``doing``) is not. The time in the block does not count for the speed. The block
-        must release Python's global lock now and then, as XLA does while it compiles.
+        A terminal shows the activity. If it is ``counted``, a line now and then says for how long it has run; leave an
+        activity that reports its progress (``doing``) uncounted. The time in the block does not count for the speed.
+        The block must release Python's global lock now and then, as XLA does while it compiles.
         """
         start = self._told_at = self._clock()
         if self._live:
@@ -178,11 +178,11 @@ class ProgressLine:
             prefix = f"{term}_" if term else ""
             for name, label in ((f"{prefix}loss", term or "loss"), (f"{prefix}accuracy", "acc")):
                 if is_number(self._metrics.get(name)):
-                    figures.append(f"{label} {self._metrics[name]:.{DIGITS}f}")
+                    figures.append(f"{label} {self._metrics[name]:.3f}")
         return " ".join(figures)
 
     def _clear_code(self) -> str:
-        """Return what empties the current line and goes to its start; a notebook knows no escape codes."""
+        """Return the characters that empty the current line; a notebook does not know escape codes."""
         return f"\r{' ' * _NOTEBOOK_COLUMNS}\r" if self._notebook else "\r\x1b[K"
 
     def _width(self) -> int:
@@ -224,7 +224,7 @@ def progress_notes(
 
 
 def _own_stream() -> TextIO:
-    """Return standard error; in a notebook, which gives that the look of a failure, standard output."""
+    """Return standard error; in a notebook, which shows standard error as a failure, return standard output."""
     return sys.stdout if _is_notebook(sys.stderr) else sys.stderr
 
 

@@ -141,12 +141,16 @@ def test_phases_that_are_too_short_to_time_are_named(tmp_path, every, expected):
 
 def test_no_setting_is_shown_twice(tmp_path):
     run = RUN | {"facts": {"model": {"num_layers": 2}}, "workdir": "/w", "started": 1000.0, "run_id": "r1"}
-    run["config"] = run["config"] | {"model": {"num_layers": 2, "size": "tiny"}}
+    run["config"] = run["config"] | {
+        "model": {"num_layers": 2, "size": "tiny"},
+        "phases": {"phase1": {"max_length": 64}},
+    }
     text, _ = report(tmp_path, run, records())
     assert text.count("model.num_layers") == 1
     assert "model.size" in text
     assert "started" not in text
     assert "phases.phase1.num_steps" in text
+    assert text.count("phases.phase1.max_length 32") == text.count("phases.phase1.max_length") == 1, "as it trained"
 
 
 def test_keys_do_not_break_and_narrow_windows_name_each_cell():

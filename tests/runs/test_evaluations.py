@@ -9,8 +9,8 @@ import pytest
 
 from bert_jax.cli.main import run
 from bert_jax.cluster.exit_codes import DONE, PREEMPTED
-from bert_jax.reporting.measures import lower_is_better
 from bert_jax.runs.evaluations.base import WHERE
+from bert_jax.task import lower_is_better
 from tests import toy
 from tests.training import gang
 

@@ -29,7 +29,7 @@ class Family(bert.Family):
     }
 
     def map(self, architecture: str, pad_id: int) -> tuple[Entry, ...]:
-        """Return the entries of the class. In a text classifier, the pooler is inside the classifier's module."""
+        """Return the entries of the class. A text classifier has the pooler inside the classifier's module."""
         inside = architecture.endswith("ForSequenceClassification")
         return (
             *bert.encoder_entries(self.prefix, pad_id + 1),
