@@ -22,6 +22,13 @@ from bert_jax.models.model import encoder_file, fresh_params
 from bert_jax.parts import catalogue
 
 PACKAGE = "interchange.families"
+# End of the name of a class with the head of a task -> the parts of our tree that most families have in it.
+TASK_CLASSES = {
+    "ForSequenceClassification": ("encoder", "pooler", "classifier"),
+    "ForTokenClassification": ("encoder", "classifier"),
+    "ForQuestionAnswering": ("encoder", "qa_outputs"),
+    "ForMultipleChoice": ("encoder", "pooler", "classifier"),
+}
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
 # Name of an activation function in config.json -> our name.
 THEIR_ACTIVATIONS = {name: ours for ours, name in ACTIVATIONS.items()} | {"gelu_pytorch_tanh": "gelu_tanh"}

@@ -94,7 +94,7 @@ def with_moments(start: Callable[[TrainState], TrainState], moments: Any) -> Cal
 
 
 def _state_of(initial: TrainedModel) -> dict[str, np.ndarray]:
-    """Return name -> leaf of the optimizer's state at the step of ``initial``. Raises ``UserError`` if there is none."""
+    """Return name -> leaf of the optimizer's state at the step of ``initial``. Raises ``UserError`` without it."""
     if initial.workdir is None or initial.run is None:
         raise UserError(f"{FLAG}: {initial.source} is no run of bert-jax and has no optimizer state; {ADVICE}")
     kept = saved_steps(initial.workdir)

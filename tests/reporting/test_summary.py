@@ -6,10 +6,9 @@ import re
 import pytest
 
 from bert_jax.reporting import page
-from bert_jax.reporting.report import write_report
 from bert_jax.reporting.report_errors import errors
 from bert_jax.reporting.summary import heading
-from tests.reporting.test_report import Reader
+from tests.reporting.test_report import text_of
 
 RUN = {
     "name": "folder-name",
@@ -35,9 +34,8 @@ def report(folder, run, lines, **files):
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     for name, content in {"run": run, **files}.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
-    write_report(folder)
-    html = (folder / "report.html").read_text()
-    return " ".join(" ".join(Reader(html).text).split()), html
+    text, html = text_of(folder)
+    return " ".join(text.split()), html
 
 
 def test_pretraining_begins_with_what_it_is(tmp_path):
@@ -125,7 +123,7 @@ def test_fine_tuning_begins_with_what_it_is(tmp_path):
     [(20, ""), (50, "phase2 (40 steps)"), (200, "phase1 (100 steps), phase2 (40 steps)")],
 )
 def test_phases_that_are_too_short_to_time_are_named(tmp_path, every, expected):
-    lines = [line for line in records() if line["split"] == "eval" or line["step"] % every in (0,)]
+    lines = [line for line in records() if line["split"] == "eval" or line["step"] % every == 0]
     if every == 50:
         lines = [line for line in records() if line["step"] <= 120]
         lines[-1]["step"] = 120

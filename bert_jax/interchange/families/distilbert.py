@@ -21,10 +21,7 @@ class Family(family.Family):
     classes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "Model": ("encoder",),
         "ForMaskedLM": ("encoder", "mlm_head"),
-        "ForSequenceClassification": ("encoder", "pooler", "classifier"),
-        "ForTokenClassification": ("encoder", "classifier"),
-        "ForQuestionAnswering": ("encoder", "qa_outputs"),
-        "ForMultipleChoice": ("encoder", "pooler", "classifier"),
+        **family.TASK_CLASSES,
     }
     pretrained = ("pooler", "mlm_head")
     fields: ClassVar[Mapping[str, str]] = {
