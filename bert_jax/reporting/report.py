@@ -34,7 +34,7 @@ from bert_jax.reporting.page import chart_card, fold, page, section, table
 from bert_jax.reporting.profiled_steps import TIMES
 from bert_jax.reporting.report_errors import errors
 from bert_jax.reporting.report_speed import goodput, kernels, paces, step_times, untimed
-from bert_jax.reporting.summary import heading, is_tuned, mapping, sentence
+from bert_jax.reporting.summary import heading, is_tuned, mapping, phases_of, sentence
 from bert_jax.storage import files, reading
 from bert_jax.task import has_goal, lower_is_better
 
@@ -202,19 +202,7 @@ def _charts(records: list[Record], run: Mapping[str, Any], baselines: Mapping[st
 def _marks(run: Mapping[str, Any]) -> Iterable[tuple[str, float]]:
     """Yield (name, step) for each restart and extension, and for the start of each phase except the first."""
     yield from ((word, start["step"]) for word, of in _starts(run) for start in of if is_number(start.get("step")))
-    yield from ((phase_label(name), first) for name, first, _ in _phases(run)[1:])
-
-
-def _phases(run: Mapping[str, Any]) -> list[tuple[str, int, int]]:
-    """Return (name, first step, row length) of each phase, in order; [] if ``run.json`` does not tell."""
-    phases, first = [], 0
-    for name, values in mapping(run.get("phases")).items():
-        steps, length = (mapping(values).get(key) for key in ("num_steps", "max_length"))
-        if not (isinstance(steps, int) and isinstance(length, int)):
-            return []
-        phases.append((str(name), first, length))
-        first += steps
-    return phases
+    yield from ((phase_label(name), first) for name, first, *_ in phases_of(run)[1:])
 
 
 def _row_lengths(run: Mapping[str, Any]) -> str:
@@ -222,12 +210,13 @@ def _row_lengths(run: Mapping[str, Any]) -> str:
 
     Return "" if they do not differ.
     """
-    phases = _phases(run)
-    if len({length for _, _, length in phases}) < 2:
+    phases = phases_of(run)
+    lengths = {name: length for name, *_, length in phases}
+    if len({*lengths.values()}) < 2:
         return ""
-    evaluated = mapping(mapping(run.get("config")).get("training")).get("eval_phase") or phases[-1][0]
-    heldout = next((length for name, _, length in phases if name == evaluated), phases[-1][2])
-    train = ", then ".join(f"{length:,} from step {first:,} ({name})" for name, first, length in phases)
+    evaluated = mapping(mapping(run.get("config")).get("training")).get("eval_phase")
+    heldout = lengths.get(str(evaluated), phases[-1][-1])
+    train = ", then ".join(f"{length:,} from step {first:,} ({name})" for name, first, _, length in phases)
     return (
         f"Held-out rows have {heldout:,} tokens throughout, train rows {train}: where the lengths differ, the distance "
         "between the two curves is not overfitting, and the train curve leaps where a phase begins."

@@ -130,16 +130,21 @@ def _last_name(path: Any) -> str:
     return os.path.join(os.path.basename(folder), name) if set("*?[") & set(name) else name
 
 
-def steps_done(run: Mapping[str, Any], until: int) -> dict[str, int]:
-    """Return the steps of each phase up to the step ``until``; {} if ``run.json`` does not name them."""
-    found, first = {}, 0
+def phases_of(run: Mapping[str, Any]) -> list[tuple[str, int, int, int]]:
+    """Return (name, first step, steps, row length) of each phase, in order; [] if ``run.json`` does not name them."""
+    phases, first = [], 0
     for name, values in mapping(run.get("phases")).items():
-        steps = mapping(values).get("num_steps")
-        if not isinstance(steps, int):
-            return {}
-        found[str(name)] = min(max(until - first, 0), steps)
+        steps, length = (mapping(values).get(key) for key in ("num_steps", "max_length"))
+        if not (isinstance(steps, int) and isinstance(length, int)):
+            return []
+        phases.append((str(name), first, steps, length))
         first += steps
-    return found
+    return phases
+
+
+def steps_done(run: Mapping[str, Any], until: int) -> dict[str, int]:
+    """Return the steps of each phase up to the step ``until``; {} if ``run.json`` does not name the phases."""
+    return {name: min(max(until - first, 0), steps) for name, first, steps, _ in phases_of(run)}
 
 
 def _tokens_read(records: Sequence[Record], run: Mapping[str, Any]) -> float | None:
