@@ -200,9 +200,7 @@ class Attempt:
         self._recipe, self._machine, self._change, self._note = recipe, machine, change, note
         self._task, self._experiment = recipe.variant(change, machine.devices)
         self._mesh = self._experiment.make_mesh(machine.devices)
-        self._steps: list[
-            tuple[Any, tuple[Compiled, Prediction | None]]
-        ] = []  # the facts that decide a step, and the step
+        self._steps: list[tuple[Any, tuple[Compiled, Prediction | None]]] = []  # facts that decide a step, and the step
 
     def phase(self, kind: str) -> PhasePlan:
         """Return the plan of the phase named ``kind`` in the recipe."""

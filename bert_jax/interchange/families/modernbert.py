@@ -68,7 +68,7 @@ class Family(family.Family):
         "norm_bias": False,
         "classifier_bias": False,
         "is_decoder": False,
-        "position_embedding_type": "absolute",  # transformers writes this key and does not use it
+        "position_embedding_type": "absolute",  # published files have this key, which says nothing
     }
     nullable = ("local_rope_theta", _DROPOUT)
     others = (
