@@ -16,7 +16,7 @@ from bert_jax.program import duration
 from bert_jax.reporting.formats import count, is_number, phase_label
 from bert_jax.task import TOTAL
 
-_REDRAW_SECONDS = 0.1
+_REDRAW_SECONDS, _EVERY_SECONDS = 0.1, 10.0  # least time between two drawings of the line: on a terminal, elsewhere
 # Seconds between two lines that say for how long something has run: on a terminal, and elsewhere.
 COUNT_SECONDS, LINE_SECONDS = 1.0, 20.0
 _NOTEBOOK_COLUMNS = 116
@@ -33,7 +33,6 @@ class ProgressLine:
         self,
         total_steps: int,
         stream: TextIO | None = None,
-        every_seconds: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
         order: Sequence[str] = (),
     ):
@@ -41,9 +40,9 @@ class ProgressLine:
         self.total_steps, self._stream, self._step = total_steps, stream or _own_stream(), 0
         self._order = list(order)
         self._work: Callable[[int], float] = float
-        self._every, self._clock = every_seconds, clock
-        self._notebook = _is_notebook(self._stream)
+        self._clock, self._notebook = clock, _is_notebook(self._stream)
         self._live = self._notebook or _is_terminal(self._stream)
+        self._period = _REDRAW_SECONDS if self._live else _EVERY_SECONDS
         self._paces: deque[float] = deque(maxlen=_RECENT)  # seconds per unit of work
         self._last: tuple[float, float] | None = None  # the work done at the last update, and when it was
         self._phase: str | None = None
@@ -74,8 +73,7 @@ class ProgressLine:
             self._paces.append(max(0.0, now - self._last[1]) / (done - self._last[0]))
         self._last = done, now
         self._step, self._metrics, self._phase, self._pending = step, metrics, phase, True
-        period = _REDRAW_SECONDS if self._live else self._every
-        if self._drawn_at is None or step == self.total_steps or now - self._drawn_at >= period:
+        if self._drawn_at is None or step == self.total_steps or now - self._drawn_at >= self._period:
             self._draw()
 
     def note(self, text: str) -> None:
@@ -120,11 +118,9 @@ class ProgressLine:
 
     def doing(self, text: str) -> None:
         """Show how far something other than steps is, such as an evaluation, at most once in a while."""
-        now = self._clock()
-        if now - self._told_at < (_REDRAW_SECONDS if self._live else self._every):
-            return
-        self._told_at = now
-        self._put(text)
+        if (now := self._clock()) - self._told_at >= self._period:
+            self._told_at = now
+            self._put(text)
 
     def _put(self, text: str) -> None:
         """Show a line, on a terminal in place of the last."""

@@ -7,7 +7,7 @@ import pytest
 
 from bert_jax.reporting import page
 from bert_jax.reporting.report_errors import errors
-from bert_jax.reporting.summary import heading
+from bert_jax.reporting.summary import heading, steps_done
 from tests.reporting.test_report import text_of
 
 RUN = {
@@ -135,6 +135,11 @@ def test_phases_that_are_too_short_to_time_are_named(tmp_path, every, expected):
     windows = [{**line, "phase": None} for line in records(100)]
     assert "Too short to time" not in report(tmp_path, alone, windows)[0]
     assert "train (20 steps)" in report(tmp_path, alone, windows[:2])[0]
+
+
+def test_the_steps_of_each_phase_are_known_within_a_phase():
+    assert steps_done(RUN, 120) == {"phase1": 100, "phase2": 20}
+    assert steps_done(RUN, 90) == {"phase1": 90, "phase2": 0}
 
 
 def test_no_setting_is_shown_twice(tmp_path):
