@@ -119,7 +119,7 @@ class Results:
         if metric in SAME_ROWS:
             what = _UNITS[unit].replace("its targets", "masked tokens").replace("target", "masked token")
             about = f"{what}, unweighted, of every variant on the same held-out rows, those of {first}"
-            # The rows are those of the first variant with the recipe's seed, so only the baselines of that run count.
+            # The rows belong to the first variant with the recipe's seed, so only the baselines of that run count.
             own = self.pretrained[first].rows.experiment.seed
             seeds = [own] if own in self.seeds else self.seeds
             baselines = self._baselines(metric, first, seeds) if reference == first else {}

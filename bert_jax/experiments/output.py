@@ -70,17 +70,21 @@ def as_data(tables: Tables) -> dict[str, list[dict[str, Any]]]:
     }
 
 
+def markdown(table: _TextTable) -> str:
+    """Return a table as Markdown."""
+    head, rows = table
+    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
 def as_markdown(blocks: Sequence[Block]) -> str:
     """Return blocks as Markdown."""
     parts = []
     for block in blocks:
-        if isinstance(block, str):
-            parts.append(block)
-        elif isinstance(block, Mapping):
+        if isinstance(block, Mapping):
             parts.append("\n".join(f"- {name}: {line}" for name, line in block.items()))
         else:
-            head, *rows = (f"| {' | '.join(line)} |" for line in (block[0], *block[1]))
-            parts.append("\n".join([head, "|---|" + "---:|" * (len(block[0]) - 1), *rows]))
+            parts.append(block if isinstance(block, str) else markdown(block))
     return "\n\n".join(parts) + "\n"
 
 

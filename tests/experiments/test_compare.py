@@ -85,7 +85,7 @@ def test_what_is_shown_is_beyond_the_noise_and_its_bars_do_not_overlap() -> None
 
 def test_one_table_has_every_variant_and_every_metric() -> None:
     tables = {"accuracy": compare(SCORES), "loss": compare({"bert": [1.0]})}
-    lines = output.as_markdown([output.overview(tables, {"accuracy": "majority 0.500"})]).splitlines()
+    lines = output.markdown(output.overview(tables, {"accuracy": "majority 0.500"})).splitlines()
     assert lines[0] == "| variant | seeds | accuracy | loss |"
     assert lines[2] == "| bert | 3 | 0.8100 ± 0.0100 | 1.0000 |"
     assert lines[4:] == ["| ltr | 4 | 0.7200 ± 0.0216 |  |", "| without learning |  | majority 0.500 |  |"]
