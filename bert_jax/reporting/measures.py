@@ -98,7 +98,7 @@ def cell(value: Any, metric: str, titles: Mapping[str, str] = TITLES) -> str:
 
 
 def metric_names(records: Iterable[Record], titles: Mapping[str, str] = TITLES) -> list[str]:
-    """Return the metrics that have a number in any record and are drawn: first the metrics in ``titles``, in that order.
+    """Return the metrics that have a number in any record and are drawn, first the metrics in ``titles``, in order.
 
     The title "" says that a metric, such as a count, is not drawn.
     """
