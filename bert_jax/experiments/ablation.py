@@ -59,7 +59,7 @@ class Ablation:
     finetune: tuple[str, ...] = ()
     data: str = "."  # the folder of the labelled examples for ``finetune``
     steps: tuple[int, ...] = ()  # the saved steps that are fine-tuned; (): the model that a run ends with
-    over: str = ""  # the key of the variants' configs that is the x axis of the pictures
+    over: str = ""  # the key of the variants' configs that makes the x axis of the pictures
 
     @property
     def pretrained(self) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ def _check_flags(ablation: Ablation) -> None:
 
 
 class _Recipe(NamedTuple):
-    """The recipe of a variant: as it is given, typed, and checked."""
+    """The recipe of a variant: the given config, its typed settings, and the checked run."""
 
     config: dict[str, Any]
     settings: PretrainingSettings
@@ -190,7 +190,7 @@ def _check_positions(pretrained: Mapping[str, _Recipe]) -> None:
 def _over(ablation: Ablation, pretrained: Mapping[str, _Recipe]) -> Over | None:
     """Return the x axis of the pictures, with the place of each variant; None if bars are drawn.
 
-    Raises ``UserError`` for a key that is no number in a variant, or that puts two variants at one place of a curve.
+    Raises ``UserError`` if a variant has no number for the key, or two variants would stand at one place of a curve.
     """
     if not (key := ablation.over):
         return None
@@ -217,7 +217,7 @@ class _Tuning(NamedTuple):
 def _tunings(
     ablation: Ablation, pretrained: Mapping[str, _Recipe]
 ) -> tuple[dict[str, _Tuning], dict[str, Mapping[str, Splits]]]:
-    """Return the recipes of ``--finetune``, and by the text of each the splits of its tasks, with all of train.
+    """Return the recipes of ``--finetune``, and for the text of each recipe the splits of its tasks, train uncut.
 
     The names of the recipes begin the names of their runs and metrics: the short name, then ``@STEP`` for each of
     ``ablation.steps``.
@@ -256,8 +256,8 @@ def _tunings(
 def _pretraining_cells(ablation: Ablation, pretrained: Mapping[str, _Recipe], rows: HeldoutRows) -> list[Cell]:
     common, cells = rows.record, list[Cell]()
     for seed in ablation.seeds:
-        for name, one in pretrained.items():
-            facts = {"variant": name, "seed": seed, "recipe": plain(one.settings.identity())}
+        for name, recipe in pretrained.items():
+            facts = {"variant": name, "seed": seed, "recipe": plain(recipe.settings.identity())}
             cells.append(Cell(cell_name(name, seed), facts, common, "pretraining"))
     return cells
 
@@ -278,7 +278,7 @@ def _tuning_cells(ablation: Ablation, tunings: Mapping[str, _Tuning], pretrainin
 
 
 def _check_steps(ablation: Ablation, pretrained: Mapping[str, _Recipe], cells: Sequence[Cell]) -> None:
-    """Raise ``UserError`` if a run in ``cells`` has not kept, or would not keep, a step that is to be fine-tuned."""
+    """Raise ``UserError`` if a run in ``cells`` has not kept, or will not keep, a step that is to be fine-tuned."""
     for cell in cells if ablation.steps else ():
         place = files.as_path(ablation.workdir) / cell.name
         kept, experiment = saved_steps(str(place)), pretrained[cell.overrides["variant"]].checked.experiment
@@ -325,7 +325,7 @@ def _check_finetunings(
 ) -> None:
     """Raise ``UserError`` if a fine-tuning could not begin; pretraining takes long.
 
-    The examples are encoded for the first model alone; of the others only the lengths are checked.
+    The examples are encoded for the first model alone. For every other model, only the lengths are checked.
     """
     bilstm = any(name.endswith(_BILSTM) for name in ablation.variants)
     models = [TrainedModel("", {}, one.model, tokenizer) for one in pretrained.values()]
@@ -334,14 +334,14 @@ def _check_finetunings(
         try:
             first, *_ = [prepare(settings, model) for model in models]
             task, _ = first.with_examples(examples[text])
-            check_labels(task, {name: one.data for name, one in settings.each.items()}, examples[text])
+            check_labels(task, settings, examples[text])
         except UserError as error:
             raise UserError(f"{text}: {error}") from error
 
 
 def _finetune(ablation: Ablation, cell: Cell, workdir: str) -> Metrics:
     variant, seed = cell.overrides["variant"], cell.overrides["seed"]
-    init = str(files.as_path(ablation.workdir) / f"{variant.removesuffix(_BILSTM)}-seed{seed}")
+    init = str(files.as_path(ablation.workdir) / cell_name(variant.removesuffix(_BILSTM), seed))
     init += "".join(cell.overrides["task"].partition("@")[1:])
     request = Request(workdir, ablation.command, init, data=ablation.data)
     return finetune(cell.overrides["config"], request)

@@ -15,15 +15,16 @@ from bert_jax.experiments.pictures import Over, of_columns
 from bert_jax.losses.cross_entropy import OfLabels
 from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.reporting.formats import figure
-from bert_jax.reporting.measures import known_baselines, lower_is_better
+from bert_jax.reporting.measures import known_baselines
 from bert_jax.storage import files, reading
+from bert_jax.task import lower_is_better
 
 _UNITS = {"loss": "cross-entropy in nats per target", "accuracy": "share of its targets that are predicted"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """A pretrained variant, as far as its held-out metrics depend on it.
+    """The facts of a pretrained variant on which its held-out metrics depend.
 
     Attributes:
       keys: plain data, ``config.objective`` and the keys that phases replace in it.
@@ -34,7 +35,7 @@ class Variant:
     keys: Any
 
     def measures(self, metric: str) -> Any:
-        """Return plain data that is equal for two variants if ``metric`` measures the same in both.
+        """Return plain data that is equal for two variants if ``metric`` measures the same thing in both.
 
         The metric of a term whose labels and weights are features of the rows depends on the rows alone. Every other
         metric depends on the whole objective.
@@ -66,8 +67,8 @@ class Results:
     Attributes:
       names: the variants, also those that are fine-tuned but not pretrained.
       metrics: the name of a run -> its metrics.
-      pretrained: the first variant is the one with which others are compared.
-      tasks: the names of fine-tunings, with which the names of their metrics begin -> the main metric of each.
+      pretrained: the pretrained variants; all other variants are compared with the first.
+      tasks: the name of a fine-tuning, with which the names of its metrics begin -> its main metric.
     """
 
     workdir: str
@@ -78,10 +79,10 @@ class Results:
     tasks: Mapping[str, str]
 
     def columns(self) -> dict[str, MetricColumn]:
-        """Return the metrics of the table in their order: held-out ones, then the scores of fine-tuning.
+        """Return the metrics of the table in their order: held-out metrics, then the scores of fine-tuning.
 
-        The ``own_`` metrics are left out if in all variants they measure the same as ``mlm_loss`` and
-        ``mlm_accuracy``. The fine-tuning of a saved step has its main metric alone, since there may be many steps.
+        The ``own_`` metrics are left out if they measure the same as ``mlm_loss`` and ``mlm_accuracy`` in all
+        variants. The fine-tuning of a saved step has only its main metric, since there may be many steps.
         """
         found, (first, *_) = dict[str, MetricColumn](), self.pretrained.values()
         plain = [first.rows.deciding, "mlm_logits", "masked_labels", "masked_weights", ""]
@@ -118,7 +119,7 @@ class Results:
         if metric in SAME_ROWS:
             what = _UNITS[unit].replace("its targets", "masked tokens").replace("target", "masked token")
             about = f"{what}, unweighted, of every variant on the same held-out rows, those of {first}"
-            # computed on the rows of the first variant with its own seed, so only that run's baselines count
+            # The rows belong to the first variant with the recipe's seed, so only the baselines of that run count.
             own = self.pretrained[first].rows.experiment.seed
             seeds = [own] if own in self.seeds else self.seeds
             baselines = self._baselines(metric, first, seeds) if reference == first else {}
@@ -133,7 +134,7 @@ class Results:
         return MetricColumn(about, _better(name), scores, baselines, measures=measures, not_compared=differing)
 
     def _baselines(self, metric: str, variant: str, seeds: Sequence[int], task: str = "") -> dict[str, float]:
-        """Return the scores without learning that ``metric`` has, by name: the means over runs of the variant."""
+        """Return name -> score without learning for a metric: the means over the runs of a variant."""
         known: dict[str, list[float]] = {}
         for seed in seeds:
             path = files.as_path(self.workdir) / cell_name(variant, seed, task) / "baselines.json"

@@ -1,4 +1,4 @@
-"""Compares the scores of variants, over seeds, with the scores of the first: which differences are beyond the noise."""
+"""Compares the scores of variants over seeds with the scores of the first: which differences exceed the noise."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scipy import special
 
 from bert_jax.experiments.nouns import VariantSummary
 
-_INSIDE = 0.95  # share of differences within the noise where nothing differs
+_INSIDE = 0.95  # the share of differences that lie within the noise if nothing differs
 
 
 def compare(
@@ -20,7 +20,7 @@ def compare(
     measures: Mapping[str, Any] | None = None,
     references: Mapping[str, str] | None = None,
 ) -> list[VariantSummary]:
-    """Return a summary per variant, which compares its scores with the scores of the first variant.
+    """Return a summary for each variant, which compares its scores with the scores of the first variant.
 
     The standard error treats the runs as independent. In fact all variants use the same seeds, and runs with the same
     seed start with similar batches, so the true error of a difference may be smaller. This is not corrected, because it
@@ -28,9 +28,9 @@ def compare(
 
     Args:
       scores: variant -> a non-empty list with one score per seed.
-      measures: variant -> what its scores measure. A variant that measures something else than the first is not
-        compared. If None, all measure the same.
-      references: variant -> another than the first with which it is compared.
+      measures: variant -> plain data that says what its scores measure. Variants with different data are not compared.
+        If None, all variants measure the same thing.
+      references: variant -> the variant with which it is compared, if that is not the first.
     """
     rows: dict[str, VariantSummary] = {}
     for variant, values in scores.items():

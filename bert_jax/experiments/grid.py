@@ -23,7 +23,7 @@ from bert_jax.reporting.formats import is_number
 from bert_jax.storage import files, reading
 from bert_jax.workdir import file_formats
 
-CELL, RESULTS = "cell.json", "finished.json"  # which run a cell is, written first; its results, written last
+CELL, RESULTS = "cell.json", "finished.json"  # names the run of a folder, written first; its results, written last
 _MOST_NAMED, _MOST_METRICS = 4, 4  # names of cells in one error; metrics in the line of a cell
 
 
@@ -110,7 +110,7 @@ def _identity(cell: Cell) -> str:
 
 
 def _whose(cell: Cell) -> dict[str, Any]:
-    """Return the entries of both files of a cell."""
+    """Return the entries that both files of a cell have."""
     return {file_formats.KEY: file_formats.GRID.number, "identity": _identity(cell), "overrides": dict(cell.overrides)}
 
 
@@ -127,7 +127,7 @@ def _results(place: epath.Path, cell: Cell) -> Metrics | None:
 
 
 def _seconds(place: epath.Path) -> float:
-    """Return how long an ended run took; 0 if that is not known, such as of a run that was interrupted."""
+    """Return the seconds that an ended run took; 0 if they are not known, as for a run that was interrupted."""
     seconds = _read(place / RESULTS).get("seconds")
     return float(seconds) if is_number(seconds) and seconds > 0 else 0.0
 
@@ -173,12 +173,12 @@ def _describe(metrics: Metrics) -> str:
 
 
 def _left(cells: Sequence[Cell], seconds: Mapping[str, float]) -> str:
-    """Return the end of a line, with the time that the cells without ``seconds`` will take; "" if it is not known.
+    """Return the end of a line: the time that the cells without ``seconds`` will take; "" if it is not known.
 
-    A cell takes the mean time of the ended cells of its work.
+    A cell is taken to need the mean time of the ended cells of its kind of work.
 
     Args:
-      seconds: name of an ended cell -> its time; 0 if that is not known.
+      seconds: name of an ended cell -> its time; 0 if the time is not known.
     """
     left = [cell.work for cell in cells if cell.name not in seconds]
     known = {work: [seconds[one.name] for one in cells if one.work == work and seconds.get(one.name)] for work in left}

@@ -17,14 +17,14 @@ from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.experiment import Experiment
 
-# Fields of a phase that do not decide its held-out rows, and fields that do not stand in the record of the rows either.
+# Fields of a phase that do not decide its held-out rows; and fields that the record of the rows leaves out too.
 _FREE_OF_ROWS = ("num_steps", "batch_size", "micro_batches")
 _OF_TRAINING = ("num_tokens", "num_epochs", "schedule", "shares")
 
 
 @dataclasses.dataclass(frozen=True)
 class HeldoutRows:
-    """The held-out rows of a checked recipe, masked for the objective ``mlm``, whose config on them is ``config``."""
+    """The held-out rows of a checked recipe, masked for the objective ``mlm`` with the config ``config``."""
 
     experiment: Experiment
     config: mlm.Config
@@ -51,7 +51,7 @@ class HeldoutRows:
     def deciding(self) -> dict[str, Any]:
         """The settings that decide which rows there are and how they are masked, as plain data."""
         rows = {key: value for key, value in self.record.items() if key not in _FREE_OF_ROWS}
-        return rows | {"masks": plain(dataclasses.asdict(self.config.masking))}  # a phase may replace keys of it
+        return rows | {"masks": plain(dataclasses.asdict(self.config.masking))}  # a phase may replace its keys
 
     def metrics_of_run(self, own: Mapping[str, float], corpus: Mixture, tokenizer: Tokenizer, workdir: str) -> Metrics:
         """Return the metrics of the run in ``workdir`` for the tables.

@@ -18,7 +18,7 @@ class Cell:
 
     Attributes:
       name: the name of its folder.
-      overrides: plain data that tells it apart from other runs.
+      overrides: plain data that tells this run apart from other runs.
       common: plain data that several cells share, such as the rows on which they are judged. If it changes, earlier
         results do not count.
       work: the kind of the run, such as "fine-tuning".
@@ -51,22 +51,22 @@ class VariantSummary:
 
     @property
     def bar(self) -> float | None:
-        """Two standard errors of the mean over the seeds, the length of its error bar to either side."""
+        """Two standard errors of the mean over the seeds: the length of the error bar to either side."""
         return None if self.spread is None else 2 * self.spread / math.sqrt(self.seeds)
 
     @property
     def beyond_noise(self) -> bool | None:
-        """Whether the difference is beyond the noise; None if that cannot be told."""
+        """Whether the difference is beyond the noise; None if there are too few seeds."""
         return None if self.difference is None or self.noise is None else abs(self.difference) > self.noise
 
     @property
     def is_another_measure(self) -> bool:
-        """Whether it is not compared, because it measures something else than its reference."""
+        """Whether the variant is not compared, because it measures something else than its reference."""
         return self.reference is not None and self.difference is None
 
     @property
     def doubt(self) -> str:
-        """Why a difference is not shown; "" if it is, or if nothing is compared."""
+        """The reason why a difference is not shown; "" if it is shown, or if nothing is compared."""
         if self.difference is None:
             return ""
         if self.noise is None or self.bars is None:
@@ -77,7 +77,7 @@ class VariantSummary:
 
     @property
     def shown(self) -> bool | None:
-        """Whether a difference is beyond the noise and the error bars do not overlap; None if that cannot be told."""
+        """Whether a difference is beyond the noise and the error bars do not overlap; None with too few seeds."""
         return None if self.beyond_noise is None else not self.doubt
 
     @property
@@ -99,7 +99,7 @@ class MetricColumn:
     baselines: Mapping[str, float]  # name -> a score without learning
     is_main: bool = False
     step: str = ""  # the step that was fine-tuned, if not the last
-    measures: Mapping[str, Any] | None = None  # variant -> plain data on what it measures; None: the same in all
+    measures: Mapping[str, Any] | None = None  # variant -> plain data that says what it measures; None: all the same
     not_compared: str = ""  # which variants measure something else
 
     @property

@@ -27,9 +27,9 @@ NOTE = (
 
 
 def overview(tables: Tables, baselines: Mapping[str, str]) -> _TextTable:
-    """Return the table of everything: a row per variant and a column per metric, and a row of baselines if there are.
+    """Return the main table: a row for each variant, a column for each metric, and a row of baselines if there are any.
 
-    ``baselines`` maps a metric to the scores that are reached without learning, as text.
+    ``baselines``: metric -> the scores that are reached without learning, as text.
     """
     variants = dict.fromkeys(row.variant for rows in tables.values() for row in rows)
     summaries = {(metric, row.variant): row for metric, rows in tables.items() for row in rows}

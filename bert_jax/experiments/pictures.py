@@ -19,14 +19,14 @@ _OTHER = "another measure"
 
 
 class Over(NamedTuple):
-    """A number that tells variants apart: a key of their configs, and its value in each."""
+    """A number that tells variants apart: a key of their configs, and its value in each variant."""
 
     key: str
     values: Mapping[str, float]
 
     @property
     def curves(self) -> dict[str, list[str]]:
-        """The variants whose names are alike but for a last number, by the rest: ``rate`` for ``rate_20``."""
+        """Curve -> its variants, whose names differ only in the last number: ``rate`` has ``rate_20``, ``rate_30``."""
         alike: dict[str, list[str]] = {}
         for variant in self.values:
             alike.setdefault(_LAST_NUMBER.sub("", variant) or self.key, []).append(variant)
@@ -46,7 +46,7 @@ class Over(NamedTuple):
 
     @property
     def references(self) -> dict[str, str]:
-        """Variant of any curve but the first -> the variant of the first curve at the same place, its reference."""
+        """Variant of a further curve -> its reference, the variant of the first curve at the same place."""
         first, *others = self.curves.values()
         places = {self.values[variant]: variant for variant in reversed(first)}
         every = [variant for names in others for variant in names]
@@ -80,7 +80,7 @@ def figure_of(title: str, better: str, curves: _Curves, x_name: str = "", column
 
     Args:
       better: which values are better, in words.
-      column: the meaning of the metric, if that is to stand under the figure.
+      column: the meaning of the metric, if it is to stand under the figure.
     """
     baselines = column.baselines if column else {}
     sentences = [column.about[:1].upper() + column.about[1:]] if column else []
@@ -105,7 +105,7 @@ def _mark(row: VariantSummary, name: str, x: float = 0.0) -> Mark:
 
 
 def _doubts(curves: _Curves) -> list[str]:
-    """Return sentences on the points of curves that are not shown to differ, or not compared."""
+    """Return sentences about points that are not shown to differ from their reference, or are not compared with it."""
     (leading, first), found = next(iter(curves.items())), list[str]()
     for name, points in curves.items():
         places: dict[tuple[str, str], list[str]] = {}  # what stands before and after the places -> the places
@@ -121,9 +121,9 @@ def _doubts(curves: _Curves) -> list[str]:
 
 
 def of_columns(columns: Mapping[str, MetricColumn], tables: Tables, over: Over | None) -> list[tuple[Figure, bool]]:
-    """Return the figures of an ablation, each with whether it is of a main metric.
+    """Return (figure, whether it shows a main metric) for each metric of an ablation.
 
-    A metric has a figure; a metric that was measured at several steps has a figure over all of them.
+    A metric that was measured at several steps has one figure over all of them.
     """
     groups: dict[str, list[str]] = {}  # title -> metrics
     for metric, column in columns.items():

@@ -22,13 +22,13 @@ from bert_jax.recipes import key_names, recipes
 from bert_jax.recipes.finetuning_settings import FinetuningSettings
 from bert_jax.reporting.error_bars import Figure
 from bert_jax.reporting.formats import is_number
-from bert_jax.reporting.measures import lower_is_better
 from bert_jax.runs.finetuning import Splits
 from bert_jax.runs.inputs import read_start
 from bert_jax.runs.prepare import prepare
 from bert_jax.runs.prepared import Request
 from bert_jax.runs.run import finetune
 from bert_jax.storage import files
+from bert_jax.task import lower_is_better
 from bert_jax.workdir.run_record import only_writer
 
 # The keys of ``vary`` for the model to start from and for the recipe's argument; all others are config keys.
@@ -55,7 +55,7 @@ class Sweep:
     init: str | None = None
     choose: tuple[str, ...] = ()
     command: str = ""
-    over: str = ""  # the key of ``vary`` that is the x axis of the picture
+    over: str = ""  # the key of ``vary`` that makes the x axis of the picture
 
 
 class _Common(NamedTuple):
@@ -126,7 +126,7 @@ def sweep(request: Sweep) -> list[Outcome]:
 
 
 class _Combination(NamedTuple):
-    """A combination of values with its recipe, as it is given and typed."""
+    """A combination of values with its recipe: the given config and its typed settings."""
 
     values: Mapping[str, str]
     config: dict[str, Any]
@@ -148,7 +148,7 @@ def _init(request: Sweep, values: Mapping[str, Any]) -> str | None:
 
 
 def _check(request: Sweep, combinations: Mapping[str, _Combination], typed: tuple[str, ...]) -> None:
-    """Raise ``UserError`` if a run could not begin: its model, its examples and their labels are read and checked.
+    """Raise ``UserError`` if a run could not begin. Each model, its examples and their labels are read and checked.
 
     Examples are encoded once for all combinations that differ only in how they are optimized.
 
@@ -166,7 +166,7 @@ def _check(request: Sweep, combinations: Mapping[str, _Combination], typed: tupl
                 read[files_of] = checked.load(request.data, lambda _: None)
             if rows_of not in encoded:
                 task, _ = checked.with_examples(read[files_of])
-                check_labels(task, {of: one.data for of, one in settings.each.items()}, read[files_of])
+                check_labels(task, settings, read[files_of])
                 encoded.add(rows_of)
         except UserError as error:
             raise UserError(f"{name}: {error}") from error
@@ -237,7 +237,7 @@ def _folder(values: Mapping[str, str], seed: int) -> str:
 
 
 def _doubt(best: Outcome, others: Sequence[Outcome]) -> str:
-    """Return the end of a sentence: why the best outcome may be no better than others. Return "" if it is better."""
+    """Return the end of a sentence that says why the best outcome may not be better than others; "" if it is better."""
     rows = compare({one.name: one.scores for one in (best, *others)})[1:]
     if any(row.beyond_noise is None for row in rows):
         return "; one seed each cannot tell small differences from chance (--seeds=0,1,2)"
@@ -248,9 +248,9 @@ def _doubt(best: Outcome, others: Sequence[Outcome]) -> str:
 def _over(request: Sweep, combinations: Mapping[str, _Combination]) -> pictures.Over | None:
     """Return the x axis of the picture, with the place of each combination; None if bars are drawn.
 
-    Without ``--over`` it is the last key that varies if that has at least three values, all of them numbers.
+    Without ``--over``, the last key that varies makes the axis if it has at least three values, all of them numbers.
 
-    Raises ``UserError`` if ``--over`` does not vary or has a value that is no number.
+    Raises ``UserError`` if ``--over`` names a key that does not vary, or that has a value which is no number.
     """
     compared, config = _compared_keys(request), next(iter(combinations.values())).config
     keys = [key for key in compared if key not in (_INIT, _VARIANT)]
@@ -278,10 +278,10 @@ def _compared_keys(request: Sweep) -> list[str]:
 def _compare_values(
     request: Sweep, kept: Sequence[Outcome], metric: str, over: pictures.Over | None = None
 ) -> tuple[list[output.Block], Tables, list[Figure]]:
-    """Return the tables that compare values, as blocks and as they are, and their figures.
+    """Return blocks with the tables that compare values, these tables, and their figures.
 
-    The values of the last key stand side by side for each combination of the others; in curves, the values of all other
-    keys for each value of ``over``.
+    A table has the values of the last key for one combination of the other keys; with ``over``, the combinations of the
+    other keys for one value of ``over``.
     """
     keys, better = _compared_keys(request), f"{'lower' if lower_is_better(metric) else 'higher'} is better"
     at = [] if len(keys) < 2 else [over.key] if over else keys[:-1]

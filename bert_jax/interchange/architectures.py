@@ -13,7 +13,7 @@ from bert_jax.models.model import BERT
 from bert_jax.parts import catalogue
 from bert_jax.tasks.base import ProblemType
 
-# The ends of the names of those classes for whose labels config.json of transformers has keys.
+# Ends of class names. For the labels of these classes, config.json of transformers has keys.
 _LABELLED = ("ForSequenceClassification", "ForTokenClassification")
 
 
@@ -26,8 +26,8 @@ class HeadClass:
       labels: the names of a classifier's outputs, in order; empty for a regression and for heads other than
         classifiers.
       problem_type: the kind of problem that a text classifier solves; None for all other heads.
-      classifier_dropout: the dropout rate before the classifier that the model has, or is to get in fine-tuning. If
-        None, the encoder's rate.
+      classifier_dropout: the dropout rate before the classifier, which the model has or is to get in fine-tuning. If
+        None, it is the encoder's rate.
     """
 
     architecture: str = "BertForPreTraining"
@@ -92,8 +92,8 @@ def of_facts(facts: Mapping[str, Any], parts: Collection[str] | None = None) -> 
 
     Args:
       facts: the metadata ("facts") saved with the checkpoint.
-      parts: the parts of the model's parameters. The head is chosen by them if the facts name neither a head nor a
-        task. None means all pretrained parts.
+      parts: the parts of the model's parameters, which decide the head if the facts name neither a head nor a task.
+        None means all pretrained parts.
 
     Raises:
       UserError: transformers has no class for models of this task or encoder.
@@ -153,8 +153,8 @@ def of_config(family: Family, theirs: Mapping[str, Any], tensors: Mapping[str, A
     return HeadClass(architecture, () if is_number else labels, problem_type, dropout)
 
 
-# Published files that name no class have the tensors of one of these; whatever else is exported names its class.
 def _of_tensors(family: Family, tensors: Collection[str], where: str) -> str:
+    """Return the end of the class to which the tensors of a published file without a class name belong."""
     parts = {entry.part for entry in family.entries(1) if entry.theirs in tensors}
     if "qa_outputs" in parts:
         return "ForQuestionAnswering"

@@ -15,7 +15,7 @@ from bert_jax.reporting.measures import known_baselines, with_shares
 from bert_jax.text.case import Case
 
 _FILLS_MASKS = "fill-mask"
-# End of a class name in transformers -> (its pipeline, what a model of it does).
+# End of a class name in transformers -> (its pipeline, a sentence on its models).
 _CLASSES = {
     "Model": ("feature-extraction", "Gives vectors of texts and of their tokens."),
     "ForPreTraining": (_FILLS_MASKS, "The heads of its pretraining stand on it."),
@@ -30,7 +30,7 @@ _CLASSES = {
     "ForQuestionAnswering": ("question-answering", "Finds the answer to a question in a passage."),
     "ForMultipleChoice": ("", "Scores the choices that may follow a text."),
 }
-OTHER = ("", "A head of its own stands on it.")  # a class that only a family of a user's own has
+OTHER = ("", "A head of its own stands on it.")  # for a class that only a user's family has
 CARD = "README.md"
 _PAIRED = ("ForSequenceClassification", "ForMultipleChoice")
 _CUT = (
@@ -52,13 +52,13 @@ def model_card(
     """Return the model card as Markdown with YAML front matter.
 
     Args:
-      model: its step and its head are named (if it has no head, that of a pretrained BERT), and of its facts
+      model: the card names its step, its head (of a model without a head, the head of a pretrained BERT) and its facts
         ``model``, ``lowercase``, ``corpus_fingerprint``, ``vocabulary_sha256``, ``run`` and ``task``.
       metrics: the figures of the newest evaluation; may be empty.
-      baselines: the baseline figures for the same held-out rows, as in ``baselines.json``.
+      baselines: the content of ``baselines.json``, for the same held-out rows.
       has_vectors: whether the export has files for sentence-transformers.
-      parent: ``source`` and ``licence`` (None if its card names none) of the model from which this one was imported or
-        started, if any.
+      parent: ``source`` and ``licence`` (None if its card names no licence) of the model from which this model was
+        imported or started; None if there is no such model.
     """
     head, facts, run, parent = model.head or HeadClass(), model.facts, model.facts.get("run") or {}, parent or {}
     case = Case(facts["lowercase"], facts.get("strip_accents"))
@@ -94,7 +94,7 @@ trained on, gives no facts, and reads no more than {model.config.max_length:,} t
 
 
 def _trained(model: TrainedModel) -> str:
-    """Return how long the rows of the run were up to the model's step, as the end of a sentence; "" if not recorded."""
+    """Return the longest rows up to the model's step, as the end of a sentence; "" if no record names them."""
     lengths, done = [], 0
     for phase in ((model.facts.get("run") or {}).get("phases") or {}).values():
         if done < max(model.step, 1):
@@ -120,7 +120,7 @@ def _code(text: Any) -> str:
 
 
 def _without_folders(value: Any) -> Any:
-    """Return a config in which a path of this machine is its last name alone: a card is for others."""
+    """Return a config in which only the last name of each path is left: a card is for people on other machines."""
     if isinstance(value, Mapping):
         return {name: _without_folders(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
@@ -148,7 +148,7 @@ def _front(head: HeadClass, has_vectors: bool, licence: str | None, languages: l
 
 
 def _languages(run: Mapping[str, Any]) -> list[str]:
-    """Return the ISO 639-1 codes that the recipe named for the text of training, each once; [] if it named none."""
+    """Return the ISO 639-1 codes that the recipe names for the text of training, each once; [] if it names no code."""
     corpus = (run.get("config") or {}).get("corpus") or {}
     trained = [part for part in (corpus.get("parts") or {}).values() if part.get("weight") != 0]
     named = [(one.get("options") or {}).get("language") for one in (corpus, *trained)]

@@ -1,4 +1,4 @@
-"""Moves tensors between our parameter tree and the names of transformers, and reports what happened to each tensor."""
+"""Moves tensors between our parameter tree and the names of transformers, and reports which were read or left out."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def read_params(
 ) -> tuple[dict[str, Any], Report]:
     """Return the tensors of a file as our parameter tree, and a report without a title.
 
-    The tree has the parts of ``head``, except for heads of which the file has no tensor, and each other pretrained part
-    if the file has all tensors of that part.
+    The tree has the parts of ``head``, without heads for which the file has no tensor. It also has each other
+    pretrained part for which the file has all tensors.
 
     Args:
       tensors: the tensors under their current names.
@@ -69,8 +69,8 @@ def read_params(
       pad_id: the id of the padding token, on which RoBERTa's positions depend.
 
     Raises:
-      UserError: a tensor has another shape than the config says, holds no floats or has no place in the model; or a
-        tensor of the encoder or of a head of which the file has others is missing.
+      UserError: a tensor has another shape than the config says, holds no floats or has no place in the model; or the
+        file lacks a tensor of the encoder, or some of the tensors of a head.
     """
     family = family_of(config.encoder)
     shapes = family.shapes(config, head.num_outputs)
@@ -116,8 +116,8 @@ def _whole(part: str, entries: Collection[names.Entry], tensors: Collection[str]
 def unlike(params: Any, config: ModelConfig, head: HeadClass) -> str:
     """Return why the transformers class of ``head`` computes something else than the model does; "" if it does not.
 
-    In a model that reads from left to right, our pooler reads the last token of a text, the only one that has seen the
-    whole text, and that of transformers the first.
+    In a model that reads from left to right, our pooler reads the last token of a text, because only the last token has
+    seen the whole text. The pooler of transformers reads the first token.
     """
     if "bilstm" in params:
         return "transformers has no class with a BiLSTM"

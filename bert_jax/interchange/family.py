@@ -22,10 +22,17 @@ from bert_jax.models.model import encoder_file, fresh_params
 from bert_jax.parts import catalogue
 
 PACKAGE = "interchange.families"
+# End of the name of a class with the head of a task -> the parts of our tree that most families have in it.
+TASK_CLASSES = {
+    "ForSequenceClassification": ("encoder", "pooler", "classifier"),
+    "ForTokenClassification": ("encoder", "classifier"),
+    "ForQuestionAnswering": ("encoder", "qa_outputs"),
+    "ForMultipleChoice": ("encoder", "pooler", "classifier"),
+}
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
 # Name of an activation function in config.json -> our name.
 THEIR_ACTIVATIONS = {name: ours for ours, name in ACTIVATIONS.items()} | {"gelu_pytorch_tanh": "gelu_tanh"}
-# Keys of config.json that are read for every family, those of the head in ``architectures``.
+# Keys of config.json that are read for every family; ``architectures.py`` reads the keys of the head.
 _ENCODER_KEYS = ("model_type", "pad_token_id", "do_lower_case", "is_decoder", "tie_word_embeddings")
 _HEAD_KEYS = ("architectures", "id2label", "label2id", "num_labels", "problem_type")
 # Keys that transformers, sentence-transformers or a publisher saved and that change no output of an encoder: names and
@@ -50,8 +57,8 @@ _QUANTIZED = ("quantization_config", "compression_config")
 class Family(abc.ABC):
     """A kind of encoder in transformers.
 
-    ``interchange/families/<encoder>.py`` defines a subclass named ``Family``. So may a user's own encoder, beside
-    ``Encoder``: its models are then exported as the classes that it names.
+    ``interchange/families/<encoder>.py`` defines a subclass named ``Family``. The file of a user's own encoder may
+    define a ``Family`` beside its ``Encoder``: its models are then exported as the classes that the family names.
 
     Class attributes of a family:
       name: the beginning of the family's class names, such as "Bert".
@@ -59,17 +66,17 @@ class Family(abc.ABC):
       model_type: the ``model_type`` in ``config.json``.
       prefix: the prefix of the encoder's tensors in a model that has a head.
       classes: the end of a class name -> the parts of our tree that a model of the class has.
-      pretrained: the heads that pretraining trains. An import reads each of them of which a file has all tensors, even
-        if the class that the file names (such as BertForMaskedLM) does not have it.
+      pretrained: the heads that pretraining trains. An import reads such a head if the file has all its tensors, even
+        if the class that the file names (such as BertForMaskedLM) does not have the head.
       fields: a key of ``config.json`` -> the field of the encoder's ``Config`` that holds the same value.
       defaults: the values of keys that older files leave out.
       fixed: a key of ``config.json`` -> the only value with which our modules compute the same.
-      nullable: keys that may be null. With a null as any other key that counts, some version of transformers fails, or
+      nullable: keys that may be null. If any other key that counts is null, some version of transformers fails, or
         computes something else than with the default.
       others: keys that the family reads elsewhere, or that change no output of its models.
-      causal: the end of the name of the class that predicts the next token; "" if transformers has none of the family
-        that reads from left to right.
-      padding: if positions count from after the id of padding, that id where ``config.json`` has none; None if not.
+      causal: the end of the name of the class that predicts the next token; "" if the family has no such class.
+      padding: for a family whose positions count from after the id of padding, the id if ``config.json`` names none;
+        None for other families.
       decoder: the name of the MLM decoder. Its weights are the word embeddings, of which a file may hold a second copy.
       activation: the key of ``config.json`` for the activation function.
       classifier_dropout: the key of ``config.json`` for the dropout rate before the classifier; "" if it is one of
@@ -129,7 +136,7 @@ class Family(abc.ABC):
     def merged(self, params: Mapping[str, Any], config: Any) -> Mapping[str, Any]:
         """Return the parameters of a model as the classes of the family have them, under the paths of ``map``.
 
-        An encoder of one's own that computes a table or a kernel from several parameters returns what it computed.
+        A user's own encoder may compute a table or a kernel from several parameters; its family returns the result.
 
         Args:
           params: the unrolled tree: ``encoder`` and a tree for each head.
@@ -148,7 +155,7 @@ class Family(abc.ABC):
     def fold(
         self, tensors: dict[str, np.ndarray], theirs: Mapping[str, Any], where: str
     ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-        """Return the tensors of the file as our modules have them, and lines that say what was added to what.
+        """Return the tensors of the file as our modules have them, and lines for the report about the changes.
 
         Args:
           tensors: the tensors under their current names.
@@ -170,7 +177,7 @@ class Family(abc.ABC):
 
     @property
     def decoder_bias(self) -> str:
-        """The name of the MLM output bias. Some files store it only as ``<decoder>.bias``."""
+        """The name of the MLM output bias. Some files store the bias only as ``<decoder>.bias``."""
         return f"{self.decoder.rpartition('.')[0]}.bias"
 
     def to_config(self, config: Any, pad_id: int) -> dict[str, Any]:
@@ -205,7 +212,7 @@ class Family(abc.ABC):
             raise UserError(f"{where}/{file} has no {', '.join(missing)}: it is not of the {self.title} family")
         values = {ours: theirs.get(name, self.defaults.get(name)) for name, ours in self.fields.items()}
         values |= {"activation": THEIR_ACTIVATIONS[activation]}
-        if theirs.get("is_decoder"):  # then a token sees those before it alone, whatever the class
+        if theirs.get("is_decoder"):  # then a token sees only the tokens before it, whatever the class
             values |= {"attention": "causal"}
         try:
             return configuration.build(encoder_file(self.encoder).Config, values, "config")  # type: ignore[no-any-return]
@@ -254,15 +261,15 @@ def _pretrained_shapes(config: ModelConfig) -> dict[str, Any]:
 
 
 def dense_shape(config: ModelConfig, num_outputs: int) -> dict[str, Any]:
-    """Return the shapes of a head that is a dense layer on vectors of the model."""
+    """Return the shapes of a head that is one dense layer on vectors of the model."""
     return {"dense": {"kernel": (config.hidden_size, num_outputs), "bias": (num_outputs,)}}
 
 
 def families() -> dict[str, Family]:
     """Return a dict: name of an encoder -> its family.
 
-    Those of users' own encoders, as far as they are loaded, come first: of two families with one class, or one
-    ``model_type``, the last is taken to read a model.
+    The families of users' own encoders, as far as they are loaded, come first: if two families have the same class, or
+    the same ``model_type``, the last reads a model.
     """
     own = {name: file.Family for name, file in catalogue.own_with("Encoder", "Family").items()}
     return {name: kind() for name, kind in own.items() if is_family(kind)} | _of_package()
@@ -276,12 +283,12 @@ def _of_package() -> dict[str, Family]:
 
 
 def is_family(kind: Any) -> bool:
-    """Return whether ``kind`` is a class of a family that lacks no method."""
+    """Return whether ``kind`` is the class of a family and defines all methods."""
     return isinstance(kind, type) and issubclass(kind, Family) and not inspect.isabstract(kind)
 
 
 def is_own(encoder: str) -> bool:
-    """Return whether the file of an encoder has to hold its family itself."""
+    """Return whether an encoder has no family in this package, so that its file has to hold it."""
     return encoder not in catalogue.parts(PACKAGE, having="Family")
 
 

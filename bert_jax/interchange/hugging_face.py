@@ -46,16 +46,16 @@ def export_model(
 ) -> Report:
     """Write a Hugging Face directory and return the report. The directory appears whole or not at all.
 
-    It holds config.json, the tensors, the tokenizer's files, a list of their sha256, and the model card. Before it gets
-    its name, the directory is imported: config and head must be those of the model, and every parameter the same bit by
-    bit. Exports are float32; a narrower parameter is widened before it is compared.
+    It holds config.json, the tensors, the tokenizer's files, a list of their sha256, and the model card. Before the
+    directory gets its name, it is imported: config, head and every bit of the parameters must equal the model's.
+    Exports are float32; a narrower parameter is widened before the comparison.
 
     Args:
-      model: parts that the class of its head does not have are left out; without a head, the class is that of a
+      model: parts that the class of its head does not have are left out. Without a head, the class is the class of a
         pretrained model with its parts.
       card: the text of the model card.
-      pooling: how sentence-transformers is to pool the vectors of an encoder without head ("BertModel"). If None, as
-        the model's own files or its training say (``exported_vectors``); if these do not, it gets no such files.
+      pooling: how sentence-transformers is to pool the vectors of an encoder without head ("BertModel"). If None, the
+        model's files or its training decide (``exported_vectors``); if they do not, there are no files for pooling.
       into: how ``output`` is written: as a new folder, or in place of an older one (``replaced_directory``).
 
     Raises:
@@ -95,11 +95,11 @@ def export_model(
 def exported_vectors(model: TrainedModel, pooling: Pooling | None = None) -> SentenceVectors | None:
     """Return how an export of ``model`` says that vectors of texts are made; None if it says nothing of them.
 
-    ``pooling`` takes the place of what the model's files or its training say. A head for another task than such vectors
-    stands on no encoder that was trained for them.
+    ``pooling`` takes the place of the pooling that the model's files or its training name. An encoder under the head of
+    another task was not trained for such vectors, so its export says nothing of them.
 
-    Raises ``UserError`` if ``pooling`` is given for a model with heads, or gives vectors of another size than what
-    follows it reads.
+    Raises ``UserError`` if ``pooling`` is given for a model with heads, or gives vectors of another size than the layer
+    after it reads.
     """
     head = exported_head(model)
     if pooling and head.ending != "Model":
@@ -112,7 +112,7 @@ def exported_vectors(model: TrainedModel, pooling: Pooling | None = None) -> Sen
 
 
 def exported_head(model: TrainedModel) -> HeadClass:
-    """Return the head of a model; without one, the class is that of a pretrained model with its parts.
+    """Return the head of a model. Without a head, the class is the class of a pretrained model with its parts.
 
     Raises:
       UserError: transformers has no class that computes what the model does.
@@ -128,9 +128,9 @@ def exported_head(model: TrainedModel) -> HeadClass:
 
 
 def check_family(config: ModelConfig) -> None:
-    """Raise ``UserError`` if an export of a user's own encoder would not compute what the encoder does.
+    """Raise ``UserError`` if an export of a user's own encoder would not compute the outputs of the encoder.
 
-    It is tried on random parameters, with a small vocabulary: so a mistake in its ``Family`` is found before training.
+    The export is tried with random parameters and a small vocabulary, to find a mistake in ``Family`` before training.
     """
     file, where = encoder_file(config.encoder), f"the Family of {catalogue.display_name(config.encoder)}"
     if not hasattr(file, "Family") or not is_own(config.encoder):
@@ -162,9 +162,9 @@ def _fields_of(config: ModelConfig, head: HeadClass, pad_id: int) -> dict[str, A
 
 
 def _special_ids(tokenizer: Tokenizer) -> dict[str, int]:
-    """Return the ids of special tokens for ``config.json``. Without them, transformers takes those of published models.
+    """Return the ids of special tokens for ``config.json``. Without them, transformers takes the published models' ids.
 
-    A text begins with [CLS] and ends with [SEP], in the words of generation too: ``bos`` and ``eos``.
+    A text begins with [CLS] and ends with [SEP], which are also ``bos`` and ``eos``, the words of generation.
     """
     ids = {"pad": tokenizer.pad_id, **dict.fromkeys(("bos", "cls"), tokenizer.cls_id)}
     return {f"{name}_token_id": i for name, i in (ids | dict.fromkeys(("eos", "sep"), tokenizer.sep_id)).items()}
@@ -195,12 +195,12 @@ def import_model(directory: str | os.PathLike[str], given: Case = NOT_SAID) -> T
     """Return the model in a Hugging Face directory. The model may be of any family and have any head of that family.
 
     If the directory has files of sentence-transformers, the model may lie in a subfolder that they name, and its facts
-    say how vectors of texts are made. ``given``: the case of its text, if its files do not say it.
+    say how vectors of texts are made. ``given``: the case of the model's text, if the files do not say it.
 
     Raises:
       UserError: there is no such model, its weights exist only as a pickle, the tensors do not fit the config, or a
-        file is damaged or does not match its sha256 in ``SHA256SUMS``, if there is one; or the files of
-        sentence-transformers say what is not computed here.
+        file is damaged or does not match its sha256 in ``SHA256SUMS``, if that exists; or the files of
+        sentence-transformers ask for something that is not computed here.
     """
     where = os.fspath(directory)
     with contextlib.ExitStack() as opened:
@@ -259,7 +259,7 @@ def _model_of(
 
 
 def export_damage(folder: Path | epath.Path) -> str | None:
-    """Return what is wrong with an exported folder by its list of sha256; None if it is as it was written.
+    """Return the damage of an exported folder by its list of sha256; None if the folder is as it was written.
 
     A list that does not name the config and the weights counts as damaged.
     """

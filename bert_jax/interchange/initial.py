@@ -1,4 +1,4 @@
-"""Starts a run from another model (``--init``): which parameters it takes, and what rows new pieces get."""
+"""Starts a run from another model (``--init``): takes its parameters, and makes rows for new pieces."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def find_initial(source: str | None, workdir: str, resumes: bool, given: Case) -
 
     Args:
       source: the value of --init.
-      resumes: whether the run resumes from a checkpoint of its own. If so, return the model that the run began from.
-      given: the case of its text, if its files do not say it.
+      resumes: whether the run resumes from one of its checkpoints. If so, return the model that the run began from.
+      given: the case of the model's text, if its files do not say it.
 
     Raises:
       UserError: for the reasons of ``load``, or the processes of the job found different models.
@@ -69,9 +69,9 @@ def _begun_from(workdir: str) -> TrainedModel | None:
 def continued_seed(seed: int, initial: TrainedModel | None, purpose: Purpose) -> tuple[int, dict[str, str]]:
     """Return the seed of a run's rows, masks and dropout, and the entries to save with the run's facts.
 
-    If a run starts from another run of the same purpose, the new seed depends on that parent's identity and step.
-    Otherwise, a run on the same text with the same seed would repeat the rows, masks and dropout of its parent. All
-    other runs keep their seed.
+    If a run starts from another run of the same purpose, the new seed depends on the identity and the step of this
+    parent: with the same seed, a run on the same text would repeat the rows, masks and dropout of its parent. All other
+    runs keep their seed.
     """
     if initial is None or initial.run is None or initial.run.purpose != purpose:
         return seed, {}
@@ -165,9 +165,9 @@ def _parts_that_fit(params: Mapping[str, Any], fresh: Mapping[str, Any], except_
 
 
 def _begun(params: Mapping[str, Any], fresh: Mapping[str, Any], model: ModelConfig) -> dict[str, Any]:
-    """Return those ``fresh`` parts that begin with the parameters of another part of ``params`` (``Head.begins_as``).
+    """Return the ``fresh`` parts that begin with the parameters of another part of ``params`` (``Head.begins_as``).
 
-    A part of one of several tasks has the name of the task before its own.
+    If there are several tasks, the name of a part begins with the name of its task.
     """
     file, found = encoder_file(model.encoder), {}
     for name, head in (("pooler", "Pooler"), ("token_head", "TokenHead")):

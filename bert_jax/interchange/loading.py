@@ -1,4 +1,4 @@
-"""Loads a trained model: of a run, of a Hugging Face directory, or of an original TensorFlow checkpoint."""
+"""Loads a trained model from a run, a Hugging Face directory, or an original TensorFlow checkpoint."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from bert_jax.text.case import KEYS, NOT_SAID, Case
 from bert_jax.workdir.run_record import purpose_of, read_run
 from bert_jax.workdir.steps import unmarked_steps
 
-# The entries of a step's facts that a model is built from, of any model and of some, and the class of each.
+# Entry of a step's facts from which a model is built -> its class: the entries of every model, and of some models.
 _NEEDED: Mapping[str, type] = {"model": dict, "model.encoder": str, "lowercase": bool, "vocabulary_sha256": str}
 _OPTIONAL: Mapping[str, type] = {
     **dict.fromkeys(("head", "task", "tasks", "data", "run", "run.config", "run.identity", "run.versions"), dict),
     **{"labels": list, "max_length": int, "bilstm_layers": int},
 }
-_NAMED = {"head": "architecture", "task": "name"}  # the entry that such an object has if it is there
+_NAMED = {"head": "architecture", "task": "name"}  # object of the facts, if there -> an entry that it must have
 
 
 def load(source: str, step: int | None = None, flag: str = "", given: Case | None = None) -> TrainedModel:
@@ -46,11 +46,11 @@ def load(source: str, step: int | None = None, flag: str = "", given: Case | Non
         TensorFlow checkpoint of google-research/bert.
       step: a saved step of a workdir. If None, the step of the best evaluation if the run chose one, else the newest.
       flag: stands before ``source`` in messages.
-      given: the case of its text, if its files do not say it; None where no flag can say it.
+      given: the case of the model's text, if its files do not say it; None where no flag can say it.
 
     Raises:
-      UserError: ``source`` is none of these, there is no such step, the vocabulary is not the one that the model was
-        trained with, or the model cannot be read.
+      UserError: ``source`` is none of these, there is no such step, the model was trained with another vocabulary, or
+        the model cannot be read.
     """
     place = files.as_path(source)
     if any((place / name).exists() for name in ("config.json", MODULES)) or is_original(source):
@@ -96,7 +96,7 @@ def _of_workdir(source: str, workdir: str, step: int | None) -> TrainedModel:
 
 
 def _check_facts(facts: Mapping[str, Any], workdir: str, step: int) -> None:
-    """Raise ``UserError`` if the facts of a step lack an entry that a model is built from, or it is of another kind."""
+    """Raise ``UserError`` if an entry of a step's facts from which a model is built is missing or of another class."""
 
     def at(path: str) -> Any:
         group, _, key = path.rpartition(".")
@@ -114,7 +114,7 @@ def _check_facts(facts: Mapping[str, Any], workdir: str, step: int) -> None:
 
 
 def _at_step(config: ModelConfig, facts: Mapping[str, Any], step: int) -> ModelConfig:
-    """Return the architecture that a run had at ``step``: phases may replace keys of the model (``Phase.model``)."""
+    """Return the architecture of a run at ``step``: phases may replace keys of the model (``Phase.model``)."""
     done = 0
     for phase, values in facts.get("model_of_phases", {}).items():
         done += facts["run"]["phases"][phase]["num_steps"]
@@ -124,11 +124,11 @@ def _at_step(config: ModelConfig, facts: Mapping[str, Any], step: int) -> ModelC
 
 
 def one_task(model: TrainedModel, name: str, key: str = "task") -> TrainedModel:
-    """Return a model of several tasks as one of its task ``name`` alone: its parts, its facts and its head.
+    """Return a model of several tasks as a model of its task ``name`` alone, with the task's parts, facts and head.
 
-    ``key`` is what messages call the name.
+    ``key``: the word for the name in messages.
 
-    Raises ``UserError`` if it was not trained on several tasks, or ``name`` is none of them.
+    Raises ``UserError`` if the model was not trained on several tasks, or ``name`` is none of them.
     """
     tasks = model.facts.get("tasks")
     if not tasks:
@@ -164,14 +164,14 @@ def read_chosen(workdir: str, step: int | None) -> tuple[Any, dict[str, Any], in
 
 
 def _holds_steps(workdir: str) -> bool:
-    """Return whether steps were saved into ``workdir``, even if they have lost the marks that they are complete."""
+    """Return whether steps were saved into ``workdir``, even if they have lost the marks of complete steps."""
     return bool(saved_steps(workdir) or unmarked_steps(steps_folder(workdir)))
 
 
 def read_model(directory: str, given: Case = NOT_SAID, keys: str | None = None) -> TrainedModel:
     """Return the model in a Hugging Face directory, or in a directory with an original TensorFlow checkpoint.
 
-    Its facts are those that a workdir records, into which it is imported.
+    Its facts are the facts that a workdir would record after an import.
 
     Args:
       given, keys: see ``import_original``.

@@ -40,13 +40,13 @@ def read_moments(
     It is read before anything slow, so that the other run may drop the step later.
 
     Args:
-      task, model, optimizer: what the new run trains.
-      name: that of the optimizer in the run's identity.
+      task, model, optimizer: the task, the architecture and the optimizer of the new run.
+      name: the name of the optimizer in the run's identity.
       tokenizer: None if the run learns a vocabulary.
 
     Raises:
-      UserError: ``initial`` is no step of a run of ours that has such a state, or the state is not one of this
-        optimizer for these parts and this vocabulary.
+      UserError: ``initial`` is no step of a run of ours with an optimizer's state, or the state belongs to another
+        optimizer, other parts or another vocabulary.
     """
     if initial is None:
         raise UserError(f"{FLAG} needs --init=WORKDIR@STEP, a step of a run; {ADVICE}")
@@ -82,7 +82,7 @@ def read_moments(
 
 
 def with_moments(start: Callable[[TrainState], TrainState], moments: Any) -> Callable[[TrainState], TrainState]:
-    """Return ``start`` that gives its state ``moments`` too, each placed as the fresh one was."""
+    """Return a function that does the same as ``start``, and places ``moments`` as the fresh moments were placed."""
 
     def place(given: np.ndarray, fresh: jax.Array) -> jax.Array:
         return jax.device_put(np.asarray(given, fresh.dtype), fresh.sharding)
@@ -94,7 +94,7 @@ def with_moments(start: Callable[[TrainState], TrainState], moments: Any) -> Cal
 
 
 def _state_of(initial: TrainedModel) -> dict[str, np.ndarray]:
-    """Return the leaves of the optimizer's state at the step of ``initial``, by name. Raises ``UserError`` if none."""
+    """Return name -> leaf of the optimizer's state at the step of ``initial``. Raises ``UserError`` without it."""
     if initial.workdir is None or initial.run is None:
         raise UserError(f"{FLAG}: {initial.source} is no run of bert-jax and has no optimizer state; {ADVICE}")
     kept = saved_steps(initial.workdir)
@@ -109,7 +109,7 @@ def _state_of(initial: TrainedModel) -> dict[str, np.ndarray]:
 
 
 def _in_layers_of(after: ModelConfig, before: ModelConfig, tree: Any) -> Any:
-    """Return a tree of the parameters of the model ``before`` with its layers stacked or not, as ``after`` has them."""
+    """Return a tree of parameters of the model ``before``, with its layers stacked if ``after`` stacks its layers."""
     was, now = _stacked(before), _stacked(after)
     if was and not now:
         return unstack_layers(tree, was)

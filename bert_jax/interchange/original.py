@@ -43,13 +43,12 @@ def import_original(directory: str | os.PathLike[str], given: Case = NOT_SAID, k
     The model may be pretrained, or fine-tuned by run_classifier.py or run_squad.py.
 
     Args:
-      given: the case of its text (``do_lower_case``), which no file of the checkpoint records. If it does not say it
-        either, the folder's name has to ("uncased" or "cased").
-      keys: what flags begin with that give the case, for messages; None if there are none.
+      given: the case of the model's text (``do_lower_case``), which no file of the checkpoint records. If it is not
+        given, the folder's name has to say it ("uncased" or "cased").
+      keys: the beginning of the flags that give the case, for messages; None if there are no such flags.
 
     Raises:
-      UserError: nothing says the case; files are missing, damaged or do not fit
-        together.
+      UserError: nothing says the case; files are missing, damaged or do not fit together.
     """
     where = str(directory)
     with files.download(directory) as folder:
@@ -84,7 +83,7 @@ def import_original(directory: str | os.PathLike[str], given: Case = NOT_SAID, k
 def current_name(variable: str) -> str:
     """Return the name in transformers of a variable of google-research/bert.
 
-    Kernels of output layers (``output_weights``) are stored as transformers has them; all others are transposed.
+    Kernels of output layers (``output_weights``) are stored as transformers has them; all other kernels are transposed.
     """
     variable = re.sub("^output_", "classifier/output_", variable.replace("cls/squad/", "qa_outputs/"))
     module, _, last = variable.replace("layer_", "layer.").replace("/", ".").rpartition(".")

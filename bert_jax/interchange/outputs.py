@@ -1,4 +1,4 @@
-"""Compares what two models compute, such as a user's own encoder and its export as a known one."""
+"""Compares the outputs of two models, such as a user's own encoder and its export as a known encoder."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import IDS, LM_HEAD, POOLER, Model, encoder_file
 
-TOLERANCE = 1e-4  # of the largest value; the same products in another order differ by 1e-6
-LENGTH = 128  # positions of a row
+TOLERANCE = 1e-4  # a share of the largest value; the same products in another order differ by 1e-6
+LENGTH = 128  # most positions of a row
 
 
 def other_output(one: tuple[Any, ModelConfig], other: tuple[Any, ModelConfig]) -> str:
     """Return the name of the first output of two models that differs, on two rows of random ids; "" if none does.
 
-    Compared are the vectors of real positions and, as far as both models have the heads, the pooled vectors and the
+    It compares the vectors of real positions and, as far as both models have the heads, the pooled vectors and the
     logits of masked pieces.
 
     Args:
@@ -43,7 +43,7 @@ def other_output(one: tuple[Any, ModelConfig], other: tuple[Any, ModelConfig]) -
 
 
 def random_rows(*configs: ModelConfig, number: int = 2) -> dict[str, Any]:
-    """Return rows with the features that the encoders of ``configs`` read; every second one ends in padding."""
+    """Return rows with the features that the encoders of ``configs`` read; every second row ends in padding."""
     length, ids = min(LENGTH, *(config.max_length for config in configs)), min(config.vocab_size for config in configs)
     mask = np.ones((number, length), np.int32)
     mask[1::2, length // 2 :] = 0

@@ -1,7 +1,7 @@
 """Reads and writes the files by which sentence-transformers makes vectors of texts.
 
-``modules.json`` lists modules and their folders: a Transformer, a Pooling and what follows it. Every key of a module is
-obeyed or refused by its name. ``config_sentence_transformers.json`` has the prompts and the similarity.
+``modules.json`` lists modules and their folders: a Transformer, a Pooling, and further modules. Every key of a module
+is obeyed or refused by its name. ``config_sentence_transformers.json`` has the prompts and the similarity.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bert_jax.models.heads import Pooling
 from bert_jax.storage import reading
 
 MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
-# The places of modules, and the classes of a module there; the first of older folders is named after a family.
+# (place of a module, its classes). In older folders, the class of the first module is named after a family.
 PLACES = (
     ("first", ("Transformer", "BERT", "RoBERTa", "DistilBERT", "ALBERT", "CamemBERT", "XLMRoBERTa")),
     ("second", ("Pooling",)),
@@ -41,7 +41,7 @@ FLAGS: dict[str, Pooling] = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 _VECTOR = ("sentence_embedding", None)
-# Values that say what is done anyway, of keys that are not obeyed.
+# Key that is not obeyed -> its values that ask for nothing else than the usual computation.
 _PLAIN_TRANSFORMER: dict[str, tuple[Any, ...]] = {
     "transformer_task": ("feature-extraction", None),
     "modality_config": ({"text": {"method": "forward", "method_output_name": "last_hidden_state"}}, None),
@@ -57,7 +57,7 @@ ARGUMENTS = (
     *(f"{of}_args" for of in ("model", "tokenizer", "config")),
     *(f"{of}_kwargs" for of in ("model", "processor", "config", "processing")),
 )
-# Keys of these groups that say how transformers loads a model, not what it computes.
+# Keys of these groups that tell transformers how to load a model and change no output.
 _LOADING = ("attn_implementation", "torch_dtype", "dtype", "add_pooling_layer", "trust_remote_code", "use_safetensors")
 Fields = Mapping[str, Any]
 
@@ -103,14 +103,14 @@ def read_modules(folder: Path, where: str) -> list[Module]:
 def with_sentence_files(
     model: TrainedModel, modules: Sequence[Module], folder_of: Callable[[str], Path], where: str
 ) -> TrainedModel:
-    """Return a model, read from the folder of the first of ``modules``, with the facts and parameters of the others.
+    """Return ``model``, which the first of ``modules`` holds, with the facts and parameters of the other modules.
 
     Args:
       folder_of: returns the local folder of a path below the model's folder.
       where: the folder's name for error messages.
 
     Raises:
-      UserError: a file is missing or damaged, or says what is not computed here.
+      UserError: a file is missing or damaged, or asks for something that is not computed here.
     """
     settings = _object(folder_of("") / SETTINGS)
     kind = settings.get("model_type", "SentenceTransformer")
@@ -159,7 +159,7 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _check(content: Fields, plain: Mapping[str, Sequence[Any]], shown: str, obeyed: Sequence[str] = ()) -> None:
-    """Raise ``UserError`` for a key that is neither ``obeyed`` nor has one of its ``plain`` values."""
+    """Raise ``UserError`` for a key that is not ``obeyed`` and has none of its ``plain`` values."""
     for key, value in content.items():
         if key in obeyed or (key in plain and any(value == one and type(value) is type(one) for one in plain[key])):
             continue
@@ -171,7 +171,7 @@ def _check(content: Fields, plain: Mapping[str, Sequence[Any]], shown: str, obey
 
 
 def _typed(content: Fields, key: str, kind: type, default: Any, shown: str) -> Any:
-    """Return the value of a key. Raises ``UserError`` if it is neither of its ``kind`` nor None."""
+    """Return the value of a key, or ``default`` for None. Raises ``UserError`` for a value of another class."""
     value = content.get(key)
     if value is None:
         return default
@@ -224,7 +224,7 @@ def _dense(folder: Path, content: Fields, where: str) -> tuple[dict[str, np.ndar
 
 
 def _transformer(folder: Path, where: str, model: TrainedModel) -> tuple[int, bool]:
-    """Return the most tokens of a text, by files beside the encoder or its positions; and whether it is lower-cased."""
+    """Return the most tokens of a text, by files beside the encoder or its positions, and whether to lower-case it."""
     names = [f"sentence_{family}_config.json" for family in _FAMILIES]
     path = next((folder / name for name in names if (folder / name).exists()), folder / names[0])
     content, shown = dict(_object(path)), f"{where}/{path.name}"
@@ -242,7 +242,7 @@ def _transformer(folder: Path, where: str, model: TrainedModel) -> tuple[int, bo
 
 
 def _settings(content: Fields, where: str) -> SentenceVectors:
-    """Return what ``config_sentence_transformers.json`` says: prompts, similarity, the values that are kept."""
+    """Return the prompts, the similarity and the number of kept values of ``config_sentence_transformers.json``."""
     shown = f"{where}/{SETTINGS}"
     prompts = {name: text or "" for name, text in _typed(content, "prompts", dict, {}, shown).items()}
     if wrong := [name for name, text in prompts.items() if not isinstance(text, str)]:
@@ -264,7 +264,7 @@ def _settings(content: Fields, where: str) -> SentenceVectors:
 def write_sentence_files(
     folder: Path, vectors: SentenceVectors, model: TrainedModel, output: str | os.PathLike[str]
 ) -> None:
-    """Write the files by which sentence-transformers makes the same vectors as ``vectors`` say, beside the model's.
+    """Write the files, beside the model's, by which sentence-transformers makes the same vectors.
 
     ``output``: the folder's name for error messages.
     """

@@ -24,7 +24,7 @@ _PICKLE_HINT = (
     "model.save_pretrained(folder)"
 )
 _FLOATS = (np.float64, np.float32, np.float16, ml_dtypes.bfloat16)
-# The dtypes of a file that are read; integers are in buffers without effect.
+# The dtypes that are read; integers stand only in buffers without effect.
 _DTYPES = ("F64", "F32", "F16", "BF16", "BOOL", "I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64")
 
 
@@ -38,7 +38,7 @@ def read_tensors(folder: Path, where: str) -> dict[str, np.ndarray]:
       UserError: there is no safetensors file, a file is damaged, or a value is not finite.
     """
     places: dict[str, str] = {}
-    if (folder / WEIGHTS).exists():  # an index beside it is of older weights, to transformers too
+    if (folder / WEIGHTS).exists():  # transformers too ignores an index beside it, which belongs to older weights
         shards = [WEIGHTS]
     elif (folder / INDEX).exists():
         places = read_json(folder / INDEX).get("weight_map") or {}
@@ -100,7 +100,7 @@ def quantized(where: object, name: str, dtype: object) -> UserError:
 
 
 def current_names(family: Family, tensors: Mapping[str, np.ndarray], where: str) -> dict[str, np.ndarray]:
-    """Return the tensors under their current names; the MLM output bias also under its own name.
+    """Return the tensors under their current names; a bias of the MLM decoder also under ``decoder_bias``.
 
     Args:
       tensors: the tensors of a file, some of which may have outdated names.

@@ -52,7 +52,7 @@ def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
 
 
 def _tokenizer_config(config: ModelConfig, tokenizer: Tokenizer, is_bert: bool) -> dict[str, Any]:
-    """Return what ``tokenizer_config.json`` holds; ``is_bert``: with the class of BERT, which makes token types."""
+    """Return the content of ``tokenizer_config.json``; ``is_bert``: with BERT's class, which makes token types."""
     # PreTrainedTokenizerFast returns token types only if model_input_names lists them.
     names = {"model_input_names": ["input_ids", *["token_type_ids"] * _has_types(config), "attention_mask"]}
     return {
@@ -74,8 +74,8 @@ def read_tokenizer(folder: Path, config: ModelConfig, where: str, given: Case = 
       given: the case of its text, if its files do not say it.
 
     Raises:
-      UserError: the folder has no tokenizer, or two that differ, or one whose number of pieces does not fit the
-        model's embeddings.
+      UserError: the folder has no tokenizer, two tokenizers that differ, or a tokenizer whose number of pieces does not
+        fit the model's embeddings.
     """
     vocabulary = tokenizers.existing(folder)
     if vocabulary is None:
@@ -94,11 +94,11 @@ def read_tokenizer(folder: Path, config: ModelConfig, where: str, given: Case = 
 
 
 def tokenizer_of(source: str, given: Case = NOT_SAID) -> Tokenizer:
-    """Return the tokenizer of ``source``: a vocabulary's file, or the folder of one, of a model or of a run.
+    """Return the tokenizer of ``source``: a vocabulary's file, or the folder of a vocabulary, a model or a run.
 
     ``given``: the case of its text, if its files do not say it.
 
-    Raises ``UserError`` if there is none.
+    Raises ``UserError`` if there is no vocabulary.
     """
     folder = files.as_path(source)
     run = (reading.read_object(folder / "run.json") or {}) if folder.is_dir() else {}

@@ -1,4 +1,4 @@
-"""A trained model with its tokenizer, from anywhere: it gives vectors of texts and fills masks."""
+"""A trained model with its tokenizer, from any source, which gives vectors of texts and fills masks."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ class TrainedModel:
 
     @property
     def said_vectors(self) -> SentenceVectors | None:
-        """How the vector of a text is made: as the model's files say, or as it was trained; None if neither says it.
+        """The way to make the vector of a text that the model's files or its training name; None if neither names one.
 
-        Several tasks that pool in different ways do not say it.
+        Several tasks that pool in different ways name none.
         """
         if said := self.facts.get("sentence_vectors"):
             return build(SentenceVectors, said, "sentence_vectors")
@@ -83,15 +83,16 @@ class TrainedModel:
 
     @property
     def vectors(self) -> SentenceVectors:
-        """How the vector of a text is made: ``said_vectors``, else the mean of the vectors of its tokens."""
+        """The way to make the vector of a text: ``said_vectors``, else the mean of the vectors of its tokens."""
         return self.said_vectors or SentenceVectors()
 
     def pooled_by(self, pooling: Pooling | None, note: Note = lambda line: None) -> TrainedModel:
-        """Return the model with another pooling for the vectors of texts; what follows the pooling stays.
+        """Return the model with another pooling for the vectors of texts; the layers after the pooling stay.
 
-        ``note`` is called with a line if the model's files, or its training, say another pooling. None changes nothing.
+        ``note`` is called with a line if the model's files, or its training, name another pooling. If ``pooling`` is
+        None, nothing changes.
 
-        Raises ``UserError`` if there is no such pooling, or what follows reads vectors of another size.
+        Raises ``UserError`` if there is no such pooling, or the layer after it reads vectors of another size.
         """
         if pooling is None:
             return self
@@ -104,9 +105,9 @@ class TrainedModel:
         return dataclasses.replace(self, facts={**self.facts, "sentence_vectors": dataclasses.asdict(vectors)})
 
     def with_parts(self, parts: Collection[str]) -> TrainedModel:
-        """Return the model that has ``parts``: this model, or an encoder beside, such as ELECTRA's generator.
+        """Return the model that has ``parts``: this model, or a second encoder in it, such as ELECTRA's generator.
 
-        If no encoder has them, return this model.
+        If no encoder has all parts, return this model.
         """
         for name, facts in (self.facts.get("encoders") or {}).items():
             if not {*parts} <= self.params.keys() and {*parts} <= self.params.get(name, {}).keys():

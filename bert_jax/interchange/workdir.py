@@ -62,7 +62,7 @@ def export_trained(
 def _newest_metrics(workdir: str, step: int) -> dict[str, float]:
     """Return the figures of the evaluations at ``step``, by name.
 
-    For a split other than "eval", the name of a figure begins with the name of the split.
+    If the split is not "eval", the name of a figure begins with the name of the split.
     """
     figures: dict[str, float] = {}
     for record in read_records(workdir):
@@ -73,7 +73,7 @@ def _newest_metrics(workdir: str, step: int) -> dict[str, float]:
 
 
 def _parent_of(facts: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return source and licence of the model from which this one was started or imported; None if there is none."""
+    """Return source and licence of the model from which a model was started or imported; None without such a model."""
     source = ((facts.get("run") or {}).get("identity") or {}).get("init")
     return facts.get("parent") or ({"source": source, "licence": licence_of(source)} if source else None)
 

@@ -22,7 +22,7 @@ HOP_SECONDS = 1e-6  # least time of one hop over a link: [sharding], "A note on 
 class Reached:
     """The shares of a chip's peak rates that a step reaches, and the seconds that each kernel takes to start.
 
-    Where nothing was measured, these are the peaks.
+    By default nothing was measured, and a step reaches the peaks.
     """
 
     products: float = 1.0
@@ -39,13 +39,13 @@ class Chip:
         in one bfloat16 pass (``jax.lax.Precision.DEFAULT``), so both rates are equal on a TPU; on a GPU it multiplies
         them in TF32.
       vector_ops: elementwise operations per second. If None, their time is not counted.
-      memory_bytes, memory_bandwidth: of the main memory (HBM), the bytes that a program may use, and bytes per second.
+      memory_bytes, memory_bandwidth: the bytes of main memory (HBM) that a program may use, and bytes per second.
       link_bandwidth: bytes per second in one direction over a link to one neighbour, or to the switch that joins all
         devices.
       torus: an axis of the slice is a ring if its length is a multiple of this number; otherwise it is a line, with
         half the bandwidth. In three dimensions the axes are rings only if all three lengths are multiples of it.
       network_bandwidth: bytes per second of the data-centre network, one chip's share of its host's bandwidth.
-      dimensions: of the torus.
+      dimensions: the number of dimensions of the torus.
       device_kinds: the beginnings of jax's ``device_kind``.
       transcendentals: exponentials and the like per second. If None, each is an elementwise operation.
     """

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.planning.chips import HOP_SECONDS, Chip
-from bert_jax.planning.hlo import Instruction
+from bert_jax.planning.hlo import Instruction, numbers
 
 _STEP = "async_collective_fusion"  # prefix of a TPU's fusions that compute while a collective, started before, goes on
 _KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
@@ -68,7 +68,7 @@ class Fabric:
         return cls(names, shape, chip, places, extent)
 
     def axes(self, group: list[int], whole: bool = True) -> tuple[str, ...]:
-        """Return the axes along which a group's members differ; ("?",) if ``whole`` and some members are missing."""
+        """Return the axes along which a group's members differ; ("?",) if a ``whole`` group lacks some members."""
         where = np.stack(np.unravel_index(group, self.shape), axis=-1)  # [members, axes]
         varies = (where != where[:1]).any(axis=0)
         if whole and math.prod(n for n, v in zip(self.shape, varies, strict=True) if v) != len(group):
@@ -110,7 +110,7 @@ class Fabric:
 def within(instruction: Instruction) -> list[Instruction]:
     """Return the collectives that an instruction consists of: itself, or the collectives in its fusion or start.
 
-    A step of a collective that another instruction starts has none of its own.
+    If an instruction only continues a collective that another instruction started, the list is empty.
     """
     if instruction.opcode.removesuffix("-start") in _KINDS:
         return [instruction]
@@ -140,10 +140,8 @@ def start_of(instruction: Instruction) -> Instruction:
 def collective_of(instruction: Instruction, on: Fabric) -> Collective:
     """Return the ``Collective`` of an instruction: its axes, bytes and duration on the mesh ``on``."""
     kind = instruction.opcode.removesuffix("-start")
-    if instruction.computation.startswith(
-        "all-reduce-scatter"
-    ):  # a TPU fuses an all-reduce with the slice of its result
-        kind = "reduce-scatter"
+    if instruction.computation.startswith("all-reduce-scatter"):
+        kind = "reduce-scatter"  # a TPU fuses an all-reduce with the slice of its result
     sent = sum(array.bytes for operand in instruction.operands for array in operand.arrays)
     group = members(instruction, math.prod(on.shape))
     whole = sent * len(group) if kind in ("all-gather", "all-to-all") else sent
@@ -175,11 +173,11 @@ def members(instruction: Instruction, devices: int) -> list[int]:
     """
     text = instruction.attribute("source_target_pairs") or instruction.attribute("replica_groups")
     if text.startswith("["):
-        return [int(n) for n in _iota(text)[: _numbers(text[: text.index("]")])[-1]]]
+        return [int(n) for n in _iota(text)[: numbers(text[: text.index("]")])[-1]]]
     if text.startswith("mesh["):
         return _of_mesh(instruction.attributes)
     group = re.search(r"\{([\d,\s]+)\}", text)
-    return _numbers(group[1]) if group else list(range(devices))
+    return numbers(group[1]) if group else list(range(devices))
 
 
 def _of_mesh(attributes: str) -> list[int]:
@@ -197,18 +195,14 @@ def _iota(text: str) -> np.ndarray:
 
     The array counts 0, 1, ..., is reshaped to the shape after ``<=``, and is transposed by ``T``.
     """
-    shape = _numbers(re.search(r"<=\[([\d,]+)\]", text)[1])  # type: ignore[index]
+    shape = numbers(re.search(r"<=\[([\d,]+)\]", text)[1])  # type: ignore[index]
     order = re.search(r"T\(([\d,]+)\)", text)
-    numbers = np.arange(math.prod(shape)).reshape(shape)
-    return (numbers.transpose(_numbers(order[1])) if order else numbers).reshape(-1)
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(n) for n in re.findall(r"\d+", text)]
+    counted = np.arange(math.prod(shape)).reshape(shape)
+    return (counted.transpose(numbers(order[1])) if order else counted).reshape(-1)
 
 
 def table(collectives: Iterable[tuple[Collective, float]]) -> list[Collective]:
-    """Return the totals by kind and mesh axes, the totals with the most bytes first.
+    """Return the totals by kind and mesh axes, the largest first.
 
     ``collectives`` pairs each collective with the number of times it runs in a step. Groups of one device, which differ
     along no axis, are left out, because they send nothing.

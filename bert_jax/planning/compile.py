@@ -40,7 +40,7 @@ class Memory:
 
     @property
     def state(self) -> int:
-        """Return the bytes of what stays in memory from step to step."""
+        """Return the bytes that stay in memory from step to step."""
         return self.parameters + self.optimizer + self.frozen
 
     @property
@@ -73,7 +73,7 @@ class Compiled:
 
 
 def dearest_kind(task: Task, phase: Phase) -> str:
-    """Return the kind of batch of a phase whose rows take the most FLOPs."""
+    """Return the kind of a phase's batches that takes the most FLOPs a row."""
     kinds = [kind for kind in task.batch_specs if kind.partition("/")[0] == phase.kind]
     return max(kinds, key=task.flops_per_row.__getitem__)
 
@@ -92,7 +92,7 @@ def compile_phase(task: Task, experiment: Experiment, phase: Phase, devices: lis
     )
     split = meshes.is_split(state.params)
     with meshes.activations(mesh), jax.default_device(devices[0] if devices[0].platform == "gpu" else None):
-        # Kernels of Pallas ask the default device which GPU they are compiled for.
+        # Pallas kernels ask the default device for which GPU they are compiled.
         lowered = experiment.jitted_step(task, kind, phase, state).lower(state, frozen, batch)
         try:
             program = lowered.compile()

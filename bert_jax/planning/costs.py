@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.planning.hlo import Array, Computation, Instruction
+from bert_jax.planning.hlo import Array, Computation, Instruction, numbers
 
 _FREE = """parameter constant get-tuple-element tuple bitcast after-all partition-id replica-id domain opt-barrier
 copy-done slice-done async-done iota"""
@@ -20,11 +20,11 @@ round-nearest-even round-nearest-afz sqrt rsqrt compare select clamp convert shi
 shift-right-arithmetic remainder popcnt is-finite"""
 _FREE_OPCODES = frozenset(_FREE.split())  # they compute nothing and move no data
 _TRANSCENDENTAL_OPCODES = frozenset(_TRANSCENDENTAL.split())
-# One operation per output element. All others only move data.
+# They compute one operation for each element of the output. All other opcodes only move data.
 _ELEMENTWISE_OPCODES = frozenset(_ELEMENTWISE.split()) | _TRANSCENDENTAL_OPCODES
-# The author of a Pallas kernel states its work. Of our kernels, "flops" are the matrix products and
-# "transcendentals" all other operations on single elements. JAX drops what is stated of a kernel that Triton compiles,
-# so ours repeat it in attributes of the call.
+# The author of a Pallas kernel states its work. In our kernels, "flops" are the matrix products and
+# "transcendentals" all other operations on single elements. JAX drops this statement of a kernel that Triton compiles,
+# so our kernels repeat it in attributes of the call.
 _ESTIMATE = re.compile(
     r'"cost_estimate":\{"flops":"?(\d+)"?,"transcendentals":"?(\d+)"?'
     r'|kernel_elementwise="(?P<elementwise>\d+)",kernel_flops="(?P<flops>\d+)"'
@@ -33,15 +33,14 @@ _ESTIMATE = re.compile(
 _LIBRARY = re.compile(r'custom_call_target="__cu(?:blas|dnn)\$')
 _CONTRACTED = re.compile(r'"lhs_contracting_dimensions": ?\[([^\]]*)\]')
 _SCORES = re.compile(r'"intermediate_tensor_shape": ?\{[^}]*"dimensions": ?\[([^\]]*)\]')
-# JAX's splash kernels state nothing. They have so many matrix products, and other operations, for each query and key.
+# JAX's splash kernels state nothing. Name -> its (matrix products, other operations) for each pair of query and key.
 _SPLASH = {"splash_mha_fwd": (2, 8), "splash_mha_dkv": (5, 12)}
 _LANES = 128  # of a TPU's registers, to which heads are padded
 _SLICES = ("dynamic-slice", "slice", "gather")
 ASYNC_COPIES = ("copy-start", "slice-start")
 
 
-@dataclasses.dataclass(frozen=True)
-class Cost:
+class Cost(NamedTuple):
     """The cost of running an instruction once on one device.
 
     Attributes:
@@ -63,8 +62,7 @@ class Cost:
 
     def plus(self, other: Cost, times: float = 1.0) -> Cost:
         """Return the cost of this instruction and of ``other``, which runs ``times`` times."""
-        pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
-        return Cost(*(mine + times * others for mine, others in pairs))
+        return Cost(*(mine + times * others for mine, others in zip(self, other, strict=True)))
 
 
 def cost(instruction: Instruction) -> Cost:
@@ -74,7 +72,7 @@ def cost(instruction: Instruction) -> Cost:
     """
     if instruction.opcode in _FREE_OPCODES:
         return Cost()
-    return dataclasses.replace(_work(instruction), bytes=float(_traffic(instruction)))
+    return _work(instruction)._replace(bytes=float(_traffic(instruction)))
 
 
 # ---- Work ---------------------------------------------------------------------------------------------------------
@@ -114,23 +112,19 @@ def _kernel(instruction: Instruction) -> Cost:
         return Cost()
     first = instruction.operands[0]
     if contracted := _CONTRACTED.search(text):
-        depth = math.prod(first.arrays[0].dims[d] for d in _numbers(contracted[1]))
+        depth = math.prod(first.arrays[0].dims[d] for d in numbers(contracted[1]))
         return _products(first, 2.0 * instruction.arrays[0].size * depth)
     if shape := _SCORES.search(text):
-        scores, products = float(math.prod(_numbers(shape[1]))), 5 if "Backward" in text else 2
+        scores, products = float(math.prod(numbers(shape[1]))), 5 if "Backward" in text else 2
         return _products(first, 2.0 * products * scores * first.arrays[0].dims[-1], scores)
     return Cost()
 
 
-def _numbers(text: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", text)]
-
-
 def _splash(instruction: Instruction) -> Cost:
-    """Return the work of a splash kernel, which sees all of a row or has a causal mask."""
+    """Return the work of a splash kernel, which reads a whole row or has a causal mask."""
     query = next(operand for operand in instruction.operands if operand.arrays[0].dtype in ("bf16", "f32"))
     head_dim, length = query.arrays[0].dims[-2:]
-    # They read the ids of queries and of keys, and with a mask the positions too; it leaves out half of the pairs.
+    # It reads the ids of queries and of keys; with a causal mask, which leaves out half of the pairs, positions too.
     whole = [array for operand in instruction.operands for array in operand.arrays if array.dtype == "s32"]
     masked = sum(length in array.dims for array in whole) > 2
     pairs = query.arrays[0].size / head_dim * length / (2 if masked else 1)
@@ -139,7 +133,7 @@ def _splash(instruction: Instruction) -> Cost:
 
 
 def _dot(instruction: Instruction) -> float:
-    contracted = _numbers(instruction.attribute("lhs_contracting_dims"))
+    contracted = numbers(instruction.attribute("lhs_contracting_dims"))
     left = instruction.operands[0].arrays[0]
     return 2.0 * instruction.arrays[0].size * math.prod(left.dims[d] for d in contracted)
 
@@ -163,7 +157,7 @@ def _convolution(instruction: Instruction) -> float:
 
 
 def _setting(window: str, name: str, default: int, axis: int) -> int:
-    """Return a setting of one axis of a convolution's window; of padding, the number before the input."""
+    """Return a setting of one axis of a convolution's window. For padding, it is the number before the input."""
     match = re.search(rf"\b{name}=([\dx_\-]+)", window)
     return int(match[1].split("x")[axis].split("_")[0]) if match else default
 
@@ -204,7 +198,7 @@ def _traffic(instruction: Instruction) -> int:
 
 
 def _results(instruction: Instruction) -> tuple[Array, ...]:
-    """Return the arrays that an instruction writes, without the workspace of a product or of attention of a library."""
+    """Return the arrays that an instruction writes, without the workspace of a library's product or attention."""
     library = instruction.opcode == "custom-call" and _LIBRARY.search(instruction.attributes)
     return tuple(array for array in instruction.arrays if not (library and array.dtype in ("s8", "u8")))
 
@@ -234,7 +228,7 @@ def _read_bytes(parameter: Instruction, whole: int) -> int:
 
 
 def _uses(instruction: Instruction) -> list[tuple[Instruction, Instruction]]:
-    """Return (user, operand of the user) for all that read ``instruction``, directly or through bitcasts."""
+    """Return (user, operand of the user) for each instruction that reads this one, directly or through bitcasts."""
     uses = []
     for user in instruction.users:
         uses += _uses(user) if user.opcode == "bitcast" else [(user, instruction)]

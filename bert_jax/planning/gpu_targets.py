@@ -1,6 +1,6 @@
-"""What XLA has to know of a GPU to compile for it on a machine without a GPU: cores, memory, rates of units.
+"""The facts with which XLA compiles for a GPU on a machine without a GPU: cores, memory, rates of units.
 
-The figures are those of openxla/xla, xla/backends/gpu/target_config/specs (h100_sxm, h200), as a text proto.
+The figures come from openxla/xla, xla/backends/gpu/target_config/specs (h100_sxm, h200), as a text proto.
 """
 
 from __future__ import annotations

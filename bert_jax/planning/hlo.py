@@ -9,11 +9,12 @@ import re
 
 _ARRAY = re.compile(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,<=]*)\](?:\{([^{}]*)\})?")
 _NAME = re.compile(r"%([\w.\-]+)")
-_BITS = re.compile(r"\d+")
+_NUMBER = re.compile(r"\d+")
 _SPACE = re.compile(r"S\((\d+)\)")
 _ASSIGNMENT = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = ")
+_PARENTHESIS = re.compile(r"[()]")
 _HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+)")
-_VALUE = r"(?:\{(?:[^{}]|\{[^{}]*\})*\}|\[[^\]]*\]|\([^)]*\)|[^,])*"  # to a comma outside of brackets of any kind
+_VALUE = r"(?:\{(?:[^{}]|\{[^{}]*\})*\}|\[[^\]]*\]|\([^)]*\)|[^,])*"  # up to a comma outside of brackets of any kind
 _CALLS = re.compile(
     r"\b(calls|to_apply|called_computation|branch_computations|true_computation|body|condition)=\{?%?([\w.\-]+)"
 )
@@ -39,7 +40,7 @@ class Array:
         """Return the number of bytes, without the padding of the array's layout."""
         if self.dtype in ("pred", "token", "opaque"):
             return self.size if self.dtype == "pred" else 0
-        bits = _BITS.search(self.dtype)
+        bits = _NUMBER.search(self.dtype)
         return self.size * int(bits[0]) // 8 if bits else 0
 
 
@@ -78,7 +79,7 @@ class Instruction:
     def called(self) -> Computation | None:
         """Return the computation that a fusion, a call or an asynchronous start runs; None for other instructions.
 
-        Of a conditional it is the first branch.
+        For a conditional, it is the first branch.
         """
         return next(iter(self.calls.values()), None)
 
@@ -105,6 +106,11 @@ class Computation:
         """Return the parameters in the order of their numbers."""
         found = [i for i in self.instructions if i.opcode == "parameter"]
         return tuple(sorted(found, key=lambda i: int(i.text or 0)))
+
+
+def numbers(text: str) -> list[int]:
+    """Return the whole numbers in a text, in order."""
+    return [int(number) for number in _NUMBER.findall(text)]
 
 
 def parse(text: str) -> Computation:
@@ -145,7 +151,7 @@ def _instruction(
 def _closing(line: str, start: int) -> int:
     """Return the index after the parenthesis that closes the parenthesis at ``start``."""
     depth = 0
-    for match in re.compile(r"[()]").finditer(line, start):
+    for match in _PARENTHESIS.finditer(line, start):
         depth += 1 if match[0] == "(" else -1
         if depth == 0:
             return match.end()

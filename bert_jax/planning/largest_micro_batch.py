@@ -13,7 +13,7 @@ from bert_jax.rows.phases import Phase
 from bert_jax.task import needs_whole_batches
 
 COMPILATIONS = 3  # of a phase, at most
-_BITS = 4  # numbers of rows are rounded down to this many binary digits
+_BITS = 4  # a number of rows is rounded down to so many binary digits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +66,7 @@ def largest_micro_batches(recipe: Recipe, machine: Machine, plan: Plan, note: No
 
 
 def _but_size(one: PhasePlan) -> tuple[Phase, bool]:
-    """Return what decides the memory of a step besides the size of its micro-batches."""
+    """Return the facts, besides the size of its micro-batches, that decide the memory of a step."""
     return but(one.phase, batch_size=1, micro_batches=None), one.micro_batches > 1
 
 
@@ -90,7 +90,8 @@ def _search(
         guess = _meets(sizes, state, memory)
         if high is not None and not 0 < guess < high:
             guess = (_low(sizes) + high) // 2
-        guess = _rounded(guess)
+        shift = max(0, guess.bit_length() - _BITS)
+        guess = guess >> shift << shift
         if guess <= _low(sizes):
             break
         sizes[guess] = compiled(guess)
@@ -102,9 +103,9 @@ def _low(sizes: Mapping[int, tuple[int, bool]]) -> int:
 
 
 def _meets(sizes: Mapping[int, tuple[int, bool]], state: int, memory: float) -> int:
-    """Return the rows at which the line through the two sizes nearest to ``memory`` meets it; 0 if that is not known.
+    """Return the rows at which the line through the two sizes nearest to ``memory`` meets it; 0 if unknown.
 
-    A size that does not fit, and of which the compiler did not say how much it needs, is on no line.
+    A size is left out if it does not fit and the compiler did not say how many bytes it needs.
     """
     known = [(abs(need - memory), rows, need) for rows, (need, fits) in sizes.items() if fits or need > memory]
     if not known:
@@ -112,8 +113,3 @@ def _meets(sizes: Mapping[int, tuple[int, bool]], state: int, memory: float) -> 
     (_, rows, need), (_, other, least) = (*sorted(known), (0.0, 0, state))[:2]
     slope = (need - least) / (rows - other)
     return max(0, int(rows + (memory - need) / slope)) if slope > 0 else 0
-
-
-def _rounded(rows: int) -> int:
-    shift = max(0, rows.bit_length() - _BITS)
-    return rows >> shift << shift

@@ -37,9 +37,9 @@ def as_lines(plan: Plan) -> list[str]:
 
 
 def _meaning(plan: Plan) -> tuple[str, str, str]:
-    """Return what a prediction is, and the words before a predicted time and before a predicted speed.
+    """Return a sentence on predictions, and the words before a predicted time and before a predicted speed.
 
-    It is an estimate where the rates that were reached are known, elsewhere a lower bound.
+    A prediction is an estimate for a chip whose steps were measured, and a lower bound for every other chip.
     """
     return (_ESTIMATE, "about", "about") if plan.chip.reached.kernel_seconds else (_BOUND, "at least", "at most")
 
@@ -84,7 +84,7 @@ def _phase(phase: PhasePlan, plan: Plan) -> list[str]:
 
 
 def _memory(compiled: Compiled) -> str:
-    """Return the bytes of each use in words; of a refused program, only the uses that are known without it."""
+    """Return the bytes of each use in words. A refused program has only the uses that are known without it."""
     uses = dataclasses.asdict(compiled.memory)
     names = {"padding": "padding of these", "temporaries": "activations and other temporaries"}
     names |= {"outputs": "other results", "program": "the program"}
@@ -138,7 +138,7 @@ def smaller_lines(fitting: list[Plan], batches: Mapping[str, int]) -> list[str]:
 
 
 def largest_lines(plan: Plan, largest: Mapping[str, LargestMicroBatch] | None) -> list[str]:
-    """Return a line for each phase of which the largest micro-batch that fits is known; None: how to search for it."""
+    """Return a line for each phase in ``largest``; if that is None, a line that says how to search for it."""
     if largest is None:
         return [
             f"for the largest micro-batch that fits, add --largest_micro_batch (up to {COMPILATIONS} compilations "
@@ -211,12 +211,14 @@ def next_command(plan: Plan, recipe: Sequence[str], name: str) -> str:
 
     Args:
       recipe: the flags that name the recipe and change it to the planned recipe.
-      name: what the run may be called.
+      name: a name for the run.
     """
     topology = plan.topology
     if not plan.fits:
         larger = topology.next_larger() or "KIND:SHAPE"
-        return f"next: a larger machine: {_plan_command(plan, recipe, larger)}"
+        price = plan.price_per_chip_hour
+        priced = [] if price is None else [f"--price_per_chip_hour={price:g}"]
+        return f"next: a larger machine: {_command('plan', *recipe, f'--topology={larger}', *priced)}"
     if not topology.is_one_host:
         flags = [*recipe, f"--workdir=gs://BUCKET/{name}", "--distributed=auto"]
         return f"next, on every host of {topology.name}: {_command('preflight', *flags)}, then the same with pretrain"
@@ -226,15 +228,9 @@ def next_command(plan: Plan, recipe: Sequence[str], name: str) -> str:
 
 
 def run_name(recipe: str) -> str:
-    """Return what a run of a recipe may be called: ``bert_large`` for ``configs/pretrain/bert_large.py``."""
+    """Return a name for a run of a recipe: ``bert_large`` for ``configs/pretrain/bert_large.py``."""
     last = recipe.rpartition("/")[2]
     return re.sub(r"[^\w.-]+", "-", re.sub(r"\.(py|json)(?=:|$)", "", last)).strip("-.") or "run"
-
-
-def _plan_command(plan: Plan, recipe: Sequence[str], topology: str) -> str:
-    price = plan.price_per_chip_hour
-    priced = [] if price is None else [f"--price_per_chip_hour={price:g}"]
-    return _command("plan", *recipe, f"--topology={topology}", *priced)
 
 
 def _command(verb: str, *flags: str) -> str:

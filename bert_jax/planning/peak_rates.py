@@ -51,7 +51,7 @@ def matmul_rate(device: jax.Device, dtype: str = "float32") -> float:
 
 
 def _best_seconds(program: Callable[[jax.Array], jax.Array], x: jax.Array) -> float:
-    """Return the seconds of the fastest of six calls. A program to which ``x`` is donated gets its own result next."""
+    """Return the seconds of the fastest of six calls. If a call has used ``x`` up, the next call gets its result."""
     times = []
     for _ in range(6):
         start = time.perf_counter()
@@ -72,7 +72,7 @@ def memory_bandwidth(device: jax.Device) -> float:
 def elementwise_rates(device: jax.Device, size: int = 2**21) -> tuple[float, float]:
     """Return (operations, transcendental functions) on single elements per second, measured now on ``size`` numbers.
 
-    The operations are those of a hash, as in dropout; the functions are erf and exp, as in GELU and softmax.
+    The operations make a hash, as in dropout; the functions are erf and exp, as in GELU and softmax.
     """
 
     def hashed(x: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""The plan of a run: the memory that each phase needs on each chip, how long it would take, and what it would cost."""
+"""The plan of a run: the memory that each phase needs on each chip, the time that it would take, and the price."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class Plan:
 
 
 def but(phase: Phase, **others: Any) -> Phase:
-    """Return ``phase`` without what decides neither the memory of its step nor the time: its length, name and rates.
+    """Return ``phase`` without its length, name and rates, which decide neither the memory nor the time of a step.
 
     ``others``: more fields to replace.
     """
@@ -200,37 +200,40 @@ class Attempt:
         self._recipe, self._machine, self._change, self._note = recipe, machine, change, note
         self._task, self._experiment = recipe.variant(change, machine.devices)
         self._mesh = self._experiment.make_mesh(machine.devices)
-        self._compiled: list[tuple[Any, Compiled]] = []  # what decides the step of a phase, and that step
+        self._steps: list[tuple[Any, tuple[Compiled, Prediction | None]]] = []  # facts that decide a step, and the step
 
     def phase(self, kind: str) -> PhasePlan:
         """Return the plan of the phase named ``kind`` in the recipe."""
         [phase] = [phase for phase in self._experiment.phases.phases if phase.kind == kind]
-        machine, task, compiled = self._machine, self._task, self._compile(phase)
-        on = Fabric.of(self._mesh, machine.chip, machine.topology.devices_of_a_host)
+        machine, task = self._machine, self._task
+        compiled, prediction = self._step(phase)
         return PhasePlan(
             phase=phase,
             compiled=compiled,
             micro_batches=self._experiment.micro_batches(phase),
-            prediction=predict(hlo.parse(compiled.text), on) if compiled.text else None,
+            prediction=prediction,
             fits=machine.holds(compiled),
             model_flops=task.flops_per_row[dearest_kind(task, phase)] * phase.batch_size,
             num_devices=machine.topology.num_devices,
             peak_flops=machine.chip.product_flops(task.dtype),
         )
 
-    def _compile(self, phase: Phase) -> Compiled:
-        experiment, phases = self._experiment, self._experiment.phases.phases
+    def _step(self, phase: Phase) -> tuple[Compiled, Prediction | None]:
+        experiment, phases, machine = self._experiment, self._experiment.phases.phases, self._machine
         decay = experiment.own_schedules.get(phase.kind, experiment.schedule).layer_decay
         spec = self._task.batch_specs[dearest_kind(self._task, phase)]
         key = (but(phase, micro_batches=None), experiment.micro_batches(phase), decay, spec)
-        for other, compiled in self._compiled:
+        for other, step in self._steps:
             if other == key:
-                return compiled
-        number, where = phases.index(phase) + 1, self._machine.topology.name
-        doing = f"compiling the step of {phase.kind} ({number} of {len(phases)}) for {where}"
+                return step
+        number = phases.index(phase) + 1
+        doing = f"compiling the step of {phase.kind} ({number} of {len(phases)}) for {machine.topology.name}"
         with ProgressLine(0).outside(doing) if self._note else contextlib.nullcontext():
-            self._compiled.append((key, compile_phase(self._task, experiment, phase, self._machine.devices)))
-        return self._compiled[-1][1]
+            compiled = compile_phase(self._task, experiment, phase, machine.devices)
+        on = Fabric.of(self._mesh, machine.chip, machine.topology.devices_of_a_host)
+        prediction = predict(hlo.parse(compiled.text), on) if compiled.text else None
+        self._steps.append((key, (compiled, prediction)))
+        return compiled, prediction
 
     def plan(self, price_per_chip_hour: float | None) -> Plan:
         """Return the plan of all phases."""

@@ -19,7 +19,7 @@ class Prediction:
     seconds: float
     compute_seconds: float
     exposed_seconds: float
-    bound: dict[str, float]  # what limits it ("products", "elementwise", "memory", "kernel starts") -> seconds
+    bound: dict[str, float]  # limit ("products", "elementwise", "memory", "kernel starts") -> seconds
     products: float  # FLOPs of matrix products
     elementwise: float
     bytes: float
@@ -53,10 +53,10 @@ def predict(program: Computation, on: Fabric) -> Prediction:
 
 
 def seconds_of(work: Cost, chip: Chip) -> dict[str, float]:
-    """Return what limits an instruction -> seconds, which add up to the time that it takes.
+    """Return limit of an instruction -> seconds, which add up to the time that the instruction takes.
 
-    A TPU reads the next block from memory while it computes, so that the slowest counts alone. On GPUs and CPUs the sum
-    was nearer to what steps took (README.md, "Two ways to count").
+    A TPU reads the next block from memory while it computes, so the slowest counts alone. On GPUs and CPUs the sum was
+    nearer to the measured time of steps (README.md, "Two ways to count").
     """
     reached, elementwise = chip.reached, 0.0
     if chip.vector_ops:
@@ -75,11 +75,11 @@ def seconds_of(work: Cost, chip: Chip) -> dict[str, float]:
 
 
 class _Step:
-    """One device's step as a program is walked through.
+    """The state of a walk through a program: one device's step so far.
 
     Attributes:
       work: the cost of all instructions so far.
-      bound: the seconds of computation so far, by what limits it.
+      bound: limit -> the seconds of computation so far.
       exposed: seconds in which only communication ran.
       free: the times at which the network links and the asynchronous copies are free again.
       ends: the name of a start -> (the time at which the operation is complete, "network" or "memory").

@@ -15,7 +15,7 @@ _LEVELS = 8  # how many times a batch is halved, or the number of micro-batches 
 
 
 def smallest_change(recipe: Recipe, machine: Machine, refused: Plan, note: Note) -> list[Plan]:
-    """Return the plan with the first change with which the recipe fits; [] if there is none.
+    """Return the plan of the first change with which the recipe fits; [] if no change is enough.
 
     A change is a smaller batch, more micro-batches, remat or fsdp. They are tried in this order, first with the
     smallest step of each, then with the next.
@@ -25,18 +25,20 @@ def smallest_change(recipe: Recipe, machine: Machine, refused: Plan, note: Note)
     cannot suffice: halving the batch, for example, at best halves the temporaries. Phases that already fit are compiled
     only with changes that make the other phases fit.
     """
-    tight = [phase.phase.kind for phase in refused.phases if not phase.fits]
+    tight = [phase for phase in refused.phases if not phase.fits]
     fitting: list[Plan] = []
     _, experiment = recipe.variant(Change(), machine.devices)
     for change in _changes(refused, experiment):
-        if not _may_suffice(change, refused, machine) or (fitting and change.batch_divisor > 1):
+        if fitting and change.batch_divisor > 1:
+            continue
+        if any(_least(change, refused, phase) > machine.chip.memory_bytes for phase in tight):
             continue
         try:
             attempt = Attempt(recipe, machine, change, note)
         except UserError:
             continue  # the change does not divide the batch or the devices
         note(f"trying {change.in_words()}")
-        if not all(attempt.phase(kind).fits for kind in tight):
+        if not all(attempt.phase(phase.phase.kind).fits for phase in tight):
             continue
         plan = attempt.plan(refused.price_per_chip_hour)
         if plan.fits:
@@ -63,14 +65,8 @@ def _changes(plan: Plan, experiment: Experiment) -> Iterator[Change]:
             yield Change(mesh=mesh)
 
 
-def _may_suffice(change: Change, refused: Plan, machine: Machine) -> bool:
-    """Return whether a change could make every phase fit, if it reduced memory as much as it possibly can."""
-    return all(
-        _least(change, refused, phase) <= machine.chip.memory_bytes for phase in refused.phases if not phase.fits
-    )
-
-
 def _least(change: Change, refused: Plan, phase: PhasePlan) -> float:
+    """Return the bytes that a phase needs if a change saves as much memory as it possibly can."""
     state = phase.compiled.memory.state
     temporaries = max(0, phase.compiled.needed_bytes - state)
     if change.mesh is not None and phase.compiled.split:

@@ -34,7 +34,6 @@ SHAPES = {
     "v6e": _FLAT,
 }
 _GPUS_OF_A_HOST = 8
-_ACCELERATOR_TYPES = {"v4": "v4", "v5e": "v5litepod", "v5p": "v5p", "v6e": "v6e"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +62,7 @@ class Topology:
 
     @property
     def devices_of_a_host(self) -> int:
-        """Return the most devices that one host has: 8, but 4 of v4 and v5p, and all CPU devices."""
+        """Return the most devices that one host has: 4 for v4 and v5p, all for a CPU, 8 for every other kind."""
         if self.platform == "cpu":
             return self.num_devices
         return 4 if self.kind in ("v4", "v5p") else _GPUS_OF_A_HOST
@@ -81,7 +80,7 @@ def parse(name: str) -> Topology:
     """Return the topology with the name ``KIND:SHAPE``.
 
     Raises:
-      UserError: there is no such kind or shape; the message lists the known ones.
+      UserError: there is no such kind or shape; the message lists the known kinds and shapes.
     """
     kind, _, shape = name.partition(":")
     if kind in SHAPES:
@@ -109,13 +108,13 @@ def devices(topology: Topology) -> list[Any]:
     Call this before any other use of jax, because a process keeps the number of CPU devices that it had at first.
 
     Raises:
-      UserError: the compiler for these devices is not installed, or was set up for others.
+      UserError: the compiler for these devices is not installed, or was set up for other devices.
     """
     return {"tpu": _tpu, "gpu": _gpu, "cpu": _cpu}[topology.platform](topology)
 
 
 def chip(topology: Topology) -> Chip:
-    """Return the peak rates of one device: those of ``chips``; a CPU's are measured now, and shared out."""
+    """Return the peak rates of one device. A CPU's rates are measured now, and divided among its devices."""
     if topology.platform != "cpu":
         return CHIPS[topology.kind]
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
@@ -134,7 +133,7 @@ def chip(topology: Topology) -> Chip:
     elementwise = zip(*(peak_rates.elementwise_rates(device) for _ in range(_MEASUREMENTS)), strict=True)
     operations, functions = (max(rates) / count for rates in elementwise)
     memory = host_bytes() / count
-    # Devices of one machine communicate through its memory: data that a device receives are read and written once.
+    # Devices of one machine communicate through its memory: each byte that a device receives is read and written once.
     links = (bandwidth / 2, 1, bandwidth, 1)
     return Chip("cpu", "cpu", products, operations, memory, bandwidth, *links, transcendentals=functions)
 
@@ -148,7 +147,7 @@ def _tpu(topology: Topology) -> list[Any]:
     # libtpu would ask the metadata server of a TPU VM which chips there are, and lock them.
     for name, value in {
         "TPU_SKIP_MDS_QUERY": "1",
-        "TPU_ACCELERATOR_TYPE": f"{_ACCELERATOR_TYPES[topology.kind]}-{topology.num_devices}",
+        "TPU_ACCELERATOR_TYPE": f"{'v5litepod' if topology.kind == 'v5e' else topology.kind}-{topology.num_devices}",
         "TPU_WORKER_HOSTNAMES": "localhost",
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     }.items():

@@ -17,7 +17,7 @@ from bert_jax.reporting.measures import known_baselines
 from bert_jax.task import TOTAL
 
 WINDOWS, ENOUGH = 32, 16  # most and fewest earlier windows to compare a loss with; with fewer, there is no alarm
-_DEVIATIONS = 10.0  # a spike lies at least so many robust standard deviations above the median of these windows
+_DEVIATIONS = 10.0  # a spike lies at least so many robust standard deviations above the median of earlier windows
 SHARE = 1 / 3  # a spike undoes at least this share of the fall of the loss so far
 _NOISE = 0.05  # a rise by less than this share of the median is not a spike
 CHANCE = 500  # a loss must be below its baseline once the run is half done and so many steps past the warm-up
@@ -78,7 +78,7 @@ class Alarms:
 
     def evaluation(self, step: int, metrics: Mapping[str, Any]) -> str | None:
         """Return the text of an alarm about the held-out loss at ``step``; None if there is none."""
-        losses = [name for name in metrics if name.endswith("_loss")]  # of terms; the one with a baseline is judged
+        losses = [name for name in metrics if name.endswith("_loss")]  # of terms; a loss with a baseline is judged
         if not losses:
             return None
         name = max(losses, key=lambda name: bool(known_baselines(name, self._baselines)))

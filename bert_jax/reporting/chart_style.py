@@ -46,7 +46,7 @@ svg { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "D
 svg text { font-size: 15px; } svg .title { fill: var(--text); font-size: 18px; font-weight: 600; }
 svg .card { fill: var(--card); stroke: var(--rule); }
 """
-OF_PICTURE = COLOURS + CHARTS + ERROR_BARS + _PICTURE  # of a file that needs nothing else
+OF_PICTURE = COLOURS + CHARTS + ERROR_BARS + _PICTURE  # the rules of a file that needs no other file
 _NOTEBOOK = """
 svg { background: #fff; font: 12px system-ui, sans-serif; max-width: 100%; height: auto; }
 svg .title { fill: var(--text); font-size: 15px; font-weight: 600; }
@@ -58,7 +58,7 @@ def of_notebook(scope: str) -> str:
     """Return the rules of charts for the class ``scope`` alone, since a notebook applies them to its whole page.
 
     The colours can be read on white: a notebook with a dark look gets a white card. They are written out, because
-    programs that print notebooks know no variables.
+    programs that print notebooks do not know variables.
     """
     light = dict(re.findall(r"--(\w+): (#\w+)", COLOURS.partition("@media")[0]))
     coloured = re.sub(r"var\(--(\w+)\)", lambda found: light[found[1]], CHARTS + _NOTEBOOK)

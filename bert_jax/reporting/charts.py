@@ -64,7 +64,7 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def tick_label(value: float) -> str:
-    """Return a number as it stands at an axis."""
+    """Return the label of a number at an axis."""
     return count(value) if abs(value) >= 1000 else f"{value:g}"
 
 
@@ -161,7 +161,7 @@ def frame_around(xs: Sequence[float], ys: Sequence[float]) -> Frame:
 
 
 def grid(frame: Frame, xs: Sequence[float] = ()) -> list[str]:
-    """Return the lines and labels of both axes. ``xs``: the places along x that are labelled as they are."""
+    """Return the lines and labels of both axes. ``xs``: the places along x that get exact labels, in place of ticks."""
     elements = []
     for y, label in ((frame.y(value), tick_label(value)) for value in ticks(*frame.y_range)):
         elements.append(f'<line class="grid" {_across(y)}/>')

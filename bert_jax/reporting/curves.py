@@ -27,11 +27,11 @@ def charts_of(
     titles: Mapping[str, str],
     marks: tuple[tuple[str, float], ...] = (),
 ) -> dict[str, Chart]:
-    """Return metric of ``metrics.jsonl`` -> its chart, with its baselines.
+    """Return a dict: metric of ``metrics.jsonl`` -> its chart, with its baselines.
 
     Args:
-      titles: of the metrics (``titles_in``).
-      marks: (name, step) of the lines that mark steps.
+      titles: the titles of the metrics (``titles_in``).
+      marks: (name, step) for each line that marks a step.
     """
     records, charts = list(records), {}
     last = next((record for record in reversed(records) if record["split"] == "eval"), {})

@@ -15,11 +15,11 @@ from bert_jax.reporting.chart_style import LETTERS, OF_PICTURE
 from bert_jax.reporting.formats import figure as rounded
 from bert_jax.reporting.page import as_html, chart_card
 
-_LINE, _CHARACTER = 20.0, 9.6  # height of a line of text; width of a character at the size that a narrow page has
+_LINE, _CHARACTER = 20.0, 9.6  # height of a line of text; width of a character at the font size of a narrow page
 _LEFT, _RIGHT, _BAR = 8.0, 546.0, 12.0  # edges of the bars, and the height of a bar
 _ACROSS, _MARGIN = 600.0, 20.0  # width of one figure in a picture, and of the space around it
-_LOG_FROM = 10.0  # a largest x of so many times the smallest may have a logarithmic axis
-_FAR = 1.0  # a baseline is drawn as a line if it is no further off than so many times the range of the values
+_LOG_FROM = 10.0  # an axis may be logarithmic if its largest x is at least so many times its smallest
+_FAR = 1.0  # a baseline is drawn as a line if its distance is at most so many times the range of the values
 
 
 class Mark(NamedTuple):
@@ -82,7 +82,7 @@ class Figure:
 
     @property
     def lines(self) -> tuple[tuple[str, float], ...]:
-        """The baselines that are drawn, not so far off that they would flatten all else."""
+        """The baselines that are drawn: a baseline that is far off would flatten all else."""
         low, high = self.reach
         far = _FAR * (high - low) or abs(high) or 1.0
         return tuple((name, value) for name, value in self.baselines.items() if low - far <= value <= high + far)
@@ -107,7 +107,7 @@ def section(figures: Sequence[Figure], note: str) -> str:
 
 
 def picture(title: str, figures: Sequence[Figure], note: str) -> str:
-    """Return all charts as one SVG, which needs nothing else and has a background."""
+    """Return all charts as one SVG with a background, which needs no other file."""
     panels, across = [_panel(chart) for chart in figures], min(2, len(figures))
     width = across * (_ACROSS + _MARGIN) + _MARGIN
     head = [*_lines([title], 40, "title", width)]
@@ -146,7 +146,7 @@ def _panel(chart: Figure) -> tuple[str, float]:
 
 
 def _lines(texts: Sequence[str], y: float, style: str = "", width: float = _ACROSS) -> Iterator[str]:
-    """Yield the lines of texts, the first at ``y``, as wide as the font that a browser may have instead."""
+    """Yield the lines of texts, the first at ``y``. They leave room for the wider font that a browser may have."""
     for text in texts:
         for line in textwrap.wrap(text, int((width - 2 * _MARGIN) / (11.5 if style else 8.4))):
             yield f'<text class="{style}" x="{_MARGIN:g}" y="{y:g}">{escape(line)}</text>'
@@ -201,7 +201,7 @@ def _point(mark: Mark, frame: charts.Frame, where: str) -> str:
 
 
 def _frame(chart: Figure, xs: Sequence[float]) -> charts.Frame:
-    """Return the frame of curves; nothing of a point or of its error bar lies at an edge."""
+    """Return the frame of curves. No point and no error bar touches an edge of it."""
     frame, log = charts.frame_around(xs, [*chart.reach, *(value for _, value in chart.lines)]), _is_log(xs)
     room = (xs[-1] / xs[0]) ** 0.04 if log else 0.04 * (xs[-1] - xs[0])
     x_range = (xs[0] / room, xs[-1] * room) if log else (xs[0] - room, xs[-1] + room)
@@ -209,7 +209,7 @@ def _frame(chart: Figure, xs: Sequence[float]) -> charts.Frame:
 
 
 def _is_log(xs: Sequence[float]) -> bool:
-    """Return whether places along x want a logarithmic axis: they span a power of ten, and lie more evenly on one."""
+    """Return whether x gets a logarithmic axis: the places span a power of ten, and lie more evenly on such an axis."""
     if len(xs) < 3 or xs[0] <= 0 or xs[-1] < _LOG_FROM * xs[0] * (1 - 1e-9):
         return False
     pairs = list(zip(xs, xs[1:], strict=False))
@@ -218,7 +218,7 @@ def _is_log(xs: Sequence[float]) -> bool:
 
 
 def _labelled(xs: Sequence[float], frame: charts.Frame) -> list[float]:
-    """Return the places along x that have a label: the last, and where no other label stands."""
+    """Return the places along x that get a label: the last place, and each place whose label has room."""
     room = {x: _CHARACTER * len(charts.exact_label(x)) / 2 + 3 for x in xs}  # to either side of a label
     last, free, found = frame.x(xs[-1]) - room[xs[-1]], 0.0, list[float]()
     for x in xs[:-1]:
@@ -264,7 +264,7 @@ def _bars(chart: Figure) -> tuple[list[str], float]:
 
 
 def _ends(chart: Figure) -> tuple[float, float]:
-    """Return the ends of the axis of bars. It begins at 0, unless small differences far above it could not be seen."""
+    """Return the ends of the axis of bars. It begins at 0 unless small differences far above 0 could not be seen."""
     values = [*chart.reach, *(value for _, value in chart.lines)]
     low, high = min(values), max(values)
     room = 0.25 * (high - low) or abs(high) * 0.1 or 1.0

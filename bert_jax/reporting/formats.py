@@ -54,7 +54,7 @@ def short_time(seconds: float | None) -> str:
 def in_words(metric: str) -> str:
     """Return a metric's name for display: ``mlm_loss/old_text`` becomes ``mlm loss/old_text``.
 
-    After the slash stands the name of a part of a mixture or of a split, which a user gave.
+    The text after the slash stays as it is: a user gave this name to a part of a mixture or to a split.
     """
     name, slash, part = metric.partition("/")
     return name.replace("_", " ") + slash + part

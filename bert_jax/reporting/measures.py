@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 
 from bert_jax.reporting.formats import MISSING, figure, in_words, is_number
 from bert_jax.reporting.loggers.base import Record, metrics_of
-from bert_jax.task import MEAN, STANDARD_ERROR, TOTAL, has_goal
-from bert_jax.task import lower_is_better as lower_is_better
+from bert_jax.task import MEAN, STANDARD_ERROR, TOTAL, has_goal, lower_is_better
 
-# Metric -> title of what training itself measures, in the order of the charts. Objectives, tasks and evaluations have
-# ``titles`` of their own (``task.titles_of``), which ``run.json`` keeps. A metric without one is drawn under its name.
+# Title of each metric that training itself measures, in the order of the charts. Objectives, tasks and evaluations have
+# further ``titles`` (``task.titles_of``), which ``run.json`` keeps. A metric without a title is drawn under its name.
 TITLES = {
     "loss": "Loss",
     TOTAL: "Loss, all terms",
@@ -23,17 +22,17 @@ TITLES = {
     "mfu": "Model FLOPs utilisation",
     "perplexity": "Perplexity",
 }
-DIGITS = {"learning_rate": 6, "tokens_per_second": 0, "perplexity": 1}  # decimals; percentages have 2, others 3
+_DIGITS = {"learning_rate": 6, "tokens_per_second": 0, "perplexity": 1}  # decimals; percentages have 2, other metrics 3
 _MOST_TILES = 6
-EXACT = ("learning_rate",)  # exact, not measured, so drawn without a moving average
+EXACT = ("learning_rate",)  # set, not measured, so drawn without a moving average
 _NOT_DRAWN = (
     "perplexity",
     "phase",
     "skipped_steps",  # alarms report these
     "step_seconds",  # the report has its percentiles, and draws tokens_per_second
 )
-# Metric -> its baselines, which need no learning: (key in baselines.json, name in a chart). They are those that n-gram
-# models and this package's tasks give; the accuracy of any other term X is compared with X_majority_rate.
+# Metric -> its baselines, which need no learning: (key in baselines.json, name in a chart). N-gram models and this
+# package's tasks give them; the accuracy of any other term X is compared with X_majority_rate.
 BASELINES = {
     "replaced_loss": (("replaced_entropy", "entropy of the replaced share"),),
     "replaced_precision": (("replaced_rate", "replaced share"),),
@@ -59,13 +58,13 @@ MEANINGS = {
 
 
 def titles_in(run: Mapping[str, Any]) -> dict[str, str]:
-    """Return the titles of metrics that the content of a ``run.json`` has, then those of training itself."""
+    """Return the titles of metrics in the content of a ``run.json``, then the titles that training itself has."""
     own = run.get("titles")
     return {name: str(of) for name, of in (own if isinstance(own, Mapping) else {}).items()} | TITLES
 
 
 def title(metric: str, titles: Mapping[str, str] = TITLES) -> str:
-    """Return the title of a metric; ``titles`` are those of the run (``titles_in``).
+    """Return the title of a metric; ``titles``: the titles of the run's metrics (``titles_in``).
 
     A name such as ``f1/dev_matched`` means F1 on the held-out split ``dev_matched``.
     """
@@ -82,7 +81,7 @@ def _known(metric: str, titles: Mapping[str, str]) -> tuple[str, str]:
 
 
 def in_order(metrics: Mapping[str, Any], titles: Mapping[str, str]) -> dict[str, Any]:
-    """Return ``metrics`` in the order of their titles; those without a title come last."""
+    """Return ``metrics`` in the order of their titles; metrics without a title come last."""
     place = {name: i for i, name in enumerate(titles)}
     return dict(sorted(metrics.items(), key=lambda one: place.get(_known(one[0], titles)[0], len(place))))
 
@@ -90,7 +89,7 @@ def in_order(metrics: Mapping[str, Any], titles: Mapping[str, str]) -> dict[str,
 def digits(metric: str, titles: Mapping[str, str] = TITLES) -> int:
     """Return the number of decimals with which a metric is shown."""
     name, _ = _known(metric, titles)
-    return DIGITS.get(name, 2 if titles.get(name, "").endswith("%") else 3)
+    return _DIGITS.get(name, 2 if titles.get(name, "").endswith("%") else 3)
 
 
 def cell(value: Any, metric: str, titles: Mapping[str, str] = TITLES) -> str:
@@ -99,9 +98,9 @@ def cell(value: Any, metric: str, titles: Mapping[str, str] = TITLES) -> str:
 
 
 def metric_names(records: Iterable[Record], titles: Mapping[str, str] = TITLES) -> list[str]:
-    """Return the metrics that have a number in any record and are drawn. Those with a title come first, in their order.
+    """Return the metrics that have a number in any record and are drawn, first the metrics in ``titles``, in order.
 
-    A title "" says that a metric is not drawn, such as a count.
+    The title "" says that a metric, such as a count, is not drawn.
     """
     found = dict.fromkeys(k for record in records for k, v in metrics_of(record).items() if is_number(v))
     names = [*(name for name in titles if name in found), *(name for name in found if name not in titles)]
@@ -113,7 +112,7 @@ def metric_names(records: Iterable[Record], titles: Mapping[str, str] = TITLES) 
 def with_shares(baselines: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``baselines``, and baselines that follow from the share of replaced tokens in ``record``, an evaluation.
 
-    It is another in each evaluation, since a better generator replaces fewer tokens.
+    The share differs between evaluations, since a better generator replaces fewer tokens.
     """
     found = {**baselines}
     for metric, share in record.items():
@@ -127,12 +126,12 @@ def with_shares(baselines: Mapping[str, Any], record: Mapping[str, Any]) -> dict
 
 
 def heldout_errors(by_split: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Return metric, as an evaluation names it, -> its standard error.
+    """Return a dict: metric, as an evaluation names it -> its standard error.
 
-    Of several dev splits, a metric of all has the standard error of the mean of theirs.
+    If there are several dev splits, the error of a metric without a split's name is the error of the mean over them.
 
     Args:
-      by_split: split, of several tasks ``TASK/split`` -> metric -> standard error.
+      by_split: split -> metric -> standard error. If there are several tasks, the name of a split is ``TASK/split``.
     """
     tasks: dict[str, dict[str, Mapping[str, float]]] = {}
     for whole, errors in by_split.items():
@@ -151,11 +150,11 @@ def heldout_errors(by_split: Mapping[str, Mapping[str, float]]) -> dict[str, flo
 
 
 def headline(record: Record, tuned: bool, main: str | None, titles: Mapping[str, str]) -> list[str]:
-    """Return the metrics of a record that lead the report, of a run that is ``tuned`` or one of pretraining.
+    """Return the metrics of a record that lead the report of a run, which is fine-tuned if ``tuned``.
 
-    In pretraining they are the loss of the first term, and the accuracy, precision and recall of all; in fine-tuning
-    ``main`` and two more.
-    Of several tasks they are the mean and the main metrics, whose titles come first.
+    In pretraining they are the loss of the first term, and the accuracy, precision and recall of all terms; in
+    fine-tuning ``main`` and two more. If there are several tasks, they are the mean and the main metrics, whose titles
+    come first.
     """
     names = metric_names([record], titles)
     shares = [name for name in names if name.endswith(("_accuracy", "_precision", "_recall"))]
@@ -176,9 +175,8 @@ class _Baseline(NamedTuple):
 def known_baselines(metric: str, baselines: Mapping[str, Any]) -> list[tuple[str, float]]:
     """Return (name, value) of each known baseline of a metric, the strongest first.
 
-    A part of a mixture (``mlm_loss/legal``) has baselines of its own, and so has one of several tasks
-    (``rte/accuracy``). The majority rate of a term of a loss, such as ``nsp``, belongs to its accuracy,
-    ``nsp_accuracy``.
+    Each part of a mixture (``mlm_loss/legal``) and each of several tasks (``rte/accuracy``) has separate baselines. The
+    majority rate of a term of a loss, such as ``nsp``, belongs to the accuracy of the term, ``nsp_accuracy``.
     """
     return [one[:2] for one in _baselines(metric, baselines)]
 
@@ -199,7 +197,7 @@ def _baselines(metric: str, baselines: Mapping[str, Any]) -> list[_Baseline]:
 
 
 def to_beat(metric: str, baselines: Mapping[str, Any]) -> str:
-    """Return, as text, the scores that are reached without learning; "" if none is known for the metric."""
+    """Return as text the scores that are reached without learning; "" if no score is known for the metric."""
     return ", ".join(f"{name} {figure(value)}" for name, value in known_baselines(metric, baselines))
 
 
@@ -211,19 +209,18 @@ def compare(
     Both are "" if no baseline is known for the metric.
 
     Args:
-      errors: metric -> its standard error. The value of another metric is not called better or worse. If None, as in
-        pretraining, where a held-out figure is of very many tokens, every difference counts.
+      errors: metric -> its standard error. The value of a metric without an error is not called better or worse. If
+        None, as in pretraining, where a held-out figure is a mean over very many tokens, every difference counts.
     """
-    for baseline in _baselines(metric, baselines)[:1]:
-        return _compare_with(metric, value, baseline, errors)
-    return "", ""
+    known = _baselines(metric, baselines)
+    return _compare_with(metric, value, known[0], errors) if known else ("", "")
 
 
 def _compare_with(
     metric: str, value: float, baseline: _Baseline, errors: Mapping[str, float] | None
 ) -> tuple[str, str]:
     gap, beside = round(value, 3) - round(baseline.score, 3), f"{baseline.name} {baseline.score:.3f}"
-    if not gap:  # of what is shown
+    if not gap:  # between the values as they are shown
         return f"no better than {beside}", "bad"
     better, side = (gap < 0) == lower_is_better(metric), "above" if gap > 0 else "below"
     if errors is not None and metric not in errors:
@@ -234,7 +231,7 @@ def _compare_with(
 
 
 def with_error(metric: str, text: str, errors: Mapping[str, float] | None, decimals: int = 3) -> str:
-    """Return the text of a metric's value with its standard error, ``0.834 ± 0.012``, if that is known."""
+    """Return the text of a metric's value, with its standard error if that is known: ``0.834 ± 0.012``."""
     known = (errors or {}).get(metric)
     return f"{text} ± {known:.{decimals}f}" if is_number(known) else text
 
@@ -249,9 +246,9 @@ def comparison_lines(
 ) -> list[str]:
     """Return a line for ``main`` and for each metric with baselines. A line compares with the weakest baseline first.
 
-    A line names the metric of ``untrained``, at step 0, too, and says if training did not make it better. A precision
-    stands beside the recall. If a value is not better than a baseline, the last line is ``cure``: what helps.
-    ``errors`` are as for ``compare``.
+    A line also names the value in ``untrained``, at step 0, and says if training did not make it better. A precision
+    stands beside the recall. If a value is not better than a baseline, the last line is ``cure``, a remedy.
+    ``errors``: see ``compare``.
     """
     lines, colours = [], set()
     baselines = with_shares(baselines, metrics)

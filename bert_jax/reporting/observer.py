@@ -66,7 +66,7 @@ class Observer:
         if not self._shows:
             yield
             return
-        # An evaluation says by itself how far it is.
+        # An evaluation reports its progress itself.
         with self.progress.outside(state, counted=state != "evaluating"), self.status.during(state):
             yield
 
@@ -80,7 +80,7 @@ class Observer:
             self.progress.note(text)
 
     def set_num_steps(self, num_train_steps: int) -> None:
-        """Take the number of steps of the run, where it is known only after the run was begun."""
+        """Set the number of steps of the run, for a run that learns it after its start."""
         if self._shows:
             self._num_steps = self.progress.total_steps = num_train_steps
             self.status.update(num_train_steps=num_train_steps)
@@ -155,12 +155,12 @@ class Observer:
         self._report()
 
     def _task_of(self, metric: str) -> str:
-        """Return the one of several tasks that a metric belongs to; "" if it is of none alone."""
+        """Return the name of the task that a metric belongs to; "" if the run has one task, or the metric is of all."""
         first = metric.partition("/")[0]
         return first if first in self._tasks else ""
 
     def _report(self) -> None:
-        """Write the report as it stands. On an object store, and where it cannot be written, it waits for the end."""
+        """Write the report of the run so far, if the disk takes it. An object store gets it only at the end."""
         start = time.perf_counter()
         if not files.is_remote(self.workdir):
             with contextlib.suppress(UserError, OSError):

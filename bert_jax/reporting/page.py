@@ -150,7 +150,7 @@ def section(title: str, body: str) -> str:
 
 
 def as_html(text: str) -> str:
-    """Return text as HTML in which no line breaks between the hyphens of a flag and its name."""
+    """Return text as HTML in which a line never breaks between the hyphens of a flag and its name."""
     return _FLAG.sub(r'<span class="flag">\g<0></span>', escape(text))
 
 
@@ -158,10 +158,10 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: int 
     """Return an HTML table. ``head`` and ``rows`` hold plain text, which is escaped here.
 
     The first cell of each row is a heading. Columns from number ``numbers_from`` on are right-aligned. In a narrow
-    window each cell has a line of its own, which begins with the title of its column.
+    window each cell has a separate line, which begins with the title of its column.
 
     Args:
-      keys: whether the rows are keys, which never break, and their values as text.
+      keys: whether each row is a key, which never breaks, and its value as text.
     """
 
     def kind(column: int) -> str:

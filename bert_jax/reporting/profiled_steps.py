@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from bert_jax.errors import UserError
 
-TIMES = "profile.json"  # in the workdir: how the time of a traced step on a GPU splits
+TIMES = "profile.json"  # the file in the workdir that says how the time of a traced step on a GPU splits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,7 @@ class ProfiledSteps:
         return f"step {self.first:,}" if self.first == self.last else f"steps {self.first:,} to {self.last:,}"
 
     def check(self, num_steps: int) -> None:
-        """Raise ``UserError`` if the last of the steps is not one of the ``num_steps`` of the run."""
+        """Raise ``UserError`` if the last step is after the ``num_steps`` of the run."""
         if self.last > num_steps:
             raise UserError(
                 f"--profile={self} ends past the run, which has {num_steps:,} steps; give steps from 1 to "
@@ -34,7 +34,7 @@ class ProfiledSteps:
 
 
 def split_in_words(steps: str, milliseconds: Mapping[str, float]) -> str:
-    """Return how the time of a traced step splits: "steps 6 to 8 on a GPU, each: 43 ms = products 17.3 (40%), ..."."""
+    """Return the split of a traced step's time: "steps 6 to 8 on a GPU, each: 43 ms = products 17.3 (40%), ..."."""
     total = sum(milliseconds.values())
     parts = ", ".join(f"{kind} {ms:.3g} ({ms / total:.0%})" for kind, ms in milliseconds.items())
     return f"{steps} on a GPU, each: {total:.3g} ms = {parts}"

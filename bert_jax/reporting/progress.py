@@ -16,10 +16,10 @@ from bert_jax.program import duration
 from bert_jax.reporting.formats import count, is_number, phase_label
 from bert_jax.task import TOTAL
 
-_REDRAW_SECONDS = 0.1
-COUNT_SECONDS, LINE_SECONDS = 1.0, 20.0  # between two lines that say how long something takes: in place, elsewhere
+_REDRAW_SECONDS, _EVERY_SECONDS = 0.1, 10.0  # least time between two drawings of the line: on a terminal, elsewhere
+# Seconds between two lines that say for how long something has run: on a terminal, and elsewhere.
+COUNT_SECONDS, LINE_SECONDS = 1.0, 20.0
 _NOTEBOOK_COLUMNS = 116
-DIGITS = 3
 _RECENT = 25  # the speed is the median over so many intervals, so one that holds a compilation does not count
 
 
@@ -33,17 +33,16 @@ class ProgressLine:
         self,
         total_steps: int,
         stream: TextIO | None = None,
-        every_seconds: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
         order: Sequence[str] = (),
     ):
-        """``order``: metrics in their order in the line; others come after them."""
+        """``order``: metrics in their order in the line; other metrics come after them."""
         self.total_steps, self._stream, self._step = total_steps, stream or _own_stream(), 0
         self._order = list(order)
         self._work: Callable[[int], float] = float
-        self._every, self._clock = every_seconds, clock
-        self._notebook = _is_notebook(self._stream)
+        self._clock, self._notebook = clock, _is_notebook(self._stream)
         self._live = self._notebook or _is_terminal(self._stream)
+        self._period = _REDRAW_SECONDS if self._live else _EVERY_SECONDS
         self._paces: deque[float] = deque(maxlen=_RECENT)  # seconds per unit of work
         self._last: tuple[float, float] | None = None  # the work done at the last update, and when it was
         self._phase: str | None = None
@@ -74,8 +73,7 @@ class ProgressLine:
             self._paces.append(max(0.0, now - self._last[1]) / (done - self._last[0]))
         self._last = done, now
         self._step, self._metrics, self._phase, self._pending = step, metrics, phase, True
-        period = _REDRAW_SECONDS if self._live else self._every
-        if self._drawn_at is None or step == self.total_steps or now - self._drawn_at >= period:
+        if self._drawn_at is None or step == self.total_steps or now - self._drawn_at >= self._period:
             self._draw()
 
     def note(self, text: str) -> None:
@@ -91,9 +89,9 @@ class ProgressLine:
     def outside(self, activity: str, counted: bool = True) -> Iterator[None]:
         """Context manager: inside the block, the run does something other than steps, such as ``compiling``.
 
-        A terminal shows the activity. If it is ``counted``, a line now and then says how long it has taken; an activity
-        that reports its own progress (``doing``) is not. The time in the block does not count for the speed. The block
-        must release Python's global lock now and then, as XLA does while it compiles.
+        A terminal shows the activity. If it is ``counted``, a line now and then says for how long it has run; leave an
+        activity that reports its progress (``doing``) uncounted. The time in the block does not count for the speed.
+        The block must release Python's global lock now and then, as XLA does while it compiles.
         """
         start = self._told_at = self._clock()
         if self._live:
@@ -120,11 +118,9 @@ class ProgressLine:
 
     def doing(self, text: str) -> None:
         """Show how far something other than steps is, such as an evaluation, at most once in a while."""
-        now = self._clock()
-        if now - self._told_at < (_REDRAW_SECONDS if self._live else self._every):
-            return
-        self._told_at = now
-        self._put(text)
+        if (now := self._clock()) - self._told_at >= self._period:
+            self._told_at = now
+            self._put(text)
 
     def _put(self, text: str) -> None:
         """Show a line, on a terminal in place of the last."""
@@ -178,11 +174,11 @@ class ProgressLine:
             prefix = f"{term}_" if term else ""
             for name, label in ((f"{prefix}loss", term or "loss"), (f"{prefix}accuracy", "acc")):
                 if is_number(self._metrics.get(name)):
-                    figures.append(f"{label} {self._metrics[name]:.{DIGITS}f}")
+                    figures.append(f"{label} {self._metrics[name]:.3f}")
         return " ".join(figures)
 
     def _clear_code(self) -> str:
-        """Return what empties the current line and goes to its start; a notebook knows no escape codes."""
+        """Return the characters that empty the current line; a notebook does not know escape codes."""
         return f"\r{' ' * _NOTEBOOK_COLUMNS}\r" if self._notebook else "\r\x1b[K"
 
     def _width(self) -> int:
@@ -224,7 +220,7 @@ def progress_notes(
 
 
 def _own_stream() -> TextIO:
-    """Return standard error; in a notebook, which gives that the look of a failure, standard output."""
+    """Return standard error; in a notebook, which shows standard error as a failure, return standard output."""
     return sys.stdout if _is_notebook(sys.stderr) else sys.stderr
 
 

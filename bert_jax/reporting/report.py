@@ -23,7 +23,6 @@ from bert_jax.reporting.measures import (
     headline,
     heldout_errors,
     in_order,
-    lower_is_better,
     meanings,
     title,
     titles_in,
@@ -35,9 +34,9 @@ from bert_jax.reporting.page import chart_card, fold, page, section, table
 from bert_jax.reporting.profiled_steps import TIMES
 from bert_jax.reporting.report_errors import errors
 from bert_jax.reporting.report_speed import goodput, kernels, paces, step_times, untimed
-from bert_jax.reporting.summary import heading, mapping, sentence
+from bert_jax.reporting.summary import heading, is_tuned, mapping, phases_of, sentence
 from bert_jax.storage import files, reading
-from bert_jax.task import has_goal
+from bert_jax.task import has_goal, lower_is_better
 
 FILE = "report.html"
 DETAILS = "details.json"  # errors of a fine-tuned model
@@ -63,7 +62,7 @@ def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | Non
     baselines = _read(folder / "baselines.json", {})
     examples = [example for example in _read(folder / "examples.json", []) if _is_filled(example)]
     details = _sound_details(_read(folder / DETAILS, {}))
-    tuned = not mapping(run.get("config")).keys().isdisjoint(("task", "tasks"))
+    tuned = is_tuned(run)
     evaluations = [record for record in records if record["split"] == "eval"]
     best = details.get("best_step") if tuned else _selected(run, evaluations)
     shown, titles = next((r for r in evaluations if r["step"] == best), (evaluations or records)[-1]), titles_in(run)
@@ -76,12 +75,11 @@ def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | Non
         for n, x in leading.items()
     ]
     lead = next(((*one, shown["step"]) for one in leading.items() if rows == "held-out"), None)
+    text = sentence(run, records, lead, baselines, spread, titles)
     parts = [
         _header(run, state, records, os.fspath(workdir)),
-        _lead(sentence(run, records, lead, baselines, spread, titles)),
+        f'<p class="lead">{escape(text)}</p>' if text else "",
         _tiles(records, tiles, state, meanings(leading, baselines)),
-    ]
-    parts += [
         section("Scores", _scores(details, baselines, titles) if tuned else ""),
         section("Held-out results", _results(evaluations, details if tuned else {}, baselines, titles)),
         errors(details),
@@ -108,7 +106,7 @@ def _read(path: Any, absent: Any) -> Any:
 
 
 def _sound_details(details: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return ``details.json``, which may be of another version or written by hand, without entries of a wrong type."""
+    """Return ``details.json`` without entries of a wrong type: another version or a person may have written it."""
     return {
         **details,
         "splits": {name: of for name, of in mapping(details.get("splits")).items() if isinstance(of, Mapping)},
@@ -116,7 +114,7 @@ def _sound_details(details: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _errors_of(details: Mapping[str, Any]) -> dict[str, float]:
-    """Return metric -> its standard error, from the splits of ``details.json``."""
+    """Return a dict: metric -> its standard error, from the splits of ``details.json``."""
     of_splits = {name: mapping(found.get("standard_errors")) for name, found in details["splits"].items()}
     known = {name: {k: x for k, x in of.items() if is_number(x)} for name, of in of_splits.items()}
     return heldout_errors({name: of for name, of in known.items() if of})
@@ -155,28 +153,23 @@ def _header(run: Mapping[str, Any], state: Mapping[str, Any], records: list[Reco
 
 
 def _selected(run: Mapping[str, Any], evaluations: list[Record]) -> int | None:
-    """Return the step whose model a run of pretraining keeps, if its recipe selects one (``training.selection``)."""
+    """Return the step whose model a run of pretraining keeps by ``config.selection``; None if it selects none."""
     metric = str(mapping(mapping(run.get("config")).get("selection")).get("metric") or "")
     known = [r for r in evaluations if r["step"] and is_number(r.get(metric))]
     best = (min if lower_is_better(metric) else max)(known, key=lambda r: r[metric], default=None)
     return best["step"] if best else None
 
 
-def _lead(text: str) -> str:
-    return f'<p class="lead">{escape(text)}</p>' if text else ""
-
-
 def _tiles(
     records: list[Record], leading: list[tuple[str, str, str, str]], state: Mapping[str, Any], meant: str
 ) -> str:
-    """Return the headline figures, each with a name, a value, a note and a colour, and the figures of the run."""
-    tiles = list(leading)
+    """Return the headline figures and the figures of the run, each with a name, a value, a note and a colour."""
     step, total = records[-1]["step"], state.get("num_train_steps")
-    tiles.append(("steps", f"{step:,}", f"of {total:,}" if is_number(total) else "", ""))
     spent = sum((state.get("goodput") or {}).values()) or records[-1]["time"] - records[0]["time"]
     speeds = sorted(r["tokens_per_second"] for r in records if is_number(r.get("tokens_per_second")))
     speed = f"{count(speeds[len(speeds) // 2])} tokens a second" if speeds else ""
-    tiles.append(("time", duration(spent), speed, ""))
+    steps = ("steps", f"{step:,}", f"of {total:,}" if is_number(total) else "", "")
+    tiles = [*leading, steps, ("time", duration(spent), speed, "")]
     cells = (
         f'<div class="card"><dt>{escape(name)}</dt>'
         f'<dd class="big">{_small_error(value)}</dd><dd class="note {colour}">{escape(note)}</dd></div>'
@@ -187,7 +180,7 @@ def _tiles(
 
 
 def _small_error(value: str) -> str:
-    """Return a value as HTML, its standard error smaller."""
+    """Return a value as HTML, with its standard error in smaller letters."""
     score, sign, error = value.partition(" ± ")
     return escape(score) + (f" <small>±&nbsp;{escape(error)}</small>" if sign else "")
 
@@ -207,21 +200,9 @@ def _charts(records: list[Record], run: Mapping[str, Any], baselines: Mapping[st
 
 
 def _marks(run: Mapping[str, Any]) -> Iterable[tuple[str, float]]:
-    """Yield (name, step) for each restart or extension, and for the start of each phase except the first."""
+    """Yield (name, step) for each restart and extension, and for the start of each phase except the first."""
     yield from ((word, start["step"]) for word, of in _starts(run) for start in of if is_number(start.get("step")))
-    yield from ((phase_label(name), first) for name, first, _ in _phases(run)[1:])
-
-
-def _phases(run: Mapping[str, Any]) -> list[tuple[str, int, int]]:
-    """Return (name, first step, row length) of each phase, in order; [] if ``run.json`` does not tell."""
-    phases, first = [], 0
-    for name, values in mapping(run.get("phases")).items():
-        steps, length = (mapping(values).get(key) for key in ("num_steps", "max_length"))
-        if not (isinstance(steps, int) and isinstance(length, int)):
-            return []
-        phases.append((str(name), first, length))
-        first += steps
-    return phases
+    yield from ((phase_label(name), first) for name, first, *_ in phases_of(run)[1:])
 
 
 def _row_lengths(run: Mapping[str, Any]) -> str:
@@ -229,12 +210,13 @@ def _row_lengths(run: Mapping[str, Any]) -> str:
 
     Return "" if they do not differ.
     """
-    phases = _phases(run)
-    if len({length for _, _, length in phases}) < 2:
+    phases = phases_of(run)
+    lengths = {name: length for name, *_, length in phases}
+    if len({*lengths.values()}) < 2:
         return ""
-    evaluated = mapping(mapping(run.get("config")).get("training")).get("eval_phase") or phases[-1][0]
-    heldout = next((length for name, _, length in phases if name == evaluated), phases[-1][2])
-    train = ", then ".join(f"{length:,} from step {first:,} ({name})" for name, first, length in phases)
+    evaluated = mapping(mapping(run.get("config")).get("training")).get("eval_phase")
+    heldout = lengths.get(str(evaluated), phases[-1][-1])
+    train = ", then ".join(f"{length:,} from step {first:,} ({name})" for name, first, _, length in phases)
     return (
         f"Held-out rows have {heldout:,} tokens throughout, train rows {train}: where the lengths differ, the distance "
         "between the two curves is not overfitting, and the train curve leaps where a phase begins."
@@ -245,7 +227,7 @@ def _row_lengths(run: Mapping[str, Any]) -> str:
 
 
 def _scores(details: Mapping[str, Any], baselines: Mapping[str, Any], titles: Mapping[str, str]) -> str:
-    """Return a table with the scores of the chosen step on each split, next to baselines that do not read the text."""
+    """Return a table with the scores of the chosen step on each split, beside baselines that do not read the text."""
     splits = {name: found for name, found in details["splits"].items() if found.get("metrics")}
     if not splits:
         return ""
@@ -274,20 +256,20 @@ def _scores(details: Mapping[str, Any], baselines: Mapping[str, Any], titles: Ma
 
 
 def _scored(found: Mapping[str, Any], metric: str, name: str, titles: Mapping[str, str]) -> str:
-    """Return the value of a split's ``metric``, which is called ``name`` outside, with its standard error."""
+    """Return the value of a split's ``metric``, which an evaluation calls ``name``, with its standard error."""
     text = cell(found["metrics"].get(metric), name, titles)
     return with_error(metric, text, mapping(found.get("standard_errors")), digits(name, titles))
 
 
 def _scored_labels(splits: Mapping[str, Any]) -> set[str]:
-    """Return the metrics of single labels, which have a table of their own."""
+    """Return the metrics of single labels, which stand in a separate table."""
     return {f"{label}_f1" for found in splits.values() for label in mapping(found.get("per_label"))}
 
 
 def _results(
     evaluations: list[Record], details: Mapping[str, Any], baselines: Mapping[str, Any], titles: Mapping[str, str]
 ) -> str:
-    """Return a table of the first, the last and the best evaluation; metrics of the table of scores are left out."""
+    """Return a table of the first, the last and the best evaluation, without counts and metrics of single labels."""
     rows, splits = [], mapping(details.get("splits"))
     scored = any(found.get("metrics") for found in splits.values())
     shows_last = not (scored and evaluations and details.get("best_step") == evaluations[-1]["step"])
@@ -344,17 +326,23 @@ def _examples(examples: list[Any]) -> str:
 
 
 def _lineage(run: Mapping[str, Any]) -> str:
-    """Return a table of the run's inputs, and folded the settings of its recipe that are not among them."""
-    # the rest stands in the header
+    """Return a table of the run's inputs, and a folded table of the recipe's settings that are not among the inputs.
+
+    Where the two differ, as in the length of rows or in a model that was begun from another, the inputs hold the value
+    with which the run trained.
+    """
+    # The header shows the rest.
     others = ("facts", "identity", "config", "restarts", "titles", "about", "format", "name", "started", "workdir")
     facts = {**{name: value for name, value in run.items() if name not in others}, **mapping(run.get("facts"))}
     facts["init"] = mapping(run.get("identity")).get("init")
-    shown = flatten(facts)
-    rows = [[name, _text(value)] for name, value in shown.items() if value not in (None, "", [], {})]
+    found = flatten(facts)
+    shown = {name: _text(value) for name, value in found.items() if value not in (None, "", [], {})}
+    rows = [[*row] for row in shown.items()]
     rows += [[f"{word}s", "; ".join(map(_start, of))] for word, of in _starts(run) if of]
     lineage = f'<div class="card">{table([], rows, keys=True)}</div>' if rows else ""
     every = flatten(run.get("config") or {})
-    config = [[name, _text(value)] for name, value in every.items() if name not in shown or shown[name] != value]
+    rest = {name: value for name, value in every.items() if name not in found or found[name] != value}
+    config = [[name, _text(value)] for name, value in rest.items() if name not in shown]
     return lineage + (fold("Configuration, the rest", table([], config, keys=True)) if config else "")
 
 

@@ -14,12 +14,12 @@ from typing import Any
 from bert_jax.reporting.formats import figure, is_number
 from bert_jax.reporting.page import fold, section, table
 
-_FIRST_SHOWN = 6  # so many wrong examples are visible, the others folded
+_FIRST_SHOWN = 6  # so many wrong examples are visible; the others are folded
 _MAX_LABEL_ROWS = 30  # a longer table is folded
 _TAG_COLOURS = "abcdefg"
 _MANY_LABELS = 8  # with more labels, column names are written vertically
 NARROW, WIDE = 340, 1090  # pixels of a table in windows of 400 and of 1,280
-_FULLEST = 48  # percent of colour in a cell with the whole row's count; text stays readable
+_FULLEST = 48  # percent of colour in a cell that has the count of the whole row; text stays readable
 
 
 def errors(details: Mapping[str, Any]) -> str:
@@ -53,7 +53,7 @@ def _confusion(found: Mapping[str, Any]) -> str:
 
 
 def _sideways(labels: Sequence[str]) -> str:
-    """Return a line that says how to see all columns, where a window may be narrower than they are; else ""."""
+    """Return a line that says how to see all columns; "" if every window is wide enough for them."""
     lengths, columns = [8 * len(label) + 16 for label in labels], len(labels)  # pixels, at most
     upright, across = 44 * columns, sum(max(46, length) for length in lengths)
     if max(lengths) + upright <= NARROW:
@@ -156,7 +156,7 @@ def _texts(one: Mapping[str, Any]) -> str:
 
 
 def _text_card(one: Mapping[str, Any]) -> str:
-    """Return a card of a class, or of a number, which has no share."""
+    """Return the card of a class or a number. A number has no share."""
     label, prediction = one["label"], one["prediction"]
     if is_number(label):
         label, prediction = f"{label:g}", f"{prediction:.3f}"
@@ -168,7 +168,7 @@ def _pair_card(one: Mapping[str, Any]) -> str:
 
 
 def _plain_card(one: Mapping[str, Any]) -> str:
-    """Return a card of a form that the report does not know: the entries of what its task shows."""
+    """Return a card with all entries of an example, for a task whose form the report does not know."""
     return "".join(f'<p><span class="soft">{escape(name)}</span> {escape(str(x))}</p>' for name, x in one.items())
 
 

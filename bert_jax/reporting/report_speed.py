@@ -36,25 +36,25 @@ class Pace:
 
     phase: str
     records: tuple[Record, ...]
-    steps: int  # of most windows: the median
+    steps: int  # the median number of steps of a window
 
     def percentile(self, percent: float, metric: str = "step_seconds") -> float | None:
-        """Return the value of ``metric`` below which ``percent`` % of the windows lie; None if no window has one.
+        """Return the value of ``metric`` below which ``percent`` % of the windows lie; None if no window has a value.
 
-        Between two windows it is interpolated linearly.
+        Between two windows the value is interpolated linearly.
         """
         values = [record[metric] for record in self.records if is_number(record.get(metric))]
         return float(np.percentile(values, percent)) if values else None
 
 
 def paces(records: Iterable[Record], run: Mapping[str, Any]) -> list[Pace]:
-    """Return the steady windows of each phase, in the order of the phases; those without a step time are left out.
+    """Return the steady windows of each phase, in the order of the phases, without windows that have no step time.
 
     The first window after a start, and the first of a phase, are not steady: caches are cold in them, and a window may
     hold steps of two phases.
 
     Args:
-      records: those of ``metrics.jsonl``.
+      records: the records of ``metrics.jsonl``.
       run: the content of ``run.json``, which has the restarts.
     """
     train = [record for record in records if record["split"] == "train"]
@@ -75,7 +75,7 @@ def paces(records: Iterable[Record], run: Mapping[str, Any]) -> list[Pace]:
 
 
 def untimed(records: Iterable[Record], run: Mapping[str, Any]) -> list[str]:
-    """Return the phases, by their labels, that have begun and are too short to time: they have no steady window."""
+    """Return the labels of the phases that have begun and have no steady window: they are too short to time."""
     records = list(records)
     done = steps_done(run, max(record["step"] for record in records))
     timed = {pace.phase for pace in paces(records, run)}
@@ -107,7 +107,7 @@ def step_times(phases: list[Pace], short: Sequence[str] = ()) -> str:
 
 
 def kernels(split: Mapping[str, Any]) -> str:
-    """Return the table of how the time of a traced step on a GPU splits; "" without a trace of a GPU.
+    """Return the table of the parts of a traced step's time on a GPU; "" without a trace of a GPU.
 
     ``split``: the content of ``profile.json``.
     """
@@ -124,7 +124,7 @@ def kernels(split: Mapping[str, Any]) -> str:
 
 
 def goodput(state: Mapping[str, Any]) -> str:
-    """Return how the time of a run is divided, and its goodput: the share that is training. "" if nothing is known."""
+    """Return the division of a run's time, and the share of training (the goodput); "" if no time is known."""
     accounts = state.get("goodput") or {}
     parts = sorted(((k, v) for k, v in accounts.items() if is_number(v) and v > 0), key=lambda part: -part[1])
     if not parts:

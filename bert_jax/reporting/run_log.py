@@ -1,4 +1,4 @@
-"""Writes ``metrics.jsonl``, the record of a run's figures from which all loggers, charts and reports are made."""
+"""Writes ``metrics.jsonl``, the record of a run's figures. All loggers, charts and reports are made from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bert_jax.reporting.loggers.base import LoggerProtocol, Record, RunFacts
 from bert_jax.storage import files, reading, write_errors
 
 FILE = "metrics.jsonl"
-_MIRRORED = (FILE, "events")  # what an object store gets
+_MIRRORED = (FILE, "events")  # the files and folders that an object store gets
 _PERIOD_SECONDS = 30.0  # between uploads; stores charge for writes and limit their rate
 
 
@@ -74,7 +74,7 @@ class RunLog:
     def cut_back(self, step: int) -> float:
         """Remove the records after ``step``, here and in the loggers; return the seconds of work that are lost.
 
-        They are infinite if no record is left: then all the work is lost.
+        If no record is left, all work is lost, and the result is infinite.
         """
         lines = reading.read_bytes(self._path).splitlines(keepends=True)
         kept = [line for line in lines if (record := _parse(line)) and record["step"] <= step]
@@ -171,7 +171,7 @@ def _parse(line: bytes) -> Record | None:
 
 
 def _is_value(value: object) -> bool:
-    """Return whether ``value`` is one that ``RunLog`` writes."""
+    """Return whether ``RunLog`` may have written ``value``."""
     return value is None or isinstance(value, (str, bool)) or is_number(value)
 
 
@@ -207,7 +207,7 @@ class _Mirror:
     def pull(self) -> None:
         """Replace the local ``FILE`` by its remote copy; remove the local file if there is no copy.
 
-        A local file that begins with the whole copy is kept: the process was killed before it had uploaded the rest.
+        A local file that begins with the whole copy is kept: its process was killed before it had uploaded the rest.
         """
         here, there = self.local / FILE, self._remote / FILE
         if not there.exists():

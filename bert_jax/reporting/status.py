@@ -1,4 +1,4 @@
-"""Keeps ``status.json``: what a run is doing now, for ``bert-jax status`` and for other programs that watch the run."""
+"""Keeps ``status.json``, which says what a run is doing now, for ``bert-jax status`` and other programs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from bert_jax.workdir.steps import whole_steps
 
 FILE = "status.json"
 _ENDED = ("finished", "failed", "interrupted", "preempted")
-State = Literal[  # of a run that goes on
+State = Literal[  # the state of a run that goes on
     "starting", "restoring", "compiling", "training", "evaluating", "scoring", "profiling", "saving", "exporting",
     "reporting",
 ]  # fmt: skip
-# State of a run that goes on -> the entry of ``goodput`` that counts its seconds. ``move`` changes some.
+# State of a run that goes on -> the entry of ``goodput`` that counts its seconds, some of which ``move`` moves on.
 RUNNING: Mapping[State, str] = {
     "starting": "start",
     "restoring": "restore",
@@ -114,7 +114,7 @@ class StatusFile:
             self.update(state=before)
 
     def move(self, source: str, target: str, seconds: float) -> None:
-        """Count ``seconds`` of one entry of ``goodput`` as those of another, such as training that is repeated."""
+        """Move ``seconds`` from one entry of ``goodput`` to another, such as training that is repeated."""
         with self._lock:
             self._count()
             seconds = min(seconds, self._goodput.get(source, 0.0))
@@ -122,7 +122,7 @@ class StatusFile:
             self._goodput[target] = self._goodput.get(target, 0.0) + seconds
 
     def saved(self, step: int) -> None:
-        """Record that the checkpoint of ``step`` is saved: the run has come so far, even if it logged nothing of it."""
+        """Record that ``step`` is saved. The run has reached this step, even if it logged no figure of it."""
         reached = max(step, self._fields["step"] or 0)
         self.update(step=reached, last_save_step=step, last_save_time=time.time())
 
@@ -135,7 +135,7 @@ class StatusFile:
         self.update(alarms=[alarm for alarm in self._fields["alarms"] if alarm["step"] <= step])
 
     def end(self, state: str, error: str | None = None, resumable: bool = True) -> None:
-        """Write how the run ended: as ``state``, with which error, and whether the same command can resume the run."""
+        """Write the end of the run: its ``state``, its error, and whether the same command can resume the run."""
         self._ended.set()
         self._changed.set()
         self._thread.join(timeout=30)
@@ -208,7 +208,7 @@ def read(workdir: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def first_save(workdir: str | os.PathLike[str]) -> str | None:
-    """Return advice to wait for the first save of the run that goes on in ``workdir``; None if none goes on."""
+    """Return advice to wait for the first save of the run that goes on in ``workdir``; None if no run goes on there."""
     try:
         now = read(workdir)
     except UserError:

@@ -11,7 +11,7 @@ from bert_jax.reporting.formats import count, figure, is_number
 from bert_jax.reporting.loggers.base import Record
 from bert_jax.reporting.measures import title, to_beat, with_error
 
-PLACES = ("paths", "path", "dataset", "name", "files")  # options of a source that say where its text is
+PLACES = ("paths", "path", "dataset", "name", "files")  # options of a source that name the place of its text
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
@@ -19,8 +19,13 @@ def mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
+def is_tuned(run: Mapping[str, Any]) -> bool:
+    """Return whether a run is one of fine-tuning."""
+    return not mapping(run.get("config")).keys().isdisjoint(("task", "tasks"))
+
+
 def heading(run: Mapping[str, Any]) -> str:
-    """Return the title of the report of a run: which model, and what it was trained for."""
+    """Return the title of the report of a run: the model and its task, or the text of pretraining."""
     config, model = mapping(run.get("config")), _model(run)
     if not model:
         return "A run"
@@ -41,11 +46,11 @@ def sentence(
     """Return the sentences with which the report begins; "" if ``run.json`` does not name the model.
 
     Args:
-      leading: the metric that leads the report, its held-out value, and the step of it.
+      leading: the metric that leads the report, its held-out value, and the step of that value.
     """
     if not (model := _model(run)):
         return ""
-    about, tuned = mapping(run.get("about")), not mapping(run.get("config")).keys().isdisjoint(("task", "tasks"))
+    about, tuned = mapping(run.get("about")), is_tuned(run)
     trained = _tuned(run, about) if tuned else _pretrained(run, about)
     step = max(record["step"] for record in records)
     spent = [f"{step:,} steps"]
@@ -96,14 +101,14 @@ def _size(about: Mapping[str, Any]) -> str:
 
 
 def _begun(run: Mapping[str, Any]) -> str:
-    """Return from which model a run began; "" if from none, or if that is private."""
+    """Return words that name the model from which a run began; "" if there is none, or the run is private."""
     init = mapping(run.get("identity")).get("init")
     hidden = not init or mapping(run.get("config")).get("private")
     return "" if hidden else f", begun from {_last_name(init)}"
 
 
 def _text(run: Mapping[str, Any]) -> str:
-    """Return what a run of pretraining reads: its source, and the last name of the place of its text."""
+    """Return a name for the text that a run of pretraining reads: the last name of its place, or its source."""
     config = mapping(run.get("config"))
     corpus = mapping(config.get("corpus"))
     if config.get("private") or not corpus:
@@ -120,25 +125,30 @@ def _text(run: Mapping[str, Any]) -> str:
 
 
 def _last_name(path: Any) -> str:
-    """Return the last name of a path; of a pattern, its folder too."""
+    """Return the last name of a path; a pattern keeps its folder."""
     folder, name = os.path.split(str(path).rstrip("/"))
     return os.path.join(os.path.basename(folder), name) if set("*?[") & set(name) else name
 
 
-def steps_done(run: Mapping[str, Any], until: int) -> dict[str, int]:
-    """Return the steps of each phase up to the step ``until``; {} if ``run.json`` does not tell."""
-    found, first = {}, 0
+def phases_of(run: Mapping[str, Any]) -> list[tuple[str, int, int, int]]:
+    """Return (name, first step, steps, row length) of each phase, in order; [] if ``run.json`` does not name them."""
+    phases, first = [], 0
     for name, values in mapping(run.get("phases")).items():
-        steps = mapping(values).get("num_steps")
-        if not isinstance(steps, int):
-            return {}
-        found[str(name)] = min(max(until - first, 0), steps)
+        steps, length = (mapping(values).get(key) for key in ("num_steps", "max_length"))
+        if not (isinstance(steps, int) and isinstance(length, int)):
+            return []
+        phases.append((str(name), first, steps, length))
         first += steps
-    return found
+    return phases
+
+
+def steps_done(run: Mapping[str, Any], until: int) -> dict[str, int]:
+    """Return the steps of each phase up to the step ``until``; {} if ``run.json`` does not name the phases."""
+    return {name: min(max(until - first, 0), steps) for name, first, steps, _ in phases_of(run)}
 
 
 def _tokens_read(records: Sequence[Record], run: Mapping[str, Any]) -> float | None:
-    """Return the tokens that all steps have read, by the mean of the windows of the log; None if none tells."""
+    """Return the tokens that all steps have read, by the mean of the windows of the log; None if no window says it."""
     until = max(record["step"] for record in records)
     steps = steps_done(run, until)
     sums = {name: [0.0, 0] for name in steps}
@@ -158,7 +168,7 @@ def _tokens_read(records: Sequence[Record], run: Mapping[str, Any]) -> float | N
 
 
 def _epochs_read(run: Mapping[str, Any], until: int) -> float | None:
-    """Return how often every row was read up to the step ``until``; None if ``run.json`` does not tell."""
+    """Return the epochs that were read up to the step ``until``; None if ``run.json`` does not say it."""
     per_epoch, steps = mapping(mapping(run.get("about")).get("steps_per_epoch")), steps_done(run, until)
     if not steps or not all(is_number(per_epoch.get(name)) and per_epoch[name] > 0 for name in steps):
         return None

@@ -1,4 +1,4 @@
-"""What transformers reads from a folder: version 5 in this process, version 4 in one of ``.venv-parity4``."""
+"""Reads a folder with transformers: version 5 in this process, version 4 in a process of ``.venv-parity4``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PYTHON4 = Path(__file__).parents[2] / ".venv-parity4" / "bin" / "python"
 
 
 def read(folder: Path | str, calls: list[list[Any]], major: int = 5) -> dict[str, Any]:
-    """Return what ``AutoTokenizer`` and, if there is one, ``AutoConfig`` make of a folder.
+    """Return the reading of a folder by ``AutoTokenizer`` and, if there is one, by ``AutoConfig``.
 
     Args:
       calls: the arguments of each call of the tokenizer: a text, the text beside it or None, and keywords.

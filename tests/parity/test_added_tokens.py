@@ -1,4 +1,4 @@
-"""Added tokens beside transformers: a model that it saved with some, fine-tuned here, exported and read there again."""
+"""Added tokens beside transformers, which saves such a model. We fine-tune and export it, and transformers reads it."""
 
 import json
 import random
@@ -36,7 +36,7 @@ def made(kind):
 
 @pytest.fixture(params=["wordpiece", "unigram", "bpe", "byte_bpe"])
 def theirs(request, tmp_path):
-    """A tokenizer of theirs, made from ours, to which they add special and plain tokens."""
+    """Return a tokenizer of transformers, made from ours, to which special and plain tokens are added."""
     (tmp_path / "plain").mkdir()
     ours = made(request.param)
     write_tokenizer(tmp_path / "plain", tiny(vocab_size=ours.size), ours)

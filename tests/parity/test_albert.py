@@ -27,7 +27,7 @@ pytestmark = pytest.mark.parity
 
 
 def theirs(folder: Path, dtype=torch.float32, **changes):
-    """A tiny random model of theirs, with its directory."""
+    """Return a tiny random model of transformers, saved in its directory."""
     torch.manual_seed(0)
     family, config = family_of("albert"), dict(SIZES)
     fields = {theirs: config[ours] for theirs, ours in family.fields.items() if ours in config}
@@ -42,7 +42,7 @@ def theirs(folder: Path, dtype=torch.float32, **changes):
 
 
 def torch_outputs(model, batch):
-    """Hidden states, logits at the masked positions, those of the order, the loss."""
+    """Return the hidden states, the logits at the masked positions and of the order, and the loss."""
     tensors = {name: torch.tensor(np.asarray(x)) for name, x in batch.items()}
     inputs = {name: tensors[name].long() for name in ("input_ids", "token_type_ids", "attention_mask")}
     out = model(**inputs, output_hidden_states=True)
@@ -94,7 +94,7 @@ def test_outputs_and_gradients(tmp_path: Path, activation: str, layers: str, dty
 
 
 def write_golden(params, batch, mlm_logits, sop_logits, loss: float, gradients) -> None:
-    """Weights, inputs and what torch gave for them."""
+    """Store weights, inputs and the outputs of torch for them."""
     flat = {"/".join(str(k.key) for k in path): x for path, x in jax.tree_util.tree_leaves_with_path(params)}
     np.savez_compressed(
         GOLDEN,

@@ -16,7 +16,7 @@ LENGTHS = np.array([9, 9, 5, 1])
 
 
 def ours(theirs, num_layers: int, of=lambda p: p):
-    """Their parameters, or what ``of`` gives for each, as our tree."""
+    """Return the parameters of torch, each after ``of``, as our tree."""
     tree = {}
     for i in range(num_layers):
         tree[f"layer_{i}"] = {}

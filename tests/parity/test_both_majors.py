@@ -79,7 +79,7 @@ def test_a_config_has_the_ids_of_its_tokenizer(tmp_path: Path, encoder: str, maj
 
 @pytest.mark.parametrize("major", [4, 5])
 def test_a_pair_that_is_too_long_is_cut_as_the_card_says(tmp_path: Path, major: int) -> None:
-    """29 positions are left for two texts of 20 pieces: theirs keeps 14 + 15, ours 15 + 14."""
+    """29 positions are left for two texts of 20 pieces: transformers keeps 14 + 15, we keep 15 + 14."""
     call = ["a" * 20, "b" * 20, {"truncation": True, "max_length": 32}]
     ids = read(exported(tmp_path, "bert", TOKENIZER), [call], major)["encoded"][0]["input_ids"]
     assert (len(ids), ids.index(TOKENIZER.sep_id)) == (32, 15)

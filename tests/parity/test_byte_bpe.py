@@ -1,4 +1,4 @@
-"""Byte-level tokenizers as ``transformers`` loads ours, and as we read its own files."""
+"""Byte-level tokenizers: ``transformers`` loads our files, and we read files that it has written."""
 
 import dataclasses
 import json
@@ -78,7 +78,7 @@ def test_we_read_what_a_roberta_tokenizer_saves(tmp_path):
 
 
 def test_words_to_tag_have_the_ids_of_is_split_into_words():
-    """RoBERTa's tokenizer is read as published, and theirs is asked for the space that token classification needs."""
+    """RoBERTa's tokenizer is read as published; transformers is asked for the space that token classification needs."""
     theirs = transformers.RobertaTokenizer(
         vocab=roberta()["model"]["vocab"],
         merges=[tuple(merge.split(" ")) for merge in MERGES],

@@ -54,7 +54,7 @@ def leaf(tree, path: str):
 
 
 def ours(model, config: ModelConfig, dtype: str):
-    """Their parameters as the tree of an encoder under ``LM_HEAD``."""
+    """Return the parameters of transformers as the tree of an encoder under ``LM_HEAD``."""
     shapes = jax.eval_shape(lambda: fresh_params(dataclasses.replace(config, dtype="float32")))
     parameters, params = dict(model.named_parameters()), {}
     for entry in family_of("bert").entries(config.num_layers):
@@ -115,7 +115,7 @@ def test_outputs_and_gradients(dtype: str, tolerance: float, gradient_tolerance:
 
 
 def test_the_power_check() -> None:
-    """A model that sees both sides is far from theirs."""
+    """A model that sees both sides is far from the causal model of transformers."""
     model = theirs(torch.float32)
     ids = np.random.default_rng(0).integers(5, V, (2, 12)).astype(np.int32)
     expected = model(torch.tensor(ids).long()).logits.detach().numpy()
@@ -132,7 +132,7 @@ def test_the_power_check() -> None:
 @pytest.mark.parametrize("ending", ["LM", "ForTokenClassification"])
 @pytest.mark.parametrize("encoder", ["bert", "roberta", "ernie"])
 def test_exports_and_imports(encoder: str, ending: str, tmp_path: Path) -> None:
-    """``transformers`` computes from our export, and we from what it saves, the vectors of the model."""
+    """``transformers`` computes the vectors of the model from our export, and we compute them from its files."""
     made = dataclasses.replace(families.config_of(encoder), attention="causal")
     lm = HeadClass(of_pretraining(made, ("mlm_head",)))
     head = lm if ending == "LM" else families.head_of(encoder, ending)

@@ -43,7 +43,7 @@ def head_of(kind: str) -> HeadClass:
 
 
 def theirs(kind: str, folder: Path, dtype: Any = torch.float32, **changes: Any) -> Any:
-    """Return a tiny random model of their class, saved in ``folder``; every kind has the same encoder."""
+    """Return a tiny random model of a transformers class, saved in ``folder``; every kind has the same encoder."""
     fields = {key: SIZES[ours] for key, ours in family_of("distilbert").fields.items() if ours in SIZES}
     head = head_of(kind)
     labels = head.labels or tuple(f"LABEL_{i}" for i in range(1 if kind == "regression" else 2))
@@ -68,7 +68,7 @@ def theirs(kind: str, folder: Path, dtype: Any = torch.float32, **changes: Any) 
 
 
 def torch_outputs(model: Any, batch: dict[str, np.ndarray]) -> tuple[Any, dict[str, Any], Any]:
-    """Return the loss by their own code, the named outputs, and the hidden states."""
+    """Return the loss by the code of transformers, the named outputs, and the hidden states."""
     dtype = next(model.parameters()).dtype
     tensors = {name: torch.tensor(x) for name, x in batch.items() if name != "token_type_ids"}
     tensors = {name: x.to(dtype) if x.is_floating_point() else x.long() for name, x in tensors.items()}
@@ -128,7 +128,7 @@ def test_hidden_states_logits_loss_and_gradients(
 
 
 def write_golden(kind: str, params: Any, loss: float, outputs: Any, gradients: dict[str, np.ndarray]) -> None:
-    """Store weights, and what torch gave for them, beside the arrays of the other kind."""
+    """Store weights, and the outputs of torch for them, beside the arrays of the other kind."""
     flat = {"/".join(str(k.key) for k in path): x for path, x in jax.tree_util.tree_leaves_with_path(params)}
     shown = [name for name in gradients if not name.startswith("encoder") and name.endswith("kernel")]
     shown += ["encoder/layer_0/attention/query/kernel", "encoder/embeddings/word_embeddings"]
@@ -144,7 +144,7 @@ def write_golden(kind: str, params: Any, loss: float, outputs: Any, gradients: d
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_config_says_of_dropout_goes_in_and_out(tmp_path: Path, kind: str) -> None:
-    """Their own modules get the rates, whatever the class; an export has every one of them."""
+    """The modules of transformers get the rates, whatever the class, and an export has every rate."""
     rates = {"dropout": 0.15, "attention_dropout": 0.05, "seq_classif_dropout": 0.25, "qa_dropout": 0.35}
     theirs(kind, tmp_path / "theirs", **rates)
     read = import_model(tmp_path / "theirs")
@@ -183,7 +183,7 @@ def test_positions_made_with_sines_are_read(tmp_path: Path) -> None:
 
 
 def test_an_exported_tokenizer_gives_their_model_its_inputs(tmp_path: Path) -> None:
-    """And no token types, which their model would refuse."""
+    """An export makes no token types, which a model of transformers would refuse."""
     theirs("masked_lm", tmp_path / "theirs")
     read = import_model(tmp_path / "theirs")
     model = TrainedModel("", read.params, read.config, read.tokenizer, read.head)
@@ -197,7 +197,7 @@ def test_an_exported_tokenizer_gives_their_model_its_inputs(tmp_path: Path) -> N
 
 
 def test_a_model_of_theirs_is_fine_tuned_and_goes_back(tmp_path: Path) -> None:
-    """``bert-jax finetune --init=THEIRS`` and export: their model predicts what ours has written for the dev split."""
+    """After ``bert-jax finetune --init=DIR`` and an export, transformers makes our predictions for the dev split."""
     vocabulary = toy_tasks.make_tokenizer()
     config = transformers.DistilBertConfig(
         vocab_size=vocabulary.size, dim=32, n_layers=1, n_heads=2, hidden_dim=64, max_position_embeddings=32

@@ -40,7 +40,7 @@ def config_of(**changes: Any) -> Any:
 
 
 def drawn(model: Any, seed: int, dtype: Any) -> Any:
-    """Return their model, in evaluation, with every parameter drawn anew."""
+    """Return a model of transformers, in evaluation, with every parameter drawn anew."""
     torch.manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():  # gains about 1, or deep gradients drown in rounding
@@ -63,13 +63,13 @@ def pair(folder: Path, dtype: Any = torch.float32, **changes: Any) -> tuple[Any,
 
 
 def joined(discriminator: Any, generator: Any) -> dict[str, Any]:
-    """Return the parameters of both networks as those of a run, of two imported models."""
+    """Return the parameters of two imported models as a run has the parameters of both networks."""
     encoder = {name: x for name, x in generator["encoder"].items() if name != "embeddings"}
     return {**discriminator, "generator": {**generator, "encoder": encoder}}
 
 
 def torch_step(discriminator: Any, generator: Any, batch: Any, ids: np.ndarray) -> tuple[Any, Any, Any]:
-    """Return their loss of both networks, the second of which reads ``ids``, and the logits of each."""
+    """Return the loss of both networks by transformers, and the logits of each. The second network reads ``ids``."""
     tensors = {name: torch.tensor(np.asarray(x)) for name, x in batch.items()}
     inputs = {name: tensors[name].long() for name in INPUTS}
     positions, labels = tensors["masked_positions"].long(), tensors["masked_labels"].long()
@@ -132,13 +132,13 @@ def test_a_step_of_both_networks(tmp_path: Path, widths: str, layers: Any, dtype
                 gradients[f"{begin}{entry.ours}"] = names.to_ours(expected, entry, np.shape(got))
             compared += 1
     assert len(gradients) == len(jax.tree.leaves(grads))
-    assert compared == len(gradients) + 5  # the embeddings of the second network are those of the first
+    assert compared == len(gradients) + 5  # both networks have the same embeddings
     if (dtype, layers, widths) == ("float32", "unrolled", "narrow"):
         write_golden(joined(*(one.params for one in imported)), batch, outputs, mlm, replaced, loss.item(), gradients)
 
 
 def write_golden(params, batch, outputs, mlm_logits, replaced_logits, loss: float, gradients) -> None:
-    """Weights, inputs and what torch gave for them."""
+    """Store weights, inputs and the outputs of torch for them."""
     flat = {"/".join(str(k.key) for k in path): x for path, x in jax.tree_util.tree_leaves_with_path(params)}
     np.savez_compressed(
         GOLDEN,
@@ -158,7 +158,7 @@ def head_of(kind: str) -> HeadClass:
 
 
 def theirs(kind: str, folder: Path, dtype: Any = torch.float32) -> Any:
-    """Return a tiny random model of their class, saved in ``folder``."""
+    """Return a tiny random model of a transformers class, saved in ``folder``."""
     head = head_of(kind)
     labels = head.labels or tuple(f"LABEL_{i}" for i in range(1 if kind == "regression" else 2))
     config = config_of(

@@ -1,4 +1,4 @@
-"""Every class of every family against ``transformers``' own: outputs of imports, and exports read there.
+"""Every class of every family against ``transformers``: outputs of imports, and exports that it reads.
 
 Run by ``make test-parity``.
 """
@@ -41,7 +41,7 @@ OUTPUTS = {
 
 
 def batch_of() -> dict[str, np.ndarray]:
-    """Two rows without ids that mean padding, the second one shorter."""
+    """Return two rows without ids that mean padding; the second row is shorter."""
     rng = np.random.default_rng(0)
     mask = np.arange(LENGTH)[None] < np.array([[LENGTH], [LENGTH - 4]])
     ids = np.where(mask, rng.integers(5, TOKENIZER.size, (2, LENGTH)), TOKENIZER.pad_id)
@@ -65,7 +65,7 @@ def theirs(folder: Path, architecture: str, batch: dict[str, np.ndarray]) -> Any
 
 
 def tolerance(encoder: str, expected: np.ndarray) -> float:
-    """2e-5; of ELECTRA, in shares of the largest output: its narrow embeddings, drawn from N(0, 0.2), are widened.
+    """Return 2e-5, for ELECTRA as a share of the largest output: its narrow embeddings from N(0, 0.2) are widened.
 
     test_electra.py compares them in float64, to 1e-10.
     """
@@ -97,7 +97,7 @@ def test_an_export_gives_the_same_outputs_there(tmp_path: Path, encoder: str, en
 
 @pytest.mark.parametrize("encoder", sorted({encoder for encoder, _ in CLASSES}))
 def test_a_model_of_theirs_is_read(tmp_path: Path, encoder: str) -> None:
-    """With random weights of theirs, saved by themselves."""
+    """The random weights are saved by transformers."""
     family, config = families()[encoder], config_of(encoder)
     described = family.to_config(config, TOKENIZER.pad_id)
     described.pop("torch_dtype")
@@ -122,7 +122,7 @@ def test_a_model_of_theirs_is_read(tmp_path: Path, encoder: str) -> None:
 
 @pytest.mark.parametrize("encoder", DECODERS)
 def test_an_untied_model_of_theirs_is_refused(tmp_path: Path, encoder: str) -> None:
-    """Its decoder is another matrix than its word embeddings, so its logits would be others."""
+    """Its decoder differs from its word embeddings, so its logits would differ from ours."""
     family = families()[encoder]
     described = family.to_config(config_of(encoder), TOKENIZER.pad_id) | {"tie_word_embeddings": False}
     described.pop("torch_dtype")

@@ -29,7 +29,7 @@ LABELS = ("few", "many", "some")
 
 
 def examples(count: int, seed: int):
-    """The label says how many of the first twenty words stand in a text: something to learn."""
+    """Yield texts whose label says how many of the first twenty words stand in them: something to learn."""
     rng = np.random.default_rng(seed)
     for number in range(count):
         words = rng.integers(0, len(WORDS), rng.integers(4, 20))
@@ -95,7 +95,7 @@ MOMENTS: dict = {}
 
 
 def theirs(model, batch, step: int) -> float:
-    """The loss before one step of AdamW as in google-research/bert, optimization.py."""
+    """Return the loss before one step of AdamW as in google-research/bert, optimization.py."""
     if step == 0:
         MOMENTS.clear()
     model.zero_grad()

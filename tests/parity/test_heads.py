@@ -44,7 +44,7 @@ def config_of(kind):
 
 
 def theirs(kind, folder, dtype=torch.float32):
-    """A tiny random model of their class, in evaluation, saved in ``folder``."""
+    """Return a tiny random model of a transformers class, in evaluation, saved in ``folder``."""
     torch.manual_seed(KINDS.index(kind))
     model = getattr(transformers, HEADS[kind].architecture)(config_of(kind)).eval()
     with torch.no_grad():
@@ -56,7 +56,7 @@ def theirs(kind, folder, dtype=torch.float32):
 
 
 def torch_outputs(kind, model, batch):
-    """(loss, named outputs), the loss by their own code wherever they have one."""
+    """Return (loss, named outputs), the loss by the code of transformers if it has a loss."""
     dtype = next(model.parameters()).dtype
     tensors = {k: torch.tensor(v) for k, v in batch.items()}
     tensors = {k: v.to(dtype) if v.is_floating_point() else v.long() for k, v in tensors.items()}
@@ -110,7 +110,7 @@ def test_logits_loss_and_gradients(tmp_path, kind, dtype):
 
 
 def write_golden(kind, params, loss, outputs, gradients):
-    """Weights, and what torch gave for them; gradients of the last layer, of the first one and of the words."""
+    """Store weights, the outputs of torch for them, and gradients of the last layer, the first layer and the words."""
     flat = {"/".join(str(k.key) for k in path): x for path, x in jax.tree_util.tree_leaves_with_path(params)}
     shown = [name for name in gradients if name.endswith(("qa_outputs/dense/kernel", "classifier/dense/kernel"))]
     shown += ["encoder/layer_0/attention/query/kernel", "encoder/embeddings/word_embeddings"]
@@ -152,7 +152,7 @@ def test_an_export_loads_without_a_word(tmp_path, kind):
 
 
 def exported(kind, folder, **keywords):
-    """An export of a head, and its parameters. Auto classes find it."""
+    """Return an export of a head, which auto classes find, and its parameters."""
     from tests.interchange.heads import params_of
     from tests.models.helpers import tiny
 
@@ -164,7 +164,7 @@ def exported(kind, folder, **keywords):
 
 @pytest.mark.parametrize("kind", TASKS)
 def test_one_trainer_step(tmp_path, kind):
-    """``Trainer`` starts from an export, lowers its own first loss and saves what we read again."""
+    """``Trainer`` starts from an export, lowers its first loss, and saves files that we read again."""
     pytest.importorskip("accelerate", reason="needs accelerate, which Trainer asks for")
     config, params = exported(kind, tmp_path / "out")
     model = getattr(transformers, HEADS[kind].architecture).from_pretrained(tmp_path / "out")
@@ -219,7 +219,7 @@ def test_sentence_transformers_gives_our_vectors(tmp_path, pooling):
 
 @pytest.mark.parametrize("kind", TASKS)
 def test_onnx_runtime_gives_our_logits(tmp_path, kind):
-    """Through the exporter of torch, with the batch's size left open."""
+    """The exporter of torch leaves the size of a batch open."""
     runtime = pytest.importorskip("onnxruntime", reason="needs onnxruntime, onnx and onnxscript")
     pytest.importorskip("onnxscript", reason="needs onnxruntime, onnx and onnxscript")
     config, params = exported(kind, tmp_path / "out")

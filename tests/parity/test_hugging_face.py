@@ -46,7 +46,7 @@ VOCAB = (
 
 
 def theirs(tmp_path: Path, activation: str = "gelu", dtype=torch.float32):
-    """A tiny random model of theirs, and its directory."""
+    """Return a tiny random model of transformers, saved in ``tmp_path``."""
     torch.manual_seed(0)
     config = transformers.BertConfig(
         vocab_size=V,
@@ -68,7 +68,7 @@ def theirs(tmp_path: Path, activation: str = "gelu", dtype=torch.float32):
 
 
 def torch_outputs(model, batch):
-    """Hidden states, logits at the masked positions, the loss."""
+    """Return the outputs, the logits at the masked positions, and the loss."""
     tensors = {k: torch.tensor(np.asarray(v)) for k, v in batch.items()}
     out = model(
         input_ids=tensors["input_ids"].long(),
@@ -126,7 +126,7 @@ def test_outputs_and_gradients(tmp_path: Path, activation: str, layers: str, dty
 
 
 def write_golden(params, batch, mlm_logits, nsp_logits, loss: float, parameters) -> None:
-    """Weights, inputs and what torch gave for them."""
+    """Store weights, inputs and the outputs of torch for them."""
     flat = {
         "/".join(str(k.key) for k in path): np.asarray(x) for path, x in jax.tree_util.tree_leaves_with_path(params)
     }
@@ -145,7 +145,7 @@ def write_golden(params, batch, mlm_logits, nsp_logits, loss: float, parameters)
 
 
 def test_training_trajectory(tmp_path: Path) -> None:
-    """Twenty steps from the same weights on the same batches, dropout off: AdamW as in google-research/bert."""
+    """Both take twenty steps of AdamW (google-research/bert) from the same weights on the same batches, dropout off."""
     model, steps, peak = theirs(tmp_path), 20, 1e-3
     imported = import_model(tmp_path)
     batches = [batch_of(V, seed=i) for i in range(steps)]
@@ -179,7 +179,7 @@ def test_training_trajectory(tmp_path: Path) -> None:
 
 
 def test_the_first_held_out_loss_of_a_run_that_goes_on_is_theirs(tmp_path: Path) -> None:
-    """``bert-jax pretrain --init=HF_DIR``: what it logs before the first step, against the sums that PyTorch makes."""
+    """The figures that ``bert-jax pretrain --init=HF_DIR`` logs before the first step are the sums of PyTorch."""
     model = theirs(tmp_path / "model")
     recipe = toy.recipe(
         toy.write_text(tmp_path / "text.txt"),

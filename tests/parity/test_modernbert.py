@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("default")]
 
 @pytest.fixture(autouse=True)
 def exact_angles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their angles are float32 in every model; here they are computed in float64 and rounded to the model's dtype."""
+    """Transformers has float32 angles in every model. Here they are float64, rounded to the dtype of the model."""
 
     def forward(self: Any, x: Any, position_ids: Any, layer_type: str) -> Any:
         base = self.config.rope_parameters[layer_type]["rope_theta"]
@@ -57,7 +57,7 @@ def exact_angles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def theirs(folder: Path, dtype: Any = torch.float32, ending: str = "ForMaskedLM", **changes: Any) -> Any:
-    """Return a tiny random model of their class, saved in ``folder``."""
+    """Return a tiny random model of a transformers class, saved in ``folder``."""
     keys = {key: FIELDS[ours] for key, ours in family_of("modernbert").fields.items() if ours in FIELDS}
     for key in ("attn_out_dropout_prob", "global_rope_theta", "local_rope_theta", "global_attn_every_n_layers"):
         keys.pop(key, None)
@@ -81,7 +81,7 @@ def tensors(batch: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 def loss_of(config: Any, params: Any, batch: Any) -> Any:
-    """Return the mean loss of the labelled positions, and the logits of all."""
+    """Return the mean loss of the labelled positions, and the logits of all positions."""
     everywhere = jnp.tile(jnp.arange(LENGTH, dtype=jnp.int32), (len(batch["input_ids"]), 1))
     read = {name: batch[name] for name in ("input_ids", "attention_mask")} | {"masked_positions": everywhere}
     logits = Model(config, (LM_HEAD,)).apply({"params": params}, read)["mlm_logits"]
@@ -139,7 +139,7 @@ def test_hidden_states_logits_loss_and_gradients(tmp_path: Path, layers: Any, dt
 
 
 def test_packed_rows_are_read_as_theirs_with_a_mask_for_each_kind_of_layer(tmp_path: Path) -> None:
-    """Theirs takes a mask of four axes for both kinds of layers, without a window, so it is given one for each."""
+    """Transformers takes one mask of four axes, without a window, for both kinds of layers, so each gets a mask."""
     model = theirs(tmp_path)
     imported = import_model(tmp_path)
     ids = np.random.default_rng(1).integers(5, V, (1, LENGTH)).astype(np.int32)
@@ -169,7 +169,7 @@ def test_packed_rows_are_read_as_theirs_with_a_mask_for_each_kind_of_layer(tmp_p
     ids=str,
 )
 def test_another_model_differs(tmp_path: Path, change: Any) -> None:
-    """What the parity above would not notice is not proved by it: each of these moves the outputs."""
+    """Each of these changes moves the outputs, so the parity above would notice it."""
     model, batch = theirs(tmp_path), batch_of()
     imported = import_model(tmp_path)
     params, config = imported.params, imported.config

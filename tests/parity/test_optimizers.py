@@ -1,4 +1,4 @@
-"""Optimizers against those of torch; the fast tests have the arrays of Adamax."""
+"""Optimizers against the optimizers of torch. The fast tests have the arrays of Adamax."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("default")]
 
 
 def by_torch(weights, gradients):
-    """The weights [N, ...] after each of the updates of torch.optim.Adamax with the rate 0.01."""
+    """Return the weights [N, ...] after each update of torch.optim.Adamax with the rate 0.01."""
     parameter = torch.tensor(weights, dtype=torch.float64, requires_grad=True)
     optimizer, found = torch.optim.Adamax([parameter], lr=0.01, eps=1e-6), []
     for gradient in gradients:

@@ -37,7 +37,7 @@ def test_every_head(tmp_path, head, architecture):
 
 
 def test_shards_halves_and_many_names(tmp_path):
-    """More names than one block of the index holds, several data files, every type."""
+    """There are more names than one block of the index holds, several data files, and every type."""
     rng = np.random.default_rng(0)
     arrays = {f"scope_{i // 100}/layer_{i}/kernel": rng.normal(size=(i % 5, 3)) for i in range(700)}
     kinds = ("float32", "float64", "float16", "bfloat16", "int32", "int64")

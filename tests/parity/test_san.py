@@ -15,7 +15,7 @@ STEPS = 5
 
 
 def by_torch(params, x):
-    """Log probabilities [B, K] of the mean over steps; every layer is one of torch."""
+    """Return log probabilities [B, K] of the mean over steps, computed with layers of torch."""
     layers = {name: torch.nn.Linear(*params[name]["kernel"].shape) for name in ("pooling", "attention", "dense")}
     tensors = {}
     for name, layer in layers.items():

@@ -1,4 +1,4 @@
-"""The contrastive loss against sentence-transformers' own, from the same weights: value and every gradient."""
+"""The contrastive loss against the loss of sentence-transformers, from the same weights: value and every gradient."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny random BertModel of theirs, with its tokenizer."""
+    """Return a tiny random BertModel of transformers, saved with its tokenizer."""
     folder = tmp_path_factory.mktemp("theirs")
     torch.manual_seed(0)
     vocab = [*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
@@ -57,7 +57,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", sentence_folders.FORMS)
 def test_vectors_of_folders(name: str, tmp_path: Path) -> None:
-    """Read, imported and exported, a folder gives their vectors; and they read our export as their own."""
+    """Read, imported or exported, a folder gives the vectors of sentence-transformers, which reads our export too."""
     encoder = sentence_folders.write_encoder(tmp_path / "encoder")
     folder = sentence_folders.write(tmp_path / "theirs", sentence_folders.FORMS[name], encoder)
     theirs = sentence_transformers.SentenceTransformer(str(folder), device="cpu")

@@ -28,7 +28,7 @@ HEAD = (Entry("qa_outputs/dense/kernel", "qa_outputs.weight", 1), Entry("qa_outp
 
 
 def theirs(task: Task, dtype):
-    """A random model of the task's shape."""
+    """Return a random model with the shape of the task."""
     torch.manual_seed(0)
     model = task.setting.model
     config = transformers.BertConfig(
@@ -61,7 +61,7 @@ def pairs(task: Task) -> list[Entry]:
 
 
 def ours(task: Task, model, dtype: str):
-    """Their weights as our tree."""
+    """Return the weights of transformers as our tree."""
     tensors = dict(model.named_parameters())
     tree: dict = {}
     shapes = unbox(jax.eval_shape(task.init, jax.random.key(0))).params

@@ -1,4 +1,4 @@
-"""The tokenizer against the published ones: BertTokenizerLegacy (Python) and the Rust BertTokenizer of transformers."""
+"""The tokenizer against published tokenizers: BertTokenizerLegacy (Python) and transformers' BertTokenizer in Rust."""
 
 import random
 import tarfile

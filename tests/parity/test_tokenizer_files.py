@@ -1,4 +1,4 @@
-"""Folders of tokenizer files as others write them: the ids are those of ``AutoTokenizer``, in and out again."""
+"""Folders of tokenizer files from other programs: read and written again, they give the ids of ``AutoTokenizer``."""
 
 import json
 import random
@@ -33,7 +33,7 @@ USUAL = {role: f"[{role.upper()}]" for role in NAMES}
 
 
 def vocabulary(rng: random.Random, special: dict[str, str]) -> list[str]:
-    """Lines with what published files have: white space at their ends, blank lines, repeated lines."""
+    """Return lines as in published files: with white space at their ends, blank lines, repeated lines."""
     lines = [*special.values(), *WORDS]
     lines += rng.choices(["", "the", "cat", "\u2028", "##s", "12"], k=rng.randint(0, 6))
     rng.shuffle(lines)

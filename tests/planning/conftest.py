@@ -1,4 +1,4 @@
-"""A machine and a plan that several files look at: it is compiled once."""
+"""A machine and a plan for several files. The plan is compiled once."""
 
 import pytest
 

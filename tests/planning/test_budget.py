@@ -1,4 +1,4 @@
-"""Who pays: time and money of a number of tokens, and the command to type next."""
+"""The command to type next, the name of a run, and the plan of a run that starts from a model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEMORY = 2**30
 
 @pytest.fixture(name="plan")
 def slow_plan(plan: Plan) -> Plan:
-    """1,000 steps of 1 s of computation and 3 s of waiting, with 10 % of the memory for the state and 20 % for rows."""
+    """A step computes for 1 s and waits for 3 s; the state takes 10 % of the memory, the rows 20 %."""
     [phase] = plan.phases
     assert phase.prediction is not None
     prediction = dataclasses.replace(phase.prediction, seconds=4.0, compute_seconds=1.0, exposed_seconds=3.0)

@@ -1,4 +1,4 @@
-"""Over which axes a program talks, and how long that takes."""
+"""The mesh axes over which a program communicates, and the time that this takes."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ def test_axes(group, axes):
 
 
 def test_links_of_a_torus():
-    """A row of 16 on v5e is a ring: both directions of its links. A shorter one is a line."""
+    """A row of 16 on v5e is a ring, with both directions of its links. A shorter row is a line."""
     where = np.stack(np.unravel_index(np.arange(256), (16, 16)), axis=-1)
     places = np.concatenate([np.zeros((256, 1), int), where], axis=1)
     torus = Fabric(("data", "fsdp"), (16, 16), CHIP, places, (16, 16))
@@ -67,7 +67,7 @@ def test_only_whole_cubes_close_their_axes(shape, closed):
 
 
 def test_links_of_gpus():
-    """gpus.md of the same: 450 GB/s into a GPU from its node, 8 x 50 into a node from the others."""
+    """jax-ml/scaling-book, gpus.md: 450 GB/s into a GPU from its node, 8 x 50 into a node from other nodes."""
     chip = CHIPS["h100"]
     nodes = Fabric(("data",), (16,), chip, per_host=8)
     assert nodes.rates([*range(8)]) == (450e9, 1)

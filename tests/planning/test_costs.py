@@ -1,4 +1,4 @@
-"""The lines of a program: what is read of them, and the work of products, kernels, slices and calls of libraries."""
+"""The lines of a program as they are read, and the work of products, kernels, slices and calls of libraries."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_kernel_costs_what_it_says(told):
 @pytest.mark.parametrize("batch", ["", "3,"])
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_splash_kernel_that_says_nothing_is_counted(batch, causal):
-    """Of a causal mask there is an operand more, the places of queries. Attributes are over several lines."""
+    """A causal mask has one operand more, the places of queries. The attributes take several lines."""
     factor, of_queries, of_keys = f"bf16[{batch}12,64,512]", f"s32[{batch}512,128]", f"s32[{batch}8,512]"
     operands = ["s8[1,4,4]", "s8[1,4,4]", *[factor] * 3, of_queries, of_keys, *["s32[512,128]"] * causal]
     names = ", ".join(f"%p{number}" for number in range(len(operands)))

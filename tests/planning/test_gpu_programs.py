@@ -114,7 +114,7 @@ def test_a_step_has_no_activations_in_float32_transposes_none_and_adds_in_a_fixe
 @needs_plugin
 @pytest.mark.parametrize("shape", SHAPES)
 def test_an_update_reads_and_writes_a_matrix_and_its_moments_once(shape):
-    """One kernel takes the step, or skips it, and writes all three in their places."""
+    """One kernel takes the step, or skips it, and writes the matrix and both moments in their places."""
     text, _ = program(*SHAPES[shape], "h100:1")
     entry = re.sub(r"\{[^{}]*\}|/\*.*?\*/", "", text[text.index("\nENTRY") :])
     matrix = r"f32\[\d{3,}[\d,]*,\d+\]"

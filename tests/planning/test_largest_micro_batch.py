@@ -1,4 +1,4 @@
-"""The largest micro-batch that a plan names fits, and one that is an eighth larger does not."""
+"""The largest micro-batch that a plan names fits, and a micro-batch that is an eighth larger does not."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_state_that_is_too_large_is_not_compiled_again() -> None:
 @pytest.mark.heavy
 @pytest.mark.parametrize("share", [5.0, 0.6])
 def test_what_is_found_is_the_largest(share: float) -> None:
-    """The two phases differ in the size of their batches; they do not fit where ``share`` is below 1."""
+    """The two phases differ in the size of their batches. They do not fit if ``share`` is below 1."""
     sizes = {"num_steps": 1000, "batch_size": 768, "max_length": 32}
     recipe = tiny.recipe(phases={"phase1": sizes, "phase2": {**sizes, "batch_size": 1536}})
     machine = tiny.machine()

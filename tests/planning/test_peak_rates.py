@@ -1,4 +1,4 @@
-"""The peak rate that training is held against."""
+"""The peak rates with which a run's speed is compared."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""How long a step takes: loops, what runs beside, the rates of chips, and steps that were measured."""
+"""The time of a step: loops, operations that run beside others, the rates of chips, and steps that were measured."""
 
 import pytest
 
@@ -143,7 +143,7 @@ for step in "123":
 
 @pytest.mark.parametrize("size", [4096, 16384])
 def test_an_asynchronous_collective_is_counted_once(size):
-    """Its steps compute beside it, and its end waits for what they have not hidden: with ``size`` 16384, nothing."""
+    """Its steps compute beside it, and its end waits for the rest: with ``size`` 16384, there is no rest."""
     program = hlo.parse(STEPS.replace("f32[4096,4096]", f"f32[{size},4096]"))
     predicted = predict(program, MESH)
     [gather] = predicted.collectives

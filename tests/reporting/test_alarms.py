@@ -29,7 +29,7 @@ def alarms(seen: list[dict[str, Any]] | None = None, warmup: int = 100, num_step
 
 
 def falling(count: int, seed: int = 0, noise: float = 0.05) -> list[float]:
-    """Losses of a pretraining run, window by window."""
+    """Return the losses of a pretraining run, window by window."""
     rng = random.Random(seed)
     return [2.5 + 8.2 * 0.98**number + rng.gauss(0, noise) for number in range(count)]
 
@@ -74,7 +74,7 @@ def test_the_record_of_a_run_is_enough_to_go_on() -> None:
 
 
 def judged(*losses: float | None, every: int = 200, **run: Any) -> dict[int, str]:
-    """What is reported of held-out losses."""
+    """Return step -> text of the alarms about held-out losses."""
     found = alarms(**run)
     texts = {n * every: found.evaluation(n * every, {"mlm_loss": loss}) for n, loss in enumerate(losses)}
     return {step: text for step, text in texts.items() if text}
@@ -127,7 +127,7 @@ def assert_same_run(found: Path, expected: Path) -> None:
 
 
 def test_a_spike_is_an_alarm_and_no_reason_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nor is one from which there is no way back."""
+    """A spike from which there is no way back does not end the run either."""
     train(tmp_path, SPOILT, num_steps=STEPS, on_spike="roll_back", save_every=STEPS)
     assert "no roll back: there is no verified step before that" in capsys.readouterr().err
     [alarm] = status.read(tmp_path)["alarms"]
@@ -154,7 +154,7 @@ def test_a_roll_back_ends_as_a_run_without_those_batches(tmp_path: Path, capsys:
 
 
 def test_batches_that_are_left_out() -> None:
-    """From its step to the end of its phase, each entry moves the batches on, also those of buckets."""
+    """From its step to the end of its phase, each entry moves the batches on, with buckets too."""
     kinds = [Phase(10, 4, 8, kind) for kind in "ab"]
     plain, phases = Phases(tuple(kinds)), Phases(tuple(kinds), ((3, 2), (5, 1), (12, 4)))
     longer = Phases(tuple(dataclasses.replace(kind, num_steps=30) for kind in kinds))

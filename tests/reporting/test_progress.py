@@ -16,7 +16,7 @@ METRICS = {"mlm_loss": 4.1, "mlm_accuracy": 0.3, "nsp_loss": 0.5, "nsp_accuracy"
 
 
 class Clock:
-    """Time that passes when told."""
+    """A clock whose time a test sets."""
 
     now = 0.0
 
@@ -25,7 +25,7 @@ class Clock:
 
 
 class Terminal(io.StringIO):
-    """A screen of many columns; ``screen`` is what is left on it."""
+    """A terminal of many columns; ``screen`` returns the lines that stay on it."""
 
     encoding = "utf-8"
 
@@ -40,6 +40,12 @@ class Terminal(io.StringIO):
 @pytest.fixture(autouse=True)
 def _terminal_type(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
+
+
+def begun(total, stream=None):
+    """Return a progress line of ``total`` steps, its stream and its clock."""
+    stream, clock = stream or io.StringIO(), Clock()
+    return ProgressLine(total, stream, clock=clock), stream, clock
 
 
 def run(progress, clock, steps, seconds=1.0):
@@ -70,8 +76,7 @@ def test_a_notebook_draws_one_line_anew_on_standard_output(monkeypatch):
 
 
 def test_off_a_terminal_lines_come_at_most_every_ten_seconds_and_the_first_and_last_always():
-    stream, clock = io.StringIO(), Clock()
-    progress = ProgressLine(100, stream, clock=clock)
+    progress, stream, clock = begun(100)
     run(progress, clock, range(1, 34))
     progress.note("step 33 held-out: mlm 4.2")
     progress.finish()
@@ -86,16 +91,14 @@ def test_off_a_terminal_lines_come_at_most_every_ten_seconds_and_the_first_and_l
 
 
 def test_the_last_line_is_not_said_twice():
-    stream, clock = io.StringIO(), Clock()
-    progress = ProgressLine(1, stream, clock=clock)
+    progress, stream, clock = begun(1)
     run(progress, clock, [1])
     progress.finish()
     assert len(stream.getvalue().splitlines()) == 1
 
 
 def test_the_last_line_comes_before_what_is_said_after_it():
-    stream, clock = io.StringIO(), Clock()
-    progress = ProgressLine(3, stream, clock=clock)
+    progress, stream, clock = begun(3)
     run(progress, clock, [1, 2, 3])
     progress.note("done")
     progress.finish()
@@ -103,8 +106,7 @@ def test_the_last_line_comes_before_what_is_said_after_it():
 
 
 def test_on_a_terminal_one_line_is_rewritten_and_notes_stand_above_it():
-    stream, clock = Terminal(), Clock()
-    progress = ProgressLine(100, stream, clock=clock)
+    progress, stream, clock = begun(100, Terminal())
     run(progress, clock, range(1, 4))
     progress.note("held-out: mlm 4.2")
     run(progress, clock, [4])
@@ -117,16 +119,14 @@ def test_on_a_terminal_one_line_is_rewritten_and_notes_stand_above_it():
 
 
 def test_on_a_terminal_drawing_is_throttled():
-    stream, clock = Terminal(), Clock()
-    progress = ProgressLine(10_000, stream, clock=clock)
+    progress, stream, clock = begun(10_000, Terminal())
     run(progress, clock, range(1, 1001), seconds=0.001)
     assert stream.getvalue().count("\r") <= 11
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 79, 100, 120, 200])
 def test_the_line_fits_and_tells_more_where_there_is_room(width):
-    clock = Clock()
-    progress = ProgressLine(10_000, Terminal(), clock=clock)
+    progress, _, clock = begun(10_000, Terminal())
     run(progress, clock, range(1, 6))
     line = progress.line(width)
     assert len(line) <= width
@@ -136,8 +136,7 @@ def test_the_line_fits_and_tells_more_where_there_is_room(width):
 
 
 def test_the_eta_leaves_compiling_and_evaluating_out():
-    stream, clock = io.StringIO(), Clock()
-    progress = ProgressLine(100, stream, clock=clock)
+    progress, stream, clock = begun(100)
     assert progress.eta_seconds is None
     with progress.outside("compiling"):
         clock.now += 500.0
@@ -152,8 +151,7 @@ def test_the_eta_leaves_compiling_and_evaluating_out():
 
 
 def test_the_rate_starts_anew_in_another_phase():
-    clock = Clock()
-    progress = ProgressLine(100, io.StringIO(), clock=clock)
+    progress, _, clock = begun(100)
     run(progress, clock, range(1, 11))
     for step in (11, 12, 13):
         clock.now += 4.0
@@ -162,8 +160,7 @@ def test_the_rate_starts_anew_in_another_phase():
 
 
 def test_the_eta_counts_the_work_of_the_phases_to_come():
-    clock = Clock()
-    progress = ProgressLine(100, io.StringIO(), clock=clock)
+    progress, _, clock = begun(100)
     progress.start(0, work=lambda step: min(step, 60) + 4.0 * max(step - 60, 0))  # steps of the second phase cost 4
     run(progress, clock, range(1, 51), seconds=0.5)
     assert progress.eta_seconds == pytest.approx(10 * 0.5 + 40 * 2.0)
@@ -175,14 +172,14 @@ def test_the_eta_counts_the_work_of_the_phases_to_come():
 
 
 def test_a_phase_is_not_called_so_twice():
-    progress = ProgressLine(100, io.StringIO(), clock=Clock())
+    progress, *_ = begun(100)
     progress.update(5, METRICS, phase="phase1")
     assert "  phase1  " in progress.line()
     assert "phase phase" not in progress.line()
 
 
 def test_metrics_that_are_not_known_are_not_shown():
-    progress = ProgressLine(100, io.StringIO(), clock=Clock())
+    progress, *_ = begun(100)
     progress.update(1, {"mlm_loss": None, "nsp_loss": float("nan"), "mlm_accuracy": 0.5})
     assert "acc 0.500" in progress.line()
     assert "nan" not in progress.line()
@@ -242,8 +239,7 @@ def test_numbers_read_well():
 
 
 def test_an_evaluation_shows_how_far_it_is_now_and_then():
-    stream, clock = io.StringIO(), Clock()
-    progress = ProgressLine(100, stream, clock=clock)
+    progress, stream, clock = begun(100)
     with progress.outside("evaluating"):
         for done in range(0, 30):
             clock.now += 1.0

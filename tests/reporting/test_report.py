@@ -45,6 +45,13 @@ class Reader(HTMLParser):
         self.text.append(data)
 
 
+def text_of(folder):
+    """Write the report of a run; return its text and its HTML."""
+    write_report(folder)
+    html = (folder / "report.html").read_text()
+    return " ".join(Reader(html).text), html
+
+
 def write_run(folder, steps=40, hostile=False, **files):
     odd = HOSTILE if hostile else "plain"
     records = [{"step": 0, "split": "eval", "time": 1000.0, "mlm_loss": 9.0, "nsp_accuracy": 0.5}]
@@ -72,27 +79,17 @@ def all_files(odd):
 
 def test_a_report_of_all_files_shows_what_they_say(tmp_path):
     write_run(tmp_path, **all_files("plain"))
-    path = write_report(tmp_path)
-    assert path == str(tmp_path / "report.html")
-    html = (tmp_path / "report.html").read_text()
-    text = " ".join(Reader(html).text)
-    for expected in (
-        "5.100",
-        "0.400 better than 3-gram cloze 5.500",
-        "0.380 better than majority rate 0.520",
-        "abc123",
-        "50.0%",
-    ):
+    assert write_report(tmp_path) == str(tmp_path / "report.html")
+    text, html = text_of(tmp_path)
+    compared = ("0.400 better than 3-gram cloze 5.500", "0.380 better than majority rate 0.520")
+    names = ("3-gram cloze 5.500", "restart at step 20", "Masked-LM loss", "Gradient norm")
+    for expected in (*compared, *names, "5.100", "abc123", "50.0%", "of 50", "train 30 s (75.0%)"):
         assert expected in text
-    for name in ("3-gram cloze 5.500", "restart at step 20", "Masked-LM loss", "Gradient norm"):
-        assert name in text
-    assert "of 50" in text
-    assert "train 30 s (75.0%)" in text
     assert html.count("<svg") == 4
 
 
 def test_step_times_are_those_of_steady_windows(tmp_path):
-    """First windows of a start and of a phase are ten times as slow, and count nowhere."""
+    """The first window after a start and of a phase is ten times as slow, and counts nowhere."""
     write_run(
         tmp_path,
         run={"restarts": [{"step": 300}], "started": 1000.0},
@@ -110,8 +107,7 @@ def test_step_times_are_those_of_steady_windows(tmp_path):
     assert [(w.phase, len(w.records), w.steps) for w in windows] == [("phase1", 48, 10), ("phase2", 49, 10)]
     times = np.array([record["step_seconds"] for record in records[:50]])[[*range(1, 30), *range(31, 50)]]
     assert windows[0].percentile(90) == pytest.approx(float(np.percentile(times, 90)), rel=1e-9)
-    write_report(tmp_path)
-    text = " ".join(Reader((tmp_path / "report.html").read_text()).text)
+    text, _ = text_of(tmp_path)
     for expected in ("phase1 48 of 10 steps 105 ms", "phase2 49 of 10 steps 4.2 s", "1.00k 50.0%", "step time p99"):
         assert expected in text
     assert "Goodput 80.0%" in text
@@ -120,8 +116,7 @@ def test_step_times_are_those_of_steady_windows(tmp_path):
 
 def test_a_report_needs_only_the_metrics(tmp_path):
     write_run(tmp_path)
-    write_report(tmp_path)
-    text = " ".join(Reader((tmp_path / "report.html").read_text()).text)
+    text, _ = text_of(tmp_path)
     assert "5.100" in text
     assert "Where the time went" not in text
     assert "How fast it was" not in text
@@ -137,18 +132,14 @@ def test_nothing_is_fetched_and_hostile_text_stays_text(tmp_path):
     assert not re.search(r"url\(|@import|xmlns", html)
     assert "default-src 'none'" in html
     assert HOSTILE in "".join(reader.text)
-    plain = tmp_path / "plain"
-    plain.mkdir()
-    write_run(plain, **all_files("plain"))
-    write_report(plain)
-    assert "://" not in (plain / "report.html").read_text()
+    write_run(tmp_path, **all_files("plain"))
+    assert "://" not in text_of(tmp_path)[1]
 
 
 def test_a_task_with_other_metrics_is_drawn_too(tmp_path):
     lines = [{"step": s, "split": "eval", "time": 1.0 * s, "f1": s / 10, "exact_match": s / 20} for s in range(5)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    write_report(tmp_path)
-    html = (tmp_path / "report.html").read_text()
+    _, html = text_of(tmp_path)
     assert html.count("<svg") == 2
     assert "exact match, held-out" in html
 
@@ -166,8 +157,7 @@ def test_spoilt_side_files_are_left_out(tmp_path, content):
     write_run(tmp_path)
     for name in ("run", "status", "baselines", "examples"):
         (tmp_path / f"{name}.json").write_text(content)
-    write_report(tmp_path)
-    text = " ".join(Reader((tmp_path / "report.html").read_text()).text)
+    text, _ = text_of(tmp_path)
     assert "5.100" in text
     assert "Where the time went" not in text
 
@@ -184,8 +174,7 @@ def test_without_a_record_it_is_an_error_that_says_so(tmp_path):
 def test_a_run_of_one_record_is_drawn(tmp_path):
     record = {"step": 5, "split": "train", "time": 1.0, "mlm_loss": 8.0, "gradient_norm": 3.77, "learning_rate": 0.0}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
-    write_report(tmp_path)
-    assert (tmp_path / "report.html").read_text().count("<svg") == 3
+    assert text_of(tmp_path)[1].count("<svg") == 3
 
 
 PHASES = {"phase1": {"num_steps": 25, "max_length": 32}, "phase2": {"num_steps": 15, "max_length": 128}}
@@ -194,8 +183,7 @@ PHASES = {"phase1": {"num_steps": 25, "max_length": 32}, "phase2": {"num_steps":
 @pytest.mark.parametrize(("eval_phase", "heldout"), [(None, 128), ("phase1", 32)])
 def test_phases_are_marked_where_they_begin_and_their_row_lengths_given(tmp_path, eval_phase, heldout):
     write_run(tmp_path, run={"phases": PHASES, "config": {"training": {"eval_phase": eval_phase}}})
-    write_report(tmp_path)
-    text = " ".join(Reader((tmp_path / "report.html").read_text()).text)
+    text, _ = text_of(tmp_path)
     assert "phase2 at step 25" in text
     assert "phase phase2" not in text
     assert f"Held-out rows have {heldout} tokens throughout" in text
@@ -204,16 +192,14 @@ def test_phases_are_marked_where_they_begin_and_their_row_lengths_given(tmp_path
 
 def test_rows_of_one_length_need_no_word(tmp_path):
     write_run(tmp_path, run={"phases": {"phase1": PHASES["phase1"]}})
-    write_report(tmp_path)
-    assert "Held-out rows have" not in (tmp_path / "report.html").read_text()
+    assert "Held-out rows have" not in text_of(tmp_path)[0]
 
 
 def test_an_extension_is_no_restart(tmp_path):
     entries = [{"step": 20}, {"step": 30, "extended": ["config.phases.phase1.num_steps: 30 -> 40"]}, {"step": 35}]
     status = {"state": "finished", "goodput": {"train": 9.0, "lost": 1.0}}
     write_run(tmp_path, run={"restarts": entries, "started": 1000.0}, status=status)
-    write_report(tmp_path)
-    text = " ".join(Reader((tmp_path / "report.html").read_text()).text)
+    text, _ = text_of(tmp_path)
     for expected in ("2 restarts", "1 extension", "extension at step 30", "restart at step 35"):
         assert expected in text, expected
     assert "3 restarts" not in text
@@ -227,9 +213,8 @@ def test_a_run_was_made_from_its_facts_and_its_settings(tmp_path):
         "facts": {"model": {"num_layers": 2}},
     }
     write_run(tmp_path, run=run)
-    write_report(tmp_path)
-    html = (tmp_path / "report.html").read_text()
-    made, _, settings = " ".join(Reader(html).text).partition("What it was made from")[2].partition("Configuration")
+    text, html = text_of(tmp_path)
+    made, _, settings = text.partition("What it was made from")[2].partition("Configuration")
     for expected in ("init a_model", "model.num_layers 2"):
         assert expected in made
     for expected in ("corpus.path poems", "seed 1"):
@@ -240,8 +225,7 @@ def test_a_run_was_made_from_its_facts_and_its_settings(tmp_path):
 
 def test_a_restart_whose_step_was_not_kept_is_shown_without_it(tmp_path):
     write_run(tmp_path, run={"restarts": [{"time": 0.0}, {"time": 60.0, "step": 20}, {}]})
-    write_report(tmp_path)
-    text = " ".join(Reader((tmp_path / "report.html").read_text()).text)
+    text, _ = text_of(tmp_path)
     assert "on 1970-01-01 00:00 UTC; at step 20 on 1970-01-01 00:01 UTC; –" in text
     assert "step None" not in text
 
@@ -281,8 +265,7 @@ def test_the_page_says_what_a_baseline_is(tmp_path):
     named = {name for named in measures.BASELINES.values() for _, name in named}
     assert measures.MEANINGS.keys() == named | {measures.CONSTANT}
     write_run(tmp_path, baselines={"unigram_cross_entropy": 6.0, "trigram_cloze_cross_entropy": 5.5})
-    write_report(tmp_path)
-    text = " ".join(Reader((tmp_path / "report.html").read_text()).text)
+    text, _ = text_of(tmp_path)
     assert "unigram (guesses words by their frequency alone)." in text
     assert "3-gram cloze (counts which word stands between two neighbours; a small model needs many steps" in text
     assert "majority rate (" not in text, "this run has none"

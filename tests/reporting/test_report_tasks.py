@@ -5,11 +5,10 @@ import json
 import pytest
 
 from bert_jax.reporting.measures import BASELINES
-from bert_jax.reporting.report import write_report
 from bert_jax.reporting.status import describe
 from bert_jax.tasks import classification, multiple_choice, regression, sentence_embeddings, span_qa, tagging
 from bert_jax.tasks.findings import findings
-from tests.reporting.test_report import HOSTILE, Reader
+from tests.reporting.test_report import HOSTILE, Reader, text_of
 
 CONFIG = {"task": {"name": "any"}, "phases": {"train": {"num_epochs": 2.0}}}
 
@@ -66,7 +65,7 @@ JUDGES = {module.Task.judge.form: module.Task.judge for module in TASKS}
 
 
 def write_tuned(folder, kind="classes", odd="plain", config=CONFIG):
-    """Files of a run of 2 epochs, 10 steps each, whose first one was chosen."""
+    """Write the files of a run of 2 epochs with 10 steps each, of which the first was chosen."""
     lines = [{"step": 0, "split": "eval", "time": 0.0, "loss": 0.75, "accuracy": 0.25, "PER_f1": 0.1}]
     for step in (4, 8, 10, 20):
         lines.append({"step": step, "split": "train", "time": 1.0 * step, "loss": 1 / step, "accuracy": step / 40})
@@ -76,13 +75,9 @@ def write_tuned(folder, kind="classes", odd="plain", config=CONFIG):
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     labels, examples, records, entities = KINDS[kind](odd)
     metrics = {"loss": 0.6, "accuracy": 0.8}
-    found = {
-        "num_examples": len(examples),
-        "metrics": metrics,
-        **findings(JUDGES[kind], labels, examples, records, entities),
-    }
-    details = {"task": "any", "metric": "accuracy", "best_step": 10, "labels": labels}
-    details |= {"splits": {"dev": found}}
+    found = findings(JUDGES[kind], labels, examples, records, entities)
+    found = {"num_examples": len(examples), "metrics": metrics, **found}
+    details = {"task": "any", "metric": "accuracy", "best_step": 10, "labels": labels, "splits": {"dev": found}}
     contents = {
         "run": {"run_id": "r", "name": odd, "config": config, "identity": config, "titles": {"accuracy": "Accuracy"}},
         "status": {"state": "finished", "num_train_steps": 20},
@@ -93,12 +88,6 @@ def write_tuned(folder, kind="classes", odd="plain", config=CONFIG):
     for name, content in contents.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
     return folder
-
-
-def text_of(folder):
-    write_report(folder)
-    html = (folder / "report.html").read_text()
-    return " ".join(Reader(html).text), html
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -112,14 +101,8 @@ def test_every_kind_is_whole_html_and_hostile_text_stays_text(tmp_path, kind):
 
 def test_classes_with_confusions_scores_and_the_wrong_example(tmp_path):
     text, html = text_of(write_tuned(tmp_path))
-    for expected in (
-        "Which labels are mixed up",
-        "Label by label",
-        "1 of 2 is wrong",
-        "first plain",
-        "90.0%",
-        "10.0%",
-    ):
+    sections = ("Which labels are mixed up", "Label by label", "1 of 2 is wrong")
+    for expected in (*sections, "first plain", "90.0%", "10.0%"):
         assert expected in text
     assert 'title="sport, predicted news: 1 of 2"' in html
 

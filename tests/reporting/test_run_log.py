@@ -22,7 +22,7 @@ RUN = {"run_id": "id1", "name": "name", "config": {"model": {"num_layers": 2}}}
 
 
 class Recorder:
-    """A logger that remembers what it was told."""
+    """A logger that remembers its calls."""
 
     def __init__(self, fails_at=None):
         self.calls, self._fails_at = [], fails_at
@@ -47,7 +47,7 @@ class Recorder:
 
 @pytest.fixture
 def open_log():
-    """``RunLog`` that is closed when the test ends."""
+    """Return a function that opens a ``RunLog``, which is closed when the test ends."""
     opened = []
 
     def make(*arguments, **options):
@@ -158,7 +158,7 @@ def test_a_logger_that_fails_is_named_once_and_switched_off(tmp_path, capsys, mo
 
 
 def events(folder: Path) -> set[tuple[str, str, int, float, float]]:
-    """(split, name, step, wall time, value) of every event.
+    """Return (split, name, step, wall time, value) of every event.
 
     A record of the file is length (8 bytes), checksum (4), data, checksum (4).
     """

@@ -1,4 +1,4 @@
-"""What ``bert-jax status`` says of a run that goes on, ended, failed or was killed."""
+"""``bert-jax status`` on a run that goes on, ended, failed or was killed."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from bert_jax.reporting.status import StatusFile
 
 @pytest.fixture
 def open_status():
-    """``StatusFile`` whose thread is ended when the test ends."""
+    """Return a function that opens a ``StatusFile``, whose thread ends when the test ends."""
     opened = []
 
     def make(*arguments, **options):
@@ -32,7 +32,7 @@ def open_status():
 
 
 def wait_for(workdir, **expected):
-    """The status, once it has these values."""
+    """Return the status, once it has these values."""
     for _ in range(200):
         found = json.loads((workdir / "status.json").read_text())
         if all(found[key] == value for key, value in expected.items()):
@@ -56,7 +56,7 @@ def test_a_running_status_is_written_from_the_start_and_follows(tmp_path, open_s
 
 
 def test_a_model_that_is_not_there_yet_is_waited_for(tmp_path, open_status):
-    """Steps take 2 s: 750 are left of 1,000, so step 400 is saved in 5 minutes."""
+    """A step takes 2 s, and 750 of 1,000 steps are left, so step 400 is saved in 5 minutes."""
     from bert_jax.interchange.loading import load
 
     def said():
@@ -82,7 +82,7 @@ def test_a_model_that_is_not_there_yet_is_waited_for(tmp_path, open_status):
 
 
 def test_a_run_stands_at_the_step_that_it_saved(tmp_path, open_status):
-    """Ctrl-C saves at once, before the figures of these steps are logged."""
+    """Ctrl-C saves at once, before the figures of the last steps are logged."""
     file = open_status(tmp_path)
     file.update(state="training", step=0, num_train_steps=400)
     file.saved(16)

@@ -6,10 +6,9 @@ import re
 import pytest
 
 from bert_jax.reporting import page
-from bert_jax.reporting.report import write_report
 from bert_jax.reporting.report_errors import errors
-from bert_jax.reporting.summary import heading
-from tests.reporting.test_report import Reader
+from bert_jax.reporting.summary import heading, steps_done
+from tests.reporting.test_report import text_of
 
 RUN = {
     "name": "folder-name",
@@ -35,9 +34,8 @@ def report(folder, run, lines, **files):
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     for name, content in {"run": run, **files}.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
-    write_report(folder)
-    html = (folder / "report.html").read_text()
-    return " ".join(" ".join(Reader(html).text).split()), html
+    text, html = text_of(folder)
+    return " ".join(text.split()), html
 
 
 def test_pretraining_begins_with_what_it_is(tmp_path):
@@ -125,7 +123,7 @@ def test_fine_tuning_begins_with_what_it_is(tmp_path):
     [(20, ""), (50, "phase2 (40 steps)"), (200, "phase1 (100 steps), phase2 (40 steps)")],
 )
 def test_phases_that_are_too_short_to_time_are_named(tmp_path, every, expected):
-    lines = [line for line in records() if line["split"] == "eval" or line["step"] % every in (0,)]
+    lines = [line for line in records() if line["split"] == "eval" or line["step"] % every == 0]
     if every == 50:
         lines = [line for line in records() if line["step"] <= 120]
         lines[-1]["step"] = 120
@@ -139,14 +137,23 @@ def test_phases_that_are_too_short_to_time_are_named(tmp_path, every, expected):
     assert "train (20 steps)" in report(tmp_path, alone, windows[:2])[0]
 
 
+def test_the_steps_of_each_phase_are_known_within_a_phase():
+    assert steps_done(RUN, 120) == {"phase1": 100, "phase2": 20}
+    assert steps_done(RUN, 90) == {"phase1": 90, "phase2": 0}
+
+
 def test_no_setting_is_shown_twice(tmp_path):
     run = RUN | {"facts": {"model": {"num_layers": 2}}, "workdir": "/w", "started": 1000.0, "run_id": "r1"}
-    run["config"] = run["config"] | {"model": {"num_layers": 2, "size": "tiny"}}
+    run["config"] = run["config"] | {
+        "model": {"num_layers": 2, "size": "tiny"},
+        "phases": {"phase1": {"max_length": 64}},
+    }
     text, _ = report(tmp_path, run, records())
     assert text.count("model.num_layers") == 1
     assert "model.size" in text
     assert "started" not in text
     assert "phases.phase1.num_steps" in text
+    assert text.count("phases.phase1.max_length 32") == text.count("phases.phase1.max_length") == 1, "as it trained"
 
 
 def test_keys_do_not_break_and_narrow_windows_name_each_cell():

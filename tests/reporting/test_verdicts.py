@@ -1,4 +1,4 @@
-"""Verdicts: what is better than what, with standard errors, and what says only how things are."""
+"""Verdicts: what is better than what, with standard errors, and which metrics have no goal."""
 
 import json
 import math
@@ -9,13 +9,12 @@ import scipy.stats
 from bert_jax.errors import UserError
 from bert_jax.objectives import replaced_tokens
 from bert_jax.reporting import measures
-from bert_jax.reporting.report import write_report
 from bert_jax.reporting.status import describe
 from bert_jax.task import has_goal, titles_of
 from bert_jax.tasks import tagging
 from bert_jax.training.selection import SelectionConfig
-from tests.reporting.test_report import Reader
-from tests.reporting.test_report_tasks import text_of, write_tuned
+from tests.reporting.test_report import text_of
+from tests.reporting.test_report_tasks import write_tuned
 
 # The discriminator always says "original", and 14.9 % of the tokens are replaced.
 BLIND = {
@@ -168,8 +167,7 @@ def test_a_table_of_results_knows_no_best_share(tmp_path):
     lines = [begin, {**begin, "step": 10, "time": 9.0, "replaced_rate": 0.149}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (tmp_path / "run.json").write_text(json.dumps({"titles": titles_of(replaced_tokens.Objective)}))
-    write_report(tmp_path)
-    text = " ".join(" ".join(Reader((tmp_path / "report.html").read_text()).text).split())
+    text = " ".join(text_of(tmp_path)[0].split())
     assert "Share of tokens that are replaced 0.150 0.149 – –" in text
     assert "nsp accuracy 0.500 0.500 before training" in text
     assert "Discriminator: loss, nats, held-out 0.421 no better than entropy of the replaced share 0.421" in text

@@ -15,8 +15,8 @@ from bert_jax.interchange.hugging_face import export_model
 from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.parts import catalogue
 from bert_jax.parts.catalogue import OwnCode
-from bert_jax.reporting.measures import lower_is_better
 from bert_jax.runs.evaluations.base import WHERE, Evaluations, read
+from bert_jax.task import lower_is_better
 from tests import toy
 from tests.interchange.small_model import CONFIG, PARAMS, TOKENIZER
 from tests.runs.test_probe import EXPERIMENT

@@ -21,10 +21,7 @@ class Family(family.Family):
         "Model": ("encoder", "pooler"),
         "ForPreTraining": ("encoder", "pooler", "mlm_head", "sop_head"),
         "ForMaskedLM": ("encoder", "mlm_head"),
-        "ForSequenceClassification": ("encoder", "pooler", "classifier"),
-        "ForTokenClassification": ("encoder", "classifier"),
-        "ForQuestionAnswering": ("encoder", "qa_outputs"),
-        "ForMultipleChoice": ("encoder", "pooler", "classifier"),
+        **family.TASK_CLASSES,
     }
     pretrained = ("pooler", "mlm_head", "sop_head")
     fields: ClassVar[Mapping[str, str]] = {**bert.Family.fields, "embedding_size": "embedding_size"}

@@ -45,10 +45,7 @@ class Family(family.Family):
         "ForMaskedLM": ("encoder", "mlm_head"),
         "LMHeadModel": ("encoder", "mlm_head"),
         "ForNextSentencePrediction": ("encoder", "pooler", "nsp_head"),
-        "ForSequenceClassification": ("encoder", "pooler", "classifier"),
-        "ForTokenClassification": ("encoder", "classifier"),
-        "ForQuestionAnswering": ("encoder", "qa_outputs"),
-        "ForMultipleChoice": ("encoder", "pooler", "classifier"),
+        **family.TASK_CLASSES,
     }
     fields: ClassVar[Mapping[str, str]] = {
         "vocab_size": "vocab_size",

@@ -21,10 +21,7 @@ class Family(family.Family):
     classes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "Model": ("encoder",),
         "ForMaskedLM": ("encoder", "mlm_head"),
-        "ForSequenceClassification": ("encoder", "pooler", "classifier"),
-        "ForTokenClassification": ("encoder", "classifier"),
-        "ForQuestionAnswering": ("encoder", "qa_outputs"),
-        "ForMultipleChoice": ("encoder", "pooler", "classifier"),
+        **family.TASK_CLASSES,
     }
     pretrained = ("pooler", "mlm_head")
     fields: ClassVar[Mapping[str, str]] = {
@@ -52,11 +49,8 @@ class Family(family.Family):
 
     def map(self, architecture: str, pad_id: int) -> tuple[Entry, ...]:
         del architecture, pad_id
-        ours, embeddings, layer = (
-            "encoder/embeddings",
-            f"{self.prefix}embeddings",
-            f"{self.prefix}transformer.layer.{{i}}",
-        )
+        ours, embeddings = "encoder/embeddings", f"{self.prefix}embeddings"
+        layer = f"{self.prefix}transformer.layer.{{i}}"
         return (
             Entry(f"{ours}/word_embeddings", f"{embeddings}.word_embeddings.weight"),
             Entry(f"{ours}/position_embeddings", f"{embeddings}.position_embeddings.weight"),

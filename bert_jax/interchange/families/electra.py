@@ -23,10 +23,7 @@ class Family(bert.Family):
         "ForPreTraining": ("encoder", "discriminator_head"),
         "ForMaskedLM": ("encoder", "mlm_head"),
         "ForCausalLM": ("encoder", "mlm_head"),
-        "ForSequenceClassification": ("encoder", "pooler", "classifier"),
-        "ForTokenClassification": ("encoder", "classifier"),
-        "ForQuestionAnswering": ("encoder", "qa_outputs"),
-        "ForMultipleChoice": ("encoder", "pooler", "classifier"),
+        **family.TASK_CLASSES,
     }
     pretrained = ("discriminator_head", "mlm_head")
     fields: ClassVar[Mapping[str, str]] = {**bert.Family.fields, "embedding_size": "embedding_size"}

@@ -1,8 +1,8 @@
 """ERNIE in transformers: the same as BERT, except for the prefix of class and tensor names, and for task ids.
 
-A model with ``use_task_id`` (ERNIE 2.0, 3.0) adds a task embedding to every token, that of task 0 unless it is given
-other ``task_type_ids``. An import adds that of task 0 to each token type, so the model has the same outputs without
-task ids, and is exported without them.
+A model with ``use_task_id`` (ERNIE 2.0, 3.0) adds a task embedding to every token: the embedding of task 0, unless it
+is given other ``task_type_ids``. An import adds the embedding of task 0 to each token type, so the model has the same
+outputs without task ids, and is exported without them.
 """
 
 from __future__ import annotations

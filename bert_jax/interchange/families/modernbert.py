@@ -68,7 +68,7 @@ class Family(family.Family):
         "norm_bias": False,
         "classifier_bias": False,
         "is_decoder": False,
-        "position_embedding_type": "absolute",  # is written, and says nothing
+        "position_embedding_type": "absolute",  # published files have this key, which says nothing
     }
     nullable = ("local_rope_theta", _DROPOUT)
     others = (
@@ -165,7 +165,7 @@ class Family(family.Family):
 
 
 def _thetas(theirs: Mapping[str, Any], path: str) -> dict[str, float]:
-    """Return the bases of rotation, by the keys that transformers 4 has for them; version 5 has ``rope_parameters``."""
+    """Return the bases of rotation under the keys of transformers 4; version 5 has ``rope_parameters`` instead."""
     found: dict[str, float] = {}
     both = theirs.get("rope_parameters") or {}
     if not isinstance(both, Mapping) or not all(
@@ -195,7 +195,7 @@ def _thetas(theirs: Mapping[str, Any], path: str) -> dict[str, float]:
 
 
 def _every(theirs: Mapping[str, Any], path: str) -> dict[str, int]:
-    """Return each how many layers one sees the whole sequence, from ``layer_types`` if they are there."""
+    """Return the distance between two layers that see the whole sequence, by ``layer_types``; {} if there are none."""
     types = theirs.get("layer_types")
     if not types:
         return {}

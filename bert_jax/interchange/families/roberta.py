@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from bert_jax.errors import UserError
+from bert_jax.interchange import family
 from bert_jax.interchange.families import bert
 from bert_jax.interchange.names import Entry, dense, norm
 from bert_jax.models.config import ModelConfig
@@ -22,14 +23,11 @@ class Family(bert.Family):
         "Model": ("encoder", "pooler"),
         "ForMaskedLM": ("encoder", "mlm_head"),
         "ForCausalLM": ("encoder", "mlm_head"),
-        "ForSequenceClassification": ("encoder", "pooler", "classifier"),
-        "ForTokenClassification": ("encoder", "classifier"),
-        "ForQuestionAnswering": ("encoder", "qa_outputs"),
-        "ForMultipleChoice": ("encoder", "pooler", "classifier"),
+        **family.TASK_CLASSES,
     }
 
     def map(self, architecture: str, pad_id: int) -> tuple[Entry, ...]:
-        """Return the entries of the class. In a text classifier, the pooler is inside the classifier's module."""
+        """Return the entries of the class. A text classifier has the pooler inside the classifier's module."""
         inside = architecture.endswith("ForSequenceClassification")
         return (
             *bert.encoder_entries(self.prefix, pad_id + 1),

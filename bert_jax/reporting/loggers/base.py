@@ -47,7 +47,7 @@ class LoggerProtocol(Protocol):
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return those metrics that are finite numbers; a chart can show only these."""
+    """Return the metrics that are finite numbers, which alone a chart can show."""
     return {name: float(value) for name, value in metrics.items() if is_number(value)}
 
 
@@ -68,6 +68,6 @@ def flatten(config: Mapping[str, Any], where: str = "") -> dict[str, Any]:
 
 
 def check_loggers(names: Sequence[str]) -> None:
-    """Raise ``UserError`` unless each of ``names`` is a logger: a file of this package, or a file of the user's own."""
+    """Raise ``UserError`` unless each of ``names`` is a logger: a file of this package, or a user's file."""
     for name in names:
         catalogue.find("reporting.loggers", name, having="Logger")
