@@ -68,7 +68,8 @@ def is_rounding(name: str, leaf: np.ndarray, everywhere: float) -> bool:
     return "['key']" in name or "['classifier']" in name
 
 
-@pytest.mark.parametrize("task", ["tagging", "multiple_choice"])  # the others weigh rows alone
+# The others have one sequence in a row, as pretraining, or weigh rows alone.
+@pytest.mark.parametrize("task", ["multiple_choice", pytest.param("tagging", marks=pytest.mark.heavy)])
 def test_two_devices_and_accumulation_give_the_same_step(task: str) -> None:
     """Dropout is on: its bits follow the rows. Other meshes split the encoder, which pretraining tests."""
     with jax.enable_x64(True):
