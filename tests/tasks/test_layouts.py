@@ -1,4 +1,4 @@
-"""The loss of every task and its gradient are those of the global batch, whatever the mesh and the accumulation."""
+"""The loss of every task and its gradient do not depend on the mesh and the accumulation."""
 
 from typing import Any
 
@@ -56,8 +56,8 @@ def compare(found: tuple[Any, Any], expected: tuple[Any, Any], loss: float, grad
     everywhere = max(np.abs(leaf).max() for _, leaf in wanted)
     for (path, leaf), (_, other) in zip(wanted, got, strict=True):
         name = jax.tree_util.keystr(path)
-        # The gradient of a key's bias is zero but for rounding: softmax does not see it. So is that of a bias that all
-        # choices share.
+        # Two gradients are zero but for rounding, because softmax does not see the parameter: a key's bias, and a bias
+        # that all choices share.
         largest = everywhere if is_rounding(name, leaf, everywhere) else np.abs(leaf).max()
         assert np.abs(other - leaf).max() <= gradient * largest, name
 

@@ -117,11 +117,7 @@ def test_several_tasks_have_packed_rows_each(tmp_path: Path, one_device: None) -
 
 
 REFUSED = {
-    "multiple choice": (
-        "multiple_choice",
-        {},
-        "the task 'multiple_choice' has one example.*tagging can be",
-    ),
+    "multiple choice": ("multiple_choice", {}, "the task 'multiple_choice' has one example.*tagging can be"),
     "pairs read in steps": ("san_classification", {}, "the task 'san_classification' has one example in a row"),
     "groups": ("ranking", {}, "the task 'ranking' has one example in a row"),
     "a BiLSTM": ("tagging", {"bilstm_layers": 1}, "a BiLSTM reads all of a row; .* or config.bilstm_layers to 0"),

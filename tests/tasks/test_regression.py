@@ -47,6 +47,6 @@ def test_unknown_metrics():
         toy_tasks.make_task("regression", {"train": EXAMPLES}, config={"metrics": ("pearsn",)})
 
 
-def test_the_main_metric_is_one_that_is_measured() -> None:
+def test_the_main_metric_is_measured() -> None:
     assert Task.metric(Config()) == "spearmanr"
     assert Task.metric(Config(metrics=("mean_squared_error", "pearson"))) == "mean_squared_error"

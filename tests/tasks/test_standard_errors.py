@@ -1,4 +1,4 @@
-"""Standard errors: their formulas beside scipy and scikit-learn, and those of every task beside a plain jackknife."""
+"""Standard errors: formulas beside scipy and scikit-learn, and the errors of every task beside a plain jackknife."""
 
 import copy
 import math
@@ -142,7 +142,7 @@ KINDS = (
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_errors_of_a_task_are_those_of_its_scores_without_one_example_each(kind):
+def test_the_errors_of_a_task_equal_a_jackknife_by_hand(kind):
     lists = examples_of(kind)
     task = task_of(kind, [one for group in lists for one in group])
     outputs = outputs_of(kind, task)
