@@ -117,6 +117,7 @@ def test_a_frozen_encoder_keeps_its_bits_and_a_run_without_gain_ends(
         model={"dropout_rate": 0.1},
         frozen=("encoder",),
         selection={"patience": 1},
+        packing="none",
         vocab={"path": str(other_vocabulary(tmp_path, pretrained))},
     )
     assert toy_tasks.finetune(tmp_path, f"--init={pretrained}") == 0
@@ -143,7 +144,7 @@ def test_the_dropout_of_an_imported_classifier_is_taken(tmp_path: Path) -> None:
     params = jax.tree.map(np.asarray, fresh_params(model))
     export_model(TrainedModel("", params, model, tokenizer, head), tmp_path / "albert", "card")
     assert import_model(tmp_path / "albert").head == head
-    recipe = toy_tasks.write_toy(tmp_path, "classification", train=16, dev=8, phase={"num_epochs": 1})
+    recipe = toy_tasks.write_toy(tmp_path, "classification", train=16, dev=8, phase={"num_epochs": 1}, packing="none")
     config = json.loads(recipe.read_text())
     settings = FinetuningSettings.of(config | {"model": {"dropout_rate": 0.0}})
     assert prepare(settings, import_model(tmp_path / "albert")).tasks[""].config.dropout_rate is None

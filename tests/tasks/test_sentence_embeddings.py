@@ -184,6 +184,7 @@ def recipe(folder: Path, **changes: Any) -> Path:
         "phases": {"train": {"num_epochs": 3.0, "batch_size": 16, "max_length": 16}},
         "schedule": {"peak_learning_rate": 3e-3},
         "vocab": {"size": 64, "min_frequency": 1},
+        "packing": "none",
         "export": False,
     }
     for group, values in changes.items():

@@ -144,8 +144,8 @@ def test_a_run_that_was_cut_goes_on_and_learns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1}
-    phase = {"num_epochs": 10, "batch_size": 8}
-    toy_tasks.write_toy(tmp_path, "tagging", train=96, dev=16, model=model, phase=phase)
+    phase, schedule = {"num_epochs": 6, "batch_size": 8}, {"peak_learning_rate": 6e-3}
+    toy_tasks.write_toy(tmp_path, "tagging", train=96, dev=16, model=model, phase=phase, schedule=schedule)
     evaluation = Observer.evaluation
 
     def cut(self: Observer, step: int, metrics: Any) -> None:
@@ -161,7 +161,7 @@ def test_a_run_that_was_cut_goes_on_and_learns(
     said = capsys.readouterr().err
 
     _, facts, step = read_params(str(tmp_path / "run"))
-    assert step == 120
+    assert step == 72
     [restart] = facts["run"]["restarts"]
     assert 0 < restart["step"] <= 36
     scores = {record["step"]: record["f1"] for record in toy_tasks.evaluations(tmp_path)}
