@@ -30,17 +30,24 @@ def sharded(monkeypatch: pytest.MonkeyPatch) -> None:
 def one_update(
     name: str, devices: int, mesh_config: MeshConfig, micro_batches: int, packing: Any = "bucketed", **model: Any
 ) -> tuple[dict[str, float], Any]:
-    """Metrics and first moments (a tenth of the gradient) after one step on a batch of uneven weights."""
+    """What ``update`` returns for a batch of uneven weights."""
     rates = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1}
     train = toy_tasks.examples(name, ROWS if packing == "bucketed" else 4 * ROWS)
     task = toy_tasks.make_task(name, {"train": train}, packing=packing, **rates, **model)
+    indices = np.arange(ROWS)
+    batch = task.source("train", KIND, 0).rows(np.zeros_like(indices), indices)
+    batch["label_weights"][: ROWS // 2 : 2] = 0  # uneven over rows, devices and micro-batches
+    return update(task, batch, devices, mesh_config, micro_batches)
+
+
+def update(
+    task: Any, batch: dict[str, np.ndarray], devices: int, mesh_config: MeshConfig, micro_batches: int = 1
+) -> tuple[dict[str, float], Any]:
+    """Metrics and first moments (a tenth of the gradient) after one step on ``batch``."""
     mesh = meshes.make_mesh(mesh_config, jax.devices()[:devices])
     tx = adamw.Optimizer(clip_norm=None).make()
     schedule = linear.Schedule(1e-3, 0).make(10)
     state, frozen = InitialState(task, tx, mesh, mesh_config.weight_update).make(0)
-    indices = np.arange(ROWS)
-    batch = task.source("train", KIND, 0).rows(np.zeros_like(indices), indices)
-    batch["label_weights"][: ROWS // 2 : 2] = 0  # uneven over rows, devices and micro-batches
     with meshes.activations(mesh):
         gradients = make_gradients(task, micro_batches, state.params)
         step = jax.jit(make_train_step(task, tx, schedule, 0, gradients))
