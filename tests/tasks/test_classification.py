@@ -18,9 +18,7 @@ from bert_jax.interchange.loading import load
 from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.encoders import albert, bert
 from bert_jax.models.model import config_facts, fresh_params
-from bert_jax.recipes.finetuning_settings import FinetuningSettings
 from bert_jax.rows.example_rows import pair_sequences
-from bert_jax.runs.prepare import prepare
 from bert_jax.tasks.classification import Config, Task
 from bert_jax.workdir import run_record
 from tests.tasks import toy_tasks
@@ -146,12 +144,12 @@ def test_the_dropout_of_an_imported_classifier_is_taken(tmp_path: Path) -> None:
     assert import_model(tmp_path / "albert").head == head
     recipe = toy_tasks.write_toy(tmp_path, "classification", train=16, dev=8, phase={"num_epochs": 1}, packing="none")
     config = json.loads(recipe.read_text())
-    settings = FinetuningSettings.of(config | {"model": {"dropout_rate": 0.0}})
-    assert prepare(settings, import_model(tmp_path / "albert")).tasks[""].config.dropout_rate is None
+    recipe.write_text(json.dumps(config | {"model": {"dropout_rate": 0.0}}))
+    assert toy_tasks.task_config(tmp_path, tmp_path / "albert", resumes=False).dropout_rate is None
     recipe.write_text(json.dumps(config | {"model": {}}))
-    for _ in range(2):  # begun, and gone on with
-        assert toy_tasks.finetune(tmp_path, f"--init={tmp_path / 'albert'}") == 0
-        assert run_record.read_run(str(tmp_path / "run"))["facts"]["task"]["dropout_rate"] == 0.1
+    assert toy_tasks.finetune(tmp_path, f"--init={tmp_path / 'albert'}") == 0
+    assert run_record.read_run(str(tmp_path / "run"))["facts"]["task"]["dropout_rate"] == 0.1
+    assert toy_tasks.task_config(tmp_path, tmp_path / "albert", resumes=True).dropout_rate == 0.1
 
 
 @pytest.mark.usefixtures("one_device")
