@@ -27,7 +27,7 @@ class Collection:
     queries: Mapping[str, str]  # id -> text
     # query id -> document id -> grade, which is above 0 for a relevant document; empty if nothing is known
     relevances: Mapping[str, Mapping[str, int]]
-    shared_ids: bool = True  # whether a document and a query of one id are the same text, and no answer to each other
+    shared_ids: bool = True  # whether a document and a query of one id are one text; then neither answers the other
 
 
 def read_collection(

@@ -90,7 +90,7 @@ def choose(
 def _several(names: str | int | Sequence[str | int]) -> tuple[str, ...]:
     """Return the name or names of columns as a tuple of text. (Columns without names are numbered.)
 
-    A flag gives several as the text ``('a', 'b')``.
+    A flag gives several names as the text ``('a', 'b')``.
     """
     if isinstance(names, str) and names.startswith(("(", "[")):
         with contextlib.suppress(ValueError, SyntaxError):
@@ -106,31 +106,27 @@ def _is_needed(role: str, split: str, is_named: bool, roles: Roles) -> bool:
 
 
 def _unknown(role: str, name: str, records: Sequence[DataRecord]) -> str:
-    first = list(records[0]) if records else []
+    first, absent = list(records[0]) if records else [], f"no column {name!r} for config.data.columns.{role}"
     if role == "tags" and first[:1] == ["words"] and (mark := other_delimiter(records[0]["words"][0])):
         only = f"each line has only a word; if '{mark}' separates it from its tag"
-        return (
-            f"no column {name!r} for config.data.columns.{role}: {only}, add --config.data.options.delimiter='{mark}'"
-        )
+        return f"{absent}: {only}, add --config.data.options.delimiter='{mark}'"
     if len(first) == 1 and (mark := other_delimiter(first[0])):
         only = f"the only column is {first[0]!r}; if '{mark}' separates columns"
-        return (
-            f"no column {name!r} for config.data.columns.{role}: {only}, add --config.data.options.delimiter='{mark}'"
-        )
+        return f"{absent}: {only}, add --config.data.options.delimiter='{mark}'"
     if len(records) == 1 and (lists := [key for key, value in records[0].items() if _has(value, name)]):
         return (
-            f"no column {name!r} for config.data.columns.{role}: the objects of the list {lists[0]!r} have it;"
+            f"{absent}: the objects of the list {lists[0]!r} have it;"
             f" --config.data.options.field={lists[0]} reads each of them as a record"
         )
     if _are_data(first, records):
         return (
-            f"no column {name!r} for config.data.columns.{role}: the first line looks like data, not like names"
+            f"{absent}: the first line looks like data, not like names"
             f" ({well_formed(', '.join(' '.join(one.split())[:60] for one in first))}); add"
             f" --config.data.options.header=False --config.data.columns.{role}=NUMBER, from 0"
         )
     there = dict.fromkeys(" ".join(column.split())[:60] for record in records[:100] for column in _flat(record))
     listed = nearest(name, there).replace("valid:", "there are:") if there else "there are none"
-    return f"no column {name!r} for config.data.columns.{role}; {well_formed(listed)}"
+    return f"{absent}; {well_formed(listed)}"
 
 
 def _has(value: Any, name: str) -> bool:
@@ -180,8 +176,7 @@ def as_example(
 
     The example has the ``id`` that the file gives to the record, if any.
 
-    ``prefixes``: role -> a regular expression; what it matches is taken away where a value, or an entry of it, begins
-    with it.
+    ``prefixes``: role -> a regular expression, whose match is taken away from the start of a value or of its entries.
     """
     own = _value(record, chosen[_ID], _ID) if _ID in chosen else None
     example: Example = {} if own is None or own == "" else {_ID: str(own)}

@@ -19,7 +19,7 @@ _DOCSTART = "-DOCSTART-"
 _FIRST = ("B", "S", "U")  # prefixes that begin an entity; U is BILOU's name for S
 _INSIDE = ("I", "E", "M", "L")  # prefixes that continue an entity; M and E are from BMES, L is from BILOU
 _ENTITY = tuple(f"{prefix}-" for prefix in _FIRST + _INSIDE)
-NUMBER = re.compile(r"\d+([-.]\d+)?")  # of a word; CoNLL-U also numbers contracted words (3-4) and omitted ones (5.1)
+NUMBER = re.compile(r"\d+([-.]\d+)?")  # of a word; CoNLL-U also numbers contracted words (3-4) and omitted words (5.1)
 _COMMENTS = ("# ", "#begin document", "#end document")  # the last two are of CoNLL 2012
 _CONLL_U, _CONLL_U_TAGS = 10, 3  # the columns of a line of CoNLL-U, and the column of the parts of speech
 
@@ -39,7 +39,7 @@ class Reader:
     A ``-DOCSTART-`` line begins a document and is not a sentence. A line before a sentence that begins with ``#`` is a
     comment if it has not as many columns as the file, or no tag of the file. A sentence is bad if one of its lines has
     not as many columns as the file. If all lines of a sentence have only a word, it has no tags. Where the first column
-    numbers the words, as in CoNLL-U, contracted words (``3-4``) and omitted ones (``5.1``) are left out.
+    numbers the words, as in CoNLL-U, contracted words (``3-4``) and omitted words (``5.1``) are left out.
     """
 
     named_splits = False
@@ -138,11 +138,11 @@ def _has_tabs(lines: Iterable[str]) -> bool:
 
 
 def _fields(line: str, delimiter: str) -> tuple[str, ...]:
-    """Return the columns of a line, none for a blank one. A tab at its end, and spaces around columns, do not count."""
+    """Return the columns of a line; () for a blank line. A tab at its end and spaces around columns do not count."""
     if delimiter:
         cut = line.rstrip("\t ")
         return tuple([field.strip(" ") for field in cut.split(delimiter)]) if cut else ()
-    # It is split only at these: an ideographic space is a word.
+    # Only tabs and spaces separate columns: an ideographic space is a word.
     return tuple([field for field in line.replace("\t", " ").split(" ") if field])
 
 

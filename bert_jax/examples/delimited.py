@@ -13,13 +13,12 @@ from bert_jax.examples.reading import BadRecord, DataRecord, other_delimiter, pl
 from bert_jax.examples.values import is_unicode
 
 _FIELD_CHARACTERS = 1 << 30  # Python's own limit of 131,072 is too low for long documents
-SEPARATOR = re.compile(
-    '"?sep=(.)"?[,;\t]*', re.IGNORECASE
-)  # the first line of some files of Excel; it names the delimiter
+# The first line of some files of Excel; it names the delimiter.
+SEPARATOR = re.compile('"?sep=(.)"?[,;\t]*', re.IGNORECASE)
 
 
 class _Row(NamedTuple):
-    """A row of a table: its fields, or for a bad row the reason in their place; and its first and last line."""
+    """A row of a table: its fields, or the reason why the row is bad; and its first and last line."""
 
     first: int
     last: int
@@ -164,7 +163,7 @@ def _whole(rows: Sequence[_Row]) -> list[_Row]:
 
 
 def _lost(rows: Sequence[_Row]) -> int:
-    """Return the number of lines that are in rows which are not whole."""
+    """Return the number of lines of the rows that are not whole."""
     return sum(row.last - row.first + 1 for row in rows) - sum(row.last - row.first + 1 for row in _whole(rows))
 
 

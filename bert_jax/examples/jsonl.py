@@ -26,8 +26,8 @@ class Reader:
 
     named_splits = False
 
-    # the lists that lead to the records, where those are not the objects of the file: "data", "data.paragraphs.qas". A
-    # record has the fields around these lists too, and its ``number`` in the last; a digit is a place in a list.
+    # the lists that lead to the records, if the objects of the file are no records: "data", "data.paragraphs.qas". A
+    # record has the fields around these lists too, and its ``number`` in the last list; a digit is a place in a list.
     field: Any = ""
 
     def read(self, path: str) -> Iterator[DataRecord | BadRecord]:
@@ -46,12 +46,10 @@ class Reader:
         for where, value in values:
             if isinstance(value, Mapping):
                 yield DataRecord(value, where)
+            elif isinstance(value, BadRecord):
+                yield value
             else:
-                yield (
-                    value
-                    if isinstance(value, BadRecord)
-                    else BadRecord(where, f"has a JSON {_type(value)}, not an object{_inner(value)}")
-                )
+                yield BadRecord(where, f"has a JSON {_type(value)}, not an object{_inner(value)}")
 
 
 def _parse(text: str, path: str) -> Any:
@@ -70,11 +68,8 @@ def _type(value: Any) -> str:
 
 def _inner(value: Any) -> str:
     """Return the hint that reads the objects of a list inside ``value``, or "" if there is none."""
-    places = (
-        [i for i, item in enumerate(value) if isinstance(item, list) and item and isinstance(item[0], dict)]
-        if (isinstance(value, list))
-        else []
-    )
+    items = value if isinstance(value, list) else []
+    places = [i for i, item in enumerate(items) if isinstance(item, list) and item and isinstance(item[0], dict)]
     return f" (--config.data.options.field={places[0]} reads the objects in it)" if places else ""
 
 
@@ -102,7 +97,7 @@ def _values(text: str, path: str) -> Iterator[tuple[str, Any]]:
 def _inside(
     value: Any, keys: Sequence[str], around: Mapping[str, Any], place: str, path: str
 ) -> Iterator[tuple[str, Any]]:
-    """Yield (place, item) for the items of the lists that ``keys`` lead to; objects with the fields ``around`` them."""
+    """Yield (place, item) for the items of the lists that ``keys`` lead to; an object gets the fields ``around`` it."""
     if isinstance(value, list) and not (keys and keys[0].isdigit()):
         for i, item in enumerate(value):
             if keys:

@@ -1,4 +1,4 @@
-"""The reader ``line_columns``: reads records whose columns are lines, of several files side by side or of one file."""
+"""The reader ``line_columns``: reads records whose columns are lines of one file, or of several files side by side."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from bert_jax.examples.reading import BadRecord, DataRecord, need, text_lines
 class Reader:
     """Reads every so many lines as a record.
 
-    With ``files``, the path of a split has a ``*``, and a record has a line of each file; the columns are called as in
-    ``files``. Else the columns are numbered from 0. Lines that are blank in all files are skipped.
+    With ``files``, the path of a split has a ``*``, and a record has a line of each file, in a column with the file's
+    name in ``files``. Else the columns are numbered from 0. Lines that are blank in all files are skipped.
     """
 
     named_splits = True

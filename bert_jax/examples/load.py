@@ -1,4 +1,4 @@
-"""The keys of ``config.data``; loads the examples of a run: files, columns, splits, and what is in two splits."""
+"""Has the keys of ``config.data``; loads the examples of a run: files, columns, splits, and inputs in two splits."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def load(
 ) -> dict[str, tuple[Example, ...]]:
     """Return the examples of every split, in the order of the files, with the roles of a task and an ``id``.
 
-    Those of train are all of it; ``to_train_on`` takes the fraction that the config asks for.
+    The split train has all its examples; ``to_train_on`` takes the fraction that the config asks for.
 
     Args:
       folder: the paths of ``config.splits`` are relative to it; "" if they are absolute.
@@ -156,8 +156,9 @@ def make_reader(config: DataConfig) -> Reader:
 
 
 def _paths(config: DataConfig, folder: str | os.PathLike[str], reader: Reader) -> dict[str, str]:
-    paths = {split: os.path.join(os.fspath(folder), path) for split, path in config.splits.items()}
-    paths = {split: config.splits[split] if "://" in config.splits[split] else path for split, path in paths.items()}
+    paths = {
+        split: path if "://" in path else os.path.join(os.fspath(folder), path) for split, path in config.splits.items()
+    }
     if reader.named_splits:
         return paths
     found = {split: packed_name(path) for split, path in paths.items()}

@@ -52,7 +52,7 @@ class Reader(Protocol):
 
 
 def packed_name(path: str) -> str | None:
-    """Return ``path``, or its compressed form (``train.tsv.xz`` for ``train.tsv``), whichever exists; else None."""
+    """Return ``path``, or its compressed form (``train.tsv.xz`` for ``train.tsv``), if it exists; else None."""
     for candidate in (path, *(path + ending for ending in UNPACKERS)):
         if files.as_path(candidate).exists():
             return candidate
@@ -79,7 +79,7 @@ def typed(delimiter: str) -> str:
 
 
 def other_delimiter(header: str) -> str | None:
-    """Return what seems to separate the names of columns in a header that was not separated, as it is typed."""
+    """Return the delimiter, as typed in a shell, that an unseparated header of columns seems to have; None if none."""
     found = re.search(r"[;|,\t]|(?<=\") (?=\")", header)
     return found and found[0].replace("\t", "\\t")
 
@@ -87,10 +87,8 @@ def other_delimiter(header: str) -> str | None:
 def text_lines(path: str, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
     """Yield (number, line) for the lines of a file, numbered from 1, without line ends and byte order mark.
 
-    If the first line of a file ends in CR alone, all lines do.
-
-    Bytes that are not valid in ``encoding`` become lone surrogates, which the loader finds and reports with their
-    place.
+    If the first line of a file ends in CR alone, all lines do. Bytes that are not valid in ``encoding`` become lone
+    surrogates, which the loader finds and reports with their place.
 
     Raises:
       UserError: the file cannot be opened, is a damaged archive, or ``encoding`` is unknown.

@@ -1,6 +1,6 @@
 """Assigns rows to splits by a column, by ids or at random, takes a share of a split, and finds inputs in two splits.
 
-A larger share contains every smaller one. A score on inputs that the model was trained on means nothing.
+A larger share contains every smaller share. A score on inputs that the model was trained on means nothing.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ def _order(examples: Sequence[Example], salt: str, lead: Literal["rare", "freque
 
     A prefix of k of n examples has k c / n examples, rounded down or up, of a label with c examples, and nearly the
     share of all rare labels together. Labels with the same number of examples take turns, in the order of a hash. The
-    orders of these strata stand by that number, and the two smallest neighbors are merged until one order is left. The
-    last merge has all rare labels on one side, and begins with the side ``lead``.
+    orders of these strata stand by that number, and the two smallest neighbors are merged until a single order is left.
+    The last merge has all rare labels on one side, and begins with the side ``lead``.
     """
     labels: dict[str, list[tuple[bytes, int]]] = defaultdict(list)
     for i, example in enumerate(examples):
@@ -157,7 +157,7 @@ def check_column(column: str, values: Mapping[str, Any], splits: Mapping[str, st
 def deal_by_column(
     items: Sequence[DataRecord | BadRecord], column: str, values: Mapping[str, Any], note: Note
 ) -> dict[str, list[DataRecord | BadRecord]]:
-    """Return the items by split, in their order; bad ones, which have no columns, are in the first split.
+    """Return the items by split, in their order; bad items, which have no columns, are in the first split.
 
     Args:
       values: split -> its value or values in ``column``; rows with other values are left out. If empty, the usual

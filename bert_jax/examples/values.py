@@ -13,7 +13,7 @@ _SCALARS = (str, int, float)
 
 
 def is_blank(value: Any, role: str) -> bool:
-    """Return whether a value is empty. An empty list of answers counts as a value: it says that there is no answer."""
+    """Return whether a value is empty. An empty list of answers is a value: it says that there is no answer."""
     if value is None or (isinstance(value, str) and not value.strip()):
         return True
     return isinstance(value, list | tuple) and not value and role != "answers"

@@ -48,7 +48,7 @@ class Gold(NamedTuple):
 def locate(context: str, text: str, start: int) -> _Place:
     """Return the place of the answer ``text``: at ``start`` if it occurs there, else at the nearest occurrence.
 
-    Of two occurrences at the same distance, the earlier one is taken.
+    Of two occurrences at the same distance, the earlier occurrence is taken.
     """
     if text.strip() and start >= 0 and context.startswith(text, start):
         return _Place(start, start + len(text), "right")
@@ -100,7 +100,7 @@ def texts(example: Mapping[str, Any]) -> list[str]:
     return [answer["text"] for answer in example.get("answers") or []]
 
 
-# ---- What is said of predicted answers ------------------------------------------------------------------------------
+# ---- Predicted answers in the report --------------------------------------------------------------------------------
 
 
 def weigh(record: PredictionRecord) -> tuple[float, float]:

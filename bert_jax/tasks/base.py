@@ -1,4 +1,4 @@
-"""The base class of downstream tasks: rows of labelled examples, an encoder with one head, and sums of losses."""
+"""Has the base class of downstream tasks: rows of labelled examples, an encoder with one head, and sums of losses."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PACKED = f"{KIND}_packed"  # the kind of batches whose rows hold several example
 
 
 def with_error(name: str, score: float, error: float) -> dict[str, float]:
-    """Return a score that is reached without reading the text, with its standard error, as ``guess`` has them."""
+    """Return a score that is reached without reading the text, and its standard error, as ``guess`` returns them."""
     return {name: score, f"{name}{STANDARD_ERROR}": error}
 
 
@@ -49,8 +49,9 @@ class Setting:
     """The arguments that every task takes besides its config.
 
     Attributes:
-      splits: name of a split -> its examples. The one whose name begins with "train" is trained on; each split whose
-        name begins with "dev" is evaluated separately; one whose name begins with "test" is predicted at the end.
+      splits: name of a split -> its examples. The split whose name begins with "train" is trained on; each split whose
+        name begins with "dev" is evaluated separately; each split whose name begins with "test" is predicted at the
+        end.
       labels: names of the classes, in the order of the logits; () if a task has none.
       batch_size: the number of examples of a batch; if rows are packed, on average.
       packing: with "bucketed", the rows of a batch have about the same length and are padded to that length; with
@@ -239,8 +240,8 @@ class ExampleTask(SingleTask, abc.ABC):
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         """Return the metrics of the whole of ``part``, name -> value, from the outputs for all its rows.
 
-        A metric of your own is one more name here; ``config.selection.metric`` may name it. A mean over rows needs only
-        one more measure of a term.
+        A new metric is one more name here; ``config.selection.metric`` may name it. A mean over rows needs only one
+        more measure of a term.
         """
 
     def errors(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:

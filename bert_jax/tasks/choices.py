@@ -1,9 +1,9 @@
-"""The base class of tasks that choose one of the C sequences of a row; the same learned vector scores each sequence."""
+"""Has the base class of tasks that choose one of the C sequences of a row. One learned vector scores each sequence."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -15,6 +15,7 @@ from bert_jax.models.heads import ChoiceClassifier
 from bert_jax.models.masks import NEVER
 from bert_jax.models.model import POOLER, Part
 from bert_jax.records import Batch, Sum
+from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.task import Term
 from bert_jax.tasks.base import ExampleTask
 
@@ -27,6 +28,21 @@ class ChoiceTask(ExampleTask):
 
     exported_as = ("ForMultipleChoice", None)
     head_dropout = "classifier_dropout_rate"
+
+    def choice_rows(self, choices: Sequence[Sequence[tuple[str, str]]], right: Sequence[int | None]) -> EncodedRows:
+        """Return a row for each sequence of choices.
+
+        Args:
+          choices: the two texts of each choice of a row.
+          right: the index of the right choice of each row; None if it is unknown.
+        """
+        most = self.num_choices or 1
+        # A missing choice gets the shortest sequence, [CLS] [SEP] [SEP].
+        filled = [pair for of_row in choices for pair in (*of_row, *[("", "")] * (most - len(of_row)))]
+        sequences = self.pair_sequences([text for text, _ in filled], [pair for _, pair in filled])
+        weights = np.arange(most) < np.array([len(of_row) for of_row in choices], np.int64)[:, None]
+        arrays = {"choice_weights": weights.astype(np.float32), **self.targets(right, "int32")}
+        return self.make_rows(sequences, arrays)
 
     def head(self, dropout_rate: float) -> tuple[Part, ...]:
         return (POOLER, Part.of("classifier", ChoiceClassifier, dropout_rate=dropout_rate))
@@ -53,7 +69,7 @@ class _ChoiceLoss:
     def taught(
         self, outputs: Mapping[str, jax.Array], said: Mapping[str, jax.Array], batch: Batch, temperature: float
     ) -> Sum:
-        """Return the ``divergence`` from a teacher's distribution over these choices."""
+        """Return the ``divergence`` from a teacher's distribution over the choices that a row has."""
         logits, others = (jnp.where(batch["choice_weights"] > 0, one["logits"], NEVER) for one in (outputs, said))
         return divergence(logits, others, batch["label_weights"], temperature)
 

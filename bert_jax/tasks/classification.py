@@ -30,7 +30,7 @@ class Config:
 
     metrics: tuple[str, ...] = ("accuracy",)  # of a file in bert_jax/tasks/metrics, the first is the main one
     positive: str | None = None  # the positive label of a binary F1; if None, the label whose name sorts last
-    # on the pooled output; if None, that of an imported model's classifier, else the model's
+    # on the pooled output; if None, the rate of an imported model's classifier, else the model's rate
     dropout_rate: float | None = None
 
 

@@ -24,13 +24,11 @@ class Config(tagging.Config):
 
     Attributes:
       layers: how the encoder's layers are combined. A weighted sum learns softmax weights and a scale.
-      lstm_size, num_lstm_layers: the width of one direction of the BiLSTM, and its number of layers. If the width is
-        None, it is that of the model: 768 in the paper.
       dropout_rate: the dropout rate on the input and the output of the BiLSTM. If None, the model's rate.
     """
 
     layers: Layers = "concat_last_four"
-    lstm_size: int | None = None  # width of one direction of the BiLSTM; None: that of the model (768 in the paper)
+    lstm_size: int | None = None  # width of one direction of the BiLSTM; None: the model's width (768 in the paper)
     num_lstm_layers: int = 2  # layers of the BiLSTM
 
     def __post_init__(self) -> None:

@@ -25,8 +25,8 @@ class Judge:
 
     Attributes:
       form: how the report shows them: "classes", "tags", "choices", "answers", "numbers" or "pairs" (``report_errors``
-        draws each from certain entries of what ``show`` returns); of any other word it lists the entries.
-      weigh: returns whether a prediction is wrong (1 or 0) and how sure it is: the surest wrong ones come first.
+        draws each from certain entries of what ``show`` returns); for any other form the report lists the entries.
+      weigh: returns whether a prediction is wrong (1 or 0) and how sure it is: the surest wrong predictions come first.
       show: returns what the report shows of a prediction, as plain JSON values.
       is_known: returns whether the answer is known.
       by_degree: whether a prediction is neither right nor wrong, but more or less so, as a number is.

@@ -1,4 +1,4 @@
-"""How many batches of each task an epoch of several tasks has: the keys of ``config.mixing``."""
+"""Decides how many batches of each task an epoch of several tasks has: the keys of ``config.mixing``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST = 1000  # of alpha and ratio; more is a slip
 
 @dataclasses.dataclass(frozen=True)
 class Mixing:
-    """One of three ways to mix tasks; without any, an epoch has every example of every task once."""
+    """The keys of ``config.mixing``: one of three ways to mix tasks. Without them, an epoch has every example once."""
 
     shares: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # task -> its share of the batches
     # a task with n batches has a share of n^alpha: 1 in proportion to its examples, 0 as many as every other task
@@ -41,7 +41,7 @@ class Mixing:
             check_share(share, self.shares.values(), f"{_WHERE}.shares.{task}")
 
     def check(self, tasks: Collection[str]) -> None:
-        """Raise ``UserError`` if it names other tasks than ``tasks``, or not all whose share it says."""
+        """Raise ``UserError`` if a key names a task that is not in ``tasks``, or if ``shares`` lacks a task."""
         named = [*self.shares, *([self.main] if self.main is not None else [])]
         if unknown := [name for name in named if name not in tasks]:
             key = "shares" if self.shares else "main"
@@ -52,7 +52,7 @@ class Mixing:
     def passes(self, batches: Mapping[str, int], num_epochs: int) -> dict[str, tuple[float, ...]]:
         """Return the ``Bucket.passes`` of each task.
 
-        An epoch has as many batches as all examples of all tasks need; but with ``ratio`` as many as it says.
+        An epoch has as many batches as all examples of all tasks need; with ``ratio``, as many as ``ratio`` says.
 
         Args:
           batches: task -> the number of batches that its examples need.
@@ -68,7 +68,7 @@ class Mixing:
             return {name: tuple(one[name] for one in every) for name in batches}
         if self.ratio is not None and self.main is not None:
             others = sum(batches.values()) - batches[self.main]
-            wanted = max(1, round(self.ratio * batches[self.main]))  # whole batches, so that main keeps all of its own
+            wanted = max(1, round(self.ratio * batches[self.main]))  # whole batches, so that main keeps all its batches
             share = min(1.0, wanted / others) if others else 1.0
             return {name: (1.0 if name == self.main else share,) for name in batches}
         return dict.fromkeys(batches, (1.0,))

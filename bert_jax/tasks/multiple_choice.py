@@ -34,8 +34,8 @@ class Config:
     Attributes:
       label: how a label names the right choice: by "index" (from 0), "letter" (from A) or "text"; "auto" takes the
         first of these that fits every example.
-      dropout_rate: the dropout rate on the pooled output. If None, that of an imported model's classifier, else the
-        model's.
+      dropout_rate: the dropout rate on the pooled output. If None, the rate of an imported model's classifier, else
+        the model's rate.
     """
 
     label: Literal["auto", "index", "letter", "text"] = "auto"
@@ -79,16 +79,8 @@ class Task(ChoiceTask):
 
     def encode(self, split: str, examples: Sequence[Example]) -> EncodedRows:
         del split
-        contexts, continuations = [], []
-        weights = np.zeros((len(examples), self.num_choices or 1), np.float32)
-        for i, example in enumerate(examples):
-            choices = [_join(example, choice) for choice in example["choices"]]
-            weights[i, : len(choices)] = 1
-            absent = len(weights[i]) - len(choices)  # each missing choice gets the shortest sequence, [CLS] [SEP] [SEP]
-            contexts += [example["context"]] * len(choices) + [""] * absent
-            continuations += choices + [""] * absent
-        targets = self.targets(_right_choices(self.reading, examples), "int32")
-        return self.make_rows(self.pair_sequences(contexts, continuations), {"choice_weights": weights, **targets})
+        choices = [[(e["context"], _join(e, choice)) for choice in e["choices"]] for e in examples]
+        return self.choice_rows(choices, _right_choices(self.reading, examples))
 
     def finish(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         arrays = self.rows[part].arrays
@@ -129,7 +121,7 @@ def _join(example: Example, choice: str) -> str:
 def reading(wanted: str, examples: Sequence[Example]) -> str | None:
     """Return how labels name choices: ``wanted``, or for "auto" the first of ``_READINGS`` that fits all examples.
 
-    Returns None if it does not fit.
+    Returns None if no allowed reading fits.
     """
     for name in _READINGS if wanted == "auto" else (wanted,):
         places = _right_choices(name, examples)

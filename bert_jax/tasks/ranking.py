@@ -1,8 +1,8 @@
 """Ranks the candidates of a group, of which one is right (MT-DNN, Liu et al. 2019, section 3: QNLI by relevance).
 
-An example is one candidate: a text, such as a question, its pair, such as a sentence that may answer it, and whether it
-is the right one. Candidates with the same text are a group, unless the role ``group`` names groups. A row has the C
-sequences of a group, ``[CLS] text [SEP] pair [SEP]``, and the same learned vector scores each.
+An example is one candidate: a text, such as a question, its pair, such as a sentence that may answer it, and whether
+the pair is right. Candidates with the same text are a group, unless the role ``group`` names groups. A row has the C
+sequences of a group, ``[CLS] text [SEP] pair [SEP]``, and the same learned vector scores each sequence.
 
 ``multiple_choice`` has the same head and loss; its examples are whole groups.
 """
@@ -36,10 +36,10 @@ class Config:
 
     Attributes:
       positive: the label of the right candidate. If None, the label whose name sorts last.
-      bad_groups: what to do about groups that do not have one right candidate and at least one other. If "skip", they
-        count neither in the loss nor in a score.
-      dropout_rate: the dropout rate on the pooled output. If None, that of an imported model's classifier, else the
-        model's.
+      bad_groups: what to do about groups that do not have one right candidate and at least one wrong candidate. If
+        "skip", they count neither in the loss nor in a score.
+      dropout_rate: the dropout rate on the pooled output. If None, the rate of an imported model's classifier, else
+        the model's rate.
     """
 
     positive: str | None = None
@@ -48,7 +48,7 @@ class Config:
 
 
 def _share(record: PredictionRecord) -> float:
-    """Return how probable the predicted label of a candidate is, from the probability that it is the right one."""
+    """Return the probability of a candidate's predicted label; the record has the probability of the right label."""
     return float(record["probability"] if record["rank"] == 1 else 1 - record["probability"])
 
 
@@ -58,21 +58,17 @@ def _weigh(record: PredictionRecord) -> tuple[float, float]:
 
 def _show(example: Example, record: PredictionRecord) -> dict[str, Any]:
     shown = {name: clip(example[name]) for name in ("text", "pair")}
-    return {
-        "id": record["id"],
-        **shown,
-        "share": _share(record),
-        **{name: record[name] for name in ("label", "prediction")},
-    }
+    answer = {name: record[name] for name in ("label", "prediction")}
+    return {"id": record["id"], **shown, "share": _share(record), **answer}
 
 
 class Task(ChoiceTask):
     """The ranking task. Its loss is the mean cross-entropy of the softmax over the candidates of a group.
 
-    ``accuracy`` is the share of groups whose right candidate has the highest score; ``mrr`` the mean of 1 / its rank;
-    ``pairwise_accuracy`` the share of wrong candidates that rank below the right one of their group. In groups of two
-    candidates, as in QNLI, the first and the last equal the accuracy over examples by which QNLI is judged.
-    Of candidates with the same score, the earlier one ranks higher.
+    ``accuracy`` is the share of groups whose right candidate has the highest score; ``mrr`` is the mean of 1 / the rank
+    of the right candidate; ``pairwise_accuracy`` is the share of wrong candidates that rank below the right candidate
+    of their group. In groups of two candidates, as in QNLI, ``accuracy`` and ``pairwise_accuracy`` equal the accuracy
+    over examples, by which QNLI is judged. Of candidates with the same score, the earlier candidate ranks higher.
     """
 
     roles = Roles(("text", "pair"), ("group", "label"), together=("group", "text"))
@@ -104,22 +100,17 @@ class Task(ChoiceTask):
         return () if example.get("label") is None else (str(example["label"]),)
 
     def encode(self, split: str, examples: Sequence[Example]) -> EncodedRows:
-        groups, most = self.groups[split], self.num_choices or 1
-        weights = np.array([[1.0] * len(group) + [0.0] * (most - len(group)) for group in groups], np.float32)
+        groups = self.groups[split]
         rights = [[examples[i].get("label") and str(examples[i]["label"]) for i in group] for group in groups]
         self._report(split, groups, rights)
-        known = [_place(labels, self.setting.labels[-1]) for labels in rights]
-        # A missing candidate gets the shortest sequence, [CLS] [SEP] [SEP].
-        given = [[(examples[i]["text"], examples[i]["pair"]) for i in group] for group in groups]
-        filled = [pair for pairs in given for pair in (*pairs, *[("", "")] * (most - len(pairs)))]
-        sequences = self.pair_sequences([text for text, _ in filled], [pair for _, pair in filled])
-        return self.make_rows(sequences, {"choice_weights": weights, **self.targets(known, "int32")})
+        choices = [[(examples[i]["text"], examples[i]["pair"]) for i in group] for group in groups]
+        return self.choice_rows(choices, [_place(labels, self.setting.labels[-1]) for labels in rights])
 
     def _report(self, split: str, groups: Sequence[Sequence[int]], labels: Sequence[Sequence[str | None]]) -> None:
         """Note how many groups a split has, and which do not count.
 
         Raises:
-          UserError: a group of a run is bad, and ``bad_groups`` is "error".
+          UserError: a group is bad, ``bad_groups`` is "error", and the task trains.
         """
         positive, examples = self.setting.labels[-1], self.setting.splits[split]
         bad = collections.defaultdict(list)
@@ -165,14 +156,14 @@ class Task(ChoiceTask):
         }
 
     def _places(self, part: str, outputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rank of the right candidate, from 0, and the number of the others, of each group that counts."""
+        """Return the rank of the right candidate (from 0) and the number of wrong candidates of each known group."""
         arrays = self.rows[part].arrays
         known = arrays["label_weights"] > 0
         places = np.take_along_axis(self._ranks(part, outputs), arrays["labels"][:, None], axis=1)[known, 0]
         return places, arrays["choice_weights"].sum(axis=1)[known] - 1
 
     def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-        """Return one record per example: its label, its rank in its group from 1, and its share of the probability."""
+        """Return one record per example: its predicted label, its rank in its group, from 1, and its probability."""
         shares = special.softmax(self.scores(split, outputs), axis=-1)
         ranks, examples = self._ranks(split, outputs), self.setting.splits[split]
         records: list[dict[str, Any]] = [{} for _ in examples]
@@ -197,5 +188,5 @@ class Task(ChoiceTask):
 
 
 def _place(labels: Sequence[str | None], positive: str) -> int | None:
-    """Return the index of the right candidate of a group; None if there is not one, or no other candidate."""
+    """Return the index of the right candidate of a group; None unless there are one right and some wrong candidates."""
     return labels.index(positive) if len(labels) > 1 and labels.count(positive) == 1 and None not in labels else None

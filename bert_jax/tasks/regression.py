@@ -31,7 +31,7 @@ class Config:
     """The keys of ``config.task``, besides its name."""
 
     metrics: tuple[str, ...] = ("pearson", "spearmanr")  # or mean_squared_error, mean_absolute_error
-    # on the pooled output; if None, that of an imported model's classifier, else the model's
+    # on the pooled output; if None, the rate of an imported model's classifier, else the model's rate
     dropout_rate: float | None = None
 
     def __post_init__(self) -> None:
@@ -53,7 +53,6 @@ class Task(ExampleTask):
 
     roles = Roles(("text",), ("pair", "label"))
     answer, main_metric = "label", "spearmanr"
-
     titles: ClassVar[Mapping[str, str]] = TITLES
     exported_as = ("ForSequenceClassification", "regression")
     head_dropout = "classifier_dropout_rate"
@@ -66,25 +65,18 @@ class Task(ExampleTask):
         return config.metrics[0] if config.metrics and cls.main_metric not in config.metrics else cls.main_metric
 
     def check(self, splits: Mapping[str, Sequence[Example]]) -> None:
-        wrong = [
-            f"{example['id']} of {split} has {example['label']!r}"
+        given = [
+            (_number(example["label"]), f"{example['id']} of {split} has {example['label']!r}")
             for split, examples in splits.items()
             for example in examples
-            if example.get("label") is not None and _number(example["label"]) is None
+            if example.get("label") is not None
         ]
-        if wrong:
+        if wrong := [text for number, text in given if number is None]:
             raise UserError(
                 f"{len(wrong):,} labels are not finite numbers: {few(wrong, 5, '; ')}; a regression needs numbers, "
                 "config.task.name='classification' takes names"
             )
-
-        large = [
-            f"{example['id']} of {split} has {example['label']!r}"
-            for split, examples in splits.items()
-            for example in examples
-            if example.get("label") is not None and abs(_number(example["label"]) or 0.0) > _LARGEST
-        ]
-        if large:
+        if large := [text for number, text in given if abs(number or 0.0) > _LARGEST]:
             raise UserError(
                 f"{len(large):,} labels are beyond {_LARGEST:g}: {few(large, 5, '; ')}; their squares are infinite in "
                 "float32: divide the labels by a number"
@@ -159,7 +151,7 @@ class _SquaredError:
     def taught(
         self, outputs: Mapping[str, jax.Array], said: Mapping[str, jax.Array], batch: Batch, temperature: float
     ) -> Sum:
-        """Return the same with the numbers of a teacher for labels."""
+        """Return the sum of squared differences from a teacher's numbers, and the number of labels."""
         del temperature
         return self._from(outputs, said["logits"][..., 0], batch)
 
@@ -169,7 +161,7 @@ class _SquaredError:
 
 
 def _number(value: Any) -> float | None:
-    """Return a label as a finite number; None if the label is not one."""
+    """Return a label as a finite number; None if the label is no finite number."""
     try:
         found = float(value)
     except (TypeError, ValueError):

@@ -41,7 +41,7 @@ class Config:
     pooling: Pooling | None = None
     temperature: float = 0.05  # the loss divides cosines by this
     positives: Literal["given", "dropout"] = "given"  # "dropout": the text itself, even if there are pairs
-    max_negatives: int | None = None  # use only the first so many negatives of an example; if None, use all
+    max_negatives: int | None = None  # use at most this many negatives of an example, the first; if None, use all
     min_similarity: float = 0.0  # a pair with a lower ``similarity`` is no positive
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Several tasks in one training, with one encoder (MT-DNN, Liu et al. 2019, arXiv 1901.11504)."""
+"""Trains several tasks at once, with one encoder (MT-DNN, Liu et al. 2019, arXiv 1901.11504)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHARED = ("encoder", "pooler", FROZEN)  # parts of the parameters that all task
 
 
 class Member(SingleTask):
-    """One of several tasks, as a ``bert_jax.task.Task`` whose names are unlike the names of the other tasks.
+    """A task of several, as a ``bert_jax.task.Task`` whose names are unlike the names of the other tasks.
 
     Its metrics, held-out parts and kinds of batches are called "NAME/...". Parts of the parameters that no other task
     has are called "NAME_...". A step trains these parts and the shared parts.
@@ -173,9 +173,9 @@ class SeveralTasks(TaskOfSeveral[Member]):
         return float(np.average([self.flops_per_row[bucket.kind] for bucket in buckets], weights=rows))
 
     def evaluated(self, metrics: dict[str, float]) -> dict[str, float]:
-        """Return ``NAME/metric``, with several dev splits also ``NAME/metric/SPLIT``, and the mean of the main ones.
+        """Return ``NAME/metric``, with several dev splits also ``NAME/metric/SPLIT``, and the mean of the main metrics.
 
-        The mean and the main ones come first.
+        The mean and the main metrics come first.
         """
         found: dict[str, float] = {}
         for metric, value in metrics.items():
@@ -191,12 +191,12 @@ class SeveralTasks(TaskOfSeveral[Member]):
 
 
 def mean_of(metrics: Iterable[str]) -> str:
-    """Return the name of the mean of the tasks' main metrics; "" if a lower value of one of them is better."""
+    """Return the name of the mean of the tasks' main metrics; "" if a lower value of some main metric is better."""
     return "" if any(map(lower_is_better, metrics)) else MEAN
 
 
 def each_task(task: ExampleTask | SeveralTasks) -> dict[str, ExampleTask]:
-    """Return the tasks by name; the name of a task that is alone is ""."""
+    """Return the tasks by name; the name of an only task is ""."""
     return {name: one.task for name, one in task.members.items()} if isinstance(task, SeveralTasks) else {"": task}
 
 

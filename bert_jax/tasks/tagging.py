@@ -51,14 +51,14 @@ class Config:
         dropped, and the dropped words count as predicted O.
       overlap: how many pieces neighbouring windows share. Each word is scored only in the window that shows more of its
         context.
-      dropout_rate: the dropout rate on the last layer. If None, that of an imported model's classifier, else the
-        model's.
+      dropout_rate: the dropout rate on the last layer. If None, the rate of an imported model's classifier, else the
+        model's rate.
     """
 
     metrics: Literal["entities", "accuracy"] = "entities"
     mode: Literal["conll", "strict"] = "conll"
     scheme: str | None = None  # of the entities, for mode strict
-    labels: tuple[str, ...] = ()  # all tags; if empty, those of the training examples
+    labels: tuple[str, ...] = ()  # all tags; if empty, the tags of the training examples
     overflow: Literal["windows", "cut"] = "windows"
     overlap: int = 32
     dropout_rate: float | None = None
@@ -113,7 +113,7 @@ class Task(ExampleTask):
     def encode(self, split: str, examples: Sequence[Example]) -> EncodedRows:
         """Return a row for each window.
 
-        ``word_ids`` [L] is w + 1 at the first piece of each word w that is scored in the row, and else 0.
+        ``word_ids`` [L] is w + 1 at the first piece of each word w that is scored in the row, and 0 elsewhere.
         """
         del split
         tokenizer, capacity = self.setting.tokenizer, self.setting.max_length - 2
@@ -173,8 +173,7 @@ class Task(ExampleTask):
             figures = entity_metrics(true, predicted, self.config.mode, self.config.scheme)
             ends = ("_support", "_precision", "_recall")  # of each type, report only F1
             return {name: value for name, value in figures.items() if not name.endswith(ends)}
-        hits = [a == b for tags, others in zip(true, predicted, strict=True) for a, b in zip(tags, others, strict=True)]
-        return {"accuracy": float(np.mean(hits))}
+        return {"accuracy": ratio(*_hits(true, predicted).sum(axis=0))}
 
     def errors(self, part: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         """Return the standard errors of the scores over all types, by the jackknife over sentences."""
@@ -235,7 +234,7 @@ class Task(ExampleTask):
 
 
 def _hits(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> np.ndarray:
-    """Return how many tags of each sentence are right, and how many it has, [sentences, 2]."""
+    """Return the number of right tags and the number of tags of each sentence, [sentences, 2]."""
     pairs = zip(true, predicted, strict=True)
     return np.array([(sum(map(str.__eq__, tags, others)), len(tags)) for tags, others in pairs]).reshape(-1, 2)
 

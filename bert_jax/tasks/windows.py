@@ -107,7 +107,7 @@ def best_spans(starts: np.ndarray, ends: np.ndarray, longest: int, n_best: int) 
 
     Args:
       starts: [S] the start logits of the tokens with which a span may begin.
-      ends: [E], E >= S, the end logits of these tokens and of those after them.
+      ends: [E], E >= S, the end logits of these tokens and of the tokens after them.
     """
     if not len(starts):
         return []

@@ -45,10 +45,7 @@ CONLL_U = "".join(
 
 @pytest.mark.parametrize(
     ("text", "tags"),
-    [
-        (CONLL_U, [["ADP", "DET", "NOUN"], ["SYM"]]),
-        ("1\ta\tB-X\n2\tb\tO\n\n1\tc\tO\n", [["B-X", "O"], ["O"]]),
-    ],
+    [(CONLL_U, [["ADP", "DET", "NOUN"], ["SYM"]]), ("1\ta\tB-X\n2\tb\tO\n\n1\tc\tO\n", [["B-X", "O"], ["O"]])],
 )
 def test_numbers_of_words_are_no_words(tmp_path, text, tags):
     written(tmp_path, a__conllu=text.replace("#\tsent_id\t=\t1", "# sent_id = 1"))

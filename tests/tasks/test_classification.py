@@ -96,8 +96,17 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return workdir
 
 
+def other_vocabulary(folder: Path, pretrained: Path) -> Path:
+    """A file with the vocabulary of ``pretrained`` and one more piece."""
+    path = folder / "vocab.txt"
+    path.write_text(f"{(pretrained / 'vocab.txt').read_text().rstrip()}\nmore\n")
+    return path
+
+
 @pytest.mark.usefixtures("one_device")
-def test_a_frozen_encoder_keeps_its_bits_and_a_run_without_gain_ends(tmp_path: Path, pretrained: Path) -> None:
+def test_a_frozen_encoder_keeps_its_bits_and_a_run_without_gain_ends(
+    tmp_path: Path, pretrained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     toy_tasks.write_toy(
         tmp_path,
         "classification",
@@ -106,8 +115,11 @@ def test_a_frozen_encoder_keeps_its_bits_and_a_run_without_gain_ends(tmp_path: P
         model={"dropout_rate": 0.1},
         frozen=("encoder",),
         selection={"patience": 1},
+        packing="none",
+        vocab={"path": str(other_vocabulary(tmp_path, pretrained))},
     )
     assert toy_tasks.finetune(tmp_path, f"--init={pretrained}") == 0
+    assert "the vocabulary of --init is taken, not the recipe's: " in capsys.readouterr().err
     assert [record["step"] for record in toy_tasks.evaluations(tmp_path)] == [0, 12, 24]
     assert toy_tasks.results(tmp_path)["best_step"] == 12
     params, given = load(str(tmp_path / "run")).params, load(str(pretrained)).params
@@ -130,13 +142,14 @@ def test_the_dropout_of_an_imported_classifier_is_taken(tmp_path: Path) -> None:
     params = jax.tree.map(np.asarray, fresh_params(model))
     export_model(TrainedModel("", params, model, tokenizer, head), tmp_path / "albert", "card")
     assert import_model(tmp_path / "albert").head == head
-    recipe = toy_tasks.write_toy(tmp_path, "classification", train=32, dev=16, phase={"num_epochs": 1})
+    recipe = toy_tasks.write_toy(tmp_path, "classification", train=16, dev=8, phase={"num_epochs": 1}, packing="none")
     config = json.loads(recipe.read_text())
-    for workdir, own, rate in (("plain", {}, 0.1), ("own", {"dropout_rate": 0.0}, None)):
-        recipe.write_text(json.dumps(config | {"model": own}))
-        for _ in range(2):  # begun, and gone on with
-            assert toy_tasks.finetune(tmp_path, f"--init={tmp_path / 'albert'}", workdir=workdir) == 0
-            assert run_record.read_run(str(tmp_path / workdir))["facts"]["task"]["dropout_rate"] == rate
+    recipe.write_text(json.dumps(config | {"model": {"dropout_rate": 0.0}}))
+    assert toy_tasks.task_config(tmp_path, tmp_path / "albert", resumes=False).dropout_rate is None
+    recipe.write_text(json.dumps(config | {"model": {}}))
+    assert toy_tasks.finetune(tmp_path, f"--init={tmp_path / 'albert'}") == 0
+    assert run_record.read_run(str(tmp_path / "run"))["facts"]["task"]["dropout_rate"] == 0.1
+    assert toy_tasks.task_config(tmp_path, tmp_path / "albert", resumes=True).dropout_rate == 0.1
 
 
 @pytest.mark.usefixtures("one_device")
@@ -163,6 +176,7 @@ def test_a_run_learns_and_keeps_its_best_evaluation(tmp_path: Path) -> None:
         ({"bilstm_layers": -1}, "config.bilstm_layers is -1; 0 or more is needed"),
         ({"phase": {"max_length": 2}}, "config.phases.train.max_length is 2; at least 8 is needed"),
         ({"mesh": {"data": 3}}, "mesh"),
+        ({"selection": {"metric": "acuracy"}}, "config.selection.metric is 'acuracy'; did you mean 'accuracy'?"),
     ],
 )
 def test_a_refused_run_leaves_nothing(
@@ -174,32 +188,18 @@ def test_a_refused_run_leaves_nothing(
     assert not [path for path in tmp_path.glob("run/*") if path.name != ".lock"]
 
 
-def test_a_vocabulary_beside_that_of_init_is_said(
+def test_a_typed_vocabulary_beside_the_vocabulary_of_init_is_refused(
     tmp_path: Path, pretrained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A typed one is an error before the examples are read (there are none here), unless it is the model's own."""
+    """Before the examples are read (there are none here), unless the model has the same vocabulary."""
     (tmp_path / "recipe.json").write_text(json.dumps(toy_tasks.recipe("classification")))
-    other = tmp_path / "vocab.txt"
-    other.write_text(f"{(pretrained / 'vocab.txt').read_text().rstrip()}\nmore\n")
+    other = other_vocabulary(tmp_path, pretrained)
     for vocabulary, said in (
         (other, f"--config.vocab.path={other} contradicts --init={pretrained}, which has another vocabulary"),
         (pretrained / "vocab.txt", "train.jsonl"),
     ):
         assert toy_tasks.finetune(tmp_path, f"--init={pretrained}", f"--config.vocab.path={vocabulary}") == 2
         assert said in capsys.readouterr().err
-    (tmp_path / "recipe.json").unlink()
-    toy_tasks.write_toy(tmp_path, "classification", vocab={"path": str(other)}, phase={"num_steps": 1})
-    assert toy_tasks.finetune(tmp_path, f"--init={pretrained}") == 0
-    assert f"the vocabulary of --init is taken, not the recipe's: {other}" in capsys.readouterr().err
-
-
-def test_a_metric_that_there_is_none_of_is_found_before_the_first_step(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    toy_tasks.write_toy(tmp_path, "classification", selection={"metric": "acuracy"})
-    assert toy_tasks.finetune(tmp_path) == 2
-    assert "config.selection.metric is 'acuracy'; did you mean 'accuracy'?" in capsys.readouterr().err
-    assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
 def test_recipes_and_runs_of_pretraining_are_told_apart(

@@ -15,7 +15,7 @@ def classified(truth, shares):
     return {"id": "x", "prediction": max(found, key=found.get), "label": truth, "probabilities": found}
 
 
-def test_classes_are_counted_and_the_surest_wrong_one_leads():
+def test_classes_are_counted_and_the_surest_wrong_prediction_leads():
     records = [
         classified("a", (0.9, 0.05, 0.05)),
         classified("a", (0.2, 0.6, 0.2)),

@@ -1,4 +1,4 @@
-"""The loss of every task and its gradient are those of the global batch, whatever the mesh and the accumulation."""
+"""The loss of every task and its gradient do not depend on the mesh and the accumulation."""
 
 from typing import Any
 
@@ -30,17 +30,24 @@ def sharded(monkeypatch: pytest.MonkeyPatch) -> None:
 def one_update(
     name: str, devices: int, mesh_config: MeshConfig, micro_batches: int, packing: Any = "bucketed", **model: Any
 ) -> tuple[dict[str, float], Any]:
-    """Metrics and first moments (a tenth of the gradient) after one step on a batch of uneven weights."""
+    """What ``update`` returns for a batch of uneven weights."""
     rates = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1}
     train = toy_tasks.examples(name, ROWS if packing == "bucketed" else 4 * ROWS)
     task = toy_tasks.make_task(name, {"train": train}, packing=packing, **rates, **model)
+    indices = np.arange(ROWS)
+    batch = task.source("train", KIND, 0).rows(np.zeros_like(indices), indices)
+    batch["label_weights"][: ROWS // 2 : 2] = 0  # uneven over rows, devices and micro-batches
+    return update(task, batch, devices, mesh_config, micro_batches)
+
+
+def update(
+    task: Any, batch: dict[str, np.ndarray], devices: int, mesh_config: MeshConfig, micro_batches: int = 1
+) -> tuple[dict[str, float], Any]:
+    """Metrics and first moments (a tenth of the gradient) after one step on ``batch``."""
     mesh = meshes.make_mesh(mesh_config, jax.devices()[:devices])
     tx = adamw.Optimizer(clip_norm=None).make()
     schedule = linear.Schedule(1e-3, 0).make(10)
     state, frozen = InitialState(task, tx, mesh, mesh_config.weight_update).make(0)
-    indices = np.arange(ROWS)
-    batch = task.source("train", KIND, 0).rows(np.zeros_like(indices), indices)
-    batch["label_weights"][: ROWS // 2 : 2] = 0  # uneven over rows, devices and micro-batches
     with meshes.activations(mesh):
         gradients = make_gradients(task, micro_batches, state.params)
         step = jax.jit(make_train_step(task, tx, schedule, 0, gradients))
@@ -56,8 +63,8 @@ def compare(found: tuple[Any, Any], expected: tuple[Any, Any], loss: float, grad
     everywhere = max(np.abs(leaf).max() for _, leaf in wanted)
     for (path, leaf), (_, other) in zip(wanted, got, strict=True):
         name = jax.tree_util.keystr(path)
-        # The gradient of a key's bias is zero but for rounding: softmax does not see it. So is that of a bias that all
-        # choices share.
+        # Two gradients are zero but for rounding, because softmax does not see the parameter: a key's bias, and a bias
+        # that all choices share.
         largest = everywhere if is_rounding(name, leaf, everywhere) else np.abs(leaf).max()
         assert np.abs(other - leaf).max() <= gradient * largest, name
 
@@ -68,7 +75,8 @@ def is_rounding(name: str, leaf: np.ndarray, everywhere: float) -> bool:
     return "['key']" in name or "['classifier']" in name
 
 
-@pytest.mark.parametrize("task", ["tagging", "multiple_choice"])  # the others weigh rows alone
+# The others have one sequence in a row, as pretraining, or weigh rows alone.
+@pytest.mark.parametrize("task", ["multiple_choice", pytest.param("tagging", marks=pytest.mark.heavy)])
 def test_two_devices_and_accumulation_give_the_same_step(task: str) -> None:
     """Dropout is on: its bits follow the rows. Other meshes split the encoder, which pretraining tests."""
     with jax.enable_x64(True):

@@ -98,7 +98,7 @@ def test_bad_choices(name):
 
 @pytest.mark.usefixtures("one_device")
 def test_a_run_learns(tmp_path: Path) -> None:
-    toy_tasks.write_toy(tmp_path, "multiple_choice", phase={"num_epochs": 2})
+    toy_tasks.write_toy(tmp_path, "multiple_choice", phase={"num_epochs": 2}, packing="none")
     assert toy_tasks.finetune(tmp_path) == 0
     metrics, records = toy_tasks.results(tmp_path)["metrics"]["dev"], toy_tasks.predictions(tmp_path)
     assert metrics["accuracy"] > 0.9

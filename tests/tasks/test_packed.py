@@ -98,14 +98,9 @@ def test_a_run_with_packed_rows(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert [record["id"] for record in toy_tasks.predictions(tmp_path)] == ids
 
 
-def prepared(folder: Path, config: dict[str, Any]) -> Any:
-    checked = prepare(FinetuningSettings.of(config), None)
-    return checked.with_examples(checked.load(str(folder), [].append))
-
-
 def test_several_tasks_have_packed_rows_each(tmp_path: Path, one_device: None) -> None:
     test_several.write(tmp_path)
-    task, experiment = prepared(tmp_path, test_several.recipe(packing="packed"))
+    task, experiment = toy_tasks.prepared(tmp_path, test_several.recipe(packing="packed"))
     source, phases = task.source("train", KIND, 0), experiment.phases
     kinds = {f"{name}/packed" for name in ("clas", "regr", "tagg")}
     assert {bucket.kind for bucket in source.buckets} == kinds
@@ -122,11 +117,7 @@ def test_several_tasks_have_packed_rows_each(tmp_path: Path, one_device: None) -
 
 
 REFUSED = {
-    "multiple choice": (
-        "multiple_choice",
-        {},
-        "the task 'multiple_choice' has one example.*tagging can be",
-    ),
+    "multiple choice": ("multiple_choice", {}, "the task 'multiple_choice' has one example.*tagging can be"),
     "pairs read in steps": ("san_classification", {}, "the task 'san_classification' has one example in a row"),
     "groups": ("ranking", {}, "the task 'ranking' has one example in a row"),
     "a BiLSTM": ("tagging", {"bilstm_layers": 1}, "a BiLSTM reads all of a row; .* or config.bilstm_layers to 0"),
@@ -154,7 +145,7 @@ def test_rows_that_do_not_divide_are_refused(tmp_path: Path) -> None:
 
     def of_size(size: int) -> Any:
         phases = {"train": {"batch_size": size}}
-        return prepared(tmp_path, toy_tasks.recipe("classification", packing="packed", phases=phases))[0]
+        return toy_tasks.prepared(tmp_path, toy_tasks.recipe("classification", packing="packed", phases=phases))[0]
 
     message = "batch_size is 8, about 4 packed rows.* x micro_batches 1 = 8; the nearest size whose rows do is 16, or"
     with pytest.raises(UserError, match=message):

@@ -141,6 +141,7 @@ def test_a_run_learns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         "ranking",
         phase={"num_epochs": 2},
         data={"splits": {"train": "train.jsonl"}, "dev_fraction": 0.2},
+        packing="none",
         export=True,
     )
     assert toy_tasks.finetune(tmp_path) == 0

@@ -34,10 +34,9 @@ def test_bad_settings(bad):
 @pytest.mark.usefixtures("one_device")
 def test_a_run_learns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With an encoder that reads no token types; one text, and a class of transformers with this head, are a line."""
-    toy_tasks.write_toy(
-        tmp_path, "san_classification", phase={"num_epochs": 4}, model={"encoder": "roberta"}, export=True
-    )
-    assert toy_tasks.finetune(tmp_path) == 0
+    phase, model = {"num_epochs": 4}, {"encoder": "roberta"}
+    toy_tasks.write_toy(tmp_path, "san_classification", phase=phase, model=model, export=True, packing="none")
+    assert toy_tasks.finetune(tmp_path, "--config.task.reading_steps=2") == 0
     assert "not exported: transformers has no class with this head" in capsys.readouterr().err
     metrics, records = toy_tasks.results(tmp_path)["metrics"]["dev"], toy_tasks.predictions(tmp_path)
     assert metrics["accuracy"] > 0.9

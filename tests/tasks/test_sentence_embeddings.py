@@ -26,11 +26,9 @@ from bert_jax.tasks.sentence_embeddings import Config, Task, candidates, retriev
 from bert_jax.text.tokenizer import Tokenizer, wordpiece
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
-from bert_jax.training.optimizers import adamw
-from bert_jax.training.schedules import linear
-from bert_jax.training.state import InitialState
-from bert_jax.training.step import make_train_step
 from tests.interchange import sentence_folders
+from tests.tasks import toy_tasks
+from tests.tasks.test_layouts import update
 
 ROWS = 16
 LETTERS = "abcdefghijklmnopqrst"
@@ -47,60 +45,27 @@ def pairs(count: int = ROWS, negatives: tuple[int, ...] = (0, 2, 1)) -> tuple[di
     made = []
     for i in range(count):
         words = [f"{LETTERS[i % 20]} {LETTERS[(7 * i + k) % 20]} {LETTERS[i // 20]}" for k in range(4)]
-        made.append(
-            {
-                "id": str(i),
-                "text": f"{words[0]} a",
-                "positive": f"b {words[1]}",
-                "negatives": [f"c {i % 10} {w}" for w in words[2 : 2 + negatives[i % len(negatives)]]],
-            }  # noqa: E501
-        )
+        others = [f"c {i % 10} {word}" for word in words[2 : 2 + negatives[i % len(negatives)]]]
+        made.append({"id": str(i), "text": f"{words[0]} a", "positive": f"b {words[1]}", "negatives": others})
     return tuple(made)
 
 
 def make(tokenizer: Tokenizer, splits: dict[str, Any], config: Config = GIVEN, **model: Any) -> Task:
     model = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, **model}
-    return Task(
-        config,
-        Setting(
-            splits,
-            tokenizer,
-            bert.Config(tokenizer.size, 32, 1, 2, 64, max_length=32, **model),
-            (),
-            16,
-            ROWS,
-            packing="none",
-        ),
-    )
+    encoder = bert.Config(tokenizer.size, 32, 1, 2, 64, max_length=32, **model)
+    return Task(config, Setting(splits, tokenizer, encoder, (), 16, ROWS, packing="none"))
 
 
 def batch_of(task: Task, part: str) -> dict[str, np.ndarray]:
     return task.rows[part].take(np.arange(len(task.rows[part])), task.lengths[KIND])
 
 
-def one_update(tokenizer: Tokenizer, devices: int, mesh_config: MeshConfig) -> tuple[dict[str, float], Any]:
-    """Metrics and first moments after a step whose rows have 0 to 2 negatives, with dropout."""
+def test_the_negatives_of_a_row_come_from_the_global_batch(tokenizer: Tokenizer) -> None:
+    """A step whose rows have 0 to 2 negatives, with dropout."""
     task = make(tokenizer, {"train": pairs(), "dev": pairs()})
-    mesh = meshes.make_mesh(mesh_config, jax.devices()[:devices])
-    tx = adamw.Optimizer(clip_norm=None).make()
-    state, frozen = InitialState(task, tx, mesh).make(0)
-    with meshes.activations(mesh):
-        step = jax.jit(make_train_step(task, tx, linear.Schedule(1e-3, 0).make(10), 0))
-        state = step(state, frozen, meshes.to_devices(batch_of(task, "train"), mesh))
-    metrics = {name: float(s.value / s.count) for name, s in state.metrics.items() if name != "tokens"}
-    return metrics, jax.device_get(state.opt_state[1].mu)
-
-
-@pytest.fixture(scope="module")
-def alone(tokenizer: Tokenizer) -> tuple[dict[str, float], Any]:
-    return one_update(tokenizer, 1, MeshConfig())
-
-
-@pytest.mark.parametrize(("devices", "mesh"), [(8, MeshConfig()), (8, MeshConfig(data=2, fsdp=2, tensor=2))], ids=str)
-def test_negatives_are_those_of_the_global_batch(
-    devices: int, mesh: MeshConfig, tokenizer: Tokenizer, alone: tuple[dict[str, float], Any]
-) -> None:
-    expected, found = alone, one_update(tokenizer, devices, mesh)
+    batch = batch_of(task, "train")
+    expected = update(task, batch, 1, MeshConfig())
+    found = update(task, batch, 8, MeshConfig(data=2, fsdp=2, tensor=2))
     for name, value in expected[0].items():
         assert found[0][name] == pytest.approx(value, rel=2e-6), name
     largest = max(float(np.abs(x).max()) for x in jax.tree.leaves(expected[1]))
@@ -133,13 +98,14 @@ def test_the_loss_by_hand(repeats: bool, tokenizer: Tokenizer) -> None:
     task = make(tokenizer, {"train": tuple(examples), "dev": tuple(examples)}, Config(temperature=0.2))
     embeddings = np.random.default_rng(0).normal(size=(ROWS, 4, 8)).astype(np.float32)
     batch = {name: jnp.asarray(value) for name, value in batch_of(task, "train").items()}
-    sums = task.score({"embeddings": jnp.asarray(embeddings)}, batch)
+    score = jax.jit(task.score)
+    sums = score({"embeddings": jnp.asarray(embeddings)}, batch)
     assert float(sums["loss"].count) == ROWS
     assert float(sums["loss"].value) / ROWS == pytest.approx(by_hand(embeddings, examples, 0.2), rel=1e-5)
     # Texts that are not there have no part in it.
     moved = embeddings.copy()
     moved[batch["choice_weights"] == 0] += 100
-    assert float(task.score({"embeddings": jnp.asarray(moved)}, batch)["loss"].value) == float(sums["loss"].value)
+    assert float(score({"embeddings": jnp.asarray(moved)}, batch)["loss"].value) == float(sums["loss"].value)
 
 
 def test_rows_that_pad_an_evaluation_are_no_negatives(tokenizer: Tokenizer) -> None:
@@ -148,7 +114,8 @@ def test_rows_that_pad_an_evaluation_are_no_negatives(tokenizer: Tokenizer) -> N
     batch = {name: jnp.asarray(value) for name, value in batch_of(task, "dev").items()}
     half = {name: value[:8] for name, value in batch.items()}
     padded = batch | {"choice_weights": batch["choice_weights"].at[8:].set(0)}
-    expected, found = task.score({"embeddings": embeddings[:8]}, half), task.score({"embeddings": embeddings}, padded)
+    score = jax.jit(task.score)
+    expected, found = score({"embeddings": embeddings[:8]}, half), score({"embeddings": embeddings}, padded)
     assert float(found["loss"].count) == 8
     assert float(found["loss"].value) == pytest.approx(float(expected["loss"].value), rel=1e-6)
     assert candidates(embeddings, padded["text_ids"], padded["choice_weights"])[1][:8, :, 8:].sum() == 0
@@ -169,17 +136,13 @@ def test_dropout_alone_parts_a_text_from_itself(tokenizer: Tokenizer) -> None:
     np.testing.assert_allclose(text, positive, atol=1e-6)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls", "lasttoken"])
+@pytest.mark.parametrize("pooling", ["mean", "lasttoken"])
 def test_padding_changes_no_vector(pooling: Any, tokenizer: Tokenizer) -> None:
     task = make(tokenizer, {"train": pairs(), "dev": pairs()}, Config(pooling=pooling))
     variables = Variables(meshes.unbox(jax.jit(task.init)(jax.random.key(0)).params), {})
     rows = task.rows["dev"]
-    short, long = (
-        jax.jit(task.outputs)(variables, {k: jnp.asarray(v) for k, v in rows.take(np.arange(4), n).items()})[
-            "embeddings"
-        ]
-        for n in (task.lengths[KIND], 32)
-    )
+    outputs = jax.jit(task.outputs)
+    short, long = (outputs(variables, rows.take(np.arange(4), n))["embeddings"] for n in (task.lengths[KIND], 32))
     there = rows.arrays["choice_weights"][:4] > 0
     np.testing.assert_allclose(np.asarray(short)[there], np.asarray(long)[there], atol=1e-5)
 
@@ -197,25 +160,12 @@ def test_ranked() -> None:
     assert retrieval_scores(embeddings, ids, np.array([[1, 0], [1, 0], [1, 0]])) == {}
 
 
-def write(folder: Path, name: str, examples: Any) -> None:
-    (folder / name).write_text("".join(json.dumps(example) + "\n" for example in examples))
-
-
-def recipe(folder: Path, **changes: Any) -> Path:
-    config: dict[str, Any] = {
-        "task": {"name": "sentence_embeddings"},
-        "data": {"format": "jsonl", "splits": {"train": "train.jsonl", "dev": "dev.jsonl"}},
-        "model": {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "mlp_dim": 64, "max_length": 32},
-        "phases": {"train": {"num_epochs": 3.0, "batch_size": 16, "max_length": 16}},
-        "schedule": {"peak_learning_rate": 3e-3},
-        "vocab": {"size": 64, "min_frequency": 1},
-        "export": False,
-    }
-    for group, values in changes.items():
-        config[group] = {**config[group], **values} if isinstance(config.get(group), dict) else values
-    path = folder / "recipe.json"
-    path.write_text(json.dumps(config))
-    return path
+def write(folder: Path, train: int, dev: int, num_epochs: int, **changes: Any) -> None:
+    """Topics and a recipe."""
+    toy_tasks.write_examples(folder / "train.jsonl", topics(train, 0))
+    toy_tasks.write_examples(folder / "dev.jsonl", topics(dev, 1))
+    changes |= {"phases": {"train": {"num_epochs": num_epochs, "max_length": 16}}, "packing": "none"}
+    (folder / "recipe.json").write_text(json.dumps(toy_tasks.recipe("sentence_embeddings", **changes)))
 
 
 def topics(count: int, seed: int) -> list[dict[str, Any]]:
@@ -228,23 +178,20 @@ def topics(count: int, seed: int) -> list[dict[str, Any]]:
         left, right = (
             ["".join(chr(97 + (topic * 3 + k + 9 * side) % 26) * 2 for k in rng.integers(3, size=2)) for _ in range(3)]
             for side in (0, 1)
-        )  # noqa: E501
+        )
         made.append({"id": f"{seed}-{number}", "text": " ".join(left), "positive": f"{' '.join(right)} {number}"})
     return made
 
 
 @pytest.mark.usefixtures("one_device")
 def test_a_toy_is_learned_and_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path, "train.jsonl", topics(160, 0))
-    write(tmp_path, "dev.jsonl", topics(40, 1))
+    write(tmp_path, 160, 40, 3)
     workdir = tmp_path / "run"
-    assert run(["finetune", f"--config={recipe(tmp_path)}", f"--data={tmp_path}", f"--workdir={workdir}"]) == 0
-    lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
-    evaluations = [line for line in lines if line["split"] == "eval"]
+    assert toy_tasks.finetune(tmp_path) == 0
+    evaluations = toy_tasks.evaluations(tmp_path)
     assert evaluations[-1]["mrr@10"] > evaluations[0]["mrr@10"] + 0.1
     assert evaluations[-1]["accuracy"] > evaluations[0]["accuracy"]
-    predictions = [json.loads(line) for line in (workdir / "predictions_dev.jsonl").read_text().splitlines()]
-    assert all(-1.0001 <= record["prediction"] <= 1.0001 for record in predictions)
+    assert all(-1.0001 <= record["prediction"] <= 1.0001 for record in toy_tasks.predictions(tmp_path))
     assert f'retrieve --workdir={workdir} --corpus=FILE --query="TEXT"' in capsys.readouterr().err
     assert run(["predict", f"--workdir={workdir}", "aa bb"]) == 0
     assert len(json.loads(capsys.readouterr().out)["prediction"]) == 32
@@ -257,12 +204,9 @@ def test_a_run_begins_with_the_pooling_of_its_model_and_its_export_says_it(
     init = sentence_folders.write(
         tmp_path / "bge", sentence_folders.FORMS["bge"], sentence_folders.write_encoder(tmp_path / "encoder")
     )
-    write(tmp_path, "train.jsonl", topics(32, 0))
-    write(tmp_path, "dev.jsonl", topics(16, 1))
-    path = recipe(tmp_path, export=True, phases={"train": {"num_epochs": 1.0, "batch_size": 16, "max_length": 16}})
+    write(tmp_path, 32, 16, 1, export=True)
     workdir = tmp_path / "run"
-    flags = ["finetune", f"--config={path}", f"--data={tmp_path}", f"--workdir={workdir}", f"--init={init}"]
-    assert run(flags) == 0
+    assert toy_tasks.finetune(tmp_path, f"--init={init}") == 0
     said = f"config.task.pooling is cls, as --init={init} says; it does without length 1"
     assert said in capsys.readouterr().err
     models = [bert_jax.load(workdir), bert_jax.load(workdir / "hugging_face")]
@@ -272,12 +216,12 @@ def test_a_run_begins_with_the_pooling_of_its_model_and_its_export_says_it(
     np.testing.assert_array_equal(models[1].encode(texts), vectors)
     np.testing.assert_allclose(vectors[1], models[0].hidden_states(["c"])[0][-1, 0], atol=1e-5)
     shutil.rmtree(init)
-    assert run([*flags, "--config.training.log_every_steps=1"]) == 0, "a run that goes on needs no --init"
-    assert run([*flags, "--config.task.pooling=mean"]) == 2
+    assert toy_tasks.task_config(tmp_path, init, resumes=True).pooling == "cls", "a run that goes on needs no --init"
+    assert toy_tasks.finetune(tmp_path, f"--init={init}", "--config.task.pooling=mean") == 2
     assert "config.task.pooling" in capsys.readouterr().err
 
 
-def test_another_pooling_than_that_of_the_model_is_said(tokenizer: Tokenizer) -> None:
+def test_a_note_says_that_the_pooling_differs_from_the_model(tokenizer: Tokenizer) -> None:
     model = bert.Config(tokenizer.size, 32, 1, 2, 64)
 
     def initial(**facts: Any) -> TrainedModel:
@@ -312,7 +256,7 @@ def test_similarities_follow_cosines(tokenizer: Tokenizer) -> None:
     assert found["recall@10"] < 1 or found["ndcg@10"] <= 1
 
 
-def test_bad_input(tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input(tokenizer: Tokenizer) -> None:
     alone = tuple({"id": e["id"], "text": e["text"]} for e in pairs())
     with pytest.raises(UserError, match="16 of 16 examples of train have no positive, such as 0; name its column"):
         make(tokenizer, {"train": alone, "dev": pairs()})
@@ -324,10 +268,8 @@ def test_bad_input(tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureF
         make(tokenizer, {"train": (dict(pairs()[0], similarity=1),), "dev": pairs()}, Config(min_similarity=2.0))
     with pytest.raises(UserError, match="temperature"):
         Config(temperature=0.0)
-    config = recipe(tmp_path, training={"micro_batches": 2})
-    assert run(["finetune", f"--config={config}", f"--data={tmp_path}", f"--workdir={tmp_path / 'run'}"]) == 2
-    assert "config.training.micro_batches is 2; only 1 is allowed" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
+    with pytest.raises(UserError, match=r"config.training.micro_batches is 2; only 1 is allowed"):
+        toy_tasks.prepared(Path(), toy_tasks.recipe("sentence_embeddings", training={"micro_batches": 2}))
 
 
 def test_negatives_can_be_limited(tokenizer: Tokenizer) -> None:

@@ -1,8 +1,11 @@
-"""Several tasks in one training: batches, parameters, metrics, results."""
+"""A run of several tasks: what it learns and writes, its model, its use as a teacher, and runs of it that were cut."""
 
 from __future__ import annotations
 
 import json
+import shutil
+import signal
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +13,27 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.errors import UserError
 from bert_jax.interchange.loading import load, one_task
-from bert_jax.recipes.finetuning_settings import FinetuningSettings
 from bert_jax.runs.prediction import load_tuned, predict
-from bert_jax.runs.prepare import prepare
 from bert_jax.task import Variables
-from bert_jax.tasks.several import SeveralTasks
-from bert_jax.training.evaluation import Evaluation
-from bert_jax.training.mesh import unbox
 from bert_jax.workdir.run_record import read_run
 from tests import toy
 from tests.tasks import toy_tasks
+from tests.training import gang
 
 TASKS = ("classification", "regression", "tagging")
 SIZES = {"classification": (96, 24), "regression": (64, 24), "tagging": (48, 16)}
+EPOCH, EPOCHS = 13, 4  # steps of an epoch, and epochs
+RESUMABLE: dict[str, Any] = {
+    "mixing": {"alpha": 1.0, "alpha_end": 0.0},
+    "model": {"dropout_rate": 0.1},
+    "phases": {"train": {"num_epochs": EPOCHS}},
+    "packing": "none",
+    "checkpoints": {"every_steps": 4, "keep": 100},
+    "training": {"loggers": (), "log_every_steps": 1, "logs_per_evaluation": None},
+}
 
 
 def data_of(name: str) -> dict[str, Any]:
@@ -49,8 +58,8 @@ def write(folder: Path, **changes: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a finished run, ``run``."""
-    folder = write(tmp_path_factory.mktemp("several"), phases={"train": {"num_epochs": 2}})
+    """A folder with a finished run, ``run``, whose shares change and whose every fourth step is saved."""
+    folder = write(tmp_path_factory.mktemp("several"), **RESUMABLE)
     with toy.one_device():
         assert toy_tasks.finetune(folder) == 0
     return folder
@@ -82,6 +91,16 @@ def test_each_task_has_its_own_results(finished: Path) -> None:
     assert details["tagg/dev"]["labels"] != details["clas/dev"]["labels"]
 
 
+def test_a_regression_is_learned(finished: Path) -> None:
+    """The other tasks learn in the tests of their files."""
+    records, metrics = toy_tasks.predictions(finished, "regr_dev"), toy_tasks.results(finished)["metrics"]["regr/dev"]
+    truth, found = (np.array([record[key] for record in records]) for key in ("label", "prediction"))
+    assert metrics["spearmanr"] > 0.8
+    assert metrics["pearson"] == pytest.approx(np.corrcoef(truth, found)[0, 1], abs=1e-4)
+    assert metrics["loss"] == pytest.approx(np.mean((truth - found) ** 2), rel=1e-3)
+    assert metrics["loss"] < np.var(truth)
+
+
 def test_one_task_of_the_model(finished: Path) -> None:
     run = str(finished / "run")
     with pytest.raises(UserError, match="was trained on several tasks: clas, regr, tagg; say which one: --task=clas"):
@@ -109,12 +128,10 @@ def taught(folder: Path, packing: str = "bucketed", **teacher: Any) -> Any:
         "teacher": {"init": str(folder / "run"), **teacher},
         "vocab": {"path": str(folder / "run" / "vocab.txt")},
     }
-    checked = prepare(FinetuningSettings.of(recipe(**changes)), None)
-    task, _ = checked.with_examples(checked.load(str(folder), [].append))
-    return task
+    return toy_tasks.prepared(folder, recipe(**changes))[0]
 
 
-def test_each_task_is_taught_by_the_one_of_its_name(finished: Path) -> None:
+def test_each_task_is_taught_by_the_task_of_its_name(finished: Path) -> None:
     """A student that is the teacher learns nothing more, in any task; the teacher is there once."""
     task, teacher = taught(finished, hidden={"weight": 1.0}), load(str(finished / "run"))
     variables = task.init(jax.random.key(0))
@@ -153,8 +170,7 @@ def test_a_task_alone_is_taught_by_one_of_several(finished: Path) -> None:
     def of_one(**teacher: Any) -> Any:
         config = toy_tasks.recipe("classification", vocab={"path": str(finished / "run" / "vocab.txt")})
         config |= {"data": data_of("classification"), "teacher": {"init": str(finished / "run"), **teacher}}
-        checked = prepare(FinetuningSettings.of(config), None)
-        return checked.with_examples(checked.load(str(finished), [].append))[0]
+        return toy_tasks.prepared(finished, config)[0]
 
     own = one_task(load(str(finished / "run")), "clas").params
     assert of_one(task="clas").lessons.params.keys() == own.keys()
@@ -162,107 +178,6 @@ def test_a_task_alone_is_taught_by_one_of_several(finished: Path) -> None:
         of_one()
     with pytest.raises(UserError, match="unknown config.teacher.task 'clss'; did you mean 'clas'"):
         of_one(task="clss")
-
-
-def wrong(**changes: Any) -> Any:
-    """A change of a recipe: a path of keys, joined by "__" -> its new value; None removes it."""
-
-    def change(tree: dict[str, Any]) -> None:
-        for path, value in changes.items():
-            *above, last = path.split("__")
-            node = tree
-            for key in above:
-                node = node[key]
-            node[last] = value
-            if value is None:
-                del node[last]
-
-    return change
-
-
-CLAS = {"task": {"name": "classification"}, "data": data_of("classification")}
-WRONG = {
-    "config has task and data beside tasks; a run has one task or several": wrong(task=CLAS["task"], data=CLAS["data"]),
-    "no task is given; name tasks and their files": wrong(tasks={}),
-    "config.mixing is for several tasks (config.tasks); leave it out": wrong(
-        tasks=None, task=CLAS["task"], data=CLAS["data"], mixing={"alpha": 1.0}
-    ),
-    "config.tasks has the name 'my-task'; letters, digits (not first) and _ are allowed": wrong(
-        **{"tasks__my-task": CLAS}
-    ),
-    "config.tasks has the name 'encoder'; a task cannot be called encoder,": wrong(tasks__encoder=CLAS),
-    "config.tasks has the name 'mean'; a task cannot be called encoder,": wrong(tasks__mean=CLAS),
-    "config.tasks has the name 'my_loss'; a task cannot be called encoder,": wrong(tasks__my_loss=CLAS),
-    "config.tasks.clas is 5; its keys are task and data": wrong(tasks__clas=5),
-    "missing key config.tasks.clas.data": wrong(tasks__clas__data=None),
-    "config.tasks.clas.weight is -1.0; a number above 0 is needed": wrong(tasks__clas__weight=-1.0),
-    "unknown key config.tasks.clas.tusk; did you mean 'task'?": wrong(tasks__clas__tusk=1),
-    "there is no task 'clasification' in bert_jax.tasks; did you mean": wrong(tasks__clas__task__name="clasification"),
-    "unknown key config.tasks.clas.task.metric; did you mean 'metrics'?": wrong(tasks__clas__task__metric=1),
-    "config.tasks.tagg.task.overlap is -1; at least 0": wrong(tasks__tagg__task__overlap=-1),
-    "dev_ids need a split called train in config.tasks.clas.data.splits; name its file": wrong(
-        tasks__clas__data__splits={"test": "classification/dev.jsonl"}
-    ),
-    "no file for train": wrong(tasks__clas__data__splits__train="none.jsonl"),
-    "config.tasks.clas.frozen names 'classifer'; did you mean 'classifier'?": wrong(tasks__clas__frozen=("classifer",)),
-    "batches of the kind 'clas' train nothing; the model has": wrong(
-        tasks__clas__frozen=("encoder", "pooler", "classifier")
-    ),
-    "config.mixing.shares names 'clss', which is no task": wrong(mixing={"shares": {"clss": 1.0}}),
-    "config.selection.metric is 'clas/f2'; did you mean 'clas/": wrong(selection={"metric": "clas/f2"}),
-    "config.training.micro_batches is 2; only 1 is allowed where the rows of a batch are each other's negatives, as in "
-    "config.tasks.vect": wrong(
-        tasks__vect={"task": {"name": "sentence_embeddings"}, "data": data_of("regression")},
-        training__micro_batches=2,
-    ),
-}
-
-
-@pytest.mark.parametrize("message", WRONG)
-def test_what_is_wrong_is_one_line(message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder, tree = write(tmp_path), recipe()
-    WRONG[message](tree)
-    (folder / "recipe.json").write_text(json.dumps(tree))
-    assert toy_tasks.finetune(folder) == 2
-    [line] = capsys.readouterr().err.strip().splitlines()
-    assert message in line
-    assert "config.task." not in line
-    assert not (folder / "run").exists()
-
-
-def test_parts_of_a_task_that_no_task_trains(tmp_path: Path) -> None:
-    tree = recipe(frozen=("pooler", "tagg_classifier"), model={"layers": "scanned"}, weights="fresh")
-    checked = prepare(FinetuningSettings.of(tree), None)
-    task, _ = checked.with_examples(checked.load(str(write(tmp_path)), lambda line: None))
-    assert isinstance(task, SeveralTasks)
-    variables = jax.eval_shape(task.init, jax.random.key(0))
-    assert set(variables.frozen) == {"pooler", "tagg_classifier"}
-    assert set(variables.params) == {"encoder", "clas_classifier", "regr_classifier"}
-    assert task.of("tagg").trains == {"encoder"}
-    tree["frozen"] = ("tagg_clasifier",)
-    checked = prepare(FinetuningSettings.of(tree), None)
-    with pytest.raises(UserError, match="config.frozen names 'tagg_clasifier'; did you mean 'tagg_classifier'?"):
-        checked.with_examples(checked.load(str(tmp_path), lambda line: None))
-
-
-def test_metrics_of_several_dev_splits(tmp_path: Path) -> None:
-    """Each has its own under NAME/metric/SPLIT, and NAME/metric is of both."""
-    tree = recipe(packing="none")
-    splits = {"train": "classification/train.jsonl", "dev_a": "classification/dev.jsonl"}
-    tree["tasks"]["clas"]["data"]["splits"] = splits | {"dev_b": "classification/more.jsonl"}
-    folder = write(tmp_path)
-    toy_tasks.write_examples(folder / "classification" / "more.jsonl", toy_tasks.examples("classification", 8, 5))
-    checked = prepare(FinetuningSettings.of(tree), None)
-    task, experiment = checked.with_examples(checked.load(str(folder), lambda line: None))
-    evaluation = Evaluation(task, experiment.check(), experiment.evaluated_phase, 2**31)
-    variables = jax.tree.map(np.asarray, unbox(jax.jit(task.init)(jax.random.key(0))))
-    found = evaluation.run(*variables)
-    names = {"loss", "accuracy"}
-    wanted = {f"clas/{name}{end}" for name in names for end in ("", "/dev_a", "/dev_b")}
-    assert {name for name in found if name.startswith("clas")} == wanted
-    assert list(found)[:4] == ["mean", "clas/accuracy", "regr/spearmanr", "tagg/f1"]
-    assert found["clas/loss"] == pytest.approx((24 * found["clas/loss/dev_a"] + 8 * found["clas/loss/dev_b"]) / 32)
-    assert set(evaluation.metric_names()) == set(found)
 
 
 @pytest.mark.heavy
@@ -280,3 +195,76 @@ def test_a_run_that_starts_from_one_of_several_tasks(finished: Path, capsys: pyt
     assert toy_tasks.finetune(finished, *flags, workdir="single") == 0
     left_out = "clas_classifier, regr_classifier, tagg_classifier"
     assert f"run; fresh: classifier; left out: {left_out}\n" in capsys.readouterr().err
+
+
+# ---- Runs that were cut ----------------------------------------------------------------------------------------------
+
+
+def kind_of(record: dict[str, Any]) -> str:
+    [kind] = {name.partition("/")[0] for name in record if "/" in name}
+    return kind
+
+
+def test_a_run_that_was_cut_at_a_switch_of_tasks_gives_the_same_bits(finished: Path, one_device: None) -> None:
+    run, cut = finished / "run", finished / "cut"
+    trained = [record for record in gang.records(run) if record["split"] == "train"]
+    kinds = [kind_of(record) for record in trained]
+    assert Counter(kinds[:EPOCH]) == {"clas": 6, "regr": 4, "tagg": 3}
+    assert all(abs(count - EPOCH / 3) < 1 for count in Counter(kinds[-EPOCH:]).values()), "as many of each in the last"
+    last = next(step for step in saved_steps(str(run))[-6:] if kinds[step] != kinds[step - 1])
+    shutil.copytree(run, cut)
+    for saved in (*(cut / "checkpoints").iterdir(), *(cut / "best").iterdir()):
+        if saved.name.isdecimal() and int(saved.name) > last:
+            shutil.rmtree(saved)
+    assert toy_tasks.finetune(finished, workdir="cut") == 0
+    assert gang.records(cut) == gang.records(run)
+    gang.assert_same_model(cut, run)
+    for name in ("results.json", "predictions_tagg_dev.jsonl"):
+        assert (cut / name).read_bytes() == (run / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("--config.mixing.alpha_end=0.5", "config.mixing.alpha_end: 0.0 -> 0.5"),
+        ("--config.tasks.clas.weight=2.0", "config.tasks.clas.weight: 1.0 -> 2.0"),
+        ("MORE", "config.tasks.more: left out -> given"),
+        ("LESS", "config.tasks.clas: given -> left out"),
+    ],
+)
+def test_another_mixture_is_refused_at_resume(
+    change: str, message: str, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags, tree = [change], json.loads((finished / "recipe.json").read_text())
+    if change in ("MORE", "LESS"):
+        more = {"task": {"name": "classification"}, "data": data_of("classification")}
+        tree["tasks"] |= {"more": more} if change == "MORE" else {}
+        tree["tasks"] = {name: one for name, one in tree["tasks"].items() if (name, change) != ("clas", "LESS")}
+        (finished / "other.json").write_text(json.dumps(tree))
+        flags = [f"--config={finished / 'other.json'}"]
+    assert toy_tasks.finetune(finished, *flags) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said.startswith(f"error: {finished / 'run'} holds another run: {message}"), said
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_killed_run(count: int, finished: Path, tmp_path: Path) -> None:
+    """Two processes give the losses of one, and each job that is killed and resumed gives its own bits."""
+    recipe, flags = finished / "recipe.json", [f"--data={finished}"]
+    runs = {name: tmp_path / name for name in ("whole", "cut")}
+    for name, run in runs.items():
+        job = gang.Gang(recipe, run, count, flags, verb="finetune")
+        if name == "cut":
+            job.until(lambda run=run: max(saved_steps(str(run)), default=0) >= 10)  # type: ignore[misc]
+            job.send(count - 1, signal.SIGKILL)
+            job.end()
+            assert max(saved_steps(str(run))) < EPOCHS * EPOCH
+            job = gang.Gang(recipe, run, count, flags, verb="finetune")
+        ended = job.end()
+        assert [code for code, _ in ended] == [0] * count, ended
+    assert gang.records(runs["cut"]) == gang.records(runs["whole"])
+    gang.assert_same_model(runs["cut"], runs["whole"])
+    for one, other in zip(gang.records(runs["whole"]), gang.records(finished / "run"), strict=True):
+        assert one.keys() == other.keys()
+        np.testing.assert_allclose(one.get("loss", 0), other.get("loss", 0), rtol=1e-3)

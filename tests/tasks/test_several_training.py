@@ -1,13 +1,9 @@
-"""Training on several tasks: what a step leaves alone, on one device and on several; a run that was killed."""
+"""Several tasks before a run: what a step leaves alone, on one device and on several, and what is wrong in a recipe."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import json
-import shutil
-import signal
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,43 +11,41 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.checkpoints.restoring import saved_steps
-from bert_jax.recipes.finetuning_settings import FinetuningSettings
-from bert_jax.runs.prepare import prepare
+from bert_jax.errors import UserError
+from bert_jax.tasks.several import SeveralTasks
 from bert_jax.training import mesh as meshes
+from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers import adamax, adamw, lamb
 from bert_jax.training.optimizers.base import Rule
 from bert_jax.training.state import TrainState
-from tests import toy
-from tests.tasks import test_several, toy_tasks
-from tests.training import gang
+from tests.tasks import toy_tasks
+from tests.tasks.test_several import data_of, recipe, write
 
-ORDER = ("clas", "tagg", "regr", "clas")  # their kinds, in turn
+ORDER = ("clas", "tagg", "clas")  # the kinds of the steps
 SHARED = {"encoder", "pooler"}
 OWN = {"clas": {"clas_classifier"}, "regr": {"regr_classifier"}, "tagg": {"tagg_classifier"}}
-TRAINS = {"clas": {"clas_classifier"}, "regr": SHARED | OWN["regr"], "tagg": {"encoder"} | OWN["tagg"]}
+TRAINS = {"clas": {"pooler"} | OWN["clas"], "tagg": {"encoder"} | OWN["tagg"]}
 MESHES = {
     "one": (1, MeshConfig()),
     "replicated": (8, MeshConfig(weight_update="replicated")),
-    "sharded": (8, MeshConfig()),
+    "sharded": (2, MeshConfig()),
 }
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return test_several.write(tmp_path_factory.mktemp("training"))
+    return write(tmp_path_factory.mktemp("training"))
 
 
 @functools.cache
 def made(folder: Path) -> Any:
-    """The task and the experiment of a recipe whose layers are scanned; ``clas`` does not train what is shared."""
-    recipe = test_several.recipe(
+    """The task and the experiment of a recipe whose layers are scanned; ``clas`` does not train the encoder."""
+    tree = recipe(
         model={"layers": "scanned", "num_layers": 2, "mlp_dim": 128}, packing="none", schedule={"warmup_fraction": 0.0}
     )
-    recipe["tasks"]["clas"] |= {"frozen": ("encoder", "pooler"), "weight": 2.0}
-    checked = prepare(FinetuningSettings.of(recipe), None)
-    return checked.with_examples(checked.load(str(folder), lambda line: None))
+    tree["tasks"]["clas"] |= {"frozen": ("encoder",), "weight": 2.0}
+    return toy_tasks.prepared(folder, tree)
 
 
 @functools.cache
@@ -67,7 +61,7 @@ def states(folder: Path, optimizer: Rule, mesh_name: str, micro_batches: int) ->
     with meshes.activations(mesh):
         state, frozen = of.initial_state(task, mesh).make(0)
         assert meshes.is_split(state.params) == (mesh_name == "sharded")
-        found, jitted = [jax.device_get(state)], {kind: of.jitted_step(task, kind, phase, state) for kind in OWN}
+        found, jitted = [jax.device_get(state)], {kind: of.jitted_step(task, kind, phase, state) for kind in TRAINS}
         for kind in ORDER:
             step = next(step for step in steps if step.kind == kind)
             batch = meshes.to_devices(source.rows(step.epochs, step.rows), mesh)
@@ -87,7 +81,7 @@ def leaves(state: TrainState) -> dict[str, np.ndarray]:
     [
         ("one", 1, adamw.Optimizer(clip_norm=0.1)),
         ("sharded", 2, adamw.Optimizer(clip_norm=0.1)),
-        ("replicated", 1, lamb.Optimizer(clip_norm=0.1)),
+        pytest.param("replicated", 1, lamb.Optimizer(clip_norm=0.1), marks=pytest.mark.heavy),
         pytest.param("sharded", 1, lamb.Optimizer(clip_norm=0.1), marks=pytest.mark.heavy),
         pytest.param("one", 2, adamax.Optimizer(), marks=pytest.mark.heavy),
     ],
@@ -108,7 +102,7 @@ def test_a_step_leaves_alone_what_its_task_does_not_train(
                 assert same == own, (kind, part)
 
 
-def test_the_steps_are_those_of_one_device(folder: Path) -> None:
+def test_the_steps_equal_the_steps_on_one_device(folder: Path) -> None:
     optimizer = adamw.Optimizer(clip_norm=0.1)
     found, expected = (states(folder, optimizer, *of)[-1] for of in (("sharded", 2), ("one", 1)))
     for path, value in leaves(expected).items():
@@ -130,91 +124,99 @@ def test_metrics_and_weights_are_of_each_task(folder: Path) -> None:
     assert task.of("clas").loss_weights == {"clas/": 2.0}
 
 
-# ---- Runs that were cut ----------------------------------------------------------------------------------------------
+# ---- Recipes ---------------------------------------------------------------------------------------------------------
 
-RESUMABLE: dict[str, Any] = {
-    "mixing": {"alpha": 1.0, "alpha_end": 0.0},
-    "model": {"dropout_rate": 0.1},
-    "phases": {"train": {"num_epochs": 2}},
-    "packing": "none",
-    "checkpoints": {"every_steps": 2, "keep": 100},
-    "training": {"loggers": (), "log_every_steps": 1, "logs_per_evaluation": None},
+
+def wrong(**changes: Any) -> Any:
+    """A change of a recipe: a path of keys, joined by "__" -> its new value; None removes it."""
+
+    def change(tree: dict[str, Any]) -> None:
+        for path, value in changes.items():
+            *above, last = path.split("__")
+            node = tree
+            for key in above:
+                node = node[key]
+            node[last] = value
+            if value is None:
+                del node[last]
+
+    return change
+
+
+CLAS = {"task": {"name": "classification"}, "data": data_of("classification")}
+WRONG = {
+    "config has task and data beside tasks; a run has one task or several": wrong(task=CLAS["task"], data=CLAS["data"]),
+    "no task is given; name tasks and their files": wrong(tasks={}),
+    "config.mixing is for several tasks (config.tasks); leave it out": wrong(
+        tasks=None, task=CLAS["task"], data=CLAS["data"], mixing={"alpha": 1.0}
+    ),
+    "config.tasks has the name 'my-task'; letters, digits (not first) and _ are allowed": wrong(
+        **{"tasks__my-task": CLAS}
+    ),
+    "config.tasks has the name 'encoder'; a task cannot be called encoder,": wrong(tasks__encoder=CLAS),
+    "config.tasks has the name 'mean'; a task cannot be called encoder,": wrong(tasks__mean=CLAS),
+    "config.tasks has the name 'my_loss'; a task cannot be called encoder,": wrong(tasks__my_loss=CLAS),
+    "config.tasks.clas is 5; its keys are task and data": wrong(tasks__clas=5),
+    "missing key config.tasks.clas.data": wrong(tasks__clas__data=None),
+    "config.tasks.clas.weight is -1.0; a number above 0 is needed": wrong(tasks__clas__weight=-1.0),
+    "unknown key config.tasks.clas.tusk; did you mean 'task'?": wrong(tasks__clas__tusk=1),
+    "there is no task 'clasification' in bert_jax.tasks; did you mean": wrong(tasks__clas__task__name="clasification"),
+    "unknown key config.tasks.clas.task.metric; did you mean 'metrics'?": wrong(tasks__clas__task__metric=1),
+    "config.tasks.tagg.task.overlap is -1; at least 0": wrong(tasks__tagg__task__overlap=-1),
+    "dev_ids need a split called train in config.tasks.clas.data.splits; name its file": wrong(
+        tasks__clas__data__splits={"test": "classification/dev.jsonl"}
+    ),
+    "no file for train": wrong(tasks__clas__data__splits__train="none.jsonl"),
+    "config.tasks.clas.frozen names 'classifer'; did you mean 'classifier'?": wrong(tasks__clas__frozen=("classifer",)),
+    "batches of the kind 'clas' train nothing; the model has": wrong(
+        tasks__clas__frozen=("encoder", "pooler", "classifier")
+    ),
+    "config.mixing.shares names 'clss', which is no task": wrong(mixing={"shares": {"clss": 1.0}}),
+    "config.selection.metric is 'clas/f2'; did you mean 'clas/": wrong(selection={"metric": "clas/f2"}),
+    "config.training.micro_batches is 2; only 1 is allowed where the rows of a batch are each other's negatives, as in "
+    "config.tasks.vect": wrong(
+        tasks__vect={"task": {"name": "sentence_embeddings"}, "data": data_of("regression")}, training__micro_batches=2
+    ),
 }
 
 
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run, ``run``, whose shares change and whose every second step is saved."""
-    folder = test_several.write(tmp_path_factory.mktemp("resumed"), **RESUMABLE)
-    with toy.one_device():
-        assert toy_tasks.finetune(folder) == 0
-    return folder
+@pytest.mark.parametrize("message", WRONG)
+def test_what_is_wrong_is_one_line(message: str, folder: Path) -> None:
+    tree = recipe()
+    WRONG[message](tree)
+    with pytest.raises(UserError) as error:
+        toy_tasks.prepared(folder, tree)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    assert "config.task." not in str(error.value)
 
 
-def kind_of(record: dict[str, Any]) -> str:
-    [kind] = {name.partition("/")[0] for name in record if "/" in name}
-    return kind
+def test_parts_of_a_task_that_no_task_trains(folder: Path) -> None:
+    tree = recipe(frozen=("pooler", "tagg_classifier"), model={"layers": "scanned"}, weights="fresh")
+    task, _ = toy_tasks.prepared(folder, tree)
+    assert isinstance(task, SeveralTasks)
+    variables = jax.eval_shape(task.init, jax.random.key(0))
+    assert set(variables.frozen) == {"pooler", "tagg_classifier"}
+    assert set(variables.params) == {"encoder", "clas_classifier", "regr_classifier"}
+    assert task.of("tagg").trains == {"encoder"}
+    tree["frozen"] = ("tagg_clasifier",)
+    with pytest.raises(UserError, match="config.frozen names 'tagg_clasifier'; did you mean 'tagg_classifier'?"):
+        toy_tasks.prepared(folder, tree)
 
 
-def test_a_run_that_was_cut_at_a_switch_of_tasks_gives_the_same_bits(unbroken: Path, one_device: None) -> None:
-    run, cut = unbroken / "run", unbroken / "cut"
-    trained = [record for record in gang.records(run) if record["split"] == "train"]
-    kinds = [kind_of(record) for record in trained]
-    assert Counter(kinds[:13]) == {"clas": 6, "regr": 4, "tagg": 3}
-    assert all(abs(count - 13 / 3) < 1 for count in Counter(kinds[13:]).values()), "as many of each in the last epoch"
-    last = next(i for i in range(16, 26, 2) if kinds[i] != kinds[i - 1])
-    shutil.copytree(run, cut)
-    shutil.rmtree(cut / "best")
-    for step in saved_steps(str(cut)):
-        if step > last:
-            shutil.rmtree(cut / "checkpoints" / str(step))
-    assert toy_tasks.finetune(unbroken, workdir="cut") == 0
-    assert gang.records(cut) == gang.records(run)
-    gang.assert_same_model(cut, run)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ("--config.mixing.alpha_end=0.5", "config.mixing.alpha_end: 0.0 -> 0.5"),
-        ("--config.tasks.clas.weight=2.0", "config.tasks.clas.weight: 1.0 -> 2.0"),
-        ("MORE", "config.tasks.more: left out -> given"),
-        ("LESS", "config.tasks.clas: given -> left out"),
-    ],
-)
-def test_another_mixture_is_refused_at_resume(
-    change: str, message: str, unbroken: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flags, tree = [change], json.loads((unbroken / "recipe.json").read_text())
-    if change in ("MORE", "LESS"):
-        more = {"task": {"name": "classification"}, "data": test_several.data_of("classification")}
-        tree["tasks"] |= {"more": more} if change == "MORE" else {}
-        tree["tasks"] = {name: one for name, one in tree["tasks"].items() if (name, change) != ("clas", "LESS")}
-        (unbroken / "other.json").write_text(json.dumps(tree))
-        flags = [f"--config={unbroken / 'other.json'}"]
-    assert toy_tasks.finetune(unbroken, *flags) == 2
-    said = capsys.readouterr().err.strip().splitlines()[-1]
-    assert said.startswith(f"error: {unbroken / 'run'} holds another run: {message}"), said
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("count", [1, 2])
-def test_a_killed_run(count: int, unbroken: Path, tmp_path: Path) -> None:
-    """Two processes give the losses of one, and each job that is killed and resumed gives its own bits."""
-    recipe, flags = unbroken / "recipe.json", [f"--data={unbroken}"]
-    runs = {name: tmp_path / name for name in ("whole", "cut")}
-    for name, run in runs.items():
-        job = gang.Gang(recipe, run, count, flags, verb="finetune")
-        if name == "cut":
-            job.until(lambda run=run: max(saved_steps(str(run)), default=0) >= 10)  # type: ignore[misc]
-            job.send(count - 1, signal.SIGKILL)
-            job.end()
-            assert max(saved_steps(str(run))) < 26
-            job = gang.Gang(recipe, run, count, flags, verb="finetune")
-        ended = job.end()
-        assert [code for code, _ in ended] == [0] * count, ended
-    assert gang.records(runs["cut"]) == gang.records(runs["whole"])
-    gang.assert_same_model(runs["cut"], runs["whole"])
-    for one, other in zip(gang.records(runs["whole"]), gang.records(unbroken / "run"), strict=True):
-        assert one.keys() == other.keys()
-        np.testing.assert_allclose(one.get("loss", 0), other.get("loss", 0), rtol=1e-3)
+def test_metrics_of_several_dev_splits(folder: Path, one_device: None) -> None:
+    """Each has its own under NAME/metric/SPLIT, and NAME/metric is of both."""
+    tree = recipe(packing="none")
+    splits = {"train": "classification/train.jsonl", "dev_a": "classification/dev.jsonl"}
+    tree["tasks"]["clas"]["data"]["splits"] = splits | {"dev_b": "classification/more.jsonl"}
+    toy_tasks.write_examples(folder / "classification" / "more.jsonl", toy_tasks.examples("classification", 8, 5))
+    task, experiment = toy_tasks.prepared(folder, tree)
+    evaluation = Evaluation(task, experiment.check(), experiment.evaluated_phase, 2**31)
+    variables = jax.tree.map(np.asarray, meshes.unbox(jax.jit(task.init)(jax.random.key(0))))
+    found = evaluation.run(*variables)
+    names = {"loss", "accuracy"}
+    wanted = {f"clas/{name}{end}" for name in names for end in ("", "/dev_a", "/dev_b")}
+    assert {name for name in found if name.startswith("clas")} == wanted
+    assert list(found)[:4] == ["mean", "clas/accuracy", "regr/spearmanr", "tagg/f1"]
+    assert found["clas/loss"] == pytest.approx((24 * found["clas/loss/dev_a"] + 8 * found["clas/loss/dev_b"]) / 32)
+    assert set(evaluation.metric_names()) == set(found)

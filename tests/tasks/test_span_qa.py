@@ -1,6 +1,7 @@
 """Span question answering: what the rows hold, what the scores are decoded to, and real answers found again."""
 
 import dataclasses
+import functools
 import json
 
 import jax.numpy as jnp
@@ -197,7 +198,7 @@ def windowed() -> Task:
     return make_task({"dev": examples}, max_length=56, max_query_length=4, doc_stride=16, max_answer_length=6, n_best=8)
 
 
-def test_the_best_answers_are_those_of_trying_all_pairs(windowed):
+def test_the_best_answers_equal_the_best_of_all_pairs(windowed):
     outputs = random_outputs(windowed, "dev")
     assert len(windowed.rows["dev"]) > 12, "the test needs many windows"
     wanted = every_answer(windowed, "dev", outputs)
@@ -206,7 +207,7 @@ def test_the_best_answers_are_those_of_trying_all_pairs(windowed):
         texts = list(dict.fromkeys(text for _, text in pairs))  # only texts that differ
         assert record["prediction"] == texts[0]
         assert record["score"] == pytest.approx(pairs[0][0], abs=1e-6)
-        # The n best pairs of each window are kept, and those of them with equal texts are one.
+        # The n best pairs of each window are kept, and pairs with equal texts are merged.
         got = [entry["text"] for entry in record["n_best"]]
         assert got[:5] == texts[:5]
         assert len(set(got)) == len(got) <= 8
@@ -301,7 +302,7 @@ def test_a_tiny_model_learns_a_few_questions_by_heart(tmp_path):
     config = {
         "task": {"name": "span_qa", "version_2": True, "max_query_length": 6, "doc_stride": 8},
         "data": {"format": "squad_json", "splits": {"train": "train.json", "dev": "dev.json"}},
-        "model": {"hidden_size": 32, "num_layers": 2, "num_heads": 2, "mlp_dim": 64, "max_length": 24,
+        "model": {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "mlp_dim": 64, "max_length": 24,
                   "dropout_rate": 0.0, "attention_dropout_rate": 0.0, "initializer_range": 0.08},
         "vocab": {"size": 80, "min_frequency": 1},
         "phases": {"train": {"num_epochs": 1.0, "batch_size": 8, "max_length": 24}},
@@ -321,22 +322,20 @@ def test_a_tiny_model_learns_a_few_questions_by_heart(tmp_path):
 # ---- Real data ---------------------------------------------------------------------------------------------------
 
 WRONG = [  # file, answers that are not at their answer_start, all answers
-    ("squad_format_en/xquad.en", 0, 1190),
-    ("zh_squad_format/cmrc2018_dev", 200, 9657),
     ("zh_squad_format/cmrc2018_trial", 5, 1000),  # and two without a question
-    ("zh_squad_format/DRCD_dev", 0, 7048),
     ("squad_format_en/covidqa_200423", 234, 1380),
 ]
+heavy = functools.partial(pytest.param, marks=pytest.mark.heavy)
 FOUND = [  # file, vocabulary, lower case, answers of the first 1,200 questions that knowing scores do not give
     ("squad_format_en/xquad.en", "uncased", True, 1),
-    ("squad_format_en/xquad.de", "multilingual-cased", False, 0),
-    ("squad_format_en/xquad.ar", "multilingual-cased", False, 3),
+    heavy("squad_format_en/xquad.de", "multilingual-cased", False, 0),
+    heavy("squad_format_en/xquad.ar", "multilingual-cased", False, 3),
     ("squad_format_en/xquad.ar", "multilingual-cased", True, 6),  # the accents that it strips are in the text
     ("squad_format_en/xquad.th", "multilingual-cased", True, 4),
-    ("squad_format_en/xquad.zh", "chinese", True, 0),
+    heavy("squad_format_en/xquad.zh", "chinese", True, 0),
     ("zh_squad_format/cmrc2018_trial", "chinese", True, 7),
-    ("zh_squad_format/cmrc2018_dev", "chinese", True, 0),
-    ("zh_squad_format/DRCD_dev", "chinese", True, 2),
+    heavy("zh_squad_format/cmrc2018_dev", "chinese", True, 0),
+    heavy("zh_squad_format/DRCD_dev", "chinese", True, 2),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Standard errors: their formulas beside scipy and scikit-learn, and those of every task beside a plain jackknife."""
+"""Standard errors: formulas beside scipy and scikit-learn, and the errors of every task beside a plain jackknife."""
 
 import copy
 import math
@@ -9,9 +9,6 @@ import pytest
 import scipy.stats
 from sklearn import metrics as sklearn_metrics
 
-from bert_jax.models.encoders import bert
-from bert_jax.tasks import sentence_embeddings
-from bert_jax.tasks.base import Setting
 from bert_jax.tasks.metrics import standard_errors
 from tests.tasks import questions, toy_tasks
 from tests.tasks.test_sentence_embeddings import LETTERS
@@ -89,12 +86,7 @@ def task_of(kind, examples):
     if name == "span_qa":
         return questions.make_task(splits, version_2=how == "version_2")
     if name == "sentence_embeddings":
-        tokenizer = toy_tasks.make_tokenizer()
-        shape = bert.Config(tokenizer.size, 32, 1, 2, 64, max_length=32)
-        held = {split: tuple(part) for split, part in splits.items()}
-        return sentence_embeddings.Task(
-            sentence_embeddings.Config(), Setting(held, tokenizer, shape, (), 16, 8, packing="none")
-        )
+        return toy_tasks.make_task(name, splits, 16, packing="none")
     every = ("accuracy", "f1", "f1_macro", "precision_weighted", "matthews_correlation")
     configs = {
         "classification": {"metrics": every},
@@ -150,7 +142,7 @@ KINDS = (
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_errors_of_a_task_are_those_of_its_scores_without_one_example_each(kind):
+def test_the_errors_of_a_task_equal_a_jackknife_by_hand(kind):
     lists = examples_of(kind)
     task = task_of(kind, [one for group in lists for one in group])
     outputs = outputs_of(kind, task)

@@ -32,7 +32,7 @@ def best_window(spans: list[tuple[int, int]], token: int) -> int:
 
 
 @pytest.mark.parametrize(("num_tokens", "capacity", "stride"), CASES)
-def test_windows_are_those_of_the_definition(num_tokens, capacity, stride):
+def test_windows_equal_their_definition(num_tokens, capacity, stride):
     windows = cut(num_tokens, capacity, stride)
     spans = spans_by_definition(num_tokens, capacity, stride)
     assert list(zip(windows.starts.tolist(), windows.sizes.tolist(), strict=True)) == spans

@@ -1,4 +1,4 @@
-"""Accuracy, precision, recall, F1 and Matthews correlation, computed from a confusion matrix."""
+"""Computes accuracy, precision, recall, F1 and Matthews correlation from a confusion matrix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Helpers for metrics: ratios whose denominator may be 0, and a check of names."""
+"""Has helpers for metrics: ratios whose denominator may be 0, and a check of names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bert_jax.errors import UserError
 
 
 def check_each(names: Iterable[str], check: Callable[[str], Any]) -> None:
-    """Call ``check`` with every name; raise one ``UserError`` with all that it raised."""
+    """Call ``check`` with every name; raise one ``UserError`` with the texts of all errors."""
     problems = []
     for name in names:
         try:

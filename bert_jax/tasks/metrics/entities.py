@@ -1,4 +1,4 @@
-"""Precision, recall and F1 of whole entities in tagged sentences, as ``seqeval`` defines them.
+"""Computes precision, recall and F1 of whole entities in tagged sentences, as ``seqeval`` defines them.
 
 A tag is ``O``, or a prefix, a dash and a type (``B-PER``; a bare ``B`` has the type ``_``). An entity is right if its
 type, its start and its end are right.
@@ -49,10 +49,7 @@ TAG = re.compile(r"O|[BIESLU](-.+)?")
 
 
 def entity_metrics(
-    labels: Sentences,
-    predictions: Sentences,
-    mode: Literal["conll", "strict"] = "conll",
-    scheme: str | None = None,
+    labels: Sentences, predictions: Sentences, mode: Literal["conll", "strict"] = "conll", scheme: str | None = None
 ) -> dict[str, float]:
     """Return precision, recall and f1 over all entities, the accuracy of the tags, and scores of each entity type.
 

@@ -1,4 +1,4 @@
-"""Pearson and Spearman correlation of predicted numbers with the right ones, and mean errors (STS-B)."""
+"""Computes the Pearson and the Spearman correlation of predicted and right numbers, and mean errors (STS-B)."""
 
 from __future__ import annotations
 

@@ -22,9 +22,7 @@ def retrieval_metrics(relevances: Relevances, scores: Rankings, cutoffs: Sequenc
 
     nDCG uses linear gain and the discount log2(rank + 1) (Jarvelin and Kekalainen 2002). A query that has no scores or
     no relevant document counts as 0. Documents with equal scores are ranked by name in descending order, as in
-    trec_eval.
-
-    Queries that are not in ``relevances`` do not count.
+    trec_eval. Queries that are not in ``relevances`` do not count.
     """
     return {name: ratio(sum(of), len(of)) for name, of in query_scores(relevances, scores, cutoffs).items()}
 
@@ -74,7 +72,7 @@ class Nearest:
         self.places = np.zeros((len(queries), 0), np.int64)  # numbers of the vectors, counted in the order of adding
 
     def add(self, block: np.ndarray) -> None:
-        """Add a block of vectors [N, D]. Of vectors with equal scores, the one that was added first ranks first."""
+        """Add a block of vectors [N, D]. Of vectors with equal scores, the vector that was added first ranks first."""
         scores = self._queries @ self._scaled(block).T
         best = np.broadcast_to(np.arange(len(block)), scores.shape)
         if len(block) > self._count:

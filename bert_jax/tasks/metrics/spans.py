@@ -1,4 +1,4 @@
-"""Exact match and F1 of answer texts, in percent, as the official scripts of SQuAD and CMRC 2018 compute them.
+"""Computes exact match and F1 of answer texts, in percent, as the official scripts of SQuAD and CMRC 2018 do.
 
 Sources: SQuAD v1.1 (Rajpurkar et al. 2016, section 6.1), SQuAD v2.0 (Rajpurkar, Jia and Liang 2018, section 4), CMRC
 2018 (Cui et al. 2019, section 3; also for DRCD). If a question has several right answers, a prediction is compared with
@@ -40,10 +40,7 @@ _CMRC_PIECES = re.compile("[\u4e00-\u9fa5]|[^\u4e00-\u9fa5]+")
 
 
 def squad_v1_metrics(answers: Answers, predictions: Texts) -> dict[str, float]:
-    """Return exact_match and f1.
-
-    Every question has an answer and a prediction.
-    """
+    """Return exact_match and f1. Every question has an answer and a prediction."""
     return _means(squad_v1_scores(answers, predictions))
 
 
@@ -105,7 +102,7 @@ def _at_threshold(raw: Scores, answers: Answers, null_odds: Mapping[str, float],
 
 
 def standard_errors(scores: Scores, exact: str = "exact_match") -> dict[str, float]:
-    """Return the standard errors, in percent, of the means of ``scores``, of which the first is called ``exact``."""
+    """Return the standard errors, in percent, of the means of ``scores``; ``exact``: the name of the first mean."""
     return {name: 100 * of_mean([one[i] for one in scores.values()]) for i, name in enumerate((exact, "f1"))}
 
 
@@ -174,7 +171,7 @@ def _cmrc_f1(split: Callable[[str], list[str]], answer: str, prediction: str) ->
 def _scores(
     answers: Answers, predictions: Texts, exact: Callable[[str, str], float], f1: Callable[[str, str], float]
 ) -> Scores:
-    """Return the exact match and the F1 of each question; the right answer that matches best counts, for each alone."""
+    """Return the exact match and the F1 of each question: the highest of each score over the right answers."""
     return {
         key: (max(exact(text, predictions[key]) for text in texts), max(f1(text, predictions[key]) for text in texts))
         for key, texts in answers.items()

@@ -1,4 +1,4 @@
-"""Standard errors of scores: how far a score may lie from the score on endlessly many examples of the same kind."""
+"""Estimates the standard error of a score: its distance from the score on endlessly many examples of the same kind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 EACH = 1000  # of more examples, ``jackknife`` leaves out a group at a time
 _GROUPS = 200
-_SAME = 1e-9  # a smaller spread is that of rounding
+_SAME = 1e-9  # a smaller spread comes from rounding
 
 
 def of_share(share: float, number: int) -> float:
@@ -31,9 +31,9 @@ def of_mean(values: Sequence[float] | np.ndarray) -> float:
 def jackknife(score: Callable[[np.ndarray], float], number: int) -> float:
     """Return the standard error of a score of ``number`` examples, by the jackknife (Efron and Stein 1981).
 
-    It is the spread of the scores without one example each; of more than ``EACH`` examples, without one of ``_GROUPS``
-    groups each, which are drawn at random, the same at every call. A score that no example moves, as when all are
-    right, has the error of such a share.
+    The error is the spread of the scores that leave out one example each. With more than ``EACH`` examples, each score
+    leaves out one of ``_GROUPS`` groups, which are drawn at random and are the same at every call. If no example moves
+    the score, because all are right or all are wrong, the error is the binomial error of such a share.
 
     Args:
       score: a function of the numbers of the examples that are kept, [kept] int.
