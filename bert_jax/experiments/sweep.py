@@ -23,9 +23,8 @@ from bert_jax.recipes.finetuning_settings import FinetuningSettings
 from bert_jax.reporting.error_bars import Figure
 from bert_jax.reporting.formats import is_number
 from bert_jax.reporting.measures import lower_is_better
-from bert_jax.runs.finetuning import Splits
-from bert_jax.runs.inputs import read_start
-from bert_jax.runs.prepare import prepare
+from bert_jax.runs.finetuning import Finetuning, Splits
+from bert_jax.runs.inputs import read_initial
 from bert_jax.runs.prepared import Request
 from bert_jax.runs.run import finetune
 from bert_jax.storage import files
@@ -160,8 +159,8 @@ def _check(request: Sweep, combinations: Mapping[str, _Combination], typed: tupl
         files_of = json.dumps([config.get("task"), config.get("tasks"), data], default=str)
         rows_of = json.dumps([init, {k: v for k, v in config.items() if k not in _OF_OPTIMIZATION}], default=str)
         try:
-            initial = read_start(settings.vocab, typed, init, read_once) if init else None
-            checked = prepare(settings, initial)
+            initial = read_initial(settings.vocab, typed, init, read_once) if init else None
+            checked = Finetuning(settings, initial)
             if files_of not in read:
                 read[files_of] = checked.load(request.data, lambda _: None)
             if rows_of not in encoded:

@@ -24,9 +24,8 @@ from bert_jax.inspection.check import Check
 from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.program import size
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
-from bert_jax.runs.inputs import Inputs, read_start
+from bert_jax.runs.inputs import Inputs, read_initial
 from bert_jax.runs.models_read import check_vocabularies, frozen_contents
-from bert_jax.runs.prepare import prepare
 from bert_jax.runs.pretraining import Pretraining
 from bert_jax.storage import files
 from bert_jax.task import Task, tasks_of
@@ -197,8 +196,8 @@ def _recipe(
     """Return the model of ``--init``, the checked recipe, and what a run says of it before it reads text."""
     initial = None
     try:
-        initial = read_start(settings.vocab, typed, init) if init else None
-        recipe = prepare(settings, initial)
+        initial = read_initial(settings.vocab, typed, init) if init else None
+        recipe = Pretraining(settings, initial)
     except UserError as error:
         return initial, None, Check("recipe", "bad", str(error))
     shape = recipe.mesh.shape

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.objectives.base import PretrainingObjective
-from bert_jax.objectives.several import Several
+from bert_jax.objectives.several import SeveralObjectives
 from bert_jax.objectives.terms import RATE, majority_rates
 from bert_jax.program import Note, program
 from bert_jax.reporting.formats import in_words, is_number
@@ -26,7 +26,7 @@ OFTEN_UNKNOWN = 0.01  # a larger one makes baselines and losses look easy
 
 
 def write_baselines(
-    task: PretrainingObjective | Several,
+    task: PretrainingObjective | SeveralObjectives,
     experiment: Experiment,
     workdir: str,
     fingerprint: str,
@@ -80,7 +80,7 @@ def _sound(figures: Mapping[str, Any]) -> bool:
     return all(map(is_number, plain.values())) and isinstance(figures.get(PHASES), dict)
 
 
-def _unknown_share(task: PretrainingObjective | Several, kind: str, num_rows: int) -> float:
+def _unknown_share(task: PretrainingObjective | SeveralObjectives, kind: str, num_rows: int) -> float:
     """Return the share of ``[UNK]`` among the pieces of text that the held-out rows show."""
     tokenizer: Any = task.tokenizer
     ids = task.heldout_rows(kind, num_rows)["input_ids"]
@@ -88,7 +88,7 @@ def _unknown_share(task: PretrainingObjective | Several, kind: str, num_rows: in
     return float((ids == tokenizer.unk_id).sum() / max(1, (~np.isin(ids, others)).sum()))
 
 
-def _of_phase(task: PretrainingObjective | Several, phases: Phases, index: int) -> dict[str, float]:
+def _of_phase(task: PretrainingObjective | SeveralObjectives, phases: Phases, index: int) -> dict[str, float]:
     """Return the share of the most common label of each classification in the first rows that a phase trains on."""
     phase = phases.phases[index]
     source = task.source("train", phase.kind, index)

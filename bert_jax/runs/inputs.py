@@ -327,10 +327,10 @@ def describe_vocabulary(tokenizer: Tokenizer, fewer: str = "") -> str:
     return f"vocabulary: {tokenizer.size:,} pieces{fewer}, {tokenizer.case}"
 
 
-def read_start(
+def read_initial(
     config: VocabularyConfig, typed: Collection[str], source: str, read: Callable[..., TrainedModel] = load
 ) -> TrainedModel:
-    """Return the model of ``--init``, outside a run; see ``find_start``."""
+    """Return the model of ``--init``, outside a run; see ``initial_of_run``."""
     given = config.typed_case(typed)
     initial = read(source, flag="--init=", given=given)
     if not config.path:
@@ -338,7 +338,7 @@ def read_start(
     return initial
 
 
-def find_start(
+def initial_of_run(
     config: VocabularyConfig, typed: Collection[str], source: str | None, workdir: str, resumes: bool
 ) -> TrainedModel | None:
     """Return the model from which a run starts; see ``find_initial``.

@@ -100,12 +100,12 @@ def teacher_in_run(
     return Teacher(config, one_task(trained, task, f"task of {WHERE}.init={trained.source}"), trained.params)
 
 
-def start_from_teacher(
+def initial_of_teacher(
     config: TeacherConfig | None, models: Models, model: ModelConfig, initial: TrainedModel | None
 ) -> TrainedModel | None:
-    """Return the model from whose layers a run that trains ``model`` starts, if the teacher's are to be taken.
+    """Return the teacher with its chosen layers alone, if a run that trains ``model`` starts from them; else None.
 
-    Raises ``UserError`` if they do not fit, or beside ``initial``.
+    Raises ``UserError`` if the layers do not fit ``model``, or if there is an ``initial`` model to start from.
     """
     if config is None or config.start is None:
         return None

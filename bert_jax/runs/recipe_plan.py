@@ -24,10 +24,9 @@ from bert_jax.planning.smallest_change import smallest_change
 from bert_jax.program import Note
 from bert_jax.recipes import recipes
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
-from bert_jax.runs.inputs import read_start
+from bert_jax.runs.inputs import read_initial
 from bert_jax.runs.models_read import check_vocabularies
-from bert_jax.runs.prepare import prepare
-from bert_jax.runs.pretraining import first_model
+from bert_jax.runs.pretraining import Pretraining, first_model
 from bert_jax.task import Task, tasks_of
 from bert_jax.training.experiment import Experiment
 
@@ -112,7 +111,7 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> PlanRes
     topology = topologies.parse(request.topology)
     recipe = PretrainingRecipe.of(config)
     typed = recipes.typed_keys(request.recipe)
-    initial = read_start(recipe.settings.vocab, typed, request.init) if request.init else None
+    initial = read_initial(recipe.settings.vocab, typed, request.init) if request.init else None
     recipe = dataclasses.replace(recipe, initial=initial)
     machine = Machine.of(topology)
     task, experiment = recipe.variant(Change(), machine.devices)
@@ -154,7 +153,7 @@ class PretrainingRecipe:
         return cls(settings)
 
     def variant(self, change: Change, devices: list[Any]) -> tuple[Task, Experiment]:
-        checked = prepare(self._changed(change), self.initial, devices, self.read)
+        checked = Pretraining(self._changed(change), self.initial, devices, self.read)
         return checked.task, checked.experiment
 
     def check_vocabulary(self, task: Task) -> None:

@@ -127,12 +127,12 @@ def test_pretrain_recipes_are_sound(name):
     import jax
 
     from bert_jax.recipes.pretraining_settings import PretrainingSettings
-    from bert_jax.runs.prepare import prepare
+    from bert_jax.runs.pretraining import Pretraining
 
     config = recipes.load(name).to_dict()
     model = config["model"] or {"encoder": "modernbert" if "modernbert" in name else "bert"}
     settings = PretrainingSettings.of({**config, "model": model, "teacher": None})
-    assert prepare(settings, devices=jax.devices()).task.tokenizer is None
+    assert Pretraining(settings, devices=jax.devices()).task.tokenizer is None
 
 
 def test_the_stages_of_ernie_come_in_order_and_mask_their_units():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
@@ -25,7 +26,7 @@ from bert_jax.models.model import config_of
 from bert_jax.models.transformer import stack_layers
 from bert_jax.recipes import recipes
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
-from bert_jax.runs.prepare import prepare
+from bert_jax.runs.pretraining import Pretraining
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.workdir.run_record import read_run
@@ -85,12 +86,13 @@ def pretrain(place: Path, workdir: str, *flags: str, recipe: str = "student.json
 
 def checked(place: Path, *flags: str) -> Any:
     config = recipes.load(str(place / "student.json"), flags).to_dict()
-    return prepare(PretrainingSettings.of(config), devices=jax.devices()[:1])
+    return Pretraining(PretrainingSettings.of(config), devices=jax.devices()[:1])
 
 
 def with_text(place: Path, workdir: Path, *flags: str) -> Any:
     recipe = checked(place, *flags)
-    task, _ = recipe.with_text(*recipe.inputs(str(workdir), bound=False).open(lambda line: None))
+    inputs = dataclasses.replace(recipe.inputs, workdir=str(workdir))
+    task, _ = recipe.with_text(*inputs.open(lambda line: None))
     return task
 
 

@@ -13,8 +13,8 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.interchange.loading import load, one_task
 from bert_jax.recipes.finetuning_settings import FinetuningSettings
+from bert_jax.runs.finetuning import Finetuning
 from bert_jax.runs.prediction import load_tuned, predict
-from bert_jax.runs.prepare import prepare
 from bert_jax.task import Variables
 from bert_jax.tasks.several import SeveralTasks
 from bert_jax.training.evaluation import Evaluation
@@ -109,7 +109,7 @@ def taught(folder: Path, packing: str = "bucketed", **teacher: Any) -> Any:
         "teacher": {"init": str(folder / "run"), **teacher},
         "vocab": {"path": str(folder / "run" / "vocab.txt")},
     }
-    checked = prepare(FinetuningSettings.of(recipe(**changes)), None)
+    checked = Finetuning(FinetuningSettings.of(recipe(**changes)), None)
     task, _ = checked.with_examples(checked.load(str(folder), [].append))
     return task
 
@@ -153,7 +153,7 @@ def test_a_task_alone_is_taught_by_one_of_several(finished: Path) -> None:
     def of_one(**teacher: Any) -> Any:
         config = toy_tasks.recipe("classification", vocab={"path": str(finished / "run" / "vocab.txt")})
         config |= {"data": data_of("classification"), "teacher": {"init": str(finished / "run"), **teacher}}
-        checked = prepare(FinetuningSettings.of(config), None)
+        checked = Finetuning(FinetuningSettings.of(config), None)
         return checked.with_examples(checked.load(str(finished), [].append))[0]
 
     own = one_task(load(str(finished / "run")), "clas").params
@@ -232,7 +232,7 @@ def test_what_is_wrong_is_one_line(message: str, tmp_path: Path, capsys: pytest.
 
 def test_parts_of_a_task_that_no_task_trains(tmp_path: Path) -> None:
     tree = recipe(frozen=("pooler", "tagg_classifier"), model={"layers": "scanned"}, weights="fresh")
-    checked = prepare(FinetuningSettings.of(tree), None)
+    checked = Finetuning(FinetuningSettings.of(tree), None)
     task, _ = checked.with_examples(checked.load(str(write(tmp_path)), lambda line: None))
     assert isinstance(task, SeveralTasks)
     variables = jax.eval_shape(task.init, jax.random.key(0))
@@ -240,7 +240,7 @@ def test_parts_of_a_task_that_no_task_trains(tmp_path: Path) -> None:
     assert set(variables.params) == {"encoder", "clas_classifier", "regr_classifier"}
     assert task.of("tagg").trains == {"encoder"}
     tree["frozen"] = ("tagg_clasifier",)
-    checked = prepare(FinetuningSettings.of(tree), None)
+    checked = Finetuning(FinetuningSettings.of(tree), None)
     with pytest.raises(UserError, match="config.frozen names 'tagg_clasifier'; did you mean 'tagg_classifier'?"):
         checked.with_examples(checked.load(str(tmp_path), lambda line: None))
 
@@ -252,7 +252,7 @@ def test_metrics_of_several_dev_splits(tmp_path: Path) -> None:
     tree["tasks"]["clas"]["data"]["splits"] = splits | {"dev_b": "classification/more.jsonl"}
     folder = write(tmp_path)
     toy_tasks.write_examples(folder / "classification" / "more.jsonl", toy_tasks.examples("classification", 8, 5))
-    checked = prepare(FinetuningSettings.of(tree), None)
+    checked = Finetuning(FinetuningSettings.of(tree), None)
     task, experiment = checked.with_examples(checked.load(str(folder), lambda line: None))
     evaluation = Evaluation(task, experiment.check(), experiment.evaluated_phase, 2**31)
     variables = jax.tree.map(np.asarray, unbox(jax.jit(task.init)(jax.random.key(0))))

@@ -17,7 +17,7 @@ import pytest
 
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.recipes.finetuning_settings import FinetuningSettings
-from bert_jax.runs.prepare import prepare
+from bert_jax.runs.finetuning import Finetuning
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers import adamax, adamw, lamb
@@ -50,7 +50,7 @@ def made(folder: Path) -> Any:
         model={"layers": "scanned", "num_layers": 2, "mlp_dim": 128}, packing="none", schedule={"warmup_fraction": 0.0}
     )
     recipe["tasks"]["clas"] |= {"frozen": ("encoder", "pooler"), "weight": 2.0}
-    checked = prepare(FinetuningSettings.of(recipe), None)
+    checked = Finetuning(FinetuningSettings.of(recipe), None)
     return checked.with_examples(checked.load(str(folder), lambda line: None))
 
 
