@@ -238,7 +238,7 @@ def _tunings(
         try:
             settings = FinetuningSettings.of(config)
             every: dict[str, Splits] = {
-                task: load_examples(one.data, ablation.data, one.typed[0].roles, lambda _: None)
+                task: load_examples(one.data, ablation.data, one.built[0].roles, lambda _: None)
                 for task, one in settings.each.items()
             }
             for splits in every.values():

@@ -18,7 +18,7 @@ from bert_jax.experiments.finetunings import check_labels
 from bert_jax.experiments.grid import RESULTS, Grid
 from bert_jax.experiments.nouns import Cell, Metrics, Tables, VariantSummary
 from bert_jax.interchange.loading import load
-from bert_jax.recipes import key_names, recipes
+from bert_jax.recipes import key_names, recipes, trees
 from bert_jax.recipes.finetuning_settings import FinetuningSettings
 from bert_jax.reporting.error_bars import Figure
 from bert_jax.reporting.formats import is_number
@@ -210,7 +210,7 @@ def _combinations(request: Sweep) -> dict[str, dict[str, str]]:
 
 def _same(value: Any) -> Any:
     """Return a value that is equal for equal numbers, such as ``0.1`` and ``0.10``."""
-    number = recipes.literal(str(value))
+    number = trees.literal(str(value))
     return float(number) if is_number(number) else value
 
 
@@ -263,10 +263,10 @@ def _over(request: Sweep, combinations: Mapping[str, _Combination]) -> pictures.
             )
     else:
         found = [key for key in keys if key == compared[-1] and len(request.vary[key]) > 2]
-        found = [key for key in found if all(is_number(recipes.literal(value)) for value in request.vary[key])]
+        found = [key for key in found if all(is_number(trees.literal(value)) for value in request.vary[key])]
     if not found:
         return None
-    values = {name: recipes.literal(one.values[found[0]]) for name, one in combinations.items()}
+    values = {name: trees.literal(one.values[found[0]]) for name, one in combinations.items()}
     return pictures.over_numbers(found[0], values)
 
 

@@ -54,7 +54,8 @@ def recorded_names(
     Args:
       folder: the recipe's folder, to which the paths in it are relative.
       typed: the keys that were given on the command line; their paths are relative to the current folder.
-      asked: whether the user asks for the code that the recipe names. If not, only for that of typed keys.
+      asked: whether the user asks for all code that the recipe names. If not, only code that typed keys name is asked
+        for.
 
     Raises:
       UserError: a file is missing, or lacks what its category of components needs; or the recipe names code that the

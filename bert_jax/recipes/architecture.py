@@ -1,4 +1,4 @@
-"""The keys of ``config.model`` as typed values."""
+"""The keys of ``config.model``, checked."""
 
 from __future__ import annotations
 

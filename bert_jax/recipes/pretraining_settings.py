@@ -46,7 +46,7 @@ class ChosenObjective(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainingSettings(Settings):
-    """A recipe for pretraining as typed values."""
+    """The checked values of a recipe for pretraining."""
 
     objective: Mapping[str, Any]  # the objective's name and its options, or members with theirs
     corpus: CorpusConfig = CorpusConfig()
@@ -56,7 +56,7 @@ class PretrainingSettings(Settings):
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> PretrainingSettings:
-        """Return the typed values of a recipe.
+        """Return the checked values of a recipe.
 
         Raises ``UserError`` for a wrong key or value, or a recipe that is for fine-tuning.
         """
@@ -71,15 +71,15 @@ class PretrainingSettings(Settings):
 
     @functools.cached_property
     def members(self) -> dict[str, dict[str, Member]]:
-        """The members of the objective of each phase, by name. An objective without members is one, called ""."""
+        """The members of the objective of each phase, by name. An objective without members has itself, called ""."""
         return {phase.kind: self._members_of(phase) for phase in self.experiment.phases.phases}
 
     @functools.cached_property
     def objectives(self) -> list[ChosenObjective]:
         """The different objectives of the phases, in order.
 
-        A member of a phase stands for itself, with a kind of its own. The keys of an objective that a phase or a member
-        names are given there, and of ``config.objective`` it has those that every objective has.
+        Each member of a phase has a kind of batch. An objective that a phase or a member names has the keys that are
+        given there, and of the keys of ``config.objective`` only the keys that every objective has.
         """
         found = list[ChosenObjective]()
         for phase, _, where in [one for members in self.members.values() for one in members.values()]:

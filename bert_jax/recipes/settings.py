@@ -29,10 +29,10 @@ _FREE_OF_PHASES = ("micro_batches",)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """A recipe as typed values: each config key is a field of a subclass or of a class that it contains.
+    """The checked values of a recipe: each config key is a field of a subclass or of a class that it contains.
 
-    Groups whose keys depend on a name among them, such as ``optimizer``, stay as the recipe gives them. Their typed
-    values are the properties ``architecture`` and ``experiment``, and those of the subclasses; each is built once.
+    Groups whose keys depend on a name among them, such as ``optimizer``, stay as the recipe gives them. Their checked
+    values are properties: ``architecture`` and ``experiment`` here, others in the subclasses. Each is built once.
     """
 
     model: Mapping[str, Any]  # encoder, size, and fields of the encoder's Config that override the size

@@ -20,9 +20,9 @@ from bert_jax.training.experiment import Experiment
 
 _TRAIN_ROWS = 1024  # the first rows of a phase, from which the shares of its labels are counted
 _UNBALANCED = 0.65  # a larger share of one label leaves little to learn from two
-PHASES = "phases"  # the entry with the shares of each phase's own labels
+PHASES = "phases"  # the entry with the shares of the labels of each phase
 UNKNOWN = "unknown_share"  # the entry with the share of [UNK] in the held-out text
-OFTEN_UNKNOWN = 0.01  # a larger one makes baselines and losses look easy
+OFTEN_UNKNOWN = 0.01  # a larger share of [UNK] makes baselines and losses look easy
 
 
 def write_baselines(
@@ -35,10 +35,10 @@ def write_baselines(
 ) -> None:
     """Write and print the baselines: figures to compare held-out figures with.
 
-    An existing ``baselines.json`` is kept if it is for the same rows. The parts of a mixture have baselines of their
-    own, as ``<name>/<part>``. The entry ``phases`` has, for each phase, the share of the most common label in its rows
-    to train on; a line names the phases whose labels are unbalanced, and how to inspect the folder ``corpus``.
-    The entry ``unknown_share`` is the share of ``[UNK]`` in the held-out text; every start says a large one.
+    An existing ``baselines.json`` is kept if it is for the same rows. Each part of a mixture has baselines too, named
+    ``<name>/<part>``. The entry ``phases`` has, for each phase, the share of the most common label in its rows to train
+    on; a line names the phases whose labels are unbalanced, and how to inspect the folder ``corpus``. The entry
+    ``unknown_share`` is the share of ``[UNK]`` in the held-out text; a line says so at every start if it is large.
     """
     path = files.as_path(workdir) / "baselines.json"
     phase, rows = experiment.evaluated_phase, experiment.training.eval_rows
@@ -104,7 +104,10 @@ def _of_phase(task: PretrainingObjective | SeveralObjectives, phases: Phases, in
 
 
 def _describe_imbalance(phase: Phase, name: str, rate: float, inspect: str) -> str:
-    """``inspect`` is a command that says more; "" if the labels are not those of next sentences."""
+    """Return a line about labels that are mostly the same.
+
+    ``inspect``: a command that says more; "" if the labels are not labels of next sentences.
+    """
     term = name.removesuffix(RATE).upper()
     begins = (
         f"{phase.kind}: {rate:.0%} of the {term} labels of its rows of {phase.max_length} are the same, so {term} "

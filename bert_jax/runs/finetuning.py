@@ -71,11 +71,11 @@ class _ChosenTask(NamedTuple):
 
 
 class Finetuning(Prepared):
-    """A fine-tuning that is checked as far as that needs no examples.
+    """A fine-tuning, of which everything is checked that needs no examples.
 
     Attributes:
       model: the architecture; without ``initial``, its size of vocabulary is known once the vocabulary is learned.
-      tasks: the tasks of the recipe by name; a task that is alone is called "".
+      tasks: the tasks of the recipe by name; the only task of a recipe is called "".
       task: the task with its examples, once ``check_inputs`` has read them.
     """
 
@@ -96,7 +96,7 @@ class Finetuning(Prepared):
         super().__init__(settings, initial, devices, request, saved)
         if initial is None and settings.weights == "pretrained" and settings.frozen:
             raise UserError("config.frozen holds parts of a pretrained model; give --init=DIR, or set it to ()")
-        self.tasks = {name: self._choose(name, one) for name, one in settings.each.items()}
+        self.tasks = {name: self._choose(name, task) for name, task in settings.each.items()}
         if not settings.main_metric:
             raise UserError(
                 "config.selection.metric is needed, because the main metrics of the tasks have no mean: "
@@ -108,8 +108,8 @@ class Finetuning(Prepared):
         self.model.check_lengths({f"config.phases.{KIND}.max_length": settings.phase.max_length})
         self._teacher = teacher_of_finetuning(settings.teacher, initial, settings.vocab.path, read)
         if settings.packing == "packed":
-            models = [self.model, *(one.config for one in self._teacher.values())]
-            check_packing(settings, [one.task for one in self.tasks.values()], models)
+            models = [self.model, *(teacher.config for teacher in self._teacher.values())]
+            check_packing(settings, [chosen.task for chosen in self.tasks.values()], models)
         self.initial_of_teacher = initial_of_teacher(settings.teacher, self._teacher, self.model, initial)
 
     @property
@@ -117,13 +117,13 @@ class Finetuning(Prepared):
         """The model of --init, if it gives weights and not its architecture alone."""
         return self.initial if self.settings.weights == "pretrained" else None
 
-    def _choose(self, name: str, own: TaskSettings) -> _ChosenTask:
+    def _choose(self, name: str, settings: TaskSettings) -> _ChosenTask:
         """Return a task, with what the model of --init says of its head filled in."""
         with at_task(name):
-            task, config = own.typed
+            task, config = settings.built
         initial = self.initial_weights
         config = with_classifier_dropout(config, self.settings.architecture, initial if task.exported_as else None)
-        return _ChosenTask(own, task, with_pooling(config, name, initial))
+        return _ChosenTask(settings, task, with_pooling(config, name, initial))
 
     def _check_micro_batches(self) -> None:
         """Raise ``UserError`` if a task computes something from a whole batch, and would be given a part of it."""
@@ -161,8 +161,8 @@ class Finetuning(Prepared):
         """Return the task on the encoded examples, and the experiment, in which lengths given in epochs are steps.
 
         Args:
-          every: the splits of each task, with all of train, whatever ``config.data.train_fraction`` is: labels are
-            those of all.
+          every: the splits of each task, with all of train, whatever ``config.data.train_fraction`` is, because the
+            task takes its labels from all.
           workdir: the folder with the run's vocabulary, if it has saved a step.
           note: called with a line if a learned vocabulary lacks characters that it should have.
 
@@ -188,8 +188,8 @@ class Finetuning(Prepared):
                     check_steps_fit(one, experiment)
                 jax.eval_shape(one.init, jax.random.key(0))  # raises for options that the model cannot be built from
                 if catalogue.is_own(catalogue.name_of(type(one).__module__)):
-                    for own in trained_on:
-                        own_parts.check_terms(one, own, dict)
+                    for of_kind in trained_on:
+                        own_parts.check_terms(one, of_kind, dict)
         if settings.selection.metric != task.main_metric or settings.training.evaluations:
             check_metrics(settings.selection.metric, experiment, task, mesh)
         check_optimizer(task, experiment)
@@ -198,10 +198,10 @@ class Finetuning(Prepared):
     def _several(self, made: Mapping[str, ExampleTask]) -> SeveralTasks:
         frozen = self.settings.frozen
         members = {}
-        for name, one in made.items():
+        for name, task in made.items():
             with at_task(name):
-                own = self.tasks[name].settings
-                members[name] = Member(name, one, own.weight, own.frozen, frozen)
+                keys = self.tasks[name].settings
+                members[name] = Member(name, task, keys.weight, keys.frozen, frozen)
         return SeveralTasks(members, self.settings.mixing, self.settings.phase, frozen)
 
     def _encode(
@@ -297,19 +297,19 @@ class Finetuning(Prepared):
         }
 
     def _facts_of(self, name: str, task: ExampleTask) -> dict[str, Any]:
-        own = self.settings.each[name]
+        keys = self.settings.each[name]
         taught = task.lessons and task.lessons.parts  # a loaded model does not have the parts that a teacher needs
         return {
-            "task": {"name": own.task["name"], **dataclasses.asdict(task.config)},
+            "task": {"name": keys.task["name"], **dataclasses.asdict(task.config)},
             "labels": list(task.setting.labels),
             "max_length": self.settings.phase.max_length,
             "bilstm_layers": self.settings.bilstm_layers,
-            "data": dataclasses.asdict(own.data),
+            "data": dataclasses.asdict(keys.data),
             **({"parts": _kept(part.name for part in task.model.parts)} if taught else {}),
         }
 
     def fill(self, opened: Opened, note: Note) -> None:
-        """Fill in a teacher's outputs, where they are kept (``config.teacher.cached``)."""
+        """Fill in the outputs of a teacher that are kept (``config.teacher.cached``)."""
         teacher = "".join(self.frozen_contents().values())
         fill(each_task(self.task), teacher, opened.fingerprint, self.request.workdir, note)
 
@@ -360,7 +360,7 @@ class Finetuning(Prepared):
 
 
 def _kept(parts: Iterable[str]) -> list[str]:
-    """Return the names of ``parts`` but for those that only a teacher needed."""
+    """Return the names of ``parts`` without the parts that only a teacher needed."""
     return sorted({*parts} - {distillation.PROJECTION, distillation.FROZEN})
 
 

@@ -33,7 +33,7 @@ def finish(
 ) -> dict[str, float]:
     """Write the report, the export, and the predictions of the best checkpoint, which was chosen by ``metric``.
 
-    Returns the metrics of the first dev split; of several tasks, those of the evaluation of the best checkpoint.
+    Returns the metrics of the first dev split; of several tasks, the metrics of the evaluation of the best checkpoint.
     """
     workdir, each = files.as_path(observer.workdir), each_task(task)
     with observer.showing("reporting"):
@@ -104,7 +104,7 @@ def _export(
 
 
 def details_of(task: ExampleTask, predictions: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Return what the report says of the predictions of each split: scores and the worst ones, with their texts.
+    """Return the part of the report about the predictions of each split: scores, and the worst mistakes with texts.
 
     Args:
       task: the task with the examples of every split.

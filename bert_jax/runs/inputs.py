@@ -1,4 +1,4 @@
-"""Finds the vocabulary and the corpus of a run, and decides whether those in the workdir are made anew.
+"""Finds the vocabulary and the corpus of a run, and decides whether a workdir that has both gets new ones.
 
 Until a run has saved its first step, a vocabulary or corpus in the workdir that was made from other text, or for
 another recipe, is made again. Once a step is saved, the model depends on them, and a change of either is an error.
@@ -50,7 +50,7 @@ from bert_jax.text.tokenizer import Tokenizer
 
 CORPUS = "corpus"  # the folder of the corpus in a workdir
 NOTE_SECONDS = 30.0
-_TOO_LONG = 0.2  # share of the pieces in long words; that of text with spaces is near 0
+_TOO_LONG = 0.2  # share of the pieces in long words; in text with spaces it is near 0
 _HOW_TO_BUILD = (
     "several processes build none; on one host, with the recipe and the flags given here, run bert-jax vocab "
     "--config=RECIPE --output=VOCAB and bert-jax corpus --config=RECIPE --config.vocab.path=VOCAB --output=CORPUS, "
@@ -157,8 +157,7 @@ class Inputs:
         The file is copied from ``config.vocab.path`` or from the model to start from; without either, it is learned.
 
         Raises:
-          UserError: the run was trained with a vocabulary other than the one that the recipe names now, or its file is
-            damaged.
+          UserError: the run was trained with another vocabulary than the recipe names now, or its file is damaged.
         """
         if not self.bound:
             self._make_vocabulary(note)
@@ -209,7 +208,7 @@ class Inputs:
 
         If the recipe names no path for the store, a missing or outdated store is built there first.
         """
-        name = where.rpartition(".")[2]  # that of a part, or "corpus"
+        name = where.rpartition(".")[2]  # of the part, or "corpus"
         ours = not (config.path or self.corpus.path)
         if ours and not self.bound and files.is_whole(place) and not _is_made_of(config, place, tokenizer):
             if not self.builds:
@@ -343,8 +342,8 @@ def initial_of_run(
 ) -> TrainedModel | None:
     """Return the model from which a run starts; see ``find_initial``.
 
-    ``typed``: the keys of the config that were given on the command line. Those of case decide how a vocabulary is read
-    whose files do not say it.
+    ``typed``: the keys of the config that were given on the command line. The keys of case among them decide how a
+    vocabulary is read whose files do not say it.
 
     Raises:
       UserError: for the reasons of ``find_initial``, or a key of case contradicts the vocabulary.
@@ -357,14 +356,13 @@ def initial_of_run(
 
 
 def overridden_vocabulary(config: VocabularyConfig, typed: Collection[str], initial: TrainedModel) -> list[str]:
-    """Return a list with one line if the recipe of a fine-tuning names a vocabulary, in place of which ``initial`` has
-    its own; else [].
+    """Return a line that the vocabulary of ``initial`` is taken, if the recipe of a fine-tuning names another; else [].
 
     Args:
       typed: the keys of the config that were given on the command line.
 
     Raises:
-      UserError: the vocabulary was given on the command line and is another than that of ``initial``.
+      UserError: the vocabulary was given on the command line, and ``initial`` has another.
     """
     if not config.path:
         return []

@@ -61,7 +61,7 @@ class Opened(NamedTuple):
 
 
 class Prepared(abc.ABC):
-    """A recipe that is checked as far as that needs no text and no examples.
+    """A recipe, of which everything is checked that needs no text and no examples.
 
     Attributes:
       task: what is trained, as far as it is known.

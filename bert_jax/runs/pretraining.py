@@ -72,7 +72,7 @@ from bert_jax.training.state import TrainState
 
 
 class Pretraining(Prepared):
-    """A pretraining that is checked as far as that needs no text.
+    """A pretraining, of which everything is checked that needs no text.
 
     Attributes:
       task: the objective, or the objectives of the phases, still without text. Until the vocabulary is there, the size

@@ -51,7 +51,7 @@ class PlanRequest:
 
 @dataclasses.dataclass(frozen=True)
 class PlanResult:
-    """The result of ``plan``. What takes more compilations is left to do, so that the plan is printed before.
+    """The result of ``plan``. Searches that take more compilations are left to do, so that the plan is printed first.
 
     Attributes:
       find_smaller: finds the plans with the smallest changes that make the recipe fit.
@@ -74,7 +74,7 @@ class PlanResult:
         return [] if self.fits else self.find_smaller()
 
     def as_lines(self) -> Iterator[str]:
-        """Return the lines of the plan, those that take more compilations last."""
+        """Return the lines of the plan; lines that take more compilations come last."""
         yield from page.as_lines(self.plan)
         if not self.fits:
             yield from page.smaller_lines(self.smaller, self.batches)
@@ -84,7 +84,7 @@ class PlanResult:
 
     def next_line(self) -> str:
         """Return the line with the command to type next."""
-        plan = self.smaller[-1] if self.smaller else self.plan  # the one that keeps the batch, if there is one
+        plan = self.smaller[-1] if self.smaller else self.plan  # a change that keeps the batch is last
         asked = [*self.request.recipe, *plan.change.overrides(self.batches)]
         return page.next_command(plan, asked, page.run_name(self.request.recipe[0].partition("=")[2]))
 

@@ -34,7 +34,7 @@ class TrainingBatches:
 
     Attributes:
       task: the objective, whose ``loss`` reads a batch; ``task.inputs(batch)`` adds what it derives. If phases have
-        objectives of their own, those of a phase are ``task.of(phase)``.
+        different objectives, ``task.of(phase)`` is the objective of a phase.
       model: the architecture that the recipe trains.
     """
 

@@ -1,7 +1,7 @@
 """Says which keys of vocabulary and corpus a run has used, for its record, its report and its card.
 
-A vocabulary or corpus that was there was made with keys of its own. The keys that a recipe has for making one would
-only say something else of it.
+A vocabulary or corpus that a run finds was made with other keys. The keys that the recipe has for making one do not
+count then, and a record that had them would be wrong.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def with_vocabulary(config: Mapping[str, Any], path: str, given: Tokenizer | Non
 def _of_store(path: str, language: str | None) -> dict[str, Any]:
     """Return the keys with which the store at ``path`` was built, without the keys that say where its text was.
 
-    ``language``: that of the recipe, which the card has in place of the store's.
+    ``language``: the language that the recipe gives, which the card has in place of the language of the store.
     """
     manifest = Corpus(path).manifest
     language = language or manifest["source"].get("language")

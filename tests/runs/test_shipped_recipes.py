@@ -74,7 +74,7 @@ def test_mt_dnn_is_sound():
     assert settings.each.keys() == {*ARGUMENTS["glue"]} - {"wnli"}
     heads = {}
     for name, one in settings.each.items():
-        task, config = one.typed
+        task, config = one.built
         heads[name] = (one.task["name"], config.dropout_rate)
         make_reader(one.data)
         check_roles(one.data.columns, task.roles)
@@ -88,7 +88,7 @@ def test_mt_dnn_is_sound():
     optimizer = settings.experiment.optimizer
     assert (optimizer.bias_correction, optimizer.clip_norm, optimizer.eps) == ("none", 1.0, 1e-6)
     ranking = [f"--config.tasks.qnli.task.{key}" for key in ("name=ranking", "positive=entailment")]
-    task, config = FinetuningSettings.of(recipes.load("mt_dnn:qnli+rte", ranking).to_dict()).each["qnli"].typed
+    task, config = FinetuningSettings.of(recipes.load("mt_dnn:qnli+rte", ranking).to_dict()).each["qnli"].built
     assert (task.__module__, config.positive) == ("bert_jax.tasks.ranking", "entailment")
     assert "no task 'wnli'; there are mnli, qqp" in fails("mt_dnn:rte+wnli")
 

@@ -72,7 +72,7 @@ class Config(base.Config):
 
 
 class Evaluator(base.TrainingEvaluator):
-    """A probe of a run. Its metrics are those of its task."""
+    """A probe of a run. Its task gives its metrics."""
 
     config: Config
     task: ExampleTask  # from ``begin`` on
