@@ -72,7 +72,7 @@ def examine(device_seconds: float) -> list[Check]:
         _devices(device_seconds),
         _memory(),
         *_disk(),
-        *(_extra(name, own) for name in EXTRAS if (own := [r for r in needed or [] if _of(r, name)])),
+        *(_extra(name, needs) for name in EXTRAS if (needs := [r for r in needed or [] if _of(r, name)])),
     ]
 
 

@@ -55,9 +55,9 @@ def preflight(
     task = recipe.task if recipe else None
     digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:12]
     inputs = Inputs(workdir, settings.vocab, settings.corpus, initial, bound=False, typed=typed)
-    own = {"config": digest, **_of_host(), **_of_inputs(inputs, task), **_of_workdir(workdir)}
+    report = {"config": digest, **_of_host(), **_of_inputs(inputs, task), **_of_workdir(workdir)}
     needed = KEPT * _STATE_COPIES * 4 * task.setting.model.num_parameters if task else 0
-    processes = [json.loads(text) for text in distributed.exchange("preflight", json.dumps(own))]
+    processes = [json.loads(text) for text in distributed.exchange("preflight", json.dumps(report))]
     return [
         _processes(processes),
         *(_alike(name, processes) for name in ("code", "config", "Python", "jax", "devices a process")),
@@ -222,8 +222,8 @@ def _all_reduce() -> Check:
     mesh = meshes.make_mesh(meshes.MeshConfig())
     rows = len(jax.devices())
     share = meshes.share_of(mesh)
-    own = np.ones((len(share.parts), _ALL_REDUCE_BYTES // 4), np.float32)
-    x = meshes.to_devices({"x": own}, mesh)["x"]
+    ones = np.ones((len(share.parts), _ALL_REDUCE_BYTES // 4), np.float32)
+    x = meshes.to_devices({"x": ones}, mesh)["x"]
     add = jax.jit(lambda value: jnp.sum(value, axis=0), out_shardings=meshes.replicated(mesh))
     right = bool(np.all(np.asarray(add(x).addressable_data(0)) == rows))
     start = time.perf_counter()

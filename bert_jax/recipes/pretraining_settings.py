@@ -88,9 +88,9 @@ class PretrainingSettings(Settings):
             else:
                 same = name == self.objective.get("name")
                 shared = {key: value for key, value in self.objective.items() if key in ROW_KEYS or same}
-                own = {key: value for key, value in phase.objective.items() if key not in ROW_KEYS}
+                given = {key: value for key, value in phase.objective.items() if key not in ROW_KEYS}
                 module = catalogue.find("objectives", name, having="Objective")
-                config = configuration.build(module.Config, {**shared, **own}, where, also=("name",))
+                config = configuration.build(module.Config, {**shared, **given}, where, also=("name",))
             for other in found:
                 first = other.phases[0]
                 alike = other[:2] == (module, config) and first.model == phase.model
@@ -103,7 +103,7 @@ class PretrainingSettings(Settings):
 
     def objective_of(self, phase: Phase) -> ChosenObjective:
         """Return the objective of a phase, the first of its members if it has several."""
-        return next(one for one in self.objectives if phase.kind in [own.kind for own in one.phases])
+        return next(one for one in self.objectives if phase.kind in [of.kind for of in one.phases])
 
     def identity(self) -> dict[str, Any]:
         tree = configuration.without(super().identity(), "examples", "private")
@@ -142,7 +142,7 @@ class PretrainingSettings(Settings):
             raise UserError(
                 f"{where}.members is {group['members']!r}; two or more are needed, each a name and its keys"
             )
-        own, found = configuration.without(phase.objective, "members"), dict[str, Member]()
+        of_phase, found = configuration.without(phase.objective, "members"), dict[str, Member]()
         shares = [one.get("share", 1.0) for one in group["members"].values() if isinstance(one, Mapping)]
         for name, values in sorted(group["members"].items()):
             if not name.isidentifier() or not isinstance(values, Mapping) or "name" not in values:
@@ -152,7 +152,7 @@ class PretrainingSettings(Settings):
             share = values.get("share", 1.0)
             configuration.check_share(share, shares, f"{where}.members.{name}.share")
             kind = f"{phase.kind}/{name}" if found else phase.kind
-            keys = {**own, **configuration.without(values, "share")}
+            keys = {**of_phase, **configuration.without(values, "share")}
             of_member = dataclasses.replace(phase, kind=kind, objective=keys)
             found[name] = Member(of_member, float(share), f"{where}.members.{name}")
         return found

@@ -171,11 +171,11 @@ def _leave_out_keys_of_others(config: ConfigDict, before: Mapping[str, Any], cha
         group, category, name = at(config, where), catalogue.KEYS[key], at(config, key)
         if key not in changed or where in changed or before[key] in (None, name) or not isinstance(group, ConfigDict):
             continue
-        of_recipe = [own for own in group if not any(f"{one}.".startswith(f"{where}.{own}.") for one in changed)]
+        of_recipe = [field for field in group if not any(f"{one}.".startswith(f"{where}.{field}.") for one in changed)]
         if of_recipe:
-            own_class = getattr(catalogue.find(category.package, name, having=category.having), fields)
-            for own in set(of_recipe) - {field.name for field in dataclasses.fields(own_class)}:
-                del group[own]
+            part = getattr(catalogue.find(category.package, name, having=category.having), fields)
+            for name in set(of_recipe) - {field.name for field in dataclasses.fields(part)}:
+                del group[name]
 
 
 def keys(tree: Mapping[str, Any]) -> list[str]:

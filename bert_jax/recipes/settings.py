@@ -103,16 +103,16 @@ class Settings:
                 f"{base.__name__} with {has} of its own"
             )
         fields = {field.name for field in dataclasses.fields(cls)}
-        own = {key: value for key, value in defaults.items() if key in fields}
-        return configuration.build(cls, configuration.complete(given, own), where, also=("name",))
+        fitting = {key: value for key, value in defaults.items() if key in fields}
+        return configuration.build(cls, configuration.complete(given, fitting), where, also=("name",))
 
     def _identity_of_phase(self, phase: Phase) -> dict[str, Any]:
         """Return the keys of a phase, without a number of steps that another key decides."""
         derived = ("num_steps",) if phase.num_tokens is not None or phase.num_epochs is not None else ()
         tree = configuration.without(dataclasses.asdict(phase), "kind", *_FREE_OF_PHASES, *derived)
         if phase.schedule is not None:
-            own = self.experiment.own_schedules[phase.kind]
-            tree["schedule"] = self._identity_of("schedule", phase.schedule, own)
+            schedule = self.experiment.own_schedules[phase.kind]
+            tree["schedule"] = self._identity_of("schedule", phase.schedule, schedule)
         return tree
 
     def _identity_of(self, group: str, given: Mapping[str, Any], part: Any) -> dict[str, Any]:

@@ -79,11 +79,11 @@ def about(task: Any, experiment: Experiment, facts: Mapping[str, Any], sizes: Ma
     """
     encoder, shapes = facts["model"]["encoder"], jax.eval_shape(task.init, jax.random.key(0))
     beside = {*facts.get("encoders", ()), distillation.PROJECTION, distillation.FROZEN}
-    own = [tree for one in shapes for name, tree in one.items() if name not in beside]
+    counted = [tree for variables in shapes for name, tree in variables.items() if name not in beside]
     phases = enumerate(experiment.phases.phases)
     return {
         "family": families()[encoder].title if encoder in families() else encoder,
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(own)),
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(counted)),
         "steps_per_epoch": {phase.kind: experiment.steps_per_epoch(task, i) for i, phase in phases},
         **sizes,
     }

@@ -121,8 +121,8 @@ class Inputs:
         folder = files.as_path(self.corpus.path or files.as_path(self.workdir) / CORPUS)
         if not self.corpus.parts:
             return {"": folder}
-        own = {name: self.corpus.part(name).path for name in self.corpus.part_configs()}
-        return {name: files.as_path(path) if path else folder / name for name, path in own.items()}
+        paths = {name: self.corpus.part(name).path for name in self.corpus.part_configs()}
+        return {name: files.as_path(path) if path else folder / name for name, path in paths.items()}
 
     def there(self) -> Mixture:
         """Return the stores that exist, whatever text they were made from. Raises ``UserError`` if one is missing."""

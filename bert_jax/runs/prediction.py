@@ -95,9 +95,9 @@ def typed_keys(overrides: Sequence[str], has_file: bool = True) -> tuple[dict[st
 
 def _task_of(model: TrainedModel) -> tuple[type[ExampleTask], Any]:
     """Return the task that a model was fine-tuned on, and the task's config."""
-    own = model.facts["task"]
-    module = catalogue.find("tasks", own["name"], having="Task")
-    return module.Task, configuration.build(module.Config, own, "task", also=("name",))
+    keys = model.facts["task"]
+    module = catalogue.find("tasks", keys["name"], having="Task")
+    return module.Task, configuration.build(module.Config, keys, "task", also=("name",))
 
 
 def _data_of(model: TrainedModel) -> Mapping[str, Any]:
@@ -315,8 +315,8 @@ def trial(model: TrainedModel, workdir: str, task: str = "") -> str:
         typed = " ".join(f'"{role.upper()}"' for role in _typed_roles(model)).replace('"WORDS"', '"TEXT"')
     except UserError:
         typed = "--input=FILE"
-    own = any(catalogue.names_in([model.facts["task"], model.config.encoder]))
-    return f"predict --workdir={workdir}{f' --task={task}' if task else ''}{' --trust_code' if own else ''} {typed}"
+    trusts = " --trust_code" if any(catalogue.names_in([model.facts["task"], model.config.encoder])) else ""
+    return f"predict --workdir={workdir}{f' --task={task}' if task else ''}{trusts} {typed}"
 
 
 def write_predictions(path: Any, records: Iterable[Mapping[str, Any]]) -> None:

@@ -118,9 +118,9 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> PlanRes
     recipe.check_vocabulary(task)
     batches = {phase.kind: phase.batch_size for phase in experiment.phases.phases}
     note(f"compiling the step of {', '.join(batches)} for {topology.name}")
-    own = make(recipe, machine, price, note=note)
-    search = (recipe, machine, own, note)
-    return PlanResult(own, request, batches, lambda: smallest_change(*search), lambda: largest_micro_batches(*search))
+    made = make(recipe, machine, price, note=note)
+    search = (recipe, machine, made, note)
+    return PlanResult(made, request, batches, lambda: smallest_change(*search), lambda: largest_micro_batches(*search))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,15 +24,15 @@ BUILDING = ("source", "options", "heldout_fraction", "duplicates", "part_bytes",
 def used_keys(config: Mapping[str, Any], inputs: Inputs) -> dict[str, Any]:
     """Return ``config`` with the vocabulary and the corpus as they are, if they are not made by the run."""
     found = with_vocabulary(config, inputs.vocab.path, inputs.source_tokenizer)
-    own, corpus = dict(config.get("corpus", {})), inputs.corpus
+    keys, corpus = dict(config.get("corpus", {})), inputs.corpus
     if not corpus.parts:
         language = corpus.options.get("language")
-        found["corpus"] = {**without(own, *BUILDING), **_of_store(corpus.path, language)} if corpus.path else own
+        found["corpus"] = {**without(keys, *BUILDING), **_of_store(corpus.path, language)} if corpus.path else keys
         return found
-    parts = {name: dict(part) for name, part in own["parts"].items()}
+    parts = {name: dict(part) for name, part in keys["parts"].items()}
     there = [name for name in parts if corpus.path or corpus.part(name).path]
-    own["parts"] = {name: without(part, "source", "options") if name in there else part for name, part in parts.items()}
-    found["corpus"] = without(own, *BUILDING) if len(there) == len(parts) else own
+    keys["parts"] = parts | {name: without(parts[name], "source", "options") for name in there}
+    found["corpus"] = without(keys, *BUILDING) if len(there) == len(parts) else keys
     return found
 
 
