@@ -99,7 +99,7 @@ def _matches(tree: Any, pattern: list[str], where: str = "") -> Iterator[tuple[s
 
 
 def read(category: Category, name: str, where: str, folder: str = "") -> OwnCode | None:
-    """Return the user's own code that ``name`` stands for; None if it stands for none (or is recorded already).
+    """Return the user's own code that ``name`` names; None if it names no such code, or is a recorded name already.
 
     Args:
       where: the key or flag that holds the name, for error messages.
@@ -186,7 +186,7 @@ def _replace(tree: Mapping[str, Any], keys: list[str], value: str) -> dict[str, 
 
 
 def typed_name(category: Category, name: str | None, flag: str) -> str | None:
-    """Return the name to find a component by whose ``name`` was typed as the value of ``flag``."""
+    """Return the name by which ``find`` finds the component that was typed, as ``name``, after ``flag``."""
     code = read(category, name, flag) if name else None
     if code is None:
         return name
@@ -210,7 +210,7 @@ def keep_copies(workdir: str, *recorded: Any) -> None:
 
 
 def trust_copies(source: str) -> None:
-    """Let the code run of which the workdir ``source`` (or ``WORKDIR@step``) has copies.
+    """Trust the code of which the workdir ``source`` (or ``WORKDIR@step``) has copies: let it run.
 
     A copy that was changed has another recorded name than the run, so it is not taken for the run's.
     """

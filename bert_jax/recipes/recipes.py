@@ -146,7 +146,7 @@ def _changed(
 
 
 def _leave_out_roles_of_others(config: ConfigDict, changed: Sequence[str]) -> None:
-    """Remove the columns that a recipe named for roles that a task whose name has ``changed`` lacks."""
+    """Remove the recipe's columns for roles that its task lacks, if the name of the task has ``changed``."""
     for key in changed:
         where, name = key.removesuffix("task.name"), at(config, key)
         data = at(config, f"{where}data")
