@@ -11,10 +11,10 @@ from bert_jax import configuration
 from bert_jax.errors import UserError
 from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.objectives.reading import of_other_rows
+from bert_jax.parts import catalogue
 from bert_jax.planning.compile import compile_phase, dearest_kind
 from bert_jax.program import size
 from bert_jax.rows.phases import Phase
-from bert_jax.runs import own_parts
 from bert_jax.runs.evaluations import base as evaluations
 from bert_jax.task import Task
 from bert_jax.training import layer_rates, trained
@@ -70,7 +70,10 @@ def check_metrics(metric: str, experiment: Experiment, task: Task, mesh: Mesh) -
 
 def check_optimizer(task: Task, experiment: Experiment) -> None:
     """Raise ``UserError`` if the optimizer or the schedule cannot train ``task``."""
-    own_parts.check_optimizer(task, experiment)
+    name = catalogue.name_of(type(experiment.optimizer).__module__)
+    if catalogue.is_own(name):
+        params = meshes.unbox(jax.eval_shape(task.init, jax.random.key(0)).params)
+        experiment.optimizer.check(params, catalogue.display_name(name))
     trained.check(task, experiment.optimizer)
     for schedule in (experiment.schedule, *experiment.own_schedules.values()):
         layer_rates.check(task, schedule.layer_decay)

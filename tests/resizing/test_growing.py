@@ -70,17 +70,17 @@ def test_a_model_of_equal_size_stays_as_it_is():
 
 
 def test_queries_keys_values_and_gates_are_tiled_apart(tmp_path, one_device, capsys):
-    small = model("modernbert", num_layers=2, hidden_size=64, num_heads=1, mlp_dim=96, global_every=1)
+    small = model("modernbert", num_layers=3, global_every=1)  # layers of one form are compiled once
     export_model(small, tmp_path / "small", "the card")
-    grow = ["grow", f"--init={tmp_path / 'small'}", "--size=tiny", f"--output={tmp_path / 'large'}"]
+    grow = ["grow", f"--init={tmp_path / 'small'}", "--size=ettin_17m", f"--output={tmp_path / 'large'}"]
     assert run(grow) == 0
-    begins = [0, 0, 1, 1]
-    assert f"its layers begin as these of {tmp_path / 'small'}: 0 0 1 1" in capsys.readouterr().out
+    begins = [0, 0, 1, 1, 2, 2, 2]
+    assert f"its layers begin as these of {tmp_path / 'small'}: 0 0 1 1 2 2 2" in capsys.readouterr().out
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("small", "large"))
     for name, array in after.items():
         source = re.sub(r"(?<=layers\.)\d+", lambda layer: str(begins[int(layer[0])]), name)
         if source == "model.layers.0.attn_norm.weight":  # the first layer has none
-            np.testing.assert_array_equal(array, np.ones(128))
+            np.testing.assert_array_equal(array, np.ones(256))
             continue
         together = 3 if ".Wqkv." in name else 2 if ".Wi." in name else 1
         alone = zip(np.split(before[source], together), np.split(array, together), strict=True)
@@ -88,11 +88,11 @@ def test_queries_keys_values_and_gates_are_tiled_apart(tmp_path, one_device, cap
             np.testing.assert_array_equal(new, wrapped(old, new.shape), err_msg=name)
     assert {name.partition(".layers.")[0] for name in after} == {name.partition(".layers.")[0] for name in before}
     assert load(str(tmp_path / "large")).config == dataclasses.replace(
-        small.config, **encoder_file("modernbert").SIZES["tiny"]
+        small.config, **encoder_file("modernbert").SIZES["ettin_17m"]
     )
     assert begins_pretraining(tmp_path) == 0
     assert f"starting from {tmp_path / 'large'}\n" in capsys.readouterr().err
-    of_run = ["grow", f"--init={tmp_path / 'run'}@1", "--size=tiny", f"--output={tmp_path / 'again'}"]
+    of_run = ["grow", f"--init={tmp_path / 'run'}@1", "--size=ettin_17m", f"--output={tmp_path / 'again'}"]
     assert run(of_run) == 0  # its layers are scanned
     assert_same(load(str(tmp_path / "again")).params, dict(load(str(tmp_path / "run")).params))
     capsys.readouterr()
@@ -112,7 +112,7 @@ def begins_pretraining(folder: Path) -> int:
         examples=(),
         export=False,
     )
-    config["model"] = {"encoder": "modernbert", "size": "tiny", "layers": "scanned"}
+    config["model"] = {"encoder": "modernbert", "size": "ettin_17m", "layers": "scanned"}
     path = toy.write_recipe(folder / "recipe.json", config)
     return run(["pretrain", f"--config={path}", f"--workdir={folder / 'run'}", f"--init={folder / 'large'}"])
 
