@@ -84,7 +84,7 @@ def _version(name: str) -> str | None:
 
 
 def _requirements(name: str = NAME) -> list[Requirement] | None:
-    """Return what a package and its extras need; None if the package is not installed."""
+    """Return the requirements of a package and its extras; None if the package is not installed."""
     try:
         return [Requirement(text) for text in metadata.requires(name) or []]
     except metadata.PackageNotFoundError:

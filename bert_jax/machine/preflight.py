@@ -193,7 +193,7 @@ def _shared(processes: Sequence[Mapping[str, Any]]) -> Check:
 def _recipe(
     settings: PretrainingSettings, init: str | None, typed: tuple[str, ...]
 ) -> tuple[TrainedModel | None, Pretraining | None, Check]:
-    """Return the model of ``--init``, the checked recipe, and what a run says of it before it reads text."""
+    """Return the model of ``--init``, the checked recipe, and a finding on both, before any text is read."""
     initial = None
     try:
         initial = read_initial(settings.vocab, typed, init) if init else None

@@ -103,7 +103,7 @@ def read(category: Category, name: str, where: str, folder: str = "") -> OwnCode
 
     Args:
       where: the key or flag that holds the name, for error messages.
-      folder: the folder to which a path is relative; "" is the current one.
+      folder: the folder to which a path is relative; "" is the current folder.
 
     Raises:
       UserError: the file is missing, is no Python file, or does not define what its category needs.

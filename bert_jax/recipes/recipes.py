@@ -40,11 +40,11 @@ def load(recipe: str, overrides: Sequence[str] = (), trust_code: bool = False) -
     """Return the locked config of a recipe, with ``--config.key=value`` overrides applied in order.
 
     Args:
-      trust_code: whether the components' own files that a ``.json`` recipe names may run.
+      trust_code: whether the users' own files that a ``.json`` recipe names may run.
 
     Raises:
-      UserError: there is no such recipe, the file fails, a key is unknown, a value has a wrong type, or a component's
-        own file is missing, lacks what it needs, or is named by a ``.json`` recipe alone.
+      UserError: there is no such recipe, the file fails, a key is unknown, a value has a wrong type, or a user's own
+        file is missing, lacks what it needs, or is named by a ``.json`` recipe alone.
     """
     config, folder, is_code = _read(recipe)
     return _changed(config, _keys_and_texts(overrides), parsed, folder, is_code or trust_code)
@@ -154,7 +154,7 @@ def _leave_out_roles_of_others(config: ConfigDict, changed: Sequence[str]) -> No
         if not known or not re.fullmatch(r"(tasks\.[^.]+\.)?", where):
             continue
         if name not in catalogue.parts("tasks", having="Task") and not catalogue.is_own(name):
-            continue  # which the settings refuse
+            continue  # the settings refuse such a name
         roles: Any = getattr(catalogue.find("tasks", name, having="Task").Task, "roles", None)
         for group in ("columns", "strip_prefix") if roles else ():
             others = set(data.get(group) or ()) - {*roles.all, "id"}

@@ -92,7 +92,7 @@ def check_one_part(phase: Phase, parts: int, why: str) -> None:
 def check_whole_batches(task: PretrainingObjective, experiment: Experiment, mesh: Mesh) -> None:
     """Raise ``UserError`` if ``task`` computes something from a whole batch, and would be given a part of it.
 
-    What ``inputs`` computes is tried on random rows if ``task.whole_batches`` does not say it.
+    If ``task.whole_batches`` does not say so, ``inputs`` is tried on random rows.
     """
     kinds = {kind.partition("/")[0]: kind for kind in task.setting.max_lengths}  # by phase
     phase = max((phase for phase in experiment.phases.phases if phase.kind in kinds), key=experiment.micro_batches)

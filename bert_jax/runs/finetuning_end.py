@@ -86,7 +86,7 @@ def _export(
 ) -> str:
     """Export the model if the recipe asks for it and transformers has a class for it; return words for the last line.
 
-    A model of several tasks has several heads, and the classes of transformers one: the user exports a task at a time.
+    A model of several tasks has several heads, and a class of transformers has one: the user exports a task at a time.
     """
     if not settings.export:
         return ""

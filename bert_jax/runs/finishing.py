@@ -113,7 +113,7 @@ def export_newest(observer: Observer, trained: TrainedModel | None = None) -> ep
 
 
 def without_class(model: ModelConfig, head: Any, workdir: str) -> str:
-    """Return words for what transformers has no class for in a model, and what to do; "" if it has a class."""
+    """Return words for a part of a model that transformers has no class for, with advice; "" if it has a class."""
     if model.encoder not in families():
         return f"the encoder {model.encoder!r}"
     family = family_of(model.encoder)

@@ -80,7 +80,7 @@ class Inputs:
 
     @functools.cached_property
     def source_tokenizer(self) -> Tokenizer | None:
-        """Return the tokenizer of ``config.vocab.path`` or of the model to start from; None if one is learned."""
+        """Return the tokenizer of ``config.vocab.path`` or of ``initial``; None if the run learns a vocabulary."""
         return self.vocab.load_tokenizer(self.initial.tokenizer if self.initial else None, self.typed)
 
     def check(self) -> None:
@@ -304,7 +304,7 @@ def find_vocabulary(
     """Return the tokenizer for fine-tuning.
 
     The first that exists is taken: the tokenizer in ``workdir`` (pass None if the run has no checkpoint), the tokenizer
-    of ``initial``, the tokenizer at ``config.vocab.path``. If none exists, one is learned from the texts to train on;
+    of ``initial``, the tokenizer at ``config.vocab.path``. If none exists, it is learned from the texts to train on;
     see ``prepare_vocabulary`` for ``note``. A new run adds the tokens of ``config.vocab.added``.
 
     ``train``: of each task, its examples to train on and its roles.

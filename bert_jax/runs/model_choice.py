@@ -48,7 +48,7 @@ def choose_model(architecture: Architecture, vocabulary_size: int, initial: Trai
 def of_phase(model: ModelConfig, phase: Phase) -> ModelConfig:
     """Return the run's ``model`` with the keys that ``phase`` replaces.
 
-    Raises ``UserError`` if the model lacks one of these keys, or a parameter would get another shape.
+    Raises ``UserError`` if the model lacks such a key, or a parameter would get another shape.
     """
     if not phase.model:
         return model

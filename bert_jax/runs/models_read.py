@@ -72,7 +72,7 @@ def teacher_of_finetuning(
 ) -> dict[str, TrainedModel]:
     """Return the teacher of a fine-tuning from ``initial``, or with the vocabulary at a path; see ``read_teacher``.
 
-    Raises ``UserError`` if the teacher has another vocabulary, or the run would have to learn one.
+    Raises ``UserError`` if the teacher has another vocabulary, or the run would have to learn a vocabulary.
     """
     models = read_teacher(config, read)
     if initial and any(one.tokenizer.sha256 != initial.tokenizer.sha256 for one in models.values()):

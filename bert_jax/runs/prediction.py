@@ -293,7 +293,7 @@ def in_rows(model: TrainedModel, texts: Sequence[str]) -> dict[str, Sequence[str
 def _typed_roles(model: TrainedModel) -> list[str]:
     """Return the roles that the model reads, in the order in which a user types them.
 
-    Raises ``UserError`` if one of them is not a text.
+    Raises ``UserError`` if a role is not a text.
     """
     reads = list(_task_of(model)[0].roles.required)
     if "pair" in _data_of(model)["columns"] and "pair" not in reads:

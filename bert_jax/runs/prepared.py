@@ -156,7 +156,7 @@ class Prepared(abc.ABC):
 
     @abc.abstractmethod
     def facts(self, opened: Opened) -> dict[str, Any]:
-        """Return what is known of the run now that it has text or examples. It resumes only with the same facts."""
+        """Return the facts of a run that has text or examples. It resumes only with the same facts."""
 
     @abc.abstractmethod
     def write_baselines(self, opened: Opened, note: Note) -> None:
@@ -164,7 +164,7 @@ class Prepared(abc.ABC):
 
     @abc.abstractmethod
     def remarks(self, opened: Opened, reached: int) -> list[str]:
-        """Return lines about what is read and how long the run is, which has ``reached`` a step."""
+        """Return lines about the inputs and the length of a run that has ``reached`` a step."""
 
     @abc.abstractmethod
     def first_state(

@@ -301,7 +301,7 @@ class Pretraining(Prepared):
         write_baselines(task, opened.experiment, workdir, opened.fingerprint, folder, note)
 
     def remarks(self, opened: Opened, reached: int) -> list[str]:
-        """Return lines about the phases, what is unusual in the settings of a new run, or that a run is done."""
+        """Return lines about the phases, about unusual settings of a new run, or that a run is done."""
         experiment = opened.experiment
         phases, num_steps = experiment.phases, experiment.phases.num_steps
         alone = phases.in_epochs and len(phases.phases) == 1
@@ -343,9 +343,9 @@ def first_model(settings: PretrainingSettings, initial: TrainedModel | None, pie
 
 
 def _with_frozen(tree: dict[str, Any], task: Task) -> dict[str, Any]:
-    """Return the ``tree`` of a recipe that names what is frozen by its content, wherever it lies.
+    """Return the ``tree`` of a recipe in which frozen models are named by their content, wherever they lie.
 
-    This stands in place of the path of a model. Other arrays are in an entry "frozen", by the first kind of batch.
+    The content stands in place of the path. Other frozen arrays are in an entry "frozen", by the first kind of batch.
     """
     contents, others = dict[tuple[str, Any], str](), dict[str, dict[str, str]]()
     for kind, one in tasks_of(task).items():

@@ -70,7 +70,7 @@ def _outputs(config: ModelConfig, parts: tuple[Part, ...], params: Any, batch: A
 
 
 class TrainingEvaluator(abc.ABC):
-    """The base class of evaluations during training. In a job of several processes, each has one and calls it.
+    """The base class of evaluations during training. In a job of several processes, each process has an evaluator and calls it.
 
     ``titles``: metric -> its title in the report (``task.titles_of``).
     """
@@ -78,7 +78,7 @@ class TrainingEvaluator(abc.ABC):
     titles: Mapping[str, str] = {}
 
     def __init__(self, config: Any, where: str, note: Callable[[str], None]):
-        """Read and check what needs neither vocabulary nor model. This is called before any text is read.
+        """Read files and check keys, without vocabulary and model. This is called before any text is read.
 
         Args:
           config: the ``Config`` of the file.
@@ -137,7 +137,7 @@ def check(evaluations: Mapping[str, Any], metric: str = "") -> dict[str, tuple[t
 
 
 def _check_class(file: str, evaluator: Any, config: Any) -> None:
-    """Raise ``UserError`` unless the classes of an own ``file`` keep the contract."""
+    """Raise ``UserError`` unless the classes of a user's ``file`` keep the contract."""
     base = "bert_jax.runs.evaluations.base"
     for name, cls, above in (("Evaluator", evaluator, TrainingEvaluator), ("Config", config, Config)):
         if not (isinstance(cls, type) and issubclass(cls, above)):
