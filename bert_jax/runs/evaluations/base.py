@@ -70,7 +70,7 @@ def _outputs(config: ModelConfig, parts: tuple[Part, ...], params: Any, batch: A
 
 
 class TrainingEvaluator(abc.ABC):
-    """The base class of evaluations during training. In a job of several processes, each process has an evaluator and calls it.
+    """The base class of evaluations during training. In a job, each process makes and calls it.
 
     ``titles``: metric -> its title in the report (``task.titles_of``).
     """
