@@ -252,7 +252,7 @@ def what_changed(differences: list[str], workdir: str) -> str:
         if is_own(old) and is_own(new):
             return (
                 f"; the code has changed (after @: its sha256): to go on with the old code, add --{key}={workdir}/"
-                f"{copy_of(old)}; to start from this run with the new, give another --workdir and --init={workdir}"
+                f"{copy_of(old)}; to start from this run with the new code, give another --workdir and --init={workdir}"
             )
     return ""
 
