@@ -11,6 +11,7 @@ from bert_jax.cli.main import run
 from bert_jax.cluster.exit_codes import DONE, PREEMPTED
 from bert_jax.reporting.measures import lower_is_better
 from bert_jax.runs.evaluations.base import WHERE
+from bert_jax.workdir import run_record
 from tests import toy
 from tests.tasks import toy_tasks
 from tests.training import gang
@@ -189,7 +190,7 @@ def test_a_loss_of_an_evaluation_is_better_if_it_is_lower() -> None:
 
 
 def test_one_that_does_not_fit_a_fine_tuning_is_refused_before_the_run_is_recorded(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refuses = """
             def begin(self, model, tokenizer, note):
@@ -199,6 +200,6 @@ def test_one_that_does_not_fit_a_fine_tuning_is_refused_before_the_run_is_record
             def score("""
     (tmp_path / "own.py").write_text(own(**{"        def score(": refuses.replace("\n    ", "\n").lstrip("\n")}))
     toy_tasks.write_toy(tmp_path, "classification", train=16, dev=8)
+    monkeypatch.setattr(run_record, "write_run", lambda *_: pytest.fail("the run is recorded"))
     assert toy_tasks.finetune(tmp_path, f"--{WHERE}.own.name={tmp_path / 'own.py'}") == 2
     assert "pieces do not fit" in capsys.readouterr().err
-    assert not (tmp_path / "run" / "run.json").exists()
