@@ -26,7 +26,8 @@ from bert_jax import configuration
 from bert_jax.cli.main import run
 from bert_jax.interchange.hugging_face import export_model
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
-from bert_jax.runs.prepare import prepare
+from bert_jax.runs.prepared import Request
+from bert_jax.runs.pretraining import Pretraining
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.learn_byte_bpe import learn_byte_bpe
@@ -112,8 +113,8 @@ def tree(task: Any) -> str:
 def made(folder: Path, config: dict[str, Any]) -> Any:
     """Return the objective of a recipe, with its corpus built in ``folder``."""
     settings = configuration.build(PretrainingSettings, config, "config")
-    recipe = prepare(settings)
-    return recipe.with_text(*recipe.inputs(str(folder), bound=False).open(lambda line: None))[0]
+    recipe = Pretraining(settings, request=Request(str(folder)))
+    return recipe.with_text(*recipe.inputs.open(lambda line: None))[0]
 
 
 def rows_and_trees(folder: Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bert_jax.cluster.watchdog import MOST_SECONDS
-from bert_jax.recipes import key_names, recipes
+from bert_jax.recipes import key_names, trees
 from bert_jax.reporting.profiled_steps import ProfiledSteps
 
 
@@ -159,7 +159,7 @@ def option(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals:
         raise argparse.ArgumentTypeError(f"found {text!r}; KEY=VALUE is needed")
-    return key, recipes.literal(value)
+    return key, trees.literal(value)
 
 
 def add_profile(parser: argparse.ArgumentParser) -> None:

@@ -13,7 +13,7 @@ from bert_jax.cli.flags import add_trust
 from bert_jax.configuration import complete
 from bert_jax.parts import catalogue
 from bert_jax.program import program, quoted
-from bert_jax.recipes import recipes
+from bert_jax.recipes import recipes, trees
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +58,7 @@ def _described(name: str, trust_code: bool) -> Iterator[str]:
     for phase, values in (whole.get("phases") or {}).items():
         yield _filled(f"{phase}: {', '.join(f'{key}={value!r}' for key, value in values.items())}")
     yield from _sizes(tree.get("model") or {})
-    own, every = recipes.leaves({key: value for key, value in tree.items() if value != {}}), recipes.leaves(whole)
+    own, every = trees.leaves({key: value for key, value in tree.items() if value != {}}), trees.leaves(whole)
     yield "\nkeys of the recipe, each typed as --config.KEY=VALUE"
     yield from map(_typed, own.items())
     yield "\nkeys that the recipe leaves to their defaults; configs/README.md says what each is"

@@ -28,9 +28,8 @@ from bert_jax.recipes import key_names, recipes
 from bert_jax.recipes.finetuning_settings import FinetuningSettings
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.reporting.loggers.base import flatten
-from bert_jax.runs.finetuning import Splits
+from bert_jax.runs.finetuning import Finetuning, Splits
 from bert_jax.runs.inputs import CORPUS, Inputs
-from bert_jax.runs.prepare import prepare
 from bert_jax.runs.prepared import Request
 from bert_jax.runs.pretraining import Pretraining
 from bert_jax.runs.run import finetune, pretrain
@@ -156,7 +155,7 @@ def _load(ablation: Ablation, variant: str) -> _Recipe:
     """
     config = recipes.load(f"{ablation.recipe}:{variant}", ablation.overrides).to_dict()
     try:
-        checked = prepare(PretrainingSettings.of(config))
+        checked = Pretraining(PretrainingSettings.of(config))
         metric_names(checked.task)
     except UserError as error:
         raise UserError(f"{variant}: {error}") from error
@@ -239,7 +238,7 @@ def _tunings(
         try:
             settings = FinetuningSettings.of(config)
             every: dict[str, Splits] = {
-                task: load_examples(one.data, ablation.data, one.typed[0].roles, lambda _: None)
+                task: load_examples(one.data, ablation.data, one.built[0].roles, lambda _: None)
                 for task, one in settings.each.items()
             }
             for splits in every.values():
@@ -332,7 +331,7 @@ def _check_finetunings(
     for text, settings in {one.text: one.settings for one in tunings.values()}.items():
         settings = dataclasses.replace(settings, bilstm_layers=2) if bilstm else settings
         try:
-            first, *_ = [prepare(settings, model) for model in models]
+            first, *_ = [Finetuning(settings, model) for model in models]
             task, _ = first.with_examples(examples[text])
             check_labels(task, settings, examples[text])
         except UserError as error:

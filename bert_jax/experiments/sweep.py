@@ -18,13 +18,12 @@ from bert_jax.experiments.finetunings import check_labels
 from bert_jax.experiments.grid import RESULTS, Grid
 from bert_jax.experiments.nouns import Cell, Metrics, Tables, VariantSummary
 from bert_jax.interchange.loading import load
-from bert_jax.recipes import key_names, recipes
+from bert_jax.recipes import key_names, recipes, trees
 from bert_jax.recipes.finetuning_settings import FinetuningSettings
 from bert_jax.reporting.error_bars import Figure
 from bert_jax.reporting.formats import is_number
-from bert_jax.runs.finetuning import Splits
-from bert_jax.runs.inputs import read_start
-from bert_jax.runs.prepare import prepare
+from bert_jax.runs.finetuning import Finetuning, Splits
+from bert_jax.runs.inputs import read_initial
 from bert_jax.runs.prepared import Request
 from bert_jax.runs.run import finetune
 from bert_jax.storage import files
@@ -160,8 +159,8 @@ def _check(request: Sweep, combinations: Mapping[str, _Combination], typed: tupl
         files_of = json.dumps([config.get("task"), config.get("tasks"), data], default=str)
         rows_of = json.dumps([init, {k: v for k, v in config.items() if k not in _OF_OPTIMIZATION}], default=str)
         try:
-            initial = read_start(settings.vocab, typed, init, read_once) if init else None
-            checked = prepare(settings, initial)
+            initial = read_initial(settings.vocab, typed, init, read_once) if init else None
+            checked = Finetuning(settings, initial)
             if files_of not in read:
                 read[files_of] = checked.load(request.data, lambda _: None)
             if rows_of not in encoded:
@@ -211,7 +210,7 @@ def _combinations(request: Sweep) -> dict[str, dict[str, str]]:
 
 def _same(value: Any) -> Any:
     """Return a value that is equal for equal numbers, such as ``0.1`` and ``0.10``."""
-    number = recipes.literal(str(value))
+    number = trees.literal(str(value))
     return float(number) if is_number(number) else value
 
 
@@ -264,10 +263,10 @@ def _over(request: Sweep, combinations: Mapping[str, _Combination]) -> pictures.
             )
     else:
         found = [key for key in keys if key == compared[-1] and len(request.vary[key]) > 2]
-        found = [key for key in found if all(is_number(recipes.literal(value)) for value in request.vary[key])]
+        found = [key for key in found if all(is_number(trees.literal(value)) for value in request.vary[key])]
     if not found:
         return None
-    values = {name: recipes.literal(one.values[found[0]]) for name, one in combinations.items()}
+    values = {name: trees.literal(one.values[found[0]]) for name, one in combinations.items()}
     return pictures.over_numbers(found[0], values)
 
 

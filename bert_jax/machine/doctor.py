@@ -1,7 +1,7 @@
 """Looks at this machine for ``bert-jax doctor``: what is installed, which devices answer, how much room there is.
 
-jax itself is imported in a process of its own alone, which is ended if it does not answer: the driver of an accelerator
-may wait for ever, and a broken installation must be reported like everything else.
+Only another process imports jax itself, and is ended if it does not answer: the driver of an accelerator may wait for
+ever, and a broken installation must be reported like everything else.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ print(json.dumps([jax.default_backend(), len(devices), devices[0].device_kind, l
 
 
 def examine(device_seconds: float) -> list[Check]:
-    """Return what was found, a ``Check`` for each thing. "bad" is what keeps training from starting.
+    """Return a ``Check`` for each thing that was looked at. A "bad" thing keeps training from starting.
 
     Args:
       device_seconds: how long devices may take to answer.
@@ -72,7 +72,7 @@ def examine(device_seconds: float) -> list[Check]:
         _devices(device_seconds),
         _memory(),
         *_disk(),
-        *(_extra(name, own) for name in EXTRAS if (own := [r for r in needed or [] if _of(r, name)])),
+        *(_extra(name, needs) for name in EXTRAS if (needs := [r for r in needed or [] if _of(r, name)])),
     ]
 
 
@@ -84,7 +84,7 @@ def _version(name: str) -> str | None:
 
 
 def _requirements(name: str = NAME) -> list[Requirement] | None:
-    """Return what a package and its extras need; None if the package is not installed."""
+    """Return the requirements of a package and its extras; None if the package is not installed."""
     try:
         return [Requirement(text) for text in metadata.requires(name) or []]
     except metadata.PackageNotFoundError:
@@ -99,7 +99,7 @@ def _ours(needed: list[Requirement] | None) -> Check:
 
 
 def _packages(needed: list[Requirement]) -> Check:
-    """Return the versions of the packages that matter most; "bad" if any that is needed is missing or too old."""
+    """Return the versions of the packages that matter most; "bad" if a needed package is missing or too old."""
     shown = ", ".join(f"{name} {_version(name) or 'missing'}" for name in SHOWN)
     named = [r.name for r in needed]
     wrong = [r for r in (*needed, *(Requirement(name) for name in SHOWN if name not in named)) if _lacks(r)]
@@ -110,7 +110,7 @@ def _packages(needed: list[Requirement]) -> Check:
 
 
 def _lacks(requirement: Requirement) -> bool:
-    """Return whether a package, or a package that the named extras of it need, is missing or too old."""
+    """Return whether a package, or a package that its named extras need, is missing or too old."""
     version = _version(requirement.name)
     if version is None or not requirement.specifier.contains(version, prereleases=True):
         return True
@@ -119,7 +119,7 @@ def _lacks(requirement: Requirement) -> bool:
 
 
 def _of(requirement: Requirement, extra: str) -> bool:
-    """Return whether a requirement belongs to an extra; to "" belongs what is always needed on this machine."""
+    """Return whether a requirement belongs to an extra, or, if ``extra`` is "", is always needed on this machine."""
     marker = requirement.marker
     always = marker is None or marker.evaluate({"extra": ""})
     return always if not extra else not always and marker is not None and marker.evaluate({"extra": extra})

@@ -24,9 +24,8 @@ from bert_jax.inspection.check import Check
 from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.program import size
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
-from bert_jax.runs.inputs import Inputs, read_start
+from bert_jax.runs.inputs import Inputs, read_initial
 from bert_jax.runs.models_read import check_vocabularies, frozen_contents
-from bert_jax.runs.prepare import prepare
 from bert_jax.runs.pretraining import Pretraining
 from bert_jax.storage import files
 from bert_jax.task import Task, tasks_of
@@ -56,9 +55,9 @@ def preflight(
     task = recipe.task if recipe else None
     digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:12]
     inputs = Inputs(workdir, settings.vocab, settings.corpus, initial, bound=False, typed=typed)
-    own = {"config": digest, **_of_host(), **_of_inputs(inputs, task), **_of_workdir(workdir)}
+    report = {"config": digest, **_of_host(), **_of_inputs(inputs, task), **_of_workdir(workdir)}
     needed = KEPT * _STATE_COPIES * 4 * task.setting.model.num_parameters if task else 0
-    processes = [json.loads(text) for text in distributed.exchange("preflight", json.dumps(own))]
+    processes = [json.loads(text) for text in distributed.exchange("preflight", json.dumps(report))]
     return [
         _processes(processes),
         *(_alike(name, processes) for name in ("code", "config", "Python", "jax", "devices a process")),
@@ -194,11 +193,11 @@ def _shared(processes: Sequence[Mapping[str, Any]]) -> Check:
 def _recipe(
     settings: PretrainingSettings, init: str | None, typed: tuple[str, ...]
 ) -> tuple[TrainedModel | None, Pretraining | None, Check]:
-    """Return the model of ``--init``, the checked recipe, and what a run says of it before it reads text."""
+    """Return the model of ``--init``, the checked recipe, and a finding on both, before any text is read."""
     initial = None
     try:
-        initial = read_start(settings.vocab, typed, init) if init else None
-        recipe = prepare(settings, initial)
+        initial = read_initial(settings.vocab, typed, init) if init else None
+        recipe = Pretraining(settings, initial)
     except UserError as error:
         return initial, None, Check("recipe", "bad", str(error))
     shape = recipe.mesh.shape
@@ -223,8 +222,8 @@ def _all_reduce() -> Check:
     mesh = meshes.make_mesh(meshes.MeshConfig())
     rows = len(jax.devices())
     share = meshes.share_of(mesh)
-    own = np.ones((len(share.parts), _ALL_REDUCE_BYTES // 4), np.float32)
-    x = meshes.to_devices({"x": own}, mesh)["x"]
+    ones = np.ones((len(share.parts), _ALL_REDUCE_BYTES // 4), np.float32)
+    x = meshes.to_devices({"x": ones}, mesh)["x"]
     add = jax.jit(lambda value: jnp.sum(value, axis=0), out_shardings=meshes.replicated(mesh))
     right = bool(np.all(np.asarray(add(x).addressable_data(0)) == rows))
     start = time.perf_counter()

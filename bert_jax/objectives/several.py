@@ -20,7 +20,7 @@ from bert_jax.task import RowSource, TaskOfSeveral, Variables
 from bert_jax.text.tokenizer import Tokenizer
 
 
-class Several(TaskOfSeveral[PretrainingObjective]):
+class SeveralObjectives(TaskOfSeveral[PretrainingObjective]):
     """A ``bert_jax.task.Task`` whose phases have objectives of their own: each phase one, or several members.
 
     Each member has a share of the batches of its phase. A step trains the encoder and the parts of its own objective.

@@ -225,7 +225,7 @@ def display_name(name: str) -> str:
 
 
 def own_modules() -> list[ModuleType]:
-    """Return the loaded modules that another process cannot import; they are sent with the objects that need them."""
+    """Return the loaded modules that another process cannot import, and that must be sent with objects of theirs."""
     return [sys.modules[module] for module in _names if module.startswith(_PREFIX)]
 
 
@@ -251,8 +251,8 @@ def what_changed(differences: list[str], workdir: str) -> str:
         old, _, new = (text.strip("'") for text in values.partition(" -> "))
         if is_own(old) and is_own(new):
             return (
-                f"; the code has changed (after @: its sha256): to go on with that of then, add --{key}={workdir}/"
-                f"{copy_of(old)}; to start from this run with that of now, give another --workdir and --init={workdir}"
+                f"; the code has changed (after @: its sha256): to go on with the old code, add --{key}={workdir}/"
+                f"{copy_of(old)}; to start from this run with the new code, give another --workdir and --init={workdir}"
             )
     return ""
 

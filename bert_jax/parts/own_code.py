@@ -54,7 +54,8 @@ def recorded_names(
     Args:
       folder: the recipe's folder, to which the paths in it are relative.
       typed: the keys that were given on the command line; their paths are relative to the current folder.
-      asked: whether the user asks for the code that the recipe names. If not, only for that of typed keys.
+      asked: whether the user asks for all code that the recipe names. If not, only code that typed keys name is asked
+        for.
 
     Raises:
       UserError: a file is missing, or lacks what its category of components needs; or the recipe names code that the
@@ -98,11 +99,11 @@ def _matches(tree: Any, pattern: list[str], where: str = "") -> Iterator[tuple[s
 
 
 def read(category: Category, name: str, where: str, folder: str = "") -> OwnCode | None:
-    """Return the user's own code that ``name`` stands for; None if it stands for none (or is recorded already).
+    """Return the user's own code that ``name`` names; None if it names no such code, or is a recorded name already.
 
     Args:
       where: the key or flag that holds the name, for error messages.
-      folder: the folder to which a path is relative; "" is the current one.
+      folder: the folder to which a path is relative; "" is the current folder.
 
     Raises:
       UserError: the file is missing, is no Python file, or does not define what its category needs.
@@ -185,7 +186,7 @@ def _replace(tree: Mapping[str, Any], keys: list[str], value: str) -> dict[str, 
 
 
 def typed_name(category: Category, name: str | None, flag: str) -> str | None:
-    """Return the name to find a component by whose ``name`` was typed as the value of ``flag``."""
+    """Return the name by which ``find`` finds the component that was typed, as ``name``, after ``flag``."""
     code = read(category, name, flag) if name else None
     if code is None:
         return name
@@ -209,7 +210,7 @@ def keep_copies(workdir: str, *recorded: Any) -> None:
 
 
 def trust_copies(source: str) -> None:
-    """Let the code run of which the workdir ``source`` (or ``WORKDIR@step``) has copies.
+    """Trust the code of which the workdir ``source`` (or ``WORKDIR@step``) has copies: let it run.
 
     A copy that was changed has another recorded name than the run, so it is not taken for the run's.
     """

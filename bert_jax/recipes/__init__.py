@@ -1,1 +1,1 @@
-"""Recipes: from what a user types to one typed ``Settings``."""
+"""Recipes: from what a user types to one checked ``Settings``."""

@@ -1,4 +1,4 @@
-"""The keys of ``config.model`` as typed values."""
+"""The keys of ``config.model``, checked."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Architecture:
         encoder = keys.get("encoder", BERT)
         fields = {"vocab_size": vocabulary_size} | _fields(keys)
         config = configuration.build(encoder_file(encoder).Config, fields, "config.model", also=("encoder", "size"))
-        if config.encoder != encoder:  # the config is all that later says which encoder it is
+        if config.encoder != encoder:  # later, only the config says which encoder it is
             raise UserError(
                 f"{catalogue.display_name(str(encoder))} imports its Config, which is that of the encoder "
                 f"{config.encoder!r}: derive a class Config of its own from it"

@@ -27,7 +27,7 @@ _ALL_ROWS = 2**31  # an evaluation reads all rows of the dev splits
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinetuningSettings(Settings):
-    """A recipe for fine-tuning as typed values.
+    """The checked values of a recipe for fine-tuning.
 
     Devlin et al. 2019, appendix A.3: batches of 16 or 32, learning rates of 5e-5, 3e-5 or 2e-5, 2 to 4 epochs. The
     warm-up is the same as in google-research/bert. Adam corrects its bias: without, fine-tuning on small data fails
@@ -73,7 +73,7 @@ class FinetuningSettings(Settings):
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> FinetuningSettings:
-        """Return the typed values of a recipe.
+        """Return the checked values of a recipe.
 
         Raises ``UserError`` for a wrong key or value, or a recipe that is for pretraining.
         """
@@ -91,7 +91,7 @@ class FinetuningSettings(Settings):
 
     @functools.cached_property
     def each(self) -> dict[str, TaskSettings]:
-        """The tasks by name, in alphabetical order; a task that is alone is called ""."""
+        """The tasks by name, in alphabetical order; the only task of a recipe is called ""."""
         given = {key: value for key, value in {"task": self.task, "data": self.data}.items() if value}
         if self.tasks and given:
             raise UserError(
@@ -117,7 +117,7 @@ class FinetuningSettings(Settings):
         found = []
         for name, one in self.each.items():
             with at_task(name):
-                task, config = one.typed
+                task, config = one.built
             found.append(f"{name}/{task.metric(config)}" if name else task.metric(config))
         return found
 

@@ -39,14 +39,14 @@ def groups(recipe: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def is_finetuning(recipe: Mapping[str, Any]) -> bool:
-    """Return whether a recipe is one for fine-tuning."""
+    """Return whether a recipe is for fine-tuning."""
     return "task" in recipe or "tasks" in recipe
 
 
 def full(key: str, recipe: Mapping[str, Any]) -> str:
     """Return the key that ``key``, perhaps a short one, names in a recipe.
 
-    Raises ``UserError`` for a short key of one phase if the recipe has several.
+    Raises ``UserError`` for a short key of a phase if the recipe has several phases.
     """
     long = SHORT.get(key, key)
     if "{}" not in long:

@@ -46,7 +46,7 @@ class ChosenObjective(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainingSettings(Settings):
-    """A recipe for pretraining as typed values."""
+    """The checked values of a recipe for pretraining."""
 
     objective: Mapping[str, Any]  # the objective's name and its options, or members with theirs
     corpus: CorpusConfig = CorpusConfig()
@@ -56,7 +56,7 @@ class PretrainingSettings(Settings):
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> PretrainingSettings:
-        """Return the typed values of a recipe.
+        """Return the checked values of a recipe.
 
         Raises ``UserError`` for a wrong key or value, or a recipe that is for fine-tuning.
         """
@@ -71,15 +71,15 @@ class PretrainingSettings(Settings):
 
     @functools.cached_property
     def members(self) -> dict[str, dict[str, Member]]:
-        """The members of the objective of each phase, by name. An objective without members is one, called ""."""
+        """The members of the objective of each phase, by name. An objective without members has itself, called ""."""
         return {phase.kind: self._members_of(phase) for phase in self.experiment.phases.phases}
 
     @functools.cached_property
     def objectives(self) -> list[ChosenObjective]:
         """The different objectives of the phases, in order.
 
-        A member of a phase stands for itself, with a kind of its own. The keys of an objective that a phase or a member
-        names are given there, and of ``config.objective`` it has those that every objective has.
+        Each member of a phase has a kind of batch. An objective that a phase or a member names has the keys that are
+        given there, and of the keys of ``config.objective`` only the keys that every objective has.
         """
         found = list[ChosenObjective]()
         for phase, _, where in [one for members in self.members.values() for one in members.values()]:
@@ -88,9 +88,9 @@ class PretrainingSettings(Settings):
             else:
                 same = name == self.objective.get("name")
                 shared = {key: value for key, value in self.objective.items() if key in ROW_KEYS or same}
-                own = {key: value for key, value in phase.objective.items() if key not in ROW_KEYS}
+                given = {key: value for key, value in phase.objective.items() if key not in ROW_KEYS}
                 module = catalogue.find("objectives", name, having="Objective")
-                config = configuration.build(module.Config, {**shared, **own}, where, also=("name",))
+                config = configuration.build(module.Config, {**shared, **given}, where, also=("name",))
             for other in found:
                 first = other.phases[0]
                 alike = other[:2] == (module, config) and first.model == phase.model
@@ -103,7 +103,7 @@ class PretrainingSettings(Settings):
 
     def objective_of(self, phase: Phase) -> ChosenObjective:
         """Return the objective of a phase, the first of its members if it has several."""
-        return next(one for one in self.objectives if phase.kind in [own.kind for own in one.phases])
+        return next(one for one in self.objectives if phase.kind in [of.kind for of in one.phases])
 
     def identity(self) -> dict[str, Any]:
         tree = configuration.without(super().identity(), "examples", "private")
@@ -142,7 +142,7 @@ class PretrainingSettings(Settings):
             raise UserError(
                 f"{where}.members is {group['members']!r}; two or more are needed, each a name and its keys"
             )
-        own, found = configuration.without(phase.objective, "members"), dict[str, Member]()
+        of_phase, found = configuration.without(phase.objective, "members"), dict[str, Member]()
         shares = [one.get("share", 1.0) for one in group["members"].values() if isinstance(one, Mapping)]
         for name, values in sorted(group["members"].items()):
             if not name.isidentifier() or not isinstance(values, Mapping) or "name" not in values:
@@ -152,7 +152,7 @@ class PretrainingSettings(Settings):
             share = values.get("share", 1.0)
             configuration.check_share(share, shares, f"{where}.members.{name}.share")
             kind = f"{phase.kind}/{name}" if found else phase.kind
-            keys = {**own, **configuration.without(values, "share")}
+            keys = {**of_phase, **configuration.without(values, "share")}
             of_member = dataclasses.replace(phase, kind=kind, objective=keys)
             found[name] = Member(of_member, float(share), f"{where}.members.{name}")
         return found

@@ -29,10 +29,10 @@ _FREE_OF_PHASES = ("micro_batches",)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """A recipe as typed values: each config key is a field of a subclass or of a class that it contains.
+    """The checked values of a recipe: each config key is a field of a subclass or of a class that it contains.
 
-    Groups whose keys depend on a name among them, such as ``optimizer``, stay as the recipe gives them. Their typed
-    values are the properties ``architecture`` and ``experiment``, and those of the subclasses; each is built once.
+    Groups whose keys depend on a name among them, such as ``optimizer``, stay as the recipe gives them. Their checked
+    values are properties: ``architecture`` and ``experiment`` here, others in the subclasses. Each is built once.
     """
 
     model: Mapping[str, Any]  # encoder, size, and fields of the encoder's Config that override the size
@@ -103,16 +103,16 @@ class Settings:
                 f"{base.__name__} with {has} of its own"
             )
         fields = {field.name for field in dataclasses.fields(cls)}
-        own = {key: value for key, value in defaults.items() if key in fields}
-        return configuration.build(cls, configuration.complete(given, own), where, also=("name",))
+        fitting = {key: value for key, value in defaults.items() if key in fields}
+        return configuration.build(cls, configuration.complete(given, fitting), where, also=("name",))
 
     def _identity_of_phase(self, phase: Phase) -> dict[str, Any]:
         """Return the keys of a phase, without a number of steps that another key decides."""
         derived = ("num_steps",) if phase.num_tokens is not None or phase.num_epochs is not None else ()
         tree = configuration.without(dataclasses.asdict(phase), "kind", *_FREE_OF_PHASES, *derived)
         if phase.schedule is not None:
-            own = self.experiment.own_schedules[phase.kind]
-            tree["schedule"] = self._identity_of("schedule", phase.schedule, own)
+            schedule = self.experiment.own_schedules[phase.kind]
+            tree["schedule"] = self._identity_of("schedule", phase.schedule, schedule)
         return tree
 
     def _identity_of(self, group: str, given: Mapping[str, Any], part: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from bert_jax.storage import files
 from bert_jax.tasks.base import KIND, ExampleTask
 
 _FREE_DATA_FIELDS = ("overlap",)
-# What cannot be the name of one of several tasks: parts and kinds of batches have it, or it would read like a metric.
+# Names that no task may have: parts and kinds of batches have them, or they would read like a metric.
 _RESERVED = ("encoder", "pooler", "mean", KIND)
 _METRIC_ENDS = ("loss", "perplexity", "error", "accuracy")
 
@@ -37,7 +37,7 @@ class TaskSettings:
         configuration.check_fields(self, where, allowed, "weight", sound=lambda v: 1e-6 <= v <= 1e6)
 
     @functools.cached_property
-    def typed(self) -> tuple[type[ExampleTask], Any]:
+    def built(self) -> tuple[type[ExampleTask], Any]:
         """The class of the task and its config. Raises ``UserError`` for a wrong key or value."""
         module = catalogue.find("tasks", self.task.get("name", ""), having="Task")
         return module.Task, configuration.build(module.Config, self.task, "config.task", also=("name",))
@@ -45,13 +45,13 @@ class TaskSettings:
     def identity(self) -> dict[str, Any]:
         """Return the settings that a resumed run may not change."""
         tree = dataclasses.asdict(self)
-        tree["task"] = configuration.complete(self.task, configuration.defaults(type(self.typed[1])))
+        tree["task"] = configuration.complete(self.task, configuration.defaults(type(self.built[1])))
         tree["data"] = configuration.without(tree["data"], *_FREE_DATA_FIELDS)
         return tree
 
 
 def predictions_file(task: str, split: str) -> str:
-    """Return the name of the file with the predictions of a split; ``task`` is "" if it is alone."""
+    """Return the name of the file with the predictions of a split; ``task`` is "" if the run has only one."""
     return f"predictions_{task}_{split}.jsonl" if task else f"predictions_{split}.jsonl"
 
 
@@ -72,9 +72,9 @@ def check_files(tasks: Mapping[str, TaskSettings]) -> None:
 
 @contextlib.contextmanager
 def at_task(name: str) -> Iterator[None]:
-    """Context manager: an error about the keys ``config.task`` and ``config.data`` has those of the task ``name``.
+    """Context manager: an error about ``config.task`` or ``config.data`` names the keys of the task ``name`` instead.
 
-    "" is a task that is alone, whose keys these are.
+    If the name is "", the recipe has only one task, and the error stays.
     """
     try:
         yield
@@ -86,14 +86,14 @@ def at_task(name: str) -> Iterator[None]:
 
 
 def with_keys_of(task: str, text: str) -> str:
-    """Return a text for the user in which the keys ``config.task`` and ``config.data`` are those of ``task``."""
+    """Return ``text`` with the keys of ``task``, one of several, in place of ``config.task`` and ``config.data``."""
     return re.sub(r"\bconfig\.(task|data)\b", rf"config.tasks.{task}.\1", text) if task else text
 
 
 def several_tasks(tasks: Mapping[str, Any]) -> dict[str, TaskSettings]:
     """Return the entries of ``config.tasks``, in alphabetical order.
 
-    Raises ``UserError`` for a name that cannot be one of a task, and for a wrong key or value.
+    Raises ``UserError`` for a name that no task can have, and for a wrong key or value.
     """
     found = {}
     for name, values in sorted(tasks.items()):
@@ -112,9 +112,9 @@ def several_tasks(tasks: Mapping[str, Any]) -> dict[str, TaskSettings]:
 
 
 def _completed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of one of several tasks with what stands for those that are not given.
+    """Return the keys of one of several tasks, with defaults for keys that are not given.
 
-    It is a classification of the texts of a table, and a tenth of train is dev if nothing says what else is.
+    By default it is a classification of the texts of a table, and a tenth of train is dev if the keys name no dev data.
     """
     data = values.get("data") or {}
     if not isinstance(data, Mapping):

@@ -28,7 +28,7 @@ def grown(model: TrainedModel, size: str) -> TrainedModel:
     """Return the model of ``size``, one of its encoder's ``SIZES``, with the weights of ``model``.
 
     Layer i begins as layer ``layers_of(...)[i]`` and every array as ``tiled``; queries, keys, values and the two halves
-    of a gated MLP have axes of their own, so each is tiled alone. A norm that the layer does not have (ModernBERT's
+    of a gated MLP have separate axes, so each is tiled alone. A norm that the layer does not have (ModernBERT's
     first has none before attention) begins at 1. Parts that the transformers class of the model lacks are left out.
 
     Raises ``UserError`` if there is no such size, ``model`` does not fit into it, or transformers has no class for it.

@@ -3,8 +3,8 @@
 The importance of a unit or layer is |w . dL/dw| of the weights w by which it adds to its input, summed over examples:
 the slope of the loss at a gate on what it adds (Michel et al. 2019, section 4.1; Molchanov et al. 2017, section 2.2).
 
-Classes of transformers have one width of all MLPs, so every layer keeps as many units, and heads of the width
-hidden_size / num_heads, so that none can hold fewer heads of the same width: heads stay.
+Classes of transformers have one width of all MLPs, so every layer keeps as many units; and heads of the width
+hidden_size / num_heads, so that no class can hold fewer heads of the same width: heads stay.
 """
 
 from __future__ import annotations
@@ -96,5 +96,5 @@ def cut(model: TrainedModel, config: TransformerConfig, units: np.ndarray, layer
 
 
 def _highest(scores: np.ndarray, number: int) -> np.ndarray:
-    """Return the places of the ``number`` highest scores, ascending; of equal ones the first."""
+    """Return the places of the ``number`` highest scores, ascending; of equal scores, the first count."""
     return np.sort(np.argsort(-scores, kind="stable")[:number])

@@ -1,4 +1,4 @@
-"""Makes smaller models of trained ones: the trimmed vocabulary, the export, and a table that compares the two."""
+"""Makes a trained model smaller: trims its vocabulary, exports it, and compares both models in a table."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def exportable(model: TrainedModel) -> TrainedModel:
 
 
 def trim(model: TrainedModel, texts: Sequence[str], min_count: int = 1) -> TrainedModel:
-    """Return the model with the pieces of ``Tokenizer.trimmed`` alone; for these, its logits are those of ``model``.
+    """Return the model with the pieces of ``Tokenizer.trimmed`` alone, for which it has the same logits as ``model``.
 
     Raises ``UserError`` for the reasons of ``Tokenizer.trimmed``.
     """

@@ -1,5 +1,5 @@
 """Leads a run from its settings to its end.
 
-``prepare`` checks all that needs no text and no examples, ``run`` has the chapters of every run, and ``pretraining``
-and ``finetuning`` fill in what differs (``prepared.Prepared``).
+``run`` has the chapters of every run. ``Pretraining`` and ``Finetuning`` first check all that needs no text and no
+examples, then fill in the chapters in which they differ (``prepared.Prepared``).
 """

@@ -203,8 +203,8 @@ def predict(
 
     Args:
       texts: texts to predict, in place of ``input``; a pair, or a question and its context, as a tuple.
-      input: a file like those that the model was trained on, answers may be missing; with format "raw_text", a text a
-        line.
+      input: a file like the files that the model was trained on, but answers may be missing; with format "raw_text", a
+        text a line.
       format: the format of ``input``, the name of a file in bert_jax/examples. None means as in training.
       options: options of the task, to decide otherwise than in training.
       task: one of the tasks, for a model that was trained on several.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.objectives.base import PretrainingObjective
-from bert_jax.objectives.several import Several
+from bert_jax.objectives.several import SeveralObjectives
 from bert_jax.objectives.terms import RATE, majority_rates
 from bert_jax.program import Note, program
 from bert_jax.reporting.formats import in_words, is_number
@@ -20,13 +20,13 @@ from bert_jax.training.experiment import Experiment
 
 _TRAIN_ROWS = 1024  # the first rows of a phase, from which the shares of its labels are counted
 _UNBALANCED = 0.65  # a larger share of one label leaves little to learn from two
-PHASES = "phases"  # the entry with the shares of each phase's own labels
+PHASES = "phases"  # the entry with the shares of the labels of each phase
 UNKNOWN = "unknown_share"  # the entry with the share of [UNK] in the held-out text
-OFTEN_UNKNOWN = 0.01  # a larger one makes baselines and losses look easy
+OFTEN_UNKNOWN = 0.01  # a larger share of [UNK] makes baselines and losses look easy
 
 
 def write_baselines(
-    task: PretrainingObjective | Several,
+    task: PretrainingObjective | SeveralObjectives,
     experiment: Experiment,
     workdir: str,
     fingerprint: str,
@@ -35,10 +35,10 @@ def write_baselines(
 ) -> None:
     """Write and print the baselines: figures to compare held-out figures with.
 
-    An existing ``baselines.json`` is kept if it is for the same rows. The parts of a mixture have baselines of their
-    own, as ``<name>/<part>``. The entry ``phases`` has, for each phase, the share of the most common label in its rows
-    to train on; a line names the phases whose labels are unbalanced, and how to inspect the folder ``corpus``.
-    The entry ``unknown_share`` is the share of ``[UNK]`` in the held-out text; every start says a large one.
+    An existing ``baselines.json`` is kept if it is for the same rows. Each part of a mixture has baselines too, named
+    ``<name>/<part>``. The entry ``phases`` has, for each phase, the share of the most common label in its rows to train
+    on; a line names the phases whose labels are unbalanced, and how to inspect the folder ``corpus``. The entry
+    ``unknown_share`` is the share of ``[UNK]`` in the held-out text; a line says so at every start if it is large.
     """
     path = files.as_path(workdir) / "baselines.json"
     phase, rows = experiment.evaluated_phase, experiment.training.eval_rows
@@ -80,7 +80,7 @@ def _sound(figures: Mapping[str, Any]) -> bool:
     return all(map(is_number, plain.values())) and isinstance(figures.get(PHASES), dict)
 
 
-def _unknown_share(task: PretrainingObjective | Several, kind: str, num_rows: int) -> float:
+def _unknown_share(task: PretrainingObjective | SeveralObjectives, kind: str, num_rows: int) -> float:
     """Return the share of ``[UNK]`` among the pieces of text that the held-out rows show."""
     tokenizer: Any = task.tokenizer
     ids = task.heldout_rows(kind, num_rows)["input_ids"]
@@ -88,7 +88,7 @@ def _unknown_share(task: PretrainingObjective | Several, kind: str, num_rows: in
     return float((ids == tokenizer.unk_id).sum() / max(1, (~np.isin(ids, others)).sum()))
 
 
-def _of_phase(task: PretrainingObjective | Several, phases: Phases, index: int) -> dict[str, float]:
+def _of_phase(task: PretrainingObjective | SeveralObjectives, phases: Phases, index: int) -> dict[str, float]:
     """Return the share of the most common label of each classification in the first rows that a phase trains on."""
     phase = phases.phases[index]
     source = task.source("train", phase.kind, index)
@@ -104,7 +104,10 @@ def _of_phase(task: PretrainingObjective | Several, phases: Phases, index: int) 
 
 
 def _describe_imbalance(phase: Phase, name: str, rate: float, inspect: str) -> str:
-    """``inspect`` is a command that says more; "" if the labels are not those of next sentences."""
+    """Return a line about labels that are mostly the same.
+
+    ``inspect``: a command that says more; "" if the labels are not labels of next sentences.
+    """
     term = name.removesuffix(RATE).upper()
     begins = (
         f"{phase.kind}: {rate:.0%} of the {term} labels of its rows of {phase.max_length} are the same, so {term} "

@@ -1,4 +1,4 @@
-"""What a teacher says of the rows of a fine-tuning, computed once and kept (``config.teacher.cached``)."""
+"""Keeps the outputs of a teacher for the rows of a fine-tuning (``config.teacher.cached``)."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ SEAL = "digest"  # the entry of a file with the digest of its key and of all oth
 def fill(
     tasks: Mapping[str, ExampleTask], teacher: str, examples: str, workdir: str, note: Callable[[str], None]
 ) -> None:
-    """Fill in what the teacher says of the rows of all splits, where a task has room for it.
+    """Fill in the teacher's outputs for the rows of all splits, where a task has room for them.
 
-    It is read from a file of the workdir if there is one for the same teacher and examples, and else computed, by each
-    process for itself, and written. A file that is not as it was written is made anew.
+    A file of the workdir is read if there is one for the same teacher and examples. Otherwise each process computes the
+    outputs for itself, and the first writes the file. A file that is not as it was written is made anew.
 
     Args:
       tasks: name -> task.
-      teacher, examples: digests of these.
+      teacher, examples: digests of the teacher and of the examples.
 
     Raises:
-      UserError: the teacher says something that is not a finite number.
+      UserError: an output of the teacher is not a finite number.
     """
     for name, task in tasks.items():
         if not (task.lessons and task.lessons.cached):
@@ -96,7 +96,7 @@ def _kind(arrays: Mapping[str, np.ndarray], place: str) -> str:
 
 
 def _compute(task: ExampleTask) -> None:
-    """Fill in what the teacher says of each row of ``task``."""
+    """Fill in the teacher's outputs for each row of ``task``."""
     assert task.lessons
     mesh = meshes.make_mesh(MeshConfig(), jax.local_devices())
     params = jax.device_put(task.lessons.params, meshes.replicated(mesh))

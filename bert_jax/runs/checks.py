@@ -11,10 +11,10 @@ from bert_jax import configuration
 from bert_jax.errors import UserError
 from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.objectives.reading import of_other_rows
+from bert_jax.parts import catalogue
 from bert_jax.planning.compile import compile_phase, dearest_kind
 from bert_jax.program import size
 from bert_jax.rows.phases import Phase
-from bert_jax.runs import own_parts
 from bert_jax.runs.evaluations import base as evaluations
 from bert_jax.task import Task
 from bert_jax.training import layer_rates, trained
@@ -52,13 +52,13 @@ def check_steps_fit(task: Task, experiment: Experiment) -> None:
 def check_metrics(metric: str, experiment: Experiment, task: Task, mesh: Mesh) -> None:
     """Raise ``UserError`` if no evaluation reports ``metric``, or two may give one name. This does not run the model.
 
-    ``metric`` is that by which the best step is selected; "" is allowed.
+    ``metric`` selects the best step; "" is allowed.
     """
     others, (name, slash, _) = experiment.training.evaluations, metric.partition("/")
     if not (metric or others):
         return
     known = Evaluation(task, mesh, experiment.evaluated_phase, experiment.training.eval_rows).metric_names()
-    if both := others.keys() & {one.partition("/")[0] for one in known}:
+    if both := others.keys() & {name.partition("/")[0] for name in known}:
         raise UserError(
             f"{evaluations.WHERE}.{min(both)} has the name of a metric of the held-out rows; give it another one"
         )
@@ -70,32 +70,38 @@ def check_metrics(metric: str, experiment: Experiment, task: Task, mesh: Mesh) -
 
 def check_optimizer(task: Task, experiment: Experiment) -> None:
     """Raise ``UserError`` if the optimizer or the schedule cannot train ``task``."""
-    own_parts.check_optimizer(task, experiment)
+    name = catalogue.name_of(type(experiment.optimizer).__module__)
+    if catalogue.is_own(name):
+        params = meshes.unbox(jax.eval_shape(task.init, jax.random.key(0)).params)
+        experiment.optimizer.check(params, catalogue.display_name(name))
     trained.check(task, experiment.optimizer)
     for schedule in (experiment.schedule, *experiment.own_schedules.values()):
         layer_rates.check(task, schedule.layer_decay)
 
 
-def micro_batches_key(phase: Phase) -> str:
-    """Return the key that says in how many parts a batch of ``phase`` is computed."""
-    return f"config.{f'phases.{phase.kind}' if phase.micro_batches else 'training'}.micro_batches"
+def check_one_part(phase: Phase, parts: int, why: str) -> None:
+    """Raise ``UserError`` if a batch of ``phase`` is computed in several ``parts``.
+
+    ``why``: words that say what reads the whole batch, and which size to lower.
+    """
+    if parts > 1:
+        key = f"config.{f'phases.{phase.kind}' if phase.micro_batches else 'training'}.micro_batches"
+        raise UserError(f"{key} is {parts}{why}, or set config.model.remat to 'full'")
 
 
 def check_whole_batches(task: PretrainingObjective, experiment: Experiment, mesh: Mesh) -> None:
     """Raise ``UserError`` if ``task`` computes something from a whole batch, and would be given a part of it.
 
-    What ``inputs`` computes is tried on random rows if ``task.whole_batches`` does not say it.
+    If ``task.whole_batches`` does not say so, ``inputs`` is tried on random rows.
     """
     kinds = {kind.partition("/")[0]: kind for kind in task.setting.max_lengths}  # by phase
-    phase = max((one for one in experiment.phases.phases if one.kind in kinds), key=experiment.micro_batches)
+    phase = max((phase for phase in experiment.phases.phases if phase.kind in kinds), key=experiment.micro_batches)
     parts = experiment.micro_batches(phase)
-    if task.whole_batches and parts > 1:
-        raise UserError(
-            f"{micro_batches_key(phase)} is {parts}, and objective {task.name!r} reads whole batches; only 1 is "
-            "allowed: lower the batch_size of the phases, or set config.model.remat to 'full'"
-        )
-    split = meshes.may_split(mesh, experiment.mesh.weight_update)
-    if task.whole_batches or not task.derived or not (split or parts > 1):
+    if task.whole_batches:
+        reads = f", and objective {task.name!r} reads whole batches; only 1 is allowed"
+        check_one_part(phase, parts, f"{reads}: lower the batch_size of the phases")
+        return
+    if not task.derived or not (meshes.may_split(mesh, experiment.mesh.weight_update) or parts > 1):
         return
     if names := of_other_rows(task.inputs, task.batch_specs[kinds[phase.kind]], task.derived):
         raise UserError(

@@ -1,4 +1,4 @@
-"""Shows what a finished model predicts for masked words: in the recipe's texts, or in the run's own held-out text."""
+"""Shows what a finished model predicts for masked words, in the recipe's texts or in the run's held-out text."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def fill_examples(trained: TrainedModel, texts: Sequence[str] | None, corpus: Mi
 def _masked_sentences(corpus: Mixture, tokenizer: Tokenizer, max_length: int) -> list[tuple[str, str]]:
     """Return sentences of the held-out text, with ``[MASK]`` in place of a word near the middle, and these words.
 
-    At most ``NUMBER``, from all parts of a mixture alike, from places that are spread evenly over the text. There are
-    none if no sentence has 8 to 16 tokens, few signs and a word of one piece.
+    There are at most ``NUMBER`` sentences, as many from each part of a mixture, from places that are spread evenly over
+    the text. There are none if no sentence has 8 to 16 tokens, few signs and a word of one piece.
     """
     each = -(-NUMBER // len(corpus.corpora))
     sentences: list[tuple[str, str]] = []

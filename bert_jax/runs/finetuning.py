@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -34,7 +34,7 @@ from bert_jax.reporting.observer import Observer
 from bert_jax.rows.phases import Phases
 from bert_jax.runs import own_parts
 from bert_jax.runs.cached_teacher import fill
-from bert_jax.runs.checks import check_metrics, check_optimizer, check_steps_fit, micro_batches_key
+from bert_jax.runs.checks import check_metrics, check_one_part, check_optimizer, check_steps_fit
 from bert_jax.runs.finetuning_end import finish
 from bert_jax.runs.inputs import describe_vocabulary, find_vocabulary, keep_vocabulary, overridden_vocabulary
 from bert_jax.runs.model_choice import (
@@ -46,7 +46,7 @@ from bert_jax.runs.model_choice import (
     with_pooling,
     with_vocabulary_size,
 )
-from bert_jax.runs.models_read import check_vocabulary, start_from_teacher, teacher_in_run, teacher_of_finetuning
+from bert_jax.runs.models_read import check_vocabulary, initial_of_teacher, teacher_in_run, teacher_of_finetuning
 from bert_jax.runs.packed import check_packed_batch, check_packing
 from bert_jax.runs.prepared import Opened, Prepared, Request
 from bert_jax.runs.used_keys import with_vocabulary
@@ -71,11 +71,11 @@ class _ChosenTask(NamedTuple):
 
 
 class Finetuning(Prepared):
-    """A fine-tuning that is checked as far as that needs no examples.
+    """A fine-tuning, of which everything is checked that needs no examples.
 
     Attributes:
       model: the architecture; without ``initial``, its size of vocabulary is known once the vocabulary is learned.
-      tasks: the tasks of the recipe by name; a task that is alone is called "".
+      tasks: the tasks of the recipe by name; the only task of a recipe is called "".
       task: the task with its examples, once ``check_inputs`` has read them.
     """
 
@@ -89,50 +89,50 @@ class Finetuning(Prepared):
         initial: TrainedModel | None = None,
         devices: list[jax.Device] | None = None,
         read: Callable[..., TrainedModel] = load,
+        request: Request | None = None,
+        saved: Sequence[int] = (),
     ):
-        """Check the recipe; see ``runs.prepare.prepare``."""
-        super().__init__(settings, initial, devices)
+        """Check the recipe; see ``Prepared``. ``read`` reads the other models that it names, such as a teacher."""
+        super().__init__(settings, initial, devices, request, saved)
         if initial is None and settings.weights == "pretrained" and settings.frozen:
             raise UserError("config.frozen holds parts of a pretrained model; give --init=DIR, or set it to ()")
-        self.tasks = {name: self._choose(name, one) for name, one in settings.each.items()}
+        self.tasks = {name: self._choose(name, task) for name, task in settings.each.items()}
         if not settings.main_metric:
             raise UserError(
                 "config.selection.metric is needed, because the main metrics of the tasks have no mean: "
                 f"{', '.join(settings.main_metrics)}; name one of them"
             )
-        self._check_whole_batches()
+        self._check_micro_batches()
         size = initial.tokenizer.size if initial else settings.vocab.size
         self.model = choose_model(settings.architecture, size, initial)
         self.model.check_lengths({f"config.phases.{KIND}.max_length": settings.phase.max_length})
         self._teacher = teacher_of_finetuning(settings.teacher, initial, settings.vocab.path, read)
         if settings.packing == "packed":
-            models = [self.model, *(one.config for one in self._teacher.values())]
-            check_packing(settings, [one.task for one in self.tasks.values()], models)
-        self.start = start_from_teacher(settings.teacher, self._teacher, self.model, initial)
+            models = [self.model, *(teacher.config for teacher in self._teacher.values())]
+            check_packing(settings, [chosen.task for chosen in self.tasks.values()], models)
+        self.initial_of_teacher = initial_of_teacher(settings.teacher, self._teacher, self.model, initial)
 
     @property
-    def weights_from(self) -> TrainedModel | None:
+    def initial_weights(self) -> TrainedModel | None:
         """The model of --init, if it gives weights and not its architecture alone."""
         return self.initial if self.settings.weights == "pretrained" else None
 
-    def _choose(self, name: str, own: TaskSettings) -> _ChosenTask:
+    def _choose(self, name: str, settings: TaskSettings) -> _ChosenTask:
         """Return a task, with what the model of --init says of its head filled in."""
         with at_task(name):
-            task, config = own.typed
-        initial = self.weights_from
+            task, config = settings.built
+        initial = self.initial_weights
         config = with_classifier_dropout(config, self.settings.architecture, initial if task.exported_as else None)
-        return _ChosenTask(own, task, with_pooling(config, name, initial))
+        return _ChosenTask(settings, task, with_pooling(config, name, initial))
 
-    def _check_whole_batches(self) -> None:
+    def _check_micro_batches(self) -> None:
         """Raise ``UserError`` if a task computes something from a whole batch, and would be given a part of it."""
-        parts = self.experiment.micro_batches(self.settings.phase)
-        whole = [name for name, one in self.tasks.items() if one.task.whole_batches]
-        if whole and parts > 1:
-            raise UserError(
-                f"{micro_batches_key(self.settings.phase)} is {parts}; only 1 is allowed where the rows of a batch are "
-                f"each other's negatives{f', as in config.tasks.{whole[0]}' if whole[0] else ''}. Lower "
-                f"config.phases.{KIND}.batch_size, or set config.model.remat to 'full'"
-            )
+        for name, chosen in self.tasks.items():
+            if chosen.task.whole_batches:
+                where = f", as in config.tasks.{name}" if name else ""
+                why = f"; only 1 is allowed where the rows of a batch are each other's negatives{where}"
+                parts = self.experiment.micro_batches(self.settings.phase)
+                check_one_part(self.settings.phase, parts, f"{why}. Lower config.phases.{KIND}.batch_size")
 
     # ---- With examples -------------------------------------------------------------------------------------------
 
@@ -161,8 +161,8 @@ class Finetuning(Prepared):
         """Return the task on the encoded examples, and the experiment, in which lengths given in epochs are steps.
 
         Args:
-          every: the splits of each task, with all of train, whatever ``config.data.train_fraction`` is: labels are
-            those of all.
+          every: the splits of each task, with all of train, whatever ``config.data.train_fraction`` is, because the
+            task takes its labels from all.
           workdir: the folder with the run's vocabulary, if it has saved a step.
           note: called with a line if a learned vocabulary lacks characters that it should have.
 
@@ -188,8 +188,8 @@ class Finetuning(Prepared):
                     check_steps_fit(one, experiment)
                 jax.eval_shape(one.init, jax.random.key(0))  # raises for options that the model cannot be built from
                 if catalogue.is_own(catalogue.name_of(type(one).__module__)):
-                    for own in trained_on:
-                        own_parts.check_terms(one, own, dict)
+                    for of_kind in trained_on:
+                        own_parts.check_terms(one, of_kind, dict)
         if settings.selection.metric != task.main_metric or settings.training.evaluations:
             check_metrics(settings.selection.metric, experiment, task, mesh)
         check_optimizer(task, experiment)
@@ -198,10 +198,10 @@ class Finetuning(Prepared):
     def _several(self, made: Mapping[str, ExampleTask]) -> SeveralTasks:
         frozen = self.settings.frozen
         members = {}
-        for name, one in made.items():
+        for name, task in made.items():
             with at_task(name):
-                own = self.tasks[name].settings
-                members[name] = Member(name, one, own.weight, own.frozen, frozen)
+                keys = self.tasks[name].settings
+                members[name] = Member(name, task, keys.weight, keys.frozen, frozen)
         return SeveralTasks(members, self.settings.mixing, self.settings.phase, frozen)
 
     def _encode(
@@ -241,48 +241,48 @@ class Finetuning(Prepared):
         every, main = titles_of(self.task), self.experiment.selection.metric
         return ({main: every[main]} if main in every else {}) | every
 
-    def notes(self, initial: TrainedModel, request: Request) -> list[str]:
-        settings = self.settings
-        lines = overridden_settings(settings.architecture, request.typed_keys, initial)
-        lines += overridden_vocabulary(settings.vocab, request.typed_keys, initial)
+    def notes(self, initial: TrainedModel) -> list[str]:
+        settings, typed = self.settings, self.request.typed_keys
+        lines = overridden_settings(settings.architecture, typed, initial)
+        lines += overridden_vocabulary(settings.vocab, typed, initial)
         return lines + pooling_notes({name: one.config for name, one in self.tasks.items()}, initial)
 
     def frozen_contents(self) -> dict[str, str]:
         return {name: f"teacher@{content(one)}" for name, one in self._teacher.items()}
 
-    def record(
-        self, config: Mapping[str, Any], request: Request, bound: bool
-    ) -> tuple[Mapping[str, Any], dict[str, Any], str]:
-        vocab, initial = self.settings.vocab, self.initial
-        if not (initial or bound):
+    def record(self, config: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, Any], str]:
+        vocab, initial, request = self.settings.vocab, self.initial, self.request
+        if not (initial or self.bound):
             vocab.load_tokenizer(typed=request.typed_keys)  # raises if a key contradicts its file
         identity = self.settings.identity() | {"init": request.init}
         if self._teacher:  # by its content, wherever it lies
             identity["teacher"]["init"] = self.frozen_contents()["init"]
         return with_vocabulary(config, vocab.path, initial.tokenizer if initial else None), identity, request.command
 
-    def check_inputs(self, request: Request, bound: bool, note: Note) -> None:
-        """Read and encode the examples; see ``Prepared``."""
-        self._workdir, self._bound = request.workdir, bound
-        every = self.load(request.data, note)
-        self.task, self.experiment = self.with_examples(every, request.workdir if bound else None, note)
+    def check_inputs(self, note: Note) -> Opened:
+        """Return what the run trains on, after reading and encoding the examples; see ``Prepared``."""
+        every = self.load(self.request.data, note)
+        workdir = self.request.workdir if self.bound else None
+        self.task, self.experiment = self.with_examples(every, workdir, note)
+        shared, each = shared_setting(self.task), each_task(self.task)
         splits = {
             f"{name}/{split}" if name else split: examples
-            for name, one in each_task(self.task).items()
+            for name, one in each.items()
             for split, examples in one.setting.splits.items()
         }
-        self._fingerprint = _fingerprint(splits)
-        distributed.agree("the vocabulary", shared_setting(self.task).tokenizer.sha256)
-        distributed.agree("the examples", self._fingerprint)
-
-    def open(self, note: Note) -> Opened:
-        """Return what the run trains on, after keeping its vocabulary."""
-        own, each = shared_setting(self.task), each_task(self.task)
-        if distributed.is_first() and not self._bound:
-            keep_vocabulary(own.tokenizer, self._workdir)
+        fingerprint = _fingerprint(splits)
+        distributed.agree("the vocabulary", shared.tokenizer.sha256)
+        distributed.agree("the examples", fingerprint)
         trained_on = [one.setting.splits[name] for one in each.values() for name in one.setting.names("train")]
         sizes = {"examples": sum(map(len, trained_on))}
-        return Opened(self.task, self.experiment, own.tokenizer, own.model, self._fingerprint, sizes)
+        return Opened(self.task, self.experiment, shared.tokenizer, shared.model, fingerprint, sizes)
+
+    def open(self, known: Opened | None, note: Note) -> Opened:
+        """Return what is ``known``, after keeping its vocabulary."""
+        assert known
+        if distributed.is_first() and not self.bound:
+            keep_vocabulary(known.tokenizer, self.request.workdir)
+        return known
 
     def facts(self, opened: Opened) -> dict[str, Any]:
         of_each = {name: self._facts_of(name, one) for name, one in each_task(self.task).items()}
@@ -297,24 +297,24 @@ class Finetuning(Prepared):
         }
 
     def _facts_of(self, name: str, task: ExampleTask) -> dict[str, Any]:
-        own = self.settings.each[name]
+        keys = self.settings.each[name]
         taught = task.lessons and task.lessons.parts  # a loaded model does not have the parts that a teacher needs
         return {
-            "task": {"name": own.task["name"], **dataclasses.asdict(task.config)},
+            "task": {"name": keys.task["name"], **dataclasses.asdict(task.config)},
             "labels": list(task.setting.labels),
             "max_length": self.settings.phase.max_length,
             "bilstm_layers": self.settings.bilstm_layers,
-            "data": dataclasses.asdict(own.data),
+            "data": dataclasses.asdict(keys.data),
             **({"parts": _kept(part.name for part in task.model.parts)} if taught else {}),
         }
 
-    def fill(self, note: Note) -> None:
-        """Fill in a teacher's outputs, where they are kept (``config.teacher.cached``)."""
+    def fill(self, opened: Opened, note: Note) -> None:
+        """Fill in the outputs of a teacher that are kept (``config.teacher.cached``)."""
         teacher = "".join(self.frozen_contents().values())
-        fill(each_task(self.task), teacher, self._fingerprint, self._workdir, note)
+        fill(each_task(self.task), teacher, opened.fingerprint, self.request.workdir, note)
 
     def write_baselines(self, opened: Opened, note: Note) -> None:
-        path = files.as_path(self._workdir) / "baselines.json"
+        path = files.as_path(self.request.workdir) / "baselines.json"
         files.write_text(path, json.dumps(self.task.baselines(KIND, 0)))
 
     def remarks(self, opened: Opened, reached: int) -> list[str]:
@@ -336,21 +336,21 @@ class Finetuning(Prepared):
         return lines
 
     def first_state(
-        self, begin: TrainedModel, opened: Opened, facts: Mapping[str, Any], note: Note
+        self, initial: TrainedModel, opened: Opened, facts: Mapping[str, Any], note: Note
     ) -> Callable[[TrainState], TrainState]:
-        """See ``Prepared``. Of several tasks, those keep their heads that ``begin`` has with the same labels."""
+        """See ``Prepared``. Of several tasks, each keeps its head if ``initial`` has the task with the same labels."""
         head, others = None, list[str]()
         if isinstance(self.task, SeveralTasks):
-            known, here = begin.facts.get("tasks") or {}, json.loads(json.dumps(facts["tasks"]))
+            known, here = initial.facts.get("tasks") or {}, json.loads(json.dumps(facts["tasks"]))
             for name, one in self.task.members.items():
                 same = all((known.get(name) or {}).get(key) == here[name][key] for key in ("task", "labels"))
                 others += [] if same else [whole for part, whole in one.parts.items() if whole != part]
         elif self.task.exported_as and opened.model.encoder in families():
             head = of_facts(facts)
-        return start_from(begin, opened.model, opened.tokenizer, note, head, others)
+        return start_from(initial, opened.model, opened.tokenizer, note, head, others)
 
     def given_frozen(self, facts: Mapping[str, Any]) -> Callable[[Any], Any] | None:
-        return frozen_parts(self.settings.frozen, self.weights_from, self._workdir, facts, self._bound)
+        return frozen_parts(self.settings.frozen, self.initial_weights, self.request.workdir, facts, self.bound)
 
     def finish(
         self, opened: Opened, facts: Mapping[str, Any], observer: Observer, metrics: dict[str, float]
@@ -360,7 +360,7 @@ class Finetuning(Prepared):
 
 
 def _kept(parts: Iterable[str]) -> list[str]:
-    """Return the names of ``parts`` but for those that only a teacher needed."""
+    """Return the names of ``parts`` without the parts that only a teacher needed."""
     return sorted({*parts} - {distillation.PROJECTION, distillation.FROZEN})
 
 

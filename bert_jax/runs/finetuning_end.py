@@ -33,7 +33,7 @@ def finish(
 ) -> dict[str, float]:
     """Write the report, the export, and the predictions of the best checkpoint, which was chosen by ``metric``.
 
-    Returns the metrics of the first dev split; of several tasks, those of the evaluation of the best checkpoint.
+    Returns the metrics of the first dev split; of several tasks, the metrics of the evaluation of the best checkpoint.
     """
     workdir, each = files.as_path(observer.workdir), each_task(task)
     with observer.showing("reporting"):
@@ -86,7 +86,7 @@ def _export(
 ) -> str:
     """Export the model if the recipe asks for it and transformers has a class for it; return words for the last line.
 
-    A model of several tasks has several heads, and the classes of transformers one: the user exports a task at a time.
+    A model of several tasks has several heads, and a class of transformers has one: the user exports a task at a time.
     """
     if not settings.export:
         return ""
@@ -104,7 +104,7 @@ def _export(
 
 
 def details_of(task: ExampleTask, predictions: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Return what the report says of the predictions of each split: scores and the worst ones, with their texts.
+    """Return the part of the report about the predictions of each split: scores, and the worst mistakes with texts.
 
     Args:
       task: the task with the examples of every split.

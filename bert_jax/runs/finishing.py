@@ -37,7 +37,7 @@ _HIGH_RATE = "5e-4"  # as typed; what a small model without pretraining needs in
 
 
 def better_start(identity: Mapping[str, Any]) -> str:
-    """Return what helps where a fine-tuned model is not better than every baseline, and was not done yet."""
+    """Return advice, not yet followed, for a fine-tuned model that is not better than every baseline."""
     fresh = identity["init"] is None or identity["weights"] == "fresh"
     low = identity["schedule"].get("peak_learning_rate", 0.0) < float(_HIGH_RATE)
     steps = ["begin with a pretrained model (--init)"] if fresh else []
@@ -56,9 +56,9 @@ def report_at_the_end(
 ) -> str:
     """Write the report, with the status that the run will have once it has ended; return the report's path.
 
-    The user reads how the newest evaluation until ``step`` compares with that of step 0 and with the baselines, first
-    its metric ``main``. If a baseline is not beaten, ``cure`` follows: what helps. ``errors``: metric -> its
-    standard error (``measures.compare``).
+    The user reads how the newest evaluation until ``step`` compares with the evaluation of step 0 and with the
+    baselines, the metric ``main`` first. If a baseline is not beaten, ``cure`` follows: what helps. ``errors``:
+    metric -> its standard error (``measures.compare``).
     """
     evaluations = observer.evaluations(step)
     baselines = reading.read_object(files.as_path(observer.workdir) / "baselines.json") or {}
@@ -75,15 +75,15 @@ def report_at_the_end(
 def about(task: Any, experiment: Experiment, facts: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]:
     """Return what the first sentence of the report says of a run; ``sizes`` is how much there is to train on.
 
-    The parameters are those of the model alone, without the encoders that train it and its teacher.
+    Only the parameters of the model count, without its teacher and the encoders that train it.
     """
     encoder, shapes = facts["model"]["encoder"], jax.eval_shape(task.init, jax.random.key(0))
     beside = {*facts.get("encoders", ()), distillation.PROJECTION, distillation.FROZEN}
-    own = [tree for one in shapes for name, tree in one.items() if name not in beside]
+    counted = [tree for variables in shapes for name, tree in variables.items() if name not in beside]
     phases = enumerate(experiment.phases.phases)
     return {
         "family": families()[encoder].title if encoder in families() else encoder,
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(own)),
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(counted)),
         "steps_per_epoch": {phase.kind: experiment.steps_per_epoch(task, i) for i, phase in phases},
         **sizes,
     }
@@ -113,7 +113,7 @@ def export_newest(observer: Observer, trained: TrainedModel | None = None) -> ep
 
 
 def without_class(model: ModelConfig, head: Any, workdir: str) -> str:
-    """Return what it is about a model that transformers has no class for, and what to do; "" if it has a class."""
+    """Return words for a part of a model that transformers has no class for, with advice; "" if it has a class."""
     if model.encoder not in families():
         return f"the encoder {model.encoder!r}"
     family = family_of(model.encoder)

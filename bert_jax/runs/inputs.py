@@ -1,4 +1,4 @@
-"""Finds the vocabulary and the corpus of a run, and decides whether those in the workdir are made anew.
+"""Finds the vocabulary and the corpus of a run, and decides whether a workdir that has both gets new ones.
 
 Until a run has saved its first step, a vocabulary or corpus in the workdir that was made from other text, or for
 another recipe, is made again. Once a step is saved, the model depends on them, and a change of either is an error.
@@ -50,7 +50,7 @@ from bert_jax.text.tokenizer import Tokenizer
 
 CORPUS = "corpus"  # the folder of the corpus in a workdir
 NOTE_SECONDS = 30.0
-_TOO_LONG = 0.2  # share of the pieces in long words; that of text with spaces is near 0
+_TOO_LONG = 0.2  # share of the pieces in long words; in text with spaces it is near 0
 _HOW_TO_BUILD = (
     "several processes build none; on one host, with the recipe and the flags given here, run bert-jax vocab "
     "--config=RECIPE --output=VOCAB and bert-jax corpus --config=RECIPE --config.vocab.path=VOCAB --output=CORPUS, "
@@ -80,7 +80,7 @@ class Inputs:
 
     @functools.cached_property
     def source_tokenizer(self) -> Tokenizer | None:
-        """Return the tokenizer of ``config.vocab.path`` or of the model to start from; None if one is learned."""
+        """Return the tokenizer of ``config.vocab.path`` or of ``initial``; None if the run learns a vocabulary."""
         return self.vocab.load_tokenizer(self.initial.tokenizer if self.initial else None, self.typed)
 
     def check(self) -> None:
@@ -121,8 +121,8 @@ class Inputs:
         folder = files.as_path(self.corpus.path or files.as_path(self.workdir) / CORPUS)
         if not self.corpus.parts:
             return {"": folder}
-        own = {name: self.corpus.part(name).path for name in self.corpus.part_configs()}
-        return {name: files.as_path(path) if path else folder / name for name, path in own.items()}
+        paths = {name: self.corpus.part(name).path for name in self.corpus.part_configs()}
+        return {name: files.as_path(path) if path else folder / name for name, path in paths.items()}
 
     def there(self) -> Mixture:
         """Return the stores that exist, whatever text they were made from. Raises ``UserError`` if one is missing."""
@@ -157,8 +157,7 @@ class Inputs:
         The file is copied from ``config.vocab.path`` or from the model to start from; without either, it is learned.
 
         Raises:
-          UserError: the run was trained with a vocabulary other than the one that the recipe names now, or its file is
-            damaged.
+          UserError: the run was trained with another vocabulary than the recipe names now, or its file is damaged.
         """
         if not self.bound:
             self._make_vocabulary(note)
@@ -209,7 +208,7 @@ class Inputs:
 
         If the recipe names no path for the store, a missing or outdated store is built there first.
         """
-        name = where.rpartition(".")[2]  # that of a part, or "corpus"
+        name = where.rpartition(".")[2]  # of the part, or "corpus"
         ours = not (config.path or self.corpus.path)
         if ours and not self.bound and files.is_whole(place) and not _is_made_of(config, place, tokenizer):
             if not self.builds:
@@ -305,7 +304,7 @@ def find_vocabulary(
     """Return the tokenizer for fine-tuning.
 
     The first that exists is taken: the tokenizer in ``workdir`` (pass None if the run has no checkpoint), the tokenizer
-    of ``initial``, the tokenizer at ``config.vocab.path``. If none exists, one is learned from the texts to train on;
+    of ``initial``, the tokenizer at ``config.vocab.path``. If none exists, it is learned from the texts to train on;
     see ``prepare_vocabulary`` for ``note``. A new run adds the tokens of ``config.vocab.added``.
 
     ``train``: of each task, its examples to train on and its roles.
@@ -327,10 +326,10 @@ def describe_vocabulary(tokenizer: Tokenizer, fewer: str = "") -> str:
     return f"vocabulary: {tokenizer.size:,} pieces{fewer}, {tokenizer.case}"
 
 
-def read_start(
+def read_initial(
     config: VocabularyConfig, typed: Collection[str], source: str, read: Callable[..., TrainedModel] = load
 ) -> TrainedModel:
-    """Return the model of ``--init``, outside a run; see ``find_start``."""
+    """Return the model of ``--init``, outside a run; see ``initial_of_run``."""
     given = config.typed_case(typed)
     initial = read(source, flag="--init=", given=given)
     if not config.path:
@@ -338,13 +337,13 @@ def read_start(
     return initial
 
 
-def find_start(
+def initial_of_run(
     config: VocabularyConfig, typed: Collection[str], source: str | None, workdir: str, resumes: bool
 ) -> TrainedModel | None:
     """Return the model from which a run starts; see ``find_initial``.
 
-    ``typed``: the keys of the config that were given on the command line. Those of case decide how a vocabulary is read
-    whose files do not say it.
+    ``typed``: the keys of the config that were given on the command line. The keys of case among them decide how a
+    vocabulary is read whose files do not say it.
 
     Raises:
       UserError: for the reasons of ``find_initial``, or a key of case contradicts the vocabulary.
@@ -357,14 +356,13 @@ def find_start(
 
 
 def overridden_vocabulary(config: VocabularyConfig, typed: Collection[str], initial: TrainedModel) -> list[str]:
-    """Return a list with one line if the recipe of a fine-tuning names a vocabulary, in place of which ``initial`` has
-    its own; else [].
+    """Return a line that the vocabulary of ``initial`` is taken, if the recipe of a fine-tuning names another; else [].
 
     Args:
       typed: the keys of the config that were given on the command line.
 
     Raises:
-      UserError: the vocabulary was given on the command line and is another than that of ``initial``.
+      UserError: the vocabulary was given on the command line, and ``initial`` has another.
     """
     if not config.path:
         return []

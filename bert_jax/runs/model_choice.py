@@ -29,51 +29,53 @@ _RATES = tuple(f"{of}dropout_rate" for of in ("", "attention_", "attention_outpu
 _OPEN = (*_RATES, "dtype", "layers", "remat", "attention_kernel")
 
 
-def choose_model(own: Architecture, vocabulary_size: int, initial: TrainedModel | None) -> ModelConfig:
+def choose_model(architecture: Architecture, vocabulary_size: int, initial: TrainedModel | None) -> ModelConfig:
     """Return the run's model config.
 
     Without ``initial`` it is the architecture of the recipe. With ``initial`` it is the config of that model, except
     for ``vocab_size`` and the open fields (``_OPEN``) that the recipe sets.
     """
     if initial is None:
-        return own.with_vocabulary(vocabulary_size)
+        return architecture.with_vocabulary(vocabulary_size)
     known = {field.name for field in dataclasses.fields(initial.config)}
-    names = [name for name in (*_OPEN, *own.config.rotary_bases) if name in own.given and name in known]
-    chosen = {name: getattr(own.config, name) for name in names}
+    names = [
+        name for name in (*_OPEN, *architecture.config.rotary_bases) if name in architecture.given and name in known
+    ]
+    chosen = {name: getattr(architecture.config, name) for name in names}
     return dataclasses.replace(initial.config, **chosen, vocab_size=vocabulary_size)
 
 
 def of_phase(model: ModelConfig, phase: Phase) -> ModelConfig:
     """Return the run's ``model`` with the keys that ``phase`` replaces.
 
-    Raises ``UserError`` if the model lacks one of these keys, or a parameter would get another shape.
+    Raises ``UserError`` if the model lacks such a key, or a parameter would get another shape.
     """
     if not phase.model:
         return model
     where = f"config.phases.{phase.kind.partition('/')[0]}.model"
-    own: ModelConfig = configuration.build(type(model), phase.model, where, base=model)
-    before, after = (jax.eval_shape(functools.partial(fresh_params, one)) for one in (model, own))
+    changed: ModelConfig = configuration.build(type(model), phase.model, where, base=model)
+    before, after = (jax.eval_shape(functools.partial(fresh_params, config)) for config in (model, changed))
     if jax.tree.map(lambda x: x.shape, before) != jax.tree.map(lambda x: x.shape, after):
         raise UserError(
             f"{where} has {', '.join(phase.model)}, which would give parameters another shape than they have; a phase "
             f"may replace keys such as {' or '.join(('dropout_rate', *model.rotary_bases[:1]))}"
         )
-    return own
+    return changed
 
 
 def check_extensions(model: ModelConfig, phases: Sequence[Phase]) -> None:
     """Raise ``UserError`` if rows become longer in a phase than the model of this phase can learn to read."""
-    model.check_longer_rows([(f"config.phases.{one.kind}", one.max_length, one.model) for one in phases])
+    model.check_longer_rows([(f"config.phases.{phase.kind}", phase.max_length, phase.model) for phase in phases])
 
 
 def with_vocabulary_size(
-    chosen: ModelConfig, own: Architecture, pieces: int, initial: TrainedModel | None
+    chosen: ModelConfig, architecture: Architecture, pieces: int, initial: TrainedModel | None
 ) -> ModelConfig:
     """Return the ``chosen`` model with an embedding for each of ``pieces``, unless the recipe says how many.
 
     Raises ``UserError`` if the recipe has a number that does not fit; no export of such a model could be read.
     """
-    if initial is not None or "vocab_size" not in own.given:
+    if initial is not None or "vocab_size" not in architecture.given:
         return dataclasses.replace(chosen, vocab_size=pieces)
     if not is_padded(chosen.vocab_size, pieces):
         raise UserError(
@@ -84,7 +86,7 @@ def with_vocabulary_size(
     return chosen
 
 
-def overridden_settings(own: Architecture, typed: Collection[str], initial: TrainedModel) -> list[str]:
+def overridden_settings(architecture: Architecture, typed: Collection[str], initial: TrainedModel) -> list[str]:
     """Return lines about the settings that the model has from ``initial``, not from the recipe; and about rotary bases.
 
     The base of rotary positions is the recipe's, because a run may extend a model to longer rows.
@@ -98,13 +100,13 @@ def overridden_settings(own: Architecture, typed: Collection[str], initial: Trai
     held, bases = config_facts(initial.config) | {"vocab_size": initial.tokenizer.size}, initial.config.rotary_bases
     differing = {
         name: f"{name} {held[name]}"
-        for name, value in ({"encoder": own.config.encoder} | own.given).items()
+        for name, value in ({"encoder": architecture.config.encoder} | architecture.given).items()
         if name in held and name not in (*_OPEN, *bases) and value != held[name]
     }
     wrong = {
-        f"--config.{key}={own.keys.get(key.partition('.')[2], '...')}"
+        f"--config.{key}={architecture.keys.get(key.partition('.')[2], '...')}"
         for name in differing
-        for key in ("model", f"model.{name}", *(("model.size",) if name in own.of_size else ()))
+        for key in ("model", f"model.{name}", *(("model.size",) if name in architecture.of_size else ()))
         if key in typed
     }
     has = ", ".join(differing.values())
@@ -116,7 +118,7 @@ def overridden_settings(own: Architecture, typed: Collection[str], initial: Trai
     lines = [f"the model of --init is taken, not the recipe's: {has}"] if differing else []
     return lines + [
         f"{name} is the recipe's, {value:g}; the model of --init had {held[name]:g}"
-        for name, value in own.given.items()
+        for name, value in architecture.given.items()
         if name in bases and value != held[name]
     ]
 
@@ -129,13 +131,14 @@ def other_reading(model: ModelConfig, initial: TrainedModel) -> list[str]:
     return [f"the model of --init predicted tokens from {then}; the objective does from {now}, and so will this model"]
 
 
-def with_classifier_dropout(task: Any, own: Architecture, initial: TrainedModel | None) -> Any:
+def with_classifier_dropout(task: Any, architecture: Architecture, initial: TrainedModel | None) -> Any:
     """Return the config ``task`` with the dropout rate before the classifier that the config.json of ``initial`` names.
 
-    A rate that the recipe names, in ``task`` or for the whole model, is kept. So is None in a model of our own.
+    A rate that the recipe names, in ``task`` or for the whole model, is kept, and so is None if a run of ours trained
+    ``initial``.
     """
     rate = initial.head.classifier_dropout if initial and initial.head and initial.run is None else None
-    if rate is None or "dropout_rate" in own.keys or getattr(task, "dropout_rate", rate) is not None:
+    if rate is None or "dropout_rate" in architecture.keys or getattr(task, "dropout_rate", rate) is not None:
         return task
     return dataclasses.replace(task, dropout_rate=rate)
 
@@ -143,14 +146,14 @@ def with_classifier_dropout(task: Any, own: Architecture, initial: TrainedModel 
 def with_pooling(task: Any, name: str, initial: TrainedModel | None) -> Any:
     """Return the config ``task``, the pooling of sentence vectors filled in if the recipe leaves it to ``initial``.
 
-    If ``initial`` was trained on several tasks, it is the pooling of its task ``name``. Several poolings that
-    are joined are not trained.
+    If ``initial`` was trained on several tasks, its task ``name`` gives the pooling. Vectors that join several poolings
+    are not trained; the default pooling is.
     """
     if initial is None or not isinstance(task, sentence_embeddings.Config) or task.pooling is not None:
         return task
-    own = (initial.facts.get("tasks") or {}).get(name, {}).get("task") or {}
+    of_task = (initial.facts.get("tasks") or {}).get(name, {}).get("task") or {}
     said = initial.vectors.pooling
-    return dataclasses.replace(task, pooling=own.get("pooling") or (said[0] if len(said) == 1 else DEFAULT_POOLING))
+    return dataclasses.replace(task, pooling=of_task.get("pooling") or (said[0] if len(said) == 1 else DEFAULT_POOLING))
 
 
 def pooling_notes(tasks: Mapping[str, Any], initial: TrainedModel) -> list[str]:
@@ -173,8 +176,9 @@ def pooling_notes(tasks: Mapping[str, Any], initial: TrainedModel) -> list[str]:
 def check_kernel(model: ModelConfig, mesh: Mesh, specs: Collection[BatchSpec]) -> None:
     """Raise ``UserError`` if ``config.model.attention_kernel`` cannot compute batches of ``specs`` on ``mesh``.
 
-    Nor may ``config.mesh.tensor`` leave a part of a head to a device: each would compute the attention of all heads.
-    Other rows that a run meets, such as shorter rows or the rows of a probe, take plain attention where it cannot.
+    Raise it too if ``config.mesh.tensor`` does not divide the heads: every device would compute the attention of all.
+    Other rows that a run meets, such as shorter rows or the rows of a probe, take plain attention where the kernel
+    cannot compute them.
     """
     platform, tensor = mesh.devices.flat[0].platform, mesh.shape["tensor"]
     if model.num_heads % tensor:

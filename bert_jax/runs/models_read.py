@@ -1,4 +1,4 @@
-"""The trained models that an objective reads beside the one that it trains, such as a teacher, and whether they fit."""
+"""The trained models that an objective reads beside the model that it trains, such as a teacher; whether they fit."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def read_models(config: Any, where: str, read: Callable[..., TrainedModel] = loa
 
 
 def in_run(models: Models, model: ModelConfig, max_lengths: Mapping[str, int], where: str) -> dict[str, TrainedModel]:
-    """Return ``models`` as a run computes them that trains ``model``: in its dtype.
+    """Return ``models`` as a run computes them that trains ``model``: in the dtype of ``model``.
 
-    Raises ``UserError`` if one has fewer positions than the rows, whose kinds have ``max_lengths``.
+    Raises ``UserError`` if a model has fewer positions than the rows, whose kinds have ``max_lengths``.
     """
     for name, one in models.items():
         if too_long := {kind: n for kind, n in max_lengths.items() if n > one.config.max_length}:
@@ -70,9 +70,9 @@ def teacher_of_finetuning(
     vocabulary: str | None,
     read: Callable[..., TrainedModel] = load,
 ) -> dict[str, TrainedModel]:
-    """Return the same for a fine-tuning from ``initial``, or with the vocabulary at a path.
+    """Return the teacher of a fine-tuning from ``initial``, or with the vocabulary at a path; see ``read_teacher``.
 
-    Raises ``UserError`` if the vocabulary is another, or would have to be learned.
+    Raises ``UserError`` if the teacher has another vocabulary, or the run would have to learn a vocabulary.
     """
     models = read_teacher(config, read)
     if initial and any(one.tokenizer.sha256 != initial.tokenizer.sha256 for one in models.values()):
@@ -90,7 +90,8 @@ def teacher_in_run(
 ) -> Teacher | None:
     """Return the teacher of ``read_teacher`` as a run computes it that trains ``model``; see ``in_run``.
 
-    ``task``: the name of one of several tasks, which the one of that name teaches, if the teacher has several.
+    ``task``: the task that the run trains, if it has several. Of a teacher with several tasks, the task of the same
+    name teaches it.
     """
     if config is None:
         return None
@@ -100,12 +101,12 @@ def teacher_in_run(
     return Teacher(config, one_task(trained, task, f"task of {WHERE}.init={trained.source}"), trained.params)
 
 
-def start_from_teacher(
+def initial_of_teacher(
     config: TeacherConfig | None, models: Models, model: ModelConfig, initial: TrainedModel | None
 ) -> TrainedModel | None:
-    """Return the model from whose layers a run that trains ``model`` starts, if the teacher's are to be taken.
+    """Return the teacher with its chosen layers alone, if a run that trains ``model`` starts from them; else None.
 
-    Raises ``UserError`` if they do not fit, or beside ``initial``.
+    Raises ``UserError`` if the layers do not fit ``model``, or if there is an ``initial`` model to start from.
     """
     if config is None or config.start is None:
         return None
@@ -120,7 +121,10 @@ def start_from_teacher(
 
 
 def frozen_contents(objective: PretrainingObjective) -> dict[str, str]:
-    """Return the digests of what an objective reads and does not train, by name; of a model, that of all it is."""
+    """Return the digests of the models and arrays that an objective reads and does not train, by name.
+
+    The digest of a model counts all of its content.
+    """
     setting = objective.setting
     models = {**setting.models, **({FROZEN: setting.teacher.trained} if setting.teacher else {})}
     digests = objective.given.digests
@@ -128,7 +132,7 @@ def frozen_contents(objective: PretrainingObjective) -> dict[str, str]:
 
 
 def check_features(models: Models, specs: Mapping[str, BatchSpec], where: str) -> None:
-    """Raise ``UserError`` if rows are packed for a model whose encoder does not read which sequence a token is of."""
+    """Raise ``UserError`` if rows are packed, and the encoder of a model does not tell packed sequences apart."""
     for name, one in models.items():
         needed = {"position_ids", "sequence_ids"} & {feature for spec in specs.values() for feature in spec}
         if unread := sorted(needed - encoder_file(one.config.encoder).Encoder.reads):
@@ -147,7 +151,7 @@ def check_vocabularies(task: Task, tokenizer: Tokenizer | None, added: Sequence[
 
 
 def check_vocabulary(models: Models, tokenizer: Tokenizer | None, where: str, added: Sequence[str] = ()) -> None:
-    """Raise ``UserError`` unless each model has the run's ``tokenizer``; None stands for one that is to be learned.
+    """Raise ``UserError`` unless each model has the run's ``tokenizer``; None: it is yet to be learned.
 
     ``added``: the tokens of ``config.vocab.added``, which ``tokenizer`` has.
     """

@@ -18,10 +18,8 @@ from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.objectives.reading import is_sum
 from bert_jax.parts import catalogue
 from bert_jax.records import Batch, BatchSpec, Sum
-from bert_jax.task import Task
 from bert_jax.tasks.base import ExampleTask
 from bert_jax.training import mesh as meshes
-from bert_jax.training.experiment import Experiment
 from bert_jax.training.step import CountError, count_targets
 
 
@@ -104,11 +102,3 @@ def _place_of(terms: Callable[..., Any], name: str) -> str:
     lines, first = inspect.getsourcelines(terms)
     within = (i for i, line in enumerate(lines) if f'"{name}"' in line or f"'{name}'" in line)
     return f"{inspect.getsourcefile(terms)}:{first + next(within, 0)}"
-
-
-def check_optimizer(task: Task, experiment: Experiment) -> None:
-    """Raise ``UserError`` if the optimizer is a user's own file and does not fit the parameters (``Rule.check``)."""
-    name = catalogue.name_of(type(experiment.optimizer).__module__)
-    if catalogue.is_own(name):
-        params = meshes.unbox(jax.eval_shape(task.init, jax.random.key(0)).params)
-        experiment.optimizer.check(params, catalogue.display_name(name))

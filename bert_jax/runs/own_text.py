@@ -10,7 +10,7 @@ from bert_jax.corpora.source import documents
 from bert_jax.errors import UserError
 from bert_jax.workdir.run_record import read_run
 
-_MOST_SENTENCES = 200_000  # of which the vectors take about 100 MB for each 128 of the model's width
+_MOST_SENTENCES = 200_000  # their vectors take about 100 MB for each 128 of the model's width
 
 
 def own_sentences(workdir: str, most: int = _MOST_SENTENCES) -> tuple[dict[str, str], bool]:

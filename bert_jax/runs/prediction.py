@@ -22,7 +22,7 @@ from bert_jax.interchange.loading import one_task
 from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.parts import catalogue
 from bert_jax.program import Note
-from bert_jax.recipes import recipes
+from bert_jax.recipes import recipes, trees
 from bert_jax.records import Example
 from bert_jax.rows.phases import Phase
 from bert_jax.storage import files
@@ -76,7 +76,7 @@ def typed_keys(overrides: Sequence[str], has_file: bool = True) -> tuple[dict[st
       has_file: whether a file of examples is read, so that ``config.data`` counts.
 
     Raises:
-      UserError: a key is another one, or does not count.
+      UserError: a key is no such key, or does not count.
     """
     options: dict[str, Any] = {}
     keys = []
@@ -84,7 +84,7 @@ def typed_keys(overrides: Sequence[str], has_file: bool = True) -> tuple[dict[st
         key, _, value = override.partition("=")
         group, *rest = key.partition("config.")[2].split(".")
         if group == "task" and len(rest) == 1:
-            options[rest[0]] = recipes.literal(value)
+            options[rest[0]] = trees.literal(value)
         elif group == "data" and rest and rest[0] in _READING and has_file:
             keys.append(override)
         else:
@@ -95,9 +95,9 @@ def typed_keys(overrides: Sequence[str], has_file: bool = True) -> tuple[dict[st
 
 def _task_of(model: TrainedModel) -> tuple[type[ExampleTask], Any]:
     """Return the task that a model was fine-tuned on, and the task's config."""
-    own = model.facts["task"]
-    module = catalogue.find("tasks", own["name"], having="Task")
-    return module.Task, configuration.build(module.Config, own, "task", also=("name",))
+    keys = model.facts["task"]
+    module = catalogue.find("tasks", keys["name"], having="Task")
+    return module.Task, configuration.build(module.Config, keys, "task", also=("name",))
 
 
 def _data_of(model: TrainedModel) -> Mapping[str, Any]:
@@ -195,7 +195,7 @@ def predict_split(
 
 
 def _errors(task: ExampleTask, name: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-    """Return the standard errors of a split; {} if a user's class has scores of its own and no errors of these."""
+    """Return the standard errors of a split; {} if a user's class scores by a ``finish`` without ``errors``."""
     classes = type(task).__mro__
     errors, finish = (next(i for i, one in enumerate(classes) if of in vars(one)) for of in ("errors", "finish"))
     return task.errors(name, outputs) if errors <= finish else {}
@@ -206,10 +206,10 @@ def read_examples(
 ) -> tuple[Example, ...]:
     """Return the examples of a file, read as the format ``form``, or as the run's own format if ``form`` is None.
 
-    Tables of the run's own format may be JSON or separated values, by the end of the file's name; files with a word a
-    line may be JSON. The form
-    ``_RAW_TEXT`` is a text a line; if the model reads several, tabs separate them. The id of such an example is the
-    number of its line; that of a blank line has nothing else.
+    If ``form`` is None and the run read tables, the file may be JSON or separated values, by the end of its name; if
+    the run read files with a word a line, the file may be JSON too. The form ``_RAW_TEXT`` is a text a line; if the
+    model reads several, tabs separate them. The id of such an example is the number of its line; the example of a blank
+    line has nothing else.
 
     Args:
       split: "dev" if every example needs an answer, "test" if no example needs an answer.
@@ -293,7 +293,7 @@ def in_rows(model: TrainedModel, texts: Sequence[str]) -> dict[str, Sequence[str
 def _typed_roles(model: TrainedModel) -> list[str]:
     """Return the roles that the model reads, in the order in which a user types them.
 
-    Raises ``UserError`` if one of them is not a text.
+    Raises ``UserError`` if a role is not a text.
     """
     reads = list(_task_of(model)[0].roles.required)
     if "pair" in _data_of(model)["columns"] and "pair" not in reads:
@@ -315,8 +315,8 @@ def trial(model: TrainedModel, workdir: str, task: str = "") -> str:
         typed = " ".join(f'"{role.upper()}"' for role in _typed_roles(model)).replace('"WORDS"', '"TEXT"')
     except UserError:
         typed = "--input=FILE"
-    own = any(catalogue.names_in([model.facts["task"], model.config.encoder]))
-    return f"predict --workdir={workdir}{f' --task={task}' if task else ''}{' --trust_code' if own else ''} {typed}"
+    trusts = " --trust_code" if any(catalogue.names_in([model.facts["task"], model.config.encoder])) else ""
+    return f"predict --workdir={workdir}{f' --task={task}' if task else ''}{trusts} {typed}"
 
 
 def write_predictions(path: Any, records: Iterable[Mapping[str, Any]]) -> None:

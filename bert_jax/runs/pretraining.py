@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -26,7 +27,7 @@ from bert_jax.losses import distillation
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import EncoderPart, config_facts
 from bert_jax.objectives.base import PretrainingObjective, Setting
-from bert_jax.objectives.several import Several, seed_of_member
+from bert_jax.objectives.several import SeveralObjectives, seed_of_member
 from bert_jax.objectives.terms import check_meanings
 from bert_jax.parts import catalogue
 from bert_jax.parts.own_code import with_contents
@@ -55,9 +56,9 @@ from bert_jax.runs.models_read import (
     check_vocabularies,
     frozen_contents,
     in_run,
+    initial_of_teacher,
     read_models,
     read_teacher,
-    start_from_teacher,
     teacher_in_run,
 )
 from bert_jax.runs.prepared import Opened, Prepared, Request
@@ -71,16 +72,16 @@ from bert_jax.training.state import TrainState
 
 
 class Pretraining(Prepared):
-    """A pretraining that is checked as far as that needs no text.
+    """A pretraining, of which everything is checked that needs no text.
 
     Attributes:
       task: the objective, or the objectives of the phases, still without text. Until the vocabulary is there, the size
-        of its model's vocabulary is that of ``initial`` or of ``config.vocab``.
+        of its model's vocabulary is expected, from ``initial`` or ``config.vocab``.
     """
 
     purpose = "pretraining"
     settings: PretrainingSettings
-    task: PretrainingObjective | Several
+    task: PretrainingObjective | SeveralObjectives
 
     def __init__(
         self,
@@ -88,9 +89,12 @@ class Pretraining(Prepared):
         initial: TrainedModel | None = None,
         devices: list[jax.Device] | None = None,
         read: Callable[..., TrainedModel] = load,
+        request: Request | None = None,
+        saved: Sequence[int] = (),
     ):
-        """Check the recipe; see ``runs.prepare.prepare``."""
-        super().__init__(settings, initial, devices)
+        """Check the recipe; see ``Prepared``. ``read`` reads the other models that it names, such as a teacher."""
+        super().__init__(settings, initial, devices, request, saved)
+        self._moments: Any = None  # the optimizer's state with which the run begins, if the flags ask for it
         read_by = [read_models(one.config, one.where, read) for one in settings.objectives]
         if settings.teacher and settings.teacher.cached:
             raise UserError(
@@ -99,7 +103,7 @@ class Pretraining(Prepared):
         self._teacher = read_teacher(settings.teacher, read)
         pieces = [model.tokenizer.size for models in (*read_by, self._teacher) for model in models.values()]
         model = first_model(settings, initial, next(iter(pieces), None))
-        self.start = start_from_teacher(settings.teacher, self._teacher, model, initial)
+        self.initial_of_teacher = initial_of_teacher(settings.teacher, self._teacher, model, initial)
         pairs = zip(settings.objectives, read_by, strict=True)
         objectives = [self._objective(one, models, model) for one, models in pairs]
         phases = self.experiment.phases.phases
@@ -108,7 +112,7 @@ class Pretraining(Prepared):
             kind: {name: (one.kind, share) for name, (one, share, _) in of.items()}
             for kind, of in settings.members.items()
         }
-        self.task = objectives[0] if len(objectives) == 1 else Several(objectives, members)
+        self.task = objectives[0] if len(objectives) == 1 else SeveralObjectives(objectives, members)
         self._check_task()
         if devices is None:
             specs, evaluated = self.task.batch_specs, self.experiment.evaluated_phase
@@ -187,24 +191,24 @@ class Pretraining(Prepared):
 
     # ---- With text -----------------------------------------------------------------------------------------------
 
-    def inputs(self, workdir: str, bound: bool, typed: tuple[str, ...] = ()) -> Inputs:
-        """Return what finds or makes the vocabulary and the corpus.
+    @functools.cached_property
+    def inputs(self) -> Inputs:
+        """What finds or makes the vocabulary and the corpus."""
+        settings, request = self.settings, self.request
+        return Inputs(
+            request.workdir,
+            settings.vocab,
+            settings.corpus,
+            self.initial,
+            self.bound,
+            settings.private,
+            self.task.units,
+            typed=request.typed_keys,
+        )
 
-        Args:
-          bound: whether the run has saved a step.
-          typed: the keys of the config that were given on the command line.
-        """
-        settings = self.settings
-        own = (settings.vocab, settings.corpus, self.initial, bound, settings.private, self.task.units)
-        return Inputs(workdir, *own, typed=typed)
-
-    def check_text(self, inputs: Inputs) -> None:
-        """Raise ``UserError`` for every mistake that can be found before any text is read."""
-        if not inputs.bound:
-            check_vocabularies(self.task, inputs.source_tokenizer, self.settings.vocab.added)
-        inputs.check()
-
-    def with_text(self, tokenizer: Tokenizer, corpus: Mixture) -> tuple[PretrainingObjective | Several, Experiment]:
+    def with_text(
+        self, tokenizer: Tokenizer, corpus: Mixture
+    ) -> tuple[PretrainingObjective | SeveralObjectives, Experiment]:
         """Return the task on a corpus, and the experiment, in which lengths given in epochs have become steps.
 
         Raises ``UserError`` if the text does not fit the model or the examples, the schedule does not fit the steps, or
@@ -230,45 +234,42 @@ class Pretraining(Prepared):
     def titles(self) -> dict[str, str]:
         return {name: title for one in tasks_of(self.task).values() for name, title in titles_of(one).items()}
 
-    def notes(self, initial: TrainedModel, request: Request) -> list[str]:
-        lines = overridden_settings(self.settings.architecture, request.typed_keys, initial)
+    def notes(self, initial: TrainedModel) -> list[str]:
+        lines = overridden_settings(self.settings.architecture, self.request.typed_keys, initial)
         return lines + other_reading(self.task.setting.model, initial)
 
     def frozen_contents(self) -> dict[str, str]:
         each = tasks_of(self.task).items()
         return {f"{kind}/{name}": digest for kind, one in each for name, digest in frozen_contents(one).items()}
 
-    def record(
-        self, config: Mapping[str, Any], request: Request, bound: bool
-    ) -> tuple[Mapping[str, Any], dict[str, Any], str]:
+    def record(self, config: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, Any], str]:
         """See ``Prepared``. A private run records hashes and no command."""
-        self._inputs = self.inputs(request.workdir, bound, request.typed_keys)
-        used, identity = used_keys(config, self._inputs), self.identity(request)
+        used, identity, init = used_keys(config, self.inputs), self.identity(), self.request.init
         if not self.settings.private:
-            return used, identity, request.command
-        return private_config(used), private_config(identity) | {"init": redact(request.init)}, ""
+            return used, identity, self.request.command
+        return private_config(used), private_config(identity) | {"init": redact(init)}, ""
 
-    def identity(self, request: Request) -> dict[str, Any]:
-        """Return what a resumed run may not change: of the recipe, and of ``request``."""
-        identity = _with_frozen(self.settings.identity(), self.task) | {"init": request.init}
-        return identity | ({"init_optimizer": "kept"} if request.init_optimizer == "kept" else {})
+    def identity(self) -> dict[str, Any]:
+        """Return what a resumed run may not change, of the recipe and of the request."""
+        identity = _with_frozen(self.settings.identity(), self.task) | {"init": self.request.init}
+        return identity | ({"init_optimizer": "kept"} if self.request.init_optimizer == "kept" else {})
 
-    def check_inputs(self, request: Request, bound: bool, note: Note) -> None:
-        self.check_text(self._inputs)
-        self._moments = None
-        if request.init_optimizer == "kept" and not bound:
+    def check_inputs(self, note: Note) -> None:
+        if not self.bound:
+            check_vocabularies(self.task, self.inputs.source_tokenizer, self.settings.vocab.added)
+        self.inputs.check()
+        if self.request.init_optimizer == "kept" and not self.bound:
             rule, name = self.experiment.optimizer, self.settings.identity()["optimizer"]["name"]
-            model, tokenizer = self.task.setting.model, self._inputs.source_tokenizer
+            model, tokenizer = self.task.setting.model, self.inputs.source_tokenizer
             self._moments = read_moments(self.initial, self.task, model, rule, name, tokenizer)
-            note(f"the moments of the optimizer of {request.init} are kept")
+            note(f"the moments of the optimizer of {self.request.init} are kept")
 
-    def open(self, note: Note) -> Opened:
-        tokenizer, corpus = self._inputs.open(note)
+    def open(self, known: Opened | None, note: Note) -> Opened:
+        tokenizer, corpus = self.inputs.open(note)
         task, experiment = self.with_text(tokenizer, corpus)
-        text = [one.split("train") for name, one in corpus.corpora.items() if corpus.shares[name]]
-        sizes = {key: sum(getattr(one, f"num_{key}") for one in text) for key in ("documents", "tokens")}
-        self._corpus = corpus
-        return Opened(task, experiment, tokenizer, task.setting.model, corpus.fingerprint, sizes)
+        text = [part.split("train") for name, part in corpus.corpora.items() if corpus.shares[name]]
+        sizes = {key: sum(getattr(split, f"num_{key}") for split in text) for key in ("documents", "tokens")}
+        return Opened(task, experiment, tokenizer, task.setting.model, corpus.fingerprint, sizes, corpus)
 
     def facts(self, opened: Opened) -> dict[str, Any]:
         task: Any = opened.task
@@ -289,18 +290,18 @@ class Pretraining(Prepared):
             "objective": {"name": catalogue.name_of(module.__name__), **dataclasses.asdict(task.config)},
             **({"encoders": beside} if beside else {}),
             # the heads of other phases, and what only a teacher needed, are left out of the model
-            **({"parts": parts} if isinstance(task, Several) or parts != every else {}),
+            **({"parts": parts} if isinstance(task, SeveralObjectives) or parts != every else {}),
         }
         return _with_frozen(with_contents(facts), task)
 
     def write_baselines(self, opened: Opened, note: Note) -> None:
-        workdir = self._inputs.workdir
+        workdir = self.request.workdir
         folder = self.settings.corpus.path or files.as_path(workdir) / CORPUS
         task: Any = opened.task
         write_baselines(task, opened.experiment, workdir, opened.fingerprint, folder, note)
 
     def remarks(self, opened: Opened, reached: int) -> list[str]:
-        """Return lines about the phases, what is unusual in the settings of a new run, or that a run is done."""
+        """Return lines about the phases, about unusual settings of a new run, or that a run is done."""
         experiment = opened.experiment
         phases, num_steps = experiment.phases, experiment.phases.num_steps
         alone = phases.in_epochs and len(phases.phases) == 1
@@ -311,15 +312,16 @@ class Pretraining(Prepared):
         return lines if reached else [*lines, *of_schedules, *experiment.checkpoints.remarks(num_steps)]
 
     def first_state(
-        self, begin: TrainedModel, opened: Opened, facts: Mapping[str, Any], note: Note
+        self, initial: TrainedModel, opened: Opened, facts: Mapping[str, Any], note: Note
     ) -> Callable[[TrainState], TrainState]:
-        first = start_from(begin, opened.model, opened.tokenizer, note)
+        first = start_from(initial, opened.model, opened.tokenizer, note)
         return first if self._moments is None else with_moments(first, self._moments)
 
     def finish(
         self, opened: Opened, facts: Mapping[str, Any], observer: Observer, metrics: dict[str, float]
     ) -> dict[str, float]:
-        finish(self.settings, opened.model, facts["head"], self._corpus, observer)
+        assert opened.corpus
+        finish(self.settings, opened.model, facts["head"], opened.corpus, observer)
         return metrics
 
 
@@ -341,9 +343,9 @@ def first_model(settings: PretrainingSettings, initial: TrainedModel | None, pie
 
 
 def _with_frozen(tree: dict[str, Any], task: Task) -> dict[str, Any]:
-    """Return the ``tree`` of a recipe that names what is frozen by its content, wherever it lies.
+    """Return the ``tree`` of a recipe in which frozen models are named by their content, wherever they lie.
 
-    This stands in place of the path of a model. Other arrays are in an entry "frozen", by the first kind of batch.
+    The content stands in place of the path. Other frozen arrays are in an entry "frozen", by the first kind of batch.
     """
     contents, others = dict[tuple[str, Any], str](), dict[str, dict[str, str]]()
     for kind, one in tasks_of(task).items():
@@ -367,7 +369,7 @@ def _with_frozen(tree: dict[str, Any], task: Task) -> dict[str, Any]:
 def finish(settings: PretrainingSettings, model: ModelConfig, head: Any, corpus: Mixture, observer: Observer) -> None:
     """Write the filled examples, the export and the report of a finished run, and print what the user can do next.
 
-    ``head`` is that of the run's facts.
+    ``head``: the entry of the run's facts with the class of transformers.
     """
     workdir = files.as_path(observer.workdir)
     filled: list[str] = []

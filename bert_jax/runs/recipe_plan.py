@@ -24,10 +24,9 @@ from bert_jax.planning.smallest_change import smallest_change
 from bert_jax.program import Note
 from bert_jax.recipes import recipes
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
-from bert_jax.runs.inputs import read_start
+from bert_jax.runs.inputs import read_initial
 from bert_jax.runs.models_read import check_vocabularies
-from bert_jax.runs.prepare import prepare
-from bert_jax.runs.pretraining import first_model
+from bert_jax.runs.pretraining import Pretraining, first_model
 from bert_jax.task import Task, tasks_of
 from bert_jax.training.experiment import Experiment
 
@@ -52,7 +51,7 @@ class PlanRequest:
 
 @dataclasses.dataclass(frozen=True)
 class PlanResult:
-    """The result of ``plan``. What takes more compilations is left to do, so that the plan is printed before.
+    """The result of ``plan``. Searches that take more compilations are left to do, so that the plan is printed first.
 
     Attributes:
       find_smaller: finds the plans with the smallest changes that make the recipe fit.
@@ -75,7 +74,7 @@ class PlanResult:
         return [] if self.fits else self.find_smaller()
 
     def as_lines(self) -> Iterator[str]:
-        """Return the lines of the plan, those that take more compilations last."""
+        """Return the lines of the plan; lines that take more compilations come last."""
         yield from page.as_lines(self.plan)
         if not self.fits:
             yield from page.smaller_lines(self.smaller, self.batches)
@@ -85,7 +84,7 @@ class PlanResult:
 
     def next_line(self) -> str:
         """Return the line with the command to type next."""
-        plan = self.smaller[-1] if self.smaller else self.plan  # the one that keeps the batch, if there is one
+        plan = self.smaller[-1] if self.smaller else self.plan  # a change that keeps the batch is last
         asked = [*self.request.recipe, *plan.change.overrides(self.batches)]
         return page.next_command(plan, asked, page.run_name(self.request.recipe[0].partition("=")[2]))
 
@@ -112,16 +111,16 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> PlanRes
     topology = topologies.parse(request.topology)
     recipe = PretrainingRecipe.of(config)
     typed = recipes.typed_keys(request.recipe)
-    initial = read_start(recipe.settings.vocab, typed, request.init) if request.init else None
+    initial = read_initial(recipe.settings.vocab, typed, request.init) if request.init else None
     recipe = dataclasses.replace(recipe, initial=initial)
     machine = Machine.of(topology)
     task, experiment = recipe.variant(Change(), machine.devices)
     recipe.check_vocabulary(task)
     batches = {phase.kind: phase.batch_size for phase in experiment.phases.phases}
     note(f"compiling the step of {', '.join(batches)} for {topology.name}")
-    own = make(recipe, machine, price, note=note)
-    search = (recipe, machine, own, note)
-    return PlanResult(own, request, batches, lambda: smallest_change(*search), lambda: largest_micro_batches(*search))
+    made = make(recipe, machine, price, note=note)
+    search = (recipe, machine, made, note)
+    return PlanResult(made, request, batches, lambda: smallest_change(*search), lambda: largest_micro_batches(*search))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,7 +153,7 @@ class PretrainingRecipe:
         return cls(settings)
 
     def variant(self, change: Change, devices: list[Any]) -> tuple[Task, Experiment]:
-        checked = prepare(self._changed(change), self.initial, devices, self.read)
+        checked = Pretraining(self._changed(change), self.initial, devices, self.read)
         return checked.task, checked.experiment
 
     def check_vocabulary(self, task: Task) -> None:

@@ -16,9 +16,9 @@ from bert_jax.program import Note
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.rows.loader import Loader
 from bert_jax.rows.phases import Phases
-from bert_jax.runs.inputs import find_start
-from bert_jax.runs.prepare import prepare
+from bert_jax.runs.inputs import initial_of_run
 from bert_jax.runs.prepared import Request
+from bert_jax.runs.pretraining import Pretraining
 from bert_jax.task import Task
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import roll_back
@@ -34,7 +34,7 @@ class TrainingBatches:
 
     Attributes:
       task: the objective, whose ``loss`` reads a batch; ``task.inputs(batch)`` adds what it derives. If phases have
-        objectives of their own, those of a phase are ``task.of(phase)``.
+        different objectives, ``task.of(phase)`` is the objective of a phase.
       model: the architecture that the recipe trains.
     """
 
@@ -65,13 +65,14 @@ def training_batches(config: Mapping[str, Any], request: Request, first_step: in
     model = {name: value for name, value in settings.model.items() if name != "attention_kernel"}
     settings = dataclasses.replace(settings, mesh=MeshConfig(), model=model)  # only of the machine that trains
     with run_record.only_writer(request.workdir):
-        bound = bool(saved_steps(request.workdir))
-        initial = find_start(settings.vocab, request.typed_keys, request.init, request.workdir, bound)
-        prepared = prepare(settings, initial, jax.devices()[:1])
-        record = prepared.record(config, request, bound)
-        run_record.content(request.workdir, *record, bound=bound)  # raises if the workdir holds another run
-        prepared.check_inputs(request, bound, note)
-        opened = prepared.open(note)
+        saved = saved_steps(request.workdir)
+        bound = bool(saved)
+        initial = initial_of_run(settings.vocab, request.typed_keys, request.init, request.workdir, bound)
+        prepared = Pretraining(settings, initial, jax.devices()[:1], request=request, saved=saved)
+        # raises if the workdir holds another run
+        run_record.content(request.workdir, *prepared.record(config), bound=bound)
+        prepared.check_inputs(note)
+        opened = prepared.open(None, note)
     task, experiment = opened.task, opened.experiment
     rolled = roll_back.of_run(run_record.read_run(request.workdir) if bound else {})
     phases = roll_back.without_windows(experiment.phases, rolled)

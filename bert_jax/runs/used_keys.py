@@ -1,7 +1,7 @@
 """Says which keys of vocabulary and corpus a run has used, for its record, its report and its card.
 
-A vocabulary or corpus that was there was made with keys of its own. The keys that a recipe has for making one would
-only say something else of it.
+A vocabulary or corpus that a run finds was made with other keys. The keys that the recipe has for making one do not
+count then, and a record that had them would be wrong.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ BUILDING = ("source", "options", "heldout_fraction", "duplicates", "part_bytes",
 def used_keys(config: Mapping[str, Any], inputs: Inputs) -> dict[str, Any]:
     """Return ``config`` with the vocabulary and the corpus as they are, if they are not made by the run."""
     found = with_vocabulary(config, inputs.vocab.path, inputs.source_tokenizer)
-    own, corpus = dict(config.get("corpus", {})), inputs.corpus
+    keys, corpus = dict(config.get("corpus", {})), inputs.corpus
     if not corpus.parts:
         language = corpus.options.get("language")
-        found["corpus"] = {**without(own, *BUILDING), **_of_store(corpus.path, language)} if corpus.path else own
+        found["corpus"] = {**without(keys, *BUILDING), **_of_store(corpus.path, language)} if corpus.path else keys
         return found
-    parts = {name: dict(part) for name, part in own["parts"].items()}
+    parts = {name: dict(part) for name, part in keys["parts"].items()}
     there = [name for name in parts if corpus.path or corpus.part(name).path]
-    own["parts"] = {name: without(part, "source", "options") if name in there else part for name, part in parts.items()}
-    found["corpus"] = without(own, *BUILDING) if len(there) == len(parts) else own
+    keys["parts"] = parts | {name: without(parts[name], "source", "options") for name in there}
+    found["corpus"] = without(keys, *BUILDING) if len(there) == len(parts) else keys
     return found
 
 
@@ -47,7 +47,7 @@ def with_vocabulary(config: Mapping[str, Any], path: str, given: Tokenizer | Non
 def _of_store(path: str, language: str | None) -> dict[str, Any]:
     """Return the keys with which the store at ``path`` was built, without the keys that say where its text was.
 
-    ``language``: that of the recipe, which the card has in place of the store's.
+    ``language``: the language that the recipe gives, which the card has in place of the language of the store.
     """
     manifest = Corpus(path).manifest
     language = language or manifest["source"].get("language")

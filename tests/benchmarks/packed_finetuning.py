@@ -14,14 +14,14 @@ import jax
 from bert_jax.recipes import recipes
 from bert_jax.recipes.finetuning_settings import FinetuningSettings
 from bert_jax.rows.loader import Loader
-from bert_jax.runs.prepare import prepare
+from bert_jax.runs.finetuning import Finetuning
 from bert_jax.training import mesh as meshes
 from bert_jax.training.evaluation import Evaluation
 
 
 def measure(config, every, seed):
     """Return steps, seconds by the clock and of processors of all steps, and metrics at the end."""
-    checked = prepare(FinetuningSettings.of(config), None)
+    checked = Finetuning(FinetuningSettings.of(config), None)
     task, experiment = checked.with_examples(every)
     mesh, phase = experiment.check(), experiment.phases.phases[0]
     with meshes.activations(mesh):
@@ -50,7 +50,7 @@ def main(recipe, data, *flags):
         for packing in own["packings"].split(","):
             config = recipes.load(recipe, [*keys, f"--config.seed={seed}", f"--config.packing={packing}"]).to_dict()
             if every is None:
-                every = prepare(FinetuningSettings.of(config), None).load(data, print)
+                every = Finetuning(FinetuningSettings.of(config), None).load(data, print)
             steps, clock, processor, metrics = measure(config, every, int(seed))
             scores = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
             took = f"{steps:,} steps, {clock:.0f} s, processors {processor:.1f} s"

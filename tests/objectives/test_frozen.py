@@ -25,7 +25,7 @@ from bert_jax.planning.compile import bytes_of
 from bert_jax.program import size
 from bert_jax.recipes import recipes
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
-from bert_jax.runs.prepare import prepare
+from bert_jax.runs.pretraining import Pretraining
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.workdir.run_record import read_run
@@ -115,7 +115,7 @@ def pretrain(place: Path, workdir: str, *flags: str, recipe: str = "own.py") -> 
 
 def checked(place: Path, *flags: str) -> Any:
     config = recipes.load(str(place / "own.py"), flags).to_dict()
-    return prepare(PretrainingSettings.of(config), devices=jax.devices()[:1])
+    return Pretraining(PretrainingSettings.of(config), devices=jax.devices()[:1])
 
 
 def records(workdir: Path, split: str) -> list[dict[str, Any]]:
@@ -126,7 +126,8 @@ def records(workdir: Path, split: str) -> list[dict[str, Any]]:
 def test_every_layout_gives_the_same_step(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with jax.enable_x64(True):
         recipe = checked(place, "--config.model.dtype=float64")
-        task, _ = recipe.with_text(*recipe.inputs(str(tmp_path / "run"), bound=False).open(lambda line: None))
+        inputs = dataclasses.replace(recipe.inputs, workdir=str(tmp_path / "run"))
+        task, _ = recipe.with_text(*inputs.open(lambda line: None))
         monkeypatch.setattr(meshes, "SPLIT", 16)
         expected = one_update(task, "phase1", 1, MeshConfig(), 1)
         assert expected[0]["teacher_loss"] > 1e-3

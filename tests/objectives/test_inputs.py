@@ -25,7 +25,7 @@ from bert_jax.recipes.architecture import Architecture
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.records import Batch, Feature, Sum
 from bert_jax.runs.baselines import write_baselines
-from bert_jax.runs.prepare import prepare
+from bert_jax.runs.pretraining import Pretraining
 from bert_jax.task import Variables
 from tests import toy
 
@@ -64,7 +64,7 @@ def test_what_inputs_reads_is_in_the_batch_and_whole_batches_are_not_cut(
     recipe = toy.recipe(toy.write_text(tmp_path / "text.txt"), objective={"name": "./rare.py"})
     (tmp_path / "own.py").write_text(RECIPE.replace("{}", repr(recipe)))
     settings = configuration.build(PretrainingSettings, recipes.load(str(tmp_path / "own.py")).to_dict(), "config")
-    task: Any = prepare(settings).task
+    task: Any = Pretraining(settings).task
     assert all("masked_weights" in spec for spec in task.batch_specs.values())
     labels, weights = jnp.array([[5, 7], [5, 0]]), jnp.array([[1.0, 1.0], [1.0, 0.0]])
     rare = task.inputs({"masked_labels": labels, "masked_weights": weights})["rare_weights"]
@@ -142,7 +142,7 @@ def test_perplexity_is_that_of_a_term_over_the_vocabulary(tmp_path: Path, one_de
     for code, has_perplexity in ((alone, False), (LETTERS, True)):
         write(tmp_path, code)
         settings = configuration.build(PretrainingSettings, recipes.load(str(tmp_path / "own.py")).to_dict(), "config")
-        task: Any = prepare(settings).task
+        task: Any = Pretraining(settings).task
         sums = {name: Sum(1.0, 1.0) for name in ("letter_loss", "mlm_loss")}
         assert ("perplexity" in task.summary(sums)) is has_perplexity
 
@@ -202,10 +202,10 @@ def test_rows_that_depend_on_others_need_whole_batches(tmp_path: Path, capsys: p
     start = write(tmp_path, WEIGHTED.replace('("rare_weights",), True', '("rare_weights",), False'))
     settings = configuration.build(PretrainingSettings, recipes.load(str(tmp_path / "own.py")).to_dict(), "config")
     one = jax.devices()[:1]
-    prepare(settings, devices=one)
+    Pretraining(settings, devices=one)
     parts = dataclasses.replace(settings.training, micro_batches=2)
     with pytest.raises(UserError, match="computes rare_weights of a row from other rows.* set whole_batches = True"):
-        prepare(dataclasses.replace(settings, training=parts), devices=one)
+        Pretraining(dataclasses.replace(settings, training=parts), devices=one)
     assert run(start) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert not (tmp_path / "run" / "corpus").exists()

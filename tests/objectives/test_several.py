@@ -13,11 +13,11 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.models.encoders import bert
 from bert_jax.objectives import mlm
-from bert_jax.objectives.several import Several
+from bert_jax.objectives.several import SeveralObjectives
 from bert_jax.recipes import recipes
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.rows.phases import Phase, Phases
-from bert_jax.runs.prepare import prepare
+from bert_jax.runs.pretraining import Pretraining
 from bert_jax.runs.recipe_plan import PretrainingRecipe
 from bert_jax.training.mesh import unbox
 from tests import toy
@@ -56,7 +56,7 @@ def made(folder: Path, *phases: dict[str, Any], **objective: Any) -> Any:
     }
     recipe = {**toy.recipe(folder / "text.txt", phases=every), "objective": objective}
     settings = PretrainingSettings.of(recipes.with_values(recipe, {}).to_dict())
-    return prepare(settings, devices=jax.devices()[:1]).task
+    return Pretraining(settings, devices=jax.devices()[:1]).task
 
 
 def fresh(task: Any) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def test_a_phase_whose_objective_needs_a_head_that_the_encoder_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(bert, "Pooler")
-    assert isinstance(made(tmp_path, {"name": "ltr"}, {}, name="mlm"), Several)
+    assert isinstance(made(tmp_path, {"name": "ltr"}, {}, name="mlm"), SeveralObjectives)
     with pytest.raises(UserError, match="^encoder 'bert' has no Pooler, which objective 'mlm_nsp' needs$"):
         made(tmp_path, {"name": "ltr"}, {"name": "mlm_nsp"}, name="mlm")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import textwrap
@@ -21,7 +22,7 @@ from bert_jax.recipes import recipes
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.records import Batch, Sum
 from bert_jax.rows.phases import Phase
-from bert_jax.runs.prepare import prepare
+from bert_jax.runs.pretraining import Pretraining
 from bert_jax.task import Losses, Term, Variables
 from bert_jax.tasks import classification
 from bert_jax.training import mesh as meshes
@@ -149,8 +150,9 @@ def test_every_layout_gives_the_same_step(name: str, tmp_path: Path, monkeypatch
     with jax.enable_x64(True):
         config = recipes.load(write(tmp_path, name), ["--config.model.dtype=float64"]).to_dict()
         settings = configuration.build(PretrainingSettings, config, "config")
-        recipe = prepare(settings, devices=jax.devices()[:1])
-        task, _ = recipe.with_text(*recipe.inputs(str(tmp_path / "run"), bound=False).open(lambda line: None))
+        recipe = Pretraining(settings, devices=jax.devices()[:1])
+        inputs = dataclasses.replace(recipe.inputs, workdir=str(tmp_path / "run"))
+        task, _ = recipe.with_text(*inputs.open(lambda line: None))
         monkeypatch.setattr(meshes, "SPLIT", 16)
         assert f"{name}_majority_rate" not in task.baselines("phase1", 8)
         expected = one_update(task, "phase1", 1, MeshConfig(), 1)

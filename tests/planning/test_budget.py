@@ -77,7 +77,7 @@ def test_a_run_that_starts_from_a_model_is_planned_with_its_architecture(
     model = tiny.recipe().shape()
     tokenizer: Any = types.SimpleNamespace(size=123, with_added=lambda added: tokenizer)
     initial = TrainedModel("books", {}, model, tokenizer)
-    monkeypatch.setattr(recipe_plan, "read_start", lambda vocab, typed, source: {"books": initial}[source])
+    monkeypatch.setattr(recipe_plan, "read_initial", lambda vocab, typed, source: {"books": initial}[source])
     planned: list[PretrainingRecipe] = []
 
     def made(recipe: PretrainingRecipe, *_: object, **__: object) -> Plan:

@@ -41,9 +41,9 @@ def silence(params, layer: int, factor: float, units=slice(None), also_attention
 def folder(tmp_path_factory) -> str:
     task = toy_tasks.make_task("classification", {"train": EXAMPLES})
     model = dataclasses.replace(task.setting.model, num_layers=LAYERS, mlp_dim=UNITS)
-    rng, shapes = np.random.default_rng(0), unbox(task.with_model(model).init(jax.random.key(0)).params)
+    rng, variables = np.random.default_rng(0), jax.eval_shape(task.with_model(model).init, jax.random.key(0))
     params = jax.tree_util.tree_map_with_path(
-        lambda path, x: np.float32(rng.normal(0, 0.2, x.shape) + (path[-1].key == "scale")), shapes
+        lambda path, x: np.float32(rng.normal(0, 0.2, x.shape) + (path[-1].key == "scale")), unbox(variables.params)
     )
     head = HeadClass("BertForSequenceClassification", task.setting.labels, "single_label_classification")
     folder = tmp_path_factory.mktemp("classifier") / "model"

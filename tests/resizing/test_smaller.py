@@ -41,7 +41,7 @@ def pretrained(tmp_path_factory) -> str:
 @pytest.fixture(scope="module")
 def classifier(tmp_path_factory) -> str:
     task = toy_tasks.make_task("classification", {"train": toy_tasks.examples("classification", 8)})
-    params = jax.tree.map(np.asarray, unbox(task.init(jax.random.key(0))).params)
+    params = jax.tree.map(np.asarray, unbox(jax.jit(task.init)(jax.random.key(0))).params)
     head = HeadClass("BertForSequenceClassification", task.setting.labels, "single_label_classification")
     folder = tmp_path_factory.mktemp("classifier") / "model"
     export_model(TrainedModel("", params, task.setting.model, task.setting.tokenizer, head), folder, "the card")
@@ -62,7 +62,7 @@ def outputs(model: TrainedModel, text: str) -> dict[str, np.ndarray]:
     batch["masked_positions"] = np.array([[1, 2]])
     parts = [part for part in (POOLER, LM_HEAD) if part.name in model.params]
     params = {name: model.params[name] for name in ("encoder", *(part.name for part in parts))}
-    return jax.tree.map(np.asarray, Model(model.config, tuple(parts)).apply({"params": params}, batch))
+    return jax.tree.map(np.asarray, jax.jit(Model(model.config, tuple(parts)).apply)({"params": params}, batch))
 
 
 def test_the_logits_of_kept_pieces_stay(pretrained):

@@ -17,7 +17,7 @@ from bert_jax.interchange.loading import load
 from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.encoders import bert
 from bert_jax.records import SPECIAL_TOKENS
-from bert_jax.runs.inputs import describe_vocabulary, find_start
+from bert_jax.runs.inputs import describe_vocabulary, initial_of_run
 from bert_jax.text.tokenizer import Tokenizer, wordpiece
 from tests import toy
 from tests.interchange.small_model import assert_same
@@ -86,7 +86,7 @@ def test_the_key_decides_where_no_file_does(
 
 def test_without_a_key_a_bare_vocabulary_is_uncased_and_that_is_said(bare: Path) -> None:
     """BertTokenizer of transformers reads such a folder in the same way."""
-    found = find_start(VocabularyConfig(lowercase=False), (), str(bare), "", resumes=False)
+    found = initial_of_run(VocabularyConfig(lowercase=False), (), str(bare), "", resumes=False)
     assert found
     assert describe_vocabulary(found.tokenizer) == f"vocabulary: {len(PIECES)} pieces, uncased"
 

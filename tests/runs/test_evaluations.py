@@ -17,9 +17,11 @@ from bert_jax.parts import catalogue
 from bert_jax.parts.catalogue import OwnCode
 from bert_jax.runs.evaluations.base import WHERE, Evaluations, read
 from bert_jax.task import lower_is_better
+from bert_jax.workdir import run_record
 from tests import toy
 from tests.interchange.small_model import CONFIG, PARAMS, TOKENIZER
 from tests.runs.test_probe import EXPERIMENT
+from tests.tasks import toy_tasks
 from tests.training import gang
 
 OWN = """
@@ -194,3 +196,35 @@ def test_a_loss_of_an_evaluation_is_better_if_it_is_lower() -> None:
     assert not lower_is_better("probe/accuracy/loss")
     assert not lower_is_better("mlm_accuracy/error")
     assert lower_is_better("mlm_loss/legal")
+
+
+def test_one_that_does_not_fit_a_fine_tuning_is_refused_before_the_run_is_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuses = """
+            def begin(self, model, tokenizer, note):
+                from bert_jax.errors import UserError
+                raise UserError(f"{tokenizer.size} pieces do not fit")
+
+            def score("""
+    (tmp_path / "own.py").write_text(own(**{"        def score(": refuses.replace("\n    ", "\n").lstrip("\n")}))
+    toy_tasks.write_toy(tmp_path, "classification", train=16, dev=8)
+    monkeypatch.setattr(run_record, "write_run", lambda *_: pytest.fail("the run is recorded"))
+    assert toy_tasks.finetune(tmp_path, f"--{WHERE}.own.name={tmp_path / 'own.py'}") == 2
+    assert "pieces do not fit" in capsys.readouterr().err
+
+
+def test_one_that_does_not_fit_a_fine_tuning_is_refused_before_the_run_is_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuses = """
+            def begin(self, model, tokenizer, note):
+                from bert_jax.errors import UserError
+                raise UserError(f"{tokenizer.size} pieces do not fit")
+
+            def score("""
+    (tmp_path / "own.py").write_text(own(**{"        def score(": refuses.replace("\n    ", "\n").lstrip("\n")}))
+    toy_tasks.write_toy(tmp_path, "classification", train=16, dev=8)
+    monkeypatch.setattr(run_record, "write_run", lambda *_: pytest.fail("the run is recorded"))
+    assert toy_tasks.finetune(tmp_path, f"--{WHERE}.own.name={tmp_path / 'own.py'}") == 2
+    assert "pieces do not fit" in capsys.readouterr().err

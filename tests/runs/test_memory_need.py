@@ -8,7 +8,8 @@ from bert_jax.errors import UserError
 from bert_jax.recipes.finetuning_settings import FinetuningSettings
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.runs import checks
-from bert_jax.runs.prepare import prepare
+from bert_jax.runs.finetuning import Finetuning
+from bert_jax.runs.pretraining import Pretraining
 from tests import toy
 from tests.planning import tiny
 
@@ -22,7 +23,7 @@ def test_a_phase_that_cannot_fit(monkeypatch):
     monkeypatch.setattr(checks, "device_bytes", lambda device: ROOM)
     with toy.one_device():
         with pytest.raises(UserError) as refused:
-            prepare(PretrainingSettings.of(tiny.config(phases=phases)))
+            Pretraining(PretrainingSettings.of(tiny.config(phases=phases)))
         said = re.fullmatch(
             r"config\.phases\.phase2\.batch_size is 4,096: a step takes ([0-9.]+) MiB of memory on each of 1 CPU "
             r"devices, which have 57\.22 MiB; give --config\.phases\.phase2\.batch_size=([0-9]+), a shorter .*",
@@ -31,7 +32,7 @@ def test_a_phase_that_cannot_fit(monkeypatch):
         assert said, refused.value
         assert float(said[1]) > 57.22
         phases["phase2"]["batch_size"] = int(said[2])
-        prepare(PretrainingSettings.of(tiny.config(phases=phases)))
+        Pretraining(PretrainingSettings.of(tiny.config(phases=phases)))
 
 
 def test_a_fine_tuning_that_cannot_fit(monkeypatch):
@@ -44,7 +45,7 @@ def test_a_fine_tuning_that_cannot_fit(monkeypatch):
     for size, fits in ((8, True), (50_000, False)):
         phases = {"train": {"num_epochs": 1, "batch_size": size, "max_length": 64}}
         with toy.one_device():
-            checked = prepare(FinetuningSettings.of({**settings, "phases": phases}), None)
+            checked = Finetuning(FinetuningSettings.of({**settings, "phases": phases}), None)
             if fits:
                 checked.with_examples({"": examples})
                 continue

@@ -74,7 +74,7 @@ def test_mt_dnn_is_sound():
     assert settings.each.keys() == {*ARGUMENTS["glue"]} - {"wnli"}
     heads = {}
     for name, one in settings.each.items():
-        task, config = one.typed
+        task, config = one.built
         heads[name] = (one.task["name"], config.dropout_rate)
         make_reader(one.data)
         check_roles(one.data.columns, task.roles)
@@ -88,7 +88,7 @@ def test_mt_dnn_is_sound():
     optimizer = settings.experiment.optimizer
     assert (optimizer.bias_correction, optimizer.clip_norm, optimizer.eps) == ("none", 1.0, 1e-6)
     ranking = [f"--config.tasks.qnli.task.{key}" for key in ("name=ranking", "positive=entailment")]
-    task, config = FinetuningSettings.of(recipes.load("mt_dnn:qnli+rte", ranking).to_dict()).each["qnli"].typed
+    task, config = FinetuningSettings.of(recipes.load("mt_dnn:qnli+rte", ranking).to_dict()).each["qnli"].built
     assert (task.__module__, config.positive) == ("bert_jax.tasks.ranking", "entailment")
     assert "no task 'wnli'; there are mnli, qqp" in fails("mt_dnn:rte+wnli")
 
@@ -130,12 +130,12 @@ def test_pretrain_recipes_are_sound(name):
     import jax
 
     from bert_jax.recipes.pretraining_settings import PretrainingSettings
-    from bert_jax.runs.prepare import prepare
+    from bert_jax.runs.pretraining import Pretraining
 
     config = recipes.load(name).to_dict()
     model = config["model"] or {"encoder": "modernbert" if "modernbert" in name else "bert"}
     settings = PretrainingSettings.of({**config, "model": {**model, "layers": "scanned"}, "teacher": None})
-    assert prepare(settings, devices=jax.devices()).task.tokenizer is None
+    assert Pretraining(settings, devices=jax.devices()).task.tokenizer is None
 
 
 def test_the_stages_of_ernie_come_in_order_and_mask_their_units():

@@ -12,10 +12,10 @@ import pytest
 import bert_jax
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
-from bert_jax.objectives.several import Several
+from bert_jax.objectives.several import SeveralObjectives
 from bert_jax.recipes import recipes
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
-from bert_jax.runs.prepare import prepare
+from bert_jax.runs.pretraining import Pretraining
 from tests import toy
 from tests.training import gang
 
@@ -52,12 +52,12 @@ def config_of(text: Path, stages: dict[str, Any]) -> dict[str, Any]:
 def task_of(folder: Path, **stages: Any) -> Any:
     recipe = config_of(folder / "text.txt", {**STAGES, **stages})
     settings = PretrainingSettings.of(recipes.with_values(recipe, {}).to_dict())
-    return prepare(settings, devices=jax.devices()[:1])
+    return Pretraining(settings, devices=jax.devices()[:1])
 
 
 def test_a_phase_has_its_own_base_of_rotation_and_one_set_of_parameters(tmp_path: Path) -> None:
     task = task_of(tmp_path).task
-    assert isinstance(task, Several)
+    assert isinstance(task, SeveralObjectives)
     bases = [task.of(kind).setting.model.global_theta for kind in STAGES]
     assert bases == [10_000.0, 160_000.0, 160_000.0]
     assert task.of("2_long") is not task.of("1_short")

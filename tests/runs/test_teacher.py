@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import re
@@ -29,7 +30,7 @@ from bert_jax.recipes import recipes
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.runs import recipe_plan
 from bert_jax.runs.models_read import frozen_contents
-from bert_jax.runs.prepare import prepare
+from bert_jax.runs.pretraining import Pretraining
 from bert_jax.training import mesh as meshes
 from bert_jax.training.loop import Run
 from bert_jax.training.mesh import MeshConfig
@@ -97,12 +98,13 @@ def read() -> Any:
 
 def checked(place: Path, *flags: str, read: Any = load) -> Any:
     config = recipes.load(str(place / "student.json"), flags).to_dict()
-    return prepare(PretrainingSettings.of(config), devices=jax.devices()[:1], read=read)
+    return Pretraining(PretrainingSettings.of(config), devices=jax.devices()[:1], read=read)
 
 
 def with_text(place: Path, workdir: Path, *flags: str) -> Any:
     recipe = checked(place, *flags)
-    task, _ = recipe.with_text(*recipe.inputs(str(workdir), bound=False).open(lambda line: None))
+    inputs = dataclasses.replace(recipe.inputs, workdir=str(workdir))
+    task, _ = recipe.with_text(*inputs.open(lambda line: None))
     return task
 
 

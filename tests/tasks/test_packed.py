@@ -13,7 +13,7 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.models.encoders import bert
 from bert_jax.recipes.finetuning_settings import FinetuningSettings
-from bert_jax.runs.prepare import prepare
+from bert_jax.runs.finetuning import Finetuning
 from bert_jax.task import Variables
 from bert_jax.tasks.base import KIND, PACKED, ExampleTask
 from bert_jax.training.mesh import unbox
@@ -129,14 +129,14 @@ REFUSED = {
 def test_what_is_refused(case: str) -> None:
     name, changes, message = REFUSED[case]
     with pytest.raises(UserError, match=message) as error:
-        prepare(FinetuningSettings.of(toy_tasks.recipe(name, **{"packing": "packed", **changes})), None)
+        Finetuning(FinetuningSettings.of(toy_tasks.recipe(name, **{"packing": "packed", **changes})), None)
     assert "\n" not in str(error.value)
 
 
 def test_an_encoder_that_does_not_read_sequences_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bert.Encoder, "reads", frozenset({"token_type_ids", "position_ids"}))
     with pytest.raises(UserError, match="the encoder 'bert' does not read sequence_ids; set it to 'buck"):
-        prepare(FinetuningSettings.of(toy_tasks.recipe("tagging", packing="packed")), None)
+        Finetuning(FinetuningSettings.of(toy_tasks.recipe("tagging", packing="packed")), None)
 
 
 def test_rows_that_do_not_divide_are_refused(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from bert_jax.models.encoders import bert
 from bert_jax.parts import catalogue
 from bert_jax.recipes.finetuning_settings import FinetuningSettings
 from bert_jax.rows.rows_config import Packing
-from bert_jax.runs.inputs import find_start
-from bert_jax.runs.prepare import prepare
+from bert_jax.runs.finetuning import Finetuning
+from bert_jax.runs.inputs import initial_of_run
 from bert_jax.tasks.base import ExampleTask, Setting
 from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.tokenizer import Tokenizer, wordpiece
@@ -174,15 +174,15 @@ def finetune(folder: Path, *flags: str, workdir: str = "run") -> int:
 
 def prepared(folder: Path, config: dict[str, Any]) -> Any:
     """The task and the experiment of a recipe on the examples in ``folder``: a run as far as before its first step."""
-    checked = prepare(FinetuningSettings.of(config))
+    checked = Finetuning(FinetuningSettings.of(config))
     return checked.with_examples(checked.load(str(folder), lambda line: None))
 
 
 def task_config(folder: Path, init: Path, resumes: bool) -> Any:
     """The config of the task of the recipe in ``folder``, of a new run from ``init`` or of ``run``, which goes on."""
     settings = FinetuningSettings.of(json.loads((folder / "recipe.json").read_text()))
-    initial = find_start(settings.vocab, (), str(init), str(folder / "run"), resumes)
-    return prepare(settings, initial).tasks[""].config
+    initial = initial_of_run(settings.vocab, (), str(init), str(folder / "run"), resumes)
+    return Finetuning(settings, initial).tasks[""].config
 
 
 def results(folder: Path, workdir: str = "run") -> dict[str, Any]:

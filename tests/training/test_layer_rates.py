@@ -14,7 +14,7 @@ from bert_jax.models.encoders import albert, bert, distilbert, ernie, modernbert
 from bert_jax.models.model import IDS, LM_HEAD, POOLER, Model, fresh_params
 from bert_jax.models.transformer import scanned_from, stack_layers, unstack_layers
 from bert_jax.recipes.finetuning_settings import FinetuningSettings
-from bert_jax.runs.prepare import prepare
+from bert_jax.runs.finetuning import Finetuning
 from bert_jax.training import mesh as meshes
 from bert_jax.training.layer_rates import check, factors, scaled
 from bert_jax.training.mesh import unbox
@@ -158,7 +158,7 @@ def test_a_run_with_scanned_layers_and_a_sharded_update(tmp_path: Path, monkeypa
         schedule={"layer_decay": DECAY, "warmup_fraction": 0.0, "peak_learning_rate": 0.5},
         optimizer={"clip_norm": None, "weight_decay": 0.0, "eps": 1e-12},
     )
-    checked = prepare(FinetuningSettings.of(config), None)
+    checked = Finetuning(FinetuningSettings.of(config), None)
     task, experiment = checked.with_examples(checked.load(str(tmp_path), lambda line: None))
     mesh, phase, source = experiment.check(), experiment.phases.phases[0], task.source("train", "train", 0)
     with meshes.activations(mesh):

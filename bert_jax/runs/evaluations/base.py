@@ -1,4 +1,4 @@
-"""The interface of evaluations during training, and those of a run: which are due, and the names of their metrics."""
+"""The interface of evaluations during training, and the evaluations of a run: which are due, and what they return."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class CurrentModel:
     ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
         """Yield (numbers of rows [n], outputs of the model for them), the shortest rows first, without dropout.
 
-        The outputs are those of ``models.model.Model`` with the heads ``parts``, such as ``sequence`` [n, L, D], on
-        every process of a job. What is longer than the model allows is cut.
+        ``models.model.Model`` with the heads ``parts`` gives the outputs, such as ``sequence`` [n, L, D], on every
+        process of a job. A row that is longer than the model allows is cut.
         """
         forward = Forward(functools.partial(_outputs, self.config, parts), self.mesh, batch_size)
         for found in forward.rows(rows, self.config.max_length, params):
@@ -70,7 +70,7 @@ def _outputs(config: ModelConfig, parts: tuple[Part, ...], params: Any, batch: A
 
 
 class TrainingEvaluator(abc.ABC):
-    """The base class of evaluations during training. In a job of several processes, each has one and calls it.
+    """The base class of evaluations during training. In a job, each process makes and calls it.
 
     ``titles``: metric -> its title in the report (``task.titles_of``).
     """
@@ -78,7 +78,7 @@ class TrainingEvaluator(abc.ABC):
     titles: Mapping[str, str] = {}
 
     def __init__(self, config: Any, where: str, note: Callable[[str], None]):
-        """Read and check what needs neither vocabulary nor model. This is called before any text is read.
+        """Read files and check keys, without vocabulary and model. This is called before any text is read.
 
         Args:
           config: the ``Config`` of the file.
@@ -108,7 +108,7 @@ class TrainingEvaluator(abc.ABC):
 def check(evaluations: Mapping[str, Any], metric: str = "") -> dict[str, tuple[type[TrainingEvaluator], Config]]:
     """Return the class and the config of each of ``config.training.evaluations``. Nothing is read or computed.
 
-    ``metric`` is that by which the best step is selected.
+    ``metric`` selects the best step.
 
     Raises:
       UserError: a name or a key is wrong, or a user's own file does not keep the contract.
@@ -137,7 +137,7 @@ def check(evaluations: Mapping[str, Any], metric: str = "") -> dict[str, tuple[t
 
 
 def _check_class(file: str, evaluator: Any, config: Any) -> None:
-    """Raise ``UserError`` unless the classes of an own ``file`` keep the contract."""
+    """Raise ``UserError`` unless the classes of a user's ``file`` keep the contract."""
     base = "bert_jax.runs.evaluations.base"
     for name, cls, above in (("Evaluator", evaluator, TrainingEvaluator), ("Config", config, Config)):
         if not (isinstance(cls, type) and issubclass(cls, above)):
@@ -154,7 +154,7 @@ def _check_class(file: str, evaluator: Any, config: Any) -> None:
 
 
 def read(evaluations: Mapping[str, Any], note: Callable[[str], None]) -> dict[str, TrainingEvaluator]:
-    """Return the evaluations of a run, of which each has read what it needs. Raises ``UserError`` as ``check`` does."""
+    """Return the evaluations of a run; each has read its files. Raises ``UserError`` as ``check`` does."""
     return {name: cls(config, f"{WHERE}.{name}", note) for name, (cls, config) in check(evaluations).items()}
 
 
@@ -165,7 +165,7 @@ def titles(evaluators: Mapping[str, TrainingEvaluator]) -> dict[str, str]:
 
 
 class Evaluations:
-    """The evaluations of a run besides that of the held-out rows, for ``training.loop``."""
+    """The evaluations of a run besides the evaluation of the held-out rows, for ``training.loop``."""
 
     def __init__(
         self,
@@ -175,23 +175,23 @@ class Evaluations:
         experiment: Experiment,
         note: Callable[[str], None] = lambda line: None,
     ):
-        """Prepare all of them. Raises ``UserError`` if what one has read does not fit the vocabulary or the model."""
+        """Prepare all evaluations. Raises ``UserError`` if one does not fit the vocabulary or the model."""
         self._evaluators, self._tokenizer, self._experiment = evaluators, tokenizer, experiment
         self._model = CurrentModel(model, experiment.make_mesh())
         for evaluator in evaluators.values():
             evaluator.begin(self._model, tokenizer, note)
 
     def due(self, step: int) -> list[str]:
-        """Return the names of those that run at the evaluation of ``step``."""
+        """Return the names of the evaluations that run at ``step``, at which the held-out rows are evaluated."""
         number, last = step // self._experiment.training.eval_every_steps, self._experiment.phases.num_steps
         return [name for name, one in self._evaluators.items() if step == last or number % one.config.every == 0]
 
     def __call__(self, step: int, params: Any, frozen: Any, between: Callable[[], None]) -> dict[str, float]:
-        """Return the metrics of those that are due, each as "NAME/metric", and NAME as the recipe has it.
+        """Return the metrics of the evaluations that are due, each as "NAME/metric", and NAME as the recipe has it.
 
         Every process calls ``between`` before each batch; it may raise.
 
-        Raises ``UserError`` if one returns something else than numbers by name.
+        Raises ``UserError`` if an evaluation returns something else than numbers by name.
         """
         model, metrics = dataclasses.replace(self._model, between=between), dict[str, float]()
         for name in self.due(step):

@@ -33,7 +33,7 @@ from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import mesh as meshes
 from bert_jax.training.forward import Forward
 
-_BODY = ("encoder", POOLER.name)  # what the vectors of a text are made with
+_BODY = ("encoder", POOLER.name)  # the parts that make the vectors of a text
 PENALTY = 1e-3  # L2 penalty on the head: PENALTY / 2 * sum of squared weights
 
 
@@ -72,7 +72,7 @@ class Config(base.Config):
 
 
 class Evaluator(base.TrainingEvaluator):
-    """A probe of a run. Its metrics are those of its task."""
+    """A probe of a run. Its task gives its metrics."""
 
     config: Config
     task: ExampleTask  # from ``begin`` on
