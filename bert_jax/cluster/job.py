@@ -248,7 +248,10 @@ class Job:
                 if "reason" in said:
                     self._end(said["reason"], said["code"])
                 else:
-                    self._seen[card["number"]] = Progress(**said), time.monotonic()
+                    # Another version may say other things; ``distributed.join`` then names the versions.
+                    before = self._seen[card["number"]][0]
+                    progress = Progress(**said) if said.keys() == dataclasses.asdict(before).keys() else before
+                    self._seen[card["number"]] = progress, time.monotonic()
             del self._cards[line]
             if self.hosts and not self._over.is_set():
                 self._end(f"{_called(card)} is gone ({_at(self._seen[card['number']][0])})", PEER_LOST)
