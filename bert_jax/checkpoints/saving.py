@@ -86,7 +86,7 @@ class Checkpoints:
         """
         Args:
           name: what errors call the parameters, if they are written only once. If None, the steps of a run are saved.
-          first: a tree like those to save; too little space for it is an error now, not at the first save.
+          first: a tree like the trees to save; too little space for it is an error now, not at the first save.
         """
         _set_up_orbax()
         self._steps, self._config, self._name = steps_folder(workdir), config, name

@@ -1,8 +1,8 @@
 """Names the process of a job that does not come, dies, freezes or stands still, and ends all processes.
 
 JAX does not do this: its collectives wait for a missing process, sometimes for ever, and its coordination service
-aborts all processes without naming one, or if a process is started twice. So every process has a connection of ours to
-process 0 (``line``).
+aborts all processes without naming one, or if a process is started twice. So this package connects every
+process to process 0 (``line``).
 
 - At the start process 0 listens at the port that JAX will use. Every other process connects and sends its number. When
   all have come, process 0 closes the port and answers with the host of each; only then do they connect to JAX. A
@@ -196,7 +196,7 @@ class Job:
     # ---- The end -----------------------------------------------------------------------------------------------------
 
     def end_alone(self) -> None:
-        """Hear no more that the job ends: this process ends by an error of its own, and prints that alone."""
+        """Hear no more that the job ends: this process ends by an error of its code, and prints only this error."""
         if self.hosts:
             self._over.set()
 
