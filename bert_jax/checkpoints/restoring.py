@@ -120,8 +120,8 @@ def restore(workdir: str, shapes: Any, note: Callable[[str], None]) -> Any | Non
 def _newer_unmarked(workdir: str) -> int | None:
     """Return the newest step that lacks every mark of a complete one; None if there is none, or a newer complete one.
 
-    It has lost the marks, unless it lies on gs://: there several processes save without a rename, so that a save that
-    was cut, or still goes on, leaves the same.
+    The step has lost the marks, unless it lies on gs://: there several processes save without a rename, so that a save
+    that was cut, or still goes on, leaves a step without marks.
     """
     lost = max(unmarked_steps(steps_folder(workdir)), default=-1)
     return lost if lost > max(saved_steps(workdir), default=-1) else None

@@ -31,6 +31,7 @@ from bert_jax.workdir import file_formats
 from bert_jax.workdir.steps import NUMBER, whole_steps
 
 _SHORTEST_TO_SAVE = 200  # steps; runs of fewer are trials
+_CUT_BYTES = 1 << 20  # the least part of an array that one of several devices writes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,9 +86,9 @@ class Checkpoints:
         """
         Args:
           name: what errors call the parameters, if they are written only once. If None, the steps of a run are saved.
-          first: a tree like those to save; too little space for it is an error now, not at the first save.
+          first: a tree like the trees to save; too little space for it is an error now, not at the first save.
         """
-        _drop_late_writes()
+        _set_up_orbax()
         self._steps, self._config, self._name = steps_folder(workdir), config, name
         self._store: RemoteSteps | None = None
         if files.is_remote(workdir) and jax.process_count() == 1:
@@ -220,11 +221,15 @@ class Checkpoints:
 
 
 @functools.cache
-def _drop_late_writes() -> None:
-    """Silence the errors of writes that still run after a save has failed.
+def _set_up_orbax() -> None:
+    """Make the first save quick, and silence the errors of writes that still run after a save has failed.
 
-    Nobody waits for these writes, and TensorStore would print a traceback for each.
+    Orbax cuts an array that several devices hold alike, and each writes a part. The cut of each shape is a program to
+    compile: about 100 programs on 8 devices, unless small arrays stay whole. Nobody waits for the writes of a failed
+    save, and TensorStore would print a traceback for each.
     """
+    arrays = ocp.type_handlers.ArrayHandler(min_slice_bytes_for_replica_parallel=_CUT_BYTES)
+    ocp.type_handlers.register_type_handler(jax.Array, arrays, override=True)
     hook = sys.unraisablehook
 
     def hear(args: Any) -> None:

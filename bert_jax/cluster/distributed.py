@@ -1,4 +1,4 @@
-"""What the rest of the program calls when a job has several processes: join, agree, wait, exchange values, leave.
+"""Lets the rest of the program join a job of several processes, agree, wait, exchange values and leave.
 
 This file starts a job and passes calls on to its ``Job``. If a process dies, freezes or stalls, all other processes end
 within seconds and name it (see ``job``). A SIGTERM to any process makes all processes save the same step and end with

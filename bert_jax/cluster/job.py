@@ -1,8 +1,8 @@
 """Names the process of a job that does not come, dies, freezes or stands still, and ends all processes.
 
 JAX does not do this: its collectives wait for a missing process, sometimes for ever, and its coordination service
-aborts all processes without naming one, or if a process is started twice. So every process has a connection of ours to
-process 0 (``line``).
+aborts all processes without naming one, or if a process is started twice. So this package connects every
+process to process 0 (``line``).
 
 - At the start process 0 listens at the port that JAX will use. Every other process connects and sends its number. When
   all have come, process 0 closes the port and answers with the host of each; only then do they connect to JAX. A
@@ -196,7 +196,7 @@ class Job:
     # ---- The end -----------------------------------------------------------------------------------------------------
 
     def end_alone(self) -> None:
-        """Hear no more that the job ends: this process ends by an error of its own, and prints that alone."""
+        """Hear no more that the job ends: this process ends by an error of its code, and prints only this error."""
         if self.hosts:
             self._over.set()
 
@@ -248,7 +248,10 @@ class Job:
                 if "reason" in said:
                     self._end(said["reason"], said["code"])
                 else:
-                    self._seen[card["number"]] = Progress(**said), time.monotonic()
+                    # Another version may say other things; ``distributed.join`` then names the versions.
+                    before = self._seen[card["number"]][0]
+                    progress = Progress(**said) if said.keys() == dataclasses.asdict(before).keys() else before
+                    self._seen[card["number"]] = progress, time.monotonic()
             del self._cards[line]
             if self.hosts and not self._over.is_set():
                 self._end(f"{_called(card)} is gone ({_at(self._seen[card['number']][0])})", PEER_LOST)

@@ -88,7 +88,7 @@ def shield() -> Iterator[None]:
 
     This process handles the signals in another of its threads, or when the context ends.
     """
-    resource_tracker.ensure_running()  # its start unblocks two of them, so start it first
+    resource_tracker.ensure_running()  # its start unblocks two of the signals, so start it first
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *TOLD_TO_END})
     try:
         yield

@@ -1,4 +1,4 @@
-"""The keys and texts that all processes of a job share, and what the processes agree on by them."""
+"""Holds keys and texts that all processes of a job share, by which the processes agree on values."""
 
 from __future__ import annotations
 

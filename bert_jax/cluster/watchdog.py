@@ -2,7 +2,7 @@
 
 The timer is a C thread, so it ends even a process that hangs inside a library. The exit code is ``CRASHED``, after
 which ``--restarts`` and launchers start the command again. In a job of several processes all wait for the one that
-stands still, so process 0 names that one (see ``job``); the timer is only for a process of which no thread can run.
+stands still, so process 0 names this process (see ``job``); the timer is only for a process in which no thread can run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SILENT_TIMES = 2.0  # a process of several in which no thread runs ends after t
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """What a process is doing.
+    """The activity of a process.
 
     Attributes:
       moves: how often the process has reported progress.

@@ -318,7 +318,7 @@ def _temporary(target: epath.Path) -> Path:
 
 
 def sweep(folder: Path, name: str | None = None) -> None:
-    """Remove temporary files that dead processes of this host left in ``folder``: all, or only those for ``name``."""
+    """Remove temporary files that dead processes of this host left in ``folder``: all, or only files for ``name``."""
     of = ".+" if name is None else re.escape(name)
     left = re.compile(rf"{of}\.{re.escape(socket.gethostname())}\.(\d+)\.tmp")
     for entry in folder.iterdir():

@@ -126,7 +126,7 @@ class RemotePath(os.PathLike[str]):
             yield RemotePath(f"{self.scheme}://{entry}")
 
     def open(self, mode: str = "rb") -> io.BufferedReader:
-        """Open an object to read it piece by piece; each piece is a request of its own."""
+        """Open an object to read it piece by piece; each piece is a request."""
         if mode != "rb":
             raise ValueError(f"mode {mode!r}: only reading is possible; write a whole object with write_bytes or put")
         return io.BufferedReader(_Reader(self), BLOCK_BYTES)

@@ -69,7 +69,7 @@ def _status(error: BaseException) -> int | None:
 
 @dataclasses.dataclass
 class _Store:
-    """What is known about the state of a store. Times are in seconds of the monotonic clock."""
+    """The known state of a store. Times are in seconds of the monotonic clock."""
 
     since: float | None = None  # start of its present trouble; None if it answers
     reported: float = -math.inf  # when a line about the store was last printed

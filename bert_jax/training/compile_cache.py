@@ -1,6 +1,6 @@
 """Keeps compiled programs between runs, so that a restart on an accelerator does not compile for minutes again.
 
-With a program the compiler's choice of algorithms is kept, which decides the bits on a GPU. jax runs a kept program
+A kept program has the compiler's choice of algorithms, which decides the bits on a GPU. jax runs a kept program
 only for the same computation, card, driver and versions: the name of its file is a hash of them.
 """
 

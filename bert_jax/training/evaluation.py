@@ -48,13 +48,11 @@ class Evaluation:
     def run(self, params: Any, frozen: Any, now: str | None = None) -> dict[str, float]:
         """Return the metrics over all rows, as ``Task.evaluated`` names them.
 
-        ``now``: the phase that is trained: the rows are read by its model. By default, it is the phase of the rows.
+        Sums are added up in float64 on the host and divided once. The metrics of ``Task.finish`` are included. If there
+        are several held-out parts, each part's metrics are added under ``<metric>/<part>``. Each part is read by the
+        task of its kind. A metric that only some parts have is a mean over these parts.
 
-        Sums are added up in float64 on the host and divided once.
-
-        The metrics of ``Task.finish`` are included. If there are several held-out parts, each part's metrics are added
-        under ``<metric>/<part>``. Each part is read by the task of its kind. A metric that only some
-        parts have is a mean over these parts.
+        ``now``: the phase that is trained: its model reads the rows. By default, it is the phase of the rows.
         """
         self._now = now or self._phase.kind
         tasks = {part: self._task.of(kind) for part, kind in self._parts.items()}

@@ -127,7 +127,7 @@ class Experiment:
 
     @property
     def schedules(self) -> dict[str, tuple[Warmup, int]]:
-        """Phase -> its own schedule and its steps; "" -> that of the run and the steps of all phases without their own.
+        """Phase with a schedule -> the schedule and its steps; "" -> the run's schedule and the steps of other phases.
 
         They are in the order in which the run comes to them.
         """
@@ -142,8 +142,8 @@ class Experiment:
     def make_schedule(self) -> optax.Schedule:
         """Return the function that maps a step of the run to its learning rate.
 
-        The schedule of a phase counts from its first step. That of the run counts the steps of the phases that have
-        none of their own, as if there were no others.
+        The schedule of a phase counts from its first step. The schedule of the run counts the steps of the phases
+        without a schedule, as if there were no other phases.
         """
         made = {name: schedule.make(num_steps) for name, (schedule, num_steps) in self.schedules.items()}
         if not self.own_schedules:

@@ -1,9 +1,9 @@
 """Learning rates that are lower for layers nearer to the input (``config.schedule.layer_decay``).
 
 The rate of a parameter is the schedule's times decay ** (N + 2 - depth), with N layers, as in google-research/electra,
-model/optimization.py. Embeddings and the layer that widens them have depth 0, layer i has i + 1, whatever else the
-encoder has N + 1. So the last layer's factor is decay ** 2. All outside the encoder, such as pooler and heads, has the
-full rate. Layers that share their parameters (ALBERT) count as one.
+model/optimization.py. Embeddings and the layer that widens them have depth 0, layer i has depth i + 1, and the
+rest of the encoder has depth N + 1. So the last layer's factor is decay ** 2. Parts outside the encoder, such as pooler
+and heads, have the full rate. Layers that share their parameters (ALBERT) count as one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bert_jax.training.mesh import unbox
 
 
 def scaled(tx: optax.GradientTransformation, decay: float | None) -> optax.GradientTransformation:
-    """Return ``tx`` with each parameter's step multiplied by its factor; the state stays that of ``tx``."""
+    """Return ``tx`` with each parameter's step multiplied by its factor; the state stays the same."""
     if decay is None or decay == 1:
         return tx
 

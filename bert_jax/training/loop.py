@@ -42,7 +42,7 @@ class _EvaluationsProtocol(Protocol):
         """Return the names of the evaluations that run at ``step``."""
 
     def __call__(self, step: int, params: Any, frozen: Any, between: Callable[[], None]) -> dict[str, float]:
-        """Return the metrics of those that are due. ``between`` is called between batches and may raise."""
+        """Return the metrics of the evaluations that are due. ``between`` is called between batches and may raise."""
         ...
 
 

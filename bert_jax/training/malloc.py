@@ -23,8 +23,8 @@ def use_huge_pages() -> None:
     huge pages a step of a 4 x 512 BERT took 1.26 s instead of 1.56 s. glibc reads the setting only when a process
     starts. The process keeps its id. Other values of glibc.malloc.hugetlb in GLIBC_TUNABLES are left alone.
 
-    A notebook or a program that came by stdin could not be read again, and a debugger would lose its breakpoints:
-    there, nothing is done.
+    Nothing is done in a notebook or a program that came by stdin, which could not be read again, nor in a debugger,
+    which would lose its breakpoints.
     """
     tunables = os.environ.get("GLIBC_TUNABLES", "")
     if sys.platform != "linux" or "glibc.malloc.hugetlb" in tunables:
@@ -41,7 +41,7 @@ def use_huge_pages() -> None:
 def keep_freed_memory() -> None:
     """Tell glibc to keep freed memory, in one heap. If there is an accelerator, this does nothing.
 
-    Call it before jax is imported. XLA's CPU backend frees its buffers after every step. If this memory goes back to
+    Call this before jax is imported. XLA's CPU backend frees its buffers after every step. If this memory goes back to
     the kernel, the kernel zeroes it page by page when it is taken again. On 2 cores that was 37 % of the step time of a
     2 x 128 BERT: 45,800 page faults and 130 ms per step; with this function 7,000 and 79 ms
     (tests/benchmarks/bench_step.py).

@@ -1,7 +1,7 @@
 """The device mesh, and the table that says how every array of the program is placed on it.
 
 Parameters and activations carry logical axis names, which the table maps to mesh axes. This is the only file of
-``training`` that uses flax; the others see plain trees.
+``training`` that uses flax; the other files see plain trees.
 """
 
 from __future__ import annotations
@@ -57,9 +57,10 @@ class MeshConfig:
 
     ``weight_update`` says whether the devices along ``data`` and ``fsdp`` together each keep and update a part of the
     float32 parameters and moments ("sharded"; see ``training.sharded_update``), so that it does not matter which of the
-    two axes has the devices. With "replicated", those along ``data`` each keep and update all, and those along ``fsdp``
-    gather each matrix where the model reads it, as XLA's partitioner sees fit. If tensor is above 1, "sharded" means
-    "replicated" too, because the partitioner aborts (jax 0.10.2) on a model under ``jax.shard_map`` over some axes.
+    two axes has the devices. With "replicated", devices along ``data`` each keep and update all, and devices along
+    ``fsdp`` gather each matrix where the model reads it, as XLA's partitioner sees fit. If tensor is above 1, "sharded"
+    means "replicated" too, because the partitioner aborts (jax 0.10.2) on a model under ``jax.shard_map`` over some
+    axes.
 
     ``overlap`` is for TPUs: their compiler then starts sums of gradients while the model still computes. It is off by
     default because it is not known to be sound: on v6e such options gave NaN in another program (jax#38741).
@@ -248,9 +249,9 @@ def activations(mesh: Mesh) -> Iterator[None]:
     """Context manager: the logical constraints inside models refer to this mesh.
 
     Each constraint gets the mesh as an argument. Otherwise flax would not find a mesh that only ``with mesh`` has set,
-    and the constraint would have no effect.
+    and the constraint would have no effect. (``jax.set_mesh`` refuses arrays that lie on fewer devices than the mesh,
+    such as the state's step on its way to the host.)
     """
-
     token = placement.set(_Places(mesh))
     try:
         with mesh:  # makes jit trace functions again that were traced for another mesh

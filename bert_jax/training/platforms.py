@@ -13,8 +13,8 @@ DEVICES = ("accel[0-9]*", "vfio/[0-9]*")  # the files of /dev through which a pr
 def choose_cpu(dev: Path = Path("/dev")) -> None:
     """Set ``JAX_PLATFORMS=cpu`` if libtpu is the only plug-in of jax and nothing says that this machine has a TPU.
 
-    Call this before jax is imported. What the user has set stays, and so does every sign of a TPU: device files, and
-    variables that TPU VMs, GKE and Colab set.
+    Call this before jax is imported. Nothing is set if the user has chosen a platform, or if there is a sign of a
+    TPU: device files, or variables that TPU VMs, GKE and Colab set.
     """
     asked = any(name.startswith(("JAX_PLATFORM", "TPU_", "COLAB_TPU", "MEGASCALE_")) for name in os.environ)
     if asked or importlib.util.find_spec("libtpu") is None:

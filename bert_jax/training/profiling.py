@@ -168,7 +168,7 @@ def times_of_trace(data: Any, num_steps: int) -> dict[str, float] | None:
 
 
 def _split(events: list[tuple[float, float, _Kind]]) -> dict[str, float]:
-    """Return the nanoseconds of each kind and "idle". What runs beside an earlier kernel counts once."""
+    """Return the nanoseconds of each kind and "idle". Time in which several kernels run counts once."""
     computing = _alone(event for event in events if event[2] != "communication")
     busy, span = sum(_alone(events).values()), max(end for _, end, _ in events) - min(start for start, *_ in events)
     communication = busy - sum(computing.values())

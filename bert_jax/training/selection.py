@@ -1,4 +1,4 @@
-"""Selects the best evaluation of a run, and decides when to stop the run because no better evaluation comes."""
+"""Selects the best evaluation of a run, and stops the run if no better evaluation comes."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import ROWS, WeightUpdate
 from bert_jax.training.trained import part_of
 
-# (params, frozen, batch, rng) -> (gradients, loss, metrics), the latter as sums over the batch
+# (params, frozen, batch, rng) -> (gradients, loss, metrics); metrics are sums over the batch
 Gradients = Callable[..., tuple[Any, jax.Array, Any]]
 
 
@@ -39,7 +39,7 @@ def unsplit(task: Task, mesh: Mesh, weight_update: WeightUpdate, split: bool) ->
 def over_rows(
     gradients: Gradients, shardings: Any, trains: frozenset[str] | None, compute_dtype: str, gradient_dtype: str | None
 ) -> Gradients:
-    """Return ``gradients`` for a global batch, computed by each device on its own rows.
+    """Return ``gradients`` for a global batch, which each device computes from its rows.
 
     The rows' losses must not depend on each other.
 

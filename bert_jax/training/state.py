@@ -134,8 +134,8 @@ class InitialState:
     def _make(self, fresh: Callable[[jax.Array], Any], shapes: Any, seed: int) -> Any:
         """Return what ``fresh`` makes of a key, placed as ``shapes`` say.
 
-        Its numpy arrays, such as those of a teacher, are copied there; the program that draws the rest has none of
-        them.
+        The numpy arrays among them, such as the parameters of a teacher, are copied there; the program that draws the
+        rest does not hold them.
         """
         leaves: list[Any] = []
 
@@ -145,10 +145,11 @@ class InitialState:
 
         wanted, structure = jax.tree.flatten(shapes)
         with meshes.activations(self.mesh):
-            made = jax.jit(drawn, out_shardings=_places(wanted))(jax.random.key(seed))
+            made = jax.jit(drawn, out_shardings=[like.sharding for like in wanted])(jax.random.key(seed))
         for i, (leaf, like) in enumerate(zip(leaves, wanted, strict=True)):
             if isinstance(leaf, np.ndarray):
-                made[i] = _placed(np.asarray(leaf, like.dtype), like.sharding)
+                value = np.asarray(leaf, like.dtype)  # every process has it
+                made[i] = jax.make_array_from_callback(value.shape, like.sharding, value.__getitem__)
         return jax.tree.unflatten(structure, made)
 
     @functools.cached_property
@@ -161,15 +162,6 @@ class InitialState:
 
     def _state(self, variables: Variables) -> tuple[TrainState, Any]:
         return make_state(variables.params, self.tx, self._metric_names), variables.frozen
-
-
-def _places(tree: Any) -> Any:
-    return jax.tree.map(lambda x: x.sharding, tree)
-
-
-def _placed(value: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
-    """Return an array that every process has, as one on the mesh."""
-    return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
 
 
 def abstract(tree: Any) -> Any:

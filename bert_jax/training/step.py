@@ -87,8 +87,8 @@ def make_gradients(
     """Return a function (params, frozen, batch, rng) -> (gradients, loss, metrics) of a batch.
 
     Each term of the loss is multiplied by its weight / its count over the whole global batch. So each masked position
-    has the same weight, even if devices or micro-batches have different numbers of them. The gradients are those of the
-    parts that ``task.trains`` names. Those of micro-batches are added up in float32 or wider.
+    has the same weight, even if devices or micro-batches have different numbers of them. The parts that
+    ``task.trains`` names have gradients. Gradients of micro-batches are added up in float32 or wider.
 
     Args:
       task: the task of one kind of batch.
@@ -106,7 +106,7 @@ def make_gradients(
     def loss_of(trained: Any, params: Any, frozen: Any, batch: Batch, rng: RowRng, scale: Any = None) -> Any:
         """Return the part that this batch or micro-batch adds to the loss of the global batch, and its metrics.
 
-        ``scale``: the factor of each term; if None, that of the counts in ``batch``.
+        ``scale``: the factor of each term; if None, the factor that follows from the counts in ``batch``.
         """
         losses = task.loss(Variables({**params, **trained}, frozen), batch, rng)
         if scale is None:
@@ -155,11 +155,11 @@ def make_train_step(
 ) -> _TrainStep:
     """Return the train step, a function (state, frozen, batch) -> state after one update.
 
-    Metrics are added to ``state.metrics``, which may have more, of other kinds. The loss and its gradient are those of
-    the whole global batch, whatever the micro-batches and the mesh are. Dropout bits depend only on (seed, step, row,
-    site). Parts that ``task.trains`` does not name keep their bits. A step whose loss or gradient norm is not finite
-    changes no parameter and adds to no metric except the learning rate; the step number and the schedule advance, and
-    ``state.skipped`` records the step.
+    Metrics are added to ``state.metrics``, which may also have metrics of other kinds. The loss and its gradient belong
+    to the whole global batch, whatever the micro-batches and the mesh are. Dropout bits depend only on (seed, step,
+    row, site). Parts that ``task.trains`` does not name keep their bits. A step whose loss or gradient norm is not
+    finite changes no parameter and adds to no metric except the learning rate; the step number and the schedule
+    advance, and ``state.skipped`` records the step.
 
     Args:
       task: the task of one kind of batch.

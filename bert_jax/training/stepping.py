@@ -23,8 +23,8 @@ from bert_jax.training.state import TrainState
 class Steps:
     """Runs train steps. The step for a kind of batch is compiled when the first batch of that kind comes.
 
-    The host may run ahead of the devices, but only by as many steps as the devices do in a second or two. So the step
-    number of the host is close to that of the devices, and a host that waits long for a step waits because of a stall.
+    The host may run ahead of the devices, but only by as many steps as the devices do in a second or two. So the host
+    is only a few steps ahead, and a host that waits long for a step waits because of a stall.
     """
 
     AHEAD_SECONDS, MOST = 1.0, 64  # the seconds, and the most steps, between two waits for the devices

@@ -16,7 +16,7 @@ from bert_jax.training.optimizers.base import Rule, changed
 
 
 def part_of(params: Any, trains: frozenset[str] | None) -> Any:
-    """Return those parts of ``params``, or of a tree like it, that ``trains`` names; None: all."""
+    """Return the parts of ``params``, or of a tree like it, that ``trains`` names; None: all parts."""
     return params if trains is None else {name: params[name] for name in params if name in trains}
 
 
@@ -24,7 +24,7 @@ def transformation(task: Task, optimizer: Rule) -> optax.GradientTransformation:
     """Return the optimizer of a whole task. If each kind of batch trains all parts, it is ``optimizer.make()``.
 
     Otherwise ``update`` is given the gradients of the parts that a kind trains, and the state and the parameters of
-    all parts. What an optimizer keeps beside the parameters, such as Adam's count of updates, it keeps for each part.
+    all parts. An optimizer keeps a value that is not kept by parameter, such as Adam's count of updates, for each part.
     So a part has the updates that it would have if it were trained alone, except that its gradient is clipped by the
     norm of all parts that are trained with it.
     """
@@ -34,7 +34,7 @@ def transformation(task: Task, optimizer: Rule) -> optax.GradientTransformation:
 
 
 def _by_parts(tx: optax.GradientTransformation, sets: Collection[frozenset[str] | None]) -> Any:
-    """Return ``tx`` with a state in which each part of the parameters has its own counts.
+    """Return ``tx`` with a state that has counts for each part of the parameters.
 
     ``sets``: what each kind of batch trains.
     """
@@ -95,8 +95,8 @@ def check(task: Task, optimizer: Rule) -> None:
     """Check that each kind of batch trains parts that there are, in a way that the optimizer can. Nothing is computed.
 
     Raises:
-      UserError: a kind names no part, or one that the parameters do not have; or the optimizer has a state that is not
-        kept parameter by parameter, so that it cannot leave a part as it is.
+      UserError: a kind names no part, or a part that the parameters do not have; or the optimizer's state is not kept
+        parameter by parameter, so that the optimizer cannot leave a part as it is.
     """
     chosen = {kind: one.trains for kind, one in tasks_of(task).items() if one.trains is not None}
     if not chosen:

@@ -158,6 +158,15 @@ def test_what_differs_is_named(together: NewJob) -> None:
     assert found.stops[2] == (line, BAD_INPUT)
 
 
+def test_a_process_of_another_version_is_heard_until_the_versions_are_compared(together: NewJob) -> None:
+    found = together(2)
+    found.jobs[1]._tell(step=1, since=0.0)
+    agree(found, "the code", ["abc", "xyz"])
+    until(lambda: len(found.stops) == 2)
+    line = f"the code is xyz on process 1 on {HOST}, but abc on process 0 on {HOST}; make them the same"
+    assert found.stops[1] == (line, BAD_INPUT)
+
+
 def test_of_a_config_the_keys_that_differ_are_named(together: NewJob) -> None:
     found = together(2)
     configs = [{"seed": 0, "schedule": {"peak": 1e-3}, "workers": 0}, {"seed": 0, "schedule": {"peak": 2e-3}}]

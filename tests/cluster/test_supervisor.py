@@ -1,11 +1,13 @@
-"""``--restarts``: what is started again, and what is not; real processes."""
+"""``--restarts``: what is started again, and what is not; stand-ins for runs.
+
+``tests/training/test_resume.py`` kills a run.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -13,12 +15,9 @@ from typing import Any
 
 import pytest
 
-from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.cluster import supervisor
 from bert_jax.cluster.exit_codes import BAD_INPUT, DONE, INTERRUPTED, PEER_LOST
 from bert_jax.cluster.signals import TOLD_TO_END
-from tests import toy
-from tests.training import gang
 
 
 @pytest.fixture
@@ -109,19 +108,3 @@ def test_ctrl_c_while_it_waits_to_start_one_again(counted: Path) -> None:
     assert supervisor.supervise(["pretrain"], 3, wait_seconds=60) == INTERRUPTED
     assert time.monotonic() - begun < 50
     assert counted.read_text() == "0"
-
-
-def test_a_killed_run_goes_on(tmp_path: Path) -> None:
-    recipe = gang.make_inputs(tmp_path, num_steps=150)
-    command = [sys.executable, "-m", "bert_jax", "pretrain", f"--config={recipe}", f"--workdir={tmp_path / 'run'}"]
-    supervised = subprocess.Popen([*command, "--restarts=2"], stderr=subprocess.PIPE, env=toy.environment(), text=True)
-    while not saved_steps(str(tmp_path / "run")):
-        assert supervised.poll() is None
-        time.sleep(0.05)
-    killed = subprocess.run(["pkill", "-KILL", "-P", str(supervised.pid)], check=False)
-    _, said = supervised.communicate(timeout=600)
-    assert killed.returncode == 0
-    assert supervised.returncode == 0, said
-    assert "ended by signal 9" in said
-    assert "resumed at step" in said
-    assert saved_steps(str(tmp_path / "run"))[-1] == 150

@@ -24,6 +24,18 @@ from tests import toy
 
 TIMED = ("time", "tokens_per_second", "step_seconds", "mfu", "input_wait_seconds")
 HEARTBEAT_SECONDS = 5
+FAULTY = """
+import sys
+from bert_jax.cli.main import run
+if "--process_id=NUMBER" in sys.argv:
+    FAULT
+sys.exit(run())
+"""
+
+
+def faulty(fault: str, number: int = 1) -> tuple[str, str]:
+    """Return a program in place of ``-m bert_jax``, of which one process runs ``fault`` first."""
+    return "-c", FAULTY.replace("NUMBER", str(number)).replace("    FAULT", fault)
 
 
 def make_inputs(folder: Path, num_steps: int = 50, every_steps: int = 10, **changes: Any) -> Path:
@@ -120,9 +132,12 @@ def kill_after(recipe: Path, workdir: Path, flags: Sequence[str] = (), step: int
     assert code == -signal.SIGKILL, said
 
 
-def train(recipe: Path, workdir: Path, *flags: str) -> list[dict[str, Any]]:
-    """Run to the end in this process, on one device; return the records without what is timed."""
-    with toy.one_device():
+def train(recipe: Path, workdir: Path, *flags: str, devices: int = 1) -> list[dict[str, Any]]:
+    """Run to the end in this process; return the records without what is timed."""
+    every = jax.devices()
+    with pytest.MonkeyPatch.context() as patch, toy.one_device():
+        for name in ("devices", "local_devices") if devices > 1 else ():
+            patch.setattr(jax, name, lambda backend=None: every[:devices])
         assert run(["pretrain", f"--config={recipe}", f"--workdir={workdir}", *flags]) == 0
     return records(workdir)
 
@@ -162,8 +177,9 @@ def assert_same_losses(found: list[dict[str, Any]], wanted: list[dict[str, Any]]
                 np.testing.assert_allclose(one[name], other[name], rtol=rtol, err_msg=f"{name} at {other['step']}")
 
 
-def assert_same_model(found: Path, wanted: Path) -> None:
-    (params, _, step), (expected, _, last) = read_params(str(found)), read_params(str(wanted))
+def assert_same_model(found: Path, wanted: Path, step: int | None = None) -> None:
+    """At ``step``, or else at the last step of both."""
+    (params, _, step), (expected, _, last) = (read_params(str(workdir), step) for workdir in (found, wanted))
     assert step == last
     for one, other in zip(jax.tree.leaves(params), jax.tree.leaves(expected), strict=True):
         np.testing.assert_array_equal(one, other)

@@ -32,11 +32,9 @@ from tests.training.line import WIDTH, Line, Points, train
 ROWS = 16
 LAYOUTS = {  # devices, mesh, micro-batches
     "accumulated": (1, MeshConfig(), 4),
-    "two accumulated": (2, MeshConfig(), 2),
-    "data": (8, MeshConfig(), 1),
+    "data": (8, MeshConfig(), 2),
     "fsdp": (8, MeshConfig(data=1, fsdp=8), 2),
     "tensor": (2, MeshConfig(data=1, tensor=2), 1),
-    "mixed": (8, MeshConfig(data=2, fsdp=2, tensor=2), 1),
     "sharded update": (8, MeshConfig(), 2),
     "sharded over fsdp": (8, MeshConfig(data=2, fsdp=4), 1),
 }
@@ -110,20 +108,17 @@ def test_every_layout_gives_the_same_step(
     compare(found, alone, loss_tolerance=1e-6, gradient_tolerance=1e-5)
 
 
-def test_in_float64(text: tuple[Corpus, Tokenizer]) -> None:
+def test_all_axes_in_float64(text: tuple[Corpus, Tokenizer]) -> None:
     with jax.enable_x64(True):
         expected = one_update(text, 1, MeshConfig(), 1, dtype="float64")
         found = one_update(text, 8, MeshConfig(data=2, fsdp=2, tensor=2), 2, dtype="float64")
     compare(found, expected, loss_tolerance=1e-12, gradient_tolerance=1e-12)
 
 
-def test_dropout_matters_and_scanning_does_not(text: tuple[Corpus, Tokenizer], alone: Any) -> None:
+def test_dropout_matters(text: tuple[Corpus, Tokenizer], alone: Any) -> None:
     with_dropout = alone[0]["loss"]
-    scanned = one_update(text, 1, MeshConfig(), 1, layers="scanned", dropout_rate=0.0, attention_dropout_rate=0.0)
     without = one_update(text, 1, MeshConfig(), 1, dropout_rate=0.0, attention_dropout_rate=0.0)[0]["loss"]
     assert abs(with_dropout - without) > 1e-4
-    # The layers of a scanned model draw other initial weights, so only the size of the loss can be compared.
-    assert scanned[0]["loss"] == pytest.approx(without, abs=0.3)
 
 
 def test_meshes_that_do_not_fit() -> None:

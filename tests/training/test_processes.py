@@ -14,7 +14,7 @@ from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.cluster.exit_codes import BAD_INPUT, PEER_LOST, PREEMPTED
 from tests.tasks import toy_tasks
 from tests.training import gang
-from tests.training.gang import Gang
+from tests.training.gang import Gang, faulty
 
 MESHES = {
     "data": (),
@@ -26,7 +26,7 @@ MESHES = {
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return gang.make_inputs(tmp_path_factory.mktemp("inputs"))
+    return gang.make_inputs(tmp_path_factory.mktemp("inputs"), every_steps=4)
 
 
 @pytest.fixture(scope="module")
@@ -37,27 +37,66 @@ def alone(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return workdir
 
 
-def test_two_train_as_one_are_told_to_go_and_are_killed(recipe: Path, tmp_path: Path) -> None:
-    """One hears SIGTERM and both save; from there two go on, of which one is killed: both end."""
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    flags = MESHES["fsdp"]
-    job = Gang(recipe, cut, 2, flags)
-    job.reach(12)
+LOST_FILE = """
+    from bert_jax.rows.loader import Batches
+    make = Batches.__getitem__
+    def broken(self, step):
+        if step == 14:
+            raise FileNotFoundError(2, "No such file or directory", "/mnt/corpus/train-00001")
+        return make(self, step)
+    Batches.__getitem__ = broken
+"""
+UNREAD_STEP = """
+    from bert_jax.storage import files
+    read = files.sha256
+    def broken(path, *part):
+        if "/checkpoints/STEP/" in str(path):
+            raise OSError(5, "Input/output error", str(path))
+        return read(path, *part)
+    files.sha256 = broken
+"""
+
+
+def test_two_train_as_one_fail_are_told_to_go_and_are_killed(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever comes to one ends both, and each time two go on; they end as one process with two devices does."""
+    cut, flags = tmp_path / "cut", MESHES["fsdp"]
+    # An error of the system is one line and code 2, as of a process that is alone, and the other is told at once.
+    with monkeypatch.context() as patch:
+        patch.setattr(gang, "HEARTBEAT_SECONDS", 60)
+        job = Gang(recipe, cut, 2, flags, program=faulty(LOST_FILE))
+    (code, said), (own, own_output) = job.end()
+    assert (code, own) == (BAD_INPUT, BAD_INPUT), (said, own_output)
+    assert "has failed: /mnt/corpus/train-00001: no such file or directory; name another path" in said
+    assert "\nerror: /mnt/corpus/train-00001: no such file or directory; name another path" in own_output
+    assert "Traceback" not in own_output
+
+    # A step that one cannot read is read by none, though the read of the other has not come to its end.
+    before, newest = saved_steps(str(cut))[-2:]
+    job = Gang(recipe, cut, 2, flags, program=faulty(UNREAD_STEP.replace("STEP", str(newest))))
+    job.reach(18)
     job.send(1, signal.SIGTERM)
     ended = job.end()
     assert [code for code, _ in ended] == [PREEMPTED, PREEMPTED], ended
-    newest = saved_steps(str(cut))[-1]
-    assert newest == gang.records(cut)[-1]["step"] >= 12
-    assert f"step {newest} is saved" in ended[0][1]
+    assert f"step {newest} is damaged: " in ended[0][1]  # as the other has found
+    assert f" cannot be read (Input/output error); set aside as {cut}/damaged-step-{newest}" in ended[0][1]
+    assert f"resumed at step {before}" in ended[0][1]
+    told = saved_steps(str(cut))[-1]
+    assert told == gang.records(cut)[-1]["step"] >= 18
+    assert f"step {told} is saved" in ended[0][1]
 
     job = Gang(recipe, cut, 2, flags)
-    job.reach(newest + random.Random(time.time()).randrange(2, 12))
+    job.reach(told + random.Random(time.time()).randrange(6, 12))
     job.send(1, signal.SIGKILL)
     (code, said), _ = job.end()
     assert code == PEER_LOST, said
     assert re.search("error: process 1 on .* is gone", said)
-    assert gang.finish(recipe, cut, 2, *flags) == gang.finish(recipe, whole, 2, *flags)
-    gang.assert_same_model(cut, whole)
+    found, last = gang.records(cut), saved_steps(str(cut))[-1]
+    assert last > told
+    whole = gang.train(recipe, tmp_path / "whole", *flags, "--config.checkpoints.keep=20", devices=2)
+    assert found == whole[: len(found)]
+    gang.assert_same_model(cut, tmp_path / "whole", last)
 
 
 @pytest.mark.heavy

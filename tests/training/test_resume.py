@@ -1,13 +1,14 @@
 """A run that is killed or told to go, and started again, ends as one that was never cut, bit for bit."""
 
+import os
 import signal
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from bert_jax.checkpoints.restoring import read_params, saved_steps
-from bert_jax.cli.main import run
 from bert_jax.cluster.exit_codes import PREEMPTED
 from bert_jax.workdir.run_record import read_run
 from tests.training import gang
@@ -25,7 +26,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def whole(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was never cut."""
     workdir = tmp_path_factory.mktemp("whole") / "run"
-    gang.finish(recipe, workdir, 1)
+    gang.train(recipe, workdir)
     return workdir
 
 
@@ -35,29 +36,30 @@ def assert_whole(cut: Path, whole: Path) -> None:
 
 
 def test_killed_then_told_to_go_and_resumed(recipe: Path, whole: Path, tmp_path: Path) -> None:
+    """The supervisor starts a killed run again, and passes SIGTERM on to the run."""
     cut = tmp_path / "run"
-    job = Gang(recipe, cut, 1)
+    job = Gang(recipe, cut, 1, ["--restarts=2"])
     job.until(lambda: saved_steps(str(cut)))
-    job.send(0, signal.SIGKILL)
-    job.end()
-    cut_short = cut / f"status.json.{socket.gethostname()}.{job.processes[0].pid}.tmp"
+    listed = subprocess.run(["pgrep", "-P", str(job.processes[0].pid)], capture_output=True, text=True, check=True)
+    os.kill(int(listed.stdout), signal.SIGKILL)
+    cut_short = cut / f"status.json.{socket.gethostname()}.{int(listed.stdout)}.tmp"
     cut_short.write_text("{")
-
-    job = Gang(recipe, cut, 1)
     job.reach(74)  # about an evaluation
     job.send(0, signal.SIGTERM)
     [(code, said)] = job.end()
     assert code == PREEMPTED, said
+    assert "supervisor: ended by signal 9" in said
+    assert "restart 1 of 2" in said
     assert "resumed at step" in said
     assert not cut_short.exists()
 
-    gang.finish(recipe, cut, 1)
+    gang.train(recipe, cut)
     assert_whole(cut, whole)
     _, facts, step = read_params(str(cut))
     begun = [restart["step"] for restart in facts["run"]["restarts"]]
     assert step == STEPS
     assert 10 <= begun[0] < 74 <= begun[1] < STEPS
-    assert run(["pretrain", f"--config={recipe}", f"--workdir={cut}"]) == 0  # there is nothing to go on with
+    gang.train(recipe, cut)  # there is nothing to go on with
     assert [restart["step"] for restart in read_run(str(cut))["restarts"]] == begun
     report = (cut / "report.html").read_text()
     assert f"restart at step {begun[0]}" in report

@@ -1,4 +1,4 @@
-"""Adamax: Adam with the largest gradient of late in place of the root of the second moment (Kingma and Ba 2015, 7.1).
+"""Adamax: Adam with a decaying maximum of gradients, not the root of the second moment (Kingma and Ba 2015, 7.1).
 
 The published MT-DNN trains with it.
 """
@@ -18,7 +18,7 @@ class Optimizer(adamw.Optimizer):
     """Adamax as ``torch.optim.Adamax`` computes it, with decay beside the moments as in AdamW.
 
     ``eps`` is added to the size of each gradient. MT-DNN's own code corrects no bias, and decays biases and layer norms
-    too: it hands its optimizer the rate 0 for these under a name that is not read.
+    too: it hands the optimizer the rate 0 for both under a name that the optimizer does not read.
     """
 
     bias_correction: Literal["none", "standard"] = "standard"  # of the first moment; "none" is MT-DNN's

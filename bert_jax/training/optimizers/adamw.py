@@ -15,7 +15,7 @@ from bert_jax.training.optimizers import base
 
 @dataclasses.dataclass(frozen=True)
 class Adam(base.Rule):
-    """The options of every optimizer with Adam's moments. The defaults are those of google-research/bert."""
+    """The options of every optimizer with Adam's moments. The defaults come from google-research/bert."""
 
     b1: float = 0.9  # decay of the mean of gradients
     b2: float = 0.999  # decay of the mean of squared gradients
@@ -34,10 +34,10 @@ class Adam(base.Rule):
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer(Adam):
-    """The defaults are those of google-research/bert, optimization.py.
+    """The defaults come from google-research/bert, optimization.py.
 
     bias_correction: of Adam's moments; "none" is the published BERT optimizer. Its first updates are up to 3.16 times
-      those of Adam with "standard" correction (Kingma and Ba 2015, section 3).
+      as large as with "standard" correction (Kingma and Ba 2015, section 3).
     """
 
     bias_correction: Literal["none", "standard"] = "none"

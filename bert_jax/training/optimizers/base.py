@@ -16,8 +16,8 @@ from bert_jax.parts.catalogue import place_in_own
 class Rule(abc.ABC):
     """An optimizer. It is a frozen dataclass, whose fields are keys of ``config.optimizer``.
 
-    whole_matrices: whether an update reads matrices in a way that XLA cannot split over devices, such as a kernel of
-      one's own. What is written in ``jax.numpy`` (LAMB's norms, products, decompositions) reads whole matrices anyway.
+    whole_matrices: whether an update reads matrices in a way that XLA cannot split over devices, such as a user's
+      kernel. Code in ``jax.numpy`` (LAMB's norms, products, decompositions) reads whole matrices anyway.
     """
 
     whole_matrices: ClassVar[bool] = False
@@ -65,12 +65,12 @@ def changed(old: Any, new: Any) -> str:
 
 
 def clip(norm: float | None) -> optax.GradientTransformation:
-    """Return what scales gradients of a larger global norm to ``norm``; None: nothing is scaled."""
+    """Return a transformation that scales gradients of a larger global norm to ``norm``; None: nothing is scaled."""
     return optax.identity() if norm is None else optax.clip_by_global_norm(norm)
 
 
 def decay(rate: float) -> optax.GradientTransformation:
-    """Return what adds ``rate`` times the weights to a step, as AdamW does, where ``decay_mask`` says so."""
+    """Return a transformation that adds ``rate`` times the weights to a step (AdamW), where ``decay_mask`` says."""
     return optax.add_decayed_weights(rate, mask=decay_mask)
 
 

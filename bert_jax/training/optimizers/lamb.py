@@ -14,7 +14,7 @@ from bert_jax.training.optimizers import adamw, base
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer(adamw.Optimizer):
-    """Adam with decay, each parameter's step scaled by a trust ratio. The norms are those of whole matrices."""
+    """Adam with decay, each parameter's step scaled by a trust ratio of norms of whole matrices."""
 
     bias_correction: Literal["none", "standard"] = "standard"  # of Adam's moments; "standard" is the published one
 

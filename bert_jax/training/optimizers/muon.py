@@ -27,12 +27,12 @@ from bert_jax.training.optimizers import adamw, base
 
 PART, OF_HEADS = "encoder", "output"  # the part with the matrices, and the map whose first axes are heads
 _COEFFICIENTS = 3.4445, -4.7750, 2.0315  # of a step of the iteration (Jordan et al. 2024)
-RMS = 0.2  # that of AdamW's steps (Liu et al. 2025, section 2.2)
+RMS = 0.2  # about the RMS of AdamW's steps (Liu et al. 2025, section 2.2)
 
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer(adamw.Adam):
-    """The defaults are those of Moonlight's code, which clips nothing.
+    """The defaults come from Moonlight's code, which clips nothing.
 
     The kernels of the encoder are matrices from their inputs to their outputs: attention's [D, H, d] and [H, d, D] are
     [D, H*d] and [H*d, D]. Stacked layers are matrices one by one, as are queries, keys and values of one kernel, and
@@ -73,7 +73,8 @@ def _rules_of(params: Any) -> Any:
 def dimension_numbers(kernels: Any) -> Any:
     """Return which axes of each kernel are inputs, and which are outputs.
 
-    An axis of several matrices is neither: stacked layers, and what a layer makes of one input.
+    An axis that counts matrices is neither: the axis of stacked layers, and of the outputs that a layer makes of one
+    input.
     """
 
     def axes_of(path: tuple[Any, ...], kernel: jax.Array) -> MuonDimensionNumbers:

@@ -17,13 +17,14 @@ from bert_jax.training.optimizers import adamw, base
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer(adamw.Adam):
-    """The defaults are those of ModernBERT-base, whose code warns against clipping beside this.
+    """The defaults come from ModernBERT-base, whose code warns against clipping gradients too.
 
-    Step and decay of a parameter are divided by max(1, rms), where rms = sqrt(mean(g^2 / max(v, eps^2))) is that of the
-    whole parameter (of one layer, where layers are stacked), and v is Adam's corrected second moment after the update.
+    Step and decay of a parameter are divided by max(1, rms), where rms = sqrt(mean(g^2 / max(v, eps^2))), the mean is
+    over the parameter (over one layer, where layers are stacked), and v is Adam's corrected second moment after the
+    update.
 
-    ``weight_decay`` is multiplied by the learning rate, as in all optimizers here. ModernBERT's own, 1e-5, is the share
-    that a step at the peak takes from a weight. So it is divided by the peak here: 1e-5 / 8e-4 = 0.0125.
+    ``weight_decay`` is multiplied by the learning rate, as in all optimizers here. The decay of ModernBERT's code,
+    1e-5, is the share that a step at the peak takes from a weight. So it is divided by the peak: 1e-5 / 8e-4 = 0.0125.
     """
 
     b2: float = 0.98  # decay of the mean of squared gradients
@@ -34,7 +35,7 @@ class Optimizer(adamw.Adam):
         return optax.chain(base.clip(self.clip_norm), self._stable_adam())
 
     def _stable_adam(self) -> optax.GradientTransformation:
-        """Return Adam with decay, damped; its state is that of ``optax.scale_by_adam``."""
+        """Return Adam with decay, damped, with the state of ``optax.scale_by_adam``."""
         adam = optax.scale_by_adam(self.b1, self.b2, self.eps)
 
         def update(gradients: Any, state: optax.ScaleByAdamState, params: Any = None) -> Any:

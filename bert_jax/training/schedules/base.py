@@ -1,6 +1,6 @@
 """The base class of learning-rate schedules.
 
-A schedule runs over all phases of a run, except those that have one of their own, which runs over the phase.
+The schedule of a run runs over all phases, except phases with a schedule; such a schedule runs over its phase.
 """
 
 from __future__ import annotations
