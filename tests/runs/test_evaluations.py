@@ -212,19 +212,3 @@ def test_one_that_does_not_fit_a_fine_tuning_is_refused_before_the_run_is_record
     monkeypatch.setattr(run_record, "write_run", lambda *_: pytest.fail("the run is recorded"))
     assert toy_tasks.finetune(tmp_path, f"--{WHERE}.own.name={tmp_path / 'own.py'}") == 2
     assert "pieces do not fit" in capsys.readouterr().err
-
-
-def test_one_that_does_not_fit_a_fine_tuning_is_refused_before_the_run_is_recorded(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refuses = """
-            def begin(self, model, tokenizer, note):
-                from bert_jax.errors import UserError
-                raise UserError(f"{tokenizer.size} pieces do not fit")
-
-            def score("""
-    (tmp_path / "own.py").write_text(own(**{"        def score(": refuses.replace("\n    ", "\n").lstrip("\n")}))
-    toy_tasks.write_toy(tmp_path, "classification", train=16, dev=8)
-    monkeypatch.setattr(run_record, "write_run", lambda *_: pytest.fail("the run is recorded"))
-    assert toy_tasks.finetune(tmp_path, f"--{WHERE}.own.name={tmp_path / 'own.py'}") == 2
-    assert "pieces do not fit" in capsys.readouterr().err
