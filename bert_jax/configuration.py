@@ -35,9 +35,9 @@ def choose(kind: str, name: str, table: Mapping[str, T]) -> T:
 
 _WHOLE_BITS = 63  # integers in a config must fit into this many bits, because numpy and jax take no larger ones
 _INFINITE = 2.0**128 - 2.0**103  # numbers from here on are infinite in float32, to which devices round them
-_LEAST_SHARE = 1e-6  # of the batches; less is a slip
+_LEAST_SHARE = 1e-6  # of the batches; a smaller share is a slip
 ONE = 1 - 2.0**-25  # numbers from here to 1 are 1 in float32
-# Keys of a group that say the same thing in other words: of each tuple, one is given, and it takes the others' place.
+# Keys of a group that say the same thing in other words: a recipe gives one key of a tuple, which replaces the others.
 IN_PLACE_OF = (
     ("num_steps", "num_tokens", "num_epochs"),
     ("warmup_steps", "warmup_fraction", "warmup_tokens"),
@@ -67,12 +67,12 @@ def build(cls: type[T], mapping: Mapping[str, Any], where: str, also: Iterable[s
 
     Args:
       also: keys of the sub-tree that are valid because other code reads them.
-      base: has the values of the keys that ``mapping`` lacks. If None, these are the defaults of ``cls``. The default
+      base: has the values of the keys that ``mapping`` lacks. If None, the defaults of ``cls`` are taken. The default
         of a nested group is such a base for the keys of the group.
 
     Raises:
       UserError: names every unknown key with the nearest valid one, every missing required key, every value of a wrong
-        type, and keys of which one takes the place of the other.
+        type, and keys that replace each other.
     """
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     hints = typing.get_type_hints(cls)
@@ -206,7 +206,7 @@ def without(tree: Mapping[str, Any], *names: str) -> dict[str, Any]:
 def differences(old: Any, new: Any, where: str = "config") -> list[str]:
     """Return the values that differ between two nested plain structures, as ``name: old -> new``.
 
-    A key that one of them lacks stands for None; a group of keys that one of them lacks is "left out".
+    A key that ``old`` or ``new`` lacks stands for None; a group of keys that either lacks is "left out".
     """
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         keys = dict.fromkeys([*old, *new])

@@ -68,7 +68,7 @@ def optional_library(name: str, user: str) -> Any:
     """Import and return a library that not every installation has. Raises ``UserError`` if it is missing.
 
     Args:
-      user: what needs the library, for the message.
+      user: the name, for the message, of the feature that needs the library.
     """
     try:
         return importlib.import_module(name)

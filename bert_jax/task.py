@@ -49,8 +49,8 @@ class Term(NamedTuple):
         Labels and weights may come from outputs as well as from the batch. The number has to follow from the batch
         alone, because a step divides by the number of the global batch (at least 1) before it computes micro-batches.
       weight: the weight of the term in the loss. If 0, the term is measured but does not train the model.
-      measures: name -> what else is measured, in the same way; its number may depend on outputs. The metrics of a term
-        are ``<term>_loss`` and ``<term>_<name>``, the metrics of a term named "" are ``loss`` and ``<name>``.
+      measures: name -> a function of this form for another metric; its number may depend on outputs. The metrics of
+        a term are ``<term>_loss`` and ``<term>_<name>``, the metrics of a term named "" are ``loss`` and ``<name>``.
       baseline: with what pretraining compares the term: "cloze" with n-gram models of unweighted masked tokens,
         "majority" with the most common label of a ``CrossEntropy`` (``losses.cross_entropy``).
     """

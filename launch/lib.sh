@@ -102,7 +102,7 @@ needs_verb() {
     die "$(displayed "${words[0]}") is no verb of bert-jax; write -- pretrain --config=RECIPE --workdir=DIR after the flags"
 }
 
-# find_workdir: sets `workdir` to that of `words`, written --workdir=DIR or --workdir DIR. Returns 1 if there is none.
+# find_workdir: sets `workdir` to the workdir in `words`, written --workdir=DIR or --workdir DIR. Returns 1 if there is none.
 find_workdir() {
   local i found=1
   for ((i = 0; i < ${#words[@]}; i++)); do

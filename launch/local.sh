@@ -9,7 +9,7 @@
 #   --port=N        of the coordinator, which takes N-1 too (default: free ones, others for every attempt)
 #   --dry-run       prints the commands and runs nothing
 #
-# The exit code is that of bert-jax; launch/README.md says what each means.
+# It exits with the exit code of bert-jax; launch/README.md says what each code means.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=launch/lib.sh

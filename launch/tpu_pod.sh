@@ -44,7 +44,7 @@ whole 0 restarts poll worker
 place=("--zone=$zone")
 [[ -z $project ]] || place+=("--project=$project")
 
-# The names are those of the page "TPU software versions" of Cloud TPU.
+# The names are from the page "TPU software versions" of Cloud TPU.
 set_runtime_version() {
   case $accelerator_type in
     *) [[ -z $runtime_version ]] || return 0 ;;&
@@ -69,7 +69,7 @@ on_workers() { # WHICH COMMAND: a line for the shell of the workers
   run gcloud compute tpus tpu-vm ssh "$name" "${place[@]}" "--worker=$1" --quiet "--command=$2"
 }
 
-# What tells the container of one command from that of another, such as of a preflight.
+# The label tells the containers of two commands apart, such as a preflight and a run.
 words_id() { printf '%s\0' "${words[@]}" | cksum | cut -d ' ' -f 1; }
 
 # gcloud may send the line twice, so it may be run twice. The docker of root needs the credentials of this user.

@@ -110,6 +110,19 @@ def _forget_compiled() -> Iterator[None]:
 
 
 @pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """No file of a user is loaded, as in a new process; nor is one after the returned function was called."""
+    from bert_jax.parts import catalogue
+
+    def forget() -> None:
+        for name in ("_trusted", "_names"):
+            monkeypatch.setattr(catalogue, name, {})
+
+    forget()
+    return forget
+
+
+@pytest.fixture
 def shared_data() -> Callable[[str], Path]:
     """``shared_data("en_books")`` is that folder of real data; the test is skipped, by name, where it is not there."""
 

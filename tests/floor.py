@@ -143,8 +143,13 @@ def curve(folder: Path, objective: str, packing: str) -> list[float]:
 
 
 def pretraining_rows(folder: Path, name: str) -> dict[str, str]:
-    """Return the sha256 of the rows and of the parameter tree of one of ``VARIANTS``."""
+    """Return the sha256 of the rows and of the parameter tree of one of ``VARIANTS``.
+
+    Variants of one vocabulary and one corpus find them in ``folder`` if another variant has made them.
+    """
     changes = dict(VARIANTS[name])
+    folder = folder / ("mixed" if changes.get("mixed") else changes.get("vocab", {}).get("kind", "plain"))
+    folder.mkdir(exist_ok=True)
     text, phrases = toy.write_text(folder / "text.txt", documents=120), folder / "phrases.txt"
     phrases.write_text("a red house\nthe long road\nold king\n")
     config = recipe(text, "mlm", "none", 64) | {"vocab": {"size": 120, "min_frequency": 1, **changes.get("vocab", {})}}
@@ -264,7 +269,7 @@ def found(folder: Path) -> dict[str, Any]:
     curves = {f"curve {objective} {packing}": curve(folder, objective, packing) for objective, packing in CURVES}
     hashes = rows_and_trees(folder) | curves | {"curve finetune": finetuning_curve(new(folder / "finetune"))}
     for name in VARIANTS:
-        hashes |= pretraining_rows(new(folder / name.replace(" ", "_")), name)
+        hashes |= pretraining_rows(folder, name)
     return hashes | task_rows() | token_ids(new(folder / "tokens")) | exports(new(folder / "exports"))
 
 

@@ -30,9 +30,14 @@ def test_rows_and_parameter_trees(tmp_path: Path, one_device: None) -> None:
     assert_kept(floor.rows_and_trees(tmp_path))
 
 
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("corpora")
+
+
 @pytest.mark.parametrize("name", floor.VARIANTS)
-def test_rows_of_other_settings(tmp_path: Path, one_device: None, name: str) -> None:
-    assert_kept(floor.pretraining_rows(tmp_path, name))
+def test_rows_of_other_settings(corpora: Path, one_device: None, name: str) -> None:
+    assert_kept(floor.pretraining_rows(corpora, name))
 
 
 def test_rows_of_tasks(one_device: None) -> None:

@@ -1,6 +1,7 @@
 """Every expression that runs over users' text takes time in proportion to it: a megabyte of its worst case is read.
 
-What takes the square of the length would take hours here; the deadline is far above what a slow machine needs.
+An expression whose time grows with the square of the length would take hours here; the deadline is far above the time
+of a slow machine.
 """
 
 import functools

@@ -18,7 +18,7 @@ _OBJECTS = ["the river", "a red house", "some bread", "the long road", "a letter
 
 
 def environment() -> dict[str, str]:
-    """Return that of a command as users run it: on the devices that are there, not on the eight of the tests."""
+    """Return the environment of a command that a user runs: with the devices that are there, not the tests' eight."""
     flags = [flag for flag in os.environ["XLA_FLAGS"].split() if "host_platform_device_count" not in flag]
     return os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join(flags)}
 

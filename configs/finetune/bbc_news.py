@@ -35,7 +35,7 @@ def get_config(texts: str = "bbc-fulltext.zip") -> ConfigDict:
         }
     )
 
-    # Model: used without --init, for random initialisation; --init brings its own architecture and vocabulary
+    # Model: used without --init, for random initialisation; --init brings an architecture and a vocabulary
     config.model = ConfigDict({"size": "tiny", "max_length": 512})
     config.vocab = ConfigDict({"path": "", "size": 8192, "lowercase": True})
     config.frozen = ()

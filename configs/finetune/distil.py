@@ -9,7 +9,7 @@ export, with the vocabulary of the model that is trained. The argument is any ot
     bert-jax finetune --config=distil:glue:sst2 --init=DISTILBERT --config.teacher.init=runs/sst2 \\
         --data=GLUE --workdir=runs/distil_sst2
 
-The loss is half of that of the labels and half of that of soft targets at temperature 2, the defaults of
+The loss is half the loss of the labels and half the loss of soft targets at temperature 2, the defaults of
 run_squad_w_distillation.py (huggingface/transformers, examples/research_projects/distillation); all other values are
 those of the recipe in the argument. README.md there gives F1 86.9 on SQuAD 1.1 (development set) for DistilBERT after
 this second distillation, and 88.5 for BERT-base; the paper, table 2, 85.8 without it.

@@ -3,7 +3,7 @@
     bert-jax finetune --config=modernbert_glue:rte --init=DIR --data=GLUE --workdir=runs/rte
 
 The argument is a task of ``--config=glue``, whose folders GLUE holds, without wnli. Rates, decays, batches and epochs
-are those of AnswerDotAI/ModernBERT, src/evals/glue_jobs.py: AdamW with b2 0.98 and eps 1e-6; its decay, which the rate
+are from AnswerDotAI/ModernBERT, src/evals/glue_jobs.py: AdamW with b2 0.98 and eps 1e-6; its decay, which the rate
 does not multiply, is divided by the rate here. Its schedule is not taken: here the rate rises for 6 % of the steps and
 then falls linearly to 0. Dropout is 0.1 on what attention adds, as in pretraining: configs of published models say 0,
 since transformers has one rate for two places.

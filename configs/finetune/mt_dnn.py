@@ -7,7 +7,7 @@
 The argument chooses tasks of ``--config=glue``, whose folders GLUE holds; by default all but WNLI, as in the paper. The
 last command is the second stage: encoder and pooler go on with one task alone.
 
-Values are those of the published code (namisan/mt-dnn, branch v0.1: train.py, scripts/run_mt_dnn.sh,
+Values are from the published code (namisan/mt-dnn, branch v0.1: train.py, scripts/run_mt_dnn.sh,
 config/tasks_config.json, data_utils/label_map.py): Adamax without bias correction, 5e-5, 5 epochs, warm-up over a
 tenth, clipping at 1, 512 tokens, dropout of the heads 0.1 (MNLI 0.3, CoLA 0.05), a stochastic answer network for the
 classes of pairs; batches of 32 are of its README. That code also decays biases and layer norms, puts the hypothesis

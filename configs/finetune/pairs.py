@@ -4,7 +4,7 @@
         --config.data.columns.text=premise --config.data.columns.pair=hypothesis --config.data.columns.label=gold
     bert-jax predict --workdir=runs/nli "A man plays a guitar." "Somebody makes music."
 
-All else is that of the recipe ``classification``. SICK, for example, has all its splits in one file:
+All else is as in the recipe ``classification``. SICK, for example, has all its splits in one file:
 ``--config.data.splits.train=SICK.txt --config.data.split_column=SemEval_set``, with the columns sentence_A, sentence_B
 and entailment_label.
 """

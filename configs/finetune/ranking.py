@@ -5,8 +5,8 @@
     bert-jax predict --workdir=runs/answers --input=new.tsv
 
 A row of the file (CSV, TSV or JSON Lines) is one candidate, with the columns text, pair and label; of the two labels
-``--config.task.positive`` names that of the right candidate (the default sorts last). Rows with the same text are a
-group, unless the file has a column for the role ``group``. All else is as in ``classification``.
+``--config.task.positive`` names the label of the right candidate (by default the label that sorts last). Rows with the
+same text are a group, unless the file has a column for the role ``group``. All else is as in ``classification``.
 """
 
 from ml_collections import ConfigDict

@@ -3,7 +3,7 @@
     bert-jax finetune --config=regression --init=MODEL --workdir=runs/grades --config.data.splits.train=essays.csv \\
         --config.data.columns.text=essay --config.data.columns.label=grade
 
-For a number for a pair of texts, name the second one too: ``--config.data.columns.pair=sentence2``. All else is that of
+For a number for a pair of texts, name the second text too: ``--config.data.columns.pair=sentence2``. All else is as in
 the recipe ``classification``.
 """
 

@@ -3,7 +3,7 @@
     bert-jax ablate --config=ablation --variants=bert,no_nsp,ltr_no_nsp --seeds=0,1,2 --workdir=runs/ablation
     bert-jax pretrain --config=configs/pretrain/ablation.py:no_nsp --workdir=runs/no_nsp
 
-A run takes minutes on two CPU cores. The text is that of the quickstart.
+A run takes minutes on two CPU cores. The text is the quickstart's.
 For the paper's own scale, set the same keys of ``config.objective`` in ``configs/pretrain/bert_base.py``.
 tests/benchmarks/paper.md has each question with its command and its answer.
 """

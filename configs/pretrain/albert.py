@@ -3,10 +3,10 @@
     bert-jax pretrain --config=albert --workdir=runs/albert \\
         --config.corpus.source=text_files --config.corpus.options.paths="('text/*.txt.gz',)"
 
-``albert:large``, ``albert:xlarge`` and ``albert:xxlarge`` are the other sizes. The values are those of section 4.1:
+``albert:large``, ``albert:xlarge`` and ``albert:xxlarge`` are the other sizes. The values are from section 4.1:
 125,000 steps of 4,096 rows of 512 positions, LAMB with a learning rate of 0.00176, n-grams of 1 to 3 words, one row in
 ten shorter, 30,000 pieces of sentencepiece. Warm-up (3,125 steps), the shape of the schedule and the optimizer (no bias
-correction, epsilon 1e-6, decay 0.01, clip 1) are those of google-research/albert, run_pretraining.py and
+correction, epsilon 1e-6, decay 0.01, clip 1) are from google-research/albert, run_pretraining.py and
 optimization.py. There is no dropout, as in version 2 of the released models, whose base model was trained for 10
 million steps and the larger models for 3 million. After 125,000 steps with dropout, the paper's base model reached F1
 89.3 on SQuAD 1.1 and 81.6 on MNLI; xxlarge after 1.5 million steps reached 94.8 and 90.8 (README.md of

@@ -8,7 +8,7 @@ MODEL is a Chinese BERT: a workdir, or a directory written by Hugging Face trans
 the corpus is built, a segmenter decides which characters form a word (the column "words"). It is jieba, from the extra
 ``segment``; the authors used LTP. Only masking reads this column: token ids and model do not depend on words.
 
-Steps, batches and optimizer are those of the table in ymcui/Chinese-BERT-wwm, README_EN.md: 100,000 steps of 2,560 rows
+Steps, batches and optimizer are from the table in ymcui/Chinese-BERT-wwm, README_EN.md: 100,000 steps of 2,560 rows
 at length 128, then 100,000 steps of 384 rows at length 512, with LAMB, starting from Google's Chinese BERT. The table
 gives no learning rate; BERT's is used, 1e-4 after 10,000 steps, with one schedule for both phases. On CMRC 2018 (dev)
 the published model reached F1 85.6, and BERT 84.5.

@@ -2,8 +2,8 @@
 
     bert-jax pretrain --config=continue --init=MODEL --workdir=runs/mine --config.corpus.options.paths='mine/*.txt'
 
-MODEL is a Hugging Face directory or the workdir of a run; its architecture and its vocabulary are taken. The text is
-that of ``text_files``; configs/README.md lists the other sources (``--config.corpus.source=jsonl``) and their options.
+MODEL is a Hugging Face directory or the workdir of a run; its architecture and its vocabulary are taken. The source is
+``text_files``; configs/README.md lists the other sources (``--config.corpus.source=jsonl``) and their options.
 Each file is a document; ``--config.corpus.options.document_boundary=blank_line`` says that blank lines end documents.
 
 There is one phase of masked language modelling on full sentences, three times through the text. Its length is
@@ -14,7 +14,7 @@ rate of 5e-5; small ones learn more with 5e-4 (``--config.schedule.peak_learning
         --config.corpus.parts.own.options.paths='mine/*.txt' --config.corpus.parts.general.options.paths='general/*.txt'
 
 ``replay`` mixes one row of general text with every four of your own, so that the model forgets less; each part has
-held-out figures of its own (``mlm_loss/general``). Its length is counted in tokens of both.
+separate held-out figures (``mlm_loss/general``). Its length is counted in tokens of both.
 """
 
 from typing import Any
@@ -31,7 +31,7 @@ def get_config(text: str = "own") -> ConfigDict:
         raise ValueError(f"no text {text!r}; there are own and replay")
     config = ConfigDict()
 
-    # Text. The vocabulary is that of --init.
+    # Text. The vocabulary comes from --init.
     config.vocab = ConfigDict({"path": ""})
     config.corpus = ConfigDict({"path": "", "heldout_fraction": 0.05})
     if text == "own":
@@ -41,7 +41,7 @@ def get_config(text: str = "own") -> ConfigDict:
         config.corpus.parts = ConfigDict({"own": {**files(), "weight": 4.0}, "general": {**files(), "weight": 1.0}})
         length = {"num_tokens": 10_000_000}
 
-    # Objective and model: the architecture is that of --init, whatever its kind
+    # Objective and model: the architecture comes from --init, of whatever kind
     config.objective = ConfigDict({"name": "mlm", "arrangement": "sentences", "packing": "packed"})
     config.model = ConfigDict()
 

@@ -5,14 +5,14 @@
 
 BERT is a Hugging Face directory or the workdir of a run, with 12 layers of 768; its vocabulary is the student's
 (``--config.vocab.lowercase=False`` for a cased one). The student begins with its embeddings, its layers 1, 3, 5, 8, 10
-and 12, and its masked-LM head. The loss is 5 times that of soft targets at temperature 2, 2 times that of masked
-tokens, and 1 - the cosine of the last hidden states; there is no next-sentence prediction, and masks are drawn anew in
-every epoch. Source of all values: huggingface/transformers, examples/research_projects/distillation, the command in
-README.md with the defaults of train.py, and the layers of scripts/extract_distilbert.py. Batches there have 5 rows a
-GPU with 50 steps of accumulation; the paper speaks of up to 4,000 rows, as on 16 GPUs, which are taken here.
+and 12, and its masked-LM head. The loss is 5 times the loss of soft targets at temperature 2, 2 times the loss of
+masked tokens, and 1 - the cosine of the last hidden states; there is no next-sentence prediction, and masks are drawn
+anew in every epoch. Source of all values: huggingface/transformers, examples/research_projects/distillation, the
+command in README.md with the defaults of train.py, and the layers of scripts/extract_distilbert.py. Batches there have
+5 rows a GPU with 50 steps of accumulation; the paper speaks of up to 4,000 rows, as on 16 GPUs, which are taken here.
 
-Two things differ. Soft targets here are those of masked tokens (``--restrict_ce_to_mask`` there); there, those of all
-tokens. Masks here fall on all tokens alike; there, more often on rare ones (``--mlm_smoothing``).
+Two things differ. Soft targets here are for masked tokens (``--restrict_ce_to_mask`` there); there, for all tokens.
+Masks here fall on all tokens alike; there, more often on rare ones (``--mlm_smoothing``).
 
 The same page gives development scores of GLUE: 77.0 on average, and 79.5 for the teacher (MNLI 82.1 and 84.7, SST-2
 91.3 and 92.7, STS-B 86.9 and 89.0). Fine-tuning from a teacher of the same task is ``finetune/distil``.
@@ -24,7 +24,7 @@ from ml_collections import ConfigDict
 def get_config() -> ConfigDict:
     config = ConfigDict()
 
-    # Text. The vocabulary is that of the teacher.
+    # Text. The vocabulary is the teacher's.
     config.vocab = ConfigDict({"path": "", "size": 30_522, "lowercase": True})
     config.corpus = ConfigDict(
         {"path": "", "source": "text_files", "options": {"paths": ()}, "heldout_fraction": 0.005}

@@ -4,14 +4,14 @@
         --config.corpus.source=text_files --config.corpus.options.paths="('text/*.txt.gz',)"
 
 ``electra:small`` (the default), ``electra:base`` and ``electra:large``. Sizes, rows, masks, peaks of the rate and
-10,000 steps of warm-up are those of google-research/electra, configure_pretraining.py; the steps of ``base`` (766,000)
-and ``large`` (400,000; 1,750,000 for the released model) those of its flops_computation.py. 15 % of the tokens are
+10,000 steps of warm-up are from google-research/electra, configure_pretraining.py; the steps of ``base`` (766,000)
+and ``large`` (400,000; 1,750,000 for the released model) from its flops_computation.py. 15 % of the tokens are
 predicted, of large 25 %; each becomes [MASK] with probability 0.85 and else stays. The generator has a quarter of the
 widths (of base a third), and as many layers; the discriminator's loss counts 50 times. The released small model had a
-generator of its own size (``--config.objective.generator_size=1``) and took 4 million steps.
+generator as large as itself (``--config.objective.generator_size=1``) and took 4 million steps.
 
 Four things differ. Here no position of a row is drawn twice. Here a row is one segment of whole sentences; there two,
-of which one may be empty. There the rate of the warm-up is lowered as that of later steps is, by up to 1 %. There the
+of which one may be empty. There the rate falls in the warm-up as in later steps, by up to 1 %. There the
 projection of embeddings and the last layer begin with other values; here all kernels with a deviation of 0.02.
 
 The run exports the discriminator, which is what is fine-tuned; ``bert-jax export --as=ElectraForMaskedLM`` writes the

@@ -7,7 +7,7 @@ Each line of these files is a phrase or an entity (THUOCL's lists can be used). 
 the corpus is built. A token outside of phrases or entities is a unit by itself. Whether a unit is masked is drawn
 separately for each unit.
 
-The values are those of PaddlePaddle/ERNIE, ERNIE/script/pretrain.sh and batching.py: 1,000,000 steps of 8 x 8,192
+The values are from PaddlePaddle/ERNIE, ERNIE/script/pretrain.sh and batching.py: 1,000,000 steps of 8 x 8,192
 tokens at length 512, masking rate 0.15, Adam with epsilon 1e-8 and weight decay 0.01, a peak learning rate of 1e-4
 after 5,000 steps; ReLU, layer norms with epsilon 1e-5, 513 positions, a vocabulary of 18,000. How many steps each of
 the three stages had is not published: here each has a third. Two things are left out: the dialogue task, which has no

@@ -3,15 +3,15 @@
     bert-jax pretrain --config=ettin:68m --workdir=runs/ettin \\
         --config.corpus.source=text_files --config.corpus.options.paths="('text/*.txt.gz',)"
 
-``ettin:17m``, ``32m``, ``68m``, ``150m`` (the default), ``400m`` and ``1b``. The values are those of
+``ettin:17m``, ``32m``, ``68m``, ``150m`` (the default), ``400m`` and ``1b``. The values are from
 JHU-CLSP/ettin-encoder-vs-decoder, pretraining/configs/standard: 1.7e12 tokens in rows of 1,024; 2.5e11 in rows of 7,999
 at a rate that falls by 1 - sqrt to a half; 5e10 from there to 0.04 of that half, with 15 % of the tokens predicted
 instead of 30 %. Of 1b, the last two stages are a third as long. Batches have 4,608 rows. In long rows, the base of
 rotary positions is 160,000 in all layers (of 17m, in layers that see all).
 
 Rates and decays: 3e-3 and 3e-4 up to 68m, 8e-4 and 1e-5 (150m), 5e-4 and 1e-5 (400m), 5e-4 and 5e-5 (1b); the decay
-is divided by the peak here. The warm-up is that of ModernBERT-base, 3e9 tokens. Here rows are packed; there each row is
-one document.
+is divided by the peak here. The warm-up is as long as ModernBERT-base's, 3e9 tokens. Here rows are packed; there each
+row is one document.
 """
 
 from ml_collections import ConfigDict

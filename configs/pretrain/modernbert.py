@@ -6,7 +6,7 @@
 ``modernbert`` is the base model, ``modernbert:large`` the large one; ``modernbert:tiny`` and ``modernbert:small`` go
 through the same stages in minutes and hours on a small machine, with values of our own.
 
-The values are those of AnswerDotAI/ModernBERT, yamls/modernbert (branch pretraining_documentation):
+The values are from AnswerDotAI/ModernBERT, yamls/modernbert (branch pretraining_documentation):
 1. 1.719e12 tokens in rows of 1,024 at a constant rate of 8e-4 (large 5e-4), after a warm-up of 3e9 (2e9) tokens. The
    batch grows to 4,608 (4,928) rows in equal steps over the first 5e10 (1e10) tokens. Rotary positions have a base of
    10,000 in all layers.

@@ -4,7 +4,7 @@
         --config.corpus.source=text_files --config.corpus.options.paths="('zh/*.txt.gz',)"
 
 Source: arXiv 2510.12285 (abstract): a vocabulary of 32,000 pieces, whole words, 30 % falling to 15 %, rows of 1,024 and
-then 8,192. Everything else is that of ``modernbert``, whose sizes it takes (``modernbert_chinese:tiny``). The rate
+then 8,192. Everything else is as in ``modernbert``, whose sizes it takes (``modernbert_chinese:tiny``). The rate
 falls with the stages: 30 % in the first, 22 % in the second, 15 % in the decay. There the learning rate follows a
 damped cosine, and the vocabulary is a BPE; here characters are pieces, as in Chinese BERT. A segmenter, from the extra
 ``segment``, decides which characters form a word.

@@ -4,13 +4,13 @@
         --config.corpus.options.paths='legal/*.txt'
 
 MODEL is a Hugging Face directory or the workdir of a run; its architecture, vocabulary and bases of rotation are taken.
-``modernbert_continue:replay`` mixes in general text; text and lengths are those of ``continue``, and 30 % of the tokens
-are predicted, as in ModernBERT. The rate is 3e-4, that of its last stages, without a warm-up, and falls by
+``modernbert_continue:replay`` mixes in general text; text and lengths are as in ``continue``, and 30 % of the tokens
+are predicted, as in ModernBERT. The rate is 3e-4, as in its last stages, without a warm-up, and falls by
 1 - sqrt over the last half of the steps. For longer documents: ``--config.phases.phase1.max_length=8192`` and a smaller
 ``batch_size``.
 
-With a vocabulary of your own (``--vocab=DIR``, a folder that ``bert-jax vocab`` made with this recipe), the vector of
-each new piece begins at the mean of those of the pieces into which the old vocabulary cuts it (configs/language.md).
+With another vocabulary (``--vocab=DIR``, a folder that ``bert-jax vocab`` made with this recipe), the vector of each
+new piece begins at the mean of the vectors of the pieces into which the old vocabulary cuts it (configs/language.md).
 """
 
 from ml_collections import ConfigDict

@@ -8,7 +8,7 @@
 without evaluations and saves, at the 340k and 203k tokens a second that were measured on an H100
 (tests/benchmarks/README.md, 2026-11-26). ``plan`` says for other machines how long it takes and what memory it needs.
 On more than eight devices give ``training.micro_batches`` a smaller number: 64 rows in 8 parts are 8 rows each.
-Batches are smaller than the published ones, since the run has fewer steps; the rates are those of ``modernbert``. The
+Batches are smaller than the published ones, since the run has fewer steps; the rates are as in ``modernbert``. The
 numbers of tokens are our choice.
 """
 

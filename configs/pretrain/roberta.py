@@ -3,7 +3,7 @@
     bert-jax pretrain --config=roberta --workdir=runs/roberta \\
         --config.corpus.source=text_files --config.corpus.options.paths="('text/*.txt.gz',)"
 
-The values are those of fairseq's config/pretraining/base.yaml: 125,000 steps of 2,048 rows of 512 positions; a learning
+The values are from fairseq's config/pretraining/base.yaml: 125,000 steps of 2,048 rows of 512 positions; a learning
 rate with a peak of 5e-4 after 10,000 steps, then linear to 0; Adam with b2 0.98 and eps 1e-6, weight decay 0.01, no
 clipping. The paper's own run took 500,000 steps of 8,192 rows. The tokenizer is a byte-level BPE of 50,265 pieces,
 which keeps capitals. The paper's base model reached 87.6 on MNLI and 92.8 on QNLI (development sets).

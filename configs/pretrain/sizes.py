@@ -5,7 +5,7 @@
 
 ``L2_H64_flops`` is trained for as many more steps as make its FLOPs equal to those of ``L4_H128`` (of matrix products,
 without attention's own, by Kaplan et al. 2020, section 2.1: 24 n d^2 a token, here with the head for the predicted
-tokens). Text, rows, rate and steps are those of ``ablation``. With --finetune the table says what the sizes are worth
+tokens). Text, rows, rate and steps are as in ``ablation``. With --finetune the table says what the sizes are worth
 on small tasks.
 """
 

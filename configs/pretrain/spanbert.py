@@ -3,7 +3,7 @@
     bert-jax pretrain --config=spanbert --workdir=runs/spanbert \\
         --config.corpus.source=text_files --config.corpus.options.paths="('text/*.txt.gz',)"
 
-The values are those of the command in facebookresearch/SpanBERT, pretraining/README.md, for its large cased model:
+The values are from the command in facebookresearch/SpanBERT, pretraining/README.md, for its large cased model:
 2,400,000 steps of 32 x 4,096 tokens at length 512; Adam with epsilon 1e-8 and weight decay 0.01; a learning rate with a
 peak of 1e-4 after 10,000 steps, then linear to 0; spans of at most 10 words with p = 0.2; the span-boundary objective
 predicts the first 15 tokens of a span. Rows have one segment, not pairs. ``spanbert:base`` is the base model. In the

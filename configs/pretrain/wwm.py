@@ -3,7 +3,7 @@
     bert-jax pretrain --config=wwm --workdir=runs/wwm \\
         --config.corpus.source=text_files --config.corpus.options.paths="('text/*.txt.gz',)"
 
-According to google-research/bert, README.md of 2019-05-31, text, model and training are those of BERT. So everything
+According to google-research/bert, README.md of 2019-05-31, text, model and training are BERT's. So everything
 except the masking is taken from ``bert_base.py``. Like the published models, ``wwm`` has the size of BERT-large;
 ``wwm:base`` has the size of BERT-base. On SQuAD 1.1 the published uncased model reached F1 92.8, and BERT-large 91.0;
 on MultiNLI they reached 87.07 and 86.05.

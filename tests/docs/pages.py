@@ -1,4 +1,4 @@
-"""What the pages of this repository say: links, anchors and commands."""
+"""Reads the links, anchors and commands of this repository's pages."""
 
 from __future__ import annotations
 

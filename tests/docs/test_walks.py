@@ -1,6 +1,6 @@
 """The commands of all pages run as they stand, cut short, on a toy text and a toy model.
 
-Left out, as ``NOT_HERE`` says: what needs a cloud, a pod, libtpu or data that a test does not have.
+Commands that need a cloud, a pod, libtpu or data that a test does not have are left out (``NOT_HERE``).
 """
 
 import csv

@@ -65,7 +65,7 @@ class Launch:
         )
 
     def script(self, name: str, *words: str) -> subprocess.CompletedProcess:
-        """Runs launch/NAME; the calls of earlier scripts are forgotten."""
+        """Run launch/NAME and return how it ended. The calls of earlier scripts are forgotten."""
         self.log.write_text("")
         return self.command(str(ROOT / "launch" / name), *words)
 
@@ -80,7 +80,7 @@ class Launch:
         (self.folder / "recorders" / tool).unlink()
 
     def untouched(self) -> bool:
-        """Whether nothing that a hostile value would make was made."""
+        """Return whether no hostile value has made a file."""
         return not any((self.folder / "home").iterdir())
 
 

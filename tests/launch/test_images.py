@@ -1,4 +1,4 @@
-"""The containers: what can be known of them without building one."""
+"""The containers, as far as they can be checked without building an image."""
 
 import re
 import shlex
@@ -17,7 +17,7 @@ def instructions(path) -> list[tuple[str, str]]:
 
 
 def copied(path) -> list[str]:
-    """What is copied from the checkout."""
+    """Return the files and folders that a Dockerfile copies from the checkout."""
     sources = []
     for name, rest in instructions(path):
         if name == "COPY" and not rest.startswith("--from="):

@@ -1,4 +1,4 @@
-"""Hostile values on the machines of a cloud: what was recorded here is run there, by the shells that would run it."""
+"""Hostile values on the machines of a cloud: the recorded commands are run by the shells that would run them there."""
 
 import json
 import re
@@ -14,7 +14,7 @@ IMAGE = "registry.example/p/bert jax;touch x$(touch y):1"
 
 
 def by_kubernetes(text: str) -> str:
-    """``args`` as a kubelet gives them to a container that has these variables."""
+    """Return ``args`` as a kubelet gives them to a container that has these variables."""
     variables = {"HOME": "/replaced", "JOB": "7"}
 
     def replaced(match: re.Match) -> str:
@@ -116,7 +116,7 @@ def failure_message(job: dict, code: int | None) -> str:
 
 
 def action(spec: dict, code: int | None) -> str:
-    """What JobSet does then."""
+    """Return the action of JobSet when a pod ends with this code, or is disrupted (None)."""
     message = failure_message(spec["replicatedJobs"][0]["template"]["spec"], code)
     reason = "PodFailurePolicy" if message else "BackoffLimitExceeded"
     for rule in spec["failurePolicy"]["rules"]:

@@ -1,4 +1,4 @@
-"""What the exit code of bert-jax leads to, in the launchers that start it again themselves."""
+"""Launchers that start bert-jax again do so as its exit code says."""
 
 import os
 import re
@@ -17,7 +17,7 @@ BUCKET = ["--", "pretrain", "--workdir=gs://bucket/runs/x"]
 
 
 def ends(*codes: int) -> dict:
-    """bert-jax ends with these codes, one after the other."""
+    """Return answers with which bert-jax ends with these codes, one after the other."""
     return {"bert-jax": [["pretrain", [{"code": code} for code in codes]]]}
 
 
@@ -181,7 +181,7 @@ WORDS = label("pretrain", "--restarts=10", "--distributed=auto", *BUCKET[2:])
 
 
 def pod(*, slice_=("ACTIVE",), containers=("none",)) -> dict:
-    """gcloud, with what it says of the slice and of the containers, one answer after the other."""
+    """Return the answers of gcloud about the slice and about the containers, one after the other."""
     containers = [re.sub(r"(?m)(\w+ \d+)$", rf"\1 {WORDS}", text) for text in containers]
     absent = {"code": 1, "err": "ERROR: NOT_FOUND: Resource was not found"}
     states = [absent if state == "MISSING" else {"out": f"{state}\n"} for state in slice_]
@@ -189,7 +189,7 @@ def pod(*, slice_=("ACTIVE",), containers=("none",)) -> dict:
 
 
 def deeds(launch) -> list[str]:
-    """What gcloud was told to do, without the questions."""
+    """Return the orders to gcloud, without the questions."""
     kinds = {"create": "create", "delete": "delete"}
     found = []
     for argv in launch.argvs("gcloud"):

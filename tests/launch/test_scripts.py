@@ -1,4 +1,4 @@
-"""What holds for every launch script: a dry run, hostile values, bad input."""
+"""Every launch script: a dry run, hostile values, bad input."""
 
 import json
 import shutil

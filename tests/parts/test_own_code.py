@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-import bert_jax
 from bert_jax.cli.main import run
 from bert_jax.corpora.prepare import CorpusConfig, find_source
 from bert_jax.corpora.privacy import private_config
@@ -24,10 +22,10 @@ from bert_jax.recipes import recipes
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.workdir.run_record import read_run
 from tests import toy
-from tests.test_every_kind import PARTS as TEXTS
+from tests.parts.texts import PARTS as TEXTS
+from tests.parts.texts import WORDS, WORDS_RECIPE
 
-PACKAGE = Path(bert_jax.__file__).parent
-PAGE = PACKAGE / "objectives" / "README.md"
+pytestmark = pytest.mark.usefixtures("fresh")
 RECIPE = "from ml_collections import ConfigDict\n\n\ndef get_config():\n    return ConfigDict({})\n"
 STRATEGY = """
 import dataclasses
@@ -49,30 +47,10 @@ class Source(TextFiles):
 """
 
 
-def forget(patch: pytest.MonkeyPatch) -> None:
-    """As in a new process: nobody has asked for any code."""
-    for name, empty in (("_trusted", {}), ("_names", {})):
-        patch.setattr(catalogue, name, empty)
-
-
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    forget(monkeypatch)
-    return lambda: forget(monkeypatch)
-
-
-def code_of_page() -> tuple[str, str]:
-    """The first objective, and the recipe of its table."""
-    objective, *others = re.findall(
-        r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
-    )
-    return objective, next(code for code in others if "def get_config" in code)
-
-
 def write_folder(folder: Path, **changes: object) -> Path:
     """A folder with the page's objective and a tiny recipe that names it, ``own.py`` and ``own.json``."""
     folder.mkdir(exist_ok=True)
-    (folder / "words.py").write_text(code_of_page()[0])
+    (folder / "words.py").write_text(WORDS)
     recipe = toy.recipe(
         toy.write_text(folder / "text.txt"),
         objective={"name": "./words.py", "packing": "packed", "words_weight": 0.3},
@@ -106,16 +84,14 @@ def words(content: bytes) -> str:
 
 
 def test_the_objective_of_the_page_is_short_and_trains(trained: Path) -> None:
-    text = code_of_page()[0]
-    assert len([line for line in text.splitlines() if line.strip()]) <= 30
     lines = [json.loads(line) for line in (trained / "run" / "metrics.jsonl").read_text().splitlines()]
     first, last = (line for line in lines if line["split"] == "eval")
     assert last["words_loss"] < first["words_loss"]
     assert last["mlm_loss"] < first["mlm_loss"]
     recorded = read_run(str(trained / "run"))
-    name = words(text.encode())
+    name = words(WORDS.encode())
     assert recorded["identity"]["objective"]["name"] == recorded["facts"]["objective"]["name"] == name
-    assert (trained / "run" / catalogue.copy_of(name)).read_text() == text
+    assert (trained / "run" / catalogue.copy_of(name)).read_text() == WORDS
 
 
 def test_it_resumes_from_another_folder_and_is_exported(
@@ -133,11 +109,10 @@ def test_it_resumes_from_another_folder_and_is_exported(
 
 
 def test_the_recipe_of_the_table(tmp_path: Path) -> None:
-    objective, recipe = code_of_page()
-    (tmp_path / "words.py").write_text(objective)
-    (tmp_path / "words_recipe.py").write_text(recipe)
+    (tmp_path / "words.py").write_text(WORDS)
+    (tmp_path / "words_recipe.py").write_text(WORDS_RECIPE)
     names = [recipes.load(f"{tmp_path / 'words_recipe.py'}:{one}").objective.name for one in ("mlm", "words")]
-    assert names == ["mlm", words(objective.encode())]
+    assert names == ["mlm", words(WORDS.encode())]
 
 
 # ---- Identity --------------------------------------------------------------------------------------------------------
@@ -162,7 +137,7 @@ def test_processes_with_other_files_have_other_configs(tmp_path: Path) -> None:
     configs = []
     for number in range(2):
         folder = write_folder(tmp_path / str(number))
-        (folder / "words.py").write_text(code_of_page()[0] + "\n" * number)
+        (folder / "words.py").write_text(WORDS + "\n" * number)
         configs.append(json.loads(recipes.load(str(folder / "own.py")).to_json_best_effort())["objective"]["name"])
     assert configs[0] != configs[1]
     assert all(name.startswith("words.py@") for name in configs)

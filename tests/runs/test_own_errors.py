@@ -1,17 +1,17 @@
 """An error in a user's own file is one line that names the file, before anything slow where that is possible."""
 
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import bert_jax
 from bert_jax.cli.main import run
 from bert_jax.parts import catalogue
 from bert_jax.rows.masking import MaskingConfig
 from tests.parts.test_own_code import write_folder
+from tests.parts.texts import BLOCKS, LAST_UNITS, OTHER
 
+pytestmark = pytest.mark.usefixtures("fresh")
 STRATEGY = """
 import dataclasses
 from bert_jax.rows.interfaces import Selected
@@ -298,6 +298,27 @@ EARLY = {
 }
 
 
+ENCODERS = {
+    "Family": (
+        BLOCKS.replace("+ spread", "- spread"),
+        "error: the Family of {file} does not compute what the encoder does: read back, a BertForMaskedLM of random "
+        "parameters has another",
+    ),
+    "Family without a base": (
+        BLOCKS.replace("Family(family.Family)", "Family"),
+        "error: the Family of {file} does not derive from one of bert_jax.interchange.families",
+    ),
+    "imported Config": (
+        OTHER.replace(
+            "class Config(bert.Config):\n    pass",
+            "class X: pass\nfrom bert_jax.models.encoders.bert import Config",
+        ),
+        "error: {file} imports its Config, which is that of the encoder 'bert': derive",
+    ),
+}
+EARLY |= {name: ("model.encoder", text, error) for name, (text, error) in ENCODERS.items()}
+
+
 def command(folder: Path) -> list[str]:
     """Return the command of a tiny masked-LM run."""
     recipe = write_folder(folder / "one") / "own.py"
@@ -313,7 +334,8 @@ def test_what_breaks_a_contract_is_said_before_text_is_read(
     file = tmp_path / "mine.py"
     file.write_text(text)
     flag = f"--config.{key}" if "=" in key else f"--config.{key}={file}"
-    assert run([*command(tmp_path), flag]) in (1, 2)
+    exported = ["--config.export=True"] * (key == "model.encoder")  # only an export reads the Family
+    assert run([*command(tmp_path), flag, *exported]) in (1, 2)
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(error.format(file=file))
     assert not (tmp_path / "run" / "vocab.txt").exists()
@@ -345,11 +367,7 @@ def test_a_label_below_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_the_strategy_of_the_page(tmp_path: Path) -> None:
-    page = Path(bert_jax.__file__).parent / "objectives" / "README.md"
-    [text] = re.findall(
-        r"`last_units.py`[^`]*\n```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
-    )
-    code = catalogue.OwnCode(str(tmp_path / "last_units.py"), text.encode())
+    code = catalogue.OwnCode(str(tmp_path / "last_units.py"), LAST_UNITS.encode())
     catalogue.trust(code)
     select, options = MaskingConfig(strategy=code.name, unit="word", fates="span", options={"most": 4}).selection
     candidates, starts = np.ones((1, 8), bool), np.array([[1, 0, 1, 0, 0, 1, 0, 1]], bool)
