@@ -95,7 +95,7 @@ class Teachable(Protocol):
         batch: Batch,
         temperature: float,
     ) -> Sum:
-        """Return the loss of the same targets, with the same weights, where the teacher has ``said`` its ``scores``."""
+        """Return the loss of the same targets and weights, against the ``scores`` that the teacher has ``said``."""
         ...
 
 
@@ -135,7 +135,7 @@ class CrossEntropy(OfLabels):
         batch: Batch,
         temperature: float,
     ) -> Sum:
-        """Return their ``divergence``."""
+        """Return the ``divergence`` from the teacher's logits."""
         logits, _, weights = self.read(outputs, batch)
         return divergence(logits, said[self.logits], weights, temperature)
 

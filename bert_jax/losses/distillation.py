@@ -146,7 +146,9 @@ class Lessons:
 
     def _add(self, name: str, loss: Any, weight: float) -> None:
         if name in self.terms:
-            raise UserError(f"{WHERE} adds a term {name!r}, and the run has one of that name; give that another name")
+            raise UserError(
+                f"{WHERE} adds a term {name!r}, and the run has such a term; give the run's term another name"
+            )
         self.terms[name] = Term(loss, weight)
 
     def forward(
@@ -260,9 +262,7 @@ def _check_heads(student: ModelConfig, trained: Any) -> None:
     """Raise ``UserError`` if the attention scores of two models cannot be compared."""
     where, config = f"{WHERE}.attention", trained.config
     if not (isinstance(student, TransformerConfig) and isinstance(config, TransformerConfig)):
-        raise UserError(
-            f"{where} compares the layers of Transformers, and one of the encoders is none; set weight to 0"
-        )
+        raise UserError(f"{where} compares layers of Transformers, and one of the two models has none; set weight to 0")
     if student.num_heads != config.num_heads:
         raise UserError(
             f"{where} compares heads one by one, and the student has {student.num_heads}, {WHERE}.init="

@@ -68,8 +68,8 @@ class TeacherConfig:
     """The keys of ``config.teacher``.
 
     Layers: with "uniform", of N and n layers, m N / n teaches m (Jiao et al. 2020, section 3.1), and the embeddings
-    teach the embeddings; with "every_second", 2 m teaches m, likewise; with "last", the last teaches the last, and no
-    other; a tuple has, for each layer of the student, the number of its teacher.
+    teach the embeddings; with "every_second", 2 m teaches m, likewise; with "last", the last teaches the last
+    alone; a tuple has, for each layer of the student, the number of its teacher.
     """
 
     init: str  # a Hugging Face directory, the workdir of a run, or WORKDIR@step
@@ -148,7 +148,7 @@ def pairs_of(layers: Any, student: int, teacher: int, key: str = f"{WHERE}.layer
       key: the key of ``layers``, for messages.
 
     Raises:
-      UserError: they do not fit together.
+      UserError: ``layers`` do not fit the two models.
     """
     have = f"the teacher has {teacher} layers, the student {student}"
     if not (student and teacher):

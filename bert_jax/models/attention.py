@@ -29,7 +29,7 @@ def attend(factors: Factors, visible: Visible, rate: float, rng: RowRng | None, 
 
     All kernels give the same result but for rounding, dropout included. ``models.kernels.choice`` says which kernel
     computes arrays of these sizes. Plain attention computes them where no mesh is placed, or where the mesh does not
-    divide the arrays; the partitioner divides it.
+    divide the arrays, because the partitioner can divide plain attention.
 
     Args:
       factors: query, key and value [B, L, H, head_dim], like the result. In each row the real tokens come before the
@@ -71,7 +71,7 @@ def _on_each_device(
 
 
 class Context(NamedTuple):
-    """What a layer is told beside its vectors.
+    """The arguments of a layer besides its vectors.
 
     Attributes:
       visible: who sees whom in a whole sequence; a layer with a window narrows it.
@@ -110,7 +110,7 @@ class SelfAttention(nn.Module):
         )
         if block.rotation is not None:
             query, key = (rotate(factor, context.rotations[block.rotation]) for factor in (query, key))
-        self.sow("intermediates", "factors", (query, key))  # nothing, unless who runs the model asks for it
+        self.sow("intermediates", "factors", (query, key))  # does nothing unless the caller asks for intermediates
         visible = context.visible.within(block.window)
         rate, wanted = config.attention_dropout_rate, config.attention_kernel
         mixed = attend((query, key, value), visible, rate, rng, wanted)

@@ -21,9 +21,9 @@ from bert_jax.records import Batch
 class BiLstm(Head):
     """Replaces the output ``sequence`` by the output of stacked layers, each with a forward and a backward LSTM.
 
-    It is the LSTM of Hochreiter and Schmidhuber 1997, with forget gates. The parameters of each layer and direction are
-    those of ``torch.nn.LSTM``, transposed and with its two biases added up. The gates are in the order input, forget,
-    cell, output::
+    It is the LSTM of Hochreiter and Schmidhuber 1997, with forget gates. Each layer and direction has the parameters of
+    ``torch.nn.LSTM``, transposed and with the two biases added up. The gates are in the order input, forget, cell,
+    output::
 
         layer_<i>/{forward, backward}/{kernel [D or 2F, 4F], recurrent_kernel [F, 4F], bias [4F]}
 

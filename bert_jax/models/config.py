@@ -99,15 +99,15 @@ class ModelConfig:
 
     @property
     def classifier_pooling(self) -> Literal["cls", "mean"]:
-        """The vector of a text that ``modernbert.Pooler`` gives a classifier: the vector of [CLS], or the mean of all.
+        """The vector of a text that ``modernbert.Pooler`` gives a classifier: the vector of [CLS], or the mean.
 
-        What features and sentence vectors pool is another choice (``heads.DEFAULT_POOLING``).
+        Features and sentence vectors have another default (``heads.DEFAULT_POOLING``).
         """
         return "cls"
 
     @property
     def classifier_scale(self) -> float:
-        """The initial standard deviation of the kernel of a classifier, in ``initializer_range``."""
+        """The initial standard deviation of the kernel of a classifier, in units of ``initializer_range``."""
         return 1.0
 
     @property
@@ -147,7 +147,7 @@ class ModelConfig:
     def products(self, length: int) -> int:
         """Return the multiply-adds of all matrix products in a forward pass of a row of ``length`` positions.
 
-        The heads are left out. They serve ``mfu`` and ``bert-jax plan`` alone.
+        Heads are left out. The number serves ``mfu`` and ``bert-jax plan`` alone.
         """
         del length
         return 0
@@ -182,9 +182,10 @@ class Block:
       first_norm: whether a norm comes before attention, if they come "before"; if False, attention reads ``x`` itself.
       gated: whether the MLP multiplies its activated half by another half (GeGLU; Shazeer 2020, section 2).
       fused: whether one kernel makes queries, keys and values.
-      output_scale: the standard deviation of the initial kernels that project back to x, in ``initializer_range``.
+      output_scale: the standard deviation of the initial kernels that project back to x, in units of
+        ``initializer_range``.
       rotation: the base of the rotary positions of queries and keys (Su et al. 2021, section 3.2.2); None: no rotation.
-      window: a token sees those at most so many positions away; None: all of its sequence.
+      window: the number of positions that a token sees to each side; None: its whole sequence.
     """
 
     norm: Literal["after", "before"] = "after"
@@ -203,7 +204,7 @@ class TransformerConfig(ModelConfig):
     layers: "scanned" compiles one layer and loops over parameters stacked on a leading axis; "unrolled" runs faster
       and compiles longer. ``models.transformer`` converts the parameters.
     attention_kernel: what computes attention: "plain" jax or a kernel, which is a file of ``models.kernels``, all with
-      the same result but for rounding; "auto" takes a kernel where one is faster (``models.kernels.choice``).
+      the same result but for rounding; "auto" takes a kernel if it is faster than "plain" (``models.kernels.choice``).
     remat: what the backward pass recomputes: "none" nothing, "dots" everything except matrix products with weights and
       what an attention kernel computed, "full" everything inside a layer.
     """

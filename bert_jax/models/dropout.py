@@ -67,7 +67,8 @@ class RowRng:
     def bits(self, shape: tuple[int, ...], index: jax.Array | None = None) -> jax.Array:
         """Return uniform uint32 of ``shape`` = [B, ...]. A row may have up to 2**32 elements.
 
-        ``index`` (uint32, broadcast to ``shape``) says which of its row's elements each one is, where they are not all.
+        ``index`` (uint32, broadcast to ``shape``) is the number of each element within its row. It is needed where
+        ``shape`` holds only some elements of a row.
         """
         assert shape[0] == self.rows.shape[0], f"{self.rows.shape[0]} row ids for a batch of {shape[0]}"
         row = jax.lax.broadcast_in_dim(self.row_keys(), shape, (0,))
@@ -78,7 +79,7 @@ class RowRng:
 def dropout(x: jax.Array, rate: float, rng: RowRng | None, site: str, index: jax.Array | None = None) -> jax.Array:
     """Return ``x`` [B, ...] with each element zeroed with probability ``rate``, the others scaled by 1 / (1 - rate).
 
-    If ``rng`` is None, there is no dropout. ``index`` is that of ``RowRng.bits``, where x is a part of its rows.
+    If ``rng`` is None, there is no dropout. ``index`` is needed if x is only a part of each row (``RowRng.bits``).
     """
     if rng is None or rate == 0.0:
         return x

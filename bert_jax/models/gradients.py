@@ -24,7 +24,7 @@ Activation = Callable[[jax.Array], jax.Array]
 def gated(activation: Activation, x: jax.Array) -> jax.Array:
     """Return the activation of the first half of x [B, L, 2, M], times the second half, [B, L, M].
 
-    The backward pass computes both again from x: stored, they took 0.7 of it.
+    The backward pass reads x alone and computes both factors again.
     """
     return activation(x[:, :, 0]) * x[:, :, 1]
 

@@ -109,7 +109,7 @@ class LmHead(Head):
         return {self.logits: constrain(logits, "batch", None, "vocab")}
 
     def vectors(self, outputs: Outputs, batch: Batch) -> jax.Array:
-        """Return the vectors [B, P, D] from which tokens are predicted: those at ``masked_positions`` [B, P]."""
+        """Return the vectors [B, P, D] from which tokens are predicted, at ``masked_positions`` [B, P]."""
         return gather(outputs["sequence"], batch["masked_positions"])
 
 
@@ -166,7 +166,7 @@ class Classifier(Head):
 
 
 class ReplacedTokenHead(Head):
-    """Scores each token as one that was put in another's place (Clark et al. 2020, section 3.1).
+    """Scores whether each token was put in the place of another token (Clark et al. 2020, section 3.1).
 
     A dense layer and the activation come before the last layer. Parameters: ``transform/{kernel, bias}``,
     ``dense/{kernel, bias}``.
@@ -217,10 +217,10 @@ class SentenceVector(Head):
 def pool(sequence: jax.Array, attention_mask: jax.Array, pooling: Pooling) -> jax.Array:
     """Return one vector for each text, [B, D] float32 or wider, from sequence [B, L, D] and attention_mask [B, L].
 
-    The tokens are those that the mask has, ``[CLS]`` and ``[SEP]`` included. "mean" is their mean, "max" the largest
-    value of each dimension, "cls" the first of them, without the pooler, and "lasttoken" the last. In
-    "mean_sqrt_len_tokens" the sum is divided by the root of their number; in "weightedmean" the token at position i,
-    counted from 1, has the weight i.
+    The mask says which tokens count, ``[CLS]`` and ``[SEP]`` included. "mean" is the mean of their vectors, "max" the
+    largest value of each dimension, "cls" the first vector, without the pooler, and "lasttoken" the last vector. In
+    "mean_sqrt_len_tokens" the sum is divided by the root of the number of tokens; in "weightedmean" the token at
+    position i, counted from 1, has the weight i.
     """
     sequence = sequence.astype(jnp.promote_types(sequence.dtype, jnp.float32))
     weights = attention_mask.astype(sequence.dtype)

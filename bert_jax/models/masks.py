@@ -76,7 +76,7 @@ def bias(visible: Visible) -> jax.Array:
               4      H  H  H  0  H         H  H  H  0  0         H  H  H  0  0
 
     The output of a padded query is defined, but has no meaning. Packed sequences follow each other in a row, so within
-    a sequence a key to the right is a later position, and distances are those in the row.
+    a sequence a key to the right is a later position, and distances are counted in the row.
     """
     ids = visible.sequence_ids
     seen = visible.attention_mask[:, None, None, :] > 0 if ids is None else _same(ids[:, None], ids[:, None])

@@ -47,12 +47,12 @@ class Part(NamedTuple):
 class EncoderPart(NamedTuple):
     """A part of a model that is an encoder with heads of its own, such as the generator beside a discriminator.
 
-    Its embeddings are those of the model's encoder: the same parameters, which learn from both. ``Model`` does not run
-    it; an objective does, on the rows that it chooses (``apply``).
+    It shares the embeddings of the model's encoder, and these parameters learn from both encoders. ``Model`` does not
+    run this part; an objective does, on rows that the objective chooses (``apply``).
 
     Attributes:
       name: the name of its parameters in the tree, and the site of its dropout.
-      config: that of its encoder, in which embeddings are as wide as those of the model's encoder.
+      config: the settings of its encoder, whose embeddings are as wide as the embeddings of the model's encoder.
       parts: its heads.
     """
 

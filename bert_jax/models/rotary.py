@@ -28,7 +28,7 @@ def rotation(positions: jax.Array, head_dim: int, base: float, dtype: Any) -> Ro
 def rotate(x: jax.Array, by: Rotation) -> jax.Array:
     """Return x [B, L, H, head_dim] rotated, computed in the dtype of the angles; entry j turns with j + head_dim / 2.
 
-    This order of the pairs is that of GPT-NeoX. The result has the dtype of ``x``.
+    GPT-NeoX has this order of the pairs too. The result has the dtype of ``x``.
     """
     cosine, sine = by
     first, second = jnp.split(x.astype(cosine.dtype), 2, axis=-1)

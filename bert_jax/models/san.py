@@ -29,11 +29,11 @@ class StochasticAnswer(Head):
 
     The premise is the first segment with its [CLS] and [SEP], the hypothesis the second with its [SEP]. MT-DNN's code
     (v0.1, module/san.py) computes the same, with two differences: there the hypothesis comes first, and a mean over
-    left-out steps is not divided by the number of those that stay, which no softmax or cross-entropy sees.
+    left-out steps is not divided by the number of steps that stay, which no softmax or cross-entropy sees.
 
-    Parameters: ``pooling`` [D, 1], ``attention`` [D, D], ``dense`` [4D, K], each with a bias, and those of
-    ``torch.nn.GRUCell``, transposed: ``gru/{kernel, recurrent_kernel [D, 3D], bias, recurrent_bias [3D]}``, the gates
-    in the order reset, update, new.
+    Parameters: ``pooling`` [D, 1], ``attention`` [D, D], ``dense`` [4D, K], each with a bias, and, as in
+    ``torch.nn.GRUCell`` but transposed, ``gru/{kernel, recurrent_kernel [D, 3D], bias, recurrent_bias [3D]}``. The
+    gates are in the order reset, update, new.
 
     Attributes:
       num_outputs: K, the number of labels.

@@ -20,12 +20,12 @@ from bert_jax.models.placement import constrain
 from bert_jax.models.primitives import ACTIVATIONS, Dense, LayerNorm
 from bert_jax.records import Batch
 
-# The name of stacked layers, the beginning of the name of one layer, and the name of one that is applied N times.
+# The name of stacked layers, the beginning of the name of a single layer, and the name of a layer that all share.
 STACKED, UNROLLED, SHARED = "layers", "layer_", "layer"
 REMAT_POLICIES = {
     "dots": jax.checkpoint_policies.save_from_both_policies(
         jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-        # The kernel's results take no more memory than those of a product, and it would run twice.
+        # The results of a kernel take no more memory than a product's, and without them the kernel would run twice.
         jax.checkpoint_policies.save_only_these_names(*KEPT),
     ),
     "full": jax.checkpoint_policies.nothing_saveable,
@@ -33,7 +33,7 @@ REMAT_POLICIES = {
 
 
 class _Mlp(nn.Module):
-    """The position-wise feed-forward network, without dropout inside. The kernel of a gated one is ``input`` too."""
+    """The position-wise feed-forward network, without dropout inside. If gated, it still has one ``input`` kernel."""
 
     config: TransformerConfig
     block: Block
@@ -80,13 +80,13 @@ class _Period(nn.Module):
 
     config: TransformerConfig
     blocks: tuple[Block, ...]
-    layer: Any  # the class of each
+    layer: Any  # the class of each layer
 
     @nn.compact
     def __call__(
         self, x: jax.Array, context: Context, rng: RowRng | None, indices: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Return the last layer's output [B, L, D] for x [B, L, D], and those of all of them [period, B, L, D]."""
+        """Return the last layer's output [B, L, D] for x [B, L, D], and the outputs of all layers [period, B, L, D]."""
         kept = []
         for number, block in enumerate(self.blocks):
             x, _ = self.layer(self.config, block, name=f"{UNROLLED}{number}")(x, context, rng, indices[number])
@@ -166,7 +166,7 @@ def run_layers(module: Any, x: jax.Array, batch: Batch, rng: RowRng | None) -> t
 
 
 def _context(config: TransformerConfig, batch: Batch) -> Context:
-    """Return what the layers are told of a batch."""
+    """Return the context in which the layers read a batch."""
     visible = Visible(batch["attention_mask"], batch.get("sequence_ids"), config.causal)
     positions = batch.get("position_ids", jnp.arange(batch["input_ids"].shape[1])[None, :])
     bases = {block.rotation for block in config.blocks if block.rotation is not None}
@@ -192,7 +192,7 @@ def stack_layers(params: Any, groups: tuple[int, int] = (0, 1)) -> Any:
     The dictionary that holds the layers may be at any depth of the tree; numpy arrays stay numpy arrays.
 
     Args:
-      groups: what ``scanned_from`` returns for the forms of the layers; by default all are alike.
+      groups: the result of ``scanned_from`` for the forms of the layers; by default all are alike.
     """
     if not isinstance(params, dict):
         return params

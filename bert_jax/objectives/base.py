@@ -30,7 +30,14 @@ from bert_jax.objectives.setting import ROW_KEYS
 from bert_jax.objectives.setting import Config as Config
 from bert_jax.objectives.setting import Setting as Setting
 from bert_jax.objectives.terms import MLM as MLM
-from bert_jax.objectives.terms import MLM_TITLES, check_terms, count_labels, majority_rates, of_vocabulary
+from bert_jax.objectives.terms import (
+    MLM_TITLES,
+    check_terms,
+    count_labels,
+    majority_rates,
+    punctuation,
+    with_words_alone,
+)
 from bert_jax.parts import catalogue
 from bert_jax.records import Batch, BatchSpec, Sum
 from bert_jax.rows import ngram_models, random, units
@@ -132,7 +139,8 @@ class PretrainingObjective(SingleTask, abc.ABC):
         self.setting = self.setting._replace(model=model)
         self._model = Model(model, self._parts)
         self.parts = tuple(part if isinstance(part, Part) else part.of_vocabulary(size) for part in self.parts)
-        self._terms = of_vocabulary(self._terms, self.tokenizer, size)
+        signs = punctuation(self.tokenizer, size)
+        self._terms = {name: with_words_alone(term, signs) for name, term in self._terms.items()}
         taught = self.lessons.flops if self.lessons else lambda spec: 0.0
         self.flops_per_row = {kind: self.flops(spec) + taught(spec) for kind, spec in self.batch_specs.items()}
 
@@ -148,8 +156,8 @@ class PretrainingObjective(SingleTask, abc.ABC):
     def inputs(self, batch: Batch) -> Batch:
         """Return ``batch`` with the features that ``derived`` names added.
 
-        ``__init__`` traces it to find the features that it reads, which are kept in a batch. So set what it needs
-        before ``super().__init__``, or read ``self.config`` and ``self.pieces``.
+        ``__init__`` traces ``inputs`` to find the features that it reads, and keeps these in a batch. So set the
+        attributes that it needs before ``super().__init__``, or read ``self.config`` and ``self.pieces``.
         """
         return batch
 
@@ -207,7 +215,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
             changes = {name: changes[name] for name in ROW_KEYS if name in changes}
         of_phase, shared = changes.pop("masking", {}), self.config.masking
         own = Config(**{name: getattr(self.config, name) for name in ROW_KEYS})
-        if changes.get("arrangement", own.arrangement) != own.arrangement:  # the options of one say nothing to another
+        if changes.get("arrangement", own.arrangement) != own.arrangement:  # options belong to one arrangement
             changes = {"arrangement_options": {}} | changes
         merged = configuration.replace(own, changes, where, also=("name",))
         masks_at = f"{masks_at if of_phase else 'config.objective'}.masking"

@@ -47,7 +47,7 @@ def read_by(
     given: Iterable[str] = (),
     inputs: Callable[[Batch], Batch] = dict,
 ) -> set[str]:
-    """Return the names of the features that ``function`` reads from a batch of ``spec``; it may lack the last of them.
+    """Return the names of the features that ``function`` reads from a batch of ``spec``; one may be missing there.
 
     The function is traced, not run: once with a batch that notes what is read, then with the features found so far and
     the features ``given`` alone, until no other feature is missed. So reads of a copy are found too.
@@ -88,7 +88,7 @@ class Functions(NamedTuple):
 
     Attributes:
       inputs: adds the features ``derived`` to a batch.
-      forward: gives the outputs of a batch to which ``inputs`` has added features; None: that of the base class.
+      forward: gives the outputs of a batch to which ``inputs`` has added features; None: as the base class does.
       output_shapes: gives the shapes of the outputs for rows of a spec.
     """
 

@@ -1,7 +1,7 @@
 """Replaced-token detection (Clark et al. 2020, "ELECTRA", section 2; google-research/electra, run_pretraining.py).
 
 A small encoder, the generator, predicts masked tokens. One token is drawn from each prediction and put in the place of
-the masked one. The model that is kept, the discriminator, reads that text, which has no masks, and says of each token
+the masked token. The model that is kept, the discriminator, reads that text, which has no masks, and says of each token
 whether it is the original. Both have the same embeddings, layer norm included. A token that is drawn as it was counts
 as original. No gradient goes through a draw: the generator learns from masked tokens alone, as in ``mlm``.
 

@@ -106,7 +106,7 @@ def _united(objectives: Sequence[PretrainingObjective]) -> frozenset[str]:
             if known != part:
                 raise UserError(
                     f"the head {part.name!r} of objective {catalogue.display_name(one.name)} has another class or "
-                    f"other options than that of {catalogue.display_name(first)}; give one of them another name"
+                    f"other options than the head of {catalogue.display_name(first)}; give one of them another name"
                 )
     return frozenset(parts)
 

@@ -83,7 +83,7 @@ def _meaning(function: Any) -> Any:
 def punctuation(tokenizer: Tokenizer | None, size: int) -> npt.NDArray[np.bool_]:
     """Return whether each of ``size`` pieces is punctuation alone (Unicode categories P*); all False without tokenizer.
 
-    Special tokens are not.
+    Special tokens are not punctuation.
     """
     signs_alone = np.zeros(size, np.bool_)
     for i, (text, continues) in enumerate(tokenizer.surfaces[:size] if tokenizer else ()):
@@ -108,12 +108,6 @@ def with_words_alone(term: Term, is_punctuation: npt.NDArray[np.bool_]) -> Term:
     return term._replace(measures={**term.measures, "accuracy_no_punctuation": accuracy})
 
 
-def of_vocabulary(terms: Mapping[str, Term], tokenizer: Tokenizer | None, size: int) -> dict[str, Term]:
-    """Return ``terms`` with the measures that read the pieces of a vocabulary (``with_words_alone``)."""
-    signs = punctuation(tokenizer, size)
-    return {name: with_words_alone(term, signs) for name, term in terms.items()}
-
-
 def check_terms(terms: Mapping[str, Term], objective: str) -> None:
     """Raise ``UserError`` if a loss is no function, or "majority" has no labels to count."""
     for name, term in terms.items():
@@ -130,7 +124,7 @@ def check_terms(terms: Mapping[str, Term], objective: str) -> None:
 
 
 def names_and_functions(terms: Mapping[str, Term]) -> tuple[set[str], list[Measure]]:
-    """Return the names of labels and weights, of features or outputs, and the functions that read what has no name."""
+    """Return the names of the labels and weights that terms read, and the functions that name no labels and weights."""
     functions: list[Any] = [one for term in terms.values() for one in (term.loss, *term.measures.values())]
     names = {name for one in functions if isinstance(one, OfLabels) for name in (one.labels, one.weights)}
     return names, [one for one in functions if not isinstance(one, OfLabels)]

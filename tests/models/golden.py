@@ -1,4 +1,4 @@
-"""A fixed batch, its loss, and where the golden arrays lie."""
+"""A fixed batch, its loss, where the golden arrays lie, and how to read them."""
 
 from pathlib import Path
 from typing import Any
@@ -7,10 +7,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.interchange.conversion import put
 from bert_jax.models.config import ModelConfig
 from tests.models.helpers import pretraining
 
 GOLDEN = Path(__file__).with_name("golden_bert.npz")
+
+
+def tree_of(stored: Any, kind: str) -> dict[str, Any]:
+    """The arrays of a golden file whose names begin with ``kind`` and a slash, as a tree."""
+    found: dict[str, Any] = {}
+    for name in stored.files:
+        if name.startswith(f"{kind}/"):
+            put(found, name.removeprefix(f"{kind}/"), stored[name])
+    return found
 
 
 def batch_of(vocab_size: int, rows: int = 4, length: int = 16, seed: int = 0) -> dict[str, np.ndarray]:

@@ -93,5 +93,18 @@ def _nll(logits: jax.Array, labels: Any) -> jax.Array:
     return -jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.asarray(labels)[..., None], axis=-1)[..., 0]
 
 
+def influence(encoder: nn.Module, params: Any, ids: jax.Array, **inputs: Any) -> np.ndarray:
+    """[query, key]: largest change of a query's output when the token at the key, of the only row, is replaced."""
+
+    @jax.jit
+    def run(ids: jax.Array) -> jax.Array:
+        batch = {"input_ids": ids, "token_type_ids": jnp.zeros_like(ids), **inputs}
+        return encoder.apply({"params": params}, batch).sequence  # type: ignore[union-attr, no-any-return]
+
+    before = run(ids)
+    changed = [run(ids.at[0, key].set(5 + (ids[0, key] + 7) % 50)) for key in range(ids.shape[1])]
+    return np.stack([np.abs(np.asarray(c - before))[0].max(axis=-1) for c in changed], axis=1)
+
+
 def as_jax(tree: Any) -> Any:
     return jax.tree.map(jnp.asarray, tree)

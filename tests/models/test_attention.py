@@ -1,32 +1,17 @@
 """Who sees whom: leak tests, each with a check that it could fail."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.models.encoders.bert import Encoder
 from bert_jax.models.masks import HIDDEN, Visible, bias
-from tests.models.helpers import as_jax, random_params, tiny
+from tests.models.helpers import as_jax, influence, random_params, tiny
 
 LENGTH = 10
 PARAMS = as_jax(random_params(tiny()))["encoder"]
 IDS = jnp.asarray(np.random.default_rng(0).integers(5, 64, (1, LENGTH)), jnp.int32)
 ZEROS = jnp.zeros_like(IDS)
-
-
-def influence(**inputs: Any) -> np.ndarray:
-    """[query, key]: largest change of a query's output when the token at the key is replaced."""
-
-    @jax.jit
-    def run(ids: jax.Array) -> jax.Array:
-        batch = {"input_ids": ids, "token_type_ids": ZEROS, **inputs}
-        return Encoder(tiny()).apply({"params": PARAMS}, batch).sequence  # type: ignore[union-attr, no-any-return]
-
-    before = run(IDS)
-    changed = [run(IDS.at[0, key].set(5 + (IDS[0, key] + 7) % 50)) for key in range(LENGTH)]
-    return np.stack([np.abs(np.asarray(c - before))[0].max(axis=-1) for c in changed], axis=1)
 
 
 def test_bias_matrices_are_those_of_the_docstrings() -> None:
@@ -44,7 +29,7 @@ def test_bias_matrices_are_those_of_the_docstrings() -> None:
 
 def test_padding_is_never_read() -> None:
     mask = jnp.asarray(np.arange(LENGTH)[None, :] < 7, jnp.int32)
-    seen = influence(attention_mask=mask)
+    seen = influence(Encoder(tiny()), PARAMS, IDS, attention_mask=mask)
     assert np.all(seen[:7, 7:] == 0)  # real queries, padded keys: bit-identical
     assert np.all(seen[:7, :7] > 1e-5)  # real keys: the power check
 
@@ -53,7 +38,12 @@ def test_packed_pairs_do_not_see_each_other() -> None:
     ids = np.array([[1, 1, 1, 2, 2, 2, 2, 3, 0, 0]])
     positions = jnp.array([[0, 1, 2, 0, 1, 2, 3, 0, 0, 0]])
     seen = influence(
-        attention_mask=jnp.asarray(ids > 0, jnp.int32), sequence_ids=jnp.asarray(ids), position_ids=positions
+        Encoder(tiny()),
+        PARAMS,
+        IDS,
+        attention_mask=jnp.asarray(ids > 0, jnp.int32),
+        sequence_ids=jnp.asarray(ids),
+        position_ids=positions,
     )
     visible = (ids == ids.T) & (ids > 0) & (ids.T > 0)
     real = ids[0] > 0
@@ -64,11 +54,11 @@ def test_packed_pairs_do_not_see_each_other() -> None:
 def test_a_packed_row_gives_what_its_pairs_give_alone() -> None:
     ids = jnp.array([[1, 1, 1, 1, 2, 2, 2, 2, 2, 0]])
     positions = jnp.array([[0, 1, 2, 3, 0, 1, 2, 3, 4, 0]])
-    model, variables = Encoder(tiny()), {"params": PARAMS}
     row = {"input_ids": IDS, "token_type_ids": ZEROS, "attention_mask": (ids > 0).astype(jnp.int32)}
-    packed: Any = model.apply(variables, {**row, "position_ids": positions, "sequence_ids": ids})
-    for start, stop in ((0, 4), (4, 9)):
-        part = IDS[:, start:stop]
-        row = {"input_ids": part, "token_type_ids": jnp.zeros_like(part), "attention_mask": jnp.ones_like(part)}
-        alone: Any = model.apply(variables, row)
-        np.testing.assert_allclose(packed.sequence[:, start:stop], alone.sequence, atol=1e-5)
+    packed = {**row, "position_ids": positions, "sequence_ids": ids}
+    parts = (slice(0, 4), slice(4, 9))
+    alone = [{name: x[:, part] for name, x in row.items()} for part in parts]
+    read = jax.jit(lambda batches: [Encoder(tiny()).apply({"params": PARAMS}, batch).sequence for batch in batches])  # type: ignore[union-attr]
+    together, *apart = read([packed, *alone])
+    for part, wanted in zip(parts, apart, strict=True):
+        np.testing.assert_allclose(together[:, part], wanted, atol=1e-5)

@@ -20,12 +20,12 @@ RNG = RowRng.create(0, 3, jnp.arange(4))
 
 
 @functools.cache
-def value_and_gradient(config: ModelConfig, dropout: bool = False) -> tuple[Any, Any]:
-    """Return value and gradient at the same parameters for every config, as an unrolled model has them."""
+def value_and_gradient(config: ModelConfig) -> tuple[Any, Any]:
+    """Return value and gradient with dropout, at the same unrolled parameters for every config."""
     model, params = pretraining(config), random_params(tiny())
     params = stack_layers(params) if config.layers == "scanned" else params
-    batch, targets, rng = as_jax(random_batch()), as_jax(random_targets()), RNG if dropout else None
-    value, gradient = jax.jit(jax.value_and_grad(lambda p: loss(model, p, batch, targets, rng)))(as_jax(params))
+    batch, targets = as_jax(random_batch()), as_jax(random_targets())
+    value, gradient = jax.jit(jax.value_and_grad(lambda p: loss(model, p, batch, targets, RNG)))(as_jax(params))
     return value, unstack_layers(gradient) if config.layers == "scanned" else gradient
 
 
@@ -40,10 +40,9 @@ def assert_close(actual: Any, expected: Any, tolerance: float) -> None:
     jax.tree_util.tree_map_with_path(check, actual, expected)
 
 
-@pytest.mark.parametrize("dropout", [False, True], ids=["eval", "dropout"])
-def test_scanned_and_unrolled_are_one_model(dropout: bool) -> None:
-    value, gradient = value_and_gradient(tiny(), dropout)
-    scanned_value, scanned_gradient = value_and_gradient(tiny(layers="scanned"), dropout)
+def test_scanned_and_unrolled_are_one_model() -> None:
+    value, gradient = value_and_gradient(tiny())
+    scanned_value, scanned_gradient = value_and_gradient(tiny(layers="scanned"))
     assert scanned_value == pytest.approx(float(value), rel=1e-6)
     assert_close(scanned_gradient, gradient, 1e-5)
 
@@ -51,8 +50,8 @@ def test_scanned_and_unrolled_are_one_model(dropout: bool) -> None:
 @pytest.mark.parametrize("layers", ["unrolled", "scanned"])
 @pytest.mark.parametrize("remat", ["dots", "full"])
 def test_remat_changes_nothing(layers: Any, remat: Any) -> None:
-    value, gradient = value_and_gradient(tiny(layers=layers), dropout=True)
-    remat_value, remat_gradient = value_and_gradient(tiny(layers=layers, remat=remat), dropout=True)
+    value, gradient = value_and_gradient(tiny(layers=layers))
+    remat_value, remat_gradient = value_and_gradient(tiny(layers=layers, remat=remat))
     assert remat_value == pytest.approx(float(value), rel=1e-6)
     assert_close(remat_gradient, gradient, 1e-5)
 
@@ -84,15 +83,19 @@ def test_stack_and_unstack_are_inverse_and_keep_numpy() -> None:
 def test_all_hidden_states() -> None:
     batch = as_jax(random_batch())
     ids = {name: batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
-    params = as_jax(random_params(tiny()))["encoder"]
-    read: Any = Encoder(tiny()).apply({"params": params}, ids, hidden_states="all")
-    scanned: Any = Encoder(tiny(layers="scanned")).apply({"params": stack_layers(params)}, ids, hidden_states="all")
-    states = read.hidden
-    assert states.shape == (3, 4, 16, 32)
-    np.testing.assert_allclose(states, scanned.hidden, atol=1e-5)
-    np.testing.assert_array_equal(states[-1], read.sequence)
-    alone: Any = Encoder(tiny()).apply({"params": params}, ids)
-    np.testing.assert_array_equal(states[-1], alone.sequence)
+    unrolled, scanned = Encoder(tiny()), Encoder(tiny(layers="scanned"))
+
+    @jax.jit
+    def run(params: Any) -> Any:
+        every = unrolled.apply({"params": params}, ids, hidden_states="all")
+        again = scanned.apply({"params": stack_layers(params)}, ids, hidden_states="all")
+        return every, again, unrolled.apply({"params": params}, ids)
+
+    every, again, alone = run(as_jax(random_params(tiny()))["encoder"])
+    assert every.hidden.shape == (3, 4, 16, 32)
+    np.testing.assert_allclose(every.hidden, again.hidden, atol=1e-5)
+    np.testing.assert_array_equal(every.hidden[-1], every.sequence)
+    np.testing.assert_array_equal(every.sequence, alone.sequence)
     assert alone.hidden is None
 
 

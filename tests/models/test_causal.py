@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -10,7 +9,7 @@ from bert_jax.models.encoders.bert import Encoder
 from bert_jax.models.heads import summary_positions
 from bert_jax.models.masks import HIDDEN, Visible, bias
 from bert_jax.models.transformer import stack_layers
-from tests.models.helpers import as_jax, random_params, tiny
+from tests.models.helpers import as_jax, influence, random_params, tiny
 
 LENGTH = 10
 CONFIG = tiny(attention="causal", num_layers=3)
@@ -18,19 +17,6 @@ PARAMS = as_jax(random_params(CONFIG))["encoder"]
 IDS = jnp.asarray(np.random.default_rng(0).integers(5, 64, (1, LENGTH)), jnp.int32)
 ZEROS = jnp.zeros_like(IDS)
 EARLIER = np.tri(LENGTH, dtype=bool)
-
-
-def influence(**inputs: Any) -> np.ndarray:
-    """[query, key]: largest change of a query's output when the token at the key is replaced."""
-
-    @jax.jit
-    def run(ids: jax.Array) -> jax.Array:
-        batch = {"input_ids": ids, "token_type_ids": ZEROS, **inputs}
-        return Encoder(CONFIG).apply({"params": PARAMS}, batch).sequence  # type: ignore[union-attr, no-any-return]
-
-    before = run(IDS)
-    changed = [run(IDS.at[0, key].set(5 + (IDS[0, key] + 7) % 50)) for key in range(LENGTH)]
-    return np.stack([np.abs(np.asarray(c - before))[0].max(axis=-1) for c in changed], axis=1)
 
 
 def test_the_matrices_are_those_of_the_docstring() -> None:
@@ -43,7 +29,9 @@ def test_the_matrices_are_those_of_the_docstring() -> None:
 
 
 def test_what_stands_to_the_right_is_never_read() -> None:
-    seen = influence(attention_mask=jnp.asarray(np.arange(LENGTH)[None, :] < 7, jnp.int32))
+    seen = influence(
+        Encoder(CONFIG), PARAMS, IDS, attention_mask=jnp.asarray(np.arange(LENGTH)[None, :] < 7, jnp.int32)
+    )
     real = EARLIER[:7, :7]
     assert np.all(seen[:7, :7][~real] == 0)  # bit-identical
     assert np.all(seen[:7, :7][real] > 1e-5)  # the power check
@@ -54,7 +42,9 @@ def test_packed_pairs_are_causal_each_by_itself() -> None:
     ids = np.array([[1, 1, 1, 2, 2, 2, 2, 3, 0, 0]])
     positions = jnp.array([[0, 1, 2, 0, 1, 2, 3, 0, 0, 0]])
     mask = jnp.asarray(ids > 0, jnp.int32)
-    seen = influence(attention_mask=mask, sequence_ids=jnp.asarray(ids), position_ids=positions)
+    seen = influence(
+        Encoder(CONFIG), PARAMS, IDS, attention_mask=mask, sequence_ids=jnp.asarray(ids), position_ids=positions
+    )
     visible, real = (ids == ids.T) & EARLIER & (ids > 0), ids[0] > 0
     assert np.all(seen[real][~visible[real]] == 0)
     assert np.all(seen[real][visible[real]] > 1e-5)

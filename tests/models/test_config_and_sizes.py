@@ -1,4 +1,5 @@
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import pytest
@@ -18,9 +19,8 @@ from tests.models.helpers import pretraining, random_batch
 COUNTS = {"base": (109_482_240, 110_106_428), "large": (335_141_888, 336_226_108)}
 
 
-@pytest.mark.parametrize("layers", ["unrolled", "scanned"])
-@pytest.mark.parametrize("size", COUNTS)
-def test_parameter_counts_are_the_published_ones(size: str, layers: str) -> None:
+@pytest.mark.parametrize(("size", "layers"), [("base", "unrolled"), ("base", "scanned"), ("large", "scanned")])
+def test_parameter_counts_are_the_published_ones(size: str, layers: Any) -> None:
     config = bert.Config(vocab_size=30_522, **SIZES[size], layers=layers)
     shapes = nn.unbox(jax.eval_shape(pretraining(config).init, jax.random.key(0), random_batch()))
     count = {name: sum(leaf.size for leaf in jax.tree.leaves(tree)) for name, tree in shapes["params"].items()}

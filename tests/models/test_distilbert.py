@@ -11,11 +11,12 @@ from flax import linen as nn
 
 from bert_jax.configuration import build
 from bert_jax.errors import UserError
-from bert_jax.interchange.conversion import leaf, put
+from bert_jax.interchange.conversion import leaf
 from bert_jax.models.encoders import bert, distilbert
 from bert_jax.models.model import LM_HEAD, Model
 from bert_jax.models.transformer import stack_layers
 from bert_jax.parts import catalogue
+from tests.models.golden import tree_of
 from tests.models.golden_distilbert import GOLDEN, STORED
 from tests.models.golden_heads import SIZES, V, batch_of, loss_of
 from tests.models.helpers import TINY, as_jax, random_batch, random_params, tiny
@@ -81,10 +82,7 @@ def test_it_computes_what_a_bert_with_token_types_of_zero_does() -> None:
 def test_what_torch_gave() -> None:
     """Logits, loss and gradients that tests/parity/test_distilbert.py has stored."""
     stored = np.load(GOLDEN)
-    params: dict[str, Any] = {}
-    for name in stored.files:
-        if name.startswith("params/"):
-            put(params, name.removeprefix("params/"), stored[name])
+    params = tree_of(stored, "params")
     config = distilbert.Config(V, **SIZES)
     parts = {"masked_lm": ("encoder", "mlm_head"), "classification": ("encoder", "pooler", "classifier")}
 

@@ -8,11 +8,12 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.interchange.conversion import leaf, put
+from bert_jax.interchange.conversion import leaf
 from bert_jax.models.encoders import electra
 from bert_jax.models.model import LM_HEAD, EncoderPart, Model
 from bert_jax.objectives.replaced_tokens import DISCRIMINATOR, Config, generator_of
 from bert_jax.training.mesh import unbox
+from tests.models.golden import tree_of
 from tests.models.golden_electra import GOLDEN, SIZES, V, loss_of, objective
 from tests.models.helpers import random_batch
 
@@ -54,27 +55,21 @@ def test_parameter_counts_are_the_published_ones(size: str) -> None:
     assert (projection > 0) == ("embedding_projection" in own["encoder"])
 
 
-@pytest.mark.parametrize("layers", ["unrolled"])
-def test_what_torch_gave(layers: Any) -> None:
+def test_what_torch_gave() -> None:
     """Logits of both networks, the text that the second reads, the loss of both, and every gradient."""
     stored = np.load(GOLDEN)
-    found: dict[str, dict[str, Any]] = {"params": {}, "batch": {}, "gradients": {}}
-    for name in stored.files:
-        kind, _, path = name.partition("/")
-        if kind in found:
-            put(found[kind], path, stored[name])
-    task, batch = objective(electra.Config(V, **SIZES, layers=layers)), found["batch"]
-    run = jax.jit(jax.value_and_grad(lambda p: loss_of(task, p, batch), has_aux=True))
-    (loss, outputs), grads = run(found["params"])
+    params, batch, gradients = (tree_of(stored, kind) for kind in ("params", "batch", "gradients"))
+    task = objective(electra.Config(V, **SIZES))
+    (loss, outputs), grads = jax.jit(jax.value_and_grad(lambda p: loss_of(task, p, batch), has_aux=True))(params)
     for name in ("drawn_ids", "is_replaced"):
         np.testing.assert_array_equal(outputs[name], stored[name])
     real = batch["attention_mask"] > 0
     np.testing.assert_allclose(outputs["mlm_logits"], stored["mlm_logits"], atol=2e-5, rtol=0)
     np.testing.assert_allclose(outputs["replaced_logits"][real], stored["replaced_logits"][real], atol=2e-5, rtol=0)
     assert float(loss) == pytest.approx(float(stored["loss"]), rel=2e-6)
-    paths = ["/".join(str(k.key) for k in path) for path, _ in jax.tree_util.tree_leaves_with_path(found["params"])]
+    paths = ["/".join(str(k.key) for k in path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     shown = [path for path in paths if not path.endswith("key/bias")]  # that of the keys' bias is rounding
     assert len(shown) > 40
     for path in shown:
-        expected = leaf(found["gradients"], path)
+        expected = leaf(gradients, path)
         assert np.abs(np.asarray(leaf(grads, path)) - expected).max() <= 1e-5 * np.abs(expected).max(), path

@@ -1,25 +1,15 @@
 """Outputs, loss and gradients that PyTorch gave for stored weights (written by tests/parity/test_hugging_face.py)."""
 
-from typing import Any
-
 import jax
 import numpy as np
 
 from bert_jax.models.encoders import bert
-from tests.models.golden import GOLDEN, loss_of
+from tests.models.golden import GOLDEN, loss_of, tree_of
 
 
 def test_what_torch_gave() -> None:
     stored = np.load(GOLDEN)
-    params: dict[str, Any] = {}
-    for name in stored.files:
-        if name.startswith("params/"):
-            *folders, last = name.split("/")[1:]
-            node = params
-            for folder in folders:
-                node = node.setdefault(folder, {})
-            node[last] = stored[name]
-    batch = {name.removeprefix("batch/"): stored[name] for name in stored.files if name.startswith("batch/")}
+    params, batch = (tree_of(stored, kind) for kind in ("params", "batch"))
     config = bert.Config(64, hidden_size=32, num_layers=3, num_heads=4, mlp_dim=64, max_length=32)
     (loss, outputs), grads = jax.jit(jax.value_and_grad(lambda p: loss_of(config, p, batch), has_aux=True))(params)
     np.testing.assert_allclose(outputs["mlm_logits"], stored["mlm_logits"], atol=2e-5, rtol=0)

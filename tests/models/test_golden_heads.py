@@ -1,23 +1,19 @@
 """Logits, loss and gradients that PyTorch gave for stored weights (written by tests/parity/test_heads.py)."""
 
-from typing import Any
-
 import jax
 import numpy as np
 import pytest
 
-from bert_jax.interchange.conversion import leaf, put
+from bert_jax.interchange.conversion import leaf
 from bert_jax.models.encoders import bert
+from tests.models.golden import tree_of
 from tests.models.golden_heads import KINDS, SIZES, V, batch_of, golden, loss_of
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_torch_gave(kind: str) -> None:
     stored = np.load(golden(kind))
-    params: dict[str, Any] = {}
-    for name in stored.files:
-        if name.startswith("params/"):
-            put(params, name.removeprefix("params/"), stored[name])
+    params = tree_of(stored, "params")
     batch = batch_of(kind)
     batch = {name: x.astype(np.float32) if x.dtype == np.float64 else x for name, x in batch.items()}
     config = bert.Config(V, **SIZES)

@@ -12,13 +12,14 @@ from flax import linen as nn
 
 from bert_jax.configuration import build
 from bert_jax.errors import UserError
-from bert_jax.interchange.conversion import leaf, put
+from bert_jax.interchange.conversion import leaf
 from bert_jax.interchange.family import family_of
 from bert_jax.models.config import Block
 from bert_jax.models.encoders import bert, modernbert
 from bert_jax.models.heads import Classifier
 from bert_jax.models.model import LM_HEAD, POOLER, Model, Part, fresh_params
 from bert_jax.models.transformer import scanned_from, stack_layers, unstack_layers
+from tests.models.golden import tree_of
 from tests.models.golden_modernbert import GOLDEN, LENGTH, batch_of, config_of
 
 CLASSIFIER = Part.of("classifier", Classifier, num_outputs=9)
@@ -35,7 +36,7 @@ def test_parameter_counts_are_the_published_ones() -> None:
     """ModernBERT's with its head (Hugging Face), and Ettin's encoders (section 20 of its sizes)."""
 
     def count(size: str, *parts: str) -> int:
-        config = modernbert.Config(50_368, **modernbert.SIZES[size])
+        config = modernbert.Config(50_368, **modernbert.SIZES[size], layers="scanned")  # traced quickly
         shapes = jax.eval_shape(lambda: fresh_params(config))
         return sum(x.size for part in ("encoder", *parts) for x in jax.tree.leaves(shapes[part]))
 
@@ -51,8 +52,8 @@ def test_parameter_counts_are_the_published_ones() -> None:
 
 def test_initial_values_are_the_published_ones() -> None:
     """A normal distribution that is cut at two deviations has 0.8796 of its deviation (initialization.py)."""
-    params = fresh_params(modernbert.Config(1024, 128, 7, 2, 192))
-    layer = params["encoder"]["layer_1"]
+    params = fresh_params(modernbert.Config(1024, 128, 7, 2, 192, layers="scanned"))
+    layer = params["encoder"]["layers"]["layer_0"]
     of_in, of_out = 0.02 * 0.8796, 0.02 * 0.8796 / np.sqrt(2 * 7)
     wanted = {
         of_in: [layer["attention"]["qkv"], layer["mlp"]["input"], params["mlm_head"]["transform"]],
@@ -93,28 +94,27 @@ def test_a_local_layer_sees_what_is_near_and_a_global_one_everything() -> None:
 def test_scanned_layers_compute_what_unrolled_ones_do() -> None:
     """Also the vectors of all layers and gradients; and back again, the parameters have the same bits."""
     batch = {name: x for name, x in batch_of().items() if name != "labels"}
-    for count in (4, 7):
-        plain, scanned = (config_of(num_layers=count, layers=layers) for layers in ("unrolled", "scanned"))
-        params, groups = random_params(plain)["encoder"], scanned_from(plain.blocks)
-        stacked = stack_layers(params, groups)
-        shapes = jax.eval_shape(lambda config=scanned: fresh_params(config))["encoder"]
-        assert jax.tree.map(jnp.shape, stacked) == jax.tree.map(jnp.shape, shapes)
-        jax.tree.map(np.testing.assert_array_equal, unstack_layers(stacked, groups), params)
+    plain, scanned = (config_of(num_layers=7, layers=layers) for layers in ("unrolled", "scanned"))
+    params, groups = random_params(plain)["encoder"], scanned_from(plain.blocks)
+    stacked = stack_layers(params, groups)
+    shapes = jax.eval_shape(lambda: fresh_params(scanned))["encoder"]
+    assert jax.tree.map(jnp.shape, stacked) == jax.tree.map(jnp.shape, shapes)
+    jax.tree.map(np.testing.assert_array_equal, unstack_layers(stacked, groups), params)
 
-        def total(params: Any, config: Any) -> Any:
-            found: Any = modernbert.Encoder(config).apply({"params": params}, batch, hidden_states="all")
-            return jnp.sum(found.sequence**2), found.hidden
+    def total(params: Any, config: Any) -> Any:
+        found: Any = modernbert.Encoder(config).apply({"params": params}, batch, hidden_states="all")
+        return jnp.sum(found.sequence**2), found.hidden
 
-        grad = jax.jit(jax.value_and_grad(total, has_aux=True), static_argnums=1)
-        (value, hidden), gradient = grad(params, plain)
-        (other, every), back = grad(stacked, scanned)
-        assert float(other) == pytest.approx(float(value), rel=1e-5)
-        np.testing.assert_allclose(every, hidden, atol=1e-4)
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4 * np.abs(b).max()),
-            unstack_layers(back, groups),
-            gradient,
-        )
+    grad = jax.jit(jax.value_and_grad(total, has_aux=True), static_argnums=1)
+    (value, hidden), gradient = grad(params, plain)
+    (other, every), back = grad(stacked, scanned)
+    assert float(other) == pytest.approx(float(value), rel=1e-5)
+    np.testing.assert_allclose(every, hidden, atol=1e-4)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4 * np.abs(b).max()),
+        unstack_layers(back, groups),
+        gradient,
+    )
 
 
 def test_as_few_layers_as_possible_are_compiled() -> None:
@@ -151,10 +151,7 @@ def test_a_text_is_pooled_alike_alone_and_in_a_packed_row(pooling: Any) -> None:
 def test_what_torch_gave() -> None:
     """Logits, loss and gradients that tests/parity/test_modernbert.py has stored."""
     stored = np.load(GOLDEN)
-    params: dict[str, Any] = {}
-    for name in stored.files:
-        if name.startswith("params/"):
-            put(params, name.removeprefix("params/"), stored[name])
+    params = tree_of(stored, "params")
     batch = batch_of()
     everywhere = np.tile(np.arange(LENGTH, dtype=np.int32), (2, 1))
     read = {name: batch[name] for name in ("input_ids", "attention_mask")} | {"masked_positions": everywhere}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
+import io
 import json
 import re
 import shutil
@@ -19,19 +22,22 @@ from safetensors.numpy import load_file
 import bert_jax
 from bert_jax.checkpoints.restoring import read_params
 from bert_jax.cli.main import run
+from bert_jax.errors import UserError
+from bert_jax.models.encoders import bert
 from bert_jax.models.model import config_of
 from bert_jax.objectives import base
 from bert_jax.planning.compile import bytes_of
 from bert_jax.program import size
-from bert_jax.recipes import recipes
-from bert_jax.recipes.pretraining_settings import PretrainingSettings
+from bert_jax.runs.models_read import check_features
+from bert_jax.runs.prepared import Request
 from bert_jax.runs.pretraining import Pretraining
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.workdir.run_record import read_run
 from tests import toy
 from tests.interchange.numpy_models import numpy_outputs
-from tests.objectives.test_terms import LAYOUTS, RECIPE, one_update
+from tests.objectives.test_terms import LAYOUTS, one_update
+from tests.objectives.texts import RECIPE, settings_of
 from tests.training.test_layouts import compare
 
 PAGE = Path(base.__file__).with_name("README.md").read_text(encoding="utf-8")
@@ -103,9 +109,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def student(place: Path) -> Path:
-    """The workdir of the finished student."""
-    with toy.one_device():
-        assert pretrain(place, "student") == 0
+    """The workdir of the finished student, which eight devices have trained in two parts."""
+    with contextlib.redirect_stderr(io.StringIO()) as err:
+        assert pretrain(place, "student", "--config.training.micro_batches=2") == 0
+    assert "divide no axis" not in err.getvalue()
     return place / "student"
 
 
@@ -114,8 +121,7 @@ def pretrain(place: Path, workdir: str, *flags: str, recipe: str = "own.py") -> 
 
 
 def checked(place: Path, *flags: str) -> Any:
-    config = recipes.load(str(place / "own.py"), flags).to_dict()
-    return Pretraining(PretrainingSettings.of(config), devices=jax.devices()[:1])
+    return Pretraining(settings_of(place / "own.py", *flags), devices=jax.devices()[:1])
 
 
 def records(workdir: Path, split: str) -> list[dict[str, Any]]:
@@ -131,20 +137,20 @@ def test_every_layout_gives_the_same_step(place: Path, tmp_path: Path, monkeypat
         monkeypatch.setattr(meshes, "SPLIT", 16)
         expected = one_update(task, "phase1", 1, MeshConfig(), 1)
         assert expected[0]["teacher_loss"] > 1e-3
-        fsdp = {"fsdp": (8, MeshConfig(data=2, fsdp=2, tensor=2, weight_update="replicated"), 1)}
-        for layout in (LAYOUTS | fsdp).values():
+        fsdp = (8, MeshConfig(data=2, fsdp=2, tensor=2, weight_update="replicated"), 1)
+        for layout in (LAYOUTS["eight devices, sharded"], fsdp):
             compare(one_update(task, "phase1", *layout), expected, loss_tolerance=1e-12, gradient_tolerance=1e-10)
 
 
-@pytest.mark.parametrize("update", [pytest.param("replicated", marks=pytest.mark.heavy), "sharded"])
-def test_eight_devices_and_two_parts_have_the_curve_of_one(
-    update: str, place: Path, student: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.heavy
+@pytest.mark.parametrize("update", ["replicated", "sharded"])
+def test_eight_devices_and_two_parts_have_the_curve_of_one(update: str, place: Path) -> None:
     flags = [f"--config.mesh.weight_update={update}", "--config.training.micro_batches=2", "--config.export=False"]
+    with toy.one_device():
+        assert pretrain(place, f"{update}_one", "--config.export=False") == 0
     assert pretrain(place, update, *flags) == 0
-    assert "divide no axis" not in capsys.readouterr().err
     for split in ("train", "eval"):
-        found, expected = (records(workdir, split) for workdir in (place / update, student))
+        found, expected = (records(place / workdir, split) for workdir in (update, f"{update}_one"))
         for name in ("mlm_loss", "teacher_loss"):
             curves = [[line[name] for line in lines] for lines in (found, expected)]
             np.testing.assert_allclose(*curves, rtol=1e-4, err_msg=f"{split} {name}")
@@ -182,7 +188,7 @@ def test_no_checkpoint_holds_the_teacher_and_the_student_needs_it_no_more(
     assert set(params) == {"encoder", "mlm_head"}
     taught = sum(leaf.size for leaf in jax.tree.leaves(read_params(str(place / "teacher"))[0]))
     assert taught > 2 * trained
-    content = facts["objective"]["teacher"]
+    content = facts["objective"]["teacher"]  # a name that does not change where the teacher lies
     assert re.fullmatch("teacher@[0-9a-f]{16}", content)
     assert facts["run"]["identity"]["objective"]["teacher"] == content
 
@@ -192,10 +198,10 @@ def test_no_checkpoint_holds_the_teacher_and_the_student_needs_it_no_more(
         assert run(["fill-mask", f"--workdir={alone}", "the [MASK] sees the river."]) == 0
         assert run(["export", f"--workdir={alone}", f"--output={tmp_path / 'model'}"]) == 0
         assert json.loads((tmp_path / "model" / "config.json").read_text())["architectures"] == ["BertForMaskedLM"]
+        parts = "--config.training.micro_batches=2"
         key = "--config.objective.teacher"
-        for same in (moved, moved / "hugging_face"):  # elsewhere, and as its export
-            assert pretrain(place, str(alone), f"{key}={same}") == 0
-        assert pretrain(place, str(alone), f"{key}={moved}@2") == 2
+        assert pretrain(place, str(alone), parts, f"{key}={moved / 'hugging_face'}") == 0  # elsewhere, as its export
+        assert pretrain(place, str(alone), parts, f"{key}={moved}@2") == 2
         assert f"config.objective.teacher: '{content}' -> 'teacher@" in capsys.readouterr().err
         assert pretrain(place, str(alone)) == 2
         assert f"config.objective.teacher={place / 'teacher'} is neither" in capsys.readouterr().err
@@ -206,14 +212,11 @@ def test_no_checkpoint_holds_the_teacher_and_the_student_needs_it_no_more(
 def test_two_objectives_share_a_teacher_and_plans_count_it(
     place: Path, one_device: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one, other = (checked(place, f"--config.objective.temperature={t}").task for t in (1.0, 2.0))
-    frozen = [task.init(jax.random.key(0)).frozen for task in (one, other)]
-    assert frozen[0].keys() == frozen[1].keys()
-    assert (
-        frozen[0].keys() != checked(place, f"--config.objective.teacher={place / 'teacher'}@2").task.given.arrays.keys()
-    )
+    recipe, colder = checked(place), checked(place, "--config.objective.temperature=1")
+    earlier = checked(place, f"--config.objective.teacher={place / 'teacher'}@2")
+    frozen = [one.task.init(jax.random.key(0)).frozen.keys() for one in (recipe, colder)]
+    assert frozen[0] == frozen[1] != earlier.task.given.arrays.keys()
     whole = sum(leaf.nbytes for leaf in jax.tree.leaves(read_params(str(place / "teacher"))[0]))
-    recipe = checked(place)
     for devices in (1, 8):
         mesh = meshes.make_mesh(MeshConfig(), jax.devices("cpu")[:devices])
         assert bytes_of(recipe.experiment.initial_state(recipe.task, mesh).shapes[1]) == whole
@@ -221,12 +224,10 @@ def test_two_objectives_share_a_teacher_and_plans_count_it(
     assert f"frozen {size(whole)}, " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("among", ["phases", "members"])
-def test_one_of_several_objectives_has_a_teacher(
-    among: str, place: Path, tmp_path: Path, one_device: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def write_several(place: Path, folder: Path, among: str, teacher: Path | str) -> tuple[Path, str]:
+    """Write a recipe in which one of several objectives has a teacher; return its path and the teacher's key."""
     recipe = json.loads((place / "first.json").read_text())
-    taught = {"name": str(place / "teacher.py"), "teacher": "TEACHER"}
+    taught = {"name": str(place / "teacher.py"), "teacher": str(teacher)}
     if among == "phases":
         steps = {"num_steps": 2, "batch_size": 16, "max_length": 32}
         recipe["phases"] = {"phase1": {**steps, "objective": taught}, "phase2": steps}
@@ -235,21 +236,33 @@ def test_one_of_several_objectives_has_a_teacher(
         recipe["objective"] = {"members": {"plain": {"name": "mlm"}, "taught": taught}, "arrangement": "sentences"}
         key = "config.objective.members.taught.teacher"
     recipe |= {"vocab": {"path": str(place / "vocab.txt")}, "export": False}
+    own = folder / "own.py"
+    own.write_text(RECIPE.replace("{}", repr(recipe)))
+    return own, key
+
+
+@pytest.mark.parametrize("among", ["phases", "members"])
+def test_one_of_several_objectives_has_a_teacher(among: str, place: Path, tmp_path: Path) -> None:
+    """The run is known by what the teacher is, wherever it lies."""
     (tmp_path / "moved").symlink_to(place / "teacher")
+    names = []
+    for teacher in (place / "teacher", tmp_path / "moved", f"{place / 'teacher'}@2"):
+        own, key = write_several(place, tmp_path, among, teacher)
+        identity: Any = Pretraining(settings_of(own), devices=jax.devices()[:1]).identity(Request(""))
+        names.append(functools.reduce(lambda tree, name: tree[name], key.split(".")[1:], identity))
+    assert names[0] == names[1] != names[2]
+    assert all(re.fullmatch("teacher@[0-9a-f]{16}", name) for name in names)
+    own, key = write_several(place, tmp_path, among, "gone")
+    assert f"{key}=gone is neither" in said_of(place, recipe=str(own))
 
-    def said(teacher: Path | str) -> tuple[int, str]:
-        own = tmp_path / "own.py"
-        own.write_text(RECIPE.replace("{}", repr(recipe).replace("TEACHER", str(teacher))))
-        code = run(["pretrain", f"--config={own}", f"--workdir={tmp_path / 'run'}"])
-        return code, capsys.readouterr().err
 
-    assert f"{key}=gone is neither" in said("gone")[1]
-    assert said(place / "teacher")[0] == 0
+@pytest.mark.parametrize("among", [pytest.param("phases", marks=pytest.mark.heavy), "members"])
+def test_one_of_several_objectives_learns_from_its_teacher(
+    among: str, place: Path, tmp_path: Path, one_device: None
+) -> None:
+    own, _ = write_several(place, tmp_path, among, place / "teacher")
+    assert run(["pretrain", f"--config={own}", f"--workdir={tmp_path / 'run'}"]) == 0
     assert any("teacher_loss" in line for line in records(tmp_path / "run", "train"))
-    assert said(tmp_path / "moved")[0] == 0
-    code, line = said(f"{tmp_path / 'moved'}@2")
-    assert code == 2
-    assert f"{key}: 'teacher@" in line
 
 
 def test_a_table_of_ones_own(place: Path, one_device: None, capsys: pytest.CaptureFixture[str]) -> None:
@@ -272,11 +285,6 @@ WRONG = {
         ["--config.phases.phase1.max_length=64", "--config.model.max_length=64"],
         "teacher reads at most 32 positions, and the rows of phase1 have 64; lower config.phases.phase1.max_length",
     ),
-    "another vocabulary": (
-        ["--config.vocab.path={place}/other.txt"],
-        "--config.vocab.path={place}/teacher/vocab.txt --config.vocab.lowercase=True",
-    ),
-    "left out": ([], "missing key config.objective.teacher"),
 }
 OWN = {
     "trained": ('self.setting.models["teacher"].params', "frozen names encoder, mlm_head, which this run trains"),
@@ -285,50 +293,51 @@ OWN = {
 }
 
 
-def assert_refused(place: Path, said: str, capsys: pytest.CaptureFixture[str], *flags: str, **others: str) -> None:
-    """The run is refused in one line, before anything is made."""
-    assert pretrain(place, "refused", *flags, **others) == 2
-    err = capsys.readouterr().err
-    assert said in err
-    assert err.count("\n") == 1
-    assert not (place / "refused").exists()
+def said_of(place: Path, *flags: str, recipe: str = "own.py") -> str:
+    """Return the line that refuses a run before anything is made."""
+    with pytest.raises(UserError) as refused:
+        Pretraining(settings_of(place / recipe, *flags), devices=jax.devices()[:1])
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_teacher_that_does_not_fit(
-    name: str, place: Path, one_device: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_teacher_that_does_not_fit(name: str, place: Path) -> None:
     flags, said = WRONG[name]
-    (place / "other.txt").write_text((place / "teacher" / "vocab.txt").read_text() + "zebra\n")
-    if not flags:
-        recipe = (place / "own.py").read_text()
-        (place / "own2.py").write_text(recipe.replace(f", 'teacher': {str(place / 'teacher')!r}", ""))
-        assert_refused(place, said, capsys, recipe="own2.py")
-    else:
-        assert_refused(place, said.format(place=place), capsys, *(flag.format(place=place) for flag in flags))
+    assert said in said_of(place, *flags)
 
 
-def test_a_vocabulary_of_its_own_is_not_learned_beside_a_teacher(
+def test_a_teacher_that_is_left_out(place: Path) -> None:
+    recipe = (place / "own.py").read_text()
+    (place / "own2.py").write_text(recipe.replace(f", 'teacher': {str(place / 'teacher')!r}", ""))
+    assert "missing key config.objective.teacher" in said_of(place, recipe="own2.py")
+
+
+def test_a_run_has_the_vocabulary_of_its_teacher(
     place: Path, one_device: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = f"add --config.vocab.path={place / 'teacher' / 'vocab.txt'}"
-    assert_refused(place, said, capsys, recipe="learns.py")
+    """It neither learns one nor reads another: the command says so in one line, before anything is made."""
+    own, other = place / "teacher" / "vocab.txt", place / "other.txt"
+    other.write_text(own.read_text() + "zebra\n")
+    for recipe, flags, said in (
+        ("learns.py", [], f"add --config.vocab.path={own}"),
+        ("own.py", [f"--config.vocab.path={other}"], f"--config.vocab.path={own} --config.vocab.lowercase=True"),
+    ):
+        assert pretrain(place, "refused", *flags, recipe=recipe) == 2
+        err = capsys.readouterr().err
+        assert said in err
+        assert err.count("\n") == 1
+        assert not (place / "refused").exists()
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_frozen_returns_arrays_by_names_of_their_own(
-    name: str, place: Path, one_device: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_frozen_returns_arrays_by_names_of_their_own(name: str, place: Path) -> None:
     returned, said = OWN[name]
     (place / "wrong.py").write_text(f"{TEACHER}\n    def frozen(self):\n        return {returned}\n")
-    assert_refused(place, said, capsys, f"--config.objective.name={place / 'wrong.py'}")
+    assert said in said_of(place, f"--config.objective.name={place / 'wrong.py'}")
 
 
 def test_packed_rows_need_a_teacher_that_reads_them(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bert_jax.errors import UserError
-    from bert_jax.models.encoders import bert
-    from bert_jax.runs.models_read import check_features
-
     task = checked(place, "--config.objective.packing=packed").task
     check_features(task.setting.models, task.batch_specs, "config.objective")
     monkeypatch.setattr(bert.Encoder, "reads", frozenset({"token_type_ids"}))

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import bert_jax
-from bert_jax import configuration
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.models.model import LM_HEAD
@@ -20,16 +19,14 @@ from bert_jax.objectives import base
 from bert_jax.objectives.base import MLM, Setting, Term
 from bert_jax.objectives.reading import of_other_rows, read_by
 from bert_jax.parts import catalogue
-from bert_jax.recipes import recipes
 from bert_jax.recipes.architecture import Architecture
-from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.records import Batch, Feature, Sum
 from bert_jax.runs.baselines import write_baselines
 from bert_jax.runs.pretraining import Pretraining
 from bert_jax.task import Variables
 from tests import toy
+from tests.objectives.texts import settings_of, write_own
 
-RECIPE = "from ml_collections import ConfigDict\n\n\ndef get_config():\n    return ConfigDict({})\n"
 PAGE = Path(base.__file__).with_name("README.md").read_text(encoding="utf-8")
 [WEIGHTED] = re.findall(
     r"^```python\n(\"\"\"Masked language modelling in which a word.*?)^```$", PAGE, re.DOTALL | re.MULTILINE
@@ -40,36 +37,20 @@ PAGE = Path(base.__file__).with_name("README.md").read_text(encoding="utf-8")
 SPEC = {"masked_labels": Feature((4,), "int32"), "masked_weights": Feature((4,), "float32")}
 
 
-def write(folder: Path, code: str, **changes: Any) -> list[str]:
+def write(folder: Path, code: str) -> list[str]:
     """Write ``rare.py`` and a tiny recipe that names it; return the command that pretrains."""
-    (folder / "rare.py").write_text(code)
-    recipe = toy.recipe(
-        toy.write_text(folder / "text.txt"),
-        objective={"name": "./rare.py"},
-        phases={"phase1": {"num_steps": 4, "batch_size": 8, "max_length": 32}},
-        schedule={"warmup_steps": 1},
-        training={"log_every_steps": 4, "eval_every_steps": 4, "loggers": ()},
-        examples=(),
-        export=False,
-        **changes,
-    )
-    (folder / "own.py").write_text(RECIPE.replace("{}", repr(recipe)))
-    return ["pretrain", f"--config={folder / 'own.py'}", f"--workdir={folder / 'run'}"]
+    return ["pretrain", f"--config={write_own(folder, 'rare', code)}", f"--workdir={folder / 'run'}"]
 
 
 def test_what_inputs_reads_is_in_the_batch_and_whole_batches_are_not_cut(
     tmp_path: Path, one_device: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "rare.py").write_text(WEIGHTED)
-    recipe = toy.recipe(toy.write_text(tmp_path / "text.txt"), objective={"name": "./rare.py"})
-    (tmp_path / "own.py").write_text(RECIPE.replace("{}", repr(recipe)))
-    settings = configuration.build(PretrainingSettings, recipes.load(str(tmp_path / "own.py")).to_dict(), "config")
-    task: Any = Pretraining(settings).task
+    start = write(tmp_path, WEIGHTED)
+    task: Any = Pretraining(settings_of(tmp_path / "own.py")).task
     assert all("masked_weights" in spec for spec in task.batch_specs.values())
     labels, weights = jnp.array([[5, 7], [5, 0]]), jnp.array([[1.0, 1.0], [1.0, 0.0]])
     rare = task.inputs({"masked_labels": labels, "masked_weights": weights})["rare_weights"]
     assert rare == pytest.approx(np.array([[2**-0.5, 1.0], [2**-0.5, 0.0]]))
-    start = ["pretrain", f"--config={tmp_path / 'own.py'}", f"--workdir={tmp_path / 'run'}"]
     capsys.readouterr()
     assert run([*start, "--config.training.micro_batches=2"]) == 2
     assert "config.training.micro_batches is 2, and objective 'rare.py@" in (error := capsys.readouterr().err)
@@ -141,8 +122,7 @@ def test_perplexity_is_that_of_a_term_over_the_vocabulary(tmp_path: Path, one_de
     )
     for code, has_perplexity in ((alone, False), (LETTERS, True)):
         write(tmp_path, code)
-        settings = configuration.build(PretrainingSettings, recipes.load(str(tmp_path / "own.py")).to_dict(), "config")
-        task: Any = Pretraining(settings).task
+        task: Any = Pretraining(settings_of(tmp_path / "own.py")).task
         sums = {name: Sum(1.0, 1.0) for name in ("letter_loss", "mlm_loss")}
         assert ("perplexity" in task.summary(sums)) is has_perplexity
 
@@ -162,7 +142,7 @@ def test_baselines_of_derived_weights(baseline: str, beaten: bool, tmp_path: Pat
     np.testing.assert_allclose(weights, masked * np.maximum(counts[labels], 1) ** -0.5, rtol=1e-6)
     if beaten:
         np.testing.assert_allclose(task.label_counts(batch)["mlm"], np.sqrt(counts), rtol=1e-5)
-    settings = configuration.build(PretrainingSettings, recipes.load(str(tmp_path / "own.py")).to_dict(), "config")
+    settings = settings_of(tmp_path / "own.py")
     notes: list[str] = []
     write_baselines(task, settings.experiment, str(tmp_path / "run"), "", "corpus", notes.append)
     assert [note.partition(" 0.")[0] for note in notes] == ["to beat on the held-out rows: mlm majority rate"] * beaten
@@ -200,7 +180,7 @@ def test_features_that_depend_on_other_rows_are_found() -> None:
 def test_rows_that_depend_on_others_need_whole_batches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """On eight devices, and in parts on one."""
     start = write(tmp_path, WEIGHTED.replace('("rare_weights",), True', '("rare_weights",), False'))
-    settings = configuration.build(PretrainingSettings, recipes.load(str(tmp_path / "own.py")).to_dict(), "config")
+    settings = settings_of(tmp_path / "own.py")
     one = jax.devices()[:1]
     Pretraining(settings, devices=one)
     parts = dataclasses.replace(settings.training, micro_batches=2)

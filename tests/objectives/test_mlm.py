@@ -19,11 +19,6 @@ from bert_jax.task import Variables
 from tests.objectives.texts import LENGTH, NEXT_SENTENCE, Text, counts_of, fresh, make_text, objective, rows_of
 
 
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Text:
-    return make_text(tmp_path_factory.mktemp("corpus"))
-
-
 @pytest.mark.parametrize("packing", ["none", "packed", "bucketed"])
 @pytest.mark.parametrize("split", ["train", "eval"])
 def test_the_rows_are_those_with_next_sentences(text: Text, packing: str, split: str) -> None:

@@ -9,46 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.corpora.build import BuildConfig, build
-from bert_jax.corpora.source import documents
-from bert_jax.corpora.store import Corpus
-from bert_jax.corpora.text_files import Source
 from bert_jax.errors import UserError
-from bert_jax.models.encoders import bert
+from bert_jax.objectives import mlm_nsp
 from bert_jax.objectives.base import Setting
-from bert_jax.objectives.mlm_nsp import Config, Objective
+from bert_jax.rows.ngram_models import HIDDEN, cloze_of_rows
 from bert_jax.rows.rows_config import Packing
 from bert_jax.task import Variables
-from bert_jax.text.learn import learn_wordpiece
-from bert_jax.text.tokenizer import Tokenizer, wordpiece
-from bert_jax.training.mesh import unbox
-from tests import toy
 from tests.models.helpers import tiny
+from tests.objectives.texts import LENGTH, Text, fresh, objective
 
-ROWS, LENGTH = 12, 64
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> tuple[Corpus, Tokenizer]:
-    folder = tmp_path_factory.mktemp("corpus")
-    paths = (str(toy.write_text(folder / "text.txt")),)
-    source = Source(paths=paths, format="sentences", document_boundary="blank_line")
-    sentences = (sentence for document in documents(source) for sentence in document.sentences)
-    tokenizer = wordpiece(learn_wordpiece(sentences, 120, min_frequency=1))
-    build(source, tokenizer, folder / "store", BuildConfig(0.2))
-    return Corpus(folder / "store"), tokenizer
+ROWS = 12
 
 
-def objective(text: tuple[Corpus, Tokenizer], dtype: str, packing: Packing = "packed") -> Objective:
-    corpus, tokenizer = text
-    model = bert.Config(
-        tokenizer.size, 32, 1, 2, 64, max_length=LENGTH, dropout_rate=0.0, attention_dropout_rate=0.0, dtype=dtype
-    )
-    setting = Setting(model, {"phase1": LENGTH})
-    return Objective(Config(packing=packing), setting).with_text(corpus, tokenizer)
-
-
-def packed_rows(task: Objective) -> dict[str, np.ndarray]:
+def packed_rows(task: mlm_nsp.Objective) -> dict[str, np.ndarray]:
     source = task.source("train", "phase1", 0)
     indices = np.arange(source.rows_per_epoch)
     rows = source.rows(np.zeros_like(indices), indices)
@@ -76,11 +49,7 @@ def alone(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return found
 
 
-def fresh(task: Objective) -> Variables:
-    return jax.device_get(unbox(jax.jit(task.init)(jax.random.key(0))))
-
-
-def sums(task: Objective, batch: dict[str, np.ndarray]) -> tuple[Any, Any]:
+def sums(task: mlm_nsp.Objective, batch: dict[str, np.ndarray]) -> tuple[Any, Any]:
     """Sums of the two losses and their counts, and the gradient of their total."""
     params = fresh(task).params
 
@@ -92,9 +61,9 @@ def sums(task: Objective, batch: dict[str, np.ndarray]) -> tuple[Any, Any]:
     return terms, gradient
 
 
-def test_a_packed_row_costs_what_its_pairs_cost(text: tuple[Corpus, Tokenizer]) -> None:
+def test_a_packed_row_costs_what_its_pairs_cost(text: Text) -> None:
     with jax.enable_x64(True):
-        task = objective(text, "float64")
+        task = objective(mlm_nsp, text, dtype="float64", packing="packed")
         rows = packed_rows(task)
         assert rows["next_sentence_weights"].sum(axis=1).max() > 2
         (terms, gradients), (expected, wanted) = sums(task, rows), sums(task, alone(rows))
@@ -106,8 +75,8 @@ def test_a_packed_row_costs_what_its_pairs_cost(text: tuple[Corpus, Tokenizer]) 
             assert np.abs(got - want).max() <= 1e-11 * largest
 
 
-def test_a_pair_does_not_see_its_neighbours(text: tuple[Corpus, Tokenizer]) -> None:
-    task = objective(text, "float32")
+def test_a_pair_does_not_see_its_neighbours(text: Text) -> None:
+    task = objective(mlm_nsp, text, packing="packed")
     rows = packed_rows(task)
     variables = fresh(task)
 
@@ -130,11 +99,9 @@ def test_a_pair_does_not_see_its_neighbours(text: tuple[Corpus, Tokenizer]) -> N
     assert np.abs(seen[others] - then[others]).max() > 1e-3
 
 
-def test_baselines_of_packed_rows_are_of_their_pairs(text: tuple[Corpus, Tokenizer]) -> None:
+def test_baselines_of_packed_rows_are_of_their_pairs(text: Text) -> None:
     """The neighbours of a masked position are of its own pair, since [CLS] and [SEP] stand between two."""
-    from bert_jax.rows.ngram_models import HIDDEN, cloze_of_rows
-
-    task = objective(text, "float32")
+    task = objective(mlm_nsp, text, packing="packed")
     rows, tokenizer = packed_rows(task), text[1]
     special = (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id)
     found, wanted = cloze_of_rows(rows, special), cloze_of_rows(alone(rows), special)
@@ -144,17 +111,17 @@ def test_baselines_of_packed_rows_are_of_their_pairs(text: tuple[Corpus, Tokeniz
     assert 0.5 <= task.baselines("phase1", 50)["nsp_majority_rate"] < 1
 
 
-def test_every_kind_of_batch_is_declared_before_there_is_a_corpus(text: tuple[Corpus, Tokenizer]) -> None:
+def test_every_kind_of_batch_is_declared_before_there_is_a_corpus(text: Text) -> None:
     def batch_specs(packing: Packing, **masking: Any) -> Any:
         lengths = {"phase1": 32, "phase2": 64}
         setting = Setting(tiny(max_length=64), lengths, changes={"phase2": {"masking": masking}})
-        return Objective(Config(packing=packing), setting).batch_specs
+        return mlm_nsp.Objective(mlm_nsp.Config(packing=packing), setting).batch_specs
 
     specs = batch_specs("bucketed", rate=0.3)
     assert list(specs) == ["phase1", "phase1/16", "phase2", "phase2/32", "phase2/16"]
     assert specs["phase2/16"]["masked_positions"].shape == (5,)  # 0.3 * 16
     assert batch_specs("packed")["phase2"]["cls_positions"].shape == (4,)
-    task = objective(text, "float32", "bucketed")
+    task = objective(mlm_nsp, text, packing="bucketed")
     assert task.batch_specs.keys() == task.flops_per_row.keys() == {"phase1", "phase1/32", "phase1/16"}
     held_out = task.source("eval", "phase1", 0)
     assert held_out.buckets == ()

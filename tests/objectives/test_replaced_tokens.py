@@ -23,16 +23,11 @@ from bert_jax.task import Variables
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
 from tests.objectives.test_terms import LAYOUTS, one_update
-from tests.objectives.texts import LENGTH, Text, counts_of, make_text, rows_of
+from tests.objectives.texts import LENGTH, Text, counts_of, rows_of
 from tests.training.test_layouts import compare
 
 ROWS = 12
 MASKS = MaskingConfig(rate=0.3, mask_share=1.0, random_share=0.0)
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Text:
-    return make_text(tmp_path_factory.mktemp("corpus"))
 
 
 def make(text: Text, dropout: float = 0.0, dtype: Any = "float32", **config: Any) -> Any:

@@ -17,12 +17,7 @@ from bert_jax.objectives.base import Setting
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.mixture import TURN
 from tests import toy
-from tests.objectives.texts import Text, make_text, rows_of
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Text:
-    return make_text(tmp_path_factory.mktemp("text"))
+from tests.objectives.texts import Text, rows_of
 
 
 def task(text: Text, rate: float, corpus: Any = None, objective: Any = mlm, **setting: Any) -> Any:

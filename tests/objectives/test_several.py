@@ -21,7 +21,7 @@ from bert_jax.runs.pretraining import Pretraining
 from bert_jax.runs.recipe_plan import PretrainingRecipe
 from bert_jax.training.mesh import unbox
 from tests import toy
-from tests.objectives.texts import Text, make_text
+from tests.objectives.texts import Text
 
 # Another loss under the name of masked LM, and another head under that of the language model.
 CLASHING = """
@@ -167,11 +167,6 @@ def test_a_phase_whose_objective_needs_a_head_that_the_encoder_lacks(
 # ---- Members of a phase ----------------------------------------------------------------------------------------------
 
 MEMBERS = {"ahead": {"name": "ltr"}, "masked": {"name": "mlm", "masking": {"rate": 0.3}, "share": 3.0}}
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Text:
-    return make_text(tmp_path_factory.mktemp("corpus"))
 
 
 def test_members_have_batches_of_their_own_in_their_shares(tmp_path: Path, text: Text) -> None:

@@ -16,15 +16,10 @@ from bert_jax.models.heads import BoundaryHead
 from bert_jax.objectives import span_boundary
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.training.mesh import unbox
-from tests.objectives.texts import LENGTH, Text, counts_of, make_text, objective, rows_of
+from tests.objectives.texts import LENGTH, Text, counts_of, objective, rows_of
 
 SPANS = {"strategy": "spans", "unit": "word", "fates": "span", "random_pieces": "unigram"}
 DOCUMENTS = {"blocks": "document"}
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Text:
-    return make_text(tmp_path_factory.mktemp("corpus"))
 
 
 def task_of(text: Text, **config: Any) -> Any:

@@ -15,6 +15,8 @@ from bert_jax.corpora.store import Corpus
 from bert_jax.corpora.text_files import Source
 from bert_jax.models.encoders import bert
 from bert_jax.objectives.base import Setting
+from bert_jax.recipes import recipes
+from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.task import Task, Variables
 from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.tokenizer import Tokenizer, wordpiece
@@ -24,6 +26,7 @@ from tests import toy
 
 LENGTH = 64
 Text = tuple[Corpus, Tokenizer]
+RECIPE = "from ml_collections import ConfigDict\n\n\ndef get_config():\n    return ConfigDict({})\n"
 NEXT_SENTENCE = ("cls_positions", "next_sentence_labels", "next_sentence_weights")
 MASKED = ("masked_positions", "masked_labels", "masked_weights")
 
@@ -38,8 +41,33 @@ def make_text(folder: Path) -> Text:
     return Corpus(folder / "store"), tokenizer
 
 
+def write_own(folder: Path, name: str, code: str, batch_size: int = 8, **training: Any) -> str:
+    """Write an objective of a user's own and a tiny recipe that names it; return the recipe's path."""
+    (folder / f"{name}.py").write_text(code)
+    recipe = toy.recipe(
+        toy.write_text(folder / "text.txt"),
+        objective={"name": f"./{name}.py"},
+        phases={"phase1": {"num_steps": 4, "batch_size": batch_size, "max_length": 32}},
+        schedule={"warmup_steps": 1},
+        training={"log_every_steps": 4, "eval_every_steps": 4, "loggers": (), **training},
+        examples=(),
+        export=False,
+    )
+    (folder / "own.py").write_text(RECIPE.replace("{}", repr(recipe)))
+    return str(folder / "own.py")
+
+
+def settings_of(recipe: Path | str, *flags: str) -> PretrainingSettings:
+    return PretrainingSettings.of(recipes.load(str(recipe), flags).to_dict())
+
+
 def objective(
-    module: ModuleType, text: Text, attention: Any = "bidirectional", changes: Any = MappingProxyType({}), **config: Any
+    module: ModuleType,
+    text: Text,
+    attention: Any = "bidirectional",
+    changes: Any = MappingProxyType({}),
+    dtype: Any = "float32",
+    **config: Any,
 ) -> Any:
     """``module.Objective`` on rows of 64, with a 1 x 32 model."""
     corpus, tokenizer = text
@@ -53,6 +81,7 @@ def objective(
         dropout_rate=0.0,
         attention_dropout_rate=0.0,
         attention=attention,
+        dtype=dtype,
     )
     setting = Setting(model, {"phase1": LENGTH}, changes=changes)
     return module.Objective(module.Config(**config), setting).with_text(corpus, tokenizer)

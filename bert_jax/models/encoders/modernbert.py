@@ -76,7 +76,7 @@ class Config(TransformerConfig):
     def check_longer_rows(self, phases: Sequence[tuple[str, int, Mapping[str, Any]]]) -> None:
         """Raise ``UserError`` if rows become much longer in a phase that does not say what ``global_theta`` it has.
 
-        With the base of short rows, positions turn too fast for what is far apart (ModernBERT: 10,000, then 160,000).
+        With the base of short rows, positions turn too fast for far tokens (ModernBERT: 10,000, then 160,000).
         """
         longest: dict[float, int] = {}  # base -> the longest rows that were trained with it
         for where, length, replaced in phases:
@@ -169,7 +169,7 @@ class Encoder(nn.Module):
 
 
 class _Transform(heads.Head):
-    """What comes before the last layer of each head: a dense layer, activation and layer norm, as in ``LmHead``."""
+    """The layers before the last layer of each head: a dense layer, activation and layer norm, as in ``LmHead``."""
 
     begins_as: ClassVar[str] = "mlm_head"
 

@@ -27,7 +27,7 @@ _NO_KERNEL = ("auto", "plain")
 
 
 def names() -> tuple[str, ...]:
-    """Return what ``config.model.attention_kernel`` may be, beside a user's own file."""
+    """Return the values of ``config.model.attention_kernel``, beside the names of users' own files."""
     return (*_NO_KERNEL, *catalogue.parts(_CATEGORY.package, _CATEGORY.having))
 
 

@@ -23,22 +23,16 @@ WORTHWHILE = None  # it has no dropout like ours, and ``flash`` has
 
 
 def obstacle(case: Case) -> str | None:
-    return other_platform(case, "gpu") or _rate(case) or other_dtype(case, "bfloat16") or _heads(case) or _rows(case)
-
-
-def _rate(case: Case) -> str | None:
-    if not case.rate:
-        return None
-    return f"has no dropout like ours, and config.model.attention_dropout_rate is {case.rate:g}"
-
-
-def _heads(case: Case) -> str | None:
+    if wrong := other_platform(case, "gpu"):
+        return wrong
+    if case.rate:
+        return f"has no dropout like ours, and config.model.attention_dropout_rate is {case.rate:g}"
+    if wrong := other_dtype(case, "bfloat16"):
+        return wrong
     if case.head_dim % 8 or case.head_dim > 128:
         return f"needs heads whose size is a multiple of 8 up to 128, and these have {case.head_dim} entries"
-    return parts_of_heads(case)
-
-
-def _rows(case: Case) -> str | None:
+    if wrong := parts_of_heads(case):
+        return wrong
     if case.packed:
         return "needs one sequence in a row, and rows are packed (config.objective.packing)"
     return a_window(case)

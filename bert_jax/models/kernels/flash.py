@@ -1,8 +1,8 @@
 """Attention with dropout as GPU kernels that never hold the scores in memory (Dao 2023, arXiv 2307.08691, section 3.1).
 
 The dropout bits are those of ``models.dropout``. A program of the forward kernel has some queries of one head and goes
-over the keys that they see; one of the backward kernels goes over the keys of its queries, or over the queries of its
-keys, and computes the probabilities again from the logarithm of each softmax's denominator. Blocks of keys that no
+over the keys that they see. A program of a backward kernel goes over the keys of its queries, or over the queries of
+its keys, and computes the probabilities again from the logarithm of each softmax's denominator. Blocks of keys that no
 query of a program sees, because of the window, the padding or the borders of packed sequences, are not read at all.
 
 JAX 0.12 deprecates Pallas on Triton and still compiles it. The same kernels in Triton's language gave the same values
@@ -41,7 +41,7 @@ from bert_jax.models.kernels.base import (
 )
 
 _UNSEEN = -1e30  # the score of a key that a query does not see, before the softmax
-_MULTIPLE = 128  # rows are padded to a multiple of it, which is one of all blocks
+_MULTIPLE = 128  # rows are padded to a multiple of this number, which all sizes of blocks divide
 WORTHWHILE = 128
 
 
@@ -51,7 +51,7 @@ class _Blocks:
 
     Attributes:
       parts: what a program has of each input: a block of "queries" or of "keys", or "all" positions of the row.
-      products: of matrices, for each block of scores.
+      products: the number of products of matrices for each block of scores.
     """
 
     queries: int
@@ -105,7 +105,7 @@ def attend(factors: Factors, ids: Arrays, dropout_keys: Arrays, case: Case) -> j
     end = (0, -length % _MULTIPLE)
     padded = tuple(jnp.pad(x, ((0, 0), end, (0, 0), (0, 0))) for x in factors)
     query_ids, key_ids = (jnp.pad(x, ((0, 0), end)) for x in ids)
-    key_ids = jnp.where(key_ids > 0, key_ids, -1)  # no query sees padding, not even one of padding
+    key_ids = jnp.where(key_ids > 0, key_ids, -1)  # no query sees padding, not even a query of padding
     return _attention(form, padded, (query_ids, key_ids), dropout_keys)[:, :length]
 
 
@@ -149,7 +149,7 @@ def _call(
 
     Args:
       scalars: ids of queries and of keys, and the keys of dropout, as in ``attend``.
-      arrays: those of vectors [B, L, H, head_dim], and those of numbers of the queries, float32 [B, H, L].
+      arrays: arrays of vectors [B, L, H, head_dim], and arrays of a number for each query, float32 [B, H, L].
       outputs: shapes and dtypes; [B, L, H, head_dim], of which a program writes a block, or [B, H, L].
     """
     (query_ids, key_ids), (row_keys, first_head) = scalars
@@ -207,7 +207,7 @@ def _cost(form: _Form, blocks: _Blocks, moved: tuple[Any, ...]) -> pl.CostEstima
 def _span(form: _Form, blocks: _Blocks, ids: Arrays, over: str) -> tuple[jax.Array, jax.Array]:
     """Return the blocks of keys that each block of queries sees, as [first, last): [B, blocks of queries] int32 each.
 
-    Over "keys", what is returned are the blocks of queries that see each block of keys.
+    Over "keys", return the blocks of queries that see each block of keys.
     """
     sizes = (blocks.queries, blocks.keys)
     real = jnp.iinfo(jnp.int32).max

@@ -2,8 +2,8 @@
 
 There are three forms with the same result but for rounding, dropout included. The length of rows and the window of a
 layer alone choose the form, so that the scores of a long row, [L, L], are never held at once.
-``dense`` holds the scores of all queries and keys. ``chunked`` holds those of some queries at a time and computes them
-again in the backward pass. ``local`` computes only those near the diagonal, for layers with a window.
+``dense`` holds the scores of all queries and keys. ``chunked`` holds the scores of some queries at a time and
+computes them again in the backward pass. ``local`` computes only scores near the diagonal, for layers with a window.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from bert_jax.models.kernels.base import OUTPUT, Factors
 from bert_jax.models.masks import Pair, Visible, bias, bias_between
 from bert_jax.models.products import wide_product
 
-# Products for the scores and with the values. XLA on CPU transposes what is not heads first: the blocked forms do that
-# once; for whole rows it makes no difference.
+# Products for the scores and with the values. XLA on CPU transposes factors that are not heads first. The blocked forms
+# transpose them once; for whole rows that makes no difference.
 _LENGTH_FIRST = ("bqhd,bkhd->bhqk", "bhqk,bkhd->bqhd")
 _HEADS_FIRST = ("...qd,...kd->...qk", "...qk,...kd->...qd")
 SITE = "attention_probabilities"  # of the dropout
@@ -72,7 +72,7 @@ def chunked(factors: Factors, visible: Visible, rate: float, rng: RowRng | None,
     def cut(x: jax.Array) -> jax.Array:  # [B, H, L, ...] -> [count, B, H, size, ...]
         return jnp.moveaxis(_cut(x, 0, size), 2, 0)
 
-    @functools.partial(jax.checkpoint, prevent_cse=False)  # a loop cannot be merged with the one of the forward pass
+    @functools.partial(jax.checkpoint, prevent_cse=False)  # a loop cannot be merged with the loop of the forward pass
     def of_chunk(chunk: tuple[jax.Array, ...]) -> jax.Array:
         query, ids, queries = chunk
         places = (queries, jnp.arange(length))
@@ -121,7 +121,7 @@ def _attention(
     Args:
       factors: query, key and value, with the axes of ``products_of``.
       added: what is added to the scores, broadcast to them.
-      index: of each probability within its row's [H, L, L], uint32. If None, they are all of the row's.
+      index: the index of each probability within its row's [H, L, L], uint32. If None, a row has all of them.
     """
     query, key, value = factors
     found = scores(query, key, products_of[0])

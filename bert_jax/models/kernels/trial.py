@@ -24,7 +24,7 @@ def compiles(name: str, case: Case, kernel: Kernel) -> bool:
         return True
     key = (name, case.head_dim, case.dtype)
     if key not in _tried:
-        with ThreadPoolExecutor(1) as outside:  # of the trace that is under way, and of its mesh
+        with ThreadPoolExecutor(1) as outside:  # outside of the trace that is under way, and of its mesh
             fault = outside.submit(_compile, kernel, case).exception()
         _tried[key] = fault is None
         if fault and jax.process_index() == 0:
