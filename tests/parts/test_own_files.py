@@ -64,7 +64,7 @@ def flags(folder: Path) -> list[str]:
     """Return the flags of three phases: batches of an own objective beside masked ones, the objective alone, masks."""
     own = {name: str(folder / f"{name}.py") for name in FILES}
     phase, masking = {"num_steps": 20, "batch_size": 8, "max_length": 32}, {"strategy": own["rare_pieces"]}
-    members = {"masked": {"name": "mlm"}, "ours": {"name": own["ahead"], "share": 0.5}}
+    members = {"masked": {"name": "mlm", "masking": masking}, "ours": {"name": own["ahead"], "share": 0.5}}
     evaluation = {"name": own["pairs"], "pairs": str(folder / "pairs.tsv")}
     values = {
         "objective": {"name": "mlm", "packing": "packed", "arrangement": "sentences"},
@@ -151,6 +151,7 @@ def test_a_changed_file_is_another_run(place: Path, capsys: pytest.CaptureFixtur
     said = capsys.readouterr().err
     for key, file in {
         "phases.phase1.objective.members.ours.name": "ahead.py",
+        "phases.phase1.objective.members.masked.masking.strategy": "rare_pieces.py",
         "phases.phase2.objective.name": "ahead.py",
         "phases.phase3.masking.strategy": "rare_pieces.py",
         "model.encoder": "blocks.py",
