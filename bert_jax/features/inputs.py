@@ -59,7 +59,7 @@ class Input:
 
 
 def check_columns(sources: Sequence[Input]) -> None:
-    """Raise ``UserError`` if columns or options of a reader are named, and all files are read line by line."""
+    """Raise ``UserError`` if a flag names a column or an option of a reader, and all files are plain lines."""
     names = ("column", "pair_column", "id_column", "options")
     given = [f"--{name}" for name in names if any(getattr(one, name) for one in sources)]
     if given and all(one.form == LINES for one in sources):

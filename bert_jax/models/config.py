@@ -235,7 +235,7 @@ class TransformerConfig(ModelConfig):
 
     @property
     def attention_output_dropout_rate(self) -> float:
-        """The dropout rate on what attention adds in a layer."""
+        """The dropout rate on the output of attention in a layer."""
         return self.dropout_rate
 
     @property

@@ -95,7 +95,7 @@ look_up.defvjp(_look_up, _added_up)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def spread(x: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    """Return x, which has the last axes of ``shape``, broadcast to ``shape``, in ``dtype``.
+    """Return ``x`` broadcast to ``shape``, in ``dtype``. The axes of ``x`` are the last axes of ``shape``.
 
     The gradient is summed in float32 or wider; a sum of many bfloat16 values in bfloat16 stops growing.
     """

@@ -44,7 +44,10 @@ def explain(target: epath.Path, only: tuple[int, ...] = ()) -> Iterator[None]:
 
 
 def number_of(error: BaseException) -> int | None:
-    """Return the ``errno`` of an error, or None if it has none. In errors of C++ libraries, it is found in the text."""
+    """Return the ``errno`` of an error, or None if the error has no number.
+
+    Errors of C++ libraries have the system's words for the number in their text.
+    """
     if (number := getattr(error, "errno", None)) is not None:
         return int(number)
     text = str(error).lower()

@@ -217,9 +217,9 @@ class Task(ExampleTask):
     def predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
         """Return a record for each question.
 
-        It has ``id``; ``prediction`` ("" if it predicts no answer) with its ``score``, ``start`` and ``end``
-        (characters of the context; None for ""); ``n_best``, the best answers with their probabilities relative to each
-        other; in version 2 ``null_odds``; and ``answers``, the right answers, if they are known.
+        Keys of a record: ``id``; ``prediction``, the predicted answer, "" for no answer; its ``score``, ``start`` and
+        ``end``, in characters of the context, None for no answer; ``n_best``, the best answers with their probabilities
+        relative to each other; ``null_odds`` in version 2; ``answers``, the right answers, if they are known.
         """
         records = []
         for example, one in zip(self.setting.splits[split], self.decode(split, outputs), strict=True):

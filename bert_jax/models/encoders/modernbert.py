@@ -48,7 +48,7 @@ class Config(TransformerConfig):
     max_length: int = 8192  # the most positions of a row
     dropout_rate: float = 0.0  # as published: none on embeddings and on what the MLP adds
     attention_dropout_rate: float = 0.0  # as published
-    attention_output_dropout_rate: float = 0.1  # dropout on what attention adds in a layer; as published
+    attention_output_dropout_rate: float = 0.1  # dropout on the output of attention; as published
     layer_norm_eps: float = 1e-5  # as published
     global_every: int = 3  # each so many layers, from the first on, see the whole sequence
     local_attention: int = 128  # the other layers see half as many tokens to the left, and as many to the right
