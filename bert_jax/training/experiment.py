@@ -142,8 +142,8 @@ class Experiment:
     def make_schedule(self) -> optax.Schedule:
         """Return the function that maps a step of the run to its learning rate.
 
-        The schedule of a phase counts from the first step of the phase. The schedule of the run counts only the steps of
-        phases that have no schedule.
+        The schedule of a phase counts from the first step of the phase. The schedule of the run counts only the steps
+        of phases that have no schedule.
         """
         made = {name: schedule.make(num_steps) for name, (schedule, num_steps) in self.schedules.items()}
         if not self.own_schedules:
