@@ -69,7 +69,6 @@ WORST = {
     "tasks.metrics.spans._CMRC_PIECES": ("findall", ("", "a", ""), ("", "一", ""), ("", "a一", "")),
     "text.json_engine.BESIDE_SPACE": ("search", ("", " ", "x"), ("", "é ", "x")),
     "text.json_engine.PUNCTUATION": ("split", ("", "a", ""), ("", "-", "")),
-    "text.trimming._BYTE": ("fullmatch", ("", "a", ""), ("<0x", "A", ">")),
     "text.learn.IDEOGRAPH": ("findall", ("", "a", ""), ("", "一", "")),
     "text.marks.BYTE": ("fullmatch", ("<0x", "A", "x")),
     "text.surrogates.SURROGATE": ("search", ("", "é", "")),

@@ -29,7 +29,6 @@ from bert_jax.objectives import base
 from bert_jax.planning.compile import bytes_of
 from bert_jax.program import size
 from bert_jax.runs.models_read import check_features
-from bert_jax.runs.prepared import Request
 from bert_jax.runs.pretraining import Pretraining
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
@@ -248,7 +247,7 @@ def test_one_of_several_objectives_has_a_teacher(among: str, place: Path, tmp_pa
     names = []
     for teacher in (place / "teacher", tmp_path / "moved", f"{place / 'teacher'}@2"):
         own, key = write_several(place, tmp_path, among, teacher)
-        identity: Any = Pretraining(settings_of(own), devices=jax.devices()[:1]).identity(Request(""))
+        identity: Any = Pretraining(settings_of(own), devices=jax.devices()[:1]).identity()
         names.append(functools.reduce(lambda tree, name: tree[name], key.split(".")[1:], identity))
     assert names[0] == names[1] != names[2]
     assert all(re.fullmatch("teacher@[0-9a-f]{16}", name) for name in names)
