@@ -322,6 +322,9 @@ def test_orbax_reads_a_step_and_saves_arrays_of_the_user_as_before(tmp_path: Pat
     step = tmp_path / "run" / "checkpoints" / "0" / "state"
     for checkpointer in (ocp.StandardCheckpointer(), ocp.PyTreeCheckpointer()):
         jax.tree.map(np.testing.assert_array_equal, checkpointer.restore(step), {"params": saved})
+    with ocp.CheckpointManager(tmp_path / "run" / "checkpoints") as manager:
+        assert manager.restore(0)["state"]["params"].keys() == saved.keys()
+        manager.restore(0, args=ocp.args.Composite(state=ocp.args.StandardRestore()))
 
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(tmp_path / "own", {"key": jax.random.key(0)})
