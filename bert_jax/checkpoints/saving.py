@@ -88,7 +88,7 @@ class Checkpoints:
           name: what errors call the parameters, if they are written only once. If None, the steps of a run are saved.
           first: a tree like the trees to save; too little space for it is an error now, not at the first save.
         """
-        _set_up_orbax()
+        _drop_late_writes()
         self._steps, self._config, self._name = steps_folder(workdir), config, name
         self._store: RemoteSteps | None = None
         if files.is_remote(workdir) and jax.process_count() == 1:
@@ -109,7 +109,8 @@ class Checkpoints:
             lightweight_initialize=True,  # otherwise it reads metadata of all steps, also damaged ones
             async_options=ocp.AsyncOptions(barrier_sync_fn=_meet, post_finalization_callback=self._write_lists),
         )
-        self._manager = _Manager(self._directory, options=options)
+        handlers = {"state": _tree_handler(), "facts": ocp.JsonCheckpointHandler()}
+        self._manager = _Manager(self._directory, options=options, item_handlers=handlers)
         if first is not None:
             with self._explained():
                 self._check_space(first)
@@ -145,7 +146,7 @@ class Checkpoints:
             self._check_space(tree)
             self._saving = step
             metadata = ocp.args.JsonSave({**facts, file_formats.KEY: file_formats.WORKDIR.number, "step": step})
-            items = ocp.args.Composite(state=ocp.args.StandardSave(tree), facts=metadata)
+            items = ocp.args.Composite(state=ocp.args.PyTreeSave(tree), facts=metadata)
             if not self._manager.save(step, args=items, force=True):
                 raise UserError(f"step {step} was not saved into {self._steps}: a later step is there already")
             if self._store:
@@ -220,16 +221,29 @@ class Checkpoints:
             self._store.close()
 
 
-@functools.cache
-def _set_up_orbax() -> None:
-    """Make the first save quick, and silence the errors of writes that still run after a save has failed.
+def _tree_handler() -> Any:
+    """Return a handler that writes trees as Orbax's standard handler does, but makes the first save quick.
 
     Orbax cuts an array that several devices hold alike, and each writes a part. The cut of each shape is a program to
-    compile: about 100 programs on 8 devices, unless small arrays stay whole. Nobody waits for the writes of a failed
-    save, and TensorStore would print a traceback for each.
+    compile: about 100 programs on 8 devices, unless small arrays stay whole. Orbax's global handlers are left as they
+    are: the program that calls this package may save arrays of its own.
     """
-    arrays = ocp.type_handlers.ArrayHandler(min_slice_bytes_for_replica_parallel=_CUT_BYTES)
-    ocp.type_handlers.register_type_handler(jax.Array, arrays, override=True)
+    kinds = ocp.type_handlers
+    arrays = kinds.ArrayHandler(min_slice_bytes_for_replica_parallel=_CUT_BYTES)
+    handlers = {kind: kinds.get_type_handler(kind) for kind in kinds.supported_types()} | {jax.Array: arrays}
+    handler: Any = ocp.PyTreeCheckpointHandler(
+        type_handler_registry=kinds.create_type_handler_registry(*handlers.items())
+    )
+    handler.typestr = ocp.StandardCheckpointHandler.typestr  # the handler that a step names for its readers
+    return handler
+
+
+@functools.cache
+def _drop_late_writes() -> None:
+    """Silence the errors of writes that still run after a save has failed.
+
+    Nobody waits for these writes, and TensorStore would print a traceback for each.
+    """
     hook = sys.unraisablehook
 
     def hear(args: Any) -> None:

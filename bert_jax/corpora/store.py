@@ -271,7 +271,10 @@ def _block_starts(shards: list[dict[str, Any]], block_tokens: int) -> np.ndarray
 
 
 def _check_files(folder: Path, manifest: dict[str, Any]) -> None:
-    """Raise ``DamagedError`` if a file has the wrong size or content. The content of large shards is not checked."""
+    """Raise ``DamagedError`` if a file has the wrong size or content.
+
+    The content of shards with more than ``DIGESTED_BYTES`` together is not checked.
+    """
     shards = {name for name in manifest["files"] if re.fullmatch(r".*\.array_record-\d+-of-\d+", name)}
     large = sum(manifest["files"][name]["bytes"] for name in shards) > DIGESTED_BYTES
     for name, facts in manifest["files"].items():

@@ -56,7 +56,7 @@ class VariantSummary:
 
     @property
     def beyond_noise(self) -> bool | None:
-        """Whether the difference is beyond the noise; None if there are too few seeds."""
+        """Whether the difference is beyond the noise; None if a difference or a noise is missing."""
         return None if self.difference is None or self.noise is None else abs(self.difference) > self.noise
 
     @property
@@ -77,7 +77,7 @@ class VariantSummary:
 
     @property
     def shown(self) -> bool | None:
-        """Whether a difference is beyond the noise and the error bars do not overlap; None with too few seeds."""
+        """Whether a difference is beyond the noise and the error bars do not overlap; None as for ``beyond_noise``."""
         return None if self.beyond_noise is None else not self.doubt
 
     @property

@@ -79,7 +79,8 @@ class PretrainingSettings(Settings):
         """The different objectives of the phases, in order.
 
         Each member of a phase has a kind of batch. An objective that a phase or a member names has the keys that are
-        given there, and of the keys of ``config.objective`` only the keys that every objective has.
+        given there, and the keys of ``config.objective`` that every objective has, or all of them if the name is the
+        same.
         """
         found = list[ChosenObjective]()
         for phase, _, where in [one for members in self.members.values() for one in members.values()]:

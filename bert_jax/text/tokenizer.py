@@ -300,7 +300,7 @@ def load(
     The files of transformers beside it are obeyed, or refused: see ``text.folders``.
 
     Args:
-      lowercase: whether to convert text to lower case, if no file says so. If None, a
+      lowercase: whether to convert text to lower case, if no file states the case. If None, a
         model of sentencepiece keeps its own rule, and a ``vocab.txt`` is taken as lower-case.
       strip_accents: whether to strip accents, if no file says it. If None, they are stripped with lower case.
       rows: the number of embeddings of a model, if there is a model; blank lines beyond this number do not count.

@@ -11,7 +11,7 @@ widths (of base a third), and as many layers; the discriminator's loss counts 50
 generator as large as itself (``--config.objective.generator_size=1``) and took 4 million steps.
 
 Four things differ. Here no position of a row is drawn twice. Here a row is one segment of whole sentences; there two,
-of which one may be empty. There the rate falls in the warm-up as in later steps, by up to 1 %. There the
+of which one may be empty. There the decay of later steps lowers the rate of the warm-up too, by up to 1 %. There the
 projection of embeddings and the last layer begin with other values; here all kernels with a deviation of 0.02.
 
 The run exports the discriminator, which is what is fine-tuned; ``bert-jax export --as=ElectraForMaskedLM`` writes the

@@ -309,6 +309,29 @@ def test_a_store_that_does_not_answer_is_asked_again(tmp_path: Path, monkeypatch
     assert saved_steps(str(tmp_path)) == [1, 2]
 
 
+@pytest.mark.filterwarnings("ignore:Sharding info not provided")
+def test_orbax_reads_a_step_and_saves_arrays_of_the_user_as_before(tmp_path: Path) -> None:
+    """The arrays that several devices hold alike are whole: those that the devices cut, and small ones."""
+    devices = jax.make_mesh((8,), ("x",))
+    everywhere, cut = (jax.sharding.NamedSharding(devices, jax.sharding.PartitionSpec(*axes)) for axes in ((), ("x",)))
+    rng = np.random.default_rng(0)
+    arrays = {shape: rng.normal(size=shape).astype(np.float32) for shape in ((2048, 1024), (1024, 8), (7, 3), ())}
+    saved = {str(shape): jax.device_put(array, everywhere) for shape, array in arrays.items()}
+    saved["cut"] = jax.device_put(arrays[1024, 8], cut)
+    save_params(str(tmp_path / "run"), saved, FACTS)
+    step = tmp_path / "run" / "checkpoints" / "0" / "state"
+    for checkpointer in (ocp.StandardCheckpointer(), ocp.PyTreeCheckpointer()):
+        jax.tree.map(np.testing.assert_array_equal, checkpointer.restore(step), {"params": saved})
+    with ocp.CheckpointManager(tmp_path / "run" / "checkpoints") as manager:
+        assert manager.restore(0)["state"]["params"].keys() == saved.keys()
+        manager.restore(0, args=ocp.args.Composite(state=ocp.args.StandardRestore()))
+
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "own", {"key": jax.random.key(0)})
+        checkpointer.wait_until_finished()
+        assert jax.dtypes.issubdtype(checkpointer.restore(tmp_path / "own")["key"].dtype, jax.dtypes.prng_key)
+
+
 def test_a_step_behind_the_newest_is_not_dropped_in_silence(tmp_path: Path) -> None:
     save(str(tmp_path), 10)
     with pytest.raises(UserError, match="10|later step"):

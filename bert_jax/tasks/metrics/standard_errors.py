@@ -33,7 +33,7 @@ def jackknife(score: Callable[[np.ndarray], float], number: int) -> float:
 
     The error is the spread of the scores that leave out one example each. With more than ``EACH`` examples, each score
     leaves out one of ``_GROUPS`` groups, which are drawn at random and are the same at every call. If no example moves
-    the score, because all are right or all are wrong, the error is the binomial error of such a share.
+    the score, such as if all are right, the error is the binomial error of a share of 1.
 
     Args:
       score: a function of the numbers of the examples that are kept, [kept] int.
