@@ -1,4 +1,4 @@
-"""Four depths and widths on one text, at equal steps and at equal FLOPs (Devlin et al. 2019, table 6).
+"""Compares four depths and widths on the same text, at equal steps and at equal FLOPs (Devlin et al. 2019, table 6).
 
     bert-jax ablate --config=sizes --variants=L4_H128,L2_H64,L4_H64,L2_H128 --seeds=0,1,2 --workdir=runs/sizes
     bert-jax ablate --config=sizes --variants=L4_H128,L2_H64_flops,L4_H64_flops,L2_H128_flops --workdir=runs/flops

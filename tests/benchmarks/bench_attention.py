@@ -1,7 +1,7 @@
-"""Time and memory of the forms of plain attention, forward and backward, over rows of 512 to 8,192 positions.
+"""Measures time and memory of the forms of plain attention, forward and backward, over rows of 512 to 8,192 positions.
 
-Two packed rows of 4 heads of 32, float32, a window of 64. Milliseconds are those of the processor, both cores together,
-so that other jobs count little; the least of five turns.
+Two packed rows of 4 heads of 32, float32, a window of 64. Milliseconds are processor time of both cores together, so
+that other jobs count little; the least of five turns.
 """
 
 import time

@@ -1,8 +1,8 @@
-"""Time and error of the attention kernel of GPUs, forward and backward, beside plain attention and cuDNN.
+"""Measures time and error of the attention kernel of GPUs, forward and backward, beside plain attention and cuDNN.
 
     python -m tests.benchmarks.gpu_attention
 
-bfloat16, heads of 64, on one GPU. Each shape's errors are those of the output and of the gradients of query, key and
+bfloat16, heads of 64, on one GPU. Each shape has an error of the output and of the gradients of query, key and
 value: the norm of the difference from plain attention over the norm. Rounding gives 3e-3, a wrong dropout bit or a
 wrong block far more. cuDNN computes rows of one sequence without dropout and without a window.
 """

@@ -1,14 +1,15 @@
-"""Attention with dropout as GPU kernels that never hold the scores in memory (Dao 2023, arXiv 2307.08691, section 3.1).
+"""Computes attention with dropout in GPU kernels that hold no scores in memory.
 
-The dropout bits are those of ``models.dropout``. A program of the forward kernel has some queries of one head and goes
-over the keys that they see. A program of a backward kernel goes over the keys of its queries, or over the queries of
-its keys, and computes the probabilities again from the logarithm of each softmax's denominator. Blocks of keys that no
-query of a program sees, because of the window, the padding or the borders of packed sequences, are not read at all.
+The algorithm is section 3.1 of Dao 2023 (arXiv 2307.08691). The dropout bits are those of ``models.dropout``. A program
+of the forward kernel has some queries of one head and goes over the keys that they see. A program of a backward kernel
+goes over the keys of its queries, or over the queries of its keys, and computes the probabilities again from the
+logarithm of each softmax's denominator. Blocks of keys that no query of a program sees, because of the window, the
+padding or the borders of packed sequences, are not read at all.
 
-JAX 0.12 deprecates Pallas on Triton and still compiles it. The same kernels in Triton's language gave the same values
-in Triton's interpreter, and the same products in an H100's machine code. But for layers with a window Triton 3.7 gives
-them so many registers that fewer programs share a processor, and jax_triton 0.4.1 fails under ``jax.jit`` of JAX 0.12:
-they have to be measured on a GPU before they take the place of these.
+JAX 0.12 deprecates Pallas on Triton and still compiles it. Kernels in Triton's language gave the same values in
+Triton's interpreter, and the same products in an H100's machine code. But for layers with a window, Triton 3.7 gives
+the kernels so many registers that fewer programs share a processor, and jax_triton 0.4.1 fails under ``jax.jit`` of JAX
+0.12. Kernels in Triton's language have to be measured on a GPU before they replace the kernels of this file.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Attention with dropout as one TPU kernel that holds whole rows on the chip, so that scores never reach main memory.
+"""Computes attention with dropout in a TPU kernel that holds whole rows on the chip: no score reaches main memory.
 
 The dropout bits are those of ``models.dropout``. A program of the grid works on rows of as many heads as fill 128
 lanes. For every 256 queries it computes the scores of all keys at once, with the keys on sublanes and the queries on
 lanes: the softmax then reduces over sublanes, which is cheap, and only blocks of 128 lanes are transposed. A product
 for one head is a product over all 128 lanes in which the other heads' lanes are zero; the matrix unit would pad 64
-lanes to 128 anyway. Kept for the backward pass are the inputs, the output, and the logarithm of each softmax's
-denominator; dropout bits are computed again.
+lanes to 128 anyway. The backward pass reads the inputs, the output, and the logarithm of each
+softmax's denominator, and computes the dropout bits again.
 """
 
 from __future__ import annotations
