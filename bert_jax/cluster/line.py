@@ -39,7 +39,7 @@ class Line:
             return reading.parse_object(self._reader.readline(_LONGEST))
         except TimeoutError:
             raise
-        except OSError:
+        except (OSError, ValueError):  # ValueError: another thread of this process has closed the reader
             return None
 
     def close(self) -> None:
