@@ -1,4 +1,4 @@
-"""Multi-head self-attention."""
+"""Multi-head attention: to the tokens of the row, to another sequence, and to tokens whose keys were kept."""
 
 from __future__ import annotations
 
@@ -29,16 +29,18 @@ def attend(factors: Factors, visible: Visible, rate: float, rng: RowRng | None, 
 
     All kernels give the same result but for rounding, dropout included. ``models.kernels.choice`` says which kernel
     computes arrays of these sizes. Plain attention computes them where no mesh is placed, or where the mesh does not
-    divide the arrays, because the partitioner can divide plain attention.
+    divide the arrays, because the partitioner can divide plain attention. It also computes what no kernel knows: an
+    order, and queries that are other tokens than the keys.
 
     Args:
-      factors: query, key and value [B, L, H, head_dim], like the result. In each row the real tokens come before the
-        padding.
+      factors: query [B, Q, H, head_dim], like the result; key and value [B, K, H, head_dim]. If the queries are the
+        keys' tokens, the real tokens of each row come before the padding.
       wanted: ``config.model.attention_kernel``: the kernel to use where it can compute this case.
     """
     rate = 0.0 if rng is None else rate
     place, query = placement.get(), factors[0]
-    if place is not None and wanted != "plain" and (part := part_of(place, query.shape, *_AXES)):
+    known = wanted != "plain" and visible.is_plain
+    if place is not None and known and (part := part_of(place, query.shape, *_AXES)):
         packed = visible.sequence_ids is not None
         sizes = (query.shape[1], part[2], query.shape[3], query.dtype.name)
         case = Case(platform(), *sizes, rate, packed, visible.window, visible.causal)
@@ -70,19 +72,48 @@ def _on_each_device(
     return on_each_device(place, on_one, arrays, inputs, split)  # type: ignore[no-any-return]
 
 
+class Source(NamedTuple):
+    """Another sequence that layers read (``Block.cross``), such as the text to translate.
+
+    Attributes:
+      vectors: [B, S, D]; None in a step of generation, where the layers have kept the keys and values.
+      visible: which of its tokens a query sees, with ``queries``.
+    """
+
+    vectors: jax.Array | None
+    visible: Visible
+
+
+class Memory(NamedTuple):
+    """Says that each layer keeps its keys and values, in the collection "memory" of the model's variables.
+
+    Attributes:
+      slots: [B, S] of any dtype: a layer has S slots, a token each.
+      first: [] int32, the slot of the first token of the batch, whose keys and values join those that were kept. None:
+        the batch is a prompt, which fills the first slots, and the layer reads the prompt alone.
+    """
+
+    slots: jax.Array
+    first: jax.Array | None = None
+
+
 class Context(NamedTuple):
     """The arguments of a layer besides its vectors.
 
     Attributes:
       visible: who sees whom in a whole sequence; a layer with a window narrows it.
       rotations: base of rotary positions -> its rotation.
+      source: what a layer with ``Block.cross`` reads besides.
+      memory: None: nothing is kept.
     """
 
     visible: Visible
     rotations: dict[float, Rotation]
+    source: Source | None = None
+    memory: Memory | None = None
 
 
-class SelfAttention(nn.Module):
+class Attention(nn.Module):
     """Projects to queries, keys and values, rotates queries and keys, applies ``attend``, and projects back.
 
     Parameters: ``query``, ``key``, ``value`` or, if fused, ``qkv``, and ``output``, each with a kernel and, if
@@ -96,22 +127,68 @@ class SelfAttention(nn.Module):
     def __call__(self, x: jax.Array, context: Context, rng: RowRng | None) -> jax.Array:
         """Return [B, L, D] for x [B, L, D]."""
         config, block = self.config, self.block
-        embed = (("embed", config.hidden_size),)
         heads = (("heads", config.num_heads), ("head_dim", config.head_dim))
         if block.fused:
-            dense = Dense(config, embed, ((None, 3), *heads), bias=config.biases, name="qkv")
+            dense = Dense(config, self._embed, ((None, 3), *heads), bias=config.biases, name="qkv")
             query, key, value = (jnp.squeeze(factor, 2) for factor in jnp.split(dense(x), 3, axis=2))
         else:
-            query, key, value = (
-                Dense(config, embed, heads, bias=config.biases, name=name)(x) for name in ("query", "key", "value")
-            )
+            query, key, value = (self._factor(name, x) for name in ("query", "key", "value"))
         query, key, value = (  # each [B, L, H, head_dim]
             constrain(factor, *_AXES) for factor in (query, key, value)
         )
         if block.rotation is not None:
             query, key = (rotate(factor, context.rotations[block.rotation]) for factor in (query, key))
         self.sow("intermediates", "factors", (query, key))  # does nothing unless the caller asks for intermediates
-        visible = context.visible.within(block.window)
-        rate, wanted = config.attention_dropout_rate, config.attention_kernel
-        mixed = attend((query, key, value), visible, rate, rng, wanted)
-        return Dense(config, heads, embed, bias=config.biases, scale=block.output_scale, name="output")(mixed)
+        if context.memory is not None:
+            key, value = self._keep(key, value, context.memory)
+        return self._mixed((query, key, value), context.visible.within(block.window), rng)
+
+    @property
+    def _embed(self) -> tuple[tuple[str, int]]:
+        return (("embed", self.config.hidden_size),)
+
+    def _factor(self, name: str, x: jax.Array) -> jax.Array:
+        """Return the queries, keys or values [B, L, H, head_dim] for x [B, L, D]."""
+        heads = (("heads", self.config.num_heads), ("head_dim", self.config.head_dim))
+        return Dense(self.config, self._embed, heads, bias=self.config.biases, name=name)(x)  # type: ignore[no-any-return]
+
+    def _mixed(self, factors: Factors, visible: Visible, rng: RowRng | None) -> jax.Array:
+        """Return the output [B, Q, D] for query, key and value."""
+        config, heads = self.config, (("heads", self.config.num_heads), ("head_dim", self.config.head_dim))
+        mixed = attend(factors, visible, config.attention_dropout_rate, rng, config.attention_kernel)
+        scale = self.block.output_scale
+        return Dense(config, heads, self._embed, bias=config.biases, scale=scale, name="output")(mixed)  # type: ignore[no-any-return]
+
+    def _keep(self, key: jax.Array, value: jax.Array, memory: Memory) -> tuple[jax.Array, jax.Array]:
+        """Keep the keys and values [B, L, H, head_dim] in their slots; return those that a query may read."""
+        shape = (*memory.slots.shape, *key.shape[2:])
+        kept = [self.variable("memory", f"kept_{name}", jnp.zeros, shape, key.dtype) for name in ("key", "value")]
+        for variable, new in zip(kept, (key, value), strict=True):
+            first = 0 if memory.first is None else memory.first
+            variable.value = jax.lax.dynamic_update_slice_in_dim(variable.value, new, first, axis=1)
+        return (key, value) if memory.first is None else (kept[0].value, kept[1].value)
+
+
+class CrossAttention(Attention):
+    """Attention whose keys and values are made of another sequence (Vaswani et al. 2017, section 3.2.3)."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array, context: Context, rng: RowRng | None) -> jax.Array:
+        """Return [B, Q, D] for x [B, Q, D]; ``context.source`` says what is read."""
+        source, memory = context.source, context.memory
+        assert source is not None, "a layer with Block.cross has no source"
+        query = constrain(self._factor("query", x), *_AXES)
+        if source.vectors is None:
+            kept = [self.variable("memory", name, _never_kept) for name in ("source_key", "source_value")]
+            key, value = (variable.value for variable in kept)
+        else:
+            vectors = source.vectors
+            key, value = (constrain(self._factor(name, vectors), *_AXES) for name in ("key", "value"))
+            if memory is not None:
+                self.variable("memory", "source_key", lambda: key)
+                self.variable("memory", "source_value", lambda: value)
+        return self._mixed((query, key, value), source.visible, rng and rng.site("cross_attention"))
+
+
+def _never_kept() -> jax.Array:
+    raise AssertionError("a step of generation reads a source whose keys were never kept: run the prompt first")

@@ -186,6 +186,7 @@ class Block:
         ``initializer_range``.
       rotation: the base of the rotary positions of queries and keys (Su et al. 2021, section 3.2.2); None: no rotation.
       window: the number of positions that a token sees to each side; None: its whole sequence.
+      cross: whether the layer reads another sequence, with a third sub-layer between attention and the MLP.
     """
 
     norm: Literal["after", "before"] = "after"
@@ -195,6 +196,7 @@ class Block:
     output_scale: float = 1.0
     rotation: float | None = None
     window: int | None = None
+    cross: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,7 +277,7 @@ class TransformerConfig(ModelConfig):
     def _weights(self, block: Block) -> int:
         """Return the number of entries of a layer's kernels: query, key, value, output; MLP in, gate and out."""
         d = self.hidden_size
-        return 4 * d * d + (3 if block.gated else 2) * d * self.mlp_dim
+        return (8 if block.cross else 4) * d * d + (3 if block.gated else 2) * d * self.mlp_dim
 
 
 # Far above any existing model: a larger value is a mistake that would be noticed only when memory runs out.

@@ -10,12 +10,12 @@ import numpy as np
 from flax import linen as nn
 
 from bert_jax.models import rotary
-from bert_jax.models.attention import Context, SelfAttention
+from bert_jax.models.attention import Attention, Context, CrossAttention, Memory
 from bert_jax.models.config import Block, TransformerConfig
 from bert_jax.models.dropout import RowRng, dropout
 from bert_jax.models.gradients import gated
 from bert_jax.models.kernels.base import KEPT
-from bert_jax.models.masks import Visible
+from bert_jax.models.masks import Queries, Visible
 from bert_jax.models.placement import constrain
 from bert_jax.models.primitives import ACTIVATIONS, Dense, LayerNorm
 from bert_jax.records import Batch
@@ -65,9 +65,14 @@ class _Layer(nn.Module):
         before, after = block.norm == "before", block.norm == "after"
         rng = rng and rng.site(index)
         read = LayerNorm(config, name="attention_layer_norm")(x) if before and block.first_norm else x
-        attended = SelfAttention(config, block, name="attention")(read, context, rng)
+        attended = Attention(config, block, name="attention")(read, context, rng)
         x = x + dropout(attended, config.attention_output_dropout_rate, rng, "attention_output")
         x = LayerNorm(config, name="attention_layer_norm")(x) if after else x
+        if block.cross:
+            read = LayerNorm(config, name="cross_attention_layer_norm")(x) if before else x
+            attended = CrossAttention(config, block, name="cross_attention")(read, context, rng)
+            x = x + dropout(attended, config.attention_output_dropout_rate, rng, "cross_attention_output")
+            x = LayerNorm(config, name="cross_attention_layer_norm")(x) if after else x
         read = LayerNorm(config, name="mlp_layer_norm")(x) if before else x
         x = x + dropout(_Mlp(config, block, name="mlp")(read), config.dropout_rate, rng, "mlp_output")
         x = LayerNorm(config, name="mlp_layer_norm")(x) if after else x
@@ -109,15 +114,15 @@ def scanned_from(blocks: tuple[Block, ...]) -> tuple[int, int]:
     return min(fitting, key=lambda pair: (sum(pair), pair))
 
 
-def add_layers(module: Any, config: TransformerConfig) -> None:
-    """Add ``num_layers`` layers of the forms ``config.blocks`` to ``module``; call this in the module's ``setup``.
+def add_layers(module: Any, config: TransformerConfig, blocks: tuple[Block, ...] | None = None) -> None:
+    """Add layers of the forms ``blocks``, by default ``config.blocks``; call this in the ``setup`` of ``module``.
 
     The parameters are named ``layer_<i>``, or ``layers`` if scanned; if the layers are shared, ``layer`` in both cases.
     Scanned layers of unlike forms are ``layers/layer_<i>``, i within a period, and those before the first period
     ``layer_<i>``.
     """
     layer: Any = _Layer
-    shared, blocks = config.shares_layers, config.blocks
+    shared, blocks = config.shares_layers, blocks or config.blocks
     if config.remat != "none":
         # Inside a scan the loop itself keeps XLA from merging the recomputation with the forward pass.
         unrolled = config.layers == "unrolled"
@@ -126,9 +131,10 @@ def add_layers(module: Any, config: TransformerConfig) -> None:
         module.layer = layer(config, blocks[0]) if shared else [layer(config, block) for block in blocks]
         return
     first, period = scanned_from(blocks)
+    axes: Any = {"intermediates": 0, "memory": 0} | ({} if shared else {"params": 0})
     scan: Any = nn.scan(
         layer if period == 1 else _Period,
-        variable_axes={"intermediates": 0} if shared else {"params": 0, "intermediates": 0},
+        variable_axes=axes,
         variable_broadcast="params" if shared else False,
         split_rngs={"params": not shared},
         in_axes=(nn.broadcast, nn.broadcast, 0),
@@ -144,34 +150,61 @@ def add_layers(module: Any, config: TransformerConfig) -> None:
         module.layer = [layer(config, block) for block in blocks[:first]]
 
 
-def run_layers(module: Any, x: jax.Array, batch: Batch, rng: RowRng | None) -> tuple[jax.Array, Any]:
+def run_layers(
+    module: Any, x: jax.Array, context: Context, rng: RowRng | None, blocks: tuple[Block, ...] | None = None
+) -> tuple[jax.Array, Any]:
     """Run the layers of ``add_layers`` on x [B, L, D]; return their output [B, L, D] and a function.
 
-    The function returns ``x`` and the outputs of all layers, stacked: [N + 1, B, L, D]. Of ``batch``, the layers read
-    ``attention_mask``, ``sequence_ids`` if it is there and, for rotary positions, ``position_ids`` if it is there.
+    The function returns ``x`` and the outputs of all layers, stacked: [N + 1, B, L, D].
+
+    Args:
+      context: from ``context_of``.
+      blocks: the forms of the layers, as in ``add_layers``.
     """
     config: TransformerConfig = module.config
-    context, kept = _context(config, batch), [x]
-    first, period = (config.num_layers, 1) if config.layers == "unrolled" else scanned_from(config.blocks)
+    kept, blocks = [x], blocks or config.blocks
+    first, period = (len(blocks), 1) if config.layers == "unrolled" else scanned_from(blocks)
     for index in range(first):
         layer = module.layer if config.shares_layers else module.layer[index]
         x, output = layer(x, context, rng, index)
         kept.append(output)
-    if first == config.num_layers:
+    if first == len(blocks):
         return x, lambda: jnp.stack(kept)
     scanned = module.layer if config.shares_layers else module.layers
-    indices = jnp.arange(first, config.num_layers, dtype=jnp.uint32)
+    indices = jnp.arange(first, len(blocks), dtype=jnp.uint32)
     x, outputs = scanned(x, context, rng, indices if period == 1 else indices.reshape(-1, period))
     return x, lambda: jnp.concatenate([jnp.stack(kept), outputs.reshape(-1, *x.shape)])
 
 
-def _context(config: TransformerConfig, batch: Batch) -> Context:
-    """Return the context in which the layers read a batch."""
-    visible = Visible(batch["attention_mask"], batch.get("sequence_ids"), config.causal)
+# The features of a batch that layers read, if they are there, besides ``attention_mask`` and, for rotary positions,
+# ``position_ids``.
+READS = frozenset({"sequence_ids", "order_ids"})
+
+
+def context_of(config: TransformerConfig, batch: Batch, blocks: tuple[Block, ...] | None = None) -> Context:
+    """Return the context in which layers of the forms ``blocks``, by default ``config.blocks``, read a batch.
+
+    In generation a batch has ``memory_ids`` [B, S] too: the ids of the tokens in the slots of the memory, 0 where there
+    is none. A batch of new tokens also has ``position_ids`` [B, L], ``memory_positions`` [B, S], the positions of the
+    tokens in the slots, and ``memory_slot`` [] int32, the slot of the first new token. A new token sees the tokens of
+    its id in the slots up to its own.
+    """
+    blocks = blocks or config.blocks
     positions = batch.get("position_ids", jnp.arange(batch["input_ids"].shape[1])[None, :])
-    bases = {block.rotation for block in config.blocks if block.rotation is not None}
+    bases = {block.rotation for block in blocks if block.rotation is not None}
     wide = jnp.promote_types(config.compute_dtype, jnp.float32)
-    return Context(visible, {base: rotary.rotation(positions, config.head_dim, base, wide) for base in bases})
+    rotations = {base: rotary.rotation(positions, config.head_dim, base, wide) for base in bases}
+    slots, first = batch.get("memory_ids"), batch.get("memory_slot")
+    memory = None if slots is None else Memory(slots, first)
+    if slots is None or first is None:
+        mask, ids = batch["attention_mask"], batch.get("sequence_ids")
+        visible = Visible(mask, ids, config.causal, order_ids=batch.get("order_ids"))
+    else:
+        order = jnp.arange(slots.shape[1])[None]
+        new = first + jnp.arange(batch["input_ids"].shape[1])[None]
+        queries = Queries(batch["attention_mask"].astype(jnp.int32), positions, new)
+        visible = Visible(slots > 0, slots, order_ids=order, places=batch["memory_positions"], queries=queries)
+    return Context(visible, rotations, memory=memory)
 
 
 def factors_of(seen: Any) -> list[tuple[jax.Array, jax.Array]]:

@@ -268,6 +268,11 @@ class PretrainingObjective(SingleTask, abc.ABC):
             raise UserError(
                 f"encoder {model.encoder!r} does not read {unread[0]}; set config.objective.packing to 'none'"
             )
+        if "order_ids" in self.derived and "order_ids" not in reads:
+            raise UserError(
+                f"objective {self.name!r} says by order_ids who sees whom, and encoder {model.encoder!r} does not read "
+                "them; take an encoder of Transformer layers"
+            )
         return dataclasses.replace(rows, features=(*ALWAYS, *sorted(needed)))
 
     # ---- The host side ---------------------------------------------------------------------------------------------

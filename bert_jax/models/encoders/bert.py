@@ -28,7 +28,7 @@ from bert_jax.models.heads import LmHead as LmHead
 from bert_jax.models.heads import Pooler as Pooler
 from bert_jax.models.placement import constrain
 from bert_jax.models.primitives import Dense, LayerNorm, activation_dtype, normal, with_axes
-from bert_jax.models.transformer import add_layers, run_layers
+from bert_jax.models.transformer import READS, add_layers, context_of, run_layers
 from bert_jax.records import Batch
 
 
@@ -97,7 +97,7 @@ class Encoder(nn.Module):
     """Applies the embeddings, their projection if the config has one, and then ``num_layers`` layers."""
 
     config: TransformerConfig
-    reads: ClassVar[frozenset[str]] = frozenset({"token_type_ids", "position_ids", "sequence_ids"})
+    reads: ClassVar[frozenset[str]] = READS | {"token_type_ids", "position_ids"}
 
     def setup(self) -> None:
         config = self.config
@@ -117,7 +117,7 @@ class Encoder(nn.Module):
         x: jax.Array = self.embeddings(batch, rng)
         if self.config.embedding_projection:
             x = constrain(self.embedding_projection(x), "batch", "length", "embed")
-        x, stacked = run_layers(self, x, batch, rng)
+        x, stacked = run_layers(self, x, context_of(self.config, batch), rng)
         hidden = stacked() if hidden_states == "all" else None
         return Encoding(x, self.embeddings.word_embeddings, hidden)
 

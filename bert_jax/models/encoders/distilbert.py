@@ -16,6 +16,7 @@ from bert_jax.models import heads
 from bert_jax.models.config import TransformerConfig
 from bert_jax.models.encoders import bert
 from bert_jax.models.encoders.bert import LmHead as LmHead
+from bert_jax.models.transformer import READS
 
 _EPSILON = 1e-12
 
@@ -38,7 +39,7 @@ class Config(TransformerConfig):
 class Encoder(bert.Encoder):
     """Applies the embeddings and then ``num_layers`` layers, as BERT does, without token types."""
 
-    reads: ClassVar[frozenset[str]] = frozenset({"position_ids", "sequence_ids"})
+    reads: ClassVar[frozenset[str]] = READS | {"position_ids"}
 
 
 class Pooler(heads.Pooler):

@@ -30,7 +30,7 @@ from bert_jax.models.gradients import gather, look_up
 from bert_jax.models.heads import LmHead as LmHead
 from bert_jax.models.placement import constrain
 from bert_jax.models.primitives import ACTIVATIONS, Dense, LayerNorm, activation_dtype, normal, with_axes
-from bert_jax.models.transformer import add_layers, run_layers
+from bert_jax.models.transformer import READS, add_layers, context_of, run_layers
 from bert_jax.records import Batch
 
 
@@ -145,7 +145,7 @@ class Encoder(nn.Module):
     """
 
     config: TransformerConfig
-    reads: ClassVar[frozenset[str]] = frozenset({"position_ids", "sequence_ids"})
+    reads: ClassVar[frozenset[str]] = READS | {"position_ids"}
 
     def setup(self) -> None:
         self.embeddings = _Embeddings(self.config)
@@ -162,7 +162,7 @@ class Encoder(nn.Module):
         length, most = batch["input_ids"].shape[1], self.config.max_length
         if length > most:
             raise UserError(f"rows of {length} positions exceed the model's {most}; shorten them")
-        x, stacked = run_layers(self, self.embeddings(batch, rng), batch, rng)
+        x, stacked = run_layers(self, self.embeddings(batch, rng), context_of(self.config, batch), rng)
         x = self.layer_norm(x)
         hidden = jnp.concatenate([stacked()[:-1], x[None]]) if hidden_states == "all" else None
         return Encoding(x, self.embeddings.word_embeddings, hidden)

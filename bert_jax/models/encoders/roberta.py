@@ -15,6 +15,7 @@ from bert_jax.models.encoders import bert
 from bert_jax.models.encoders.bert import LmHead as LmHead
 from bert_jax.models.encoders.bert import Pooler as Pooler
 from bert_jax.models.encoding import Encoding
+from bert_jax.models.transformer import READS
 from bert_jax.records import Batch
 
 
@@ -33,7 +34,7 @@ SIZES = {name: bert.SIZES[name] for name in ("base", "large", "tiny", "mini", "s
 class Encoder(bert.Encoder):
     """Applies the embeddings and then ``num_layers`` layers, as BERT does, with token type 0 everywhere."""
 
-    reads: ClassVar[frozenset[str]] = frozenset({"position_ids", "sequence_ids"})
+    reads: ClassVar[frozenset[str]] = READS | {"position_ids"}
 
     def __call__(
         self, batch: Batch, rng: RowRng | None = None, hidden_states: Literal["last", "all"] = "last"

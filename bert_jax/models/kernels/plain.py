@@ -1,7 +1,8 @@
 """Attention by jax alone, which every device runs and the partitioner divides over rows and heads.
 
 There are three forms with the same result but for rounding, dropout included. The length of rows and the window of a
-layer alone choose the form, so that the scores of a long row, [L, L], are never held at once.
+layer alone choose the form, so that the scores of a long row, [L, L], are never held at once. Queries that are other
+tokens than the keys (``Visible.queries``) have ``dense`` and ``chunked``.
 ``dense`` holds the scores of all queries and keys. ``chunked`` holds the scores of some queries at a time and
 computes them again in the backward pass. ``local`` computes only scores near the diagonal, for layers with a window.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +34,10 @@ _BLOCK = 64  # queries of a block of local attention, at least; on a CPU 128 are
 
 
 def plain(factors: Factors, visible: Visible, rate: float, rng: RowRng | None) -> jax.Array:
-    """Return attention [B, L, H, head_dim] in the form that suits the rows and the window."""
+    """Return attention [B, Q, H, head_dim] in the form that suits the rows and the window."""
+    if visible.queries is not None:
+        few = factors[0].shape[1] * factors[1].shape[1] < LONG * _CHUNKED
+        return (dense if few else chunked)(factors, visible, rate, rng)
     forms = {"dense": dense, "chunked": chunked, "local": local}
     return forms[form_of(factors[0].shape[1], visible.window)](factors, visible, rate, rng)
 
@@ -51,20 +55,22 @@ def _block_of(window: int) -> int:
 
 
 def dense(factors: Factors, visible: Visible, rate: float, rng: RowRng | None) -> jax.Array:
-    """Return attention [B, L, H, head_dim] from all scores at once, [B, H, L, L]."""
-    assert factors[0].shape[1] < LONG, f"all scores of rows of {factors[0].shape[1]} positions at once"
+    """Return attention [B, Q, H, head_dim] from all scores at once, [B, H, Q, K]."""
+    assert min(x.shape[1] for x in factors) < LONG, f"all scores of rows of {factors[0].shape[1]} positions at once"
     return _attention(factors, bias(visible), rate, rng, None, _LENGTH_FIRST)
 
 
 def chunked(factors: Factors, visible: Visible, rate: float, rng: RowRng | None, size: int | None = None) -> jax.Array:
-    """Return attention [B, L, H, head_dim], with the scores of about ``size`` queries at a time.
+    """Return attention [B, Q, H, head_dim], with the scores of about ``size`` queries at a time.
 
-    The backward pass computes the scores of each chunk again, so that memory is O(L * size).
+    The backward pass computes the scores of each chunk again, so that memory is O(K * size). Positions are counted in
+    the row; queries that are other tokens than the keys have no window, and an order in place of ``causal``.
     """
-    length = factors[0].shape[1]
-    count = -(-length // (size or max(_CHUNK, _CHUNK_SCORES // length)))
+    length, num_keys = factors[0].shape[1], factors[1].shape[1]
+    assert visible.queries is None or not (visible.causal or visible.window), "places of queries are not read here"
+    count = -(-length // (size or max(_CHUNK, _CHUNK_SCORES // num_keys)))
     size = -(-length // count)
-    (query, key, value), (query_ids, key_ids) = _heads_first(factors, visible)
+    (query, key, value), (query_ids, key_ids), orders = _heads_first(factors, visible)
     dtype = query.dtype
     # The loop adds up the gradients of keys and values, which bfloat16 is too narrow for.
     key, value = (x.astype(jnp.promote_types(dtype, jnp.float32)) for x in (key, value))
@@ -73,14 +79,15 @@ def chunked(factors: Factors, visible: Visible, rate: float, rng: RowRng | None,
         return jnp.moveaxis(_cut(x, 0, size), 2, 0)
 
     @functools.partial(jax.checkpoint, prevent_cse=False)  # a loop cannot be merged with the loop of the forward pass
-    def of_chunk(chunk: tuple[jax.Array, ...]) -> jax.Array:
-        query, ids, queries = chunk
-        places = (queries, jnp.arange(length))
-        added = bias_between(visible, (ids, key_ids), places)
-        index = _index(places, query.shape[1], length)
+    def of_chunk(chunk: tuple[Any, ...]) -> jax.Array:
+        query, ids, queries, order = chunk
+        places = (queries, jnp.arange(num_keys))
+        added = bias_between(visible, (ids, key_ids), places, orders and (order, orders[1]))
+        index = _index(places, query.shape[1], (length, num_keys))
         return _attention((query, key.astype(dtype), value.astype(dtype)), added, rate, rng, index, _HEADS_FIRST)
 
-    chunks = jax.lax.map(of_chunk, (cut(query), cut(query_ids), jnp.arange(count * size).reshape(count, size)))
+    places = jnp.arange(count * size).reshape(count, size)
+    chunks = jax.lax.map(of_chunk, (cut(query), cut(query_ids), places, orders and cut(orders[0])))
     return checkpoint_name(_joined(jnp.moveaxis(chunks, 0, 2), length), OUTPUT)  # type: ignore[no-any-return]
 
 
@@ -94,7 +101,7 @@ def local(factors: Factors, visible: Visible, rate: float, rng: RowRng | None) -
     before = visible.window
     after = 0 if visible.causal else before
     block, length = _block_of(before), factors[0].shape[1]
-    (query, key, value), (query_ids, key_ids) = _heads_first(factors, visible)
+    (query, key, value), (query_ids, key_ids), orders = _heads_first(factors, visible)
 
     def around(x: jax.Array) -> jax.Array:  # [B, H, L, ...] -> [B, H, N, before + block + after, ...]
         x = _cut(x, 1, block)
@@ -103,8 +110,9 @@ def local(factors: Factors, visible: Visible, rate: float, rng: RowRng | None) -
     near = (_cut(query, 0, block), around(key), around(value))
     first = block * jnp.arange(near[0].shape[2])[:, None]
     places = (first + jnp.arange(block)[None], first + jnp.arange(-before, block + after)[None])
-    added = bias_between(visible, (_cut(query_ids, 0, block), around(key_ids)), places)
-    index = _index(places, query.shape[1], length)
+    cut_orders = orders and (_cut(orders[0], 0, block), around(orders[1]))
+    added = bias_between(visible, (_cut(query_ids, 0, block), around(key_ids)), places, cut_orders)
+    index = _index(places, query.shape[1], (length, length))
     return _joined(_attention(near, added, rate, rng, index, _HEADS_FIRST), length)
 
 
@@ -131,15 +139,16 @@ def _attention(
 
 
 def scores(query: jax.Array, key: jax.Array, product: str = _LENGTH_FIRST[0]) -> jax.Array:
-    """Return query key^T / sqrt(head_dim), float32 or wider: [B, H, L, L] for [B, L, H, head_dim] each."""
+    """Return query key^T / sqrt(head_dim), float32 or wider: [B, H, Q, K] for [B, Q or K, H, head_dim]."""
     wide = jnp.promote_types(query.dtype, jnp.float32)
     return wide_product(query / math.sqrt(query.shape[-1]), key, wide, product)
 
 
-def _heads_first(factors: Factors, visible: Visible) -> tuple[tuple[jax.Array, ...], Pair]:
-    """Return query, key and value [B, H, L, head_dim], and ids of queries and of keys [B, 1, L]."""
-    query_ids, key_ids = visible.ids()
-    return tuple(jnp.swapaxes(x, 1, 2) for x in factors), (query_ids[:, None], key_ids[:, None])
+def _heads_first(factors: Factors, visible: Visible) -> tuple[tuple[jax.Array, ...], Pair, Pair | None]:
+    """Return query, key and value [B, H, L, head_dim]; ids of queries and of keys [B, 1, L]; and their order alike."""
+    (query_ids, key_ids), orders = visible.ids(), visible.orders()
+    ids = query_ids[:, None], key_ids[:, None]
+    return tuple(jnp.swapaxes(x, 1, 2) for x in factors), ids, orders and (orders[0][:, None], orders[1][:, None])
 
 
 def _cut(x: jax.Array, around: int, size: int) -> jax.Array:
@@ -157,13 +166,13 @@ def _joined(x: jax.Array, length: int) -> jax.Array:
     return jnp.swapaxes(x.reshape(batch, heads, -1, head_dim)[:, :, :length], 1, 2)
 
 
-def _index(places: Pair, heads: int, length: int) -> jax.Array:
-    """Return the index of each probability within its row's [H, L, L], uint32 [H, ..., Q, K].
+def _index(places: Pair, heads: int, lengths: tuple[int, int]) -> jax.Array:
+    """Return the index of each probability within its row's [H, *lengths], uint32 [H, ..., Q, K].
 
     ``places``: positions of queries [..., Q] and of keys [..., K]. A key outside of the row has any index; its
     probability is 0.
     """
     queries, keys = places
-    within = (queries[..., :, None] * length + keys[..., None, :]).astype(jnp.uint32)[None]
-    first = jnp.arange(heads, dtype=jnp.uint32) * jnp.uint32(length * length)
+    within = (queries[..., :, None] * lengths[1] + keys[..., None, :]).astype(jnp.uint32)[None]
+    first = jnp.arange(heads, dtype=jnp.uint32) * jnp.uint32(lengths[0] * lengths[1])
     return within + first.reshape(heads, *(1,) * (within.ndim - 1))
