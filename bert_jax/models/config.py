@@ -83,6 +83,11 @@ class ModelConfig:
         return False
 
     @property
+    def decodes(self) -> bool:
+        """Whether the vectors are of a decoder, which reads its tokens left to right and another sequence besides."""
+        return False
+
+    @property
     def embedding_size(self) -> int:
         """E, the width of the table of word embeddings; the same table decodes predictions to tokens."""
         return self.hidden_size
