@@ -130,6 +130,11 @@ def test_rows_that_are_too_long_and_objectives_that_read_both_sides_are_refused(
     assert "\n" not in str(e.value)
 
 
+def test_a_width_that_transformers_cannot_say_is_refused_before_training() -> None:
+    with pytest.raises(UserError, match="^config.model.mlp_dim is 64; a GPT has four times hidden_size, 128, and"):
+        gpt.Config(V, 32, num_heads=4, mlp_dim=64)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_loss_and_gradients_are_those_of_torch(kind: str) -> None:
     """For weights that torch drew; tests/parity/test_gpt.py writes the file."""
